@@ -1,0 +1,306 @@
+"""Accepting work: from a name, a payload and options to a job that is on disk, or a clear refusal."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from redrive.config import Settings
+from redrive.core.job import PRIORITIES, Budget, Job, Options, State, hash_payload, keyed_id, new_id
+from redrive.core.payload import Encoded, blob_document, encode
+from redrive.core.store import Inserted, Put, Store
+from redrive.errors import (
+    CommitUnknown,
+    InvalidInput,
+    InvalidOption,
+    InvalidPayload,
+    KeyReused,
+    RedriveError,
+    StoreError,
+)
+from redrive.runtime import delivery
+from redrive.runtime.bus import Bus, BusEvent
+from redrive.runtime.clock import Clock
+from redrive.runtime.registry import Registry
+from redrive.runtime.spool import Entry, Spool
+from redrive.tasks import seconds
+
+log = logging.getLogger("redrive")
+
+OPTIONS: Final = frozenset(
+    {
+        "queue", "run_at", "delay", "priority", "idempotency_key", "session_id", "agent", "model", "max_attempts",
+        "lease", "max_age", "on_lost", "on_duplicate", "budget", "headers", "fallback",
+    }
+)  # fmt: skip
+NAME_LIMIT: Final = 200
+CHUNK: Final = 1_000
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A job that may be inserted, with what goes beside it."""
+
+    job: Job
+    documents: list[Put]
+    on_duplicate: str
+    fallback: Any
+
+
+class Desk:
+    """Where work is handed in."""
+
+    def __init__(
+        self, store: Callable[[], Store], registry: Registry, bus: Bus, clock: Clock, settings: Settings, spool: Spool
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._bus = bus
+        self._clock = clock
+        self._settings = settings
+        self._spool = spool
+        self._warned: set[str] = set()
+
+    # -- preparing: pure but for the clock
+
+    def prepare(self, task: str, payload: Mapping[str, Any], options: Mapping[str, Any]) -> Prepared:
+        """Everything is checked here; nothing has been written yet."""
+        if unknown := options.keys() - OPTIONS:
+            raise InvalidOption(field=min(unknown), problem=f"is not an option; there are {', '.join(sorted(OPTIONS))}")
+        handler = self._registry.handlers.get(task)
+        _check_name("task", task)
+        queue = options.get("queue") or (handler.queue if handler else task)
+        _check_name("queue", queue)
+        if task == delivery.TASK:
+            delivery.check_request(payload, self._settings.delivery)
+        encoded = encode(payload, limit=self._settings.payload_limit)
+        if handler is not None and not encoded.blobs:
+            handler.signature.arguments(encoded.text)  # refuse now what the worker could not use
+        elif handler is None and task not in self._warned:
+            self._warned.add(task)
+            log.warning("task %r is not known in this process; its jobs wait for a worker that knows it", task)
+        job = self._job(task, queue, encoded, options)
+        documents = [Put("blob", f"{job.id}/{n}", blob_document(blob)) for n, blob in enumerate(encoded.blobs)]
+        return Prepared(job, documents, options.get("on_duplicate") or "return", options.get("fallback"))
+
+    def _job(self, task: str, queue: str, encoded: Encoded, options: Mapping[str, Any]) -> Job:
+        now = self._clock.now()
+        key = options.get("idempotency_key")
+        if key is not None:
+            _check_name("idempotency_key", key, 500)
+        if not options:
+            policy = self._registry.policy(queue, task, "direct", agent=False, options=None, job=None)
+            allowed = policy.max_attempts if task in self._registry.handlers else None
+            return _plain_job(new_id(now, _chance()), queue, task, now, encoded.text, allowed)
+        return Job(
+            id=new_id(now, _chance()) if key is None else keyed_id(queue, key),
+            queue=queue,
+            task=task,
+            agent=_optional_name(options, "agent"),
+            state=State.waiting,
+            priority=_priority(options.get("priority")),
+            run_at=_run_at(options, now),
+            version=1,
+            created_at=now,
+            updated_at=now,
+            payload=encoded.text,
+            allowed=self._allowed(options, queue, task),
+            key=key,
+            payload_hash=None if key is None else hash_payload(encoded.text, task),
+            session_id=_optional_name(options, "session_id"),
+            model=_optional_name(options, "model"),
+            options_json=_own_options(options),
+        )
+
+    def _allowed(self, options: Mapping[str, Any], queue: str, task: str) -> int | None:
+        """Known when the job says it or the task is known here; otherwise the worker that runs it decides."""
+        asked = options.get("max_attempts")
+        if asked is not None:
+            if not isinstance(asked, int) or isinstance(asked, bool) or not 1 <= asked <= 1000:
+                raise InvalidOption(field="max_attempts", problem=f"{asked!r} is not a number from 1 to 1000")
+            return asked
+        if task not in self._registry.handlers:
+            return None
+        agent = options.get("agent") is not None
+        return self._registry.policy(queue, task, "direct", agent=agent, options=None, job=None).max_attempts
+
+    # -- handing in
+
+    async def accept(self, prepared: Prepared) -> tuple[Job, bool, bool]:
+        """Durable on return: (job, duplicate, spooled). Falls back to the spool only where the caller asked for it."""
+        try:
+            (inserted,) = await self._store().insert([prepared.job], prepared.documents)
+        except (StoreError, OSError) as error:
+            if prepared.fallback is None or prepared.fallback is False:
+                raise
+            log.warning("the store cannot take job %s, trying the spool: %s", prepared.job.short_id, error)
+            self._tell("fallback", prepared.job, {"to": "spool", "error": str(error)})
+            self._spool_or_raise(prepared, error)
+            return prepared.job, False, True
+        self._note(inserted, prepared)
+        return inserted.job, inserted.duplicate, False
+
+    def _spool_or_raise(self, prepared: Prepared, error: Exception) -> None:
+        try:
+            self._spool.append(Entry(prepared.job, prepared.documents))
+        except OSError as spool_error:
+            if isinstance(error, CommitUnknown) or not callable(prepared.fallback):
+                raise error from spool_error  # it may be in the store: a direct call could do it twice
+            raise SpoolUnusable(error, spool_error) from spool_error
+
+    def _note(self, inserted: Inserted, prepared: Prepared) -> None:
+        """Tell the bus; refuse a key that stands for something else; warn where a repeat meets a job in trouble."""
+        job = inserted.job
+        if not inserted.duplicate:
+            self._tell("enqueued", job)
+            return
+        if prepared.job.payload_hash is not None and job.payload_hash != prepared.job.payload_hash:
+            raise KeyReused(
+                field="idempotency_key",
+                problem=f"{job.key!r} already stands for another payload in queue {job.queue!r} (job {job.id}); "
+                "use a new key, or send the same payload",
+            )
+        self._tell("duplicate", job)
+        if prepared.on_duplicate == "raise":
+            raise KeyReused(field="idempotency_key", problem=f"{job.key!r} is taken by job {job.id} ({job.state})")
+        if job.state in (State.dead, State.held, State.discarded):
+            log.warning(
+                "job %s with key %r is %s (%s): the repeated enqueue does not run it again; see `redrive status %s`",
+                job.short_id, job.key, job.state, job.because, job.short_id,
+            )  # fmt: skip
+
+    def _tell(self, type: str, job: Job, data: dict[str, Any] | None = None) -> None:
+        self._bus.publish(BusEvent(type, job.queue, self._clock.now(), job.id, job.task, 0, data))
+
+    async def accept_many(
+        self, task: str, items: Sequence[Any], shared: Mapping[str, Any]
+    ) -> tuple[list[str | None], int, dict[int, str]]:
+        """Item by item: accepted or refused; a thousand per write. Safe to repeat where items have keys."""
+        ids: list[str | None] = [None] * len(items)
+        refused: dict[int, str] = {}
+        duplicates = 0
+        for start in range(0, len(items), CHUNK):
+            ready: dict[int, Prepared] = {}
+            for index in range(start, min(start + CHUNK, len(items))):
+                try:
+                    payload, options = _split(items[index], shared)
+                    ready[index] = self.prepare(task, payload, options)
+                except InvalidInput as error:
+                    refused[index] = str(error)
+            documents = [put for prepared in ready.values() for put in prepared.documents]
+            outcomes = await self._store().insert([prepared.job for prepared in ready.values()], documents)
+            for (index, prepared), inserted in zip(ready.items(), outcomes, strict=True):
+                try:
+                    self._note(inserted, prepared)
+                except InvalidInput as error:
+                    refused[index] = str(error)
+                    continue
+                ids[index] = inserted.job.id
+                duplicates += inserted.duplicate
+        return ids, duplicates, refused
+
+    async def drain_spool(self) -> None:
+        """Move what was spooled into the store."""
+
+        async def insert(job: Job, documents: list[Put]) -> None:
+            (inserted,) = await self._store().insert([job], documents)
+            if not inserted.duplicate:
+                self._tell("enqueued", job)
+
+        moved = await self._spool.drain(insert)
+        if moved:
+            log.warning("%d jobs were moved from the spool into the store", moved)
+
+
+class SpoolUnusable(RedriveError):
+    """Neither store nor spool: only the direct call is left."""
+
+    def __init__(self, store: Exception, spool: Exception) -> None:
+        super().__init__(f"store: {store}; spool: {spool}")
+        self.store = store
+
+
+async def call_directly(fallback: Any, function: Callable[..., Any] | None, payload: Mapping[str, Any]) -> Any:
+    """The last step of the fallback: do it here and now, as the code did before redrive."""
+    target = fallback if callable(fallback) else function
+    if target is None:
+        raise RedriveError("fallback=True needs a task that is known in this process")
+    found = target(**payload)
+    return await found if inspect.isawaitable(found) else found
+
+
+def _plain_job(id: str, queue: str, task: str, now: float, payload: str, allowed: int | None) -> Job:
+    return Job(id, queue, task, None, State.waiting, 2, now, 1, now, now, payload, 0, 0, allowed)
+
+
+def _chance() -> int:
+    return random.getrandbits(74)
+
+
+def _split(item: Any, shared: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    options = getattr(item, "options", None)
+    if options is not None and not isinstance(item, Mapping):
+        return item.payload, {**shared, **options}
+    if not isinstance(item, Mapping):
+        raise InvalidPayload(field="payload", problem=f"must be a JSON object, not {type(item).__name__}")
+    return item, shared
+
+
+def _check_name(field: str, value: object, limit: int = NAME_LIMIT) -> None:
+    if not isinstance(value, str) or not 1 <= len(value) <= limit or not value.isprintable():
+        raise InvalidOption(field=field, problem=f"{value!r} must be 1 to {limit} printable characters")
+
+
+def _optional_name(options: Mapping[str, Any], field: str) -> str | None:
+    value: str | None = options.get(field)
+    if value is not None:
+        _check_name(field, value)
+    return value
+
+
+def _priority(name: object) -> int:
+    if name is None:
+        return 2
+    if name not in PRIORITIES:
+        raise InvalidOption(field="priority", problem=f"{name!r} is not one of {', '.join(PRIORITIES)}")
+    return PRIORITIES.index(str(name))
+
+
+def _run_at(options: Mapping[str, Any], now: float) -> float:
+    at, delay = options.get("run_at"), options.get("delay")
+    if at is not None and delay is not None:
+        raise InvalidOption(field="delay", problem="give run_at or delay, not both")
+    if delay is not None:
+        return now + seconds(delay, "delay")
+    if at is None:
+        return now
+    if not isinstance(at, datetime):
+        raise InvalidOption(field="run_at", problem=f"{at!r} is not a datetime")
+    if at.tzinfo is None:
+        raise InvalidOption(field="run_at", problem="is naive; give it a time zone, e.g. datetime.now(UTC)")
+    return at.timestamp()
+
+
+def _own_options(options: Mapping[str, Any]) -> str | None:
+    """What only this job asks for, as JSON; None where it asks for nothing."""
+    budget, headers = options.get("budget"), options.get("headers") or {}
+    if budget is not None and not isinstance(budget, Budget):
+        raise InvalidOption(field="budget", problem="must be a redrive.Budget")
+    if not all(isinstance(k, str) and isinstance(v, str) for k, v in headers.items()):
+        raise InvalidOption(field="headers", problem="must map strings to strings")
+    for field, allowed in (("on_lost", ("retry", "dead_letter")), ("on_duplicate", ("return", "redrive", "raise"))):
+        if options.get(field) not in (None, *allowed):
+            raise InvalidOption(field=field, problem=f"{options[field]!r} is not one of {', '.join(allowed)}")
+    lease, max_age = (
+        seconds(options[field], field) or None if options.get(field) is not None else None
+        for field in ("lease", "max_age")
+    )
+    if options.get("lease") is not None and lease is None:
+        raise InvalidOption(field="lease", problem="must be longer than 0 s")
+    own = Options(lease, max_age, options.get("on_lost"), budget, headers, headers.get("traceparent"))
+    return None if own == Options() else msgspec.json.encode(own).decode()

@@ -1,0 +1,45 @@
+"""`with rd.blocking() as q`: the everyday verbs for code without an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from redrive.app.portal import portal
+from redrive.core.job import Job, Json
+from redrive.insight.health import Health
+from redrive.tasks import BlockingHandle, Item, Many
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+T = TypeVar("T")
+
+
+class Blocking:
+    """Everything here returns when it is done, and durable."""
+
+    def __init__(self, app: Redrive) -> None:
+        self._app = app
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Any coroutine of redrive's: `q.run(rd.dead.list())`."""
+        return portal.run(work)
+
+    def enqueue(self, task: str, payload: Mapping[str, Json] | None = None, **options: Any) -> BlockingHandle[Any]:
+        return BlockingHandle(self.run(self._app.enqueue(task, payload, **options)), self.run)
+
+    def enqueue_many(self, task: str, items: Iterable[Mapping[str, Json] | Item], **options: Any) -> Many:
+        return self.run(self._app.enqueue_many(task, items, **options))
+
+    def enqueue_http(self, method: str, url: str, **options: Any) -> BlockingHandle[dict[str, Any]]:
+        return BlockingHandle(self.run(self._app.enqueue_http(method, url, **options)), self.run)
+
+    def drain(self) -> int:
+        return self.run(self._app.drain())
+
+    def status(self, job_id: str) -> Job:
+        return self.run(self._app.status(job_id))
+
+    def health(self) -> Health:
+        return self.run(self._app.health())

@@ -1,0 +1,191 @@
+"""`rd.jobs`, `rd.dead`, `rd.queues`: the verbs of the CLI, in Python. Every command is load → lifecycle → commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from redrive.core import lifecycle
+from redrive.core.job import Job, State
+from redrive.core.lifecycle import Transition
+from redrive.core.store import Applied, Commit, Filter, Page, Put, Stale
+from redrive.errors import CommitUnknown, InvalidInput, JobNotFound, StaleJob
+from redrive.insight.health import QueueNumbers
+from redrive.runtime.bus import told
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+TRIES = 5
+"""How often a command is decided anew when somebody else changed the job in between."""
+SOMEBODY = "api"
+
+
+class _Namespace:
+    def __init__(self, app: Redrive) -> None:
+        self._app = app
+
+    async def _find_one(self, id: str, states: tuple[State, ...] = ()) -> Job:
+        """By its id, or by a part of it that only one job has."""
+        store = self._app.store
+        found = await store.get([id])
+        if found:
+            return found[0]
+        if not 3 <= len(id) <= 32 or not id.isalnum():
+            raise JobNotFound(f"no job {id!r}", job_id=id)
+        page = await store.find(Filter(states=states, id_part=id.lower()), limit=2)
+        if len(page.jobs) > 1:
+            raise JobNotFound(f"{id!r} is the part of several ids; give more of it", job_id=id)
+        if not page.jobs:
+            raise JobNotFound(f"no job {id!r}", job_id=id)
+        return (await store.get([page.jobs[0].id]))[0]
+
+    async def _move(self, id: str, arrow: Callable[[Job, float], Transition]) -> Job:
+        """Load, decide, commit; decided anew when somebody was faster."""
+        job = await self._find_one(id)
+        for _ in range(TRIES):
+            transition = arrow(job, self._app.clock.now())
+            (outcome,) = await self._app.store.apply([Commit((transition,))])
+            if isinstance(outcome, Applied):
+                self._app.bus.publish(told(transition))
+                return transition.after(outcome.fences[0])
+            if not isinstance(outcome, Stale):
+                raise CommitUnknown(f"nobody knows whether job {job.short_id} was {transition.move}: look again")
+            job = await self._find_one(job.id)
+        raise StaleJob(f"job {job.short_id} keeps changing; try again", job_id=job.id)
+
+
+class Jobs(_Namespace):
+    """Single jobs, whatever their state."""
+
+    async def get(self, id: str) -> Job:
+        """The record itself, with its history. A part of the id is enough where it is unique."""
+        return await self._find_one(id)
+
+    async def list(self, *, limit: int = 100, cursor: str | None = None, **filters: Any) -> Page:
+        """Newest first. Filters: state, queue, task, agent, session_id, key, category, detail, …"""
+        return await self._app.store.find(make_filter(filters), cursor, _check_limit(limit))
+
+    async def cancel(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
+        """No longer wanted. A running task sees ctx.cancelled; what it still says does not count."""
+        job = await self._move(id, lambda job, now: lifecycle.cancelled(job, now, who=who, why=why))
+        self._app.tell_workers(lambda worker: worker.cancelled(job.id))
+        return job
+
+    async def resolve(self, id: str, *, why: str, who: str = SOMEBODY) -> Job:
+        """Somebody confirmed that the effect landed: the held or dead job is done."""
+        return await self._move(id, lambda job, now: lifecycle.resolved(job, now, who=who, why=why))
+
+    async def erase(self, id: str | None = None, *, session_id: str | None = None, who: str = SOMEBODY) -> int:
+        """Forget the contents of a job or of all jobs of a session, for privacy; live ones are cancelled first."""
+        if (id is None) == (session_id is None):
+            raise InvalidInput(field="erase", problem="give a job id or session_id=, one of them")
+        jobs = [await self._find_one(id)] if id is not None else await self._of_session(str(session_id))
+        for job in jobs:
+            if job.state in (State.waiting, State.running, State.held):
+                await self.cancel(job.id, who=who, why="erased")
+            elif job.state is State.dead:
+                await self._move(job.id, lambda job, now: lifecycle.purged(job, now, who=who, why="erased"))
+        return await self._app.store.erase([job.id for job in jobs])
+
+    async def _of_session(self, session_id: str) -> list[Job]:
+        found: list[Job] = []
+        cursor = None
+        while True:
+            page = await self._app.store.find(Filter(session_id=session_id), cursor, 1000)
+            found.extend(page.jobs)
+            cursor = page.cursor
+            if cursor is None:
+                return found
+
+
+class Dead(_Namespace):
+    """Dead letters: what failed, why, and what to do about it."""
+
+    async def list(self, *, limit: int = 100, cursor: str | None = None, **filters: Any) -> Page:
+        """Newest first. Filters: queue, task, agent, lane, because, category, detail, error_class, …"""
+        chosen = make_filter({**filters, "state": "dead"})
+        return await self._app.store.find(chosen, cursor, _check_limit(limit))
+
+    async def show(self, id: str) -> Job:
+        """One dead letter with every attempt, its cause, the decision and why."""
+        return await self._find_one(id, (State.dead,))
+
+    async def redrive(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
+        """Back to the queue: same id, key and history; fresh attempts where they were used up."""
+
+        def arrow(job: Job, now: float) -> Transition:
+            policy = self._app.registry.policy_for(job)
+            return lifecycle.redriven(job, now, max_attempts=policy.max_attempts or 1, who=who, why=why, run_at=now)
+
+        return await self._move(id, arrow)
+
+    async def discard(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
+        """Let it go; it can be restored."""
+        return await self._move(id, lambda job, now: lifecycle.discarded(job, now, who=who, why=why))
+
+    async def restore(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
+        """A discarded job is a dead letter again, in the manual lane."""
+        return await self._move(id, lambda job, now: lifecycle.restored(job, now, who=who, why=why))
+
+    async def purge(
+        self, ids: Sequence[str] = (), *, who: str = SOMEBODY, why: str | None = None, all: bool = False, **filters: Any
+    ) -> int:
+        """Remove contents for good, by id or by filter (dead letters only); the keys stay remembered. Counted."""
+        if ids:
+            return await self._purge(ids, who, why)
+        if not filters and not all:
+            raise InvalidInput(field="filter", problem="purging everything needs all=True")
+        purged = 0
+        while page := (await self.list(limit=1000, **filters)).jobs:
+            purged += await self._purge([job.id for job in page], who, why)
+        return purged
+
+    async def _purge(self, ids: Sequence[str], who: str, why: str | None) -> int:
+        for id in ids:
+            job = await self._move(id, lambda job, now: lifecycle.purged(job, now, who=who, why=why))
+            await self._app.store.erase([job.id])
+        return len(ids)
+
+
+class Queues(_Namespace):
+    """Queues as they are now; pausing and resuming."""
+
+    async def list(self) -> list[QueueNumbers]:
+        return await self._app.numbers()
+
+    async def pause(self, name: str, *, who: str = SOMEBODY, why: str | None = None) -> None:
+        """Workers take nothing from it until it is resumed; what runs goes on."""
+        await self._set(name, {"paused": True, "who": who, "why": why, "at": self._app.clock.now()})
+
+    async def resume(self, name: str, *, who: str = SOMEBODY, why: str | None = None) -> None:
+        await self._set(name, {"paused": False, "who": who, "why": why, "at": self._app.clock.now()})
+
+    async def _set(self, name: str, value: dict[str, Any]) -> None:
+        if not name or len(name) > 200:
+            raise InvalidInput(field="queue", problem=f"{name!r} must be 1 to 200 characters")
+        await self._app.store.apply([Commit(puts=(Put("queue", name, msgspec.json.encode(value)),))])
+        self._app.tell_workers(lambda worker: worker.refresh())
+
+
+def make_filter(said: dict[str, Any]) -> Filter:
+    """Keyword filters as a Filter; an unknown one is refused by name."""
+    said = {name: value for name, value in said.items() if value is not None}
+    if "state" in said:
+        states = said.pop("state")
+        listed = [states] if isinstance(states, str) else list(states)
+        try:
+            said["states"] = tuple(State(state) for state in listed)
+        except ValueError as error:
+            raise InvalidInput(field="state", problem=f"{error}; there are {', '.join(State)}") from None
+    if unknown := said.keys() - set(Filter.__struct_fields__):
+        raise InvalidInput(field=min(unknown), problem="is not a filter")
+    return Filter(**said)
+
+
+def _check_limit(limit: int) -> int:
+    if not 1 <= limit <= 10_000:
+        raise InvalidInput(field="limit", problem=f"{limit} is not from 1 to 10000")
+    return limit

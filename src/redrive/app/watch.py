@@ -1,0 +1,112 @@
+"""Numbers, health and pain: what the store says, read by insight, told to whoever listens."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from redrive.core.job import State
+from redrive.core.store import Filter
+from redrive.insight.health import Health, Pain, QueueNumbers, Remembered, health, pains
+from redrive.runtime.bus import BusEvent
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+log = logging.getLogger("redrive.health")
+COUNTED = (*map(str, State), "forgotten")
+"""Where an accepted job can be."""
+
+
+class Watch:
+    """Looks at the queues of the whole store."""
+
+    def __init__(self, app: Redrive) -> None:
+        self._app = app
+        self._remembered = Remembered()
+
+    async def numbers(self) -> list[QueueNumbers]:
+        """Every queue that ever had a job or is paused, as it is now."""
+        store, registry, now = self._app.store, self._app.registry, self._app.clock.now()
+        by_state = await store.count(Filter(), by=("queue", "state"))
+        due = await store.count(Filter(states=(State.waiting,), due_at=now), by=("queue",))
+        stalled = await self._stalled(now)
+        paused = {d.key for d in await store.docs("queue") if msgspec.json.decode(d.value).get("paused")}
+        names = sorted({str(queue) for queue, _ in by_state} | paused)
+        return [
+            QueueNumbers(
+                name,
+                registry.queue_policy(name),
+                due=due.get((name,), 0),
+                paused=name in paused,
+                stalled=stalled.get(name, ()),
+                **{kind: by_state.get((name, kind), 0) for kind in COUNTED},
+            )
+            for name in names
+        ]
+
+    async def _stalled(self, now: float) -> dict[str, list[str]]:
+        """Running jobs that have been at it for longer than their queue thinks right."""
+        found: dict[str, list[str]] = {}
+        if not any(policy.stalled_after for policy in self._app.registry.queues.values()) and not any(
+            handler.policy.stalled_after for handler in self._app.registry.handlers.values()
+        ):
+            return found
+        page = await self._app.store.find(Filter(states=(State.running,)), limit=10_000)
+        for job in page.jobs:
+            limit = self._app.registry.policy_for(job).stalled_after
+            if limit is not None and job.started_at is not None and now - job.started_at > limit:
+                text = f"job {job.short_id} ({job.task}) has been running for {now - job.started_at:.0f} s (stalled)"
+                found.setdefault(job.queue, []).append(text)
+        return found
+
+    async def health(self) -> Health:
+        spooled = self._app.spool.count()
+        troubles = [f"spool: {spooled} jobs wait for the store"] if spooled else []
+        troubles += [f"event loop blocked by {name}" for name in self._blocked()]
+        return health(await self.numbers(), troubles)
+
+    def _blocked(self) -> list[str]:
+        return [worker.heart.blocked for _, worker in self._app._workers if worker.heart and worker.heart.blocked]
+
+    async def stats(self) -> dict[str, Any]:
+        """Per queue and in total; `accepted` is what must equal the sum of all the others."""
+        queues = await self.numbers()
+        totals = {kind: sum(getattr(queue, kind) for queue in queues) for kind in COUNTED}
+        totals["spooled"] = self._app.spool.count()
+        return {
+            "queues": [queue.public() for queue in queues],
+            "totals": {**totals, "due": sum(queue.due for queue in queues)},
+            "accepted": sum(totals.values()),
+            "runtime": self._app.bus.metrics(),
+            "subscriber_failures": self._app.bus.subscriber_failures,
+        }
+
+    async def look(self) -> None:
+        """One round of the watch: depth warnings on the bus, pain to the sinks."""
+        now = self._app.clock.now()
+        hurting = pains(await self.numbers())
+        self._remembered.over({(pain.kind, pain.queue): True for pain in hurting})
+        for pain in hurting:
+            if self._remembered.fresh(pain, now) and await self._deliver(pain, now):
+                self._remembered.delivered(pain, now)
+
+    async def _deliver(self, pain: Pain, now: float) -> bool:
+        """Told to the bus and every sink; counts as delivered only if no sink failed."""
+        type = "depth_warning" if pain.kind == "depth" else "pain"
+        data = {"kind": pain.kind, "severity": pain.severity, "message": pain.message}
+        self._app.bus.publish(BusEvent(type, pain.queue, now, data=data))
+        log.warning("%s (severity %.2f)", pain.message, pain.severity)
+        delivered = True
+        for sink in self._app.signals:
+            try:
+                told = sink(pain)
+                if inspect.isawaitable(told):
+                    await told
+            except Exception as error:  # noqa: BLE001 - not delivered: it will be told again
+                delivered = False
+                log.warning("signal sink failed, the signal will be repeated: %r", error)
+        return delivered

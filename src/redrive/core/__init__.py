@@ -1,0 +1,1 @@
+"""The pure core: decides, never does. No I/O, no clock, no randomness."""

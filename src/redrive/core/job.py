@@ -1,0 +1,283 @@
+"""Job, Attempt, Failure, Cause: the nouns every other part passes around.
+
+A Job is one row of the store, field by field, so that reading one costs a single constructor call. Rare, structured
+parts (options, changes) travel as JSON text and are decoded when somebody asks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, Literal
+
+import msgspec
+
+Json = Any
+"""A value that JSON can say."""
+
+
+class State(StrEnum):
+    """Where a job is. `purged` is the tombstone that remembers the key of a removed job."""
+
+    waiting = "waiting"
+    running = "running"
+    held = "held"
+    done = "done"
+    dead = "dead"
+    discarded = "discarded"
+    purged = "purged"
+
+
+ENDED = frozenset({State.done, State.dead, State.discarded, State.purged})
+
+PRIORITIES = ("critical", "high", "normal", "low")
+Priority = Literal["critical", "high", "normal", "low"]
+Reason = Literal["direct", "retry", "deferred_submit", "scheduled_job"]
+OnLost = Literal["retry", "dead_letter"]
+OnDuplicate = Literal["return", "redrive", "raise"]
+Lane = Literal["delayed", "manual"]
+
+HOLD_REASONS = ("approval", "consent", "outcome_unknown", "circuit_open", "blocked", "deferred")
+DEAD_REASONS = (
+    "attempts_exhausted",
+    "terminated",
+    "unroutable",
+    "preflight_rejected",
+    "context_overflow",
+    "permanent",
+    "too_old",
+    "crash_loop",
+    "budget_exhausted",
+    "outcome_unknown",
+    "imported",
+    "restored",
+)
+
+
+class Budget(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What all attempts of a job together may spend."""
+
+    tokens: int | None = None
+    output_tokens: int | None = None
+    cost: float | None = None
+    seconds: float | None = None
+
+
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an attempt has spent, as the task reported it."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float = 0.0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens, self.cost + other.cost
+        )
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was seen when an attempt failed: plain data, no exception objects, secrets already removed.
+
+    `types` are the MRO's `module.qualname`s, most specific first; the class that was raised is the first.
+    """
+
+    kind: Literal["exception", "signal", "soft", "timeout", "lease_expired", "released"] = "exception"
+    types: tuple[str, ...] = ()
+    message: str = ""
+    status: int | None = None
+    code: str | None = None
+    error_kind: str | None = None
+    errno: int | None = None
+    sqlstate: str | None = None
+    headers: dict[str, str] = {}
+    retry_after: float | None = None
+    frames: tuple[str, ...] = ()
+    cause: Failure | None = None
+    members: tuple[Failure, ...] = ()
+    recommendation: str | None = None
+
+    @property
+    def error_class(self) -> str:
+        return self.types[0].rpartition(".")[2] if self.types else self.kind
+
+    @property
+    def summary(self) -> str:
+        return f"{self.error_class}: {self.message}" if self.message else self.error_class
+
+
+Category = Literal["transient", "conditional", "permanent", "control", "unknown"]
+Heals = Literal["at_once", "later", "changed", "person", "unknown"]
+Subclass = Literal["Transient", "Logic", "Resource", "Authority"]
+
+
+class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a failure means, and which rule said so."""
+
+    category: Category
+    detail: str
+    heals: Heals
+    rule: str = ""
+    subclass: Subclass = "Transient"
+    retry_after: float | None = None
+
+
+class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One execution of a job, kept for ever with it."""
+
+    run: int
+    outcome: str
+    started_at: float | None = None
+    ended_at: float | None = None
+    worker: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    changes: Json = None
+    failure: Failure | None = None
+    cause: Cause | None = None
+    fingerprint: str | None = None
+    decision: str | None = None
+    usage: Usage | None = None
+
+
+class Options(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the caller asked for this job alone; the top of the precedence."""
+
+    lease: float | None = None
+    max_age: float | None = None
+    on_lost: OnLost | None = None
+    budget: Budget | None = None
+    headers: dict[str, str] = {}
+    traceparent: str | None = None
+    message_type: str | None = None
+
+
+NO_OPTIONS = Options()
+_decode_options = lru_cache(maxsize=256)(msgspec.json.Decoder(Options).decode)
+
+
+class Job(msgspec.Struct, frozen=True, gc=False):
+    """One piece of work and where it stands. Same id from enqueue to the end."""
+
+    id: str
+    queue: str
+    task: str
+    agent: str | None
+    state: State
+    priority: int
+    run_at: float
+    version: int
+    """The fence: grows with every write. Opaque outside the store."""
+    created_at: float
+    updated_at: float
+    payload: str | None
+    run: int = 0
+    attempts: int = 0
+    allowed: int | None = None
+    token: str | None = None
+    worker: str | None = None
+    started_at: float | None = None
+    lease: float | None = None
+    result: str | None = None
+    key: str | None = None
+    payload_hash: str | None = None
+    session_id: str | None = None
+    model: str | None = None
+    reason: str = "direct"
+    options_json: str | None = None
+    changes_json: str | None = None
+    crashes: int = 0
+    grants: int = 0
+    first_failed_at: float | None = None
+    held_at: float | None = None
+    held_seconds: float = 0.0
+    because: str | None = None
+    lane: str | None = None
+    category: str | None = None
+    detail: str | None = None
+    subclass: str | None = None
+    fingerprint: str | None = None
+    error_class: str | None = None
+    error: str | None = None
+    recommendation: str | None = None
+    history: tuple[Attempt, ...] = ()
+
+    @property
+    def options(self) -> Options:
+        return _decode_options(self.options_json) if self.options_json else NO_OPTIONS
+
+    @property
+    def changes(self) -> list[dict[str, Json]]:
+        return msgspec.json.decode(self.changes_json) if self.changes_json else []
+
+    @property
+    def arguments(self) -> dict[str, Json]:
+        """The payload, decoded. Empty once retention has dropped it."""
+        return msgspec.json.decode(self.payload) if self.payload else {}
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+    @property
+    def priority_name(self) -> str:
+        return PRIORITIES[self.priority]
+
+    @property
+    def short_id(self) -> str:
+        return self.id[-8:]
+
+
+def new_id(now: float, chance: int) -> str:
+    """A uuid7 in hex: sorts by time. `chance` gives its 74 random bits."""
+    head = int(now * 1000) << 80 | 0x7 << 76 | (chance >> 62 & 0xFFF) << 64
+    return f"{head | 0x2 << 62 | chance & 0x3FFF_FFFF_FFFF_FFFF:032x}"
+
+
+def keyed_id(queue: str, key: str) -> str:
+    """The id of the job that owns this key: the same in every store and process."""
+    return hashlib.sha256(f"{queue}\0{key}".encode()).hexdigest()[:32]
+
+
+def hash_payload(payload: str | bytes, task: str) -> str:
+    """What a key stands for: the canonical payload and the task it is for."""
+    canonical = msgspec.json.encode(msgspec.json.decode(payload), order="sorted")
+    return hashlib.sha256(task.encode() + b"\0" + canonical).hexdigest()[:32]
+
+
+def public(job: Job) -> dict[str, Json]:
+    """A job as the outside sees it (JSON in CLI, REST, MCP): decoded, ISO times, no tokens."""
+    body: dict[str, Json] = {
+        name: getattr(job, name) for name in Job.__struct_fields__ if name not in _PRIVATE and name not in _TIMES
+    }
+    body["priority"] = job.priority_name
+    body["payload"] = msgspec.json.decode(job.payload) if job.payload else None
+    body["result"] = msgspec.json.decode(job.result) if job.result else None
+    body["options"] = msgspec.to_builtins(job.options)
+    body["changes"] = job.changes
+    body["history"] = [_public_attempt(attempt) for attempt in job.history]
+    body.update({name: iso(getattr(job, name)) for name in _TIMES})
+    return body
+
+
+_TIMES = ("run_at", "created_at", "updated_at", "started_at", "first_failed_at", "held_at")
+_PRIVATE = {"token", "version", "options_json", "changes_json", "history", "payload", "result", "priority"}
+
+
+def _public_attempt(attempt: Attempt) -> Mapping[str, Json]:
+    body: dict[str, Json] = msgspec.to_builtins(attempt)
+    for name in ("started_at", "ended_at"):
+        if name in body:
+            body[name] = iso(body[name])
+    return body
+
+
+def iso(at: float | None) -> str | None:
+    """An instant as the outside writes it: ISO 8601 in UTC with a Z."""
+    if at is None:
+        return None
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,271 @@
+"""THE state machine: the table of moves, and one function per arrow.
+
+Every function returns a Transition, a value that says what a store must write; nothing here writes. The SQL trigger
+that refuses other moves and the diagram in the docs are generated from MOVES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from redrive.core.job import Attempt, Cause, Failure, Job, Lane, State
+from redrive.errors import IllegalMove
+
+MAX_GRANTS: Final = 3
+"""How often a person may give a job fresh attempts before it must be enqueued anew."""
+
+NEW: Final = None
+"""The state before the first: the job does not exist yet."""
+
+
+class Move(msgspec.Struct, frozen=True):
+    """One arrow of the lifecycle."""
+
+    name: str
+    sources: tuple[State | None, ...]
+    to: tuple[State, ...]
+    note: str
+
+
+_W, _R, _H = State.waiting, State.running, State.held
+
+MOVES: Final[dict[str, Move]] = {
+    move.name: move
+    for move in (
+        Move("enqueued", (NEW,), (_W, _H), "accepted: run now, later, or held until its workflow needs it"),
+        Move("imported", (NEW,), (State.dead,), "a failure that happened elsewhere"),
+        Move("claimed", (_W,), (_R,), "a worker holds the lease"),
+        Move("succeeded", (_R,), (State.done,), "result stored"),
+        Move("retried", (_R,), (_W,), "failed, runs again at run_at, perhaps changed"),
+        Move("snoozed", (_R,), (_W,), "the task asked to run later; costs no attempt"),
+        Move("released", (_R,), (_W,), "shutdown gave it back; costs no attempt"),
+        Move("held_back", (_W, _R), (_H,), "waits for a person, a dependency or a circuit"),
+        Move("unblocked", (_H,), (_W,), "what it waited for happened"),
+        Move("buried", (_W, _R, _H), (State.dead,), "a dead letter: reason, lane, recommendation"),
+        Move("redriven", (State.dead,), (_W,), "brought back; same id, key and history"),
+        Move("resolved", (_H, State.dead), (State.done,), "somebody confirmed that the effect landed"),
+        Move("cancelled", (_W, _R, _H), (State.discarded,), "no longer wanted"),
+        Move("discarded", (State.dead,), (State.discarded,), "a person let it go"),
+        Move("restored", (State.discarded,), (State.dead,), "a person wants it back"),
+        Move("purged", (State.dead, State.discarded), (State.purged,), "removed; the key stays remembered"),
+    )
+}
+
+
+def legal_pairs() -> list[tuple[State, State]]:
+    """Every (from, to) of the table, for the schema's trigger."""
+    pairs = {(source, to) for move in MOVES.values() for source in move.sources for to in move.to if source}
+    return sorted(pairs)
+
+
+class Transition(msgspec.Struct, frozen=True, gc=False):
+    """A decided move: what to write, if the job still is as `job` says."""
+
+    move: str
+    job: Job
+    to: State
+    at: float
+    set: dict[str, object]
+    attempt: Attempt | None = None
+    who: str | None = None
+    why: str | None = None
+
+    def after(self, version: int) -> Job:
+        """The job as it is once the store has written this."""
+        history = (*self.job.history, self.attempt) if self.attempt else self.job.history
+        return msgspec.structs.replace(
+            self.job, state=self.to, updated_at=self.at, version=version, history=history, **self.set
+        )
+
+
+def _move(
+    name: str,
+    job: Job,
+    at: float,
+    fields: dict[str, object],
+    *,
+    attempt: Attempt | None = None,
+    who: str | None = None,
+    why: str | None = None,
+) -> Transition:
+    move = MOVES[name]
+    if job.state not in move.sources:
+        legal = " or ".join(str(source) for source in move.sources)
+        raise IllegalMove(f"job {job.short_id} is {job.state}; only a {legal} job can be {name}", job_id=job.id)
+    if job.state is State.running:
+        fields["token"] = None
+    if job.state is State.held and job.held_at is not None:
+        fields["held_seconds"] = job.held_seconds + max(0.0, at - job.held_at)
+        fields["held_at"] = None
+    return Transition(name, job, move.to[0], at, fields, attempt, who, why)
+
+
+_CLEAR_TROUBLE: Final[dict[str, object]] = dict.fromkeys(
+    ("because", "lane", "category", "detail", "subclass", "fingerprint", "error_class", "error", "recommendation")
+)
+
+
+def _without_trouble(job: Job, fields: dict[str, object]) -> dict[str, object]:
+    """Drop the marks of an earlier failure; they stay in the history."""
+    if job.error_class is not None or job.because is not None:
+        fields.update(_CLEAR_TROUBLE)
+    return fields
+
+
+def _trouble(job: Job, failure: Failure, cause: Cause, fingerprint: str | None, at: float) -> dict[str, object]:
+    return {
+        "first_failed_at": at if job.first_failed_at is None else job.first_failed_at,
+        "category": cause.category,
+        "detail": cause.detail,
+        "subclass": cause.subclass,
+        "fingerprint": fingerprint,
+        "error_class": failure.error_class,
+        "error": failure.summary,
+    }
+
+
+def succeeded(job: Job, at: float, result: str | None, attempt: Attempt) -> Transition:
+    fields: dict[str, object] = {"result": result, "attempts": job.attempts + 1}
+    return _move("succeeded", job, at, _without_trouble(job, fields), attempt=attempt)
+
+
+def retried(
+    job: Job,
+    at: float,
+    *,
+    run_at: float,
+    allowed: int,
+    failure: Failure,
+    cause: Cause,
+    fingerprint: str | None,
+    attempt: Attempt,
+    costs_attempt: bool = True,
+    crashed: bool = False,
+) -> Transition:
+    fields = _trouble(job, failure, cause, fingerprint, at)
+    fields |= {"run_at": run_at, "allowed": allowed, "attempts": job.attempts + costs_attempt}
+    if crashed:
+        fields["crashes"] = job.crashes + 1
+    return _move("retried", job, at, fields, attempt=attempt, why=attempt.decision)
+
+
+def snoozed(job: Job, at: float, *, run_at: float, attempt: Attempt) -> Transition:
+    return _move("snoozed", job, at, {"run_at": run_at}, attempt=attempt, why=attempt.decision)
+
+
+def released(job: Job, at: float, attempt: Attempt) -> Transition:
+    return _move("released", job, at, {"run_at": min(job.run_at, at)}, attempt=attempt, why=attempt.decision)
+
+
+def held_back(
+    job: Job,
+    at: float,
+    *,
+    because: str,
+    why: str,
+    recommendation: str | None = None,
+    failure: Failure | None = None,
+    cause: Cause | None = None,
+    fingerprint: str | None = None,
+    attempt: Attempt | None = None,
+    who: str | None = None,
+) -> Transition:
+    """Held for a reason a person can read. A run that ends here costs no attempt."""
+    fields: dict[str, object] = {"because": because, "recommendation": recommendation, "held_at": at}
+    if failure and cause:
+        fields |= _trouble(job, failure, cause, fingerprint, at)
+    return _move("held_back", job, at, fields, attempt=attempt, who=who, why=why)
+
+
+def unblocked(job: Job, at: float, *, who: str | None = None, why: str | None = None) -> Transition:
+    return _move("unblocked", job, at, _without_trouble(job, {"run_at": at}), who=who, why=why)
+
+
+def buried(
+    job: Job,
+    at: float,
+    *,
+    because: str,
+    why: str,
+    recommendation: str,
+    failure: Failure,
+    cause: Cause,
+    fingerprint: str | None,
+    lane: Lane = "manual",
+    attempt: Attempt | None = None,
+    allowed: int | None = None,
+    costs_attempt: bool = True,
+    crashed: bool = False,
+    who: str | None = None,
+) -> Transition:
+    fields = _trouble(job, failure, cause, fingerprint, at)
+    fields |= {"because": because, "lane": lane, "recommendation": recommendation}
+    if attempt and costs_attempt:
+        fields["attempts"] = job.attempts + 1
+    if allowed is not None:
+        fields["allowed"] = allowed
+    if crashed:
+        fields["crashes"] = job.crashes + 1
+    return _move("buried", job, at, fields, attempt=attempt, who=who, why=why)
+
+
+def redriven(job: Job, at: float, *, max_attempts: int, who: str, why: str | None, run_at: float) -> Transition:
+    """Back to waiting. Where the attempts are used up this is a grant of `max_attempts` more, at most three times."""
+    fields: dict[str, object] = {"run_at": run_at, "first_failed_at": None, "held_seconds": 0.0}
+    allowed = job.allowed if job.allowed is not None else max_attempts
+    if job.attempts >= allowed:
+        if job.grants >= MAX_GRANTS:
+            raise IllegalMove(
+                f"job {job.short_id} was redriven with fresh attempts {MAX_GRANTS} times already; "
+                "fix the cause and enqueue it anew, or discard it",
+                job_id=job.id,
+            )
+        fields |= {"allowed": job.attempts + max_attempts, "grants": job.grants + 1}
+    return _move("redriven", job, at, _without_trouble(job, fields), who=who, why=why)
+
+
+def resolved(job: Job, at: float, *, who: str, why: str) -> Transition:
+    return _move("resolved", job, at, _without_trouble(job, {}), who=who, why=why)
+
+
+def cancelled(job: Job, at: float, *, who: str | None, why: str | None, attempt: Attempt | None = None) -> Transition:
+    return _move("cancelled", job, at, {"because": "cancelled"}, attempt=attempt, who=who, why=why)
+
+
+def discarded(job: Job, at: float, *, who: str, why: str | None) -> Transition:
+    return _move("discarded", job, at, {"because": "discarded"}, who=who, why=why)
+
+
+def restored(job: Job, at: float, *, who: str, why: str | None) -> Transition:
+    fields: dict[str, object] = {
+        "because": "restored",
+        "lane": "manual",
+        "category": job.category or "unknown",
+        "detail": job.detail or "unknown",
+        "subclass": job.subclass or "Logic",
+        "error_class": job.error_class or "restored",
+        "recommendation": job.recommendation or "Brought back by a person: redrive it or discard it.",
+    }
+    return _move("restored", job, at, fields, who=who, why=why)
+
+
+def purged(job: Job, at: float, *, who: str, why: str | None) -> Transition:
+    fields: dict[str, object] = {"payload": None, "result": None, "error": None}
+    return _move("purged", job, at, fields, who=who, why=why)
+
+
+def diagram() -> str:
+    """The lifecycle as a mermaid state diagram, for the docs."""
+    lines = ["stateDiagram-v2"]
+    lines.extend(sorted(set(_arrows(MOVES.values()))))
+    return "\n".join(lines)
+
+
+def _arrows(moves: Iterable[Move]) -> Iterable[str]:
+    for move in moves:
+        for source in move.sources:
+            for to in move.to:
+                yield f"    {source or '[*]'} --> {to}: {move.name}"

@@ -1,0 +1,249 @@
+"""Payloads and results: what a job carries, as JSON text, checked before it is accepted."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import inspect
+import math
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from redrive.core.job import Json
+from redrive.errors import InvalidPayload
+
+LIMIT: Final = 1024 * 1024
+DEPTH: Final = 64
+
+
+class Blob(msgspec.Struct, frozen=True):
+    """A large part of a payload (an image, a document): stored beside the job, not inside it."""
+
+    data: bytes
+    media_type: str = "application/octet-stream"
+
+
+class Encoded(NamedTuple):
+    """A payload ready to be stored, and the blobs that go beside it."""
+
+    text: str
+    blobs: tuple[Blob, ...] = ()
+
+
+def _plain(value: object) -> Json:
+    """What msgspec does not know: pydantic models and other objects that say how they dump themselves."""
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        return dump(mode="json")
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+_encode = msgspec.json.Encoder(enc_hook=_plain).encode
+
+
+def encode(payload: Mapping[str, object], *, limit: int = LIMIT) -> Encoded:
+    """The payload as JSON text. Refuses what JSON cannot say, what is too deep and what is too large."""
+    if not isinstance(payload, Mapping):
+        raise InvalidPayload(field="payload", problem=f"must be a JSON object, not {type(payload).__name__}")
+    blobs: list[Blob] = []
+    try:
+        raw = _encode(_take_blobs(payload, blobs) if _has_blobs(payload) else payload)
+        _check(raw, payload, blobs)
+    except InvalidPayload:
+        raise
+    except RecursionError:
+        raise InvalidPayload(field="payload", problem=f"is nested deeper than {DEPTH} levels") from None
+    except (TypeError, ValueError, UnicodeError, msgspec.MsgspecError) as error:
+        raise InvalidPayload(field=_where(payload), problem=f"cannot be written as JSON: {error}") from error
+    if len(raw) > limit:
+        raise InvalidPayload(
+            field="payload", problem=f"is {len(raw)} bytes, the limit is {limit}; put large parts into redrive.Blob"
+        )
+    return Encoded(raw.decode(), tuple(blobs))
+
+
+def _check(raw: bytes, payload: Mapping[str, object], blobs: list[Blob]) -> None:
+    """NaN becomes `null` when encoded and depth is bounded by the brackets: look closer only where one may be."""
+    deep = raw.count(b"{") + raw.count(b"[") > DEPTH
+    if deep or b"null" in raw:
+        _walk(msgspec.to_builtins(_take_blobs(payload, []) if blobs else payload, enc_hook=_plain), "payload", 1)
+
+
+def _walk(value: Json, path: str, depth: int) -> None:
+    if depth > DEPTH:
+        raise InvalidPayload(field="payload", problem=f"is nested deeper than {DEPTH} levels")
+    if isinstance(value, dict):
+        for name, item in value.items():
+            _walk(item, f"{path}.{name}", depth + 1)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            _walk(item, f"{path}[{index}]", depth + 1)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InvalidPayload(field=path, problem=f"{value} is not JSON")
+
+
+def _where(payload: Mapping[str, object]) -> str:
+    """The first top-level field that cannot be encoded."""
+    for name, value in payload.items():
+        try:
+            _encode(value)
+        except Exception:  # noqa: BLE001 - looking for the culprit
+            return f"payload.{name}"
+    return "payload"
+
+
+def _has_blobs(payload: Mapping[str, object]) -> bool:
+    return any(isinstance(value, Blob | list | dict) and _contains_blob(value) for value in payload.values())
+
+
+def _contains_blob(value: object, depth: int = 0) -> bool:
+    if isinstance(value, Blob):
+        return True
+    if depth > 3:
+        return False
+    if isinstance(value, dict):
+        return any(_contains_blob(item, depth + 1) for item in value.values())
+    return isinstance(value, list) and any(_contains_blob(item, depth + 1) for item in value)
+
+
+def _take_blobs(value: Any, blobs: list[Blob]) -> Any:
+    """The payload with references in the place of its blobs."""
+    if isinstance(value, Blob):
+        blobs.append(value)
+        return {"$blob": len(blobs) - 1, "media_type": value.media_type, "size": len(value.data)}
+    if isinstance(value, Mapping):
+        return {name: _take_blobs(item, blobs) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_take_blobs(item, blobs) for item in value]
+    return value
+
+
+def blob_document(blob: Blob) -> bytes:
+    return msgspec.json.encode({"media_type": blob.media_type, "data": base64.b64encode(blob.data).decode()})
+
+
+def blob_from(document: bytes) -> Blob:
+    parts = msgspec.json.decode(document)
+    return Blob(base64.b64decode(parts["data"]), parts["media_type"])
+
+
+def put_back_blobs(value: Json, blobs: Mapping[int, Blob]) -> Json:
+    """The payload with its blobs again in the place of their references."""
+    if isinstance(value, dict):
+        if "$blob" in value:
+            return blobs[value["$blob"]]
+        return {name: put_back_blobs(item, blobs) for name, item in value.items()}
+    if isinstance(value, list):
+        return [put_back_blobs(item, blobs) for item in value]
+    return value
+
+
+def encode_result(value: object) -> tuple[str | None, str | None]:
+    """A result as JSON text, and a warning where it had to be stored as its repr. Never fails a finished job."""
+    if value is None:
+        return None, None
+    try:
+        return _encode(value).decode(), None
+    except Exception as error:  # noqa: BLE001 - the effect has landed, so the job must not fail for this
+        text = msgspec.json.encode({"$repr": repr(value)[:10_000]}).decode()
+        return text, f"the result is not JSON ({error}); its repr was stored"
+
+
+def _decode_hook(kind: type, value: Json) -> Any:
+    validate = getattr(kind, "model_validate", None)
+    if callable(validate):
+        return validate(value)
+    if isinstance(value, kind):
+        return value
+    raise NotImplementedError(f"{kind.__name__} cannot be read from JSON")
+
+
+class Signature:
+    """How a task's parameters map to its payload, both ways, by its annotations."""
+
+    def __init__(self, function: Callable[..., Any], *, skip_first: bool) -> None:
+        parameters = list(inspect.signature(function).parameters.values())[1 if skip_first else 0 :]
+        for parameter in parameters:
+            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+                raise TypeError(f"a task takes named parameters; *{parameter.name} has no name in a payload")
+        self._parameters = [p for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        self._open = len(self._parameters) != len(parameters)
+        self._signature = inspect.Signature(parameters)
+        self._names = tuple(parameter.name for parameter in self._parameters)
+        self._shape = self._make_shape(function)
+        self._decoder = msgspec.json.Decoder(self._shape, dec_hook=_decode_hook) if self._shape else None
+        self._returns = _hints(function).get("return", Any)
+
+    def _make_shape(self, function: Callable[..., Any]) -> type[msgspec.Struct] | None:
+        """A struct with the parameters as fields, so that one decode checks and converts them all."""
+        hints = _hints(function)
+        fields: list[Any] = []
+        for parameter in self._parameters:
+            kind = _supported(hints.get(parameter.name, Any))
+            if parameter.default is inspect.Parameter.empty:
+                fields.append((parameter.name, kind))
+            else:
+                default = parameter.default
+                fields.append((parameter.name, kind, msgspec.field(default_factory=lambda default=default: default)))
+        if self._open:
+            return None
+        return msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=True, gc=False)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """A call's arguments as a payload."""
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidPayload(field="arguments", problem=str(error)) from None
+        payload = dict(bound.arguments)
+        for parameter in self._signature.parameters.values():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                payload |= payload.pop(parameter.name, {})
+        return payload
+
+    def arguments(self, text: str, blobs: Mapping[int, Blob] | None = None) -> dict[str, Any]:
+        """A stored payload as keyword arguments of the right types. Raises InvalidPayload where it does not fit."""
+        try:
+            if self._decoder is None or self._shape is None:
+                found: dict[str, Any] = put_back_blobs(msgspec.json.decode(text), blobs or {})
+                return found
+            if blobs:
+                whole = put_back_blobs(msgspec.json.decode(text), blobs)
+                values = msgspec.convert(whole, self._shape, dec_hook=_decode_hook)
+            else:
+                values = self._decoder.decode(text)
+        except (msgspec.MsgspecError, ValueError, TypeError, NotImplementedError) as error:
+            raise InvalidPayload(field="payload", problem=str(error)) from error
+        return {name: getattr(values, name) for name in self._names}
+
+    def result(self, text: str | None) -> Any:
+        """A stored result as the type that the task says it returns."""
+        if text is None:
+            return None
+        if self._returns in (Any, None, type(None)):
+            return msgspec.json.decode(text)
+        try:
+            return msgspec.json.decode(text, type=_supported(self._returns), dec_hook=_decode_hook)
+        except (msgspec.MsgspecError, NotImplementedError):
+            return msgspec.json.decode(text)
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function)
+    except Exception:  # noqa: BLE001 - annotations that do not resolve say nothing
+        return {}
+
+
+def _supported(kind: Any) -> Any:
+    """The annotation if msgspec can decode it (models through our hook), else Any."""
+    if kind is Blob or (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+        return kind
+    try:
+        msgspec.json.Decoder(kind, dec_hook=_decode_hook)
+    except Exception:  # noqa: BLE001 - an annotation msgspec cannot use
+        return Any
+    return kind

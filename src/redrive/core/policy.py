@@ -1,0 +1,178 @@
+"""Queue policies: how often, how soon, how long, how many at once. One precedence, one set of defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from redrive.core.job import Reason
+from redrive.errors import InvalidOption
+
+Backoff = str | Callable[[int], float]
+"""A name from BACKOFFS, or a function from the number of failures so far (1, 2, …) to seconds."""
+
+Scope = Literal["process", "store"]
+JITTER: Final = 0.10
+SAFE_DELAY: Final = 60.0
+"""Where a backoff name is unknown: slow and safe, never a hot loop."""
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """At most `count` starts in `per` seconds."""
+
+    count: int
+    per: float = 1.0
+
+
+class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What may be said about a queue, a task, a reason or a job. None means: the next one in the precedence."""
+
+    max_attempts: int | None = None
+    backoff: Any = None
+    """A Backoff: a name or a function. (Its type is wider than files can say, so `check` looks at it.)"""
+    base: float | None = None
+    cap: float | None = None
+    jitter: float | None = None
+    lease: float | None = None
+    max_age: float | None = None
+    on_lost: Literal["retry", "dead_letter"] | None = None
+    strategy: Literal["categorized", "plain"] | None = None
+    concurrency: int | None = None
+    rate: Rate | None = None
+    scope: Scope | None = None
+    stalled_after: float | None = None
+    health_depth: int | None = None
+    pain_depth: int | None = None
+    pain_dead: int | None = None
+    criticality: Literal["critical", "high", "normal", "low"] | None = None
+    retention: float | None = None
+
+
+DEFAULT: Final = Policy(
+    max_attempts=5,
+    backoff="doubling",
+    base=2.0,
+    cap=300.0,
+    jitter=JITTER,
+    lease=90.0,
+    on_lost="retry",
+    strategy="categorized",
+    scope="process",
+    health_depth=25,
+    pain_depth=100,
+    pain_dead=10,
+    criticality="normal",
+    retention=14 * 86400.0,
+)
+
+REASONS: Final[dict[str, Policy]] = {
+    "direct": Policy(),
+    "retry": Policy(backoff="adaptive", max_age=30 * 60.0),
+    "deferred_submit": Policy(max_attempts=1, backoff="none", lease=600.0),
+    "scheduled_job": Policy(),
+}
+
+AGENT: Final = Policy(max_attempts=3, base=30.0, cap=300.0)
+"""Jobs with an agent: three tries, 30 s doubling to 300 s."""
+
+PRESETS: Final[dict[str, Policy]] = {
+    "analytics_ingest": Policy(max_attempts=5, base=2.0, criticality="critical"),
+    "learning_capture": Policy(max_attempts=3, base=1.0, criticality="critical"),
+    "identity_provision": Policy(max_attempts=10, base=5.0, cap=600.0, criticality="high"),
+    "feedback": Policy(max_attempts=5, base=2.0, criticality="critical"),
+    "mesh_keys": Policy(max_attempts=10, base=5.0, cap=600.0, criticality="high"),
+    "security_notify": Policy(max_attempts=5, base=3.0, criticality="high"),
+    "artifact_delivery": Policy(max_attempts=5, base=2.0, criticality="critical"),
+    "conversation_index": Policy(max_attempts=5, base=2.0, criticality="critical"),
+    "graph_write": Policy(max_attempts=5, base=2.0, criticality="critical"),
+    "knowledge_ingest": Policy(max_attempts=5, base=2.0, criticality="high"),
+    "session_promotion": Policy(max_attempts=5, base=2.0, criticality="high"),
+}
+"""Eleven queues that most agent systems turn out to need, ready by name."""
+
+
+def merge(*layers: Policy | None) -> Policy:
+    """The first layer that says something wins, field by field."""
+    said: dict[str, object] = {}
+    for layer in reversed(layers):
+        if layer is not None:
+            said |= {name: value for name in Policy.__struct_fields__ if (value := getattr(layer, name)) is not None}
+    return Policy(**said)  # type: ignore[arg-type]
+
+
+def effective(
+    job: Policy | None, task: Policy | None, queue: Policy | None, reason: Reason | str, *, has_agent: bool = False
+) -> Policy:
+    """job > task > queue > reason > default."""
+    return merge(job, task, queue, REASONS.get(reason), AGENT if has_agent else None, DEFAULT)
+
+
+def _doubling(failures: int, base: float) -> float:
+    return float(base * 2.0 ** min(failures - 1, 60))
+
+
+def _adaptive(failures: int, base: float) -> float:
+    return (10.0, 20.0, 45.0, 90.0, 120.0)[min(failures, 5) - 1]
+
+
+BACKOFFS: Final[Mapping[str, Callable[[int, float], float]]] = {
+    "doubling": _doubling,
+    "adaptive": _adaptive,
+    "fixed_10s": lambda failures, base: 10.0,
+    "exponential": lambda failures, base: min(_doubling(failures, 10.0), 120.0),
+    "none": lambda failures, base: 0.0,
+}
+
+
+def delay_after(policy: Policy, failures: int, chance: float = 0.5) -> float:
+    """Seconds to wait after so many failures. `chance` in [0, 1) places the jitter; 0.5 is none.
+
+    Jitter first, then the clamp: the cap is never exceeded and the delay never negative.
+    """
+    failures = max(1, failures)
+    base = policy.base if policy.base is not None else 2.0
+    cap = policy.cap if policy.cap is not None else 300.0
+    seconds = _raw_delay(policy.backoff, failures, base)
+    jitter = policy.jitter if policy.jitter is not None else 0.0
+    return min(max(seconds * (1.0 + jitter * (2.0 * chance - 1.0)), 0.0), cap)
+
+
+def _raw_delay(backoff: Backoff | None, failures: int, base: float) -> float:
+    if callable(backoff):
+        return float(backoff(failures))
+    named = BACKOFFS.get(backoff or "doubling")
+    return named(failures, base) if named else SAFE_DELAY
+
+
+def schedule(policy: Policy) -> list[float]:
+    """The whole table of waits of a policy, without jitter: one fewer than the attempts."""
+    return [delay_after(policy, failures) for failures in range(1, policy.max_attempts or 1)]
+
+
+def check(policy: Policy, where: str) -> Policy:
+    """Refuse impossible values when they are said, not when they bite."""
+    rules: dict[str, Callable[[float], bool]] = {
+        "max_attempts": lambda v: v >= 1,
+        "base": lambda v: v >= 0,
+        "cap": lambda v: v >= 0,
+        "jitter": lambda v: 0 <= v <= 1,
+        "lease": lambda v: v > 0,
+        "max_age": lambda v: v > 0,
+        "concurrency": lambda v: v >= 1,
+        "stalled_after": lambda v: v > 0,
+        "health_depth": lambda v: v >= 0,
+        "pain_depth": lambda v: v >= 0,
+        "pain_dead": lambda v: v >= 0,
+        "retention": lambda v: v >= 0,
+    }
+    for name, allowed in rules.items():
+        value = getattr(policy, name)
+        if value is not None and not allowed(value):
+            raise InvalidOption(field=f"{where}.{name}", problem=f"{value!r} is out of range")
+    if policy.backoff is not None and not callable(policy.backoff) and policy.backoff not in BACKOFFS:
+        raise InvalidOption(field=f"{where}.backoff", problem=f"{policy.backoff!r} is not one of {', '.join(BACKOFFS)}")
+    if policy.rate is not None and (policy.rate.count < 1 or policy.rate.per <= 0):
+        raise InvalidOption(field=f"{where}.rate", problem="needs count >= 1 and per > 0")
+    return policy

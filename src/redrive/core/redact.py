@@ -1,0 +1,47 @@
+"""Secrets out of everything that is stored or shown besides the payload itself."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from redrive.core.job import Json
+
+MASK: Final = "[redacted]"
+_NAME: Final = re.compile(
+    r"pass(word|wd|phrase)?$|secret|token|api[_-]?key|authorization|credential|cookie|private[_-]?key|signature",
+    re.IGNORECASE,
+)
+_PATTERN: Final = re.compile(
+    r"(?P<scheme>\b(?:bearer|basic|token)\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})"
+    r"|\b(?:sk|pk|rk|ghp|gho|ghs|xox[abp]|glpat|AKIA|ASIA|AIza)[-_A-Za-z0-9]{12,}"
+    r"|\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*"
+    r"|(?P<label>\b(?:password|passwd|secret|api[_-]?key|access[_-]?token|token|client_secret)\b['\"]?\s*[=:]\s*['\"]?)"
+    r"(?P<labelled>[^\s'\"&,;)}\]]{3,})"
+    r"|(?P<userinfo>://[^/\s:@]+:)(?P<userpass>[^@\s/]+)(?=@)",
+    re.IGNORECASE,
+)
+_HINT: Final = re.compile(
+    r"bearer|basic|token|sk-|sk_|pk_|rk_|gh[pos]_|xox|glpat|AKIA|ASIA|AIza|eyJ|pass|secret|key|://", re.IGNORECASE
+)
+
+
+def redact_text(text: str) -> str:
+    """A message without what looks like a secret."""
+    if not _HINT.search(text):
+        return text
+    return _PATTERN.sub(_mask, text)
+
+
+def _mask(match: re.Match[str]) -> str:
+    kept = match["scheme"] or match["label"] or match["userinfo"] or ""
+    return f"{kept}{MASK}"
+
+
+def redact(value: Json) -> Json:
+    """A JSON value for showing: fields named like secrets and texts that look like one are masked."""
+    if isinstance(value, dict):
+        return {name: MASK if _NAME.search(str(name)) and item else redact(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [redact(item) for item in value]
+    return redact_text(value) if isinstance(value, str) else value

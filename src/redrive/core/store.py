@@ -1,0 +1,248 @@
+"""The seam between redrive and where its jobs live: verbs, each with a one-sentence contract.
+
+A store applies what the core decided if the fence holds; it never decides. The verbs may be awaited from any event
+loop. One contract suite (tests/stores) runs against every store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from redrive.core.job import Job, State
+from redrive.core.lifecycle import Transition
+from redrive.core.policy import Rate
+
+
+class Info(msgspec.Struct, frozen=True):
+    """What an opened store promises."""
+
+    url: str
+    durability: Literal["synced", "replicated", "unsynced"]
+    max_record: int
+    schema: int
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """A worker's right to a job."""
+
+    job_id: str
+    token: str
+
+
+class Put(msgspec.Struct, frozen=True):
+    """Write a document; `value=None` removes it. With `expect`, only if its version is still that one (0: absent)."""
+
+    kind: str
+    key: str
+    value: bytes | None
+    expect: int | None = None
+
+
+class Guard(msgspec.Struct, frozen=True):
+    """The commit counts only while this running job keeps its lease. Does not move the job."""
+
+    lease: Lease
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """At most 250 parts, written whole or not at all, and only if every fence holds."""
+
+    transitions: tuple[Transition, ...] = ()
+    puts: tuple[Put, ...] = ()
+    guards: tuple[Guard, ...] = ()
+
+
+MAX_PARTS = 250
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """The commit is durable; these are the new fences of its transitions, in order."""
+
+    fences: tuple[int, ...] = ()
+
+
+class Stale(msgspec.Struct, frozen=True):
+    """A fence did not hold: nothing of the commit was written."""
+
+    job_id: str | None = None
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """The store cannot say whether the commit was written."""
+
+    problem: str = ""
+
+
+Outcome = Applied | Stale | Unknown
+
+
+class Inserted(msgspec.Struct, frozen=True):
+    """What became of one job of an insert: new, or the one that owns the key already."""
+
+    job: Job
+    duplicate: bool = False
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What a worker can take now. None in a filter means: any."""
+
+    slots: int
+    tasks: frozenset[str] | None = None
+    queues: frozenset[str] | None = None
+    agents: frozenset[str] | None = None
+    not_queues: frozenset[str] = frozenset()
+    queue_slots: Mapping[str, int] = {}
+    agent_slots: Mapping[str, int] = {}
+    agent_limit: int | None = None
+    """Slots of an agent that agent_slots does not name."""
+    store_limits: Mapping[str, int] = {}
+    """Running jobs allowed per queue in the whole store (scope="store")."""
+    store_rates: Mapping[str, Rate] = {}
+    """Starts allowed per queue in the whole store (scope="store")."""
+    lease: float = 90.0
+    leases: Mapping[str, float] = {}
+    """Lease seconds per task where it is not the default; a job's own option goes before both."""
+    synced: bool = False
+    """Whether the claim itself must be on disk before it counts (on_lost="dead_letter")."""
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Jobs now running under this worker's leases, and running jobs whose lease ended, unchanged.
+
+    Where less was due than wanted, `next_due` says when more will be; `mark` lets `wait` notice what came since.
+    """
+
+    jobs: list[Job]
+    lapsed: list[Job]
+    mark: int = 0
+    next_due: float | None = None
+
+
+class Document(msgspec.Struct, frozen=True):
+    """A document and its version."""
+
+    key: str
+    value: bytes
+    version: int
+
+
+class Filter(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which jobs. Every field that is set must match."""
+
+    states: tuple[State, ...] = ()
+    queue: str | None = None
+    task: str | None = None
+    agent: str | None = None
+    session_id: str | None = None
+    key: str | None = None
+    lane: str | None = None
+    because: str | None = None
+    category: str | None = None
+    detail: str | None = None
+    error_class: str | None = None
+    fingerprint: str | None = None
+    reason: str | None = None
+    id_part: str | None = None
+    since: float | None = None
+    until: float | None = None
+    due_at: float | None = None
+
+    @property
+    def empty(self) -> bool:
+        return self == Filter()
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Newest first. `cursor` continues; None at the end. The view may lag: `as_of`."""
+
+    jobs: list[Job]
+    cursor: str | None
+    as_of: float
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One committed move, in commit order, at least once. Feeds other processes' bus."""
+
+    cursor: str
+    move: str
+    at: float
+    job_id: str
+    queue: str
+    task: str
+    state: State
+    run: int
+    attempts: int
+    who: str | None = None
+    why: str | None = None
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """What a prune dropped."""
+
+    payloads: int = 0
+    events: int = 0
+    keys: int = 0
+
+
+class Store(Protocol):
+    """Verbs that SQLite and JetStream can both keep."""
+
+    async def open(self) -> Info:
+        """Make the store usable and say its durability class and limits."""
+
+    async def close(self) -> None:
+        """Finish accepted writes; release no leases."""
+
+    async def insert(self, jobs: Sequence[Job], documents: Sequence[Put] = ()) -> list[Inserted]:
+        """Each job, its key and its wake-up are one atomic write, the list is not; repeating is safe."""
+
+    async def get(self, ids: Sequence[str]) -> list[Job]:
+        """The records themselves with their history, never the view; unknown ids are left out."""
+
+    async def claim(self, wanted: Wanted, worker: str, now: float) -> Claim:
+        """Waiting and due → running with a token and run + 1, atomically."""
+
+    async def heartbeat(self, leases: Sequence[Lease]) -> list[Lease]:
+        """Extend leases; returns the lost ones, perhaps late, never wrongly."""
+
+    async def apply(self, commits: Sequence[Commit]) -> list[Outcome]:
+        """Each commit whole or not at all, only if its fences hold, durable on return; the list is not atomic."""
+
+    async def doc(self, kind: str, key: str) -> Document | None:
+        """One document."""
+
+    async def docs(self, kind: str, prefix: str = "") -> list[Document]:
+        """The documents of a kind whose key starts so."""
+
+    async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
+        """The view: may lag, acted on only through get + fence."""
+
+    async def count(self, filter: Filter, by: Sequence[str] = ()) -> dict[tuple[str | None, ...], int]:
+        """The view, counted, by any of queue, task, agent, state and the filter's other fields."""
+
+    async def events(self, after: str | None, limit: int = 1000) -> list[Event]:
+        """Committed moves in order after the cursor; None starts at the end, "" at the beginning."""
+
+    def scan(self) -> AsyncIterator[Job]:
+        """Every record, for export and rebuild."""
+
+    async def prune(
+        self, now: float, retention: Mapping[str, float], default: float, keys: float | None = None
+    ) -> Pruned:
+        """Drop contents of done and discarded jobs past their queue's retention; never dead letters, nor keys
+        unless `keys` (seconds) says how long those are remembered."""
+
+    async def repair(self, now: float) -> list[str]:
+        """Restore wake-ups and counters from the records; says what was wrong."""
+
+    async def erase(self, ids: Sequence[str]) -> int:
+        """Forget the contents of ended jobs (payload, result, errors, documents); the record and its key stay."""
+
+    async def backup(self, target: str) -> int:
+        """A consistent copy of everything while work goes on; returns its size in bytes."""
+
+    async def wait(self, mark: int, seconds: float) -> bool:
+        """Sleep until something changed since the claim that gave this mark (True), or so long (False)."""

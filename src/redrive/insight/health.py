@@ -1,0 +1,122 @@
+"""Health in words, and the signals that say when it hurts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from redrive.core.policy import Policy
+
+REPEAT_AFTER: Final = 300.0
+"""An identical signal is not repeated for so long, counted from its delivery."""
+
+
+class QueueNumbers(msgspec.Struct, frozen=True):
+    """What is known of one queue at one moment."""
+
+    name: str
+    policy: Policy
+    due: int = 0
+    waiting: int = 0
+    running: int = 0
+    held: int = 0
+    done: int = 0
+    dead: int = 0
+    discarded: int = 0
+    purged: int = 0
+    forgotten: int = 0
+    paused: bool = False
+    stalled: Sequence[str] = ()
+    """Descriptions of jobs that have run longer than stalled_after."""
+
+    @property
+    def pending(self) -> int:
+        return self.due
+
+    def public(self) -> dict[str, Any]:
+        """As stats show it."""
+        body = {name: getattr(self, name) for name in self.__struct_fields__ if name not in ("policy", "stalled")}
+        return body | {"criticality": self.policy.criticality, "max_attempts": self.policy.max_attempts}
+
+
+class Health(msgspec.Struct, frozen=True):
+    """healthy or degraded, in numbers and in words."""
+
+    status: str
+    total_pending: int
+    total_dead_letter: int
+    issues: list[str]
+
+
+def health(queues: Sequence[QueueNumbers], troubles: Sequence[str] = ()) -> Health:
+    """Degraded as soon as anything needs eyes: dead letters, a backlog, a stalled job, a blocked loop."""
+    issues = [issue for queue in sorted(queues, key=lambda queue: queue.name) for issue in _issues(queue)]
+    issues.extend(troubles)
+    return Health(
+        "degraded" if issues else "healthy",
+        sum(queue.pending for queue in queues),
+        sum(queue.dead for queue in queues),
+        issues,
+    )
+
+
+def _issues(queue: QueueNumbers) -> list[str]:
+    issues = []
+    if queue.dead:
+        issues.append(f"{queue.name}: {queue.dead} dead letter{'s' if queue.dead != 1 else ''}")
+    if queue.pending > (queue.policy.health_depth or 0):
+        issues.append(f"{queue.name}: {queue.pending} pending (backed up)")
+    if queue.held:
+        issues.append(f"{queue.name}: {queue.held} held (waiting for a person or a dependency)")
+    issues.extend(f"{queue.name}: {stalled}" for stalled in queue.stalled)
+    return issues
+
+
+class Pain(msgspec.Struct, frozen=True):
+    """A reliability signal for whoever heals things."""
+
+    kind: str
+    queue: str
+    severity: float
+    message: str
+
+
+def pains(queues: Sequence[QueueNumbers]) -> list[Pain]:
+    """Depth over its threshold hurts more the deeper it is; dead letters over theirs hurt at least 0.7."""
+    found = []
+    for queue in queues:
+        depth, dead = queue.policy.pain_depth or 0, queue.policy.pain_dead or 0
+        if queue.pending > depth:
+            message = f"{queue.name}: {queue.pending} due jobs are waiting; is what they call down?"
+            found.append(Pain("depth", queue.name, _scaled(queue.pending, depth, 0.3), message))
+        if queue.dead > dead:
+            message = f"{queue.name}: {queue.dead} dead letters need attention"
+            found.append(Pain("dead_letters", queue.name, _scaled(queue.dead, dead, 0.7), message))
+    return found
+
+
+def _scaled(value: int, threshold: int, least: float) -> float:
+    """From `least` just over the threshold towards 1.0 at ten times as much, and always growing."""
+    over = value / max(threshold, 1) - 1.0
+    return round(least + (1.0 - least) * (1.0 - 1.0 / (1.0 + over / 3.0)), 6)
+
+
+class Remembered:
+    """Which signals were delivered when, so that identical ones are not repeated. Only delivery counts."""
+
+    def __init__(self, repeat_after: float = REPEAT_AFTER) -> None:
+        self._delivered: dict[tuple[str, str], float] = {}
+        self._repeat_after = repeat_after
+
+    def fresh(self, pain: Pain, now: float) -> bool:
+        at = self._delivered.get((pain.kind, pain.queue))
+        return at is None or now - at >= self._repeat_after
+
+    def delivered(self, pain: Pain, now: float) -> None:
+        self._delivered[pain.kind, pain.queue] = now
+
+    def over(self, still: Mapping[tuple[str, str], Any]) -> None:
+        """Forget what no longer hurts, so that it is told at once when it comes back."""
+        self._delivered = {key: at for key, at in self._delivered.items() if key in still}

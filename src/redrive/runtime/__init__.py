@@ -1,0 +1,1 @@
+"""What runs, waits or talks. Gets a Store and never imports one."""

@@ -1,0 +1,135 @@
+"""The in-memory bus: what happens in this process, told at once, written nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import inspect
+import logging
+import re
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from redrive.core.lifecycle import Transition
+
+log = logging.getLogger("redrive.bus")
+
+EVENTS: Final = ("enqueued", "retry", "completed", "dead_letter", "depth_warning", "replayed")
+"""The six that every dashboard needs. Others (held, cancelled, pain, …) are told in the same way."""
+RING: Final = 20
+
+
+class BusEvent(msgspec.Struct, frozen=True, gc=False):
+    """One thing that happened."""
+
+    type: str
+    queue: str
+    at: float
+    job_id: str | None = None
+    task: str | None = None
+    attempt: int = 0
+    data: dict[str, Any] | None = None
+
+
+_TOLD_AS: Final = {
+    "succeeded": "completed",
+    "retried": "retry",
+    "buried": "dead_letter",
+    "imported": "dead_letter",
+    "redriven": "replayed",
+    "held_back": "held",
+}
+
+
+def told(transition: Transition) -> BusEvent:
+    """The event of a committed move."""
+    job, move = transition.job, transition.move
+    data: dict[str, Any] | None = None
+    if move not in ("succeeded", "enqueued"):
+        data = {"why": transition.why, "who": transition.who, "because": transition.set.get("because")}
+        if move == "retried":
+            data["run_at"] = transition.set["run_at"]
+    attempts = transition.set.get("attempts", job.attempts)
+    return BusEvent(_TOLD_AS.get(move, move), job.queue, transition.at, job.id, job.task, attempts, data)  # type: ignore[arg-type]
+
+
+Subscriber = Callable[[BusEvent], Awaitable[None] | None]
+
+
+class Subscription:
+    """A pattern and whom to tell. `close()` ends it."""
+
+    def __init__(self, bus: Bus, pattern: str, callback: Subscriber) -> None:
+        self.pattern = pattern
+        self.callback = callback
+        self.failures = 0
+        whole = pattern if "." in pattern else f"{pattern}.*"
+        self._matches = re.compile(fnmatch.translate(whole)).match
+        self._bus = bus
+
+    def wants(self, event: BusEvent) -> bool:
+        return self._matches(f"{event.type}.{event.queue}") is not None
+
+    def close(self) -> None:
+        self._bus.drop(self)
+
+
+class Bus:
+    """Publish and subscribe with wildcards (`dead_letter`, `*.feedback`, `*`). A failing subscriber harms nobody."""
+
+    def __init__(self, ring: int = RING) -> None:
+        self.recent: deque[BusEvent] = deque(maxlen=ring)
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.subscriber_failures = 0
+        self._subscriptions: list[Subscription] = []
+        self._pending: set[asyncio.Future[Any]] = set()
+
+    def subscribe(self, pattern: str, callback: Subscriber) -> Subscription:
+        subscription = Subscription(self, pattern, callback)
+        self._subscriptions.append(subscription)
+        return subscription
+
+    def drop(self, subscription: Subscription) -> None:
+        if subscription in self._subscriptions:
+            self._subscriptions.remove(subscription)
+
+    def publish(self, event: BusEvent) -> None:
+        self.recent.append(event)
+        self.counts[event.queue, event.type] += 1
+        for subscription in tuple(self._subscriptions):
+            if subscription.wants(event):
+                self._tell(subscription, event)
+
+    def _tell(self, subscription: Subscription, event: BusEvent) -> None:
+        try:
+            told = subscription.callback(event)
+            if inspect.isawaitable(told):
+                self._await(subscription, told)
+        except Exception as error:  # noqa: BLE001 - isolated and counted
+            self._failed(subscription, error)
+
+    def _await(self, subscription: Subscription, told: Awaitable[None]) -> None:
+        future = asyncio.ensure_future(told)
+        self._pending.add(future)
+
+        def finished(future: asyncio.Future[Any]) -> None:
+            self._pending.discard(future)
+            if not future.cancelled() and (error := future.exception()) is not None:
+                self._failed(subscription, error)
+
+        future.add_done_callback(finished)
+
+    def _failed(self, subscription: Subscription, error: BaseException) -> None:
+        subscription.failures += 1
+        self.subscriber_failures += 1
+        log.warning("subscriber to %r failed (%d times so far): %r", subscription.pattern, subscription.failures, error)
+
+    def metrics(self) -> dict[str, dict[str, int]]:
+        """What happened in this process since it started, by queue."""
+        by_queue: dict[str, dict[str, int]] = {}
+        for (queue, type), number in self.counts.items():
+            by_queue.setdefault(queue, {})[type] = number
+        return by_queue

@@ -1,0 +1,336 @@
+"""What a running task sees: its job, steps that are remembered, effects that happen once.
+
+`step` and `once` are written once, as generators that ask for what they need; an async and a blocking driver answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Generator
+from contextvars import ContextVar
+from typing import Any, Final, TypeVar, overload
+
+import msgspec
+
+from redrive.core.effects import Effect, next_step, proves_absent
+from redrive.core.job import Job, Json, Usage
+from redrive.core.payload import encode_result
+from redrive.core.store import Applied, Commit, Guard, Lease, Put, Store, Unknown
+from redrive.errors import CommitUnknown, RedriveError, Signal
+from redrive.runtime.capture import capture
+from redrive.runtime.clock import Clock
+
+T = TypeVar("T")
+
+
+class Held(Signal):
+    """The attempt must stop and wait for a person."""
+
+    def __init__(self, because: str, why: str, recommendation: str) -> None:
+        super().__init__(why)
+        self.because = because
+        self.recommendation = recommendation
+
+
+class LeaseLost(Signal):
+    """The job is somebody else's by now: whatever this attempt does further is refused."""
+
+
+class Ask:
+    """A step wants something awaited."""
+
+    __slots__ = ("awaitable",)
+
+    def __init__(self, awaitable: Awaitable[Any]) -> None:
+        self.awaitable = awaitable
+
+
+class Call:
+    """A step wants the user's function called."""
+
+    __slots__ = ("args", "function", "kwargs")
+
+    def __init__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        self.function = function
+        self.args = args
+        self.kwargs = kwargs
+
+
+Steps = Generator[Ask | Call, Any, Any]
+_current: ContextVar[Context | BlockingContext | None] = ContextVar("redrive_context", default=None)
+
+
+def current() -> Context | BlockingContext:
+    """The context of the task that is running here, however deep in the call stack."""
+    context = _current.get()
+    if context is None:
+        raise RedriveError("redrive.current() is only there while a task runs")
+    return context
+
+
+class _Shared:
+    """What both kinds of context know and do."""
+
+    def __init__(self, job: Job, store: Store, clock: Clock, *, idempotent: bool) -> None:
+        self.job: Final = job
+        self.results: dict[str, Json] = {}
+        self._store = store
+        self._clock = clock
+        self._idempotent = idempotent
+        self._names: set[str] = set()
+        self._usage: Usage | None = None
+        self._cancelled = False
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        return self.job.attempts + 1
+
+    @property
+    def session_id(self) -> str | None:
+        return self.job.session_id
+
+    @property
+    def agent(self) -> str | None:
+        return self.job.agent
+
+    @property
+    def model(self) -> str | None:
+        return self.job.model
+
+    @property
+    def changes(self) -> list[dict[str, Json]]:
+        """What this attempt does differently from the payload as it was enqueued."""
+        return self.job.changes
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt of this job: give it to receivers that can tell a repeat."""
+        return self.job.key or self.job.id
+
+    @property
+    def cancelled(self) -> bool:
+        """Somebody cancelled the job, or its lease was lost: stop soon, nothing it says will count."""
+        return self._cancelled
+
+    def usage(self, *, input_tokens: int = 0, output_tokens: int = 0, cost: float = 0.0) -> None:
+        """Report what a call has spent; adds up over the attempt."""
+        spent = Usage(input_tokens, output_tokens, cost)
+        self._usage = spent if self._usage is None else self._usage + spent
+
+    # -- the parts of step, once and progress
+
+    @property
+    def _lease(self) -> Lease:
+        return Lease(self.job.id, self.job.token or "")
+
+    async def _keep(self, kind: str, name: str, value: bytes) -> None:
+        """Write a document of this job, synced, and only while the lease holds."""
+        commit = Commit(puts=(Put(kind, f"{self.job.id}/{name}", value),), guards=(Guard(self._lease),))
+        (outcome,) = await self._store.apply([commit])
+        if isinstance(outcome, Unknown):
+            raise CommitUnknown(outcome.problem)
+        if not isinstance(outcome, Applied):
+            self._cancelled = True
+            raise LeaseLost(f"job {self.job.short_id} is no longer this worker's")
+
+    def _named(self, kind: str, name: str) -> str:
+        if not name or "/" in name or len(name) > 200:
+            raise ValueError(f"{kind} name {name!r}: needs 1 to 200 characters without '/'")
+        if f"{kind}:{name}" in self._names:
+            raise ValueError(f"{kind} {name!r} was used twice in one attempt: give each its own name or key=")
+        self._names.add(f"{kind}:{name}")
+        return name
+
+    def _step(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
+        self._named("step", name)
+        known = yield Ask(self._store.doc("step", f"{self.job.id}/{name}"))
+        if known is not None:
+            return msgspec.json.decode(known.value)
+        value = yield Call(function, *args, **kwargs)
+        text, problem = encode_result(value)
+        if problem:
+            raise TypeError(f"step {name!r}: {problem}; a step's result must be JSON to be remembered")
+        kept = (text or "null").encode()
+        yield Ask(self._keep("step", name, kept))
+        return msgspec.json.decode(kept)  # the same shape as on every replay
+
+    def _once(
+        self, name: str, function: Callable[[str], Any], verify: Callable[[str], Any] | None, key: str | None
+    ) -> Steps:
+        name = self._named("once", name if key is None else f"{name}:{key}")
+        outside_key = f"{self.idempotency_key}:{name}"
+        document = yield Ask(self._store.doc("effect", f"{self.job.id}/{name}"))
+        known = msgspec.json.decode(document.value, type=Effect) if document else None
+        step = next_step(known, can_verify=verify is not None, idempotent=self._idempotent)
+        if step == "return_recorded" and known is not None:
+            return known.result
+        if step == "hold":
+            raise _unverified(name)
+        if step == "verify" and verify is not None:
+            found = yield from self._verified(name, outside_key, verify)
+            if found is not None:
+                return found
+        yield Ask(self._note(Effect(name, outside_key, "intended", self._clock.now(), self.job.run, self.agent)))
+        value = yield from self._performed(name, outside_key, function)
+        return (yield from self._landed(name, outside_key, value))
+
+    def _verified(self, name: str, key: str, verify: Callable[[str], Any]) -> Steps:
+        """An open intent: ask the outside. A value means landed, None absent, an error still unknown."""
+        try:
+            found = yield Call(verify, key)
+        except Exception as error:
+            if self._idempotent:
+                return None
+            raise _unverified(name, f"its verifier failed: {capture(error).summary}") from error
+        if found is None:
+            return None
+        return (yield from self._landed(name, key, found, note="verified"))
+
+    def _performed(self, name: str, key: str, function: Callable[[str], Any]) -> Steps:
+        """Call it; an error closes the intent only where it proves that nothing happened."""
+        try:
+            return (yield Call(function, key))
+        except Exception as error:
+            failure = capture(error)
+            status = "absent" if proves_absent(failure) else "unknown"
+            note = failure.summary[:500]
+            yield Ask(self._note(Effect(name, key, status, self._clock.now(), self.job.run, self.agent, note=note)))
+            raise
+
+    def _landed(self, name: str, key: str, value: object, note: str | None = None) -> Steps:
+        text, problem = encode_result(value)
+        result = msgspec.json.decode(text) if text and not problem else None
+        effect = Effect(name, key, "landed", self._clock.now(), self.job.run, self.agent, result, problem or note)
+        yield Ask(self._note(effect))
+        return value if problem else result
+
+    async def _note(self, effect: Effect) -> None:
+        await self._keep("effect", effect.name, msgspec.json.encode(effect))
+
+    async def _progress(self, fraction: float, note: str | None) -> None:
+        if not 0.0 <= fraction <= 1.0:
+            raise ValueError(f"progress {fraction!r}: must be between 0 and 1")
+        value = {"fraction": fraction, "note": note, "at": self._clock.now()}
+        await self._keep("progress", "now", msgspec.json.encode(value))
+
+
+def _unverified(name: str, problem: str = "it has no verifier") -> Held:
+    return Held(
+        "outcome_unknown",
+        f"Effect {name!r} was begun and nobody knows whether it landed; {problem}.",
+        f"Look at the receiver of {name!r}. Landed: resolve the job. Not landed: redrive it.",
+    )
+
+
+class Context(_Shared):
+    """What an async task gets as its first argument, if it asks for it."""
+
+    async def progress(self, fraction: float, note: str | None = None) -> None:
+        """Say how far it is; shown with the job."""
+        await self._progress(fraction, note)
+
+    @overload
+    async def step(self, name: str, function: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T: ...
+    @overload
+    async def step(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T: ...
+    async def step(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run it once and remember the result; repeated only if it did not finish. For harmless or idempotent work."""
+        return await _drive(self._step(name, function, args, kwargs))
+
+    @overload
+    async def once(
+        self,
+        name: str,
+        function: Callable[[str], Awaitable[T]],
+        verify: Callable[[str], Any] | None = None,
+        *,
+        key: str | None = None,
+    ) -> T: ...
+    @overload
+    async def once(
+        self,
+        name: str,
+        function: Callable[[str], T],
+        verify: Callable[[str], Any] | None = None,
+        *,
+        key: str | None = None,
+    ) -> T: ...
+    async def once(
+        self,
+        name: str,
+        function: Callable[[str], Any],
+        verify: Callable[[str], Any] | None = None,
+        *,
+        key: str | None = None,
+    ) -> Any:
+        """An outside effect. Its intent is on disk before the call; a replay returns what was recorded, or verifies."""
+        return await _drive(self._once(name, function, verify, key))
+
+
+class BlockingContext(_Shared):
+    """What a sync task gets: the same, without await. It runs in a thread."""
+
+    _loop: asyncio.AbstractEventLoop
+
+    def progress(self, fraction: float, note: str | None = None) -> None:
+        self._wait(self._progress(fraction, note))
+
+    def step(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        found: T = self._drive(self._step(name, function, args, kwargs))
+        return found
+
+    def once(
+        self,
+        name: str,
+        function: Callable[[str], T],
+        verify: Callable[[str], Any] | None = None,
+        *,
+        key: str | None = None,
+    ) -> T:
+        found: T = self._drive(self._once(name, function, verify, key))
+        return found
+
+    def _wait(self, awaitable: Awaitable[Any]) -> Any:
+        async def run() -> Any:
+            return await awaitable
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+    def _drive(self, steps: Steps) -> Any:
+        return _answered(steps, lambda want: self._wait(want.awaitable) if isinstance(want, Ask) else _call(want))
+
+
+def _call(want: Call) -> Any:
+    return want.function(*want.args, **want.kwargs)
+
+
+def _answered(steps: Steps, answer: Callable[[Ask | Call], Any]) -> Any:
+    try:
+        want = next(steps)
+        while True:
+            try:
+                found = answer(want)
+            except BaseException as error:  # noqa: BLE001 - goes back into the steps
+                want = steps.throw(error)
+            else:
+                want = steps.send(found)
+    except StopIteration as end:
+        return end.value
+
+
+async def _drive(steps: Steps) -> Any:
+    try:
+        want = next(steps)
+        while True:
+            try:
+                found = await want.awaitable if isinstance(want, Ask) else _call(want)
+                if isinstance(want, Call) and inspect.isawaitable(found):
+                    found = await found
+            except BaseException as error:  # noqa: BLE001 - goes back into the steps
+                want = steps.throw(error)
+            else:
+                want = steps.send(found)
+    except StopIteration as end:
+        return end.value

@@ -1,0 +1,65 @@
+"""The one base of everything that runs again and again: start, stop and survive are written here once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+log = logging.getLogger("redrive")
+AFTER_ERROR = 1.0
+
+
+class Loop:
+    """Calls `tick` until stopped. A tick returns the seconds until the next; an error costs a pause, not the loop."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.errors = 0
+        self._stopping = asyncio.Event()
+        self._nudged = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def tick(self) -> float:
+        """One round; returns how long to sleep at most before the next."""
+        raise AssertionError(f"{type(self).__name__} has no tick")
+
+    @property
+    def running(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    def start(self) -> None:
+        """Idempotent."""
+        if not self.running:
+            self._stopping.clear()
+            self._task = asyncio.create_task(self._run(), name=f"redrive-{self.name}")
+
+    async def stop(self) -> None:
+        """Idempotent; a tick under way is finished."""
+        self._stopping.set()
+        self._nudged.set()
+        if self._task is not None:
+            await self._task
+            self._task = None
+
+    def nudge(self) -> None:
+        """Tick now rather than later."""
+        self._nudged.set()
+
+    async def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._nudged.clear()
+            try:
+                pause = await self.tick()
+            except Exception:
+                self.errors += 1
+                log.warning("%s failed and goes on in %g s", self.name, AFTER_ERROR, exc_info=True)
+                pause = AFTER_ERROR
+            if pause > 0 and not self._stopping.is_set():
+                await self._sleep(pause)
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._nudged.wait()
+        except TimeoutError:
+            return

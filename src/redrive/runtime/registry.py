@@ -1,0 +1,114 @@
+"""The tasks this process knows and the policies that hold for their jobs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from redrive.core.classify import Rule, by_class
+from redrive.core.job import Job
+from redrive.core.payload import Signature
+from redrive.core.policy import PRESETS, Policy, check, effective, merge
+from redrive.errors import ConfigError
+from redrive.runtime.capture import qualified
+
+
+class Handler:
+    """A registered task: its function and everything a worker needs to run it."""
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *,
+        queue: str,
+        policy: Policy,
+        wants_context: bool,
+        timeout: float | None = None,
+        retry_on: Sequence[type[BaseException]] = (),
+        give_up_on: Sequence[type[BaseException]] = (),
+        idempotent: bool = False,
+    ) -> None:
+        self.name = name
+        self.function = function
+        self.queue = queue
+        self.policy = check(policy, name)
+        self.wants_context = wants_context
+        self.timeout = timeout
+        self.idempotent = idempotent
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.signature = Signature(function, skip_first=wants_context)
+        self.rules: tuple[tuple[str, Rule], ...] = tuple(
+            (rule, by_class([qualified(kind) for kind in kinds], detail))
+            for rule, kinds, detail in (("give_up_on", give_up_on, "gave_up"), ("retry_on", retry_on, "asked_to_retry"))
+            if kinds
+        )
+
+
+class Registry:
+    """Handlers by name, policies by queue."""
+
+    def __init__(self, queues: Mapping[str, Policy] | None = None, default: Policy | None = None) -> None:
+        self.handlers: dict[str, Handler] = {}
+        self.queues: dict[str, Policy] = dict(PRESETS)
+        self._default = default
+        self._policies: dict[tuple[object, ...], Policy] = {}
+        self._limited: dict[str, Policy] | None = None
+        for name, policy in (queues or {}).items():
+            self.configure(name, policy)
+
+    def configure(self, queue: str, policy: Policy) -> None:
+        """Say something about a queue; what was said before stays unless said anew."""
+        self.queues[queue] = check(merge(policy, self.queues.get(queue)), f"queues.{queue}")
+        self._policies.clear()
+        self._limited = None
+
+    def add(self, handler: Handler) -> None:
+        if handler.name in self.handlers and self.handlers[handler.name].function is not handler.function:
+            raise ConfigError(f"two tasks are named {handler.name!r}: give one of them another name")
+        self.handlers[handler.name] = handler
+        limits = Policy(concurrency=handler.policy.concurrency, rate=handler.policy.rate, scope=handler.policy.scope)
+        if limits != Policy():
+            self.configure(handler.queue, limits)
+        self._policies.clear()
+
+    def limited(self) -> dict[str, Policy]:
+        """Policies of the queues that have a concurrency or rate limit of their own."""
+        if self._limited is None:
+            self._limited = {
+                queue: self.queue_policy(queue)
+                for queue, policy in self.queues.items()
+                if policy.concurrency is not None or policy.rate is not None
+            }
+        return self._limited
+
+    def queue_policy(self, queue: str) -> Policy:
+        return effective(None, None, merge(self.queues.get(queue), self._default), "direct")
+
+    def policy(
+        self, queue: str, task: str, reason: str, *, agent: bool, options: str | None, job: Job | None
+    ) -> Policy:
+        known = (queue, task, reason, agent, options)
+        found = self._policies.get(known)
+        if found is None:
+            handler = self.handlers.get(task)
+            asked = job.options if job is not None else None
+            own = Policy(lease=asked.lease, max_age=asked.max_age, on_lost=asked.on_lost) if asked else None
+            found = effective(
+                own,
+                handler.policy if handler else None,
+                merge(self.queues.get(queue), self._default),
+                reason,
+                has_agent=agent,
+            )
+            if len(self._policies) > 10_000:
+                self._policies.clear()
+            self._policies[known] = found
+        return found
+
+    def policy_for(self, job: Job) -> Policy:
+        """What holds for this job: job > task > queue > reason > default."""
+        return self.policy(
+            job.queue, job.task, job.reason, agent=job.agent is not None, options=job.options_json, job=job
+        )

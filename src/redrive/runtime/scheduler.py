@@ -1,0 +1,207 @@
+"""What must happen from time to time: lapsed leases, pruning, the delayed lane, unroutable jobs, cron slots."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+
+from redrive.core import lifecycle
+from redrive.core.classify import cause_of
+from redrive.core.job import Failure, Job, State
+from redrive.core.lifecycle import Transition
+from redrive.core.store import Applied, Commit, Filter, Put, Store, Wanted
+from redrive.errors import IllegalMove, InvalidOption
+from redrive.runtime.bus import Bus, told
+from redrive.runtime.clock import Clock
+from redrive.runtime.loop import Loop
+from redrive.runtime.registry import Registry
+
+log = logging.getLogger("redrive.scheduler")
+HOUR: Final = 3600.0
+WEEK: Final = 7 * 86400.0
+UNROUTABLE_AFTER: Final = HOUR
+WORKER_GONE_AFTER: Final = 120.0
+BACKWARDS: Final = 5.0
+
+
+class Scheduler(Loop):
+    """One round a second; each duty at its own pace. A duty that fails is told and does not stop the others."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        bus: Bus,
+        clock: Clock,
+        settle_lapsed: Callable[[list[Job]], Awaitable[None]],
+        *,
+        retention: float,
+        key_retention: float | None = None,
+        watch: Callable[[], Awaitable[None]] | None = None,
+        drain_spool: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        super().__init__("scheduler")
+        self._store = store
+        self._registry = registry
+        self._bus = bus
+        self._clock = clock
+        self._settle_lapsed = settle_lapsed
+        self._retention = retention
+        self._key_retention = key_retention
+        self._unannounced: dict[str, float] = {}
+        self._duties: list[tuple[float, Callable[[], Awaitable[None]]]] = [
+            (1.0, self.recover),
+            (5.0, watch or _nothing),
+            (5.0, drain_spool or _nothing),
+            (30.0, self.mind_the_clock),
+            (60.0, self.bury_unroutable),
+            (600.0, self.pull_delayed),
+            (600.0, self.bury_unresolved),
+            (HOUR, self.prune),
+        ]
+        self._last: dict[int, float] = {}
+
+    async def tick(self) -> float:
+        now = self._clock.monotonic()
+        for number, (every, duty) in enumerate(self._duties):
+            if now - self._last.get(number, float("-inf")) >= every:
+                self._last[number] = now
+                try:
+                    await duty()
+                except Exception:
+                    self.errors += 1
+                    log.warning("%s failed and will be tried again", getattr(duty, "__name__", duty), exc_info=True)
+        return 1.0
+
+    # -- duties
+
+    async def recover(self) -> None:
+        """Running jobs whose lease ended take the normal failure path."""
+        claim = await self._store.claim(Wanted(slots=0), "scheduler", self._clock.now())
+        await self._settle_lapsed(claim.lapsed)
+
+    async def prune(self) -> None:
+        retention = {
+            name: policy.retention for name, policy in self._registry.queues.items() if policy.retention is not None
+        }
+        while (await self._store.prune(self._clock.now(), retention, self._retention, self._key_retention)).payloads:
+            continue
+
+    async def mind_the_clock(self) -> None:
+        """If the clock has gone back since it was last seen, jobs stamped in the future get their delay from now."""
+        now = self._clock.now()
+        document = await self._store.doc("clock", "last")
+        last = msgspec.json.decode(document.value) if document else 0.0
+        if last > now + BACKWARDS:
+            for line in await self._store.repair(now):
+                log.warning("the clock went back %.0f s: %s", last - now, line)
+        await self._store.apply([Commit(puts=(Put("clock", "last", msgspec.json.encode(now)),))])
+
+    async def pull_delayed(self) -> None:
+        """The delayed lane comes back by itself an hour later. It grants no attempts: at the cap it is manual."""
+        now = self._clock.now()
+        page = await self._store.find(Filter(states=(State.dead,), lane="delayed", until=now - HOUR), limit=1000)
+        for job in page.jobs:
+            policy = self._registry.policy_for(job)
+            if job.attempts >= (job.allowed or policy.max_attempts or 1):
+                continue
+            await self._move(
+                lifecycle.redriven, job, max_attempts=1, who="scheduler", why="the delayed lane", run_at=now
+            )
+
+    async def bury_unresolved(self) -> None:
+        """An unknown outcome that nobody looked at for a week becomes a dead letter, where somebody will."""
+        now = self._clock.now()
+        held = Filter(states=(State.held,), because="outcome_unknown", until=now - WEEK)
+        for job in (await self._store.find(held, limit=1000)).jobs:
+            failure = Failure("exception", ("redrive.errors.OutcomeUnknown",), job.error or "unknown outcome")
+            await self._move(
+                lifecycle.buried, job, because="outcome_unknown", why="Nobody resolved it for seven days.",
+                recommendation="Look at the receiver. Landed: resolve it. Not landed: redrive it.",
+                failure=failure, cause=cause_of("outcome_unknown", "unresolved", failure), fingerprint=job.fingerprint,
+                who="scheduler",
+            )  # fmt: skip
+
+    async def bury_unroutable(self) -> None:
+        """Due jobs whose task no live worker has announced for an hour, while some worker lives."""
+        now, steady = self._clock.now(), self._clock.monotonic()
+        announced = await self._announced(now)
+        if not announced:
+            self._unannounced.clear()
+            return
+        waiting = await self._store.count(Filter(states=(State.waiting,)), by=("task",))
+        orphans = {str(task) for (task,) in waiting} - set().union(*announced.values())
+        self._unannounced = {task: self._unannounced.get(task, steady) for task in orphans}
+        for task, since in self._unannounced.items():
+            if steady - since >= UNROUTABLE_AFTER:
+                await self._bury_task(task, now)
+
+    async def _announced(self, now: float) -> dict[str, set[str]]:
+        """Tasks by live worker; announcements that stopped being renewed are taken down."""
+        live = {}
+        for document in await self._store.docs("worker"):
+            value = msgspec.json.decode(document.value)
+            if now - value["at"] <= WORKER_GONE_AFTER:
+                live[document.key] = set(value["tasks"])
+            else:
+                await self._store.apply([Commit(puts=(Put("worker", document.key, None, document.version),))])
+        return live
+
+    async def _bury_task(self, task: str, now: float) -> None:
+        due = Filter(states=(State.waiting,), task=task, due_at=now - UNROUTABLE_AFTER)
+        for job in (await self._store.find(due, limit=1000)).jobs:
+            failure = Failure("exception", ("redrive.Unroutable",), f"no worker knows the task {task!r}")
+            await self._move(
+                lifecycle.buried, job, because="unroutable",
+                why=f"No handler: no live worker has announced the task {task!r} for an hour.",
+                recommendation=f"Start a worker whose code has the task {task!r} (is its module imported?); redrive.",
+                failure=failure, cause=cause_of("unroutable", "unroutable", failure), fingerprint=None, who="scheduler",
+            )  # fmt: skip
+
+    async def _move(self, arrow: Callable[..., Transition], job: Job, **how: object) -> None:
+        try:
+            transition = arrow(job, self._clock.now(), **how)
+        except IllegalMove as error:
+            log.warning("%s", error)
+            return
+        (outcome,) = await self._store.apply([Commit((transition,))])
+        if isinstance(outcome, Applied):
+            log.warning("job %s (%s): %s: %s", job.short_id, job.task, transition.move, transition.why)
+            self._bus.publish(told(transition))
+
+
+async def _nothing() -> None:
+    return
+
+
+_NICKNAMES: Final[Mapping[str, str]] = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+
+
+def next_slot(line: str, tz: str, after: float) -> float:
+    """When a cron line fires next after an instant. Five fields or a nickname; DST fires once."""
+    from cronsim import CronSim, CronSimError
+
+    expression = _NICKNAMES.get(line.strip(), line)
+    try:
+        zone = UTC if tz == "UTC" else ZoneInfo(tz)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise InvalidOption(field="schedule.tz", problem=f"{tz!r} is not a time zone") from None
+    try:
+        if len(expression.split()) != 5:
+            raise CronSimError("needs five fields")
+        return next(CronSim(expression, datetime.fromtimestamp(after, zone))).timestamp()
+    except (CronSimError, StopIteration) as error:
+        raise InvalidOption(field="schedule", problem=f"{line!r} is not a cron line: {error}") from None

@@ -1,0 +1,285 @@
+"""The worker: claims what fits its free slots, runs it, hands the commits to the outbox."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from redrive.core.job import Job
+from redrive.core.lifecycle import Transition
+from redrive.core.store import Applied, Claim, Commit, Guard, Lease, Put, Store
+from redrive.core.strategy import CRASHES_BEFORE_ALONE
+from redrive.runtime.attempt import Attempts
+from redrive.runtime.bus import Bus, told
+from redrive.runtime.clock import Clock
+from redrive.runtime.context import BlockingContext, Context
+from redrive.runtime.heart import Heart
+from redrive.runtime.loop import Loop
+from redrive.runtime.outbox import Outbox
+from redrive.runtime.registry import Registry
+from redrive.runtime.slots import Slots
+
+log = logging.getLogger("redrive.worker")
+POLL_SECONDS = 5.0
+GRACE_SECONDS = 30.0
+ANNOUNCE_SECONDS = 20.0
+PAUSED_SECONDS = 1.0
+
+
+class Worker(Loop):
+    """Runs jobs until stopped. Stopping waits for what runs, then gives back the rest without burning an attempt."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        bus: Bus,
+        clock: Clock,
+        *,
+        concurrency: int = 100,
+        queues: Iterable[str] | None = None,
+        agents: Iterable[str] | None = None,
+        agent_concurrency: int | None = None,
+        poll: float = POLL_SECONDS,
+        grace: float = GRACE_SECONDS,
+        heartbeats: bool = True,
+    ) -> None:
+        super().__init__("worker")
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.grace = grace
+        self.slots = Slots(
+            concurrency,
+            frozenset(registry.handlers),
+            queues=frozenset(queues) if queues is not None else None,
+            agents=frozenset(agents) if agents is not None else None,
+            agent_limit=agent_concurrency,
+        )
+        self._store = store
+        self._registry = registry
+        self._bus = bus
+        self._clock = clock
+        self._poll = poll
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="redrive-task")
+        self._attempts = Attempts(store, registry, clock, self._threads)
+        self.outbox = Outbox(store, self._committed)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._contexts: dict[str, Context | BlockingContext] = {}
+        self._leases = self._task_leases()
+        self._synced_claims = any(h.policy.on_lost == "dead_letter" for h in registry.handlers.values())
+        self._paused: frozenset[str] = frozenset()
+        self._paused_at = float("-inf")
+        self._alone: list[Job] = []
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._beats = heartbeats
+        self.heart: Heart | None = None
+        self._announced = float("-inf")
+        self.exhausted = False
+        """The last claim found nothing due."""
+
+    def _task_leases(self) -> dict[str, float]:
+        leases = {}
+        for handler in self._registry.handlers.values():
+            policy = self._registry.policy(handler.queue, handler.name, "direct", agent=False, options=None, job=None)
+            if policy.lease is not None:
+                leases[handler.name] = policy.lease
+        return leases
+
+    # -- life
+
+    def start(self) -> None:
+        if self.heart is None and self._beats:
+            self.heart = Heart(self._store, asyncio.get_running_loop(), self._running, self._lost)
+            self.heart.start()
+        super().start()
+
+    async def stop(self) -> None:
+        """Claim no more, wait for what runs, give back the rest, sync everything."""
+        await super().stop()
+        await self._finish_or_release()
+        await self.outbox.flushed()
+        if self.heart is not None:
+            await self.heart.stop()
+            self.heart = None
+        await self._withdraw()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _finish_or_release(self) -> None:
+        self._release_unstarted()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks.values()), timeout=self.grace)
+        late = list(self._tasks.values())
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=1.0)
+
+    def _release_unstarted(self) -> None:
+        for job in self._alone:
+            self.slots.freed(job)
+            self.outbox.add(Commit((self._attempts._released(job),)))
+        self._alone.clear()
+
+    async def idle(self) -> None:
+        """Nothing runs and every result is on disk."""
+        await self._idle.wait()
+        await self.outbox.flushed()
+
+    # -- the round
+
+    async def tick(self) -> float:
+        if self._clock.monotonic() - self._announced >= ANNOUNCE_SECONDS:
+            await self._announce()
+        if self._alone:
+            await self._run_alone(self._alone.pop(0))
+            return 0.0
+        if self.slots.free <= 0:
+            return self._poll  # nudged when a slot is freed
+        claim = await self._claim()
+        for job in claim.jobs:
+            self._begin(job)
+        await self.settle_lapsed(claim.lapsed)
+        self.exhausted = not claim.jobs and not self._alone
+        if claim.jobs or self._alone:
+            return 0.0 if self.slots.free > 0 or self._alone else self._poll
+        return await self._wait(claim)
+
+    async def _claim(self) -> Claim:
+        now = self._clock.now()
+        paused = await self.paused()
+        wanted = self.slots.wanted(self._registry.limited(), paused, self._leases, now, synced=self._synced_claims)
+        return await self._store.claim(wanted, self.id, now)
+
+    async def paused(self) -> frozenset[str]:
+        """Queues somebody paused, looked up at most once a second; `refresh` asks for a new look."""
+        now = self._clock.monotonic()
+        if now - self._paused_at >= PAUSED_SECONDS:
+            self._paused_at = now
+            documents = await self._store.docs("queue")
+            self._paused = frozenset(d.key for d in documents if msgspec.json.decode(d.value).get("paused"))
+        return self._paused
+
+    def refresh(self) -> None:
+        """A queue was paused or resumed in this process."""
+        self._paused_at = float("-inf")
+        self.nudge()
+
+    async def _wait(self, claim: Claim) -> float:
+        """Sleep until something is due, changes or frees a slot. Returns 0: the next round starts at once."""
+        now = self._clock.now()
+        until_due = claim.next_due - now if claim.next_due is not None else self._poll
+        rate = self.slots.rate_pause(self._registry.limited(), now)
+        seconds = max(0.0, min(until_due, self._poll, rate if rate is not None else self._poll))
+        waiting = asyncio.create_task(self._store.wait(claim.mark, seconds))
+        nudged = asyncio.create_task(self._nudged.wait())
+        try:
+            await asyncio.wait({waiting, nudged}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (waiting, nudged):
+                task.cancel()
+            await asyncio.gather(waiting, nudged, return_exceptions=True)
+        return 0.0
+
+    # -- jobs
+
+    def _begin(self, job: Job) -> None:
+        self.slots.taken(job, self._clock.now())
+        if job.crashes >= CRASHES_BEFORE_ALONE:
+            self._alone.append(job)
+            return
+        self._spawn(job)
+
+    def _spawn(self, job: Job) -> asyncio.Task[None]:
+        context = self._attempts.context_for(job)
+        self._contexts[job.id] = context
+        task = asyncio.create_task(self._one(job, context), name=f"{job.task} (job {job.short_id})")
+        self._tasks[job.id] = task
+        self._idle.clear()
+        return task
+
+    async def _one(self, job: Job, context: Context | BlockingContext) -> None:
+        try:
+            commit = await self._attempts.run(job, context)
+            if commit is not None:
+                self.outbox.add(commit)
+            else:
+                log.warning(
+                    "job %s (%s) was taken away while it ran: its result does not count", job.short_id, job.task
+                )
+        finally:
+            self._tasks.pop(job.id, None)
+            self._contexts.pop(job.id, None)
+            self.slots.freed(job)
+            self._nudged.set()
+            if not self._tasks:
+                self._idle.set()
+
+    async def _run_alone(self, job: Job) -> None:
+        """A job that was there at two crashes gets the process to itself, and the store knows before it starts."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks.values()))
+        await self.outbox.flushed()
+        mark = Put("alone", f"{job.id}/", msgspec.json.encode(job.run))
+        (outcome,) = await self._store.apply([Commit(puts=(mark,), guards=(Guard(Lease(job.id, job.token or "")),))])
+        if not isinstance(outcome, Applied):
+            self.slots.freed(job)
+            return
+        await asyncio.wait({self._spawn(job)})
+
+    async def settle_lapsed(self, jobs: list[Job]) -> None:
+        """Jobs whose worker died take the normal failure path."""
+        for job in jobs:
+            if job.id in self._tasks:
+                continue  # ours and alive: the heart will see to it
+            document = await self._store.doc("alone", f"{job.id}/")
+            alone = document is not None and msgspec.json.decode(document.value) == job.run
+            transition = self._attempts.settle_lost(job, alone=alone)
+            (outcome,) = await self._store.apply([Commit((transition,))])
+            if isinstance(outcome, Applied):
+                self._committed(transition)
+
+    def _committed(self, transition: Transition) -> None:
+        self._bus.publish(told(transition))
+
+    # -- leases
+
+    def _running(self) -> list[Job]:
+        return [context.job for context in list(self._contexts.values())]
+
+    def _lost(self, job_id: str) -> None:
+        """The lease is gone (cancelled, or expired while we slept): tell the task and stop it."""
+        context, task = self._contexts.get(job_id), self._tasks.get(job_id)
+        if context is not None and task is not None:
+            context._cancelled = True
+            task.cancel()
+
+    def cancelled(self, job_id: str) -> None:
+        """Somebody in this process cancelled a job: no need to wait for the heartbeat."""
+        self._lost(job_id)
+
+    # -- announcing
+
+    async def _announce(self) -> None:
+        """Tell the store which tasks this worker knows, so that nothing is buried for lack of a worker."""
+        self._announced = self._clock.monotonic()
+        value: dict[str, Any] = {
+            "tasks": sorted(self.slots.tasks),
+            "at": self._clock.now(),
+            "concurrency": self.slots.total,
+            "running": self.slots.running,
+        }
+        await self._store.apply([Commit(puts=(Put("worker", self.id, msgspec.json.encode(value)),))])
+
+    async def _withdraw(self) -> None:
+        try:
+            await self._store.apply([Commit(puts=(Put("worker", self.id, None),))])
+        except Exception:  # noqa: BLE001 - the announcement ages by itself
+            log.warning("worker %s could not withdraw its announcement", self.id)

@@ -1,0 +1,339 @@
+"""What the writer does inside its transaction: inserts, commits under a fence, heartbeats, pruning, repair."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import apsw
+import msgspec
+
+from redrive.core.job import Job
+from redrive.core.lifecycle import Transition
+from redrive.core.store import Applied, Commit, Guard, Inserted, Lease, Outcome, Pruned, Put, Stale
+from redrive.stores.sqlite import reads, schema
+from redrive.stores.sqlite.routes import Routes
+from redrive.stores.sqlite.rows import (
+    INSERT,
+    INSERT_PLAIN,
+    Route,
+    encode_attempt,
+    insert_values,
+    is_plain,
+    plain_values,
+)
+
+_json = msgspec.json.Encoder().encode
+
+_ENROL: Final = "UPDATE routes SET waiting = waiting + ?, held = held + ?, dead = dead + ? WHERE id = ?"
+_MOVE: Final = (
+    "INSERT INTO moves (job, move, at, run, attempts, state, who, why, attempt) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+def insert(
+    connection: apsw.Connection, routes: Routes, jobs: Sequence[Job], documents: Sequence[Put]
+) -> list[Inserted]:
+    """New jobs, or those that own their ids already. Counters are added per route, not per row."""
+    if _insert_plain(connection, routes, jobs):
+        new = list(jobs)
+    else:
+        new = [job for job in jobs if _insert_one(connection, routes, job)]
+    _enrol(connection, routes, new)
+    if len(new) == len(jobs):
+        _put_all(connection, documents)
+        return [Inserted(job) for job in jobs]
+    fresh = {job.id for job in new}
+    _put_all(connection, [put for put in documents if put.key.partition("/")[0] in fresh])
+    existing = {job.id: job for job in reads.get(connection, routes, [job.id for job in jobs if job.id not in fresh])}
+    return [Inserted(job) if job.id in fresh else Inserted(existing[job.id], duplicate=True) for job in jobs]
+
+
+def _insert_plain(connection: apsw.Connection, routes: Routes, jobs: Sequence[Job]) -> bool:
+    """The common case: all new, nothing special. False, and nothing written, where it is not."""
+    if not all(is_plain(job) for job in jobs):
+        return False
+    before = connection.total_changes()
+    connection.execute("SAVEPOINT plain")
+    connection.executemany(
+        INSERT_PLAIN, [plain_values(job, routes.number((job.queue, job.task, job.agent))) for job in jobs]
+    )
+    all_new = connection.total_changes() - before == len(jobs)
+    if not all_new:
+        connection.execute("ROLLBACK TO plain")
+    connection.execute("RELEASE plain")
+    return all_new
+
+
+def _insert_one(connection: apsw.Connection, routes: Routes, job: Job) -> bool:
+    connection.execute(INSERT, insert_values(job, routes.number((job.queue, job.task, job.agent))))
+    made = connection.changes() == 1
+    if made and job.state == "dead":
+        seq = connection.last_insert_rowid()
+        connection.execute(_MOVE, (seq, "imported", job.created_at, 0, job.attempts, "dead", None, job.because, None))
+    return made
+
+
+def _enrol(connection: apsw.Connection, routes: Routes, jobs: Sequence[Job]) -> None:
+    counts: dict[Route, list[int]] = {}
+    for job in jobs:
+        count = counts.setdefault((job.queue, job.task, job.agent), [0, 0, 0])
+        count[("waiting", "held", "dead").index(job.state)] += 1
+    for route, count in counts.items():
+        connection.execute(_ENROL, (*count, routes.number(route)))
+
+
+def route_after(transition: Transition) -> Route:
+    job, fields = transition.job, transition.set
+    return (
+        str(fields.get("queue", job.queue)),
+        job.task,
+        fields.get("agent", job.agent),  # type: ignore[return-value]
+    )
+
+
+def apply(connection: apsw.Connection, routes: Routes, group: Sequence[Commit]) -> list[Outcome]:
+    """Every commit on its own; the many plain successes in one statement."""
+    outcomes: list[Outcome | None] = [None] * len(group)
+    plain = {index: commit.transitions[0] for index, commit in enumerate(group) if _plain_success(commit)}
+    if len(plain) > 1:
+        fences = _succeed(connection, list(plain.values()))
+        for index, transition in plain.items():
+            fence = fences.get(transition.job.id)
+            outcomes[index] = Stale(transition.job.id) if fence is None else Applied((fence,))
+    for index, commit in enumerate(group):
+        if outcomes[index] is None:
+            outcomes[index] = _apply_one(connection, routes, commit)
+    return [outcome for outcome in outcomes if outcome is not None]
+
+
+_PLAIN_FIELDS: Final = {"result", "attempts", "token"}
+
+
+def _plain_success(commit: Commit) -> bool:
+    if len(commit.transitions) != 1 or commit.puts or commit.guards:
+        return False
+    transition = commit.transitions[0]
+    return (
+        transition.move == "succeeded"
+        and transition.set.keys() == _PLAIN_FIELDS
+        and (transition.attempt is None or _says_nothing_more(transition))
+    )
+
+
+def _says_nothing_more(transition: Transition) -> bool:
+    """The job's row already says when and where it ran: no attempt needs storing beside it."""
+    attempt = transition.attempt
+    return attempt is None or (attempt.outcome == "done" and attempt.usage is None and attempt.changes is None)
+
+
+_SUCCEED: Final = (
+    "UPDATE jobs SET state = 'done', token = NULL, result = done.outcome, attempts = attempts + 1, updated_at = ?,"
+    " version = version + 1"
+    " FROM (SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS lease_token, value ->> 3 AS outcome"
+    " FROM json_each(?)) AS done"
+    " WHERE jobs.id = done.id AND jobs.version = done.fence AND jobs.token = done.lease_token"
+    " RETURNING jobs.id, jobs.seq, jobs.version"
+)
+_SUCCEEDED: Final = (
+    "INSERT INTO moves (job, move, at, run, attempts, state)"
+    " SELECT seq, 'succeeded', ?, run, attempts, 'done' FROM jobs WHERE seq IN (SELECT value FROM json_each(?))"
+)
+
+
+def _succeed(connection: apsw.Connection, transitions: Sequence[Transition]) -> dict[str, int]:
+    """Many plain successes in two statements, so that the interpreter is free meanwhile."""
+    at = max(transition.at for transition in transitions)
+    rows = [(t.job.id, t.job.version, t.job.token, t.set["result"]) for t in transitions]
+    done = connection.execute(_SUCCEED, (at, _json(rows).decode())).fetchall()
+    connection.execute(_SUCCEEDED, (at, _json([row[1] for row in done]).decode()))
+    return {row[0]: row[2] for row in done}
+
+
+def _apply_one(connection: apsw.Connection, routes: Routes, commit: Commit) -> Outcome:
+    if len(commit.transitions) == 1 and not commit.puts and not commit.guards:
+        fence = _transition(connection, routes, commit.transitions[0])
+        return Stale(commit.transitions[0].job.id) if fence is None else Applied((fence,))
+    connection.execute("SAVEPOINT one")
+    try:
+        outcome = _parts(connection, routes, commit)
+    except BaseException:
+        connection.execute("ROLLBACK TO one; RELEASE one")
+        raise
+    if isinstance(outcome, Stale):
+        connection.execute("ROLLBACK TO one")
+    connection.execute("RELEASE one")
+    return outcome
+
+
+def _parts(connection: apsw.Connection, routes: Routes, commit: Commit) -> Outcome:
+    for guard in commit.guards:
+        if not _holds(connection, guard):
+            return Stale(guard.lease.job_id)
+    fences = []
+    for transition in commit.transitions:
+        fence = _transition(connection, routes, transition)
+        if fence is None:
+            return Stale(transition.job.id)
+        fences.append(fence)
+    if not all(_put(connection, put) for put in commit.puts):
+        return Stale()
+    return Applied(tuple(fences))
+
+
+def _holds(connection: apsw.Connection, guard: Guard) -> bool:
+    row = connection.execute("SELECT token FROM jobs WHERE id = ?", (guard.lease.job_id,)).fetchone()
+    return row is not None and row[0] == guard.lease.token
+
+
+_RENAMED: Final = {"agent", "queue"}
+
+
+def _transition(connection: apsw.Connection, routes: Routes, transition: Transition) -> int | None:
+    """Write one transition if its fence holds; the new fence, or None."""
+    job = transition.job
+    columns = {name: value for name, value in transition.set.items() if name not in _RENAMED}
+    columns |= {"state": str(transition.to), "updated_at": transition.at, "version": job.version + 1}
+    if _RENAMED & transition.set.keys():
+        columns["route"] = routes.number(route_after(transition))
+    assignments = ", ".join(f"{name} = ?" for name in columns)
+    row = connection.execute(
+        f"UPDATE jobs SET {assignments} WHERE id = ? AND version = ? AND token IS ? RETURNING seq, run, attempts",
+        (*columns.values(), job.id, job.version, job.token),
+    ).fetchone()
+    if row is None:
+        return None
+    attempt = None if transition.attempt is None or _says_nothing_more(transition) else transition.attempt
+    connection.execute(
+        _MOVE,
+        (
+            row[0], transition.move, transition.at, row[1], row[2], str(transition.to), transition.who, transition.why,
+            encode_attempt(attempt).decode() if attempt else None,
+        ),
+    )  # fmt: skip
+    return job.version + 1
+
+
+def _put_all(connection: apsw.Connection, puts: Sequence[Put]) -> None:
+    for put in puts:
+        _put(connection, put)
+
+
+def _put(connection: apsw.Connection, put: Put) -> bool:
+    """Write or remove a document; False where its expected version did not hold."""
+    if put.expect is not None:
+        row = connection.execute("SELECT version FROM docs WHERE kind = ? AND key = ?", (put.kind, put.key)).fetchone()
+        if (row[0] if row else 0) != put.expect:
+            return False
+    if put.value is None:
+        connection.execute("DELETE FROM docs WHERE kind = ? AND key = ?", (put.kind, put.key))
+    else:
+        connection.execute(
+            "INSERT INTO docs (kind, key, value) VALUES (?, ?, ?)"
+            " ON CONFLICT (kind, key) DO UPDATE SET value = excluded.value, version = version + 1",
+            (put.kind, put.key, put.value),
+        )
+    return True
+
+
+def heartbeat(connection: apsw.Connection, leases: Sequence[Lease]) -> list[Lease]:
+    lost = []
+    for lease in leases:
+        connection.execute("UPDATE jobs SET beat = beat + 1 WHERE id = ? AND token = ?", (lease.job_id, lease.token))
+        if connection.changes() == 0:
+            lost.append(lease)
+    return lost
+
+
+_OF_JOB: Final = ("step", "effect", "blob", "result", "alone", "progress")
+"""Kinds of documents that belong to one job and leave with its contents."""
+_PRUNE_BATCH: Final = 2_000
+
+
+def prune(
+    connection: apsw.Connection,
+    now: float,
+    retention: Mapping[str, float],
+    default: float,
+    keys: float | None,
+) -> Pruned:
+    """Drop the contents of jobs that ended long enough ago. Dead letters, live jobs and keys stay."""
+    newest = now - min([*retention.values(), default])
+    rows = connection.execute(
+        "SELECT DISTINCT jobs.seq, jobs.id, jobs.updated_at, routes.queue FROM moves"
+        " JOIN jobs ON jobs.seq = moves.job JOIN routes ON routes.id = jobs.route"
+        " WHERE moves.seq < coalesce((SELECT seq FROM moves WHERE at >= ? ORDER BY seq LIMIT 1), 9e18)"
+        " AND jobs.state IN ('done', 'discarded', 'purged') AND jobs.updated_at < ? LIMIT ?",
+        (newest, newest, _PRUNE_BATCH),
+    ).fetchall()
+    old = [(seq, id) for seq, id, at, queue in rows if at < now - retention.get(queue, default)]
+    events = _forget(connection, old)
+    return Pruned(len(old), events, _forget_keys(connection, now - keys) if keys is not None else 0)
+
+
+def _forget_keys(connection: apsw.Connection, before: float) -> int:
+    connection.execute(
+        "DELETE FROM jobs WHERE seq IN (SELECT seq FROM jobs WHERE payload IS NULL"
+        " AND state IN ('done', 'discarded', 'purged') AND updated_at < ? ORDER BY seq LIMIT ?)",
+        (before, _PRUNE_BATCH),
+    )
+    return connection.changes()
+
+
+def erase(connection: apsw.Connection, ids: Sequence[str]) -> int:
+    """Forget the contents for privacy: overwritten in the file, not only unlinked."""
+    connection.execute("PRAGMA secure_delete = ON")
+    rows = [
+        (row[0], id)
+        for id in ids
+        for row in connection.execute(
+            "SELECT seq FROM jobs WHERE id = ? AND state IN ('done', 'dead', 'discarded', 'purged')", (id,)
+        )
+    ]
+    for seq, _ in rows:
+        connection.execute(
+            "UPDATE jobs SET error = NULL, session_id = NULL, changes_json = NULL, options_json = NULL WHERE seq = ?",
+            (seq,),
+        )
+    _forget(connection, rows)
+    return len(rows)
+
+
+def empty_log(connection: apsw.Connection) -> None:
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def _forget(connection: apsw.Connection, jobs: Sequence[tuple[int, str]]) -> int:
+    events = 0
+    for seq, id in jobs:
+        connection.execute("UPDATE jobs SET payload = NULL, result = NULL WHERE seq = ?", (seq,))
+        connection.execute("DELETE FROM moves WHERE job = ? AND who IS NULL", (seq,))
+        events += connection.changes()
+        connection.execute("UPDATE moves SET attempt = NULL WHERE job = ?", (seq,))
+        for kind in _OF_JOB:
+            connection.execute("DELETE FROM docs WHERE kind = ? AND key >= ? AND key < ?", (kind, id, id + "0"))
+    return events
+
+
+def repair(connection: apsw.Connection, now: float) -> list[str]:
+    """Counters from the records; waiting jobs stamped by a clock that has since gone back keep their delay."""
+    said = []
+    before = connection.execute(reads.COUNTERS).fetchall()
+    connection.execute(schema.recount())
+    wrong = len(set(connection.execute(reads.COUNTERS).fetchall()) - set(before))
+    if wrong:
+        said.append(f"counters of {wrong} routes were wrong and have been recounted")
+    shifted = unstick(connection, now)
+    if shifted:
+        said.append(f"{shifted} waiting jobs were stamped in the future and have been moved to now")
+    return said
+
+
+def unstick(connection: apsw.Connection, now: float, slack: float = 5.0) -> int:
+    """A job written by a clock that was ahead keeps the delay it was meant to have, counted from now."""
+    connection.execute(
+        "UPDATE jobs SET run_at = ? + max(0, run_at - updated_at), updated_at = ?, version = version + 1"
+        " WHERE state = 'waiting' AND updated_at > ?",
+        (now, now, now + slack),
+    )
+    return connection.changes()

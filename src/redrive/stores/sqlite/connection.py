@@ -1,0 +1,141 @@
+"""Opening the file: pragmas, refusal of places SQLite must not live, and errors in our words."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import apsw
+
+from redrive.errors import CommitUnknown, StoreBusy, StoreError, StoreFailed, StoreFull, StoreRefused, StoreUnavailable
+from redrive.stores.sqlite import schema
+
+BUSY_MS = 30_000
+CHECKPOINT_PAGES = 1_000
+NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs"})
+
+
+def filesystem_of(folder: Path) -> str:
+    """The type of the filesystem a folder is on, or "" where the system does not say."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    best, kind = "", ""
+    for line in mounts:
+        _, point, fstype, *_ = line.split(" ")
+        point = point.replace("\\040", " ")
+        inside = str(folder) == point or str(folder).startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, fstype
+    return kind
+
+
+def refuse_network(path: Path) -> None:
+    kind = filesystem_of(path.parent.resolve())
+    if kind in NETWORK:
+        raise StoreRefused(f"{path} is on a network filesystem ({kind}), where SQLite can lose data: use a local disk")
+
+
+def prepare(path: Path) -> None:
+    """Create the file, private to its owner, on a disk that may hold it, with its name on disk too."""
+    if not path.parent.is_dir():
+        raise StoreUnavailable(f"cannot create {path}: the folder {path.parent} does not exist")
+    refuse_network(path)
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise StoreUnavailable(f"cannot create {path}: {error.strerror}") from error
+
+
+def sync_folder(folder: Path) -> None:
+    """A new file's name is durable only once its folder is synced."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def open_writer(path: Path) -> apsw.Connection:
+    """The one writing connection: WAL and FULL, created under EXTRA, migrated to the newest schema."""
+    try:
+        prepare(path)
+        connection = apsw.Connection(str(path))
+        connection.set_busy_timeout(BUSY_MS)
+        number = schema.check_ours(connection, str(path))
+        connection.pragma("mmap_size", 0)
+        connection.pragma("synchronous", "EXTRA")
+        _into_wal(connection)
+        if number < len(schema.steps()):
+            schema.migrate(connection, str(path))
+            sync_folder(path.parent.resolve())
+        connection.pragma("synchronous", "FULL")
+        connection.pragma("wal_autocheckpoint", 0)
+        connection.pragma("journal_size_limit", 64 * 1024 * 1024)
+        connection.pragma("cache_size", -16_000)
+        connection.pragma("temp_store", "MEMORY")
+    except apsw.Error as error:
+        raise translate(error, str(path)) from error
+    except OSError as error:
+        raise StoreUnavailable(f"cannot open {path}: {error.strerror}") from error
+    return connection
+
+
+def _into_wal(connection: apsw.Connection) -> None:
+    """Several processes may create the file at once; SQLite's busy handler does not cover this switch."""
+    for _ in range(600):
+        try:
+            if connection.pragma("journal_mode", "wal") == "wal":
+                return
+        except apsw.BusyError:
+            pass
+        connection.execute("SELECT 1")
+        _pause()
+    raise StoreBusy("another process keeps the database from switching to WAL")
+
+
+def _pause() -> None:
+    import time
+
+    time.sleep(0.05)
+
+
+def open_reader(path: Path) -> apsw.Connection:
+    """A query-only connection; every read is a short snapshot."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    connection.set_busy_timeout(BUSY_MS)
+    connection.pragma("mmap_size", 0)
+    connection.pragma("query_only", True)
+    return connection
+
+
+def translate(error: apsw.Error, path: str) -> StoreError:
+    """SQLite's error in our words: what happened, what was written, what to do."""
+    code = getattr(error, "extendedresult", 0)
+    if isinstance(error, apsw.FullError):
+        return StoreFull(f"no space left for {path}: nothing was written; free some space")
+    if isinstance(error, apsw.BusyError | apsw.LockedError):
+        return StoreBusy(f"{path} was locked by another process for {BUSY_MS / 1000:.0f} s: nothing was written")
+    if failed_sync(error):
+        return StoreFailed(f"the disk under {path} failed to sync ({code}): restart after checking the disk")
+    if isinstance(error, apsw.IOError):
+        return CommitUnknown(f"the disk under {path} reported an error ({code}); repeat with the same key")
+    if isinstance(error, apsw.NotADBError | apsw.CorruptError):
+        return StoreRefused(f"{path} is not a usable SQLite database ({error}): restore a backup or choose another")
+    if isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError | apsw.PermissionsError | apsw.AuthError):
+        return StoreUnavailable(f"cannot open {path} for writing ({error})")
+    return StoreUnavailable(f"{path}: {error}")
+
+
+def failed_sync(error: BaseException) -> bool:
+    """After a failed fsync the kernel may have dropped dirty pages: nothing can be promised any more."""
+    return getattr(error, "extendedresult", 0) in (
+        apsw.SQLITE_IOERR_FSYNC,
+        apsw.SQLITE_IOERR_DIR_FSYNC,
+        apsw.SQLITE_IOERR_CLOSE,
+    )

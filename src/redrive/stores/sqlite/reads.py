@@ -1,0 +1,224 @@
+"""What readers ask: records, stories, the view, counts, the feed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+import msgspec
+
+from redrive.core.job import Attempt, Job, State
+from redrive.core.store import Document, Event, Filter, Page
+from redrive.errors import InvalidInput
+from redrive.stores.sqlite.routes import Routes
+from redrive.stores.sqlite.rows import COLUMNS, STATES, attempt_from, job_from, where
+
+RUN: Final = [name.strip() for name in COLUMNS.split(",")].index("jobs.run")
+RUNNING: Final = "SELECT id, token, beat, ifnull(lease, 90.0), process FROM jobs WHERE state = 'running'"
+COUNTERS: Final = "SELECT id, " + ", ".join(State) + " FROM routes"
+
+
+def schema_number(connection: apsw.Connection) -> int:
+    return int(connection.pragma("user_version"))
+
+
+def get(connection: apsw.Connection, routes: Routes, ids: Sequence[str]) -> list[Job]:
+    if not ids:
+        return []
+    listed = msgspec.json.encode(list(ids)).decode()
+    rows = connection.execute(
+        f"SELECT {COLUMNS} FROM jobs WHERE id IN (SELECT value FROM json_each(?))", (listed,)
+    ).fetchall()
+    names, told = routes.names(connection), stories(connection, [row[0] for row in rows])
+    found = {row[0]: job_from(row, names[row[1]], told.get(row[0], ())) for row in rows}
+    return [found[id] for id in ids if id in found]
+
+
+def stories(connection: apsw.Connection, ids: Sequence[str]) -> dict[str, tuple[Attempt, ...]]:
+    """The attempts of these jobs, in order."""
+    if not ids:
+        return {}
+    told: dict[str, list[Attempt]] = {}
+    rows = connection.execute(
+        "SELECT jobs.id, moves.attempt, moves.run, moves.at, jobs.started_at, jobs.worker FROM jobs"
+        " JOIN moves ON moves.job = jobs.seq"
+        " WHERE jobs.id IN (SELECT value FROM json_each(?))"
+        " AND (moves.attempt IS NOT NULL OR moves.move = 'succeeded') ORDER BY moves.seq",
+        (msgspec.json.encode(list(ids)).decode(),),
+    )
+    for id, data, run, at, started_at, worker in rows:
+        told.setdefault(id, []).append(attempt_from(data, run, at, started_at, worker))
+    return {id: tuple(attempts) for id, attempts in told.items()}
+
+
+def doc(connection: apsw.Connection, kind: str, key: str) -> Document | None:
+    row = connection.execute("SELECT key, value, version FROM docs WHERE kind = ? AND key = ?", (kind, key)).fetchone()
+    return Document(*row) if row else None
+
+
+def docs(connection: apsw.Connection, kind: str, prefix: str) -> list[Document]:
+    rows = connection.execute(
+        "SELECT key, value, version FROM docs WHERE kind = ? AND key >= ? AND key < ? ORDER BY key",
+        (kind, prefix, prefix + "\U0010ffff"),
+    )
+    return [Document(*row) for row in rows]
+
+
+def find(connection: apsw.Connection, routes: Routes, filter: Filter, cursor: str | None, limit: int) -> Page:
+    """Newest first: by the last change where one partial index covers the state, else by arrival."""
+    clause, values = where(filter)
+    by_change = filter.states in ((State.dead,), (State.held,))
+    order = "jobs.updated_at DESC, jobs.seq DESC" if by_change else "jobs.seq DESC"
+    if cursor is not None:
+        at, seq = _cursor(cursor)
+        clause += " AND (jobs.updated_at, jobs.seq) < (?, ?)" if by_change else " AND jobs.seq < ?"
+        values += [at, seq] if by_change else [seq]
+    rows = connection.execute(
+        f"SELECT {COLUMNS}, jobs.seq FROM jobs {_hint(connection, filter)} JOIN routes ON routes.id = jobs.route"
+        f" WHERE {clause} ORDER BY {order} LIMIT ?",
+        (*values, limit),
+    ).fetchall()
+    names = routes.names(connection)
+    jobs = [job_from(row[:-1], names[row[1]]) for row in rows]
+    more = f"{jobs[-1].updated_at!r}:{rows[-1][-1]}" if len(rows) == limit else None
+    return Page(jobs, more, time.time())
+
+
+_FEW: Final = 20_000
+
+
+def _hint(connection: apsw.Connection, filter: Filter) -> str:
+    """A few waiting jobs among a million done ones are found through their own index, then sorted."""
+    if filter.states == (State.running,):
+        return "INDEXED BY jobs_running"
+    if filter.states == (State.waiting,):
+        waiting = connection.execute("SELECT sum(waiting) FROM routes").get or 0
+        return "INDEXED BY jobs_due" if waiting <= _FEW else ""
+    if filter.states == (State.dead,) and filter.queue is None and filter.fingerprint is None:
+        return "INDEXED BY jobs_dead"
+    return ""
+
+
+def _cursor(text: str) -> tuple[float, int]:
+    at, _, seq = text.partition(":")
+    try:
+        return float(at), int(seq)
+    except ValueError:
+        raise InvalidInput(field="cursor", problem="not a cursor that a listing gave") from None
+
+
+_COUNTED: Final = frozenset({"queue", "task", "agent", "state"})
+_GROUPABLE: Final = _COUNTED | {
+    "lane", "because", "category", "detail", "subclass", "error_class", "fingerprint", "reason", "session_id",
+}  # fmt: skip
+
+
+def count(connection: apsw.Connection, filter: Filter, by: Sequence[str]) -> dict[tuple[str | None, ...], int]:
+    """From the counters where they can say it, else by the filter's index."""
+    unknown = set(by) - _GROUPABLE
+    if unknown:
+        raise InvalidInput(field="by", problem=f"cannot count by {', '.join(sorted(unknown))}")
+    plain = Filter(states=filter.states, queue=filter.queue, task=filter.task, agent=filter.agent)
+    if filter == plain and set(by) <= _COUNTED:
+        return _from_counters(connection, filter, by)
+    clause, values = where(filter)
+    columns = [f"routes.{name}" if name in ("queue", "task", "agent") else f"jobs.{name}" for name in by]
+    grouped = f" GROUP BY {', '.join(columns)}" if columns else ""
+    rows = connection.execute(
+        f"SELECT {', '.join([*columns, 'count(*)'])} FROM jobs JOIN routes ON routes.id = jobs.route"
+        f" WHERE {clause}{grouped}",
+        values,
+    )
+    return {tuple(row[:-1]): row[-1] for row in rows}
+
+
+_NUMBERS: Final = (*State, "forgotten")
+"""What a route counts: its jobs by state, and how many ended ones were forgotten altogether."""
+
+
+def _from_counters(connection: apsw.Connection, filter: Filter, by: Sequence[str]) -> dict[tuple[str | None, ...], int]:
+    wanted = filter.states or _NUMBERS
+    totals: dict[tuple[str | None, ...], int] = {} if by else {(): 0}
+    names = ("queue", "task", "agent")
+    for row in connection.execute(f"SELECT queue, task, agent, {', '.join(_NUMBERS)} FROM routes"):
+        route = dict(zip(names, row[:3], strict=True))
+        if any(getattr(filter, name) not in (None, route[name]) for name in names):
+            continue
+        for state, number in zip(_NUMBERS, row[3:], strict=True):
+            if number and state in wanted:
+                key = tuple(str(state) if name == "state" else route[name] for name in by)
+                totals[key] = totals.get(key, 0) + number
+    return totals
+
+
+def events(connection: apsw.Connection, routes: Routes, after: str | None, limit: int) -> list[Event]:
+    """New jobs, then moves: each job's own order is kept, and nothing committed is left out."""
+    if after is None:
+        ends = "SELECT (SELECT ifnull(max(seq), 0) FROM jobs), (SELECT ifnull(max(seq), 0) FROM moves)"
+        jobs, moves = connection.execute(ends).fetchone()
+        return [Event(f"{jobs}.{moves}", "now", time.time(), "", "", "", State.waiting, 0, 0)]
+    jobs, moves = _feed_cursor(after)
+    names = routes.names(connection)
+    found: list[Event] = []
+    for seq, id, route, at in connection.execute(
+        "SELECT seq, id, route, created_at FROM jobs WHERE seq > ? ORDER BY seq LIMIT ?", (jobs, limit)
+    ):
+        jobs = seq
+        queue, task, _ = names[route]
+        found.append(Event(f"{jobs}.{moves}", "enqueued", at, id, queue, task, State.waiting, 0, 0))
+    for row in connection.execute(_FEED, (moves, limit - len(found), jobs)):
+        moves = row[0]
+        queue, task, _ = names[row[3]]
+        found.append(_event(f"{jobs}.{moves}", row, queue, task))
+    return found
+
+
+_FEED: Final = (
+    "SELECT moves.seq, moves.move, moves.at, jobs.route, jobs.id, moves.state, moves.run, moves.attempts,"
+    " moves.who, moves.why FROM moves JOIN jobs ON jobs.seq = moves.job WHERE moves.seq > ?1"
+    " AND moves.job <= ?3 ORDER BY moves.seq LIMIT ?2"
+)
+
+
+def _event(cursor: str, row: tuple[Any, ...], queue: str, task: str) -> Event:
+    _, move, at, _, id, state, run, attempts, who, why = row
+    return Event(cursor, move, at, id, queue, task, STATES[state], run, attempts, who, why)
+
+
+def _feed_cursor(text: str) -> tuple[int, int]:
+    jobs, _, moves = (text or "0.0").partition(".")
+    try:
+        return int(jobs), int(moves)
+    except ValueError:
+        raise InvalidInput(field="after", problem="not a cursor that the feed gave") from None
+
+
+_SCAN: Final = 500
+
+
+def scan(connection: apsw.Connection, routes: Routes, after: int) -> tuple[list[Job], int]:
+    rows = connection.execute(
+        f"SELECT {COLUMNS}, jobs.seq FROM jobs WHERE jobs.seq > ? ORDER BY jobs.seq LIMIT ?", (after, _SCAN)
+    ).fetchall()
+    names, told = routes.names(connection), stories(connection, [row[0] for row in rows])
+    jobs = [job_from(row[:-1], names[row[1]], told.get(row[0], ())) for row in rows]
+    return jobs, rows[-1][-1] if rows else after
+
+
+def backup(connection: apsw.Connection, target: Path) -> int:
+    """SQLite's online backup into a new file, private to its owner and synced."""
+    if target.exists():
+        raise InvalidInput(field="target", problem=f"{target} exists already; choose a new file")
+    if not target.parent.is_dir():
+        raise InvalidInput(field="target", problem=f"the folder {target.parent} does not exist")
+    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    copy = apsw.Connection(str(target))
+    with copy.backup("main", connection, "main") as running:
+        while not running.done:
+            running.step(1_000)
+    copy.close()
+    return target.stat().st_size

@@ -1,0 +1,45 @@
+"""Routes by name and by number, remembered, because they hardly ever change."""
+
+from __future__ import annotations
+
+import apsw
+
+from redrive.stores.sqlite.rows import Route
+from redrive.stores.sqlite.writer import Work
+
+
+class Routes:
+    """A cache of the routes table. Other processes add routes; nobody removes any."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, Route] = {}
+        self._numbers: dict[Route, int] = {}
+
+    def names(self, connection: apsw.Connection) -> dict[int, Route]:
+        newest = connection.execute("SELECT max(id) FROM routes").get or 0
+        if newest not in self._names and newest:
+            rows = connection.execute("SELECT id, queue, task, agent FROM routes").fetchall()
+            self._names = {id: (queue, task, agent) for id, queue, task, agent in rows}
+        return self._names
+
+    def number(self, route: Route) -> int:
+        return self._numbers[route]
+
+    def make(self, wanted: set[Route]) -> Work[None] | None:
+        """What must happen before a transaction may use these routes: nothing, if all are known.
+
+        New ones are made outside the transaction, so that its rollback cannot take away what the cache remembers.
+        """
+        new = wanted - self._numbers.keys()
+        if not new:
+            return None
+
+        def make(connection: apsw.Connection) -> None:
+            for route in sorted(new, key=str):
+                connection.execute("INSERT OR IGNORE INTO routes (queue, task, agent) VALUES (?, ?, ?)", route)
+                number = connection.execute(
+                    "SELECT id FROM routes WHERE queue = ? AND task = ? AND agent IS ?", route
+                ).get
+                self._numbers[route] = number
+
+        return make

@@ -1,0 +1,107 @@
+"""Between rows and records: column lists, Job from a row, SQL from a Filter."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from redrive.core.job import Attempt, Job, State
+from redrive.core.store import Filter
+
+Route = tuple[str, str, str | None]
+"""Queue, task, agent: where a job goes."""
+
+STATES: Final = {str(state): state for state in State}
+_AFTER_STATE: Final = tuple(
+    name for name in Job.__struct_fields__ if name not in ("id", "queue", "task", "agent", "state", "history")
+)
+COLUMNS: Final = "jobs.id, jobs.route, jobs.state, " + ", ".join(f"jobs.{name}" for name in _AFTER_STATE)
+"""In the order of Job's fields, with the route in the place of queue, task and agent."""
+RETURNED: Final = COLUMNS.replace("jobs.", "")
+
+_INSERTED: Final = (
+    "id", "route", "state", "priority", "run_at", "created_at", "updated_at", "payload", "allowed", "lease", "key",
+    "payload_hash", "session_id", "model", "reason", "options_json", "because", "lane", "category", "detail",
+    "subclass", "fingerprint", "error_class", "error", "recommendation", "attempts", "held_at", "first_failed_at",
+)  # fmt: skip
+INSERT: Final = (
+    f"INSERT INTO jobs ({', '.join(_INSERTED)}) VALUES ({', '.join('?' * len(_INSERTED))}) ON CONFLICT (id) DO NOTHING"
+)
+_PLAIN: Final = ("id", "route", "priority", "run_at", "created_at", "updated_at", "payload", "allowed")
+INSERT_PLAIN: Final = (
+    f"INSERT INTO jobs ({', '.join(_PLAIN)}) VALUES ({', '.join('?' * len(_PLAIN))}) ON CONFLICT (id) DO NOTHING"
+)
+"""For the common job that asks for nothing special: eight values instead of twenty-eight."""
+
+
+def job_from(row: tuple[Any, ...], route: Route, history: tuple[Attempt, ...] = ()) -> Job:
+    queue, task, agent = route
+    return Job(row[0], queue, task, agent, STATES[row[2]], *row[3:], history)
+
+
+def is_plain(job: Job) -> bool:
+    return (
+        job.key is None
+        and job.options_json is None
+        and job.session_id is None
+        and job.model is None
+        and job.lease is None
+        and job.state is State.waiting
+        and job.reason == "direct"
+    )
+
+
+def plain_values(job: Job, route: int) -> tuple[Any, ...]:
+    at = job.created_at
+    return (job.id, route, job.priority, job.run_at, at, at, job.payload, job.allowed)
+
+
+def insert_values(job: Job, route: int) -> tuple[Any, ...]:
+    return tuple(
+        route if name == "route" else str(job.state) if name == "state" else getattr(job, name) for name in _INSERTED
+    )
+
+
+_FIELDS: Final = (
+    "session_id", "key", "lane", "because", "category", "detail", "error_class", "fingerprint", "reason",
+)  # fmt: skip
+
+
+def where(filter: Filter) -> tuple[str, list[object]]:
+    """The filter as a WHERE clause over `jobs JOIN routes`."""
+    clauses: list[str] = []
+    values: list[object] = []
+
+    def must(clause: str, *bound: object) -> None:
+        clauses.append(clause)
+        values.extend(bound)
+
+    if len(filter.states) == 1:
+        must(f"jobs.state = '{filter.states[0]}'")  # spelled out, so that the partial indexes apply
+    elif filter.states:
+        must("jobs.state IN (" + ", ".join(f"'{state}'" for state in filter.states) + ")")
+    for name in ("queue", "task", "agent"):
+        if (value := getattr(filter, name)) is not None:
+            must(f"routes.{name} = ?", value)
+    for name in _FIELDS:
+        if (value := getattr(filter, name)) is not None:
+            must(f"jobs.{name} = ?", value)
+    if filter.id_part is not None:
+        must("jobs.id LIKE '%' || ? || '%'", filter.id_part)
+    if filter.since is not None:
+        must("jobs.updated_at >= ?", filter.since)
+    if filter.until is not None:
+        must("jobs.updated_at < ?", filter.until)
+    if filter.due_at is not None:
+        must("jobs.run_at <= ?", filter.due_at)
+    return " AND ".join(clauses) or "true", values
+
+
+_decode_attempt = msgspec.json.Decoder(Attempt).decode
+encode_attempt = msgspec.json.Encoder().encode
+
+
+def attempt_from(data: str | None, run: int, at: float, started_at: float | None, worker: str | None) -> Attempt:
+    """An attempt of the story. A plain success stores nothing of its own: the job's row says it all."""
+    return _decode_attempt(data) if data else Attempt(run, "done", started_at, at, worker)

@@ -1,0 +1,88 @@
+"""The schema, as numbered steps that survive being killed, and the triggers generated from the lifecycle."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+import apsw
+
+from redrive.core.job import State
+from redrive.core.lifecycle import legal_pairs
+from redrive.errors import StoreRefused
+
+APPLICATION_ID = 0x72647276  # "rdrv"
+
+
+def steps() -> list[str]:
+    """One SQL script per schema number, in order."""
+    folder = resources.files("redrive.stores.sqlite") / "sql"
+    scripts = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name)
+    return [script.read_text(encoding="utf-8") for script in scripts]
+
+
+def triggers() -> str:
+    """What keeps the file true to the lifecycle whoever writes to it. Made anew at every migration."""
+    legal = " OR ".join(f"(OLD.state = '{source}' AND NEW.state = '{to}')" for source, to in legal_pairs())
+    moved = ", ".join(f"{s} = {s} + (NEW.state = '{s}') - (OLD.state = '{s}')" for s in State)
+    gone = ", ".join(f"{s} = {s} - (OLD.state = '{s}')" for s in State)
+    came = ", ".join(f"{s} = {s} + (NEW.state = '{s}')" for s in State)
+    return f"""
+    DROP TRIGGER IF EXISTS jobs_legal;
+    CREATE TRIGGER jobs_legal AFTER UPDATE OF state ON jobs WHEN OLD.state <> NEW.state AND NOT ({legal})
+    BEGIN SELECT RAISE(ABORT, 'illegal move'); END;
+    DROP TRIGGER IF EXISTS jobs_moved;
+    CREATE TRIGGER jobs_moved AFTER UPDATE OF state ON jobs WHEN OLD.route = NEW.route
+    BEGIN UPDATE routes SET {moved} WHERE id = NEW.route; END;
+    DROP TRIGGER IF EXISTS jobs_rerouted;
+    CREATE TRIGGER jobs_rerouted AFTER UPDATE OF route ON jobs WHEN OLD.route <> NEW.route
+    BEGIN UPDATE routes SET {gone} WHERE id = OLD.route; UPDATE routes SET {came} WHERE id = NEW.route; END;
+    DROP TRIGGER IF EXISTS jobs_kept;
+    CREATE TRIGGER jobs_kept BEFORE DELETE ON jobs
+    WHEN OLD.payload IS NOT NULL OR OLD.state NOT IN ('done', 'discarded', 'purged')
+    BEGIN SELECT RAISE(ABORT, 'only what ended and was emptied may be forgotten'); END;
+    DROP TRIGGER IF EXISTS jobs_forgotten;
+    CREATE TRIGGER jobs_forgotten AFTER DELETE ON jobs
+    BEGIN UPDATE routes SET {gone}, forgotten = forgotten + 1 WHERE id = OLD.route; END;
+    """
+
+
+def recount() -> str:
+    """The counters, made anew from the records."""
+    sets = ", ".join(
+        f"{s} = (SELECT count(*) FROM jobs WHERE jobs.route = routes.id AND jobs.state = '{s}')" for s in State
+    )
+    return f"UPDATE routes SET {sets}"
+
+
+def check_ours(connection: apsw.Connection, path: str) -> int:
+    """The file's schema number; refuses files that are not ours or are newer than this code."""
+    application = connection.pragma("application_id")
+    number = int(connection.pragma("user_version"))
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
+    if application != APPLICATION_ID and (application or number or tables):
+        raise StoreRefused(f"{path} is a SQLite database of something else; choose another file for redrive")
+    newest = len(steps())
+    if number > newest:
+        raise StoreRefused(
+            f"{path} has schema {number}, this redrive knows {newest}: upgrade redrive (pip install -U redrive)"
+        )
+    return number
+
+
+def migrate(connection: apsw.Connection, path: str) -> int:
+    """Bring the file to the newest schema. Each step is one transaction, so a kill leaves the one before."""
+    for number, script in enumerate(steps(), start=1):
+        if check_ours(connection, path) >= number:
+            continue
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            if int(connection.pragma("user_version")) < number:
+                connection.execute(script)
+                connection.execute(triggers())
+                connection.pragma("application_id", APPLICATION_ID)
+                connection.pragma("user_version", number)
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+    return check_ours(connection, path)

@@ -1,0 +1,292 @@
+"""SqliteStore: the verbs of core/store.py on one SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from redrive.core.job import Job, State
+from redrive.core.store import (
+    Claim,
+    Commit,
+    Document,
+    Event,
+    Filter,
+    Info,
+    Inserted,
+    Lease,
+    Outcome,
+    Page,
+    Pruned,
+    Put,
+    Unknown,
+    Wanted,
+)
+from redrive.errors import CommitUnknown, StoreFailed
+from redrive.stores.sqlite import claims, commits, reads
+from redrive.stores.sqlite.connection import open_reader, translate
+from redrive.stores.sqlite.liveness import Observer, ProcessLock, Running
+from redrive.stores.sqlite.routes import Routes
+from redrive.stores.sqlite.rows import job_from
+from redrive.stores.sqlite.writer import Work, Writer
+
+T = TypeVar("T")
+WATCH_SECONDS = 0.04
+"""How often a waiting process looks for other processes' commits."""
+OBSERVE_SECONDS = 1.0
+"""How often a claim looks for ended leases."""
+MAX_RECORD = 512 * 1024 * 1024
+
+_abandoned: list[object] = []
+"""What a forked child inherited: SQLite connections must be neither used nor closed there."""
+
+
+class SqliteStore:
+    """The embedded store. `:memory:` means a temporary file."""
+
+    def __init__(self, path: str | Path, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="redrive-") if str(path) == ":memory:" else None
+        self.path = Path(self._temporary.name, "jobs.db") if self._temporary else Path(path).expanduser().absolute()
+        self._monotonic = monotonic
+        self._fresh()
+
+    def _fresh(self) -> None:
+        """Everything that belongs to this process, and is made anew in a forked child."""
+        self._pid = os.getpid()
+        self._opening = threading.Lock()
+        self._writer: Writer | None = None
+        self._readers: ThreadPoolExecutor | None = None
+        self._local = threading.local()
+        self._routes = Routes()
+        self._lock = ProcessLock(self.path)
+        self._observer = Observer(self._lock)
+        self._observed = -OBSERVE_SECONDS
+        self._waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        self._mark = 0
+        self._watcher: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    # -- opening and closing
+
+    async def open(self) -> Info:
+        await self._ready()
+        return Info(f"sqlite:{self.path}", "synced", MAX_RECORD, await self._read(reads.schema_number))
+
+    async def _ready(self) -> Writer:
+        if self._pid != os.getpid():
+            _abandoned.append((self._writer, self._readers, self._local))
+            self._fresh()
+        writer = self._writer
+        if writer is None or writer.refused:
+            with self._opening:
+                if self._writer is None or self._writer.refused:
+                    self._writer = Writer(self.path, self._wake)
+                    self._writer.start()
+                    self._readers = ThreadPoolExecutor(2, thread_name_prefix="redrive-reader")
+                writer = self._writer
+        if not writer.opened:
+            await writer.ready()
+            self._lock.take()
+        return writer
+
+    async def close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is None or self._pid != os.getpid():
+            return
+        self._closed.set()
+        self._wake()
+        await writer.stop()
+        readers, self._readers = self._readers, None
+        if readers is not None:
+            await asyncio.get_running_loop().run_in_executor(None, readers.shutdown)
+        self._lock.release()
+        self._fresh()
+        if self._temporary:
+            self._temporary.cleanup()
+
+    # -- reading
+
+    def _reader(self) -> apsw.Connection:
+        connection = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = open_reader(self.path)
+        return connection
+
+    async def _read(self, work: Callable[[apsw.Connection], T]) -> T:
+        await self._ready()
+
+        def run() -> T:
+            try:
+                return work(self._reader())
+            except apsw.Error as error:
+                raise translate(error, str(self.path)) from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._readers, run)
+
+    async def get(self, ids: Sequence[str]) -> list[Job]:
+        return await self._read(lambda connection: reads.get(connection, self._routes, ids))
+
+    async def doc(self, kind: str, key: str) -> Document | None:
+        return await self._read(lambda connection: reads.doc(connection, kind, key))
+
+    async def docs(self, kind: str, prefix: str = "") -> list[Document]:
+        return await self._read(lambda connection: reads.docs(connection, kind, prefix))
+
+    async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
+        return await self._read(lambda connection: reads.find(connection, self._routes, filter, cursor, limit))
+
+    async def count(self, filter: Filter, by: Sequence[str] = ()) -> dict[tuple[str | None, ...], int]:
+        return await self._read(lambda connection: reads.count(connection, filter, by))
+
+    async def events(self, after: str | None, limit: int = 1000) -> list[Event]:
+        return await self._read(lambda connection: reads.events(connection, self._routes, after, limit))
+
+    async def scan(self) -> AsyncIterator[Job]:
+        last = 0
+        while True:
+            jobs, last = await self._read(lambda connection, last=last: reads.scan(connection, self._routes, last))
+            if not jobs:
+                return
+            for job in jobs:
+                yield job
+
+    # -- writing
+
+    async def _write(self, work: Work[T], **how: Any) -> T:
+        writer = await self._ready()
+        return await writer.run(work, **how)
+
+    async def insert(self, jobs: Sequence[Job], documents: Sequence[Put] = ()) -> list[Inserted]:
+        wanted = {(job.queue, job.task, job.agent) for job in jobs}
+        return await self._write(
+            lambda connection: commits.insert(connection, self._routes, jobs, documents),
+            before=self._routes.make(wanted),
+            wakes=True,
+        )
+
+    async def apply(self, group: Sequence[Commit]) -> list[Outcome]:
+        moved = [transition for commit in group for transition in commit.transitions]
+        wakes = any(move.to is State.waiting for move in moved) or any(commit.puts for commit in group)
+        try:
+            return await self._write(
+                lambda connection: commits.apply(connection, self._routes, group),
+                before=self._routes.make({commits.route_after(move) for move in moved}),
+                wakes=wakes,
+            )
+        except (CommitUnknown, StoreFailed) as error:
+            return [Unknown(str(error))] * len(group)
+
+    async def claim(self, wanted: Wanted, worker: str, now: float) -> Claim:
+        return await self._write(
+            lambda connection: self._claim(connection, wanted, worker, now),
+            synced=wanted.synced,
+            peek=lambda connection: self._peek(connection, wanted, now),
+        )
+
+    def _peek(self, connection: apsw.Connection, wanted: Wanted, now: float) -> Claim | None:
+        """The answer when nothing is due, found without taking the write lock."""
+        mark = self._mark
+        if wanted.slots <= 0:
+            return Claim([], self._lapsed(connection), mark)
+        routes = claims.open_routes(connection, wanted)
+        if claims.any_due(connection, routes, now):
+            return None
+        return Claim([], self._lapsed(connection), mark, claims.next_due(connection, routes, now))
+
+    def _claim(self, connection: apsw.Connection, wanted: Wanted, worker: str, now: float) -> Claim:
+        mark = self._mark
+        routes = claims.open_routes(connection, wanted)
+        room = claims.Room(connection, wanted, now)
+        picked = claims.pick(connection, routes, room, now)
+        rows = claims.take(connection, picked, wanted, worker, self._lock.name, now) if picked else []
+        claims.note_starts(connection, picked, wanted, now)
+        names = self._routes.names(connection)
+        stories = reads.stories(connection, [row[0] for row in rows if row[reads.RUN] > 1])
+        jobs = [job_from(row, names[row[1]], stories.get(row[0], ())) for row in rows]
+        due = claims.next_due(connection, routes, now) if room.slots > 0 else None
+        return Claim(jobs, self._lapsed(connection), mark, due)
+
+    def _lapsed(self, connection: apsw.Connection) -> list[Job]:
+        """Running jobs whose lease ended, looked for at most once a second."""
+        now = self._monotonic()
+        if now - self._observed < OBSERVE_SECONDS:
+            return []
+        self._observed = now
+        running = [Running(*row) for row in connection.execute(reads.RUNNING)]
+        ids = self._observer.lapsed(running, now)
+        return reads.get(connection, self._routes, ids) if ids else []
+
+    async def heartbeat(self, leases: Sequence[Lease]) -> list[Lease]:
+        return await self._write(lambda connection: commits.heartbeat(connection, leases), synced=False)
+
+    async def prune(
+        self, now: float, retention: Mapping[str, float], default: float, keys: float | None = None
+    ) -> Pruned:
+        return await self._write(lambda connection: commits.prune(connection, now, retention, default, keys))
+
+    async def erase(self, ids: Sequence[str]) -> int:
+        erased = await self._write(lambda connection: commits.erase(connection, ids))
+        await self._write(lambda connection: None, before=commits.empty_log)  # the old bytes stand in the log, too
+        return erased
+
+    async def repair(self, now: float) -> list[str]:
+        return await self._write(lambda connection: commits.repair(connection, now), wakes=True)
+
+    async def backup(self, target: str) -> int:
+        return await self._read(lambda connection: reads.backup(connection, Path(target)))
+
+    # -- waking up
+
+    def _wake(self) -> None:
+        """Something changed: tell every waiting worker of this process, from whatever thread."""
+        self._mark += 1
+        for loop, event in list(self._waiters):
+            try:
+                loop.call_soon_threadsafe(event.set)
+            except RuntimeError:
+                self._waiters.discard((loop, event))
+
+    async def wait(self, mark: int, seconds: float) -> bool:
+        await self._ready()
+        self._watch()
+        loop, event = asyncio.get_running_loop(), asyncio.Event()
+        self._waiters.add((loop, event))
+        try:
+            if self._mark != mark:
+                return True
+            await asyncio.wait_for(event.wait(), max(0.0, seconds))
+        except TimeoutError:
+            return False
+        else:
+            return True
+        finally:
+            self._waiters.discard((loop, event))
+
+    def _watch(self) -> None:
+        if self._watcher is None:
+            self._watcher = threading.Thread(
+                target=self._look_around, args=(self._closed,), name="redrive-watcher", daemon=True
+            )
+            self._watcher.start()
+
+    def _look_around(self, closed: threading.Event) -> None:
+        """Notice other processes' commits: `data_version` changes without any I/O worth mentioning."""
+        connection = open_reader(self.path)
+        seen = connection.pragma("data_version")
+        while not closed.wait(WATCH_SECONDS):
+            if not self._waiters:
+                continue
+            now = connection.pragma("data_version")
+            if now != seen:
+                seen = now
+                self._wake()
+        connection.close()

@@ -1,0 +1,267 @@
+"""One thread owns the writing connection and group-commits: everything that waits becomes one transaction.
+
+Each caller's future resolves after the commit that holds its write. A cancelled await is an unknown outcome, not a
+cancelled write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from redrive.errors import RedriveError, StoreError, StoreFailed, StoreUnavailable
+from redrive.stores.sqlite.connection import CHECKPOINT_PAGES, failed_sync, open_writer, translate
+
+log = logging.getLogger("redrive.store")
+T = TypeVar("T")
+Work = Callable[[apsw.Connection], T]
+
+BATCH = 1_000
+"""How many operations one transaction takes at most."""
+WAITING = 20_000
+"""How many operations may wait before callers are slowed down."""
+
+
+class _Op:
+    """One caller's work and where its answer goes."""
+
+    __slots__ = ("before", "error", "future", "loop", "peek", "synced", "value", "wakes", "work")
+
+    def __init__(
+        self, work: Work[Any], *, synced: bool, peek: Work[Any] | None, before: Work[None] | None, wakes: bool
+    ) -> None:
+        self.work = work
+        self.before = before
+        self.synced = synced
+        self.peek = peek
+        self.wakes = wakes
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.value: Any = None
+        self.error: Exception | None = None
+
+
+class _Stop:
+    """Tells the thread to finish what was accepted and end."""
+
+
+class Writer:
+    """Runs work on the writing connection, one group commit after another."""
+
+    def __init__(self, path: Path, woken: Callable[[], None]) -> None:
+        self.path = path
+        self._woken = woken
+        self._ops: queue.SimpleQueue[_Op | _Stop] = queue.SimpleQueue()
+        self._failed: StoreError | None = None
+        self._closing = False
+        self._wal_pages = 0
+        self._synced = True
+        self._opened: Future[None] = Future()
+        self._thread = threading.Thread(target=self._main, name="redrive-writer", daemon=True)
+
+    def start(self) -> None:
+        """Open the file in the thread that will own it."""
+        self._thread.start()
+
+    @property
+    def opened(self) -> bool:
+        return self._opened.done() and self._opened.exception() is None
+
+    @property
+    def refused(self) -> bool:
+        """The file could not be opened; a later try may do better."""
+        return self._opened.done() and self._opened.exception() is not None
+
+    async def ready(self) -> None:
+        await asyncio.shield(asyncio.wrap_future(self._opened))
+
+    async def stop(self) -> None:
+        """Finish everything accepted so far, then close."""
+        self._closing = True
+        self._ops.put(_Stop())
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+
+    async def run(
+        self,
+        work: Work[T],
+        *,
+        synced: bool = True,
+        peek: Work[T | None] | None = None,
+        before: Work[None] | None = None,
+        wakes: bool = False,
+    ) -> T:
+        """Do `work` in the next group commit. `peek` may answer without a lock when there is nothing to write.
+
+        `before` runs outside the transaction. Unsynced work is durable with the next synced one; `wakes` tells the
+        waiting workers afterwards.
+        """
+        if self._failed is not None:
+            raise self._failed
+        if self._closing:
+            raise StoreUnavailable(f"{self.path} is closed")
+        while self._ops.qsize() > WAITING:  # noqa: ASYNC110 - the other side is a thread
+            await asyncio.sleep(0.01)
+        op = _Op(work, synced=synced, peek=peek, before=before, wakes=wakes)
+        self._ops.put(op)
+        answer: T = await op.future
+        return answer
+
+    def _main(self) -> None:
+        try:
+            connection = open_writer(self.path)
+        except Exception as error:  # noqa: BLE001 - handed to the caller
+            self._opened.set_exception(error)
+            return
+        connection.set_wal_hook(self._wal_grew)
+        self._opened.set_result(None)
+        self._serve(connection)
+        connection.close()
+
+    def _wal_grew(self, connection: apsw.Connection, name: str, pages: int) -> int:
+        self._wal_pages = pages
+        return apsw.SQLITE_OK
+
+    def _serve(self, connection: apsw.Connection) -> None:
+        stopping = False
+        while not stopping:
+            first = self._ops.get()
+            batch = [first] if isinstance(first, _Op) else []
+            stopping = isinstance(first, _Stop)
+            while len(batch) < BATCH and not stopping:
+                try:
+                    op = self._ops.get_nowait()
+                except queue.Empty:
+                    break
+                if isinstance(op, _Op):
+                    batch.append(op)
+                else:
+                    stopping = True
+            if batch:
+                self._group(connection, batch)
+        self._checkpoint(connection, "TRUNCATE")
+
+    def _group(self, connection: apsw.Connection, batch: list[_Op]) -> None:
+        """One group commit, from looking whether there is work to telling the callers."""
+        if self._failed is not None:
+            _answer(batch, self._failed)
+            return
+        try:
+            batch = _skip_idle(connection, batch)
+            if batch:
+                self._transaction(connection, batch)
+        except Exception as error:  # noqa: BLE001 - every caller of the group is told
+            _roll_back(connection)
+            _answer(batch, self._broken(error))
+            return
+        _answer(batch)
+        if any(op.wakes for op in batch):
+            self._woken()
+        if self._wal_pages >= CHECKPOINT_PAGES:
+            self._checkpoint(connection, "PASSIVE")
+
+    def _transaction(self, connection: apsw.Connection, batch: list[_Op]) -> None:
+        for op in batch:
+            if op.before is not None:
+                op.before(connection)
+        synced = any(op.synced for op in batch)
+        if synced != self._synced:
+            connection.execute("PRAGMA synchronous = FULL" if synced else "PRAGMA synchronous = NORMAL")
+            self._synced = synced
+        connection.execute("BEGIN IMMEDIATE")
+        for op in batch:
+            _one(connection, op, alone=len(batch) == 1)
+        connection.execute("COMMIT")
+
+    def _broken(self, error: Exception) -> Exception:
+        """What to tell the callers; a failed sync stops the store for good, not the process."""
+        if isinstance(error, RedriveError):
+            return error
+        told = translate(error, str(self.path)) if isinstance(error, apsw.Error) else error
+        if failed_sync(error):
+            self._failed = StoreFailed(str(told))
+            log.critical("store stopped: %s", told)
+        return told
+
+    def _checkpoint(self, connection: apsw.Connection, mode: str) -> None:
+        """Move the log into the database, after the callers have their answers."""
+        self._wal_pages = 0
+        try:
+            connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+        except apsw.BusyError:
+            return  # somebody reads: the next checkpoint will do it
+        except apsw.Error as error:
+            log.warning("checkpoint of %s failed: %s", self.path, self._broken(error))
+
+
+def _skip_idle(connection: apsw.Connection, batch: list[_Op]) -> list[_Op]:
+    """Answer those that have nothing to write, so that an idle worker never takes the write lock."""
+    if any(op.peek is None for op in batch):
+        return batch
+    busy = []
+    for op in batch:
+        op.value = op.peek(connection) if op.peek else None
+        if op.value is None:
+            busy.append(op)
+    _answer([op for op in batch if op.value is not None])
+    return busy
+
+
+def _one(connection: apsw.Connection, op: _Op, *, alone: bool) -> None:
+    """One operation; beside others it gets a savepoint, so that its failure is its own."""
+    if alone:
+        op.value = op.work(connection)
+        return
+    connection.execute("SAVEPOINT op")
+    try:
+        op.value = op.work(connection)
+    except apsw.Error as error:
+        if not isinstance(error, apsw.ConstraintError):
+            raise  # the disk, not the caller: the whole group fails
+        op.error = error
+        connection.execute("ROLLBACK TO op")
+    except Exception as error:  # noqa: BLE001 - told to its own caller
+        op.error = error
+        connection.execute("ROLLBACK TO op")
+    connection.execute("RELEASE op")
+
+
+def _roll_back(connection: apsw.Connection) -> None:
+    if connection.in_transaction:
+        try:
+            connection.execute("ROLLBACK")
+        except apsw.Error as error:
+            log.warning("rollback failed: %s", error)
+
+
+def _answer(ops: list[_Op], error: Exception | None = None) -> None:
+    """Tell the callers, one wake-up per event loop."""
+    loops: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any, Exception | None]]] = {}
+    for op in ops:
+        loops.setdefault(op.loop, []).append((op.future, op.value, error or op.error))
+    for loop, answers in loops.items():
+        _tell(loop, answers)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, answers: list[tuple[asyncio.Future[Any], Any, Exception | None]]) -> None:
+    try:
+        loop.call_soon_threadsafe(_resolve, answers)
+    except RuntimeError:
+        log.warning("%d writes were committed after their callers' event loop was closed", len(answers))
+
+
+def _resolve(answers: list[tuple[asyncio.Future[Any], Any, Exception | None]]) -> None:
+    for future, value, error in answers:
+        if future.done():
+            continue  # cancelled: the write happened all the same
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(value)

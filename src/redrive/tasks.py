@@ -1,0 +1,282 @@
+"""What `@rd.task` makes: a task that can be called as ever, enqueued, and given options. Fully typed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+
+import msgspec
+
+from redrive.core.job import Budget, Job, Json, OnDuplicate, OnLost, Priority, State
+from redrive.runtime.bus import BusEvent
+from redrive.runtime.context import BlockingContext, Context
+from redrive.runtime.registry import Handler
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+Seconds = float | timedelta
+Fallback = bool | Callable[..., Any]
+
+
+class Item:
+    """One job of `enqueue_many` that wants options of its own."""
+
+    def __init__(self, payload: Mapping[str, Json], **options: Any) -> None:
+        self.payload = payload
+        self.options = options
+
+
+class JobHandle(Generic[R_co]):
+    """What enqueue returns: the job's id, and ways to follow it."""
+
+    def __init__(
+        self, app: Redrive, job: Job, *, duplicate: bool = False, spooled: bool = False, direct: bool = False
+    ) -> None:
+        self._app = app
+        self._job = job
+        self.duplicate = duplicate
+        """The key was known: this is the job that was there already."""
+        self.spooled = spooled
+        """The store could not take it: it waits, synced, in the spool and is moved over by itself."""
+        self.direct = direct
+        """Neither store nor spool could take it: the fallback was called directly."""
+
+    @property
+    def id(self) -> str:
+        return self._job.id
+
+    @property
+    def state(self) -> State:
+        """As last seen; `refresh()` looks again."""
+        return self._job.state
+
+    @property
+    def job(self) -> Job:
+        return self._job
+
+    async def refresh(self) -> Job:
+        self._job = await self._app.jobs.get(self.id)
+        return self._job
+
+    async def result(self, timeout: Seconds | None = None) -> R_co:
+        """Wait for the end. Raises JobDead, JobDiscarded or TimeoutError."""
+        found: R_co = await self._app.result_of(self, timeout)
+        return found
+
+    async def cancel(self, reason: str | None = None) -> Job:
+        self._job = await self._app.jobs.cancel(self.id, why=reason)
+        return self._job
+
+    async def events(self) -> AsyncIterator[BusEvent]:
+        """What happens to this job in this process, until it ends."""
+        async for event in self._app.events_of(self.id):
+            yield event
+
+    def __repr__(self) -> str:
+        flags = "".join(f", {name}=True" for name in ("duplicate", "spooled", "direct") if getattr(self, name))
+        return f"JobHandle({self.id}, {self.state}{flags})"
+
+
+class BlockingHandle(Generic[R_co]):
+    """A JobHandle for code without an event loop."""
+
+    def __init__(self, handle: JobHandle[R_co], run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._handle = handle
+        self._run = run
+        self.id = handle.id
+        self.duplicate = handle.duplicate
+        self.spooled = handle.spooled
+
+    @property
+    def state(self) -> State:
+        return self._handle.state
+
+    def refresh(self) -> Job:
+        found: Job = self._run(self._handle.refresh())
+        return found
+
+    def result(self, timeout: Seconds | None = None) -> R_co:
+        found: R_co = self._run(self._handle.result(timeout))
+        return found
+
+    def cancel(self, reason: str | None = None) -> Job:
+        found: Job = self._run(self._handle.cancel(reason))
+        return found
+
+
+class Bound(Generic[P, R]):
+    """A task with options for the jobs that follow."""
+
+    def __init__(self, task: Task[P, R], options: Mapping[str, Any]) -> None:
+        self._task = task
+        self._options = options
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        return await self._task._enqueue(args, kwargs, self._options)
+
+    @property
+    def blocking(self) -> BlockingBound[P, R]:
+        return BlockingBound(self._task, self._options)
+
+
+class BlockingBound(Generic[P, R]):
+    """The same without await, also inside Jupyter and Django."""
+
+    def __init__(self, task: Task[P, R], options: Mapping[str, Any]) -> None:
+        self._task = task
+        self._options = options
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> BlockingHandle[R]:
+        run = self._task._app.run_blocking
+        return BlockingHandle(run(self._task._enqueue(args, kwargs, self._options)), run)
+
+
+class Task(Generic[P, R]):
+    """A named, registered function. `P` are the payload's parameters, `R` the result."""
+
+    def __init__(self, app: Redrive, handler: Handler, key_template: str | None) -> None:
+        self._app = app
+        self._handler = handler
+        self._key_template = key_template
+        self.__doc__ = handler.function.__doc__
+        self.__name__ = getattr(handler.function, "__name__", handler.name)
+        self.__wrapped__ = handler.function
+
+    @property
+    def name(self) -> str:
+        return self._handler.name
+
+    @property
+    def queue(self) -> str:
+        return self._handler.queue
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Accept the work durably: when this returns, it is synced to disk."""
+        return await self._enqueue(args, kwargs, {})
+
+    def options(
+        self,
+        *,
+        queue: str | None = None,
+        run_at: datetime | None = None,
+        delay: Seconds | None = None,
+        priority: Priority | None = None,
+        idempotency_key: str | None = None,
+        session_id: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        max_attempts: int | None = None,
+        lease: Seconds | None = None,
+        max_age: Seconds | None = None,
+        on_lost: OnLost | None = None,
+        on_duplicate: OnDuplicate | None = None,
+        budget: Budget | None = None,
+        headers: Mapping[str, str] | None = None,
+        fallback: Fallback | None = None,
+    ) -> Bound[P, R]:
+        """Options for the jobs enqueued through what this returns."""
+        said = {name: value for name, value in locals().items() if name != "self" and value is not None}
+        return Bound(self, said)
+
+    @property
+    def blocking(self) -> BlockingBound[P, R]:
+        """`task.blocking.enqueue(...)` for code without an event loop."""
+        return BlockingBound(self, {})
+
+    async def _enqueue(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> JobHandle[R]:
+        payload = self._handler.signature.bind(args, kwargs)
+        if self._key_template is not None and "idempotency_key" not in options:
+            options = {**options, "idempotency_key": self._key_for(payload)}
+        handle: JobHandle[R] = await self._app.accept(self.name, payload, options)
+        return handle
+
+    def _key_for(self, payload: Mapping[str, Any]) -> str:
+        from redrive.errors import InvalidOption
+
+        try:
+            return (self._key_template or "").format(**payload)
+        except (KeyError, IndexError, AttributeError) as error:
+            raise InvalidOption(
+                field="idempotency_key", problem=f"template {self._key_template!r}: no {error}"
+            ) from None
+
+    def __repr__(self) -> str:
+        return f"<task {self.name!r} on queue {self.queue!r}>"
+
+
+class AsyncTask(Task[P, R]):
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """A plain call runs it here, as ever."""
+        found: R = await self._handler.function(*args, **kwargs)
+        return found
+
+
+class AsyncContextTask(Task[P, R]):
+    async def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """A plain call runs it here, as ever."""
+        found: R = await self._handler.function(ctx, *args, **kwargs)
+        return found
+
+
+class PlainTask(Task[P, R]):
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """A plain call runs it here, as ever."""
+        found: R = self._handler.function(*args, **kwargs)
+        return found
+
+
+class PlainContextTask(Task[P, R]):
+    def __call__(self, ctx: BlockingContext, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """A plain call runs it here, as ever."""
+        found: R = self._handler.function(ctx, *args, **kwargs)
+        return found
+
+
+class TaskDecorator(Protocol):
+    """What `rd.task("name", …)` returns."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncContextTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[BlockingContext, P], R], /) -> PlainContextTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
+
+
+class Many(msgspec.Struct, frozen=True):
+    """What became of an `enqueue_many`, item by item and in order."""
+
+    ids: list[str | None]
+    """The job of each item; None where it was refused."""
+    duplicates: int
+    refused: dict[int, str]
+    """The items that were refused, and why."""
+
+    @property
+    def accepted(self) -> int:
+        return len(self.ids) - len(self.refused)
+
+    def __bool__(self) -> bool:
+        return not self.refused
+
+
+def seconds(value: Seconds, field: str) -> float:
+    """A duration as seconds."""
+    from redrive.errors import InvalidOption
+
+    number = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < 1e11:
+        raise InvalidOption(field=field, problem=f"{value!r} is not a number of seconds or a timedelta")
+    return float(number)
+
+
+Classes = Sequence[type[BaseException]]

@@ -1,0 +1,52 @@
+"""What every test may count on.
+
+- async tests simply run, on asyncio
+- `size(short, long)` is the short number here and the long one under --long (./dev chaos)
+- with CI=true a skipped test is a failed test
+"""
+
+import os
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+import hypothesis
+import pytest
+
+T = TypeVar("T")
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+hypothesis.settings.register_profile("redrive", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("redrive")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run the chaos tests at full size")
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def size(pytestconfig: pytest.Config) -> Callable[[T, T], T]:
+    """size(100, 5_000): 100 in the test command, 5,000 in the long run."""
+    full: bool = pytestconfig.getoption("--long")
+    return lambda short, long: long if full else short
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _no_skip((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return _no_skip((yield))
+
+
+def _no_skip(report: Report) -> Report:
+    if os.environ.get("CI") == "true" and report.skipped and not hasattr(report, "wasxfail"):
+        why = report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome, report.longrepr = "failed", f"With CI=true nothing may be skipped, but this was. {why}"
+    return report
