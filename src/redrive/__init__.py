@@ -1,40 +1,48 @@
-"""redrive: background work for AI agents that never disappears. One file, no server."""
+"""redrive: background work for AI agents that never disappears. One file, no server.
 
-from redrive.app import Redrive, default, reset_default
-from redrive.core.job import Attempt, Budget, Cause, Failure, Job, State
-from redrive.core.payload import Blob
-from redrive.core.policy import PRESETS, Policy, Rate
-from redrive.errors import (
-    Cancel,
-    CommitUnknown,
-    ConfigError,
-    GiveUp,
-    IllegalMove,
-    InvalidInput,
-    InvalidOption,
-    InvalidPayload,
-    JobDead,
-    JobDiscarded,
-    JobError,
-    JobNotFound,
-    KeyReused,
-    OutcomeUnknown,
-    RedriveError,
-    Retry,
-    Snooze,
-    StaleJob,
-    StoreError,
-    StoreFailed,
-    StoreFull,
-    StoreUnavailable,
-)
-from redrive.insight.health import Pain
-from redrive.runtime.bus import BusEvent
-from redrive.runtime.context import BlockingContext, Context, current
-from redrive.tasks import Item, JobHandle, Many, Task
+The names below are loaded when first used, so that `import redrive` costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive, default, reset_default
+    from redrive.core.job import Attempt, Budget, Cause, Failure, Job, State
+    from redrive.core.payload import Blob
+    from redrive.core.policy import PRESETS, Policy, Rate
+    from redrive.errors import (
+        Cancel,
+        CommitUnknown,
+        ConfigError,
+        GiveUp,
+        IllegalMove,
+        InvalidInput,
+        InvalidOption,
+        InvalidPayload,
+        JobDead,
+        JobDiscarded,
+        JobError,
+        JobNotFound,
+        KeyReused,
+        OutcomeUnknown,
+        RedriveError,
+        Retry,
+        Snooze,
+        StaleJob,
+        StoreError,
+        StoreFailed,
+        StoreFull,
+        StoreUnavailable,
+    )
+    from redrive.insight.health import Pain
+    from redrive.runtime.bus import BusEvent
+    from redrive.runtime.context import BlockingContext, Context, current
+    from redrive.tasks import Item, JobHandle, Many, Task
+
+    get_queue = default
 
 __version__ = "0.1.0"
-get_queue = default
 
 __all__ = [
     "PRESETS",
@@ -83,3 +91,33 @@ __all__ = [
     "get_queue",
     "reset_default",
 ]
+
+_WHERE = {
+    name: module
+    for module, names in {
+        "redrive.app": "Redrive default get_queue reset_default",
+        "redrive.core.job": "Attempt Budget Cause Failure Job State",
+        "redrive.core.payload": "Blob",
+        "redrive.core.policy": "PRESETS Policy Rate",
+        "redrive.errors": "Cancel CommitUnknown ConfigError GiveUp IllegalMove InvalidInput InvalidOption "
+        "InvalidPayload JobDead JobDiscarded JobError JobNotFound KeyReused OutcomeUnknown "
+        "RedriveError Retry Snooze StaleJob StoreError StoreFailed StoreFull StoreUnavailable",
+        "redrive.insight.health": "Pain",
+        "redrive.runtime.bus": "BusEvent",
+        "redrive.runtime.context": "BlockingContext Context current",
+        "redrive.tasks": "Item JobHandle Many Task",
+    }.items()
+    for name in names.split()
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _WHERE.get(name)
+    if module is None:
+        raise AttributeError(f"module 'redrive' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(module), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

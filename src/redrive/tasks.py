@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 import msgspec
 
 from redrive.core.job import Budget, Job, Json, OnDuplicate, OnLost, Priority, State
-from redrive.runtime.bus import BusEvent
+from redrive.core.store import Event
 from redrive.runtime.context import BlockingContext, Context
 from redrive.runtime.registry import Handler
 
@@ -72,8 +72,8 @@ class JobHandle(Generic[R_co]):
         self._job = await self._app.jobs.cancel(self.id, why=reason)
         return self._job
 
-    async def events(self) -> AsyncIterator[BusEvent]:
-        """What happens to this job in this process, until it ends."""
+    async def events(self) -> AsyncIterator[Event]:
+        """What is committed about this job from now on, in any process, until it ends."""
         async for event in self._app.events_of(self.id):
             yield event
 
@@ -241,13 +241,13 @@ class TaskDecorator(Protocol):
     """What `rd.task("name", …)` returns."""
 
     @overload
-    def __call__(
+    def __call__(  # type: ignore[overload-overlap]  # a coroutine function is a function, too: the first match wins
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
     ) -> AsyncContextTask[P, R]: ...
     @overload
     def __call__(self, function: Callable[Concatenate[BlockingContext, P], R], /) -> PlainContextTask[P, R]: ...
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
 
@@ -273,7 +273,7 @@ def seconds(value: Seconds, field: str) -> float:
     """A duration as seconds."""
     from redrive.errors import InvalidOption
 
-    number = value.total_seconds() if isinstance(value, timedelta) else value
+    number: object = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < 1e11:
         raise InvalidOption(field=field, problem=f"{value!r} is not a number of seconds or a timedelta")
     return float(number)

@@ -126,13 +126,13 @@ class Redrive:
     # -- tasks
 
     @overload
-    def task(
+    def task(  # type: ignore[overload-overlap]  # a coroutine function is a function, too: the first match wins
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
     ) -> AsyncContextTask[P, R]: ...
     @overload
     def task(self, function: Callable[Concatenate[BlockingContext, P], R], /) -> PlainContextTask[P, R]: ...
     @overload
-    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
     @overload
     def task(
         self,
@@ -311,8 +311,8 @@ class Redrive:
         """A worker, not started; `worker()` and `run_worker()` are what most programs want."""
         for module in self._include:
             importlib.import_module(module)
-        said = {"concurrency": self.settings.concurrency, "poll": self.settings.poll, "grace": self.settings.grace,
-                "agent_concurrency": self.settings.agent_concurrency}  # fmt: skip
+        settings = ("concurrency", "poll", "grace", "agent_concurrency")
+        said: dict[str, Any] = {name: getattr(self.settings, name) for name in settings}
         said |= {name: value for name, value in options.items() if value is not None}
         if said["concurrency"] < 1:
             raise ConfigError("concurrency: must be at least 1")
@@ -513,3 +513,6 @@ def reset_default() -> None:
     """Forget the process-wide instance; the next `default()` makes a fresh one."""
     global _default
     _default = None
+
+
+get_queue = default

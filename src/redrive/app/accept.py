@@ -19,7 +19,6 @@ from redrive.errors import (
     CommitUnknown,
     InvalidInput,
     InvalidOption,
-    InvalidPayload,
     KeyReused,
     RedriveError,
     StoreError,
@@ -29,7 +28,7 @@ from redrive.runtime.bus import Bus, BusEvent
 from redrive.runtime.clock import Clock
 from redrive.runtime.registry import Registry
 from redrive.runtime.spool import Entry, Spool
-from redrive.tasks import seconds
+from redrive.tasks import Item, seconds
 
 log = logging.getLogger("redrive")
 
@@ -40,6 +39,7 @@ OPTIONS: Final = frozenset(
     }
 )  # fmt: skip
 NAME_LIMIT: Final = 200
+NAMES_KEPT: Final = 10_000
 CHUNK: Final = 1_000
 
 
@@ -65,6 +65,7 @@ class Desk:
         self._settings = settings
         self._spool = spool
         self._warned: set[str] = set()
+        self._checked: set[tuple[str, str]] = set()
 
     # -- preparing: pure but for the clock
 
@@ -73,9 +74,12 @@ class Desk:
         if unknown := options.keys() - OPTIONS:
             raise InvalidOption(field=min(unknown), problem=f"is not an option; there are {', '.join(sorted(OPTIONS))}")
         handler = self._registry.handlers.get(task)
-        _check_name("task", task)
         queue = options.get("queue") or (handler.queue if handler else task)
-        _check_name("queue", queue)
+        if (task, queue) not in self._checked:
+            _check_name("task", task)
+            _check_name("queue", queue)
+            if len(self._checked) < NAMES_KEPT:
+                self._checked.add((task, queue))
         if task == delivery.TASK:
             delivery.check_request(payload, self._settings.delivery)
         encoded = encode(payload, limit=self._settings.payload_limit)
@@ -175,7 +179,7 @@ class Desk:
             )  # fmt: skip
 
     def _tell(self, type: str, job: Job, data: dict[str, Any] | None = None) -> None:
-        self._bus.publish(BusEvent(type, job.queue, self._clock.now(), job.id, job.task, 0, data))
+        self._bus.publish(BusEvent(type, job.queue, job.created_at, job.id, job.task, 0, data))
 
     async def accept_many(
         self, task: str, items: Sequence[Any], shared: Mapping[str, Any]
@@ -243,12 +247,7 @@ def _chance() -> int:
 
 
 def _split(item: Any, shared: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    options = getattr(item, "options", None)
-    if options is not None and not isinstance(item, Mapping):
-        return item.payload, {**shared, **options}
-    if not isinstance(item, Mapping):
-        raise InvalidPayload(field="payload", problem=f"must be a JSON object, not {type(item).__name__}")
-    return item, shared
+    return (item.payload, {**shared, **item.options}) if isinstance(item, Item) else (item, shared)
 
 
 def _check_name(field: str, value: object, limit: int = NAME_LIMIT) -> None:

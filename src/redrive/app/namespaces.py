@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -90,8 +91,8 @@ class Jobs(_Namespace):
                 await self._move(job.id, lambda job, now: lifecycle.purged(job, now, who=who, why="erased"))
         return await self._app.store.erase([job.id for job in jobs])
 
-    async def _of_session(self, session_id: str) -> list[Job]:
-        found: list[Job] = []
+    async def _of_session(self, session_id: str) -> Sequence[Job]:
+        found: builtins.list[Job] = []
         cursor = None
         while True:
             page = await self._app.store.find(Filter(session_id=session_id), cursor, 1000)
@@ -153,7 +154,7 @@ class Dead(_Namespace):
 class Queues(_Namespace):
     """Queues as they are now; pausing and resuming."""
 
-    async def list(self) -> list[QueueNumbers]:
+    async def list(self) -> builtins.list[QueueNumbers]:
         return await self._app.numbers()
 
     async def pause(self, name: str, *, who: str = SOMEBODY, why: str | None = None) -> None:

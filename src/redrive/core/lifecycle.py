@@ -127,7 +127,8 @@ def _trouble(job: Job, failure: Failure, cause: Cause, fingerprint: str | None, 
     }
 
 
-def succeeded(job: Job, at: float, result: str | None, attempt: Attempt) -> Transition:
+def succeeded(job: Job, at: float, result: str | None, attempt: Attempt | None = None) -> Transition:
+    """An attempt is given where there is more to say of it than when and where it ran, which the job says itself."""
     fields: dict[str, object] = {"result": result, "attempts": job.attempts + 1}
     return _move("succeeded", job, at, _without_trouble(job, fields), attempt=attempt)
 

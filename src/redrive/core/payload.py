@@ -8,6 +8,7 @@ import inspect
 import math
 import typing
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -19,11 +20,27 @@ LIMIT: Final = 1024 * 1024
 DEPTH: Final = 64
 
 
-class Blob(msgspec.Struct, frozen=True):
+class Blob:
     """A large part of a payload (an image, a document): stored beside the job, not inside it."""
 
-    data: bytes
-    media_type: str = "application/octet-stream"
+    __slots__ = ("data", "media_type")
+
+    def __init__(self, data: bytes, media_type: str = "application/octet-stream") -> None:
+        self.data = data
+        self.media_type = media_type
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Blob) and (self.data, self.media_type) == (other.data, other.media_type)
+
+    def __hash__(self) -> int:
+        return hash((self.data, self.media_type))
+
+    def __repr__(self) -> str:
+        return f"Blob({len(self.data)} bytes, {self.media_type!r})"
+
+
+class _HasBlob(Exception):
+    """The payload has a Blob in it and must be taken apart first."""
 
 
 class Encoded(NamedTuple):
@@ -35,6 +52,8 @@ class Encoded(NamedTuple):
 
 def _plain(value: object) -> Json:
     """What msgspec does not know: pydantic models and other objects that say how they dump themselves."""
+    if isinstance(value, Blob):
+        raise _HasBlob
     dump = getattr(value, "model_dump", None)
     if callable(dump):
         return dump(mode="json")
@@ -46,12 +65,16 @@ _encode = msgspec.json.Encoder(enc_hook=_plain).encode
 
 def encode(payload: Mapping[str, object], *, limit: int = LIMIT) -> Encoded:
     """The payload as JSON text. Refuses what JSON cannot say, what is too deep and what is too large."""
-    if not isinstance(payload, Mapping):
+    if type(payload) is not dict and not isinstance(payload, Mapping):
         raise InvalidPayload(field="payload", problem=f"must be a JSON object, not {type(payload).__name__}")
     blobs: list[Blob] = []
     try:
-        raw = _encode(_take_blobs(payload, blobs) if _has_blobs(payload) else payload)
-        _check(raw, payload, blobs)
+        try:
+            raw = _encode(payload)
+        except _HasBlob:
+            payload = _take_blobs(payload, blobs)
+            raw = _encode(payload)
+        _check(raw, payload)
     except InvalidPayload:
         raise
     except RecursionError:
@@ -65,11 +88,10 @@ def encode(payload: Mapping[str, object], *, limit: int = LIMIT) -> Encoded:
     return Encoded(raw.decode(), tuple(blobs))
 
 
-def _check(raw: bytes, payload: Mapping[str, object], blobs: list[Blob]) -> None:
+def _check(raw: bytes, payload: Mapping[str, object]) -> None:
     """NaN becomes `null` when encoded and depth is bounded by the brackets: look closer only where one may be."""
-    deep = raw.count(b"{") + raw.count(b"[") > DEPTH
-    if deep or b"null" in raw:
-        _walk(msgspec.to_builtins(_take_blobs(payload, []) if blobs else payload, enc_hook=_plain), "payload", 1)
+    if b"null" in raw or raw.count(b"{") + raw.count(b"[") > DEPTH:
+        _walk(msgspec.to_builtins(payload, enc_hook=_plain), "payload", 1)
 
 
 def _walk(value: Json, path: str, depth: int) -> None:
@@ -93,20 +115,6 @@ def _where(payload: Mapping[str, object]) -> str:
         except Exception:  # noqa: BLE001 - looking for the culprit
             return f"payload.{name}"
     return "payload"
-
-
-def _has_blobs(payload: Mapping[str, object]) -> bool:
-    return any(isinstance(value, Blob | list | dict) and _contains_blob(value) for value in payload.values())
-
-
-def _contains_blob(value: object, depth: int = 0) -> bool:
-    if isinstance(value, Blob):
-        return True
-    if depth > 3:
-        return False
-    if isinstance(value, dict):
-        return any(_contains_blob(item, depth + 1) for item in value.values())
-    return isinstance(value, list) and any(_contains_blob(item, depth + 1) for item in value)
 
 
 def _take_blobs(value: Any, blobs: list[Blob]) -> Any:
@@ -187,7 +195,7 @@ class Signature:
                 fields.append((parameter.name, kind))
             else:
                 default = parameter.default
-                fields.append((parameter.name, kind, msgspec.field(default_factory=lambda default=default: default)))
+                fields.append((parameter.name, kind, msgspec.field(default_factory=partial(_same, default))))
         if self._open:
             return None
         return msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=True, gc=False)
@@ -229,6 +237,10 @@ class Signature:
             return msgspec.json.decode(text, type=_supported(self._returns), dec_hook=_decode_hook)
         except (msgspec.MsgspecError, NotImplementedError):
             return msgspec.json.decode(text)
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

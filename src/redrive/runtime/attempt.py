@@ -115,7 +115,8 @@ class Attempts:
         text, problem = encode_result(value)
         if problem:
             log.warning("job %s (%s): %s", job.short_id, job.task, problem)
-        attempt = self._attempt(job, "done", now, context._usage)
+        plain = context._usage is None and job.changes_json is None
+        attempt = None if plain else self._attempt(job, "done", now, context._usage)
         if text is not None and len(text) > RESULT_INLINE:
             apart = msgspec.json.encode({"$result": "stored apart", "size": len(text)}).decode()
             put = Put("result", f"{job.id}/", text.encode())
@@ -214,8 +215,9 @@ class _TimedOut(Exception):
 
 async def _within(seconds: float, work: Any) -> Any:
     """Our own timeout, told apart from a TimeoutError that the task itself raised."""
+    limit = asyncio.timeout(seconds)
     try:
-        async with asyncio.timeout(seconds) as limit:
+        async with limit:
             return await work
     except TimeoutError:
         if limit.expired():

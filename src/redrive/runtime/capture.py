@@ -27,9 +27,10 @@ def capture(error: BaseException, depth: int = 0) -> Failure:
     cause = _cause(error) if depth < CHAIN_LIMIT else None
     members = error.exceptions[:CHAIN_LIMIT] if isinstance(error, BaseExceptionGroup) and depth < CHAIN_LIMIT else ()
     headers = _headers(error)
+    kind: Any = type(error)
     return Failure(
         kind="signal" if isinstance(error, Signal) else "exception",
-        types=_types(type(error)),
+        types=_types(kind),
         message=redact_text(_message(error)),
         status=_integer(error, "status_code", "status", "code") or _integer(_response(error), "status_code", "status"),
         code=_text(error, "error_code", "code", "type"),
@@ -55,7 +56,7 @@ def timed_out(seconds: float) -> Failure:
 
 
 @lru_cache(maxsize=1024)
-def _types(kind: type[BaseException]) -> tuple[str, ...]:
+def _types(kind: Any) -> tuple[str, ...]:
     """Qualified names of the MRO; a library's renamed twin counts as the original."""
     return tuple(_qualified(entry) for entry in kind.__mro__ if entry not in (object, BaseException, Exception))
 

@@ -10,6 +10,8 @@ from typing import Protocol
 SLEW = 0.1
 """A step of the system's clock is absorbed at this rate, so that no delay fires much early or late because of it."""
 
+_NOISE = 1e-6
+
 
 class Clock(Protocol):
     """What the runtime knows of time."""
@@ -42,12 +44,15 @@ class SystemClock:
         self._at = steady()
 
     def now(self) -> float:
-        steady = self._steady()
-        passed = max(0.0, steady - self._at)
-        straight = self._told + passed
-        off = self._wall() - straight
+        wall, steady = self._wall(), self._steady()
+        passed = steady - self._at
         self._at = steady
-        self._told = straight + max(-passed * self._slew, min(passed * self._slew, off))
+        straight = self._told + passed
+        most = passed * self._slew + _NOISE
+        if -most <= wall - straight <= most:
+            self._told = wall
+        else:
+            self._told = straight + (most if wall > straight else -most)
         return self._told
 
     def monotonic(self) -> float:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
-from redrive.core.effects import Effect, next_step, proves_absent
+from redrive.core.effects import Effect, Status, next_step, proves_absent
 from redrive.core.job import Job, Json, Usage
 from redrive.core.payload import encode_result
 from redrive.core.store import Applied, Commit, Guard, Lease, Put, Store, Unknown
@@ -194,7 +194,7 @@ class _Shared:
             return (yield Call(function, key))
         except Exception as error:
             failure = capture(error)
-            status = "absent" if proves_absent(failure) else "unknown"
+            status: Status = "absent" if proves_absent(failure) else "unknown"
             note = failure.summary[:500]
             yield Ask(self._note(Effect(name, key, status, self._clock.now(), self.job.run, self.agent, note=note)))
             raise

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from redrive.core.lifecycle import Transition
-from redrive.core.store import Applied, Commit, Stale, Store
+from redrive.core.store import Applied, Commit, Outcome, Stale, Store
 from redrive.errors import StoreFailed
 
 log = logging.getLogger("redrive.worker")
@@ -44,21 +44,24 @@ class Outbox:
             self._task = None
 
     async def _apply(self, batch: list[Commit]) -> None:
-        while True:
-            try:
-                outcomes = await self._store.apply(batch)
-                break
-            except StoreFailed:
-                raise
-            except Exception as error:  # noqa: BLE001 - full disk, lock: the results wait
-                log.warning("%d results wait for the store: %s", len(batch), error)
-                await asyncio.sleep(AGAIN)
+        outcomes = await self._insist(batch)
         for commit, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, Applied):
                 for transition in commit.transitions:
                     self._committed(transition)
             else:
                 self._refuse(commit, outcome)
+
+    async def _insist(self, batch: list[Commit]) -> list[Outcome]:
+        """A full disk or a lock: the results wait until the store takes them."""
+        while True:
+            try:
+                return await self._store.apply(batch)
+            except StoreFailed:
+                raise
+            except Exception as error:  # noqa: BLE001 - told, and tried again
+                log.warning("%d results wait for the store: %s", len(batch), error)
+                await asyncio.sleep(AGAIN)
 
     def _refuse(self, commit: Commit, outcome: object) -> None:
         self.refused += 1

@@ -10,7 +10,6 @@ import functools
 import hashlib
 import hmac
 import json
-import math
 import os
 import re
 from collections.abc import Mapping
@@ -195,7 +194,7 @@ def _read_timeout(timeout: object) -> float:
 def _seconds(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) and 0 < value <= MAX_TIMEOUT else None
+    return float(value) if 0 < value <= MAX_TIMEOUT else None
 
 
 # Secrets ------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ from redrive.core.job import Job
 from redrive.core.policy import Policy, Rate
 from redrive.core.store import Wanted
 
+SHARES = 4
+
 
 class Slots:
     """Counts what runs and says what is wanted next."""
@@ -31,6 +33,8 @@ class Slots:
         self._by_agent: Counter[str] = Counter()
         self._starts: dict[str, deque[float]] = {}
         self.running = 0
+        self.share = max(10, total // SHARES)
+        """How many to claim at once: a part of all, so that the store works on the next while these run."""
 
     @property
     def free(self) -> int:
@@ -77,7 +81,7 @@ class Slots:
                     left = self._rate_left(queue, policy.rate, now)
                     room[queue] = min(left, room.get(queue, left))
         return Wanted(
-            self.free,
+            min(self.free, self.share),
             self.tasks,
             self._wanted_queues,
             self._wanted_agents,

@@ -12,16 +12,18 @@ import os
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 
 from redrive.core.job import Job
 from redrive.core.store import Put
 
+fcntl: ModuleType | None
 try:
     import fcntl
 except ImportError:  # Windows: one process at a time may use the spool
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None
 
 log = logging.getLogger("redrive.spool")
 

@@ -191,7 +191,7 @@ class Worker(Loop):
     # -- jobs
 
     def _begin(self, job: Job) -> None:
-        self.slots.taken(job, self._clock.now())
+        self.slots.taken(job, job.started_at or 0.0)
         if job.crashes >= CRASHES_BEFORE_ALONE:
             self._alone.append(job)
             return

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import apsw
 import msgspec
 
 from redrive.core.policy import Rate
 from redrive.core.store import Wanted
-from redrive.stores.sqlite.rows import RETURNED, Route
+from redrive.stores.sqlite.rows import RETURNED, Route, Row, select
 
 PRIORITIES = range(4)
 _CANDIDATES = (
-    "SELECT seq FROM jobs WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at <= ?"
+    f"SELECT seq, {RETURNED} FROM jobs WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at <= ?"
     " ORDER BY run_at LIMIT ? OFFSET ?"
 )
 _NEXT_DUE = (
@@ -26,8 +25,10 @@ _CLAIM = (
     "UPDATE jobs SET state = 'running', token = ?, worker = ?, process = ?, started_at = ?, updated_at = ?,"
     " beat = 0, run = run + 1, version = version + 1,"
     " lease = coalesce(json_extract(options_json, '$.lease'), ?)"
-    f" WHERE seq IN (SELECT value FROM json_each(?)) RETURNING seq, {RETURNED}"
+    " WHERE seq IN (SELECT value FROM json_each(?))"
 )
+_COUNT = "UPDATE routes SET waiting = waiting - ?, running = running + ? WHERE id = ?"
+_DUE = _CANDIDATES.replace(f"seq, {RETURNED}", "1")
 
 
 class Open(NamedTuple):
@@ -53,7 +54,7 @@ def open_routes(connection: apsw.Connection, wanted: Wanted) -> list[Open]:
 
 def any_due(connection: apsw.Connection, routes: Iterable[Open], now: float) -> bool:
     return any(
-        connection.execute(_CANDIDATES, (route.id, priority, now, 1, 0)).fetchone()
+        connection.execute(_DUE, (route.id, priority, now, 1, 0)).fetchone()
         for route in routes
         for priority in PRIORITIES
     )
@@ -105,9 +106,9 @@ class Room:
             self._agents[agent] -= count
 
 
-def pick(connection: apsw.Connection, routes: list[Open], room: Room, now: float) -> dict[Open, list[int]]:
+def pick(connection: apsw.Connection, routes: list[Open], room: Room, now: float) -> dict[Open, list[Row]]:
     """The most urgent due jobs, shared evenly between routes of one priority, oldest first in each."""
-    picked: dict[Open, list[int]] = {}
+    picked: dict[Open, list[Row]] = {}
     for priority in PRIORITIES:
         alive = [(route, 0) for route in routes]
         while alive and room.slots > 0:
@@ -115,28 +116,40 @@ def pick(connection: apsw.Connection, routes: list[Open], room: Room, now: float
             again = []
             for route, offset in alive:
                 limit = min(share, room.left(route))
-                rows = connection.execute(_CANDIDATES, (route.id, priority, now, limit, offset)).fetchall()
-                picked.setdefault(route, []).extend(row[0] for row in rows)
+                rows = select(connection, _CANDIDATES, (route.id, priority, now, limit, offset)) if limit else []
+                picked.setdefault(route, []).extend(rows)
                 room.take(route, len(rows))
                 if limit and len(rows) == limit:
                     again.append((route, offset + limit))
             alive = again
-    return {route: seqs for route, seqs in picked.items() if seqs}
+    return {route: rows for route, rows in picked.items() if rows}
+
+
+class Claimant(NamedTuple):
+    """Who claims, under which token, when."""
+
+    worker: str
+    process: str
+    token: str
+    now: float
 
 
 def take(
-    connection: apsw.Connection, picked: dict[Open, list[int]], wanted: Wanted, worker: str, process: str, now: float
-) -> list[tuple[Any, ...]]:
-    """Make the picked jobs running: one statement per lease length. Rows come back in the order of the pick."""
+    connection: apsw.Connection, picked: dict[Open, list[Row]], wanted: Wanted, claimant: Claimant
+) -> list[tuple[Open, Row, float]]:
+    """Make the picked jobs running, one statement per lease length. They were read in the same transaction."""
     by_lease: dict[float, list[int]] = {}
-    for open, seqs in picked.items():
-        by_lease.setdefault(wanted.leases.get(open.route[1], wanted.lease), []).extend(seqs)
-    token = secrets.token_hex(8)
-    rows: dict[int, tuple[Any, ...]] = {}
+    taken: list[tuple[Open, Row, float]] = []
+    for open, rows in picked.items():
+        lease = wanted.leases.get(open.route[1], wanted.lease)
+        by_lease.setdefault(lease, []).extend(row[0] for row in rows)
+        taken.extend((open, row[1:], lease) for row in rows)
+    worker, process, token, now = claimant
+    for open, rows in picked.items():
+        connection.execute(_COUNT, (len(rows), len(rows), open.id))
     for lease, seqs in by_lease.items():
-        bound = (token, worker, process, now, now, lease, msgspec.json.encode(seqs).decode())
-        rows.update((row[0], row[1:]) for row in connection.execute(_CLAIM, bound))
-    return [rows[seq] for seqs in picked.values() for seq in seqs]
+        connection.execute(_CLAIM, (token, worker, process, now, now, lease, msgspec.json.encode(seqs).decode()))
+    return taken
 
 
 def _starts(connection: apsw.Connection, queue: str, rate: Rate, now: float) -> list[float]:
@@ -145,10 +158,10 @@ def _starts(connection: apsw.Connection, queue: str, rate: Rate, now: float) -> 
     return [at for at in msgspec.json.decode(row[0]) if at > now - rate.per] if row else []
 
 
-def note_starts(connection: apsw.Connection, picked: dict[Open, list[int]], wanted: Wanted, now: float) -> None:
+def note_starts(connection: apsw.Connection, picked: dict[Open, list[Row]], wanted: Wanted, now: float) -> None:
     """Remember the starts that a store-wide rate must count."""
     for queue, rate in wanted.store_rates.items():
-        count = sum(len(seqs) for open, seqs in picked.items() if open.route[0] == queue)
+        count = sum(len(rows) for open, rows in picked.items() if open.route[0] == queue)
         if count:
             connection.execute(
                 "INSERT INTO docs (kind, key, value) VALUES ('rate', ?, ?)"

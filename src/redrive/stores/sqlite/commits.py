@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 import apsw
@@ -21,11 +23,11 @@ from redrive.stores.sqlite.rows import (
     insert_values,
     is_plain,
     plain_values,
+    select,
 )
 
 _json = msgspec.json.Encoder().encode
 
-_ENROL: Final = "UPDATE routes SET waiting = waiting + ?, held = held + ?, dead = dead + ? WHERE id = ?"
 _MOVE: Final = (
     "INSERT INTO moves (job, move, at, run, attempts, state, who, why, attempt) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
@@ -74,13 +76,31 @@ def _insert_one(connection: apsw.Connection, routes: Routes, job: Job) -> bool:
     return made
 
 
+class Tally:
+    """How a group of writes changes the counters: one update per route at its end, not one per job."""
+
+    def __init__(self) -> None:
+        self._changes: dict[int, dict[str, int]] = {}
+
+    def add(self, route: int, state: str, number: int) -> None:
+        changes = self._changes.setdefault(route, {})
+        changes[state] = changes.get(state, 0) + number
+
+    def move(self, source: int, from_: str, target: int, to: str, number: int = 1) -> None:
+        self.add(source, from_, -number)
+        self.add(target, to, number)
+
+    def write(self, connection: apsw.Connection) -> None:
+        for route, changes in self._changes.items():
+            sets = ", ".join(f"{state} = {state} + ?" for state in changes)
+            connection.execute(f"UPDATE routes SET {sets} WHERE id = ?", (*changes.values(), route))
+
+
 def _enrol(connection: apsw.Connection, routes: Routes, jobs: Sequence[Job]) -> None:
-    counts: dict[Route, list[int]] = {}
+    tally = Tally()
     for job in jobs:
-        count = counts.setdefault((job.queue, job.task, job.agent), [0, 0, 0])
-        count[("waiting", "held", "dead").index(job.state)] += 1
-    for route, count in counts.items():
-        connection.execute(_ENROL, (*count, routes.number(route)))
+        tally.add(routes.number((job.queue, job.task, job.agent)), job.state, 1)
+    tally.write(connection)
 
 
 def route_after(transition: Transition) -> Route:
@@ -94,37 +114,30 @@ def route_after(transition: Transition) -> Route:
 
 def apply(connection: apsw.Connection, routes: Routes, group: Sequence[Commit]) -> list[Outcome]:
     """Every commit on its own; the many plain successes in one statement."""
-    outcomes: list[Outcome | None] = [None] * len(group)
-    plain = {index: commit.transitions[0] for index, commit in enumerate(group) if _plain_success(commit)}
-    if len(plain) > 1:
-        fences = _succeed(connection, list(plain.values()))
-        for index, transition in plain.items():
-            fence = fences.get(transition.job.id)
-            outcomes[index] = Stale(transition.job.id) if fence is None else Applied((fence,))
-    for index, commit in enumerate(group):
-        if outcomes[index] is None:
-            outcomes[index] = _apply_one(connection, routes, commit)
-    return [outcome for outcome in outcomes if outcome is not None]
+    tally = Tally()
+    plain = [commit.transitions[0] for commit in group if _plain_success(commit)]
+    fences = _succeed(connection, plain, tally) if len(plain) > 1 else {}
+    outcomes: list[Outcome] = []
+    for commit in group:
+        if fences and _plain_success(commit):
+            job_id = commit.transitions[0].job.id
+            fence = fences.pop(job_id, None)
+            outcomes.append(Stale(job_id) if fence is None else Applied((fence,)))
+        else:
+            outcomes.append(_apply_one(connection, routes, commit, tally))
+    tally.write(connection)
+    return outcomes
 
 
-_PLAIN_FIELDS: Final = {"result", "attempts", "token"}
+_PLAIN_FIELDS: Final = len(("result", "attempts", "token"))
 
 
 def _plain_success(commit: Commit) -> bool:
+    """One success that says no more than the job's row does: nothing is stored beside it."""
     if len(commit.transitions) != 1 or commit.puts or commit.guards:
         return False
     transition = commit.transitions[0]
-    return (
-        transition.move == "succeeded"
-        and transition.set.keys() == _PLAIN_FIELDS
-        and (transition.attempt is None or _says_nothing_more(transition))
-    )
-
-
-def _says_nothing_more(transition: Transition) -> bool:
-    """The job's row already says when and where it ran: no attempt needs storing beside it."""
-    attempt = transition.attempt
-    return attempt is None or (attempt.outcome == "done" and attempt.usage is None and attempt.changes is None)
+    return transition.attempt is None and transition.move == "succeeded" and len(transition.set) == _PLAIN_FIELDS
 
 
 _SUCCEED: Final = (
@@ -133,7 +146,7 @@ _SUCCEED: Final = (
     " FROM (SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS lease_token, value ->> 3 AS outcome"
     " FROM json_each(?)) AS done"
     " WHERE jobs.id = done.id AND jobs.version = done.fence AND jobs.token = done.lease_token"
-    " RETURNING jobs.id, jobs.seq, jobs.version"
+    " RETURNING jobs.id, jobs.seq, jobs.version, jobs.route"
 )
 _SUCCEEDED: Final = (
     "INSERT INTO moves (job, move, at, run, attempts, state)"
@@ -141,28 +154,36 @@ _SUCCEEDED: Final = (
 )
 
 
-def _succeed(connection: apsw.Connection, transitions: Sequence[Transition]) -> dict[str, int]:
+def _succeed(connection: apsw.Connection, transitions: Sequence[Transition], tally: Tally) -> dict[str, int]:
     """Many plain successes in two statements, so that the interpreter is free meanwhile."""
     at = max(transition.at for transition in transitions)
     rows = [(t.job.id, t.job.version, t.job.token, t.set["result"]) for t in transitions]
-    done = connection.execute(_SUCCEED, (at, _json(rows).decode())).fetchall()
+    done = select(connection, _SUCCEED, (at, _json(rows).decode()))
     connection.execute(_SUCCEEDED, (at, _json([row[1] for row in done]).decode()))
+    for route, number in Counter(row[3] for row in done).items():
+        tally.move(route, "running", route, "done", number)
     return {row[0]: row[2] for row in done}
 
 
-def _apply_one(connection: apsw.Connection, routes: Routes, commit: Commit) -> Outcome:
+def _apply_one(connection: apsw.Connection, routes: Routes, commit: Commit, tally: Tally) -> Outcome:
     if len(commit.transitions) == 1 and not commit.puts and not commit.guards:
-        fence = _transition(connection, routes, commit.transitions[0])
-        return Stale(commit.transitions[0].job.id) if fence is None else Applied((fence,))
-    connection.execute("SAVEPOINT one")
-    try:
         outcome = _parts(connection, routes, commit)
-    except BaseException:
-        connection.execute("ROLLBACK TO one; RELEASE one")
-        raise
-    if isinstance(outcome, Stale):
-        connection.execute("ROLLBACK TO one")
-    connection.execute("RELEASE one")
+    else:
+        connection.execute("SAVEPOINT one")
+        try:
+            outcome = _parts(connection, routes, commit)
+        except BaseException:
+            connection.execute("ROLLBACK TO one")
+            connection.execute("RELEASE one")
+            raise
+        if isinstance(outcome, Stale):
+            connection.execute("ROLLBACK TO one")
+        connection.execute("RELEASE one")
+    if isinstance(outcome, Applied):
+        for transition in commit.transitions:
+            job = transition.job
+            source = routes.number((job.queue, job.task, job.agent))
+            tally.move(source, job.state, routes.number(route_after(transition)), transition.to)
     return outcome
 
 
@@ -186,30 +207,30 @@ def _holds(connection: apsw.Connection, guard: Guard) -> bool:
     return row is not None and row[0] == guard.lease.token
 
 
-_RENAMED: Final = {"agent", "queue"}
+_RENAMED: Final = frozenset({"agent", "queue"})
+
+
+@lru_cache(maxsize=256)
+def _update(columns: tuple[str, ...]) -> str:
+    assignments = ", ".join(f"{name} = ?" for name in columns)
+    return f"UPDATE jobs SET {assignments} WHERE id = ? AND version = ? AND token IS ? RETURNING seq, run, attempts"
 
 
 def _transition(connection: apsw.Connection, routes: Routes, transition: Transition) -> int | None:
     """Write one transition if its fence holds; the new fence, or None."""
-    job = transition.job
-    columns = {name: value for name, value in transition.set.items() if name not in _RENAMED}
-    columns |= {"state": str(transition.to), "updated_at": transition.at, "version": job.version + 1}
-    if _RENAMED & transition.set.keys():
+    job, fields = transition.job, transition.set
+    columns = {**fields, "state": transition.to.value, "updated_at": transition.at, "version": job.version + 1}
+    if not _RENAMED.isdisjoint(fields):
+        columns = {name: value for name, value in columns.items() if name not in _RENAMED}
         columns["route"] = routes.number(route_after(transition))
-    assignments = ", ".join(f"{name} = ?" for name in columns)
-    row = connection.execute(
-        f"UPDATE jobs SET {assignments} WHERE id = ? AND version = ? AND token IS ? RETURNING seq, run, attempts",
-        (*columns.values(), job.id, job.version, job.token),
-    ).fetchone()
+    row = connection.execute(_update(tuple(columns)), (*columns.values(), job.id, job.version, job.token)).fetchone()
     if row is None:
         return None
-    attempt = None if transition.attempt is None or _says_nothing_more(transition) else transition.attempt
+    attempt = encode_attempt(transition.attempt).decode() if transition.attempt else None
     connection.execute(
         _MOVE,
-        (
-            row[0], transition.move, transition.at, row[1], row[2], str(transition.to), transition.who, transition.why,
-            encode_attempt(attempt).decode() if attempt else None,
-        ),
+        (row[0], transition.move, transition.at, row[1], row[2], columns["state"], transition.who, transition.why,
+         attempt),
     )  # fmt: skip
     return job.version + 1
 
@@ -259,13 +280,14 @@ def prune(
 ) -> Pruned:
     """Drop the contents of jobs that ended long enough ago. Dead letters, live jobs and keys stay."""
     newest = now - min([*retention.values(), default])
-    rows = connection.execute(
+    rows = select(
+        connection,
         "SELECT DISTINCT jobs.seq, jobs.id, jobs.updated_at, routes.queue FROM moves"
         " JOIN jobs ON jobs.seq = moves.job JOIN routes ON routes.id = jobs.route"
         " WHERE moves.seq < coalesce((SELECT seq FROM moves WHERE at >= ? ORDER BY seq LIMIT 1), 9e18)"
         " AND jobs.state IN ('done', 'discarded', 'purged') AND jobs.updated_at < ? LIMIT ?",
         (newest, newest, _PRUNE_BATCH),
-    ).fetchall()
+    )
     old = [(seq, id) for seq, id, at, queue in rows if at < now - retention.get(queue, default)]
     events = _forget(connection, old)
     return Pruned(len(old), events, _forget_keys(connection, now - keys) if keys is not None else 0)

@@ -11,12 +11,14 @@ import os
 import secrets
 import socket
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
+fcntl: ModuleType | None
 try:
     import fcntl
 except ImportError:  # Windows: leases alone
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None
 
 _held: dict[Path, int] = {}
 """Lock files of this process. Opening one's own again would release its lock when closed, so nobody may."""

@@ -15,7 +15,7 @@ from redrive.core.job import Attempt, Job, State
 from redrive.core.store import Document, Event, Filter, Page
 from redrive.errors import InvalidInput
 from redrive.stores.sqlite.routes import Routes
-from redrive.stores.sqlite.rows import COLUMNS, STATES, attempt_from, job_from, where
+from redrive.stores.sqlite.rows import COLUMNS, STATES, attempt_from, job_from, select, where
 
 RUN: Final = [name.strip() for name in COLUMNS.split(",")].index("jobs.run")
 RUNNING: Final = "SELECT id, token, beat, ifnull(lease, 90.0), process FROM jobs WHERE state = 'running'"
@@ -30,9 +30,7 @@ def get(connection: apsw.Connection, routes: Routes, ids: Sequence[str]) -> list
     if not ids:
         return []
     listed = msgspec.json.encode(list(ids)).decode()
-    rows = connection.execute(
-        f"SELECT {COLUMNS} FROM jobs WHERE id IN (SELECT value FROM json_each(?))", (listed,)
-    ).fetchall()
+    rows = select(connection, f"SELECT {COLUMNS} FROM jobs WHERE id IN (SELECT value FROM json_each(?))", (listed,))
     names, told = routes.names(connection), stories(connection, [row[0] for row in rows])
     found = {row[0]: job_from(row, names[row[1]], told.get(row[0], ())) for row in rows}
     return [found[id] for id in ids if id in found]
@@ -71,17 +69,18 @@ def docs(connection: apsw.Connection, kind: str, prefix: str) -> list[Document]:
 def find(connection: apsw.Connection, routes: Routes, filter: Filter, cursor: str | None, limit: int) -> Page:
     """Newest first: by the last change where one partial index covers the state, else by arrival."""
     clause, values = where(filter)
-    by_change = filter.states in ((State.dead,), (State.held,))
+    by_change = len(filter.states) == 1 and filter.states[0] in _WATCHED
     order = "jobs.updated_at DESC, jobs.seq DESC" if by_change else "jobs.seq DESC"
     if cursor is not None:
         at, seq = _cursor(cursor)
         clause += " AND (jobs.updated_at, jobs.seq) < (?, ?)" if by_change else " AND jobs.seq < ?"
         values += [at, seq] if by_change else [seq]
-    rows = connection.execute(
+    rows = select(
+        connection,
         f"SELECT {COLUMNS}, jobs.seq FROM jobs {_hint(connection, filter)} JOIN routes ON routes.id = jobs.route"
         f" WHERE {clause} ORDER BY {order} LIMIT ?",
         (*values, limit),
-    ).fetchall()
+    )
     names = routes.names(connection)
     jobs = [job_from(row[:-1], names[row[1]]) for row in rows]
     more = f"{jobs[-1].updated_at!r}:{rows[-1][-1]}" if len(rows) == limit else None
@@ -89,17 +88,16 @@ def find(connection: apsw.Connection, routes: Routes, filter: Filter, cursor: st
 
 
 _FEW: Final = 20_000
+_WATCHED: Final = (State.running, State.held, State.dead)
 
 
 def _hint(connection: apsw.Connection, filter: Filter) -> str:
     """A few waiting jobs among a million done ones are found through their own index, then sorted."""
-    if filter.states == (State.running,):
-        return "INDEXED BY jobs_running"
     if filter.states == (State.waiting,):
         waiting = connection.execute("SELECT sum(waiting) FROM routes").get or 0
         return "INDEXED BY jobs_due" if waiting <= _FEW else ""
-    if filter.states == (State.dead,) and filter.queue is None and filter.fingerprint is None:
-        return "INDEXED BY jobs_dead"
+    if len(filter.states) == 1 and filter.states[0] in _WATCHED and filter.fingerprint is None:
+        return "INDEXED BY jobs_watched"
     return ""
 
 
@@ -159,7 +157,7 @@ def events(connection: apsw.Connection, routes: Routes, after: str | None, limit
     """New jobs, then moves: each job's own order is kept, and nothing committed is left out."""
     if after is None:
         ends = "SELECT (SELECT ifnull(max(seq), 0) FROM jobs), (SELECT ifnull(max(seq), 0) FROM moves)"
-        jobs, moves = connection.execute(ends).fetchone()
+        ((jobs, moves),) = select(connection, ends)
         return [Event(f"{jobs}.{moves}", "now", time.time(), "", "", "", State.waiting, 0, 0)]
     jobs, moves = _feed_cursor(after)
     names = routes.names(connection)
@@ -201,9 +199,8 @@ _SCAN: Final = 500
 
 
 def scan(connection: apsw.Connection, routes: Routes, after: int) -> tuple[list[Job], int]:
-    rows = connection.execute(
-        f"SELECT {COLUMNS}, jobs.seq FROM jobs WHERE jobs.seq > ? ORDER BY jobs.seq LIMIT ?", (after, _SCAN)
-    ).fetchall()
+    sql = f"SELECT {COLUMNS}, jobs.seq FROM jobs WHERE jobs.seq > ? ORDER BY jobs.seq LIMIT ?"
+    rows = select(connection, sql, (after, _SCAN))
     names, told = routes.names(connection), stories(connection, [row[0] for row in rows])
     jobs = [job_from(row[:-1], names[row[1]], told.get(row[0], ())) for row in rows]
     return jobs, rows[-1][-1] if rows else after

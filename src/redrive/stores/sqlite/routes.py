@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import apsw
 
-from redrive.stores.sqlite.rows import Route
+from redrive.stores.sqlite.rows import Route, select
 from redrive.stores.sqlite.writer import Work
 
 
@@ -18,7 +18,7 @@ class Routes:
     def names(self, connection: apsw.Connection) -> dict[int, Route]:
         newest = connection.execute("SELECT max(id) FROM routes").get or 0
         if newest not in self._names and newest:
-            rows = connection.execute("SELECT id, queue, task, agent FROM routes").fetchall()
+            rows = select(connection, "SELECT id, queue, task, agent FROM routes")
             self._names = {id: (queue, task, agent) for id, queue, task, agent in rows}
         return self._names
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
+import apsw
 import msgspec
 
-from redrive.core.job import Attempt, Job, State
+from redrive.core.job import Attempt, Job, Options, State
 from redrive.core.store import Filter
 
+Row = tuple[Any, ...]
 Route = tuple[str, str, str | None]
 """Queue, task, agent: where a job goes."""
 
@@ -35,9 +38,43 @@ INSERT_PLAIN: Final = (
 """For the common job that asks for nothing special: eight values instead of twenty-eight."""
 
 
-def job_from(row: tuple[Any, ...], route: Route, history: tuple[Attempt, ...] = ()) -> Job:
+def select(connection: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+    """All rows of a query; what is in them is known by the query, not by the type checker."""
+    return connection.execute(sql, values).fetchall()
+
+
+def job_from(row: Sequence[Any], route: Route, history: tuple[Attempt, ...] = ()) -> Job:
     queue, task, agent = route
-    return Job(row[0], queue, task, agent, STATES[row[2]], *row[3:], history)
+    return Job(row[0], queue, task, agent, STATES[row[2]], *row[3:], history)  # type: ignore[call-arg]
+
+
+_STATE, _VERSION, _RUN, _UPDATED_AT, _STARTED_AT, _TOKEN, _WORKER, _OPTIONS_JSON, _LEASE = (
+    RETURNED.split(", ").index(name)
+    for name in (
+        "state", "version", "run", "updated_at", "started_at", "token", "worker", "options_json", "lease",
+    )
+)  # fmt: skip
+
+
+def claimed_job(
+    row: Row, route: Route, history: tuple[Attempt, ...], *, lease: float, worker: str, token: str, now: float
+) -> Job:
+    """A row that was waiting, as the job it is now that the claim has been written."""
+    values = list(row)
+    values[_STATE] = "running"
+    values[_VERSION] += 1
+    values[_RUN] += 1
+    values[_UPDATED_AT] = values[_STARTED_AT] = now
+    values[_TOKEN] = token
+    values[_WORKER] = worker
+    if values[_OPTIONS_JSON] is not None:
+        lease = _asked_lease(values[_OPTIONS_JSON]) or lease
+    values[_LEASE] = lease
+    return job_from(values, route, history)
+
+
+def _asked_lease(options: str) -> float | None:
+    return msgspec.json.decode(options, type=Options).lease
 
 
 def is_plain(job: Job) -> bool:

@@ -22,28 +22,31 @@ def steps() -> list[str]:
 
 def triggers() -> str:
     """What keeps the file true to the lifecycle whoever writes to it. Made anew at every migration."""
-    legal = " OR ".join(f"(OLD.state = '{source}' AND NEW.state = '{to}')" for source, to in legal_pairs())
-    moved = ", ".join(f"{s} = {s} + (NEW.state = '{s}') - (OLD.state = '{s}')" for s in State)
+    legal = "\n".join(f"WHEN '{source}' THEN NEW.state IN ({_listed(source)})" for source in State if _listed(source))
     gone = ", ".join(f"{s} = {s} - (OLD.state = '{s}')" for s in State)
-    came = ", ".join(f"{s} = {s} + (NEW.state = '{s}')" for s in State)
     return f"""
     DROP TRIGGER IF EXISTS jobs_legal;
-    CREATE TRIGGER jobs_legal AFTER UPDATE OF state ON jobs WHEN OLD.state <> NEW.state AND NOT ({legal})
+    CREATE TRIGGER jobs_legal AFTER UPDATE OF state ON jobs
+    WHEN OLD.state <> NEW.state AND NOT (CASE OLD.state {legal} ELSE false END)
+    OR (NEW.state = 'running') <> (NEW.token IS NOT NULL)
+    OR NEW.state IN ('dead', 'held') AND NEW.because IS NULL
+    OR NEW.state = 'dead' AND (NEW.lane IS NULL OR NEW.recommendation IS NULL)
     BEGIN SELECT RAISE(ABORT, 'illegal move'); END;
-    DROP TRIGGER IF EXISTS jobs_moved;
-    CREATE TRIGGER jobs_moved AFTER UPDATE OF state ON jobs WHEN OLD.route = NEW.route
-    BEGIN UPDATE routes SET {moved} WHERE id = NEW.route; END;
-    DROP TRIGGER IF EXISTS jobs_rerouted;
-    CREATE TRIGGER jobs_rerouted AFTER UPDATE OF route ON jobs WHEN OLD.route <> NEW.route
-    BEGIN UPDATE routes SET {gone} WHERE id = OLD.route; UPDATE routes SET {came} WHERE id = NEW.route; END;
     DROP TRIGGER IF EXISTS jobs_kept;
     CREATE TRIGGER jobs_kept BEFORE DELETE ON jobs
     WHEN OLD.payload IS NOT NULL OR OLD.state NOT IN ('done', 'discarded', 'purged')
     BEGIN SELECT RAISE(ABORT, 'only what ended and was emptied may be forgotten'); END;
     DROP TRIGGER IF EXISTS jobs_forgotten;
     CREATE TRIGGER jobs_forgotten AFTER DELETE ON jobs
-    BEGIN UPDATE routes SET {gone}, forgotten = forgotten + 1 WHERE id = OLD.route; END;
+    BEGIN
+        UPDATE routes SET {gone}, forgotten = forgotten + 1 WHERE id = OLD.route;
+        DELETE FROM moves WHERE job = OLD.seq;
+    END;
     """
+
+
+def _listed(source: State) -> str:
+    return ", ".join(f"'{to}'" for start, to in legal_pairs() if start == source)
 
 
 def recount() -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,7 +38,7 @@ from redrive.stores.sqlite import claims, commits, reads
 from redrive.stores.sqlite.connection import open_reader, translate
 from redrive.stores.sqlite.liveness import Observer, ProcessLock, Running
 from redrive.stores.sqlite.routes import Routes
-from redrive.stores.sqlite.rows import job_from
+from redrive.stores.sqlite.rows import claimed_job
 from redrive.stores.sqlite.writer import Work, Writer
 
 T = TypeVar("T")
@@ -153,7 +155,7 @@ class SqliteStore:
     async def scan(self) -> AsyncIterator[Job]:
         last = 0
         while True:
-            jobs, last = await self._read(lambda connection, last=last: reads.scan(connection, self._routes, last))
+            jobs, last = await self._read(partial(reads.scan, routes=self._routes, after=last))
             if not jobs:
                 return
             for job in jobs:
@@ -207,11 +209,16 @@ class SqliteStore:
         routes = claims.open_routes(connection, wanted)
         room = claims.Room(connection, wanted, now)
         picked = claims.pick(connection, routes, room, now)
-        rows = claims.take(connection, picked, wanted, worker, self._lock.name, now) if picked else []
+        claimant = claims.Claimant(worker, self._lock.name, secrets.token_hex(8), now)
+        taken = claims.take(connection, picked, wanted, claimant)
         claims.note_starts(connection, picked, wanted, now)
-        names = self._routes.names(connection)
-        stories = reads.stories(connection, [row[0] for row in rows if row[reads.RUN] > 1])
-        jobs = [job_from(row, names[row[1]], stories.get(row[0], ())) for row in rows]
+        told = reads.stories(connection, [row[0] for _, row, _ in taken if row[reads.RUN] > 0])
+        jobs = [
+            claimed_job(
+                row, open.route, told.get(row[0], ()), lease=lease, worker=worker, token=claimant.token, now=now
+            )
+            for open, row, lease in taken
+        ]
         due = claims.next_due(connection, routes, now) if room.slots > 0 else None
         return Claim(jobs, self._lapsed(connection), mark, due)
 

@@ -1,0 +1,1 @@
+"""Ways in: no logic, everything goes through the app."""

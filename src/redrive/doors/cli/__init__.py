@@ -1,0 +1,43 @@
+"""The `redrive` command. Nothing heavy is imported before a command needs it, so that it starts at once."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import click
+
+import redrive
+from redrive.doors.cli.asking import shared
+from redrive.doors.cli.dead import dead
+from redrive.doors.cli.demo import demo
+from redrive.doors.cli.jobs import cancel, enqueue, erase, jobs, status
+from redrive.doors.cli.problems import Door
+from redrive.doors.cli.queues import health, queues, stats
+from redrive.doors.cli.upkeep import backup, doctor
+from redrive.doors.cli.worker import worker
+
+
+@click.group("redrive", cls=Door, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(redrive.__version__, prog_name="redrive", message="%(prog)s %(version)s")
+@shared
+def cli() -> None:
+    """Background work for AI agents that never disappears. One file, no server.
+
+    The database is chosen by --url, else REDRIVE_URL, else redrive.toml, else a file in the XDG state folder.
+    An id may be shortened to any part of it that only one job has.
+    """
+
+
+for command in (
+    demo, worker, enqueue, cancel, status, jobs, dead, queues, stats, health, doctor, backup, erase,
+):  # fmt: skip
+    cli.add_command(command)
+
+
+def main() -> None:
+    """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter must not end a command
+    cli.main(prog_name="redrive")

@@ -1,0 +1,123 @@
+"""What every command shares: which database, which form of answer, who asks, and running the app's verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from redrive.doors.cli.problems import Problem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from redrive.app import Redrive
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass
+class Asked:
+    """What was said on the command line before or after the command's name."""
+
+    url: str | None = None
+    json: bool = False
+
+
+def asked() -> Asked:
+    said: Asked = click.get_current_context().find_root().ensure_object(Asked)
+    return said
+
+
+def shared(command: F) -> F:
+    """--url and --json, wherever they stand."""
+    url = click.option(
+        "--url", metavar="FILE", expose_value=False, callback=_keep("url"), help="The database, e.g. jobs.db."
+    )
+    json = click.option(
+        "--json", is_flag=True, expose_value=False, callback=_keep("json"), help="Answer in JSON, for programs."
+    )
+    return url(json(command))
+
+
+def _keep(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+        if value:
+            setattr(ctx.find_root().ensure_object(Asked), name, value)
+
+    return keep
+
+
+def why(command: F) -> F:
+    """--why, for everything that moves jobs."""
+    return click.option("--why", metavar="TEXT", help="The reason, kept in the job's story.")(command)
+
+
+def who() -> str:
+    """The name of the OS user, for the record."""
+    import getpass
+    import os
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
+
+
+def ask(work: Callable[[Redrive], Coroutine[Any, Any, T]], *, creates: bool = False) -> T:
+    """Open the database, do this, close it. A database that does not exist is made only by what `creates`."""
+    import asyncio
+
+    async def opened() -> T:
+        rd = connect(creates=creates)
+        try:
+            return await work(rd)
+        finally:
+            await rd.close()
+
+    return asyncio.run(opened())
+
+
+def connect(*, creates: bool = False) -> Redrive:
+    """The app on the chosen database."""
+    import logging
+
+    from redrive.app import Redrive
+
+    logging.getLogger("redrive").addHandler(logging.NullHandler())  # a command says by itself what matters
+    rd = Redrive(asked().url)
+    if not creates:
+        _refuse_missing(rd)
+    return rd
+
+
+def _refuse_missing(rd: Redrive) -> None:
+    """Looking at a database must not make one."""
+    path = path_of(rd)
+    if path is not None and not path.exists():
+        raise Problem(
+            f"there is no database at {path}",
+            "name one with --url or REDRIVE_URL; `redrive enqueue` and `redrive worker` make it",
+        )
+
+
+def path_of(rd: Redrive) -> Path | None:
+    """The file behind the store, where it has one."""
+    path: Path | None = getattr(rd.store, "path", None)
+    return path
+
+
+def confirm(what: str, *, yes: bool) -> None:
+    """Ask before what cannot be undone. Where nobody can answer, --yes must have been said."""
+    import sys
+
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Problem(f"this would {what}, for good", "repeat it with --yes if that is meant")
+    click.echo(f"This will {what}, for good.", err=True)
+    if click.prompt("Type yes to go on", default="no", show_default=False, err=True) != "yes":
+        raise Problem("nothing was changed", "type yes, or give --yes, to go on")

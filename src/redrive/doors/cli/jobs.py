@@ -1,0 +1,174 @@
+"""Single jobs: enqueue, cancel, status, jobs, erase."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from redrive.doors.cli import output, payload, story
+from redrive.doors.cli.asking import ask, confirm, shared, who, why
+from redrive.doors.cli.problems import Problem
+from redrive.doors.cli.text import ago, clean, counted, short
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+    from redrive.core.job import Job
+    from redrive.core.store import Page
+    from redrive.tasks import JobHandle
+
+
+@click.command()
+@click.argument("task")
+@click.argument("payload_said", metavar="[JSON | @FILE | -]", default="{}")
+@click.option("--queue", metavar="NAME", help="Instead of the queue named like the task.")
+@click.option("--delay", metavar="SECONDS", type=click.FloatRange(min=0), help="Run it so much later.")
+@click.option("--run-at", metavar="TIME", help="Run it then, e.g. 2031-05-17T03:00:00Z.")
+@click.option("--priority", metavar="NAME", help="critical, high, normal or low.")
+@click.option("--key", metavar="TEXT", help="Idempotency key: the same again gives the job that exists.")
+@click.option("--session", metavar="ID", help="Who asks.")
+@click.option("--agent", metavar="NAME", help="Who does it.")
+@click.option("--model", metavar="NAME", help="The model it starts with.")
+@click.option("--max-attempts", metavar="N", type=int, help="How often it is tried at most.")
+@shared
+def enqueue(
+    task: str, payload_said: str, run_at: str | None, key: str | None, session: str | None, **said: Any
+) -> None:
+    """Accept a job. When this returns, it is synced to disk.
+
+    The payload is a JSON object on the command line, in a file (@file.json) or from a pipe (-).
+    """
+    options = {**said, "run_at": _instant(run_at), "idempotency_key": key, "session_id": session}
+    given = {name: value for name, value in options.items() if value is not None}
+
+    async def work(rd: Redrive) -> JobHandle[Any]:
+        return await rd.enqueue(task, payload.read(payload_said, rd.settings.payload_limit), **given)
+
+    handle = ask(work, creates=True)
+    if output.as_json():
+        output.say_json(output.job_json(handle.job) | {"duplicate": handle.duplicate})
+    else:
+        _tell_accepted(handle)
+
+
+def _instant(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise Problem(f"run_at: {text!r} is not a time", "write it like 2031-05-17T03:00:00Z") from None
+
+
+def _tell_accepted(handle: JobHandle[Any]) -> None:
+    job = handle.job
+    if handle.duplicate:
+        output.say(f"job {job.short_id} exists already with this key; it is {job.state}")
+    else:
+        output.say(f"job {job.short_id} accepted: {clean(job.task)}, runs {ago(job.run_at)}")
+    output.say(f"  follow it: redrive status {job.short_id}")
+
+
+@click.command()
+@click.argument("id")
+@why
+@shared
+def cancel(id: str, why: str | None) -> None:
+    """A job that has not ended is no longer wanted."""
+    tell_moved(ask(lambda rd: rd.jobs.cancel(id, who=who(), why=why)), "cancelled", "redrive dead restore {id}")
+
+
+def tell_moved(job: Job, move: str, undo: str) -> None:
+    """One line for a move, and the command that goes on from it or takes it back."""
+    if output.as_json():
+        output.say_json(output.job_json(job))
+        return
+    output.say(f"job {job.short_id} ({clean(job.task)}) {move}; it is {job.state}")
+    output.say(f"  next: {undo.format(id=job.short_id)}")
+
+
+@click.command()
+@click.argument("id")
+@click.option("--secrets", is_flag=True, help="Show what looks like a secret in payload and result, too.")
+@shared
+def status(id: str, secrets: bool) -> None:
+    """A job's whole story: attempts, causes, decisions, and what to do next."""
+    tell_story(ask(lambda rd: rd.status(id)), secrets=secrets)
+
+
+def tell_story(job: Job, *, secrets: bool) -> None:
+    if output.as_json():
+        output.say_json(output.job_json(job, secrets=secrets))
+    else:
+        story.tell(job, secrets=secrets)
+
+
+@click.command()
+@click.option("--state", metavar="NAME", multiple=True, help="waiting, running, held, done, dead, discarded or purged.")
+@click.option("--queue", metavar="NAME")
+@click.option("--task", metavar="NAME")
+@click.option("--agent", metavar="NAME")
+@click.option("--session", metavar="ID")
+@click.option("--limit", metavar="N", type=int, default=50, show_default=True)
+@click.option("--cursor", metavar="TEXT", help="Go on where the last page ended.")
+@shared
+def jobs(state: tuple[str, ...], session: str | None, **said: Any) -> None:
+    """List jobs, newest first."""
+    page = ask(lambda rd: rd.jobs.list(state=state or None, session_id=session, **said))
+    if output.as_json():
+        say_page(page)
+    elif page.jobs:
+        output.table(("id", "state", "task", "queue", "attempts", "changed", "last error"), map(_row, page.jobs))
+        tell_more(page)
+    else:
+        output.say('No jobs here. Accept one with: redrive enqueue TASK \'{"name": "value"}\'')
+
+
+def _row(job: Job) -> tuple[object, ...]:
+    changed = ago(job.run_at) if job.state == "waiting" and job.run_at > job.updated_at else None
+    changed = f"runs {changed}" if changed else ago(job.updated_at)
+    return job.short_id, job.state, job.task, job.queue, attempts(job), changed, short(job.error or "")
+
+
+def attempts(job: Job) -> str:
+    return str(job.attempts) if job.allowed is None else f"{job.attempts}/{job.allowed}"
+
+
+def say_page(page: Page) -> None:
+    from redrive.core.job import iso
+
+    listed = [output.job_json(job) for job in page.jobs]
+    output.say_json({"jobs": listed, "cursor": page.cursor, "as_of": iso(page.as_of)})
+
+
+def tell_more(page: Page) -> None:
+    if page.cursor is not None:
+        output.say(f"There may be more: repeat it with --cursor {page.cursor}")
+
+
+@click.command()
+@click.argument("id", required=False)
+@click.option("--session", metavar="ID", help="All jobs of this session.")
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+@shared
+def erase(id: str | None, session: str | None, yes: bool) -> None:
+    """Forget the contents of a job, or of all jobs of a session, for privacy. Live ones are cancelled first."""
+    if (id is None) == (session is None):
+        raise Problem("give a job's id or --session, one of them", "`redrive jobs --session ID` lists what would go")
+    number = ask(lambda rd: _affected(rd, id, session))
+    confirm(f"erase the contents of {counted(number, 'job')}", yes=yes)
+    erased = ask(lambda rd: rd.jobs.erase(id, session_id=session, who=who()))
+    if output.as_json():
+        output.say_json({"erased": erased})
+    else:
+        output.say(f"erased the contents of {counted(erased, 'job')}; their ids and keys stay")
+
+
+async def _affected(rd: Redrive, id: str | None, session: str | None) -> int:
+    from redrive.core.store import Filter
+
+    if id is not None:
+        await rd.jobs.get(id)
+        return 1
+    return sum((await rd.store.count(Filter(session_id=session))).values())

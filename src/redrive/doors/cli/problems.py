@@ -1,0 +1,99 @@
+"""What went wrong, in one line, and what to do about it in another. A user never sees a traceback."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final, NoReturn
+
+import click
+
+from redrive.doors.cli.text import one_line
+
+USER_ERROR: Final = 2
+INTERRUPTED: Final = 130
+TERMINATED: Final = 143
+PAYLOAD_HINT: Final = 'give a JSON object: \'{"name": "value"}\', @file.json, or - to read it from a pipe'
+
+
+class Problem(click.ClickException):
+    """Something the user can put right."""
+
+    exit_code = USER_ERROR
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class Door(click.Group):
+    """The group of all commands: whatever they raise leaves as one line, a hint and an exit status."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)  # in the order of a first day, not of the alphabet
+
+    def main(self, *args: Any, **extra: Any) -> NoReturn:
+        try:
+            status = super().main(*args, **extra | {"standalone_mode": False})
+        except click.Abort:
+            sys.exit(INTERRUPTED)
+        except click.ClickException as error:
+            _tell(error.format_message(), _usage_hint(error))
+        except OSError as error:
+            _tell(_named(error), "check the path, its permissions and the space on the disk")
+        except Exception as error:
+            if not _ours(error):
+                raise  # a defect keeps its traceback
+            _tell(str(error), hint_for(error))
+        else:
+            sys.exit(status)
+        sys.exit(USER_ERROR)
+
+
+def _tell(message: str, hint: str) -> None:
+    for line in (f"redrive: {one_line(message)}", f"  hint: {one_line(hint)}"):
+        click.echo(line, err=True)
+
+
+def _usage_hint(error: click.ClickException) -> str:
+    if isinstance(error, Problem):
+        return error.hint
+    context = getattr(error, "ctx", None)
+    return f"`{context.command_path if context else 'redrive'} --help` shows how it is used"
+
+
+def _named(error: OSError) -> str:
+    text = error.strerror or str(error)
+    return f"{error.filename}: {text}" if error.filename else text
+
+
+def _ours(error: Exception) -> bool:
+    from redrive.errors import RedriveError
+
+    return isinstance(error, RedriveError)
+
+
+def hint_for(error: Exception) -> str:
+    """What to do about an error of redrive; the most specific class that has a hint speaks."""
+    hints = _hints()
+    for kind in type(error).__mro__:
+        if kind.__name__ in hints:
+            return hints[kind.__name__].replace("ID", str(getattr(error, "job_id", ""))[-8:])
+    return "`redrive doctor` looks at the database"
+
+
+def _hints() -> dict[str, str]:
+    return {
+        "ConfigError": "check --url, the REDRIVE_* variables and redrive.toml",
+        "KeyReused": "use a new --key, or send the payload that the key already stands for",
+        "InvalidPayload": PAYLOAD_HINT,
+        "InvalidInput": "nothing was changed; correct it and try again, or see the command's --help",
+        "JobNotFound": "`redrive jobs` lists them; the last 8 characters of an id are enough",
+        "IllegalMove": "`redrive status ID` tells its whole story",
+        "StaleJob": "look at it with `redrive status ID`, then try again",
+        "StoreFull": "free some space, then try again",
+        "StoreBusy": "another process is writing for very long; try again",
+        "StoreRefused": "`redrive doctor` looks closer; --url chooses another file",
+        "StoreUnavailable": "check the path: --url, REDRIVE_URL or redrive.toml choose the database",
+        "CommitUnknown": "look with `redrive status`, or repeat it with the same --key",
+        "StoreFailed": "check the disk, then try again; `redrive doctor` looks at the database",
+    }

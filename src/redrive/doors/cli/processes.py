@@ -1,0 +1,122 @@
+"""Several workers under one parent that starts them, starts them again, and passes signals on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from redrive.doors.cli import output
+from redrive.doors.cli.asking import asked
+from redrive.doors.cli.problems import TERMINATED, USER_ERROR
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+log = logging.getLogger("redrive.processes")
+PAUSES: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds before a worker is started again, longer each time it dies soon."""
+SOON: Final = 10.0
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per log line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {"at": record.created, "process": record.process, "level": record.levelname, "logger": record.name}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line | {"message": record.getMessage()})
+
+
+def run(rd: Redrive, app: str, number: int, *, drain: bool, options: dict[str, Any]) -> int:
+    """Keep so many workers alive until told to stop, or until they have drained."""
+    family = Family(command(app, drain=drain, options=options), drain=drain)
+    status = asyncio.run(family.live(rd, number))
+    if output.as_json():
+        output.say_json({"stopped": True, "processes": number, "restarts": family.restarts})
+    return status
+
+
+def command(app: str, *, drain: bool, options: dict[str, Any]) -> list[str]:
+    """How a child is started: this command, for one process. -P: the caller's folder must not hide redrive itself."""
+    words = [sys.executable, "-P", "-m", "redrive", "worker", app, "--parent", str(os.getpid())]
+    for name, value in options.items():
+        words += [f"--{name}", ",".join(value) if isinstance(value, tuple) else str(value)]
+    if asked().url:
+        words += ["--url", str(asked().url)]
+    return [*words, *(["--drain"] if drain else []), *(["--json"] if asked().json else [])]
+
+
+class Family:
+    """The parent's view of its workers."""
+
+    def __init__(self, command: list[str], *, drain: bool) -> None:
+        self._command = command
+        self._drain = drain
+        self._stopping = asyncio.Event()
+        self._children: set[asyncio.subprocess.Process] = set()
+        self._status = 0
+        self.restarts = 0
+
+    async def live(self, rd: Redrive, number: int) -> int:
+        async with rd:
+            pass  # what cannot be opened is told once, here, and not by every child
+        loop = asyncio.get_running_loop()
+        for told in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(told, self.stop)
+        await asyncio.gather(*(self._keep(place) for place in range(1, number + 1)))
+        return self._status
+
+    def stop(self) -> None:
+        """Pass it on: every worker finishes or gives back what it runs."""
+        self._stopping.set()
+        for child in self._children:
+            if child.returncode is None:
+                child.send_signal(signal.SIGTERM)
+
+    async def _keep(self, place: int) -> None:
+        quick = 0
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            status = await self._one(place)
+            if self._drain and status == 0:
+                return
+            if self._stopping.is_set():
+                self._status = self._status or (TERMINATED if self._drain else 0)
+                return
+            if status == USER_ERROR:
+                self._status = USER_ERROR  # it has said why; starting it again would say the same
+                self.stop()
+                return
+            quick = quick + 1 if time.monotonic() - began < SOON else 0
+            pause = PAUSES[min(quick, len(PAUSES) - 1)]
+            self.restarts += 1
+            log.warning("worker %d ended by itself (%s); started again in %g s", place, _ending(status), pause)
+            await self._rest(pause)
+
+    async def _one(self, place: int) -> int:
+        child = await asyncio.create_subprocess_exec(*self._command, stdout=asyncio.subprocess.DEVNULL)
+        self._children.add(child)
+        if self._stopping.is_set():
+            child.send_signal(signal.SIGTERM)
+        log.info("worker %d started as process %d", place, child.pid)
+        try:
+            return await child.wait()
+        finally:
+            self._children.discard(child)
+
+    async def _rest(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        except TimeoutError:
+            return
+
+
+def _ending(status: int) -> str:
+    return signal.Signals(-status).name if status < 0 else f"exit status {status}"

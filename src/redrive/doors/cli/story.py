@@ -1,0 +1,121 @@
+"""One job's whole story for a person: where it stands, what was tried, what was decided and why, what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from redrive.doors.cli.output import say
+from redrive.doors.cli.text import ago, clean, one_line, span
+
+if TYPE_CHECKING:
+    from redrive.core.job import Attempt, Job
+
+
+def tell(job: Job, *, secrets: bool = False) -> None:
+    for line in (*_head(job), *_contents(job, secrets=secrets), *_attempts(job), *_next(job)):
+        say(line)
+
+
+def _head(job: Job) -> Iterator[str]:
+    from redrive.core.job import iso
+
+    allowed = f" of {job.allowed}" if job.allowed is not None else ""
+    facts = {
+        "id": job.id,
+        "task": job.task,
+        "queue": f"{job.queue} ({job.priority_name})",
+        "state": _state(job),
+        "attempts": f"{job.attempts}{allowed}",
+        "created": f"{iso(job.created_at)} ({ago(job.created_at)})",
+        "changed": f"{iso(job.updated_at)} ({ago(job.updated_at)})",
+        "key": job.key,
+        "session": job.session_id,
+        "agent": job.agent,
+        "model": job.model,
+    }
+    yield f"job {job.short_id}"
+    for name, value in facts.items():
+        if value:
+            yield f"  {name:<9} {clean(value)}"
+
+
+def _state(job: Job) -> str:
+    lane = f", {job.lane} lane" if job.lane and job.state == "dead" else ""
+    return f"{job.state}: {job.because}{lane}" if job.because else str(job.state)
+
+
+def _contents(job: Job, *, secrets: bool) -> Iterator[str]:
+    for name, text in (("payload", job.payload), ("result", job.result)):
+        if text is not None:
+            yield f"{name}\n{_indented(text, secrets=secrets)}"
+
+
+def _indented(text: str, *, secrets: bool) -> str:
+    import json
+
+    from redrive.core.redact import redact
+
+    value: Any = json.loads(text)
+    shown = json.dumps(value if secrets else redact(value), indent=2, ensure_ascii=False)
+    return "\n".join(f"  {clean(line)}" for line in shown.splitlines())
+
+
+def _attempts(job: Job) -> Iterator[str]:
+    if job.history:
+        yield "attempts"
+    for attempt in job.history:
+        yield from _attempt(attempt)
+
+
+def _attempt(attempt: Attempt) -> Iterator[str]:
+    from redrive.core.job import iso
+
+    took = ""
+    if attempt.started_at is not None and attempt.ended_at is not None:
+        took = f" after {span(attempt.ended_at - attempt.started_at)}"
+    where = f", {clean(attempt.worker)}" if attempt.worker else ""
+    yield f"  run {attempt.run}: {attempt.outcome}{took}, {iso(attempt.ended_at)}{where}"
+    for name, said in _findings(attempt):
+        yield f"    {name:<9} {one_line(said)}"
+
+
+def _findings(attempt: Attempt) -> Iterator[tuple[str, str]]:
+    if attempt.agent or attempt.model:
+        yield "by", ", ".join(filter(None, (attempt.agent, attempt.model)))
+    if attempt.changes:
+        yield "changes", str(attempt.changes)
+    if attempt.failure is not None:
+        yield "failure", attempt.failure.summary
+    if attempt.cause is not None:
+        yield "cause", f"{attempt.cause.category}, {attempt.cause.detail} (rule {attempt.cause.rule or 'none'})"
+    if attempt.decision:
+        yield "decision", attempt.decision
+
+
+def _next(job: Job) -> Iterator[str]:
+    yield "what next"
+    if job.recommendation:
+        yield f"  {clean(job.recommendation)}"
+    for line in _steps(job):
+        yield f"  {clean(line)}"
+
+
+def _steps(job: Job) -> list[str]:
+    id = job.short_id
+    steps = {
+        "waiting": [
+            f"Runs {ago(job.run_at)} as soon as a worker that knows {job.task!r} is free: redrive worker APP",
+            f"No longer wanted: redrive cancel {id}",
+        ],
+        "running": [f"Started {ago(job.started_at)} on {job.worker}.", f"No longer wanted: redrive cancel {id}"],
+        "held": [f"It waits for a person or a dependency. No longer wanted: redrive cancel {id}"],
+        "done": ["Nothing: it is done."],
+        "dead": [
+            f"Try again once the cause is gone: redrive dead redrive {id} --why TEXT",
+            f"Let it go: redrive dead discard {id} --why TEXT",
+        ],
+        "discarded": [f"Bring it back among the dead letters: redrive dead restore {id}"],
+        "purged": ["Nothing: its contents are gone for good; its key stays remembered."],
+    }
+    return steps[job.state]

@@ -1,0 +1,190 @@
+"""`redrive worker APP`: run jobs, in this process or in several."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from redrive.doors.cli import output
+from redrive.doors.cli.asking import asked, shared
+from redrive.doors.cli.problems import TERMINATED, Problem
+from redrive.doors.cli.text import counted
+
+if TYPE_CHECKING:
+    import logging
+
+    from redrive.app import Redrive
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Several names with commas between them."""
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not found:
+        raise click.BadParameter("give at least one name")
+    return found
+
+
+@click.command()
+@click.argument("app")
+@click.option("--processes", metavar="N", type=click.IntRange(1, 256), default=1, help="Run so many workers at once.")
+@click.option("--concurrency", metavar="N", type=click.IntRange(min=1), help="Jobs at once, per process.")
+@click.option("--queues", metavar="A,B", type=names, help="Only jobs of these queues.")
+@click.option("--agents", metavar="A,B", type=names, help="Only jobs of these agents.")
+@click.option("--grace", metavar="SECONDS", type=click.FloatRange(min=0), help="How long running jobs may finish.")
+@click.option("--drain", is_flag=True, help="Run what is due now, then exit.")
+@click.option("--parent", type=int, hidden=True, help="Stop when this process is no longer the parent.")
+@shared
+def worker(app: str, processes: int, drain: bool, parent: int | None, **said: Any) -> int:
+    """Run the jobs of APP, a `module:attribute` that names a Redrive, e.g. tasks:rd.
+
+    SIGTERM or Ctrl-C lets running jobs finish within the grace period, then gives the rest back to the queue.
+    """
+    options = {name: value for name, value in said.items() if value is not None}
+    rd = load(app)
+    _log_to_stderr()
+    if processes > 1:
+        from redrive.doors.cli.processes import run
+
+        return run(rd, app, processes, drain=drain, options=options)
+    if parent is not None:
+        _stop_without(parent)
+    return _drain(rd, options) if drain else _work(rd, options)
+
+
+def load(app: str) -> Redrive:
+    """The Redrive that APP names. The caller's folder is searched first, as `python` itself would."""
+    import os
+
+    from redrive.app import Redrive
+
+    module, _, attribute = app.partition(":")
+    if not module or not attribute or module.endswith(".py") or "/" in module:
+        raise Problem(f"{app!r} is not module:attribute", "for rd in tasks.py write: redrive worker tasks:rd")
+    if asked().url:
+        os.environ["REDRIVE_URL"] = str(asked().url)
+    found = getattr(_module(module), attribute, None)
+    if not isinstance(found, Redrive):
+        known = [name for name, value in vars(sys.modules[module]).items() if isinstance(value, Redrive)]
+        hint = f"there is {module}:{known[0]}" if known else f"{module} should say: {attribute} = redrive.Redrive()"
+        raise Problem(f"{app!r} is not a Redrive", hint)
+    _same_database(found, app)
+    return found
+
+
+def _module(name: str) -> Any:
+    import importlib
+    import os
+
+    sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        ours = error.name is not None and f"{name}.".startswith(f"{error.name}.")
+        hint = (
+            "run it in the folder that holds the module, or set PYTHONPATH" if ours else f"{name} needs it: install it"
+        )
+        raise Problem(f"cannot import {name}: {error}", hint) from None
+    except Exception as error:  # noqa: BLE001 - told with the line that raised it
+        raise Problem(f"importing {name} failed: {type(error).__name__}: {error}", _raised_at(error)) from None
+
+
+def _raised_at(error: Exception) -> str:
+    import traceback
+
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"see {last.filename}, line {last.lineno}"
+
+
+def _same_database(rd: Redrive, app: str) -> None:
+    """--url is for apps that leave the choice open."""
+    said = asked().url
+    if said and rd.settings.url != said:
+        raise Problem(
+            f"{app} names its own database, {rd.settings.url}; --url cannot change it",
+            "leave --url out, or write Redrive() without a path in the code",
+        )
+
+
+def _work(rd: Redrive, options: dict[str, Any]) -> int:
+    import asyncio
+    import logging
+
+    tasks = ", ".join(sorted(rd.registry.handlers))
+    logging.getLogger("redrive.worker").info("working on %s; tasks: %s", rd.settings.url, tasks)
+    asyncio.run(rd.run_worker(**options))
+    if output.as_json():
+        output.say_json({"stopped": True, "events": rd.bus.metrics()})
+    return 0
+
+
+def _drain(rd: Redrive, options: dict[str, Any]) -> int:
+    import asyncio
+
+    moves = asyncio.run(_until_drained(rd, options))
+    if output.as_json():
+        output.say_json({"drained": moves is not None, "events": rd.bus.metrics()})
+    elif moves is None:
+        output.say("stopped before everything due was run")
+    else:
+        output.say(f"drained: {counted(moves, 'move')}" if moves else "nothing was due: redrive jobs --state waiting")
+    return TERMINATED if moves is None else 0
+
+
+async def _until_drained(rd: Redrive, options: dict[str, Any]) -> int | None:
+    """How many moves were made, or None where SIGTERM came first: then what ran was finished or given back."""
+    import asyncio
+    import signal
+
+    draining = asyncio.create_task(rd.drain(**options))
+    told = asyncio.Event()
+
+    def stop() -> None:
+        told.set()
+        draining.cancel()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+    try:
+        return await draining
+    except asyncio.CancelledError:
+        if not told.is_set():
+            raise
+        return None
+    finally:
+        await rd.close()
+
+
+def _stop_without(parent: int) -> None:
+    """A worker whose parent was killed must not go on unseen."""
+    import os
+    import signal
+    import threading
+    import time
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="redrive-parent", daemon=True).start()
+
+
+def _log_to_stderr() -> None:
+    """Where the app has not set up logging by itself."""
+    import logging
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(_formatter(json=asked().json))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("redrive").setLevel(logging.INFO)
+
+
+def _formatter(*, json: bool) -> logging.Formatter:
+    import logging
+
+    if not json:
+        return logging.Formatter("%(asctime)s %(process)d %(levelname)s %(message)s")
+    from redrive.doors.cli.processes import JsonLines
+
+    return JsonLines()
