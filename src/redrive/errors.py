@@ -48,6 +48,7 @@ class InvalidInput(RedriveError, ValueError):
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem
+        self.error_kind: str | None = None
 
 
 class InvalidPayload(InvalidInput):

@@ -6,7 +6,9 @@ import asyncio
 import importlib
 import inspect
 import logging
+import os
 import signal
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -14,18 +16,19 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar, overload
 
 import msgspec
 
-from redrive.app.accept import Desk, SpoolUnusable, call_directly
+from redrive.app.accept import Desk, SpoolUnusable
 from redrive.app.blocking import Blocking
 from redrive.app.namespaces import Dead, Jobs, Queues
 from redrive.app.portal import portal
 from redrive.app.watch import Watch
-from redrive.config import Settings, load
+from redrive.config import Settings, default_path, load
 from redrive.core.job import Job, Json, OnLost, State
 from redrive.core.policy import Backoff, Policy, Rate, Scope
 from redrive.core.store import Event, Store
 from redrive.errors import ConfigError, InvalidOption, JobDead, JobDiscarded
 from redrive.insight.health import Health, Pain, QueueNumbers
 from redrive.runtime import delivery
+from redrive.runtime.attempt import RESULT_APART
 from redrive.runtime.bus import Bus, BusEvent, Subscriber, Subscription
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.context import BlockingContext, Context
@@ -52,6 +55,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 log = logging.getLogger("redrive")
 FOLLOW_SECONDS: Final = 0.25
+DRAIN_ERRORS: Final = 3
+DIRECT_SECONDS: Final = 5.0
+"""How long a direct request may take when neither store nor spool could accept it."""
 
 
 class Redrive:
@@ -115,12 +121,11 @@ class Redrive:
 
     def _spool_folder(self) -> Path:
         if self.settings.spool:
-            return Path(self.settings.spool).expanduser()
-        database = Path(_sqlite_path(self.settings.url))
-        if str(database) == ":memory:":
-            import tempfile
-
-            return Path(tempfile.gettempdir()) / "redrive-spool"
+            return Path(self.settings.spool).expanduser().absolute()
+        path = _sqlite_path(self.settings.url)
+        if path == ":memory:":
+            return Path(tempfile.gettempdir()) / f"redrive-spool-{os.getpid()}-{id(self):x}"
+        database = Path(path).expanduser().absolute()
         return database.with_name(database.name + "-spool")
 
     # -- tasks
@@ -194,18 +199,19 @@ class Redrive:
         return kinds[handler.is_async, wants_context](self, handler, options.get("idempotency_key"))
 
     def _add_delivery(self) -> None:
-        async def deliver(ctx: Context, **request: Any) -> dict[str, Any]:
-            headers = ctx.job.options
-            return await delivery.deliver(
-                request,
-                idempotency_key=ctx.idempotency_key,
-                traceparent=headers.traceparent,
-                policy=self.settings.delivery,
-            )
+        """The built-in task: one HTTP request, as durable as any job."""
 
-        self.registry.add(
-            Handler(delivery.TASK, deliver, queue="http", policy=Policy(), wants_context=True, idempotent=True)
-        )
+        async def send(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
+            key, traceparent = job.key or job.id, job.options.traceparent
+            policy = self.settings.delivery
+            return await delivery.deliver(request, idempotency_key=key, traceparent=traceparent, policy=policy)
+
+        async def deliver(ctx: Context, **request: Any) -> dict[str, Any]:
+            return await send(ctx.job, request)
+
+        handler = Handler(delivery.TASK, deliver, queue="http", policy=Policy(), wants_context=True, idempotent=True)
+        handler.direct = lambda job, request: send(job, {"timeout": DIRECT_SECONDS, **request})
+        self.registry.add(handler)
 
     # -- accepting work
 
@@ -243,9 +249,7 @@ class Redrive:
         try:
             job, duplicate, spooled = await self._desk.accept(prepared)
         except SpoolUnusable as unusable:
-            log.warning("job %s: neither store nor spool (%s): calling directly", prepared.job.short_id, unusable)
-            handler = self.registry.handlers.get(task)
-            await call_directly(prepared.fallback, handler.function if handler else None, payload)
+            await self._desk.call_directly(prepared, payload, unusable)
             return JobHandle(self, prepared.job, direct=True)
         if duplicate and prepared.on_duplicate == "redrive" and job.state is State.dead:
             job = await self.dead.redrive(job.id, who="enqueue", why="enqueued again with the same key")
@@ -263,9 +267,8 @@ class Redrive:
         if job.state in (State.discarded, State.purged):
             raise JobDiscarded(f"job {job.short_id} was {job.state}", job_id=job.id)
         text = job.result
-        if text is not None and text.startswith('{"$result"'):
-            document = await self.store.doc("result", f"{job.id}/")
-            text = document.value.decode() if document else None
+        if text == RESULT_APART and (document := await self.store.doc("result", f"{job.id}/")):
+            text = document.value.decode()
         handler = self.registry.handlers.get(job.task)
         return handler.signature.result(text) if handler else (msgspec.json.decode(text) if text else None)
 
@@ -379,21 +382,25 @@ class Redrive:
 
         return lifespan
 
-    async def drain(self, *, concurrency: int | None = None) -> int:
-        """Run everything that is due now, here, and return how many attempts were settled. Later retries wait."""
+    async def drain(self, **options: Any) -> int:
+        """Run everything that is due now, here; returns how many attempts were made. Later retries wait.
+
+        Takes the options of `worker()`. Raises when the store keeps failing.
+        """
         await self.open()
         await self._desk.drain_spool()
-        worker = self.make_worker(concurrency=concurrency)
-        before = sum(self.bus.counts.values())
+        worker = self.make_worker(**options)
         worker.start()
         try:
             while not (worker.exhausted and worker.slots.running == 0):
+                if worker.failing is not None and worker.errors >= DRAIN_ERRORS:
+                    raise worker.failing
                 await worker.idle()
                 await asyncio.sleep(0.005)
             await worker.outbox.flushed()
         finally:
             await worker.stop()
-        return sum(self.bus.counts.values()) - before
+        return worker.made
 
     def tell_workers(self, message: Callable[[Worker], None]) -> None:
         """Reach the workers of this process, whatever event loop they run on."""
@@ -443,17 +450,9 @@ def make_store(url: str, clock: Clock) -> Store:
     from redrive.stores.sqlite import SqliteStore
 
     path = Path(_sqlite_path(url)).expanduser()
-    if path == default_file():
+    if path == default_path(os.environ):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return SqliteStore(path, monotonic=clock.monotonic)
-
-
-def default_file() -> Path:
-    import os
-
-    from redrive.config import default_path
-
-    return default_path(os.environ)
 
 
 def _sqlite_path(url: str) -> str:

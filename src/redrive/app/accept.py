@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import random
@@ -22,6 +23,7 @@ from redrive.errors import (
     KeyReused,
     RedriveError,
     StoreError,
+    StoreFailed,
 )
 from redrive.runtime import delivery
 from redrive.runtime.bus import Bus, BusEvent
@@ -73,16 +75,18 @@ class Desk:
         """Everything is checked here; nothing has been written yet."""
         if unknown := options.keys() - OPTIONS:
             raise InvalidOption(field=min(unknown), problem=f"is not an option; there are {', '.join(sorted(OPTIONS))}")
+        if not isinstance(task, str):
+            _check_name("task", task)
         handler = self._registry.handlers.get(task)
-        queue = options.get("queue") or (handler.queue if handler else task)
-        if (task, queue) not in self._checked:
+        queue = options["queue"] if options.get("queue") is not None else handler.queue if handler else task
+        if not isinstance(queue, str) or (task, queue) not in self._checked:
             _check_name("task", task)
             _check_name("queue", queue)
             if len(self._checked) < NAMES_KEPT:
                 self._checked.add((task, queue))
+        encoded = encode(payload, limit=self._settings.payload_limit)
         if task == delivery.TASK:
             delivery.check_request(payload, self._settings.delivery)
-        encoded = encode(payload, limit=self._settings.payload_limit)
         if handler is not None and not encoded.blobs:
             handler.signature.arguments(encoded.text)  # refuse now what the worker could not use
         elif handler is None and task not in self._warned:
@@ -153,9 +157,26 @@ class Desk:
         try:
             self._spool.append(Entry(prepared.job, prepared.documents))
         except OSError as spool_error:
-            if isinstance(error, CommitUnknown) or not callable(prepared.fallback):
+            if isinstance(error, CommitUnknown | StoreFailed):
                 raise error from spool_error  # it may be in the store: a direct call could do it twice
             raise SpoolUnusable(error, spool_error) from spool_error
+
+    async def call_directly(self, prepared: Prepared, payload: Mapping[str, Any], unusable: SpoolUnusable) -> None:
+        """The last step of the fallback: do it here and now, as the code did before redrive."""
+        job, handler = prepared.job, self._registry.handlers.get(prepared.job.task)
+        if not callable(prepared.fallback) and (handler is None or handler.direct is None):
+            log.warning("job %s was not accepted and cannot be called directly: %s", job.short_id, unusable)
+            raise unusable.store
+        log.warning("job %s: neither store nor spool (%s): calling directly", job.short_id, unusable)
+        self._tell("fallback", job, {"to": "direct", "error": str(unusable)})
+        found: Any = None
+        if callable(prepared.fallback):
+            found = prepared.fallback(**payload)
+        elif handler is not None and handler.direct is not None:
+            found = handler.direct(job, payload)
+        if inspect.isawaitable(found):
+            async with asyncio.timeout(handler.timeout if handler else None):
+                await found
 
     def _note(self, inserted: Inserted, prepared: Prepared) -> None:
         """Tell the bus; refuse a key that stands for something else; warn where a repeat meets a job in trouble."""
@@ -229,15 +250,6 @@ class SpoolUnusable(RedriveError):
         self.store = store
 
 
-async def call_directly(fallback: Any, function: Callable[..., Any] | None, payload: Mapping[str, Any]) -> Any:
-    """The last step of the fallback: do it here and now, as the code did before redrive."""
-    target = fallback if callable(fallback) else function
-    if target is None:
-        raise RedriveError("fallback=True needs a task that is known in this process")
-    found = target(**payload)
-    return await found if inspect.isawaitable(found) else found
-
-
 def _plain_job(id: str, queue: str, task: str, now: float, payload: str, allowed: int | None) -> Job:
     return Job(id, queue, task, None, State.waiting, 2, now, 1, now, now, payload, 0, 0, allowed)
 
@@ -287,19 +299,54 @@ def _run_at(options: Mapping[str, Any], now: float) -> float:
 
 def _own_options(options: Mapping[str, Any]) -> str | None:
     """What only this job asks for, as JSON; None where it asks for nothing."""
-    budget, headers = options.get("budget"), options.get("headers") or {}
-    if budget is not None and not isinstance(budget, Budget):
-        raise InvalidOption(field="budget", problem="must be a redrive.Budget")
-    if not all(isinstance(k, str) and isinstance(v, str) for k, v in headers.items()):
-        raise InvalidOption(field="headers", problem="must map strings to strings")
+    _check_choices(options)
+    headers = _headers(options.get("headers"))
+    own = Options(
+        _duration(options, "lease"),
+        _duration(options, "max_age"),
+        options.get("on_lost"),
+        _budget(options.get("budget")),
+        headers,
+        headers.get("traceparent"),
+    )
+    return None if own == Options() else msgspec.json.encode(own).decode()
+
+
+def _check_choices(options: Mapping[str, Any]) -> None:
     for field, allowed in (("on_lost", ("retry", "dead_letter")), ("on_duplicate", ("return", "redrive", "raise"))):
         if options.get(field) not in (None, *allowed):
             raise InvalidOption(field=field, problem=f"{options[field]!r} is not one of {', '.join(allowed)}")
-    lease, max_age = (
-        seconds(options[field], field) or None if options.get(field) is not None else None
-        for field in ("lease", "max_age")
-    )
-    if options.get("lease") is not None and lease is None:
-        raise InvalidOption(field="lease", problem="must be longer than 0 s")
-    own = Options(lease, max_age, options.get("on_lost"), budget, headers, headers.get("traceparent"))
-    return None if own == Options() else msgspec.json.encode(own).decode()
+    fallback = options.get("fallback")
+    if fallback is not None and not isinstance(fallback, bool) and not callable(fallback):
+        raise InvalidOption(field="fallback", problem=f"{fallback!r} is neither True nor a function")
+
+
+def _headers(headers: object) -> dict[str, str]:
+    if headers is None:
+        return {}
+    if not isinstance(headers, Mapping) or not all(
+        isinstance(k, str) and isinstance(v, str) for k, v in headers.items()
+    ):
+        raise InvalidOption(field="headers", problem="must map strings to strings")
+    return dict(headers)
+
+
+def _budget(budget: object) -> Budget | None:
+    if budget is None:
+        return None
+    if not isinstance(budget, Budget):
+        raise InvalidOption(field="budget", problem="must be a redrive.Budget")
+    for name in Budget.__struct_fields__:
+        value = getattr(budget, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
+            raise InvalidOption(field=f"budget.{name}", problem=f"{value!r} is not a number from 0")
+    return budget
+
+
+def _duration(options: Mapping[str, Any], field: str) -> float | None:
+    if options.get(field) is None:
+        return None
+    value = seconds(options[field], field)
+    if value == 0:
+        raise InvalidOption(field=field, problem="must be longer than 0 s")
+    return value

@@ -11,7 +11,7 @@ import msgspec
 from redrive.core import lifecycle
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
-from redrive.core.store import Applied, Commit, Filter, Page, Put, Stale
+from redrive.core.store import Applied, Commit, Event, Filter, Page, Put, Stale
 from redrive.errors import CommitUnknown, InvalidInput, JobNotFound, StaleJob
 from redrive.insight.health import QueueNumbers
 from redrive.runtime.bus import told
@@ -64,6 +64,10 @@ class Jobs(_Namespace):
     async def get(self, id: str) -> Job:
         """The record itself, with its history. A part of the id is enough where it is unique."""
         return await self._find_one(id)
+
+    async def story(self, id: str) -> Sequence[Event]:
+        """Every move of a job, with who and why, from the beginning."""
+        return await self._app.store.story((await self._find_one(id)).id)
 
     async def list(self, *, limit: int = 100, cursor: str | None = None, **filters: Any) -> Page:
         """Newest first. Filters: state, queue, task, agent, session_id, key, category, detail, …"""
@@ -118,10 +122,15 @@ class Dead(_Namespace):
         """Back to the queue: same id, key and history; fresh attempts where they were used up."""
 
         def arrow(job: Job, now: float) -> Transition:
-            policy = self._app.registry.policy_for(job)
-            return lifecycle.redriven(job, now, max_attempts=policy.max_attempts or 1, who=who, why=why, run_at=now)
+            return lifecycle.redriven(job, now, max_attempts=self._grant(job), who=who, why=why, run_at=now)
 
         return await self._move(id, arrow)
+
+    def _grant(self, job: Job) -> int:
+        """As many attempts as its task gives; where the task is not known here, as many as it had at first."""
+        if job.task not in self._app.registry.handlers and job.allowed is not None:
+            return max(1, job.allowed // (job.grants + 1))
+        return self._app.registry.policy_for(job).max_attempts or 1
 
     async def discard(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
         """Let it go; it can be restored."""
@@ -145,10 +154,13 @@ class Dead(_Namespace):
         return purged
 
     async def _purge(self, ids: Sequence[str], who: str, why: str | None) -> int:
-        for id in ids:
-            job = await self._move(id, lambda job, now: lifecycle.purged(job, now, who=who, why=why))
-            await self._app.store.erase([job.id])
-        return len(ids)
+        """Everything is found and judged before anything is removed."""
+        jobs = [await self._find_one(id) for id in ids]
+        for job in jobs:
+            lifecycle.purged(job, self._app.clock.now(), who=who, why=why)
+        for job in jobs:
+            await self._move(job.id, lambda job, now: lifecycle.purged(job, now, who=who, why=why))
+        return await self._app.store.erase([job.id for job in jobs])
 
 
 class Queues(_Namespace):

@@ -14,7 +14,7 @@ _VARIABLE = re.compile(
     r"|(?P<url>https?://[^\s'\"<>]+)"
     r"|(?P<path>(?<![\w.])/[\w./@+-]{2,}|[A-Za-z]:\\[\w.\\ -]+)"
     r"|(?P<uuid>\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b)"
-    r"|(?P<hex>\b(?:0x)?[0-9a-fA-F]*\d[0-9a-fA-F]{6,}\b)"
+    r"|(?P<hex>\b(?:0x)?(?=[0-9a-fA-F]*[a-fA-F])(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{7,}\b)"
     r"|(?P<id>\b[A-Za-z]+[_-]\w*\d\w*\b)"
     r"|(?P<number>\d+(?:[.,]\d+)*)"
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import hashlib
 import inspect
 import math
 import typing
@@ -73,7 +74,7 @@ def encode(payload: Mapping[str, object], *, limit: int = LIMIT) -> Encoded:
             raw = _encode(payload)
         except _HasBlob:
             payload = _take_blobs(payload, blobs)
-            raw = _encode(payload)
+            raw = _encode_without_blobs(payload)
         _check(raw, payload)
     except InvalidPayload:
         raise
@@ -88,6 +89,15 @@ def encode(payload: Mapping[str, object], *, limit: int = LIMIT) -> Encoded:
     return Encoded(raw.decode(), tuple(blobs))
 
 
+def _encode_without_blobs(payload: Mapping[str, object]) -> bytes:
+    try:
+        return _encode(payload)
+    except _HasBlob:
+        raise InvalidPayload(
+            field="payload", problem="has a Blob inside an object; put it into a parameter, a list or a dict"
+        ) from None
+
+
 def _check(raw: bytes, payload: Mapping[str, object]) -> None:
     """NaN becomes `null` when encoded and depth is bounded by the brackets: look closer only where one may be."""
     if b"null" in raw or raw.count(b"{") + raw.count(b"[") > DEPTH:
@@ -95,7 +105,7 @@ def _check(raw: bytes, payload: Mapping[str, object]) -> None:
 
 
 def _walk(value: Json, path: str, depth: int) -> None:
-    if depth > DEPTH:
+    if depth > DEPTH and isinstance(value, dict | list | tuple):
         raise InvalidPayload(field="payload", problem=f"is nested deeper than {DEPTH} levels")
     if isinstance(value, dict):
         for name, item in value.items():
@@ -121,10 +131,11 @@ def _take_blobs(value: Any, blobs: list[Blob]) -> Any:
     """The payload with references in the place of its blobs."""
     if isinstance(value, Blob):
         blobs.append(value)
-        return {"$blob": len(blobs) - 1, "media_type": value.media_type, "size": len(value.data)}
+        digest = hashlib.sha256(value.data).hexdigest()
+        return {"$blob": len(blobs) - 1, "media_type": value.media_type, "size": len(value.data), "sha256": digest}
     if isinstance(value, Mapping):
         return {name: _take_blobs(item, blobs) for name, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_take_blobs(item, blobs) for item in value]
     return value
 
@@ -138,10 +149,13 @@ def blob_from(document: bytes) -> Blob:
     return Blob(base64.b64decode(parts["data"]), parts["media_type"])
 
 
+_REFERENCE: Final = {"$blob", "media_type", "size", "sha256"}
+
+
 def put_back_blobs(value: Json, blobs: Mapping[int, Blob]) -> Json:
     """The payload with its blobs again in the place of their references."""
     if isinstance(value, dict):
-        if "$blob" in value:
+        if value.keys() == _REFERENCE and value["$blob"] in blobs:
             return blobs[value["$blob"]]
         return {name: put_back_blobs(item, blobs) for name, item in value.items()}
     if isinstance(value, list):
@@ -156,8 +170,14 @@ def encode_result(value: object) -> tuple[str | None, str | None]:
     try:
         return _encode(value).decode(), None
     except Exception as error:  # noqa: BLE001 - the effect has landed, so the job must not fail for this
-        text = msgspec.json.encode({"$repr": repr(value)[:10_000]}).decode()
-        return text, f"the result is not JSON ({error}); its repr was stored"
+        return msgspec.json.encode({"$repr": _repr(value)}).decode(), f"the result is not JSON ({error}); repr stored"
+
+
+def _repr(value: object) -> str:
+    try:
+        return repr(value)[:10_000].encode("utf-8", "replace").decode()
+    except Exception as error:  # noqa: BLE001 - somebody else's __repr__
+        return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
 
 
 def _decode_hook(kind: type, value: Json) -> Any:

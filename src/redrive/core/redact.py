@@ -9,7 +9,7 @@ from redrive.core.job import Json
 
 MASK: Final = "[redacted]"
 _NAME: Final = re.compile(
-    r"pass(word|wd|phrase)?$|secret|token|api[_-]?key|authorization|credential|cookie|private[_-]?key|signature",
+    r"pass(word|wd|phrase)|secret|token|api[_-]?key|authorization|credential|cookie|private[_-]?key|signature",
     re.IGNORECASE,
 )
 _PATTERN: Final = re.compile(
@@ -38,10 +38,15 @@ def _mask(match: re.Match[str]) -> str:
     return f"{kept}{MASK}"
 
 
+def _is_secret(name: str, item: Json) -> bool:
+    """By its name; numbers and flags are counts and switches, not secrets (max_tokens)."""
+    return bool(item) and isinstance(item, str | dict | list) and _NAME.search(name) is not None
+
+
 def redact(value: Json) -> Json:
     """A JSON value for showing: fields named like secrets and texts that look like one are masked."""
     if isinstance(value, dict):
-        return {name: MASK if _NAME.search(str(name)) and item else redact(item) for name, item in value.items()}
+        return {name: MASK if _is_secret(str(name), item) else redact(item) for name, item in value.items()}
     if isinstance(value, list):
         return [redact(item) for item in value]
     return redact_text(value) if isinstance(value, str) else value

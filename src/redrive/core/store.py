@@ -226,6 +226,9 @@ class Store(Protocol):
     async def events(self, after: str | None, limit: int = 1000) -> list[Event]:
         """Committed moves in order after the cursor; None starts at the end, "" at the beginning."""
 
+    async def story(self, job_id: str) -> list[Event]:
+        """The committed moves of one job, in order, with who and why."""
+
     def scan(self) -> AsyncIterator[Job]:
         """Every record, for export and rebuild."""
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from concurrent.futures import Executor
 from typing import Any
-
-import msgspec
 
 from redrive.core import lifecycle
 from redrive.core.classify import classify
@@ -19,21 +16,23 @@ from redrive.core.payload import Blob, blob_from, encode_result
 from redrive.core.policy import Policy
 from redrive.core.store import Commit, Put, Store
 from redrive.core.strategy import Case, Decision, Hold, RetryLater, decide
-from redrive.errors import Cancel, InvalidPayload, Signal, Snooze
+from redrive.errors import Cancel, GiveUp, InvalidPayload, Retry, Signal, Snooze
 from redrive.runtime.capture import capture, lost, timed_out
 from redrive.runtime.clock import Clock
 from redrive.runtime.context import BlockingContext, Context, Held, LeaseLost, _current
 from redrive.runtime.registry import Handler, Registry
+from redrive.runtime.threads import Threads
 
 log = logging.getLogger("redrive.attempt")
 RESULT_INLINE = 256 * 1024
 """Larger results are stored beside the job."""
+RESULT_APART = '{"$result":"stored apart"}'
 
 
 class Attempts:
     """Runs jobs and says what must be committed for each. Knows nothing of slots, claims or leases."""
 
-    def __init__(self, store: Store, registry: Registry, clock: Clock, threads: Executor) -> None:
+    def __init__(self, store: Store, registry: Registry, clock: Clock, threads: Threads) -> None:
         self._store = store
         self._registry = registry
         self._clock = clock
@@ -50,32 +49,37 @@ class Attempts:
         try:
             arguments = await self._prepare(job, handler)
             value = await self._perform(handler, context, arguments)
-        except LeaseLost:
-            return None
-        except asyncio.CancelledError:
-            if context.cancelled:
-                return None
-            return Commit((self._released(job),))
-        except _TimedOut as error:
-            return self._failed(job, handler, context, timed_out(error.seconds))
-        except Signal as signal:
-            return self._signalled(job, handler, context, signal)
-        except Exception as error:  # noqa: BLE001 - this is the place where failures are kept
-            return self._failed(job, handler, context, self._capture(error))
+        except (SystemExit, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - this is the place where failures are kept
+            return self._ended_by(error, job, handler, context)
         return self._succeeded(job, context, value)
 
-    def _capture(self, error: BaseException) -> Failure:
-        failure = capture(error)
-        if isinstance(error, InvalidPayload):
-            failure = msgspec.structs.replace(failure, error_kind="invalid_input")
-        return failure
+    def _ended_by(
+        self, error: BaseException, job: Job, handler: Handler, context: Context | BlockingContext
+    ) -> Commit | None:
+        """What an attempt that did not return has said."""
+        if isinstance(error, LeaseLost) or (isinstance(error, asyncio.CancelledError) and context.cancelled):
+            return None
+        if isinstance(error, asyncio.CancelledError) and context._releasing:
+            return Commit((self.released(job),))
+        if isinstance(error, _TimedOut):
+            return self._failed(job, handler, context, timed_out(error.seconds))
+        signal = _signal_in(error)
+        if signal is not None:
+            return self._signalled(job, handler, context, signal)
+        return self._failed(job, handler, context, capture(error))
 
     # -- prepare and perform
 
     async def _prepare(self, job: Job, handler: Handler) -> dict[str, Any]:
         payload = job.payload or "{}"
         blobs = await self._blobs(job) if '"$blob"' in payload else None
-        return handler.signature.arguments(payload, blobs)
+        try:
+            return handler.signature.arguments(payload, blobs)
+        except InvalidPayload as error:
+            error.error_kind = "invalid_input"
+            raise
 
     async def _blobs(self, job: Job) -> dict[int, Blob]:
         documents = await self._store.docs("blob", f"{job.id}/")
@@ -100,7 +104,7 @@ class Attempts:
         loop = asyncio.get_running_loop()
         context._loop = loop
         call = contextvars.copy_context().run
-        work = loop.run_in_executor(self._threads, lambda: call(handler.function, *args, **arguments))
+        work = self._threads.run(lambda: call(handler.function, *args, **arguments))
         late = loop.call_later(handler.timeout, _tell_late, context, handler) if handler.timeout else None
         try:
             return await asyncio.shield(work)
@@ -118,9 +122,8 @@ class Attempts:
         plain = context._usage is None and job.changes_json is None
         attempt = None if plain else self._attempt(job, "done", now, context._usage)
         if text is not None and len(text) > RESULT_INLINE:
-            apart = msgspec.json.encode({"$result": "stored apart", "size": len(text)}).decode()
             put = Put("result", f"{job.id}/", text.encode())
-            return Commit((lifecycle.succeeded(job, now, apart, attempt),), (put,))
+            return Commit((lifecycle.succeeded(job, now, RESULT_APART, attempt),), (put,))
         return Commit((lifecycle.succeeded(job, now, text, attempt),))
 
     def _signalled(self, job: Job, handler: Handler, context: Context | BlockingContext, signal: Signal) -> Commit:
@@ -140,7 +143,8 @@ class Attempts:
             return Commit((held,))
         return self._failed(job, handler, context, capture(signal))
 
-    def _released(self, job: Job) -> Transition:
+    def released(self, job: Job) -> Transition:
+        """Given back at shutdown: costs no attempt."""
         now = self._clock.now()
         return lifecycle.released(job, now, self._attempt(job, "released", now, None, decision="the worker stopped"))
 
@@ -205,6 +209,21 @@ def transition_for(case: Case, decision: Decision, attempt: Attempt, policy: Pol
         lane=decision.lane, failure=failure, cause=cause, fingerprint=group, attempt=attempt, allowed=case.allowed,
         costs_attempt=decision.costs_attempt, crashed=decision.crashed,
     )  # fmt: skip
+
+
+def _signal_in(error: BaseException) -> Signal | None:
+    """The signal that was raised, also from inside a TaskGroup; the strongest where there are several."""
+    if isinstance(error, Signal):
+        return error
+    if not isinstance(error, BaseExceptionGroup):
+        return None
+    found = [signal for member in error.exceptions if (signal := _signal_in(member)) is not None]
+    return min(found, key=_strength, default=None)
+
+
+def _strength(signal: Signal) -> int:
+    order = (GiveUp, Cancel, Held, Retry, Snooze)
+    return next((place for place, kind in enumerate(order) if isinstance(signal, kind)), len(order))
 
 
 class _TimedOut(Exception):

@@ -81,6 +81,8 @@ class _Shared:
         self._names: set[str] = set()
         self._usage: Usage | None = None
         self._cancelled = False
+        self._releasing = False
+        """The worker is stopping this attempt to give the job back."""
 
     @property
     def attempt(self) -> int:

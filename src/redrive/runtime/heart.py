@@ -26,21 +26,19 @@ class Heart:
         store: Store,
         loop: asyncio.AbstractEventLoop,
         running: Callable[[], list[Job]],
-        lost: Callable[[str], None],
+        lost: Callable[[Lease], None],
         *,
-        beat: Callable[[], None] = lambda: None,
         blocked_after: float = BLOCKED_AFTER,
     ) -> None:
         self._store = store
         self._loop = loop
         self._running = running
         self._lost = lost
-        self._beat_hook = beat
         self._blocked_after = blocked_after
         self._stopping = threading.Event()
         self._pulse = time.monotonic()
         self._reported = False
-        self._beaten: dict[str, float] = {}
+        self._beaten: dict[tuple[str, str | None], float] = {}
         self.blocked: str | None = None
         """The name of the task that blocks the event loop now, if one does."""
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="redrive-heart", daemon=True)
@@ -58,7 +56,7 @@ class Heart:
                 await self._round()
             except Exception:
                 log.warning("heartbeat failed and will be repeated", exc_info=True)
-            await self._pause(PULSE_SECONDS)
+            await self._pause(min([PULSE_SECONDS, *(_interval(job) / 2 for job in self._running())]))
 
     async def _pause(self, seconds: float) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self._stopping.wait, seconds)
@@ -67,15 +65,14 @@ class Heart:
         self._check_pulse()
         jobs = self._running()
         now = time.monotonic()
-        due = [job for job in jobs if now - self._beaten.setdefault(job.id, now) >= _interval(job)]
-        live = {job.id for job in jobs}
-        self._beaten = {id: at for id, at in self._beaten.items() if id in live}
+        self._beaten = {_run(job): self._beaten.get(_run(job), now) for job in jobs}
+        due = [job for job in jobs if now - self._beaten[_run(job)] >= _interval(job)]
         if not due:
             return
-        self._beaten.update((job.id, now) for job in due)
+        self._beaten.update((_run(job), now) for job in due)
         lost = await self._store.heartbeat([Lease(job.id, job.token or "") for job in due])
         for lease in lost:
-            self._tell(self._lost, lease.job_id)
+            self._tell(self._lost, lease)
 
     def _check_pulse(self) -> None:
         """Ask the worker's loop to answer; if it does not for long, say which task keeps it."""
@@ -105,6 +102,10 @@ class Heart:
             self._loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
             self._stopping.set()  # the loop is closed: nobody is left to tell
+
+
+def _run(job: Job) -> tuple[str, str | None]:
+    return job.id, job.token
 
 
 def _interval(job: Job) -> float:

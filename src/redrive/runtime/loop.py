@@ -15,6 +15,8 @@ class Loop:
     def __init__(self, name: str) -> None:
         self.name = name
         self.errors = 0
+        self.failing: Exception | None = None
+        """The error of the last tick, while ticks fail."""
         self._stopping = asyncio.Event()
         self._nudged = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -50,8 +52,10 @@ class Loop:
             self._nudged.clear()
             try:
                 pause = await self.tick()
-            except Exception:
+                self.failing = None
+            except Exception as error:
                 self.errors += 1
+                self.failing = error
                 log.warning("%s failed and goes on in %g s", self.name, AFTER_ERROR, exc_info=True)
                 pause = AFTER_ERROR
             if pause > 0 and not self._stopping.is_set():

@@ -6,8 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from redrive.core.lifecycle import Transition
-from redrive.core.store import Applied, Commit, Outcome, Stale, Store
+from redrive.core.store import Applied, Commit, Outcome, Stale, Store, Unknown
 from redrive.errors import StoreFailed
 
 log = logging.getLogger("redrive.worker")
@@ -16,11 +15,11 @@ AGAIN = 0.5
 
 
 class Outbox:
-    """Applies commits in groups until the store has taken each; a result is never dropped because the disk was full."""
+    """Applies commits in groups until the store has taken or refused each: a full disk loses no result."""
 
-    def __init__(self, store: Store, committed: Callable[[Transition], None]) -> None:
+    def __init__(self, store: Store, settled: Callable[[Commit, bool], None]) -> None:
         self._store = store
-        self._committed = committed
+        self._settled = settled
         self._waiting: list[Commit] = []
         self._task: asyncio.Task[None] | None = None
         self.refused = 0
@@ -31,7 +30,7 @@ class Outbox:
             self._task = asyncio.create_task(self._flush(), name="redrive-outbox")
 
     async def flushed(self) -> None:
-        """Everything added so far is on disk."""
+        """Everything added so far is on disk, or was refused."""
         while self._task is not None:
             await asyncio.shield(self._task)
 
@@ -40,17 +39,26 @@ class Outbox:
             while self._waiting:
                 batch, self._waiting = self._waiting, []
                 await self._apply(batch)
+        except StoreFailed as error:
+            log.critical("results cannot be stored any more, their jobs will run again elsewhere: %s", error)
         finally:
             self._task = None
 
     async def _apply(self, batch: list[Commit]) -> None:
-        outcomes = await self._insist(batch)
-        for commit, outcome in zip(batch, outcomes, strict=True):
-            if isinstance(outcome, Applied):
-                for transition in commit.transitions:
-                    self._committed(transition)
-            else:
-                self._refuse(commit, outcome)
+        while batch:
+            outcomes = await self._insist(batch)
+            again = []
+            for commit, outcome in zip(batch, outcomes, strict=True):
+                if isinstance(outcome, Unknown):
+                    again.append(commit)  # repeating is safe: if it landed, it is stale now
+                    continue
+                self._settled(commit, isinstance(outcome, Applied))
+                if isinstance(outcome, Stale):
+                    self._refuse(commit)
+            batch = again
+            if batch:
+                log.warning("nobody knows whether %d results were stored: trying again", len(batch))
+                await asyncio.sleep(AGAIN)
 
     async def _insist(self, batch: list[Commit]) -> list[Outcome]:
         """A full disk or a lock: the results wait until the store takes them."""
@@ -63,8 +71,7 @@ class Outbox:
                 log.warning("%d results wait for the store: %s", len(batch), error)
                 await asyncio.sleep(AGAIN)
 
-    def _refuse(self, commit: Commit, outcome: object) -> None:
+    def _refuse(self, commit: Commit) -> None:
         self.refused += 1
         jobs = ", ".join(transition.job.short_id for transition in commit.transitions)
-        what = "was refused: the lease was lost" if isinstance(outcome, Stale) else f"is unknown: {outcome}"
-        log.warning("the result of job %s %s", jobs, what)
+        log.warning("the result of job %s was refused: its lease was lost, or it had been stored already", jobs)

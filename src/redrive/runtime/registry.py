@@ -37,6 +37,8 @@ class Handler:
         self.wants_context = wants_context
         self.timeout = timeout
         self.idempotent = idempotent
+        self.direct: Callable[[Job, Mapping[str, Any]], Any] | None = None if wants_context else self._call
+        """Does the work here and now, where neither store nor spool could accept it."""
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = Signature(function, skip_first=wants_context)
         self.rules: tuple[tuple[str, Rule], ...] = tuple(
@@ -44,6 +46,9 @@ class Handler:
             for rule, kinds, detail in (("give_up_on", give_up_on, "gave_up"), ("retry_on", retry_on, "asked_to_retry"))
             if kinds
         )
+
+    def _call(self, job: Job, payload: Mapping[str, Any]) -> Any:
+        return self.function(**payload)
 
 
 class Registry:

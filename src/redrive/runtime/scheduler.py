@@ -58,7 +58,7 @@ class Scheduler(Loop):
             (1.0, self.recover),
             (5.0, watch or _nothing),
             (5.0, drain_spool or _nothing),
-            (30.0, self.mind_the_clock),
+            (5.0, self.mind_the_clock),
             (60.0, self.bury_unroutable),
             (600.0, self.pull_delayed),
             (600.0, self.bury_unresolved),
@@ -93,10 +93,11 @@ class Scheduler(Loop):
             continue
 
     async def mind_the_clock(self) -> None:
-        """If the clock has gone back since it was last seen, jobs stamped in the future get their delay from now."""
+        """If the clock has gone back, jobs stamped in the future get their delay from now."""
         now = self._clock.now()
         document = await self._store.doc("clock", "last")
-        last = msgspec.json.decode(document.value) if document else 0.0
+        newest = (await self._store.find(Filter(), limit=1)).jobs
+        last = max([msgspec.json.decode(document.value) if document else 0.0, *(job.created_at for job in newest)])
         if last > now + BACKWARDS:
             for line in await self._store.repair(now):
                 log.warning("the clock went back %.0f s: %s", last - now, line)

@@ -45,7 +45,9 @@ class Spool:
         self.folder = folder
 
     def append(self, entry: Entry) -> None:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self.folder.is_dir():
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _sync_folder(self.folder.parent)
         line = msgspec.json.encode(entry) + b"\n"
         path = self.folder / f"{os.getpid()}.jsonl"
         while not _append(path, line):
@@ -104,8 +106,12 @@ def _append(path: Path, line: bytes) -> bool:
         end = os.lseek(handle, 0, os.SEEK_END)
         if end and os.pread(handle, 1, end - 1) != b"\n":
             line = b"\n" + line  # a torn line of a crash before us must not swallow ours
-        os.write(handle, line)
-        os.fsync(handle)
+        try:
+            os.write(handle, line)
+            os.fsync(handle)
+        except OSError:
+            os.ftruncate(handle, end)  # the caller is told no, so it must not be drained later
+            raise
     finally:
         os.close(handle)
     return True

@@ -8,13 +8,11 @@ import os
 import secrets
 import socket
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 
 from redrive.core.job import Job
-from redrive.core.lifecycle import Transition
 from redrive.core.store import Applied, Claim, Commit, Guard, Lease, Put, Store
 from redrive.core.strategy import CRASHES_BEFORE_ALONE
 from redrive.runtime.attempt import Attempts
@@ -26,6 +24,7 @@ from redrive.runtime.loop import Loop
 from redrive.runtime.outbox import Outbox
 from redrive.runtime.registry import Registry
 from redrive.runtime.slots import Slots
+from redrive.runtime.threads import Threads
 
 log = logging.getLogger("redrive.worker")
 POLL_SECONDS = 5.0
@@ -67,9 +66,11 @@ class Worker(Loop):
         self._bus = bus
         self._clock = clock
         self._poll = poll
-        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="redrive-task")
+        self._threads = Threads()
         self._attempts = Attempts(store, registry, clock, self._threads)
-        self.outbox = Outbox(store, self._committed)
+        self.outbox = Outbox(store, self._settled)
+        self._unsettled: dict[str, Job] = {}
+        """Finished, and not yet on disk: their leases are kept until they are."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._contexts: dict[str, Context | BlockingContext] = {}
         self._leases = self._task_leases()
@@ -77,11 +78,16 @@ class Worker(Loop):
         self._paused: frozenset[str] = frozenset()
         self._paused_at = float("-inf")
         self._alone: list[Job] = []
+        """Claimed, and waiting to have the process to themselves."""
+        self._lone: str | None = None
+        """The job that has it now."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._beats = heartbeats
         self.heart: Heart | None = None
         self._announced = float("-inf")
+        self.made = 0
+        """Attempts begun by this worker."""
         self.exhausted = False
         """The last claim found nothing due."""
 
@@ -110,23 +116,26 @@ class Worker(Loop):
             await self.heart.stop()
             self.heart = None
         await self._withdraw()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.stop()
 
     async def _finish_or_release(self) -> None:
-        self._release_unstarted()
-        if self._tasks:
-            await asyncio.wait(set(self._tasks.values()), timeout=self.grace)
-        late = list(self._tasks.values())
-        for task in late:
-            task.cancel()
-        if late:
-            await asyncio.wait(late, timeout=1.0)
-
-    def _release_unstarted(self) -> None:
+        """Wait for what runs, cancel what is late, give back what will not stop: its result will be refused."""
         for job in self._alone:
             self.slots.freed(job)
-            self.outbox.add(Commit((self._attempts._released(job),)))
+            self._hand_over(job, Commit((self._attempts.released(job),)))
         self._alone.clear()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks.values()), timeout=self.grace)
+        late = dict(self._tasks)
+        for id, task in late.items():
+            self._contexts[id]._releasing = True
+            task.cancel()
+        if late:
+            await asyncio.wait(set(late.values()), timeout=1.0)
+        for context in list(self._contexts.values()):
+            log.warning("job %s (%s) does not stop; it is given back", context.job.short_id, context.job.task)
+            context._cancelled = True
+            self._hand_over(context.job, Commit((self._attempts.released(context.job),)))
 
     async def idle(self) -> None:
         """Nothing runs and every result is on disk."""
@@ -138,19 +147,16 @@ class Worker(Loop):
     async def tick(self) -> float:
         if self._clock.monotonic() - self._announced >= ANNOUNCE_SECONDS:
             await self._announce()
-        if self._alone:
-            await self._run_alone(self._alone.pop(0))
-            return 0.0
-        if self.slots.free <= 0:
+        if self._alone and not self._tasks and not self._unsettled:
+            await self._begin_alone(self._alone.pop(0))
+        if self.slots.free <= 0 or self._alone or self._lone is not None:
             return self._poll  # nudged when a slot is freed
         claim = await self._claim()
         for job in claim.jobs:
             self._begin(job)
         await self.settle_lapsed(claim.lapsed)
-        self.exhausted = not claim.jobs and not self._alone
-        if claim.jobs or self._alone:
-            return 0.0 if self.slots.free > 0 or self._alone else self._poll
-        return await self._wait(claim)
+        self.exhausted = not claim.jobs
+        return 0.0 if claim.jobs else await self._wait(claim)
 
     async def _claim(self) -> Claim:
         now = self._clock.now()
@@ -202,6 +208,7 @@ class Worker(Loop):
         self._contexts[job.id] = context
         task = asyncio.create_task(self._one(job, context), name=f"{job.task} (job {job.short_id})")
         self._tasks[job.id] = task
+        self.made += 1
         self._idle.clear()
         return task
 
@@ -209,61 +216,72 @@ class Worker(Loop):
         try:
             commit = await self._attempts.run(job, context)
             if commit is not None:
-                self.outbox.add(commit)
+                self._hand_over(job, commit)
             else:
                 log.warning(
                     "job %s (%s) was taken away while it ran: its result does not count", job.short_id, job.task
                 )
         finally:
-            self._tasks.pop(job.id, None)
-            self._contexts.pop(job.id, None)
+            del self._tasks[job.id], self._contexts[job.id]
             self.slots.freed(job)
+            if job.id == self._lone:
+                self._lone = None
             self._nudged.set()
             if not self._tasks:
                 self._idle.set()
 
-    async def _run_alone(self, job: Job) -> None:
+    def _hand_over(self, job: Job, commit: Commit) -> None:
+        self._unsettled[job.id] = job
+        self.outbox.add(commit)
+
+    def _settled(self, commit: Commit, applied: bool) -> None:
+        for transition in commit.transitions:
+            self._unsettled.pop(transition.job.id, None)
+            if applied:
+                self._bus.publish(told(transition))
+        if self._alone:
+            self._nudged.set()
+
+    async def _begin_alone(self, job: Job) -> None:
         """A job that was there at two crashes gets the process to itself, and the store knows before it starts."""
-        if self._tasks:
-            await asyncio.wait(set(self._tasks.values()))
-        await self.outbox.flushed()
         mark = Put("alone", f"{job.id}/", msgspec.json.encode(job.run))
         (outcome,) = await self._store.apply([Commit(puts=(mark,), guards=(Guard(Lease(job.id, job.token or "")),))])
         if not isinstance(outcome, Applied):
             self.slots.freed(job)
             return
-        await asyncio.wait({self._spawn(job)})
+        self._lone = job.id
+        self._spawn(job)
 
     async def settle_lapsed(self, jobs: list[Job]) -> None:
         """Jobs whose worker died take the normal failure path."""
         for job in jobs:
-            if job.id in self._tasks:
+            if any(job.id == ours.id and job.token == ours.token for ours in self._running()):
                 continue  # ours and alive: the heart will see to it
             document = await self._store.doc("alone", f"{job.id}/")
             alone = document is not None and msgspec.json.decode(document.value) == job.run
             transition = self._attempts.settle_lost(job, alone=alone)
             (outcome,) = await self._store.apply([Commit((transition,))])
             if isinstance(outcome, Applied):
-                self._committed(transition)
-
-    def _committed(self, transition: Transition) -> None:
-        self._bus.publish(told(transition))
+                self._bus.publish(told(transition))
 
     # -- leases
 
     def _running(self) -> list[Job]:
-        return [context.job for context in list(self._contexts.values())]
+        """Every job whose lease this worker must keep."""
+        return [*(c.job for c in list(self._contexts.values())), *list(self._unsettled.values()), *list(self._alone)]
 
-    def _lost(self, job_id: str) -> None:
+    def _lost(self, lease: Lease) -> None:
         """The lease is gone (cancelled, or expired while we slept): tell the task and stop it."""
-        context, task = self._contexts.get(job_id), self._tasks.get(job_id)
-        if context is not None and task is not None:
+        context, task = self._contexts.get(lease.job_id), self._tasks.get(lease.job_id)
+        if context is not None and task is not None and context.job.token == lease.token:
             context._cancelled = True
             task.cancel()
 
     def cancelled(self, job_id: str) -> None:
         """Somebody in this process cancelled a job: no need to wait for the heartbeat."""
-        self._lost(job_id)
+        context = self._contexts.get(job_id)
+        if context is not None:
+            self._lost(context._lease)
 
     # -- announcing
 
@@ -279,6 +297,7 @@ class Worker(Loop):
         await self._store.apply([Commit(puts=(Put("worker", self.id, msgspec.json.encode(value)),))])
 
     async def _withdraw(self) -> None:
+        self._announced = float("-inf")
         try:
             await self._store.apply([Commit(puts=(Put("worker", self.id, None),))])
         except Exception:  # noqa: BLE001 - the announcement ages by itself

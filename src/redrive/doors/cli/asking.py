@@ -67,12 +67,16 @@ def who() -> str:
         return f"uid {os.getuid()}"
 
 
-def ask(work: Callable[[Redrive], Coroutine[Any, Any, T]], *, creates: bool = False) -> T:
-    """Open the database, do this, close it. A database that does not exist is made only by what `creates`."""
+def ask(work: Callable[[Redrive], Coroutine[Any, Any, T]]) -> T:
+    """Do this on the chosen database, which must exist."""
+    return perform(connect(), work)
+
+
+def perform(rd: Redrive, work: Callable[[Redrive], Coroutine[Any, Any, T]]) -> T:
+    """Open the store, do this, close it."""
     import asyncio
 
     async def opened() -> T:
-        rd = connect(creates=creates)
         try:
             return await work(rd)
         finally:
@@ -82,7 +86,7 @@ def ask(work: Callable[[Redrive], Coroutine[Any, Any, T]], *, creates: bool = Fa
 
 
 def connect(*, creates: bool = False) -> Redrive:
-    """The app on the chosen database."""
+    """The app on the chosen database. Only what `creates` may make one that does not exist."""
     import logging
 
     from redrive.app import Redrive

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.doors.cli import output, payload, story
-from redrive.doors.cli.asking import ask, confirm, shared, who, why
+from redrive.doors.cli.asking import ask, confirm, connect, perform, shared, who, why
 from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.text import ago, clean, counted, short
 
@@ -42,10 +42,9 @@ def enqueue(
     options = {**said, "run_at": _instant(run_at), "idempotency_key": key, "session_id": session}
     given = {name: value for name, value in options.items() if value is not None}
 
-    async def work(rd: Redrive) -> JobHandle[Any]:
-        return await rd.enqueue(task, payload.read(payload_said, rd.settings.payload_limit), **given)
-
-    handle = ask(work, creates=True)
+    rd = connect(creates=True)
+    body = payload.read(payload_said, rd.settings.payload_limit)
+    handle = perform(rd, lambda rd: rd.enqueue(task, body, **given))
     if output.as_json():
         output.say_json(output.job_json(handle.job) | {"duplicate": handle.duplicate})
     else:
@@ -157,7 +156,8 @@ def erase(id: str | None, session: str | None, yes: bool) -> None:
     if (id is None) == (session is None):
         raise Problem("give a job's id or --session, one of them", "`redrive jobs --session ID` lists what would go")
     number = ask(lambda rd: _affected(rd, id, session))
-    confirm(f"erase the contents of {counted(number, 'job')}", yes=yes)
+    if number:
+        confirm(f"erase the contents of {counted(number, 'job')}", yes=yes)
     erased = ask(lambda rd: rd.jobs.erase(id, session_id=session, who=who()))
     if output.as_json():
         output.say_json({"erased": erased})

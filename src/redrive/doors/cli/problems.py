@@ -37,6 +37,9 @@ class Door(click.Group):
         except click.Abort:
             sys.exit(INTERRUPTED)
         except click.ClickException as error:
+            if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command; older clicks do the same
+                click.echo(error.format_message())
+                sys.exit(0)
             _tell(error.format_message(), _usage_hint(error))
         except OSError as error:
             _tell(_named(error), "check the path, its permissions and the space on the disk")

@@ -45,10 +45,18 @@ def insert(
     if len(new) == len(jobs):
         _put_all(connection, documents)
         return [Inserted(job) for job in jobs]
-    fresh = {job.id for job in new}
-    _put_all(connection, [put for put in documents if put.key.partition("/")[0] in fresh])
-    existing = {job.id: job for job in reads.get(connection, routes, [job.id for job in jobs if job.id not in fresh])}
-    return [Inserted(job) if job.id in fresh else Inserted(existing[job.id], duplicate=True) for job in jobs]
+    return _with_duplicates(connection, routes, jobs, new, documents)
+
+
+def _with_duplicates(
+    connection: apsw.Connection, routes: Routes, jobs: Sequence[Job], new: Sequence[Job], documents: Sequence[Put]
+) -> list[Inserted]:
+    """In order: a job that was made just now counts as new the first time it is named, as known after that."""
+    fresh = {id(job): job for job in new}
+    made = {job.id for job in new}
+    _put_all(connection, [put for put in documents if put.key.partition("/")[0] in made])
+    known = {job.id: job for job in reads.get(connection, routes, [job.id for job in jobs if id(job) not in fresh])}
+    return [Inserted(job) if id(job) in fresh else Inserted(known[job.id], duplicate=True) for job in jobs]
 
 
 def _insert_plain(connection: apsw.Connection, routes: Routes, jobs: Sequence[Job]) -> bool:
@@ -271,6 +279,14 @@ _OF_JOB: Final = ("step", "effect", "blob", "result", "alone", "progress")
 _PRUNE_BATCH: Final = 2_000
 
 
+_ENDED_BEFORE: Final = (
+    "SELECT DISTINCT jobs.seq, jobs.id FROM moves"
+    " JOIN jobs ON jobs.seq = moves.job JOIN routes ON routes.id = jobs.route"
+    " WHERE moves.seq < coalesce((SELECT seq FROM moves WHERE at >= ?1 ORDER BY seq LIMIT 1), 9e18)"
+    " AND jobs.state IN ('done', 'discarded') AND jobs.updated_at < ?1 AND jobs.payload IS NOT NULL"
+)
+
+
 def prune(
     connection: apsw.Connection,
     now: float,
@@ -279,17 +295,12 @@ def prune(
     keys: float | None,
 ) -> Pruned:
     """Drop the contents of jobs that ended long enough ago. Dead letters, live jobs and keys stay."""
-    newest = now - min([*retention.values(), default])
-    rows = select(
-        connection,
-        "SELECT DISTINCT jobs.seq, jobs.id, jobs.updated_at, routes.queue FROM moves"
-        " JOIN jobs ON jobs.seq = moves.job JOIN routes ON routes.id = jobs.route"
-        " WHERE moves.seq < coalesce((SELECT seq FROM moves WHERE at >= ? ORDER BY seq LIMIT 1), 9e18)"
-        " AND jobs.state IN ('done', 'discarded', 'purged') AND jobs.updated_at < ? LIMIT ?",
-        (newest, newest, _PRUNE_BATCH),
-    )
-    old = [(seq, id) for seq, id, at, queue in rows if at < now - retention.get(queue, default)]
-    events = _forget(connection, old)
+    special = _json(list(retention)).decode()
+    sql = f"{_ENDED_BEFORE} AND routes.queue NOT IN (SELECT value FROM json_each(?2)) LIMIT {_PRUNE_BATCH}"
+    old = select(connection, sql, (now - default, special))
+    for queue, kept in retention.items():
+        old += select(connection, f"{_ENDED_BEFORE} AND routes.queue = ?2 LIMIT {_PRUNE_BATCH}", (now - kept, queue))
+    events = _forget(connection, [(seq, id) for seq, id in old])
     return Pruned(len(old), events, _forget_keys(connection, now - keys) if keys is not None else 0)
 
 

@@ -61,11 +61,44 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def rewrite_log(path: Path) -> None:
+    """Make the log mean what it says, on disk.
+
+    A sync that failed in an earlier process may have left parts of the log in memory only, and no later sync would
+    notice: the kernel thinks them clean. Written again, they are synced with the next. Only where nobody else has the
+    file open; otherwise the failure is theirs to notice.
+    """
+    log = path.with_name(path.name + "-wal")
+    if not log.exists() or log.stat().st_size == 0:
+        return
+    alone = apsw.Connection(str(path))
+    try:
+        alone.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        alone.pragma("locking_mode", "EXCLUSIVE")
+        alone.execute("BEGIN IMMEDIATE")
+        alone.execute("ROLLBACK")
+        file = apsw.VFSFile("", str(log), [apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_READWRITE, 0])
+        size = file.xFileSize()
+        for offset in range(0, size, _REWRITE):
+            file.xWrite(file.xRead(min(_REWRITE, size - offset), offset), offset)
+        file.xSync(apsw.SQLITE_SYNC_NORMAL)
+        file.xClose()
+    except apsw.BusyError:
+        return
+    finally:
+        alone.close()
+
+
+_REWRITE = 1 << 16
+
+
 def open_writer(path: Path) -> apsw.Connection:
     """The one writing connection: WAL and FULL, created under EXTRA, migrated to the newest schema."""
     try:
         prepare(path)
+        rewrite_log(path)
         connection = apsw.Connection(str(path))
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         connection.set_busy_timeout(BUSY_MS)
         number = schema.check_ours(connection, str(path))
         connection.pragma("mmap_size", 0)
@@ -108,6 +141,7 @@ def _pause() -> None:
 def open_reader(path: Path) -> apsw.Connection:
     """A query-only connection; every read is a short snapshot."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # only the writer checkpoints, and only while sound
     connection.set_busy_timeout(BUSY_MS)
     connection.pragma("mmap_size", 0)
     connection.pragma("query_only", True)
@@ -125,6 +159,8 @@ def translate(error: apsw.Error, path: str) -> StoreError:
         return StoreFailed(f"the disk under {path} failed to sync ({code}): restart after checking the disk")
     if isinstance(error, apsw.IOError):
         return CommitUnknown(f"the disk under {path} reported an error ({code}); repeat with the same key")
+    if isinstance(error, apsw.ConstraintError):
+        return StoreError(f"{path} refused the write: {error}")
     if isinstance(error, apsw.NotADBError | apsw.CorruptError):
         return StoreRefused(f"{path} is not a usable SQLite database ({error}): restore a backup or choose another")
     if isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError | apsw.PermissionsError | apsw.AuthError):

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+from redrive.errors import StoreUnavailable
+
 fcntl: ModuleType | None
 try:
     import fcntl
@@ -42,10 +44,21 @@ class ProcessLock:
     def take(self) -> None:
         if fcntl is None:
             return
-        self.folder.mkdir(mode=0o700, exist_ok=True)
-        handle = os.open(self.folder / self.name, os.O_CREAT | os.O_RDWR, 0o600)
+        handle = self._create()
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _held[self.folder / self.name] = handle
+        for path in self.folder.iterdir():
+            self.is_dead(path.name)  # takes down the signs of processes that were killed
+
+    def _create(self) -> int:
+        """The file, in a folder that the last process to leave may be removing this moment."""
+        for _ in range(100):
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            try:
+                return os.open(self.folder / self.name, os.O_CREAT | os.O_RDWR, 0o600)
+            except FileNotFoundError:
+                continue
+        raise StoreUnavailable(f"cannot create a lock file in {self.folder}")
 
     def release(self) -> None:
         handle = _held.pop(self.folder / self.name, None)

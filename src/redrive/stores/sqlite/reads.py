@@ -15,10 +15,13 @@ from redrive.core.job import Attempt, Job, State
 from redrive.core.store import Document, Event, Filter, Page
 from redrive.errors import InvalidInput
 from redrive.stores.sqlite.routes import Routes
-from redrive.stores.sqlite.rows import COLUMNS, STATES, attempt_from, job_from, select, where
+from redrive.stores.sqlite.rows import COLUMNS, STATES, WATCHED, attempt_from, job_from, select, where
 
 RUN: Final = [name.strip() for name in COLUMNS.split(",")].index("jobs.run")
-RUNNING: Final = "SELECT id, token, beat, ifnull(lease, 90.0), process FROM jobs WHERE state = 'running'"
+RUNNING: Final = (
+    "SELECT id, token, beat, ifnull(lease, 90.0), process FROM jobs"
+    " WHERE state = 'running' AND state IN ('running', 'held', 'dead')"
+)
 COUNTERS: Final = "SELECT id, " + ", ".join(State) + " FROM routes"
 
 
@@ -69,7 +72,7 @@ def docs(connection: apsw.Connection, kind: str, prefix: str) -> list[Document]:
 def find(connection: apsw.Connection, routes: Routes, filter: Filter, cursor: str | None, limit: int) -> Page:
     """Newest first: by the last change where one partial index covers the state, else by arrival."""
     clause, values = where(filter)
-    by_change = len(filter.states) == 1 and filter.states[0] in _WATCHED
+    by_change = len(filter.states) == 1 and filter.states[0] in WATCHED
     order = "jobs.updated_at DESC, jobs.seq DESC" if by_change else "jobs.seq DESC"
     if cursor is not None:
         at, seq = _cursor(cursor)
@@ -88,7 +91,6 @@ def find(connection: apsw.Connection, routes: Routes, filter: Filter, cursor: st
 
 
 _FEW: Final = 20_000
-_WATCHED: Final = (State.running, State.held, State.dead)
 
 
 def _hint(connection: apsw.Connection, filter: Filter) -> str:
@@ -96,8 +98,6 @@ def _hint(connection: apsw.Connection, filter: Filter) -> str:
     if filter.states == (State.waiting,):
         waiting = connection.execute("SELECT sum(waiting) FROM routes").get or 0
         return "INDEXED BY jobs_due" if waiting <= _FEW else ""
-    if len(filter.states) == 1 and filter.states[0] in _WATCHED and filter.fingerprint is None:
-        return "INDEXED BY jobs_watched"
     return ""
 
 
@@ -163,7 +163,9 @@ def events(connection: apsw.Connection, routes: Routes, after: str | None, limit
     names = routes.names(connection)
     found: list[Event] = []
     for seq, id, route, at in connection.execute(
-        "SELECT seq, id, route, created_at FROM jobs WHERE seq > ? ORDER BY seq LIMIT ?", (jobs, limit)
+        "SELECT seq, id, route, created_at FROM jobs WHERE seq > ? AND NOT EXISTS"
+        " (SELECT 1 FROM moves WHERE job = jobs.seq AND move = 'imported') ORDER BY seq LIMIT ?",
+        (jobs, limit),
     ):
         jobs = seq
         queue, task, _ = names[route]
@@ -175,11 +177,24 @@ def events(connection: apsw.Connection, routes: Routes, after: str | None, limit
     return found
 
 
-_FEED: Final = (
+_MOVES: Final = (
     "SELECT moves.seq, moves.move, moves.at, jobs.route, jobs.id, moves.state, moves.run, moves.attempts,"
-    " moves.who, moves.why FROM moves JOIN jobs ON jobs.seq = moves.job WHERE moves.seq > ?1"
-    " AND moves.job <= ?3 ORDER BY moves.seq LIMIT ?2"
+    " moves.who, moves.why FROM moves JOIN jobs ON jobs.seq = moves.job"
 )
+_FEED: Final = f"{_MOVES} WHERE moves.seq > ?1 AND moves.job <= ?3 ORDER BY moves.seq LIMIT ?2"
+_STORY: Final = f"{_MOVES} WHERE moves.job = ? ORDER BY moves.seq"
+
+
+def story(connection: apsw.Connection, routes: Routes, job_id: str) -> list[Event]:
+    names = routes.names(connection)
+    found = []
+    for seq, id, route, at in select(connection, "SELECT seq, id, route, created_at FROM jobs WHERE id = ?", (job_id,)):
+        queue, task, _ = names[route]
+        moves = select(connection, _STORY, (seq,))
+        if not moves or moves[0][1] != "imported":
+            found.append(Event(f"{seq}.0", "enqueued", at, id, queue, task, State.waiting, 0, 0))
+        found.extend(_event(f"{seq}.{row[0]}", row, queue, task) for row in moves)
+    return found
 
 
 def _event(cursor: str, row: tuple[Any, ...], queue: str, task: str) -> Event:
@@ -207,13 +222,14 @@ def scan(connection: apsw.Connection, routes: Routes, after: int) -> tuple[list[
 
 
 def backup(connection: apsw.Connection, target: Path) -> int:
-    """SQLite's online backup into a new file, private to its owner and synced."""
+    """SQLite's online backup into a new file, private to its owner, from one snapshot: writers do not restart it."""
     if target.exists():
         raise InvalidInput(field="target", problem=f"{target} exists already; choose a new file")
     if not target.parent.is_dir():
         raise InvalidInput(field="target", problem=f"the folder {target.parent} does not exist")
     os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     copy = apsw.Connection(str(target))
+    connection.execute("SELECT 1 FROM sqlite_schema").fetchall()  # the snapshot begins here
     with copy.backup("main", connection, "main") as running:
         while not running.done:
             running.step(1_000)

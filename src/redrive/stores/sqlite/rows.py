@@ -16,6 +16,7 @@ Route = tuple[str, str, str | None]
 """Queue, task, agent: where a job goes."""
 
 STATES: Final = {str(state): state for state in State}
+WATCHED: Final = (State.running, State.held, State.dead)
 _AFTER_STATE: Final = tuple(
     name for name in Job.__struct_fields__ if name not in ("id", "queue", "task", "agent", "state", "history")
 )
@@ -107,32 +108,30 @@ _FIELDS: Final = (
 
 def where(filter: Filter) -> tuple[str, list[object]]:
     """The filter as a WHERE clause over `jobs JOIN routes`."""
-    clauses: list[str] = []
+    clauses = _state_clauses(filter.states)
     values: list[object] = []
-
-    def must(clause: str, *bound: object) -> None:
-        clauses.append(clause)
-        values.extend(bound)
-
-    if len(filter.states) == 1:
-        must(f"jobs.state = '{filter.states[0]}'")  # spelled out, so that the partial indexes apply
-    elif filter.states:
-        must("jobs.state IN (" + ", ".join(f"'{state}'" for state in filter.states) + ")")
-    for name in ("queue", "task", "agent"):
-        if (value := getattr(filter, name)) is not None:
-            must(f"routes.{name} = ?", value)
-    for name in _FIELDS:
-        if (value := getattr(filter, name)) is not None:
-            must(f"jobs.{name} = ?", value)
-    if filter.id_part is not None:
-        must("jobs.id LIKE '%' || ? || '%'", filter.id_part)
-    if filter.since is not None:
-        must("jobs.updated_at >= ?", filter.since)
-    if filter.until is not None:
-        must("jobs.updated_at < ?", filter.until)
-    if filter.due_at is not None:
-        must("jobs.run_at <= ?", filter.due_at)
+    for clause, value in (
+        *((f"routes.{name} = ?", getattr(filter, name)) for name in ("queue", "task", "agent")),
+        *((f"jobs.{name} = ?", getattr(filter, name)) for name in _FIELDS),
+        ("jobs.id LIKE '%' || ? || '%'", filter.id_part),
+        ("jobs.updated_at >= ?", filter.since),
+        ("jobs.updated_at < ?", filter.until),
+        ("jobs.run_at <= ?", filter.due_at),
+    ):
+        if value is not None:
+            clauses.append(clause)
+            values.append(value)
     return " AND ".join(clauses) or "true", values
+
+
+def _state_clauses(states: Sequence[State]) -> list[str]:
+    """Spelled out and as the partial indexes say it, or SQLite does not see that they fit."""
+    if not states:
+        return []
+    if len(states) > 1:
+        return ["jobs.state IN (" + ", ".join(f"'{state}'" for state in states) + ")"]
+    watched = ["jobs.state IN ('running', 'held', 'dead')"] if states[0] in WATCHED else []
+    return [f"jobs.state = '{states[0]}'", *watched]
 
 
 _decode_attempt = msgspec.json.Decoder(Attempt).decode

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import secrets
+import shutil
 import tempfile
 import threading
 import time
@@ -33,7 +35,7 @@ from redrive.core.store import (
     Unknown,
     Wanted,
 )
-from redrive.errors import CommitUnknown, StoreFailed
+from redrive.errors import CommitUnknown
 from redrive.stores.sqlite import claims, commits, reads
 from redrive.stores.sqlite.connection import open_reader, translate
 from redrive.stores.sqlite.liveness import Observer, ProcessLock, Running
@@ -56,8 +58,8 @@ class SqliteStore:
     """The embedded store. `:memory:` means a temporary file."""
 
     def __init__(self, path: str | Path, *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._temporary = tempfile.TemporaryDirectory(prefix="redrive-") if str(path) == ":memory:" else None
-        self.path = Path(self._temporary.name, "jobs.db") if self._temporary else Path(path).expanduser().absolute()
+        self._temporary = _temporary_folder() if str(path) == ":memory:" else None
+        self.path = self._temporary / "jobs.db" if self._temporary else Path(path).expanduser().absolute()
         self._monotonic = monotonic
         self._fresh()
 
@@ -91,13 +93,12 @@ class SqliteStore:
         if writer is None or writer.refused:
             with self._opening:
                 if self._writer is None or self._writer.refused:
-                    self._writer = Writer(self.path, self._wake)
+                    self._writer = Writer(self.path, self._wake, self._lock.take)
                     self._writer.start()
                     self._readers = ThreadPoolExecutor(2, thread_name_prefix="redrive-reader")
                 writer = self._writer
         if not writer.opened:
             await writer.ready()
-            self._lock.take()
         return writer
 
     async def close(self) -> None:
@@ -113,7 +114,8 @@ class SqliteStore:
         self._lock.release()
         self._fresh()
         if self._temporary:
-            self._temporary.cleanup()
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary.mkdir(mode=0o700)  # it may be opened again
 
     # -- reading
 
@@ -127,8 +129,14 @@ class SqliteStore:
         await self._ready()
 
         def run() -> T:
+            """One short snapshot, however many queries."""
             try:
-                return work(self._reader())
+                connection = self._reader()
+                connection.execute("BEGIN")
+                try:
+                    return work(connection)
+                finally:
+                    connection.execute("COMMIT")
             except apsw.Error as error:
                 raise translate(error, str(self.path)) from error
 
@@ -151,6 +159,9 @@ class SqliteStore:
 
     async def events(self, after: str | None, limit: int = 1000) -> list[Event]:
         return await self._read(lambda connection: reads.events(connection, self._routes, after, limit))
+
+    async def story(self, job_id: str) -> list[Event]:
+        return await self._read(lambda connection: reads.story(connection, self._routes, job_id))
 
     async def scan(self) -> AsyncIterator[Job]:
         last = 0
@@ -184,10 +195,12 @@ class SqliteStore:
                 before=self._routes.make({commits.route_after(move) for move in moved}),
                 wakes=wakes,
             )
-        except (CommitUnknown, StoreFailed) as error:
+        except CommitUnknown as error:
             return [Unknown(str(error))] * len(group)
 
     async def claim(self, wanted: Wanted, worker: str, now: float) -> Claim:
+        await self._ready()
+        self._watch()
         return await self._write(
             lambda connection: self._claim(connection, wanted, worker, now),
             synced=wanted.synced,
@@ -264,7 +277,6 @@ class SqliteStore:
 
     async def wait(self, mark: int, seconds: float) -> bool:
         await self._ready()
-        self._watch()
         loop, event = asyncio.get_running_loop(), asyncio.Event()
         self._waiters.add((loop, event))
         try:
@@ -279,16 +291,17 @@ class SqliteStore:
             self._waiters.discard((loop, event))
 
     def _watch(self) -> None:
+        """Look for other processes' commits from now on, those between this claim and the wait after it included."""
         if self._watcher is None:
+            connection = open_reader(self.path)
+            seen = connection.pragma("data_version")
             self._watcher = threading.Thread(
-                target=self._look_around, args=(self._closed,), name="redrive-watcher", daemon=True
+                target=self._look_around, args=(connection, seen, self._closed), name="redrive-watcher", daemon=True
             )
             self._watcher.start()
 
-    def _look_around(self, closed: threading.Event) -> None:
-        """Notice other processes' commits: `data_version` changes without any I/O worth mentioning."""
-        connection = open_reader(self.path)
-        seen = connection.pragma("data_version")
+    def _look_around(self, connection: apsw.Connection, seen: object, closed: threading.Event) -> None:
+        """`data_version` changes with every foreign commit and costs no I/O worth mentioning."""
         while not closed.wait(WATCH_SECONDS):
             if not self._waiters:
                 continue
@@ -297,3 +310,15 @@ class SqliteStore:
                 seen = now
                 self._wake()
         connection.close()
+
+
+def _temporary_folder() -> Path:
+    """Gone when the process that made it ends; not when a forked child of it does."""
+    folder = Path(tempfile.mkdtemp(prefix="redrive-"))
+
+    def remove(maker: int = os.getpid()) -> None:
+        if os.getpid() == maker:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder

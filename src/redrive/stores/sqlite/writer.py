@@ -56,9 +56,10 @@ class _Stop:
 class Writer:
     """Runs work on the writing connection, one group commit after another."""
 
-    def __init__(self, path: Path, woken: Callable[[], None]) -> None:
+    def __init__(self, path: Path, woken: Callable[[], None], alive: Callable[[], None]) -> None:
         self.path = path
         self._woken = woken
+        self._alive = alive
         self._ops: queue.SimpleQueue[_Op | _Stop] = queue.SimpleQueue()
         self._failed: StoreError | None = None
         self._closing = False
@@ -117,6 +118,7 @@ class Writer:
     def _main(self) -> None:
         try:
             connection = open_writer(self.path)
+            self._alive()  # before anybody can claim: others take who shows no sign of life for dead
         except Exception as error:  # noqa: BLE001 - handed to the caller
             self._opened.set_exception(error)
             return
@@ -146,7 +148,8 @@ class Writer:
                     stopping = True
             if batch:
                 self._group(connection, batch)
-        self._checkpoint(connection, "TRUNCATE")
+        if self._failed is None:
+            self._checkpoint(connection, "TRUNCATE")
 
     def _group(self, connection: apsw.Connection, batch: list[_Op]) -> None:
         """One group commit, from looking whether there is work to telling the callers."""
@@ -225,7 +228,7 @@ def _one(connection: apsw.Connection, op: _Op, *, alone: bool) -> None:
     except apsw.Error as error:
         if not isinstance(error, apsw.ConstraintError):
             raise  # the disk, not the caller: the whole group fails
-        op.error = error
+        op.error = StoreError(f"refused by the database: {error}")
         connection.execute("ROLLBACK TO op")
     except Exception as error:  # noqa: BLE001 - told to its own caller
         op.error = error

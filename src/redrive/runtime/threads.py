@@ -1,0 +1,66 @@
+"""Threads for sync tasks. Daemons: a task that never returns must not keep the process from ending."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+Work = Callable[[], Any]
+
+
+class Threads:
+    """As many threads as there are sync tasks running at once, reused, never joined."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[tuple[Work, Callable[[Any, BaseException | None], None]] | None]
+        self._work = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._started = 0
+
+    def run(self, function: Work) -> asyncio.Future[Any]:
+        """The function's result, as a future of the running loop. Cancelling the future does not stop the function."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+
+        def settle(value: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(value)
+            else:
+                future.set_exception(error)
+
+        def answer(value: Any, error: BaseException | None) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(settle, value, error)
+
+        if not self._idle.acquire(blocking=False):
+            self._started += 1
+            threading.Thread(target=self._serve, name=f"redrive-task-{self._started}", daemon=True).start()
+        self._work.put((function, answer))
+        return future
+
+    def _serve(self) -> None:
+        while (item := self._work.get()) is not None:
+            function, answer = item
+            try:
+                value = function()
+            except StopIteration as error:
+                wrapped = RuntimeError("the task raised StopIteration")
+                wrapped.__cause__ = error
+                answer(None, wrapped)  # a future cannot carry StopIteration
+            except BaseException as error:  # noqa: BLE001 - handed to whoever awaits it
+                answer(None, error)
+            else:
+                answer(value, None)
+            self._idle.release()
+
+    def stop(self) -> None:
+        """Let the idle threads end. Those at work end with their task, or with the process."""
+        for _ in range(self._started):
+            self._work.put(None)
+        self._started = 0
+        self._idle = threading.Semaphore(0)
