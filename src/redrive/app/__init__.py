@@ -103,6 +103,11 @@ class Redrive:
             self._store = make_store(self.settings.url, self.clock)
         return self._store
 
+    def _use(self, store: Store | None, clock: Clock) -> None:
+        """Another store and clock from now on (redrive.testing)."""
+        self._store, self.clock = store, clock
+        self._desk.clock = clock
+
     async def open(self) -> Redrive:
         await self.store.open()
         return self

@@ -63,7 +63,7 @@ class Desk:
         self._store = store
         self._registry = registry
         self._bus = bus
-        self._clock = clock
+        self.clock = clock
         self._settings = settings
         self._spool = spool
         self._warned: set[str] = set()
@@ -97,7 +97,7 @@ class Desk:
         return Prepared(job, documents, options.get("on_duplicate") or "return", options.get("fallback"))
 
     def _job(self, task: str, queue: str, encoded: Encoded, options: Mapping[str, Any]) -> Job:
-        now = self._clock.now()
+        now = self.clock.now()
         key = options.get("idempotency_key")
         if key is not None:
             _check_name("idempotency_key", key, 500)

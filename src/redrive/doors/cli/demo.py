@@ -13,7 +13,6 @@ import click
 @click.option("--plain", is_flag=True, help="No live view.")
 def demo(file: Path | None, jobs: int, plain: bool) -> int | None:
     """See it work: a few hundred jobs, one worker killed midway, nothing lost."""
-    from redrive.doors import demo as show
+    from redrive.doors.demo import run
 
-    status: int | None = show.run(file=file, jobs=jobs, plain=plain)
-    return status
+    return run(file=file, jobs=jobs, plain=plain)

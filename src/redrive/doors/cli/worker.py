@@ -122,18 +122,20 @@ def _work(rd: Redrive, options: dict[str, Any]) -> int:
 def _drain(rd: Redrive, options: dict[str, Any]) -> int:
     import asyncio
 
-    moves = asyncio.run(_until_drained(rd, options))
+    attempts = asyncio.run(_until_drained(rd, options))
     if output.as_json():
-        output.say_json({"drained": moves is not None, "events": rd.bus.metrics()})
-    elif moves is None:
+        output.say_json({"drained": attempts is not None, "events": rd.bus.metrics()})
+    elif attempts is None:
         output.say("stopped before everything due was run")
     else:
-        output.say(f"drained: {counted(moves, 'move')}" if moves else "nothing was due: redrive jobs --state waiting")
-    return TERMINATED if moves is None else 0
+        output.say(
+            f"drained: {counted(attempts, 'attempt')}" if attempts else "nothing was due: redrive jobs --state waiting"
+        )
+    return TERMINATED if attempts is None else 0
 
 
 async def _until_drained(rd: Redrive, options: dict[str, Any]) -> int | None:
-    """How many moves were made, or None where SIGTERM came first: then what ran was finished or given back."""
+    """How many attempts were made, or None where SIGTERM came first: then what ran was finished or given back."""
     import asyncio
     import signal
 

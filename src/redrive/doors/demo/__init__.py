@@ -1,0 +1,188 @@
+"""`redrive demo`: a person's first minute. Real processes, a real outage, a real kill -9, and numbers that add up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import redrive
+from redrive.doors.demo.receiver import Receiver
+from redrive.doors.demo.view import View
+
+WORKERS = 2
+DEADLINE = 35.0
+ARRIVAL = 8.0
+"""The work arrives over so many seconds."""
+OUTAGE = (3.0, 4.0)
+"""The receiver goes down so many seconds after the start, for so long."""
+POISON = ("a bug", "a frozen deploy", "kills its worker")
+
+
+def run(*, file: Path | None = None, jobs: int = 300, plain: bool = False) -> int:
+    """Run the demo; 0 when everything adds up."""
+    folder = Path(tempfile.mkdtemp(prefix="redrive-demo-")) if file is None else file.absolute().parent
+    database = folder / "jobs.db" if file is None else file.absolute()
+    if database.exists():
+        raise redrive.InvalidInput(field="file", problem=f"{database} exists already; the demo wants a new one")
+    return asyncio.run(Demo(database, jobs, View(plain=plain)).run())
+
+
+def _arriving(payloads: Iterable[dict[str, Any]]) -> list[redrive.Item]:
+    """The work does not come all at once."""
+    listed = list(payloads)
+    return [redrive.Item(payload, delay=ARRIVAL * n / len(listed)) for n, payload in enumerate(listed)]
+
+
+class Demo:
+    """One run, from the first enqueue to the summary."""
+
+    def __init__(self, database: Path, jobs: int, view: View) -> None:
+        self._database = database
+        self._jobs = jobs
+        self._view = view
+        self._receiver = Receiver()
+        os.environ["REDRIVE_DEMO_FILE"] = str(database)
+        from redrive.doors.demo.tasks import rd  # made for the file that the line above names
+
+        self._rd = rd
+        self._workers: list[asyncio.subprocess.Process] = []
+        self._killed = 0
+
+    async def run(self) -> int:
+        await self._receiver.start()
+        try:
+            with self._view as view:
+                view.say(f"a new database: {self._database}")
+                async with self._rd:
+                    await self._enqueue()
+                    await self._live()
+                    return await self._conclude()
+        finally:
+            await self._end_workers()
+            await self._receiver.stop()
+
+    async def _enqueue(self) -> None:
+        hook = f"http://127.0.0.1:{self._receiver.port}/hook"
+        poison, articles, research = len(POISON), self._jobs * 3 // 10, self._jobs * 3 // 10
+        deliveries = max(1, self._jobs - articles - research - poison - 1)
+        for number in range(deliveries):
+            await self._rd.enqueue_http(
+                "POST", hook, json={"event": number}, queue="deliveries", idempotency_key=f"event_{number}",
+                delay=ARRIVAL * number / deliveries,
+            )  # fmt: skip
+        await self._rd.enqueue_http("POST", hook + "/typo", json={}, queue="deliveries")
+        await self._rd.enqueue_many("publish", _arriving({"slug": f"article-{n}"} for n in range(articles)))
+        await self._rd.enqueue_many("research", _arriving({"topic": n} for n in range(research)))
+        await self._rd.enqueue_many("poison", _arriving({"kind": kind} for kind in POISON))
+        self._view.say(
+            f"{(await self._rd.stats())['accepted']} jobs accepted; each was on disk before its call returned"
+        )
+
+    # -- while it runs
+
+    async def _live(self) -> None:
+        began = time.monotonic()
+        for _ in range(WORKERS):
+            await self._start_worker()
+        outage = asyncio.create_task(self._outage())
+        try:
+            while time.monotonic() - began < DEADLINE:
+                stats = await self._rd.stats()
+                self._view.show(stats)
+                if not any(stats["totals"][state] for state in ("waiting", "running", "held")) and outage.done():
+                    return
+                await self._interfere(stats)
+                await asyncio.sleep(0.1)
+        finally:
+            outage.cancel()
+
+    async def _outage(self) -> None:
+        after, length = OUTAGE
+        await asyncio.sleep(after)
+        await self._receiver.stop()
+        self._view.say("the receiver of the deliveries goes down", "yellow")
+        await asyncio.sleep(length)
+        await self._receiver.start()
+        self._view.say("the receiver is back", "green")
+
+    async def _interfere(self, stats: dict[str, Any]) -> None:
+        """Kill one worker midway, and start another for each that died."""
+        totals = stats["totals"]
+        if not self._killed and totals["done"] * 3 > stats["accepted"] and totals["running"]:
+            victim = next(worker for worker in self._workers if worker.returncode is None)
+            victim.send_signal(signal.SIGKILL)
+            self._killed = victim.pid
+            self._view.say(
+                f"kill -9 {victim.pid}: a worker dies with {totals['running']} jobs running around it", "red"
+            )
+            await victim.wait()
+        for worker in [worker for worker in self._workers if worker.returncode is not None]:
+            self._workers.remove(worker)
+            if worker.pid != self._killed:
+                self._view.say(f"worker {worker.pid} was killed by a poisonous job", "red")
+            await self._start_worker()
+
+    async def _start_worker(self) -> None:
+        environ = os.environ | {"REDRIVE_DEMO_PORT": str(self._receiver.port)}
+        worker = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "redrive", "worker", "redrive.doors.demo.tasks:rd", "--concurrency", "10",
+            env=environ, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        self._workers.append(worker)
+        self._view.say(f"worker {worker.pid} starts")
+
+    async def _end_workers(self) -> None:
+        for worker in self._workers:
+            if worker.returncode is None:
+                worker.terminate()
+        for worker in self._workers:
+            try:
+                await asyncio.wait_for(worker.wait(), 5)
+            except TimeoutError:
+                worker.kill()
+
+    # -- the end
+
+    async def _conclude(self) -> int:
+        await self._end_workers()
+        stats = await self._rd.stats()
+        totals, accepted = stats["totals"], stats["accepted"]
+        twice = 0
+        async for job in self._rd.store.scan():
+            twice += max(0, sum(attempt.outcome == "done" for attempt in job.history) - 1)
+        ended, posts, seen = totals["done"] + totals["dead"], self._receiver.posts, self._receiver.deliveries
+        repeats = seen.total() - len(seen)
+        lines = [
+            ("accepted = done + dead", f"{accepted} = {totals['done']} + {totals['dead']}", accepted == ended),
+            ("lost", str(accepted - ended), accepted == ended),
+            ("completed twice", str(twice), twice == 0),
+            ("articles posted, each once", f"{len(posts)}", set(posts.values()) <= {1}),
+            ("deliveries received", f"{len(seen)} ({repeats} repeated, recognised by key)", True),
+            ("killed with kill -9", f"worker {self._killed}", bool(self._killed)),
+        ]
+        self._view.__exit__()
+        self._view.summary(lines, await self._what_next())
+        return 0 if all(good for *_, good in lines) else 1
+
+    async def _what_next(self) -> list[str]:
+        url = f"--url {self._database}"
+        dead = (await self._rd.dead.list(limit=10)).jobs
+        lines = ["", f"[bold]{len(dead)} dead letters[/] wait for you, and each says why:"]
+        lines += [f"  {job.short_id}  {job.because}: {job.error}" for job in dead]
+        first = dead[0].short_id if dead else "ID"
+        return [
+            *lines,
+            "",
+            "Try next:",
+            f"  redrive {url} dead list          what failed, and why",
+            f"  redrive {url} dead show {first}   one of them, with every attempt",
+            f"  redrive {url} dead redrive {first}   bring it back",
+            f"  redrive {url} health             the same in one word",
+        ]

@@ -1,0 +1,75 @@
+"""What the demo's worker processes run: `redrive worker redrive.doors.demo.tasks:rd`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from urllib.parse import quote
+
+import redrive
+
+FAST = {"base": 0.4, "cap": 1.5, "max_attempts": 60}
+QUEUES = ("deliveries", "articles", "research", "poison")
+
+
+# Quick retries, so that a minute shows what otherwise takes an hour.
+rd = redrive.Redrive(
+    os.environ.get("REDRIVE_DEMO_FILE", ":memory:"),
+    queues={name: dict(FAST) for name in QUEUES},
+    delivery={"allow": ["127.0.0.1/32"]},
+)
+
+
+async def _ask(method: str, path: str) -> str | None:
+    """One small HTTP/1.1 request to the demo's receiver; None for 404."""
+    port = int(os.environ["REDRIVE_DEMO_PORT"])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(
+            f"{method} {path} HTTP/1.1\r\nHost: demo\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
+        )
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    status = int(head.split()[1]) if head else 0
+    if status == 404:
+        return None
+    if status != 200:
+        raise ConnectionError(f"the receiver answered {status or 'nothing'}")
+    return body.decode()
+
+
+@rd.task("publish", queue="articles")
+async def publish(ctx: redrive.Context, slug: str) -> str | None:
+    """An agent's article: drafted once, posted once, whatever is killed in between."""
+    draft = await ctx.step("draft", write, slug)
+    await asyncio.sleep(0.02)
+    return await ctx.once(
+        "post",
+        lambda key: _ask("POST", f"/posts?key={quote(key)}&words={len(draft.split())}"),
+        verify=lambda key: _ask("GET", f"/posts?key={quote(key)}"),
+    )
+
+
+async def write(slug: str) -> str:
+    await asyncio.sleep(0.05)
+    return f"All there is to say about {slug}."
+
+
+@rd.task("research", queue="research")
+async def research(ctx: redrive.Context, topic: int) -> int:
+    """An agent step that a provider interrupts now and then."""
+    await asyncio.sleep(0.03 + topic % 7 / 100)
+    if ctx.attempt == 1 and topic % 5 == 0:
+        raise TimeoutError("the model did not answer in time")
+    return topic * topic
+
+
+@rd.task("poison", queue="poison")
+async def poison(kind: str) -> None:
+    """What no retry heals: each ends as a dead letter that says why."""
+    if kind == "kills its worker":
+        os._exit(1)
+    if kind == "a bug":
+        raise TypeError("'NoneType' object is not subscriptable")
+    raise redrive.GiveUp("production is frozen until Monday", recommendation="Redrive it after the change freeze.")
