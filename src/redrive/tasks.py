@@ -260,6 +260,8 @@ class Many(msgspec.Struct, frozen=True):
     duplicates: int
     refused: dict[int, str]
     """The items that were refused, and why."""
+    spooled: int = 0
+    """How many wait in the spool because the store could not take them."""
 
     @property
     def accepted(self) -> int:

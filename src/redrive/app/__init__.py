@@ -56,6 +56,7 @@ R = TypeVar("R")
 log = logging.getLogger("redrive")
 FOLLOW_SECONDS: Final = 0.25
 DRAIN_ERRORS: Final = 3
+ENQUEUED_AGAIN: Final = "enqueued again with the same key"
 DIRECT_SECONDS: Final = 5.0
 """How long a direct request may take when neither store nor spool could accept it."""
 
@@ -226,8 +227,10 @@ class Redrive:
 
     async def enqueue_many(self, task: str, items: Iterable[Mapping[str, Json] | Item], **options: Any) -> Many:
         """Many at once, accepted or refused item by item; repeat it safely where the items have keys."""
-        ids, duplicates, refused = await self._desk.accept_many(task, list(items), options)
-        return Many(ids, duplicates, refused)
+        many, dead = await self._desk.accept_many(task, list(items), options)
+        for job_id in dead:
+            await self.dead.redrive(job_id, who="enqueue", why=ENQUEUED_AGAIN)
+        return many
 
     async def enqueue_http(
         self,
@@ -257,7 +260,7 @@ class Redrive:
             await self._desk.call_directly(prepared, payload, unusable)
             return JobHandle(self, prepared.job, direct=True)
         if duplicate and prepared.on_duplicate == "redrive" and job.state is State.dead:
-            job = await self.dead.redrive(job.id, who="enqueue", why="enqueued again with the same key")
+            job = await self.dead.redrive(job.id, who="enqueue", why=ENQUEUED_AGAIN)
         return JobHandle(self, job, duplicate=duplicate, spooled=spooled)
 
     async def result_of(self, handle: JobHandle[Any], timeout: Seconds | None) -> Any:
@@ -348,9 +351,15 @@ class Redrive:
         try:
             yield worker
         finally:
-            await duties.stop()
-            await worker.stop()
-            self._workers.remove(entry)
+            stopping = asyncio.create_task(self._stop_worker(duties, worker, entry))
+            await asyncio.shield(stopping)  # carried through, whatever happens to the caller meanwhile
+
+    async def _stop_worker(
+        self, duties: Scheduler, worker: Worker, entry: tuple[asyncio.AbstractEventLoop, Worker]
+    ) -> None:
+        await duties.stop()
+        await worker.stop()
+        self._workers.remove(entry)
 
     def make_scheduler(self, worker: Worker) -> Scheduler:
         return Scheduler(
@@ -397,12 +406,9 @@ class Redrive:
         worker = self.make_worker(**options)
         worker.start()
         try:
-            while not (worker.exhausted and worker.slots.running == 0):
+            while not await worker.drained():
                 if worker.failing is not None and worker.errors >= DRAIN_ERRORS:
                     raise worker.failing
-                await worker.idle()
-                await asyncio.sleep(0.005)
-            await worker.outbox.flushed()
         finally:
             await worker.stop()
         return worker.made

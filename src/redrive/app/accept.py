@@ -30,7 +30,7 @@ from redrive.runtime.bus import Bus, BusEvent
 from redrive.runtime.clock import Clock
 from redrive.runtime.registry import Registry
 from redrive.runtime.spool import Entry, Spool
-from redrive.tasks import Item, seconds
+from redrive.tasks import Item, Many, seconds
 
 log = logging.getLogger("redrive")
 
@@ -202,24 +202,19 @@ class Desk:
     def _tell(self, type: str, job: Job, data: dict[str, Any] | None = None) -> None:
         self._bus.publish(BusEvent(type, job.queue, job.created_at, job.id, job.task, 0, data))
 
-    async def accept_many(
-        self, task: str, items: Sequence[Any], shared: Mapping[str, Any]
-    ) -> tuple[list[str | None], int, dict[int, str]]:
-        """Item by item: accepted or refused; a thousand per write. Safe to repeat where items have keys."""
+    async def accept_many(self, task: str, items: Sequence[Any], shared: Mapping[str, Any]) -> tuple[Many, list[str]]:
+        """Item by item: accepted or refused; a thousand per write. Also the dead jobs that were asked for again."""
         ids: list[str | None] = [None] * len(items)
         refused: dict[int, str] = {}
-        duplicates = 0
+        duplicates = spooled = 0
+        dead: list[str] = []
         for start in range(0, len(items), CHUNK):
-            ready: dict[int, Prepared] = {}
-            for index in range(start, min(start + CHUNK, len(items))):
-                try:
-                    payload, options = _split(items[index], shared)
-                    ready[index] = self.prepare(task, payload, options)
-                except InvalidInput as error:
-                    refused[index] = str(error)
-            documents = [put for prepared in ready.values() for put in prepared.documents]
-            outcomes = await self._store().insert([prepared.job for prepared in ready.values()], documents)
-            for (index, prepared), inserted in zip(ready.items(), outcomes, strict=True):
+            ready = self._prepare_some(task, range(start, min(start + CHUNK, len(items))), items, shared, refused)
+            for (index, prepared), inserted in zip(ready.items(), await self._insert_some(ready), strict=True):
+                if inserted is None:
+                    spooled += 1
+                    ids[index] = prepared.job.id
+                    continue
                 try:
                     self._note(inserted, prepared)
                 except InvalidInput as error:
@@ -227,7 +222,34 @@ class Desk:
                     continue
                 ids[index] = inserted.job.id
                 duplicates += inserted.duplicate
-        return ids, duplicates, refused
+                if inserted.duplicate and prepared.on_duplicate == "redrive" and inserted.job.state is State.dead:
+                    dead.append(inserted.job.id)
+        return Many(ids, duplicates, refused, spooled), dead
+
+    def _prepare_some(
+        self, task: str, indexes: range, items: Sequence[Any], shared: Mapping[str, Any], refused: dict[int, str]
+    ) -> dict[int, Prepared]:
+        ready: dict[int, Prepared] = {}
+        for index in indexes:
+            try:
+                payload, options = _split(items[index], shared)
+                ready[index] = self.prepare(task, payload, options)
+            except InvalidInput as error:
+                refused[index] = str(error)
+        return ready
+
+    async def _insert_some(self, ready: Mapping[int, Prepared]) -> Sequence[Inserted | None]:
+        """One write for all; where the store cannot and every item has a fallback, the spool (None)."""
+        documents = [put for prepared in ready.values() for put in prepared.documents]
+        try:
+            return await self._store().insert([prepared.job for prepared in ready.values()], documents)
+        except (StoreError, OSError) as error:
+            if not all(prepared.fallback for prepared in ready.values()):
+                raise
+            log.warning("the store cannot take %d jobs, trying the spool: %s", len(ready), error)
+            for prepared in ready.values():
+                self._spool.append(Entry(prepared.job, prepared.documents))
+            return [None] * len(ready)
 
     async def drain_spool(self) -> None:
         """Move what was spooled into the store."""

@@ -40,7 +40,7 @@ class Loop:
         self._stopping.set()
         self._nudged.set()
         if self._task is not None:
-            await self._task
+            await asyncio.wait({self._task})  # a cancelled stop does not cancel the tick
             self._task = None
 
     def nudge(self) -> None:

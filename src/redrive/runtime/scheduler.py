@@ -96,8 +96,7 @@ class Scheduler(Loop):
         """If the clock has gone back, jobs stamped in the future get their delay from now."""
         now = self._clock.now()
         document = await self._store.doc("clock", "last")
-        newest = (await self._store.find(Filter(), limit=1)).jobs
-        last = max([msgspec.json.decode(document.value) if document else 0.0, *(job.created_at for job in newest)])
+        last = msgspec.json.decode(document.value) if document else 0.0
         if last > now + BACKWARDS:
             for line in await self._store.repair(now):
                 log.warning("the clock went back %.0f s: %s", last - now, line)

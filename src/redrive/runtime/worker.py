@@ -88,8 +88,9 @@ class Worker(Loop):
         self._announced = float("-inf")
         self.made = 0
         """Attempts begun by this worker."""
-        self.exhausted = False
-        """The last claim found nothing due."""
+        self._claims = 0
+        self._empty_claim = 0
+        """The number of the last claim that found nothing due."""
 
     def _task_leases(self) -> dict[str, float]:
         leases = {}
@@ -142,6 +143,19 @@ class Worker(Loop):
         await self._idle.wait()
         await self.outbox.flushed()
 
+    async def drained(self) -> bool:
+        """Let everything due run; True when a claim made after the last result was on disk found nothing more."""
+        await self.idle()
+        seen = self._claims
+        self.nudge()
+        for _ in range(500):
+            if self.slots.running or self.failing is not None:
+                return False
+            if self._empty_claim > seen:
+                return True
+            await asyncio.sleep(0.001)
+        return False
+
     # -- the round
 
     async def tick(self) -> float:
@@ -151,11 +165,13 @@ class Worker(Loop):
             await self._begin_alone(self._alone.pop(0))
         if self.slots.free <= 0 or self._alone or self._lone is not None:
             return self._poll  # nudged when a slot is freed
+        self._claims = number = self._claims + 1
         claim = await self._claim()
         for job in claim.jobs:
             self._begin(job)
         await self.settle_lapsed(claim.lapsed)
-        self.exhausted = not claim.jobs
+        if not claim.jobs:
+            self._empty_claim = number
         return 0.0 if claim.jobs else await self._wait(claim)
 
     async def _claim(self) -> Claim:
@@ -183,7 +199,8 @@ class Worker(Loop):
         now = self._clock.now()
         until_due = claim.next_due - now if claim.next_due is not None else self._poll
         rate = self.slots.rate_pause(self._registry.limited(), now)
-        seconds = max(0.0, min(until_due, self._poll, rate if rate is not None else self._poll))
+        poll = min(self._poll, PAUSED_SECONDS) if self._paused else self._poll
+        seconds = max(0.0, min(until_due, poll, rate if rate is not None else poll))
         waiting = asyncio.create_task(self._store.wait(claim.mark, seconds))
         nudged = asyncio.create_task(self._nudged.wait())
         try:

@@ -33,6 +33,12 @@ _MOVE: Final = (
 )
 
 
+STAMP: Final = (
+    "INSERT INTO docs (kind, key, value) VALUES ('clock', 'last', ?1) ON CONFLICT (kind, key)"
+    " DO UPDATE SET value = ?1, version = version + 1 WHERE CAST(value AS REAL) < CAST(?1 AS REAL)"
+)
+
+
 def insert(
     connection: apsw.Connection, routes: Routes, jobs: Sequence[Job], documents: Sequence[Put]
 ) -> list[Inserted]:

@@ -48,6 +48,8 @@ WATCH_SECONDS = 0.04
 """How often a waiting process looks for other processes' commits."""
 OBSERVE_SECONDS = 1.0
 """How often a claim looks for ended leases."""
+STAMP_SECONDS = 3.0
+"""How far the latest stamp may be ahead of the one on record."""
 MAX_RECORD = 512 * 1024 * 1024
 
 _abandoned: list[object] = []
@@ -74,6 +76,7 @@ class SqliteStore:
         self._lock = ProcessLock(self.path)
         self._observer = Observer(self._lock)
         self._observed = -OBSERVE_SECONDS
+        self._stamped = 0.0
         self._waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
         self._mark = 0
         self._watcher: threading.Thread | None = None
@@ -102,17 +105,17 @@ class SqliteStore:
         return writer
 
     async def close(self) -> None:
-        writer, self._writer = self._writer, None
+        """Takes the parts out first, so that a cancelled close leaves a store that can be used again."""
+        writer, readers, lock, closed = self._writer, self._readers, self._lock, self._closed
         if writer is None or self._pid != os.getpid():
             return
-        self._closed.set()
         self._wake()
+        self._fresh()
+        closed.set()
         await writer.stop()
-        readers, self._readers = self._readers, None
         if readers is not None:
             await asyncio.get_running_loop().run_in_executor(None, readers.shutdown)
-        self._lock.release()
-        self._fresh()
+        lock.release()
         if self._temporary:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary.mkdir(mode=0o700)  # it may be opened again
@@ -181,10 +184,18 @@ class SqliteStore:
     async def insert(self, jobs: Sequence[Job], documents: Sequence[Put] = ()) -> list[Inserted]:
         wanted = {(job.queue, job.task, job.agent) for job in jobs}
         return await self._write(
-            lambda connection: commits.insert(connection, self._routes, jobs, documents),
+            lambda connection: self._insert(connection, jobs, documents),
             before=self._routes.make(wanted),
             wakes=True,
         )
+
+    def _insert(self, connection: apsw.Connection, jobs: Sequence[Job], documents: Sequence[Put]) -> list[Inserted]:
+        """Also keeps the latest time anybody stamped a job with, so that a clock gone back is noticed."""
+        latest = max((job.created_at for job in jobs), default=0.0)
+        if latest > self._stamped + STAMP_SECONDS:
+            self._stamped = latest
+            connection.execute(commits.STAMP, (str(latest).encode(),))
+        return commits.insert(connection, self._routes, jobs, documents)
 
     async def apply(self, group: Sequence[Commit]) -> list[Outcome]:
         moved = [transition for commit in group for transition in commit.transitions]
