@@ -19,15 +19,19 @@ MESSAGE_LIMIT: Final = 2_000
 CHAIN_LIMIT: Final = 5
 FRAMES: Final = 12
 _KEPT_HEADERS: Final = re.compile(r"(?i)retry-after|retry-after-ms|x-should-retry|x-request-id|.*ratelimit.*")
+_SIMPLE: Final = frozenset({ValueError, TypeError, KeyError, RuntimeError, AttributeError, IndexError})
+"""Builtin exceptions that carry nothing but a message."""
 _TWINS: Final = {"httpx2": "httpx", "httpcore2": "httpcore"}
 
 
 def capture(error: BaseException, depth: int = 0) -> Failure:
     """What an exception says, without the exception."""
+    kind: Any = type(error)
+    if kind in _SIMPLE and not error.__dict__ and error.__cause__ is None and error.__context__ is None:
+        return Failure("exception", _types(kind), redact_text(_message(error)), frames=_frames(error.__traceback__))
     cause = _cause(error) if depth < CHAIN_LIMIT else None
     members = error.exceptions[:CHAIN_LIMIT] if isinstance(error, BaseExceptionGroup) and depth < CHAIN_LIMIT else ()
     headers = _headers(error)
-    kind: Any = type(error)
     return Failure(
         kind="signal" if isinstance(error, Signal) else "exception",
         types=_types(kind),
@@ -151,8 +155,8 @@ def _frames(traceback: TracebackType | None) -> tuple[str, ...]:
     """`module:function:line`, innermost first, the task's own code rather than ours."""
     found: list[str] = []
     while traceback is not None:
-        code: Any = traceback.tb_frame.f_code
-        module = traceback.tb_frame.f_globals.get("__name__", code.co_filename)
+        code = traceback.tb_frame.f_code
+        module: str = traceback.tb_frame.f_globals.get("__name__", code.co_filename)
         if not module.startswith("redrive.runtime"):
             found.append(f"{module}:{code.co_name}:{traceback.tb_lineno}")
         traceback = traceback.tb_next

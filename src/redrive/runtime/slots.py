@@ -9,7 +9,8 @@ from redrive.core.job import Job
 from redrive.core.policy import Policy, Rate
 from redrive.core.store import Wanted
 
-SHARES = 4
+SHARE = 100
+"""The least a claim asks for, where so much is free."""
 
 
 class Slots:
@@ -33,7 +34,7 @@ class Slots:
         self._by_agent: Counter[str] = Counter()
         self._starts: dict[str, deque[float]] = {}
         self.running = 0
-        self.share = max(10, total // SHARES)
+        self.share = max(SHARE, total // 4)
         """How many to claim at once: a part of all, so that the store works on the next while these run."""
 
     @property

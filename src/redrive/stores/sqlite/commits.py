@@ -127,31 +127,40 @@ def route_after(transition: Transition) -> Route:
 
 
 def apply(connection: apsw.Connection, routes: Routes, group: Sequence[Commit]) -> list[Outcome]:
-    """Every commit on its own; the many plain successes in one statement."""
+    """Every commit on its own; single moves of one kind together, because most of them are."""
     tally = Tally()
-    plain = [commit.transitions[0] for commit in group if _plain_success(commit)]
-    fences = _succeed(connection, plain, tally) if len(plain) > 1 else {}
-    outcomes: list[Outcome] = []
-    for commit in group:
-        if fences and _plain_success(commit):
-            job_id = commit.transitions[0].job.id
-            fence = fences.pop(job_id, None)
-            outcomes.append(Stale(job_id) if fence is None else Applied((fence,)))
-        else:
-            outcomes.append(_apply_one(connection, routes, commit, tally))
+    outcomes: dict[int, Outcome] = {}
+    for kind, indexes in _alike(group).items():
+        if len(indexes) > 1:
+            moves = [group[index].transitions[0] for index in indexes]
+            bulk = _succeed if kind == _PLAIN else _move_many
+            outcomes.update(zip(indexes, bulk(connection, routes, moves, tally), strict=False))
+    for index, commit in enumerate(group):
+        if index not in outcomes:
+            outcomes[index] = _apply_one(connection, routes, commit, tally)
     tally.write(connection)
-    return outcomes
+    return [outcomes[index] for index in range(len(group))]
+
+
+_PLAIN: Final = ("plain success",)
+"""The kind of a success that says no more than the job's row does: nothing is stored beside it."""
+
+
+def _alike(group: Sequence[Commit]) -> dict[tuple[str, ...], list[int]]:
+    """The commits that are one move each, by what they write."""
+    kinds: dict[tuple[str, ...], list[int]] = {}
+    for index, commit in enumerate(group):
+        if len(commit.transitions) != 1 or commit.puts or commit.guards:
+            continue
+        move = commit.transitions[0]
+        if move.attempt is None and move.move == "succeeded" and len(move.set) == _PLAIN_FIELDS:
+            kinds.setdefault(_PLAIN, []).append(index)
+        elif _RENAMED.isdisjoint(move.set):
+            kinds.setdefault((move.move, *move.set), []).append(index)
+    return kinds
 
 
 _PLAIN_FIELDS: Final = len(("result", "attempts", "token"))
-
-
-def _plain_success(commit: Commit) -> bool:
-    """One success that says no more than the job's row does: nothing is stored beside it."""
-    if len(commit.transitions) != 1 or commit.puts or commit.guards:
-        return False
-    transition = commit.transitions[0]
-    return transition.attempt is None and transition.move == "succeeded" and len(transition.set) == _PLAIN_FIELDS
 
 
 _SUCCEED: Final = (
@@ -168,15 +177,56 @@ _SUCCEEDED: Final = (
 )
 
 
-def _succeed(connection: apsw.Connection, transitions: Sequence[Transition], tally: Tally) -> dict[str, int]:
+def _succeed(connection: apsw.Connection, routes: Routes, moves: Sequence[Transition], tally: Tally) -> list[Outcome]:
     """Many plain successes in two statements, so that the interpreter is free meanwhile."""
-    at = max(transition.at for transition in transitions)
-    rows = [(t.job.id, t.job.version, t.job.token, t.set["result"]) for t in transitions]
+    at = max(move.at for move in moves)
+    rows = [(move.job.id, move.job.version, move.job.token, move.set["result"]) for move in moves]
     done = select(connection, _SUCCEED, (at, _json(rows).decode()))
     connection.execute(_SUCCEEDED, (at, _json([row[1] for row in done]).decode()))
     for route, number in Counter(row[3] for row in done).items():
         tally.move(route, "running", route, "done", number)
-    return {row[0]: row[2] for row in done}
+    fences = {row[0]: row[2] for row in done}
+    return [
+        Stale(move.job.id) if (fence := fences.pop(move.job.id, None)) is None else Applied((fence,)) for move in moves
+    ]
+
+
+_MOVE_OF: Final = (
+    "INSERT INTO moves (job, move, at, run, attempts, state, who, why, attempt)"
+    " SELECT seq, ?, ?, run, attempts, ?, ?, ?, ? FROM jobs WHERE id = ?"
+)
+
+
+def _move_many(connection: apsw.Connection, routes: Routes, moves: Sequence[Transition], tally: Tally) -> list[Outcome]:
+    """Many moves that write the same columns. All, or none and an empty answer: then each is tried on its own."""
+    before = connection.total_changes()
+    connection.execute("SAVEPOINT many")
+    sql = _update((*moves[0].set, *_ALWAYS))
+    connection.executemany(sql, [(*move.set.values(), *_always(move), *_fence(move)) for move in moves])
+    if connection.total_changes() - before != len(moves):
+        connection.execute("ROLLBACK TO many")
+        connection.execute("RELEASE many")
+        return []
+    connection.executemany(
+        _MOVE_OF,
+        [
+            (
+                m.move,
+                m.at,
+                m.to.value,
+                m.who,
+                m.why,
+                encode_attempt(m.attempt).decode() if m.attempt else None,
+                m.job.id,
+            )
+            for m in moves
+        ],
+    )
+    connection.execute("RELEASE many")
+    for move in moves:
+        route = routes.number((move.job.queue, move.job.task, move.job.agent))
+        tally.move(route, move.job.state, route, move.to)
+    return [Applied((move.job.version + 1,)) for move in moves]
 
 
 def _apply_one(connection: apsw.Connection, routes: Routes, commit: Commit, tally: Tally) -> Outcome:
@@ -224,29 +274,35 @@ def _holds(connection: apsw.Connection, guard: Guard) -> bool:
 _RENAMED: Final = frozenset({"agent", "queue"})
 
 
+_ALWAYS: Final = ("state", "updated_at", "version")
+"""What every move writes."""
+
+
+def _always(move: Transition) -> tuple[object, ...]:
+    return move.to.value, move.at, move.job.version + 1
+
+
+def _fence(move: Transition) -> tuple[object, ...]:
+    return move.job.id, move.job.version, move.job.token
+
+
 @lru_cache(maxsize=256)
 def _update(columns: tuple[str, ...]) -> str:
     assignments = ", ".join(f"{name} = ?" for name in columns)
-    return f"UPDATE jobs SET {assignments} WHERE id = ? AND version = ? AND token IS ? RETURNING seq, run, attempts"
+    return f"UPDATE jobs SET {assignments} WHERE id = ? AND version = ? AND token IS ?"
 
 
-def _transition(connection: apsw.Connection, routes: Routes, transition: Transition) -> int | None:
+def _transition(connection: apsw.Connection, routes: Routes, move: Transition) -> int | None:
     """Write one transition if its fence holds; the new fence, or None."""
-    job, fields = transition.job, transition.set
-    columns = {**fields, "state": transition.to.value, "updated_at": transition.at, "version": job.version + 1}
-    if not _RENAMED.isdisjoint(fields):
-        columns = {name: value for name, value in columns.items() if name not in _RENAMED}
-        columns["route"] = routes.number(route_after(transition))
-    row = connection.execute(_update(tuple(columns)), (*columns.values(), job.id, job.version, job.token)).fetchone()
-    if row is None:
+    columns = {name: value for name, value in move.set.items() if name not in _RENAMED}
+    if len(columns) != len(move.set):
+        columns["route"] = routes.number(route_after(move))
+    connection.execute(_update((*columns, *_ALWAYS)), (*columns.values(), *_always(move), *_fence(move)))
+    if connection.changes() == 0:
         return None
-    attempt = encode_attempt(transition.attempt).decode() if transition.attempt else None
-    connection.execute(
-        _MOVE,
-        (row[0], transition.move, transition.at, row[1], row[2], columns["state"], transition.who, transition.why,
-         attempt),
-    )  # fmt: skip
-    return job.version + 1
+    attempt = encode_attempt(move.attempt).decode() if move.attempt else None
+    connection.execute(_MOVE_OF, (move.move, move.at, move.to.value, move.who, move.why, attempt, move.job.id))
+    return move.job.version + 1
 
 
 def _put_all(connection: apsw.Connection, puts: Sequence[Put]) -> None:
