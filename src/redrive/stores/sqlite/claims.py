@@ -8,27 +8,53 @@ from typing import NamedTuple
 import apsw
 import msgspec
 
+from redrive.core.job import Job, State
 from redrive.core.policy import Rate
 from redrive.core.store import Wanted
-from redrive.stores.sqlite.rows import RETURNED, Route, Row, select
+from redrive.stores.sqlite.rows import Route
 
 PRIORITIES = range(4)
-_CANDIDATES = (
-    f"SELECT seq, {RETURNED} FROM jobs WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at <= ?"
-    " ORDER BY run_at LIMIT ? OFFSET ?"
+_DUE = "FROM jobs WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at <= ?"
+_STORIED = (
+    "(run > 0 OR key IS NOT NULL OR options_json IS NOT NULL OR session_id IS NOT NULL OR model IS NOT NULL"
+    " OR reason <> 'direct' OR changes_json IS NOT NULL OR grants > 0 OR held_seconds > 0)"
 )
+"""Whether there is more to a waiting job than a payload: then its whole record is read."""
+_CANDIDATES = (
+    "SELECT json_group_array(json_array(seq, id, priority, run_at, version, created_at, payload, allowed, storied))"
+    f" FROM (SELECT seq, id, priority, run_at, version, created_at, payload, allowed, {_STORIED} AS storied {_DUE}"
+    " ORDER BY run_at, seq LIMIT ? OFFSET ?)"
+)
+"""One row for all of them: stepping once lets the interpreter go on with other things meanwhile."""
+_ANY_DUE = f"SELECT 1 {_DUE} LIMIT 1"
 _NEXT_DUE = (
     "SELECT run_at FROM jobs WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at > ?"
     " ORDER BY run_at LIMIT 1"
 )
+_COUNT = "UPDATE routes SET waiting = waiting - ?, running = running + ? WHERE id = ?"
 _CLAIM = (
     "UPDATE jobs SET state = 'running', token = ?, worker = ?, process = ?, started_at = ?, updated_at = ?,"
     " beat = 0, run = run + 1, version = version + 1,"
     " lease = coalesce(json_extract(options_json, '$.lease'), ?)"
     " WHERE seq IN (SELECT value FROM json_each(?))"
 )
-_COUNT = "UPDATE routes SET waiting = waiting - ?, running = running + ? WHERE id = ?"
-_DUE = _CANDIDATES.replace(f"seq, {RETURNED}", "1")
+
+
+class Candidate(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A due job, as far as a claim must know it."""
+
+    seq: int
+    id: str
+    priority: int
+    run_at: float
+    version: int
+    created_at: float
+    payload: str | None
+    allowed: int | None
+    storied: int
+
+
+_candidates = msgspec.json.Decoder(list[Candidate]).decode
 
 
 class Open(NamedTuple):
@@ -54,7 +80,7 @@ def open_routes(connection: apsw.Connection, wanted: Wanted) -> list[Open]:
 
 def any_due(connection: apsw.Connection, routes: Iterable[Open], now: float) -> bool:
     return any(
-        connection.execute(_DUE, (route.id, priority, now, 1, 0)).fetchone()
+        connection.execute(_ANY_DUE, (route.id, priority, now)).fetchone()
         for route in routes
         for priority in PRIORITIES
     )
@@ -106,9 +132,9 @@ class Room:
             self._agents[agent] -= count
 
 
-def pick(connection: apsw.Connection, routes: list[Open], room: Room, now: float) -> dict[Open, list[Row]]:
+def pick(connection: apsw.Connection, routes: list[Open], room: Room, now: float) -> dict[Open, list[Candidate]]:
     """The most urgent due jobs, shared evenly between routes of one priority, oldest first in each."""
-    picked: dict[Open, list[Row]] = {}
+    picked: dict[Open, list[Candidate]] = {}
     for priority in PRIORITIES:
         alive = [(route, 0) for route in routes]
         while alive and room.slots > 0:
@@ -116,13 +142,21 @@ def pick(connection: apsw.Connection, routes: list[Open], room: Room, now: float
             again = []
             for route, offset in alive:
                 limit = min(share, room.left(route))
-                rows = select(connection, _CANDIDATES, (route.id, priority, now, limit, offset)) if limit else []
-                picked.setdefault(route, []).extend(rows)
-                room.take(route, len(rows))
-                if limit and len(rows) == limit:
+                found = _due(connection, route, priority, now, limit, offset)
+                picked.setdefault(route, []).extend(found)
+                room.take(route, len(found))
+                if limit and len(found) == limit:
                     again.append((route, offset + limit))
             alive = again
-    return {route: rows for route, rows in picked.items() if rows}
+    return {route: found for route, found in picked.items() if found}
+
+
+def _due(
+    connection: apsw.Connection, route: Open, priority: int, now: float, limit: int, offset: int
+) -> list[Candidate]:
+    if limit <= 0:
+        return []
+    return _candidates(connection.execute(_CANDIDATES, (route.id, priority, now, limit, offset)).get)
 
 
 class Claimant(NamedTuple):
@@ -135,18 +169,29 @@ class Claimant(NamedTuple):
 
 
 def take(
-    connection: apsw.Connection, picked: dict[Open, list[Row]], wanted: Wanted, claimant: Claimant
-) -> list[tuple[Open, Row, float]]:
-    """Make the picked jobs running, one statement per lease length. They were read in the same transaction."""
+    connection: apsw.Connection, picked: dict[Open, list[Candidate]], wanted: Wanted, claimant: Claimant
+) -> list[Job | str]:
+    """Make the picked jobs running, one statement per lease length. They were read in the same transaction.
+
+    A job that has a story is returned by its id: its whole record must be read.
+    """
     by_lease: dict[float, list[int]] = {}
-    taken: list[tuple[Open, Row, float]] = []
-    for open, rows in picked.items():
-        lease = wanted.leases.get(open.route[1], wanted.lease)
-        by_lease.setdefault(lease, []).extend(row[0] for row in rows)
-        taken.extend((open, row[1:], lease) for row in rows)
+    taken: list[Job | str] = []
     worker, process, token, now = claimant
-    for open, rows in picked.items():
-        connection.execute(_COUNT, (len(rows), len(rows), open.id))
+    for open, found in picked.items():
+        lease = wanted.leases.get(open.route[1], wanted.lease)
+        by_lease.setdefault(lease, []).extend([due.seq for due in found])
+        connection.execute(_COUNT, (len(found), len(found), open.id))
+        queue, task, agent = open.route
+        taken += [
+            due.id
+            if due.storied
+            else Job(
+                due.id, queue, task, agent, State.running, due.priority, due.run_at, due.version + 1, due.created_at,
+                now, due.payload, 1, 0, due.allowed, token, worker, now, lease,
+            )
+            for due in found
+        ]  # fmt: skip
     for lease, seqs in by_lease.items():
         connection.execute(_CLAIM, (token, worker, process, now, now, lease, msgspec.json.encode(seqs).decode()))
     return taken
@@ -158,7 +203,7 @@ def _starts(connection: apsw.Connection, queue: str, rate: Rate, now: float) -> 
     return [at for at in msgspec.json.decode(row[0]) if at > now - rate.per] if row else []
 
 
-def note_starts(connection: apsw.Connection, picked: dict[Open, list[Row]], wanted: Wanted, now: float) -> None:
+def note_starts(connection: apsw.Connection, picked: dict[Open, list[Candidate]], wanted: Wanted, now: float) -> None:
     """Remember the starts that a store-wide rate must count."""
     for queue, rate in wanted.store_rates.items():
         count = sum(len(rows) for open, rows in picked.items() if open.route[0] == queue)

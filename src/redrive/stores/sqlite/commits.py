@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -133,8 +132,8 @@ def apply(connection: apsw.Connection, routes: Routes, group: Sequence[Commit]) 
     for kind, indexes in _alike(group).items():
         if len(indexes) > 1:
             moves = [group[index].transitions[0] for index in indexes]
-            bulk = _succeed if kind == _PLAIN else _move_many
-            outcomes.update(zip(indexes, bulk(connection, routes, moves, tally), strict=False))
+            write = _succeed if kind == _PLAIN else _move_many
+            outcomes.update(zip(indexes, _bulk(connection, routes, moves, write, tally), strict=False))
     for index, commit in enumerate(group):
         if index not in outcomes:
             outcomes[index] = _apply_one(connection, routes, commit, tally)
@@ -169,60 +168,76 @@ _SUCCEED: Final = (
     " FROM (SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS lease_token, value ->> 3 AS outcome"
     " FROM json_each(?)) AS done"
     " WHERE jobs.id = done.id AND jobs.version = done.fence AND jobs.token = done.lease_token"
-    " RETURNING jobs.id, jobs.seq, jobs.version, jobs.route"
 )
 _SUCCEEDED: Final = (
     "INSERT INTO moves (job, move, at, run, attempts, state)"
-    " SELECT seq, 'succeeded', ?, run, attempts, 'done' FROM jobs WHERE seq IN (SELECT value FROM json_each(?))"
+    " SELECT seq, 'succeeded', ?, run, attempts, 'done' FROM jobs WHERE id IN (SELECT value FROM json_each(?))"
 )
 
 
-def _succeed(connection: apsw.Connection, routes: Routes, moves: Sequence[Transition], tally: Tally) -> list[Outcome]:
+def _succeed(connection: apsw.Connection, moves: Sequence[Transition]) -> bool:
     """Many plain successes in two statements, so that the interpreter is free meanwhile."""
     at = max(move.at for move in moves)
     rows = [(move.job.id, move.job.version, move.job.token, move.set["result"]) for move in moves]
-    done = select(connection, _SUCCEED, (at, _json(rows).decode()))
-    connection.execute(_SUCCEEDED, (at, _json([row[1] for row in done]).decode()))
-    for route, number in Counter(row[3] for row in done).items():
-        tally.move(route, "running", route, "done", number)
-    fences = {row[0]: row[2] for row in done}
-    return [
-        Stale(move.job.id) if (fence := fences.pop(move.job.id, None)) is None else Applied((fence,)) for move in moves
-    ]
+    connection.execute(_SUCCEED, (at, _json(rows).decode()))
+    if connection.changes() != len(moves):
+        return False
+    connection.execute(_SUCCEEDED, (at, _json([move.job.id for move in moves]).decode()))
+    return True
 
 
 _MOVE_OF: Final = (
     "INSERT INTO moves (job, move, at, run, attempts, state, who, why, attempt)"
     " SELECT seq, ?, ?, run, attempts, ?, ?, ?, ? FROM jobs WHERE id = ?"
 )
+_MOVES_OF: Final = (
+    "INSERT INTO moves (job, move, at, run, attempts, state, who, why, attempt)"
+    " SELECT jobs.seq, value ->> 0, value ->> 1, jobs.run, jobs.attempts, value ->> 2, value ->> 3, value ->> 4,"
+    " value ->> 5 FROM json_each(?) JOIN jobs ON jobs.id = value ->> 6"
+)
 
 
-def _move_many(connection: apsw.Connection, routes: Routes, moves: Sequence[Transition], tally: Tally) -> list[Outcome]:
-    """Many moves that write the same columns. All, or none and an empty answer: then each is tried on its own."""
-    before = connection.total_changes()
-    connection.execute("SAVEPOINT many")
-    sql = _update((*moves[0].set, *_ALWAYS))
-    connection.executemany(sql, [(*move.set.values(), *_always(move), *_fence(move)) for move in moves])
-    if connection.total_changes() - before != len(moves):
-        connection.execute("ROLLBACK TO many")
-        connection.execute("RELEASE many")
-        return []
-    connection.executemany(
-        _MOVE_OF,
-        [
-            (
-                m.move,
-                m.at,
-                m.to.value,
-                m.who,
-                m.why,
-                encode_attempt(m.attempt).decode() if m.attempt else None,
-                m.job.id,
-            )
-            for m in moves
-        ],
+def _move_many(connection: apsw.Connection, moves: Sequence[Transition]) -> bool:
+    """Many moves that write the same columns, in two statements."""
+    columns = (*moves[0].set, *_ALWAYS)
+    rows = [(*_fence(move), *move.set.values(), *_always(move)) for move in moves]
+    connection.execute(_update_many(columns), (_json(rows).decode(),))
+    if connection.changes() != len(moves):
+        return False
+    told = [
+        (m.move, m.at, m.to.value, m.who, m.why, encode_attempt(m.attempt).decode() if m.attempt else None, m.job.id)
+        for m in moves
+    ]
+    connection.execute(_MOVES_OF, (_json(told).decode(),))
+    return True
+
+
+@lru_cache(maxsize=256)
+def _update_many(columns: tuple[str, ...]) -> str:
+    named = ", ".join(f"value ->> {place} AS new_{name}" for place, name in enumerate(columns, start=3))
+    assignments = ", ".join(f"{name} = many.new_{name}" for name in columns)
+    return (
+        f"UPDATE jobs SET {assignments} FROM (SELECT value ->> 0 AS job_id, value ->> 1 AS fence,"
+        f" value ->> 2 AS lease_token, {named} FROM json_each(?)) AS many"
+        " WHERE jobs.id = many.job_id AND jobs.version = many.fence AND jobs.token IS many.lease_token"
     )
+
+
+def _bulk(
+    connection: apsw.Connection,
+    routes: Routes,
+    moves: Sequence[Transition],
+    write: Callable[[apsw.Connection, Sequence[Transition]], bool],
+    tally: Tally,
+) -> list[Outcome]:
+    """All of them, or none and an empty answer: then each is tried on its own."""
+    connection.execute("SAVEPOINT many")
+    written = write(connection, moves)
+    if not written:
+        connection.execute("ROLLBACK TO many")
     connection.execute("RELEASE many")
+    if not written:
+        return []
     for move in moves:
         route = routes.number((move.job.queue, move.job.task, move.job.agent))
         tally.move(route, move.job.state, route, move.to)

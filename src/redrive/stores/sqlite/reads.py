@@ -17,7 +17,6 @@ from redrive.errors import InvalidInput
 from redrive.stores.sqlite.routes import Routes
 from redrive.stores.sqlite.rows import COLUMNS, STATES, WATCHED, attempt_from, job_from, select, where
 
-RUN: Final = [name.strip() for name in COLUMNS.split(",")].index("jobs.run")
 RUNNING: Final = (
     "SELECT id, token, beat, ifnull(lease, 90.0), process FROM jobs"
     " WHERE state = 'running' AND state IN ('running', 'held', 'dead')"

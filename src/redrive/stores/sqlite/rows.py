@@ -8,7 +8,7 @@ from typing import Any, Final
 import apsw
 import msgspec
 
-from redrive.core.job import Attempt, Job, Options, State
+from redrive.core.job import Attempt, Job, State
 from redrive.core.store import Filter
 
 Row = tuple[Any, ...]
@@ -22,7 +22,6 @@ _AFTER_STATE: Final = tuple(
 )
 COLUMNS: Final = "jobs.id, jobs.route, jobs.state, " + ", ".join(f"jobs.{name}" for name in _AFTER_STATE)
 """In the order of Job's fields, with the route in the place of queue, task and agent."""
-RETURNED: Final = COLUMNS.replace("jobs.", "")
 
 _INSERTED: Final = (
     "id", "route", "state", "priority", "run_at", "created_at", "updated_at", "payload", "allowed", "lease", "key",
@@ -47,35 +46,6 @@ def select(connection: apsw.Connection, sql: str, values: Sequence[Any] = ()) ->
 def job_from(row: Sequence[Any], route: Route, history: tuple[Attempt, ...] = ()) -> Job:
     queue, task, agent = route
     return Job(row[0], queue, task, agent, STATES[row[2]], *row[3:], history)  # type: ignore[call-arg]
-
-
-_STATE, _VERSION, _RUN, _UPDATED_AT, _STARTED_AT, _TOKEN, _WORKER, _OPTIONS_JSON, _LEASE = (
-    RETURNED.split(", ").index(name)
-    for name in (
-        "state", "version", "run", "updated_at", "started_at", "token", "worker", "options_json", "lease",
-    )
-)  # fmt: skip
-
-
-def claimed_job(
-    row: Row, route: Route, history: tuple[Attempt, ...], *, lease: float, worker: str, token: str, now: float
-) -> Job:
-    """A row that was waiting, as the job it is now that the claim has been written."""
-    values = list(row)
-    values[_STATE] = "running"
-    values[_VERSION] += 1
-    values[_RUN] += 1
-    values[_UPDATED_AT] = values[_STARTED_AT] = now
-    values[_TOKEN] = token
-    values[_WORKER] = worker
-    if values[_OPTIONS_JSON] is not None:
-        lease = _asked_lease(values[_OPTIONS_JSON]) or lease
-    values[_LEASE] = lease
-    return job_from(values, route, history)
-
-
-def _asked_lease(options: str) -> float | None:
-    return msgspec.json.decode(options, type=Options).lease
 
 
 def is_plain(job: Job) -> bool:

@@ -40,7 +40,6 @@ from redrive.stores.sqlite import claims, commits, reads
 from redrive.stores.sqlite.connection import open_reader, translate
 from redrive.stores.sqlite.liveness import Observer, ProcessLock, Running
 from redrive.stores.sqlite.routes import Routes
-from redrive.stores.sqlite.rows import claimed_job
 from redrive.stores.sqlite.writer import Work, Writer
 
 T = TypeVar("T")
@@ -236,13 +235,8 @@ class SqliteStore:
         claimant = claims.Claimant(worker, self._lock.name, secrets.token_hex(8), now)
         taken = claims.take(connection, picked, wanted, claimant)
         claims.note_starts(connection, picked, wanted, now)
-        told = reads.stories(connection, [row[0] for _, row, _ in taken if row[reads.RUN] > 0])
-        jobs = [
-            claimed_job(
-                row, open.route, told.get(row[0], ()), lease=lease, worker=worker, token=claimant.token, now=now
-            )
-            for open, row, lease in taken
-        ]
+        storied = {job.id: job for job in reads.get(connection, self._routes, [j for j in taken if isinstance(j, str)])}
+        jobs = [storied[job] if isinstance(job, str) else job for job in taken]
         due = claims.next_due(connection, routes, now) if room.slots > 0 else None
         return Claim(jobs, self._lapsed(connection), mark, due)
 
