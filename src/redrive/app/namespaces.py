@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from redrive.core import lifecycle
+from redrive.core.effects import Effect
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Applied, Commit, Event, Filter, Page, Put, Stale
@@ -43,12 +44,12 @@ class _Namespace:
             raise JobNotFound(f"no job {id!r}", job_id=id)
         return (await store.get([page.jobs[0].id]))[0]
 
-    async def _move(self, id: str, arrow: Callable[[Job, float], Transition]) -> Job:
+    async def _move(self, id: str, arrow: Callable[[Job, float], Transition], puts: Sequence[Put] = ()) -> Job:
         """Load, decide, commit; decided anew when somebody was faster."""
         job = await self._find_one(id)
         for _ in range(TRIES):
             transition = arrow(job, self._app.clock.now())
-            (outcome,) = await self._app.store.apply([Commit((transition,))])
+            (outcome,) = await self._app.store.apply([Commit((transition,), tuple(puts))])
             if isinstance(outcome, Applied):
                 self._app.bus.publish(told(transition))
                 return transition.after(outcome.fences[0])
@@ -79,9 +80,29 @@ class Jobs(_Namespace):
         self._app.tell_workers(lambda worker: worker.cancelled(job.id))
         return job
 
-    async def resolve(self, id: str, *, why: str, who: str = SOMEBODY) -> Job:
-        """Somebody confirmed that the effect landed: the held or dead job is done."""
-        return await self._move(id, lambda job, now: lifecycle.resolved(job, now, who=who, why=why))
+    async def resolve(self, id: str, *, why: str, who: str = SOMEBODY, landed: bool = True) -> Job:
+        """A person's word about an outcome nobody knew. Landed: the job is done. Not landed: it runs again."""
+        if landed:
+            return await self._move(id, lambda job, now: lifecycle.resolved(job, now, who=who, why=why))
+        job = await self._find_one(id)
+
+        def again(job: Job, now: float) -> Transition:
+            if job.state is State.held:
+                return lifecycle.unblocked(job, now, who=who, why=why)
+            attempts = self._app.registry.policy_for(job).max_attempts or 1
+            return lifecycle.redriven(job, now, max_attempts=attempts, who=who, why=why, run_at=now)
+
+        return await self._move(job.id, again, await self._absent(job, f"{who}: {why}"))
+
+    async def _absent(self, job: Job, note: str) -> Sequence[Put]:
+        """The job's open effects, closed by a person: they did not land."""
+        puts = []
+        for document in await self._app.store.docs("effect", f"{job.id}/"):
+            effect = msgspec.json.decode(document.value, type=Effect)
+            if effect.status in ("intended", "unknown"):
+                closed = msgspec.structs.replace(effect, status="absent", at=self._app.clock.now(), note=note)
+                puts.append(Put("effect", document.key, msgspec.json.encode(closed)))
+        return puts
 
     async def erase(self, id: str | None = None, *, session_id: str | None = None, who: str = SOMEBODY) -> int:
         """Forget the contents of a job or of all jobs of a session, for privacy; live ones are cancelled first."""

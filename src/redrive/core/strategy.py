@@ -17,6 +17,7 @@ UNKNOWN_TRIES: Final = 3
 """An error nobody knows is tried again at most twice: it may heal, and it may not."""
 CRASHES_BEFORE_ALONE: Final = 2
 RETRY_AFTER_JITTER: Final = 0.10
+LONGEST_WAIT: Final = 365 * 86400.0
 
 
 class RetryLater(msgspec.Struct, frozen=True):
@@ -124,7 +125,7 @@ def _uncertain(case: Case) -> Decision | None:
     return Hold(
         "outcome_unknown",
         f"Nobody knows whether the effect landed: {case.failure.message}",
-        "Look at the receiver. Landed: resolve the job. Not landed: redrive it. Or give the task a verifier.",
+        "Look at the receiver. Then `redrive resolve ID --landed` or `--not-landed`. Or give the task a verifier.",
     )
 
 
@@ -176,11 +177,12 @@ def _unknown(case: Case) -> Decision | None:
 
 
 def _told_when(case: Case) -> Decision | None:
-    """The failure itself said when to come back. Later is allowed, earlier is not."""
+    """The failure said when to come back: the task's own word counts as it is, a server's up to the policy's cap."""
     after = case.cause.retry_after
     if after is None:
         return None
-    wait = min(after, max(case.policy.cap or after, 0.0)) * (1.0 + RETRY_AFTER_JITTER * case.chance)
+    most = LONGEST_WAIT if case.failure.kind == "signal" else case.policy.cap or after
+    wait = min(after, max(most, 0.0)) * (1.0 + RETRY_AFTER_JITTER * case.chance)
     return RetryLater(wait, f"{case.cause.detail}: asked to wait {after:g} s.")
 
 

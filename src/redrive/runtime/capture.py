@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -142,9 +143,11 @@ def _retry_after(error: BaseException, headers: Mapping[str, str]) -> float | No
 def _seconds(text: str, unit: float = 1.0) -> float | None:
     """Seconds, or an HTTP date."""
     try:
-        return max(0.0, float(text) / unit)
+        number = float(text) / unit
     except ValueError:
         pass
+    else:
+        return max(0.0, number) if math.isfinite(number) else None
     try:
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
     except (ValueError, TypeError):

@@ -222,7 +222,7 @@ def _unverified(name: str, problem: str = "it has no verifier") -> Held:
     return Held(
         "outcome_unknown",
         f"Effect {name!r} was begun and nobody knows whether it landed; {problem}.",
-        f"Look at the receiver of {name!r}. Landed: resolve the job. Not landed: redrive it.",
+        f"Look at the receiver of {name!r}. Then `redrive resolve ID --landed` or `--not-landed`.",
     )
 
 

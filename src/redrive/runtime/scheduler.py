@@ -122,7 +122,7 @@ class Scheduler(Loop):
             failure = Failure("exception", ("redrive.errors.OutcomeUnknown",), job.error or "unknown outcome")
             await self._move(
                 lifecycle.buried, job, because="outcome_unknown", why="Nobody resolved it for seven days.",
-                recommendation="Look at the receiver. Landed: resolve it. Not landed: redrive it.",
+                recommendation="Look at the receiver. Then `redrive resolve ID --landed` or `--not-landed`.",
                 failure=failure, cause=cause_of("outcome_unknown", "unresolved", failure), fingerprint=job.fingerprint,
                 who="scheduler",
             )  # fmt: skip

@@ -119,7 +119,10 @@ def _append(path: Path, line: bytes) -> bool:
 
 def _take_away(path: Path) -> None:
     """Give the file a name no appender uses, between two appends."""
-    handle = os.open(path, os.O_RDWR)
+    try:
+        handle = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return  # another drainer was faster
     try:
         _lock(handle)
         with contextlib.suppress(FileNotFoundError):

@@ -11,12 +11,18 @@ from typing import Any
 Work = Callable[[], Any]
 
 
+Answer = Callable[[Any, BaseException | None], None]
+Queue = queue.SimpleQueue[tuple[Work, Answer] | None]
+
+
 class Threads:
     """As many threads as there are sync tasks running at once, reused, never joined."""
 
     def __init__(self) -> None:
-        self._work: queue.SimpleQueue[tuple[Work, Callable[[Any, BaseException | None], None]] | None]
-        self._work = queue.SimpleQueue()
+        self._renew()
+
+    def _renew(self) -> None:
+        self._work: Queue = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._started = 0
 
@@ -39,28 +45,29 @@ class Threads:
 
         if not self._idle.acquire(blocking=False):
             self._started += 1
-            threading.Thread(target=self._serve, name=f"redrive-task-{self._started}", daemon=True).start()
+            name = f"redrive-task-{self._started}"
+            threading.Thread(target=_serve, args=(self._work, self._idle), name=name, daemon=True).start()
         self._work.put((function, answer))
         return future
-
-    def _serve(self) -> None:
-        while (item := self._work.get()) is not None:
-            function, answer = item
-            try:
-                value = function()
-            except StopIteration as error:
-                wrapped = RuntimeError("the task raised StopIteration")
-                wrapped.__cause__ = error
-                answer(None, wrapped)  # a future cannot carry StopIteration
-            except BaseException as error:  # noqa: BLE001 - handed to whoever awaits it
-                answer(None, error)
-            else:
-                answer(value, None)
-            self._idle.release()
 
     def stop(self) -> None:
         """Let the idle threads end. Those at work end with their task, or with the process."""
         for _ in range(self._started):
             self._work.put(None)
-        self._started = 0
-        self._idle = threading.Semaphore(0)
+        self._renew()
+
+
+def _serve(work: Queue, idle: threading.Semaphore) -> None:
+    while (item := work.get()) is not None:
+        function, answer = item
+        try:
+            value = function()
+        except StopIteration as error:
+            wrapped = RuntimeError("the task raised StopIteration")
+            wrapped.__cause__ = error
+            answer(None, wrapped)  # a future cannot carry StopIteration
+        except BaseException as error:  # noqa: BLE001 - handed to whoever awaits it
+            answer(None, error)
+        else:
+            answer(value, None)
+        idle.release()

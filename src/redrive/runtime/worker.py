@@ -31,6 +31,8 @@ POLL_SECONDS = 5.0
 GRACE_SECONDS = 30.0
 ANNOUNCE_SECONDS = 20.0
 PAUSED_SECONDS = 1.0
+FLUSH_SECONDS = 5.0
+"""The least time a stopping worker gives the store to take the last results."""
 
 
 class Worker(Loop):
@@ -112,7 +114,11 @@ class Worker(Loop):
         """Claim no more, wait for what runs, give back the rest, sync everything."""
         await super().stop()
         await self._finish_or_release()
-        await self.outbox.flushed()
+        try:
+            async with asyncio.timeout(max(self.grace, FLUSH_SECONDS)):
+                await self.outbox.flushed()
+        except TimeoutError:
+            log.critical("stopping with results the store would not take; their jobs will run again")
         if self.heart is not None:
             await self.heart.stop()
             self.heart = None

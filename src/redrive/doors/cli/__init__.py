@@ -11,7 +11,7 @@ import redrive
 from redrive.doors.cli.asking import shared
 from redrive.doors.cli.dead import dead
 from redrive.doors.cli.demo import demo
-from redrive.doors.cli.jobs import cancel, enqueue, erase, jobs, status
+from redrive.doors.cli.jobs import cancel, enqueue, erase, jobs, resolve, status
 from redrive.doors.cli.problems import Door
 from redrive.doors.cli.queues import health, queues, stats
 from redrive.doors.cli.upkeep import backup, doctor
@@ -30,7 +30,7 @@ def cli() -> None:
 
 
 for command in (
-    demo, worker, enqueue, cancel, status, jobs, dead, queues, stats, health, doctor, backup, erase,
+    demo, worker, enqueue, cancel, resolve, status, jobs, dead, queues, stats, health, doctor, backup, erase,
 ):  # fmt: skip
     cli.add_command(command)
 

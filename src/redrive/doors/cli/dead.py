@@ -8,7 +8,7 @@ import click
 
 from redrive.doors.cli import output
 from redrive.doors.cli.asking import ask, confirm, shared, who, why
-from redrive.doors.cli.jobs import attempts, say_page, tell_more, tell_moved, tell_story
+from redrive.doors.cli.jobs import attempts, say_page, tell_more, tell_moved, tell_story, with_moves
 from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.text import ago, counted, short
 
@@ -57,7 +57,7 @@ def _row(job: Job) -> tuple[object, ...]:
 @shared
 def show(id: str, secrets: bool) -> None:
     """Every attempt of a dead letter, its cause, the decision and why."""
-    tell_story(ask(lambda rd: rd.dead.show(id)), secrets=secrets)
+    tell_story(*ask(lambda rd: with_moves(rd, rd.dead.show(id))), secrets=secrets)
 
 
 @dead.command()

@@ -13,9 +13,11 @@ from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.text import ago, clean, counted, short
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
     from redrive.app import Redrive
     from redrive.core.job import Job
-    from redrive.core.store import Page
+    from redrive.core.store import Event, Page
     from redrive.tasks import JobHandle
 
 
@@ -93,14 +95,34 @@ def tell_moved(job: Job, move: str, undo: str) -> None:
 @shared
 def status(id: str, secrets: bool) -> None:
     """A job's whole story: attempts, causes, decisions, and what to do next."""
-    tell_story(ask(lambda rd: rd.status(id)), secrets=secrets)
+    tell_story(*ask(lambda rd: with_moves(rd, rd.status(id))), secrets=secrets)
 
 
-def tell_story(job: Job, *, secrets: bool) -> None:
+async def with_moves(rd: Redrive, wanted: Awaitable[Job]) -> tuple[Job, Sequence[Event]]:
+    job = await wanted
+    return job, await rd.jobs.story(job.id)
+
+
+def tell_story(job: Job, moves: Sequence[Event], *, secrets: bool) -> None:
     if output.as_json():
-        output.say_json(output.job_json(job, secrets=secrets))
+        body = output.job_json(job, secrets=secrets)
+        output.say_json(body | {"moves": [story.move_json(move) for move in moves]})
     else:
-        story.tell(job, secrets=secrets)
+        story.tell(job, moves, secrets=secrets)
+
+
+@click.command()
+@click.argument("id")
+@click.option("--landed/--not-landed", default=None, required=True, help="Whether its effect happened.")
+@click.option("--why", metavar="TEXT", required=True, help="How you know; it stays with the job.")
+@shared
+def resolve(id: str, landed: bool, why: str) -> None:
+    """Say what became of a job whose outcome nobody knew.
+
+    Landed: the job is done. Not landed: its effect counts as absent and the job runs again.
+    """
+    job = ask(lambda rd: rd.jobs.resolve(id, landed=landed, who=who(), why=why))
+    tell_moved(job, "resolved" if landed else "runs again", "redrive status {id}")
 
 
 @click.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redrive.doors.cli.output import say
@@ -10,11 +10,30 @@ from redrive.doors.cli.text import ago, clean, one_line, span
 
 if TYPE_CHECKING:
     from redrive.core.job import Attempt, Job
+    from redrive.core.store import Event
 
 
-def tell(job: Job, *, secrets: bool = False) -> None:
-    for line in (*_head(job), *_contents(job, secrets=secrets), *_attempts(job), *_next(job)):
+def tell(job: Job, moves: Sequence[Event], *, secrets: bool = False) -> None:
+    for line in (*_head(job), *_contents(job, secrets=secrets), *_attempts(job), *_people(moves), *_next(job)):
         say(line)
+
+
+def move_json(move: Event) -> dict[str, Any]:
+    from redrive.core.job import iso
+
+    return {"move": move.move, "at": iso(move.at), "state": str(move.state), "who": move.who, "why": move.why}
+
+
+def _people(moves: Sequence[Event]) -> Iterator[str]:
+    """What was done by somebody rather than by an attempt."""
+    from redrive.core.job import iso
+
+    said = [move for move in moves if move.who]
+    if said:
+        yield "moves"
+    for move in said:
+        why = f": {one_line(move.why)}" if move.why else ""
+        yield f"  {iso(move.at)} {move.move} by {clean(move.who or '')}{why}"
 
 
 def _head(job: Job) -> Iterator[str]:
@@ -109,7 +128,11 @@ def _steps(job: Job) -> list[str]:
             f"No longer wanted: redrive cancel {id}",
         ],
         "running": [f"Started {ago(job.started_at)} on {job.worker}.", f"No longer wanted: redrive cancel {id}"],
-        "held": [f"It waits for a person or a dependency. No longer wanted: redrive cancel {id}"],
+        "held": [
+            f"You looked, and it landed: redrive resolve {id} --landed --why TEXT",
+            f"It did not land, run it again: redrive resolve {id} --not-landed --why TEXT",
+            f"No longer wanted: redrive cancel {id}",
+        ],
         "done": ["Nothing: it is done."],
         "dead": [
             f"Try again once the cause is gone: redrive dead redrive {id} --why TEXT",

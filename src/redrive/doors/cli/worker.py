@@ -113,10 +113,23 @@ def _work(rd: Redrive, options: dict[str, Any]) -> int:
 
     tasks = ", ".join(sorted(rd.registry.handlers))
     logging.getLogger("redrive.worker").info("working on %s; tasks: %s", rd.settings.url, tasks)
-    asyncio.run(rd.run_worker(**options))
+    asyncio.run(_until_told(rd, options))
     if output.as_json():
         output.say_json({"stopped": True, "events": rd.bus.metrics()})
     return 0
+
+
+async def _until_told(rd: Redrive, options: dict[str, Any]) -> None:
+    """Run until told to stop. A task that ignores its cancellation has been given back and must not keep us here."""
+    import asyncio
+    import os
+
+    await rd.run_worker(**options)
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    if left and (await asyncio.wait(left, timeout=1.0))[1]:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _drain(rd: Redrive, options: dict[str, Any]) -> int:

@@ -9,9 +9,10 @@ from typing import Final
 import apsw
 import msgspec
 
-from redrive.core.job import Job
-from redrive.core.lifecycle import Transition
+from redrive.core.job import Job, State
+from redrive.core.lifecycle import MOVES, Transition
 from redrive.core.store import Applied, Commit, Guard, Inserted, Lease, Outcome, Pruned, Put, Stale
+from redrive.errors import StoreError
 from redrive.stores.sqlite import reads, schema
 from redrive.stores.sqlite.routes import Routes
 from redrive.stores.sqlite.rows import (
@@ -27,10 +28,6 @@ from redrive.stores.sqlite.rows import (
 
 _json = msgspec.json.Encoder().encode
 
-_MOVE: Final = (
-    "INSERT INTO moves (job, move, at, run, attempts, state, who, why, attempt) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
-
 
 STAMP: Final = (
     "INSERT INTO docs (kind, key, value) VALUES ('clock', 'last', ?1) ON CONFLICT (kind, key)"
@@ -38,36 +35,49 @@ STAMP: Final = (
 )
 
 
-def insert(
-    connection: apsw.Connection, routes: Routes, jobs: Sequence[Job], documents: Sequence[Put]
-) -> list[Inserted]:
-    """New jobs, or those that own their ids already. Counters are added per route, not per row."""
+Accepted = tuple[Sequence[Job], Sequence[Put]]
+"""What one caller hands in: jobs, and the documents that go beside them."""
+
+
+def insert(connection: apsw.Connection, routes: Routes, callers: Sequence[Accepted]) -> list[list[Inserted]]:
+    """New jobs, or those that own their ids already; all callers in one go. Counters per route, not per row."""
+    jobs = [job for listed, _ in callers for job in listed]
+    documents = [put for _, listed in callers for put in listed]
     if _insert_plain(connection, routes, jobs):
-        new = list(jobs)
+        made = list(jobs)
+        answers = [Inserted(job) for job in jobs]
     else:
-        new = [job for job in jobs if _insert_one(connection, routes, job)]
-    _enrol(connection, routes, new)
-    if len(new) == len(jobs):
-        _put_all(connection, documents)
-        return [Inserted(job) for job in jobs]
-    return _with_duplicates(connection, routes, jobs, new, documents)
+        fresh = [_insert_one(connection, routes, job) for job in jobs]
+        made = [job for job, new in zip(jobs, fresh, strict=True) if new]
+        answers = _answers(connection, routes, jobs, fresh)
+    _enrol(connection, routes, made)
+    _put_first(connection, documents, {job.id for job in made} if documents else set())
+    inserted = iter(answers)
+    return [[next(inserted) for _ in listed] for listed, _ in callers]
 
 
-def _with_duplicates(
-    connection: apsw.Connection, routes: Routes, jobs: Sequence[Job], new: Sequence[Job], documents: Sequence[Put]
-) -> list[Inserted]:
-    """In order: a job that was made just now counts as new the first time it is named, as known after that."""
-    fresh = {id(job): job for job in new}
-    made = {job.id for job in new}
-    _put_all(connection, [put for put in documents if put.key.partition("/")[0] in made])
-    known = {job.id: job for job in reads.get(connection, routes, [job.id for job in jobs if id(job) not in fresh])}
-    return [Inserted(job) if id(job) in fresh else Inserted(known[job.id], duplicate=True) for job in jobs]
+def _answers(connection: apsw.Connection, routes: Routes, jobs: Sequence[Job], fresh: Sequence[bool]) -> list[Inserted]:
+    known = [job.id for job, new in zip(jobs, fresh, strict=True) if not new]
+    existing = {job.id: job for job in reads.get(connection, routes, known)}
+    return [
+        Inserted(job) if new else Inserted(existing[job.id], duplicate=True)
+        for job, new in zip(jobs, fresh, strict=True)
+    ]
+
+
+def _put_first(connection: apsw.Connection, documents: Sequence[Put], made: set[str]) -> None:
+    """The documents of new jobs; where a key came twice in one call, those of its first job."""
+    first = {(put.kind, put.key): put for put in reversed(documents) if put.key.partition("/")[0] in made}
+    for put in first.values():
+        _put(connection, put)
 
 
 def _insert_plain(connection: apsw.Connection, routes: Routes, jobs: Sequence[Job]) -> bool:
     """The common case: all new, nothing special. False, and nothing written, where it is not."""
     if not all(is_plain(job) for job in jobs):
         return False
+    if len(jobs) == 1:
+        return _insert_one(connection, routes, jobs[0])
     before = connection.total_changes()
     connection.execute("SAVEPOINT plain")
     connection.executemany(
@@ -81,12 +91,25 @@ def _insert_plain(connection: apsw.Connection, routes: Routes, jobs: Sequence[Jo
 
 
 def _insert_one(connection: apsw.Connection, routes: Routes, job: Job) -> bool:
-    connection.execute(INSERT, insert_values(job, routes.number((job.queue, job.task, job.agent))))
+    route = routes.number((job.queue, job.task, job.agent))
+    if is_plain(job):
+        connection.execute(INSERT_PLAIN, plain_values(job, route))
+        return connection.changes() == 1
+    _check_beginning(job)
+    connection.execute(INSERT, insert_values(job, route))
     made = connection.changes() == 1
-    if made and job.state == "dead":
-        seq = connection.last_insert_rowid()
-        connection.execute(_MOVE, (seq, "imported", job.created_at, 0, job.attempts, "dead", None, job.because, None))
+    if made and job.state is State.dead:
+        connection.execute(_MOVE_OF, ("imported", job.created_at, "dead", None, job.because, None, job.id))
     return made
+
+
+def _check_beginning(job: Job) -> None:
+    """A job begins waiting, held or dead, and a hold or a death says why."""
+    told = job.state is State.waiting or (job.because is not None and (job.state is State.held or bool(job.lane)))
+    if job.state not in MOVES["enqueued"].to + MOVES["imported"].to or not told:
+        raise StoreError(f"job {job.short_id} cannot begin {job.state} (because {job.because})")
+    if job.state is State.dead and job.recommendation is None:
+        raise StoreError(f"job {job.short_id} cannot begin dead without a recommendation")
 
 
 class Tally:
@@ -114,6 +137,11 @@ def _enrol(connection: apsw.Connection, routes: Routes, jobs: Sequence[Job]) -> 
     for job in jobs:
         tally.add(routes.number((job.queue, job.task, job.agent)), job.state, 1)
     tally.write(connection)
+
+
+def routes_of(moves: Sequence[Transition]) -> set[Route]:
+    """Where these jobs are and where they go."""
+    return {(move.job.queue, move.job.task, move.job.agent) for move in moves} | {route_after(move) for move in moves}
 
 
 def route_after(transition: Transition) -> Route:
@@ -320,11 +348,6 @@ def _transition(connection: apsw.Connection, routes: Routes, move: Transition) -
     return move.job.version + 1
 
 
-def _put_all(connection: apsw.Connection, puts: Sequence[Put]) -> None:
-    for put in puts:
-        _put(connection, put)
-
-
 def _put(connection: apsw.Connection, put: Put) -> bool:
     """Write or remove a document; False where its expected version did not hold."""
     if put.expect is not None:
@@ -384,7 +407,8 @@ def prune(
 def _forget_keys(connection: apsw.Connection, before: float) -> int:
     connection.execute(
         "DELETE FROM jobs WHERE seq IN (SELECT seq FROM jobs WHERE payload IS NULL"
-        " AND state IN ('done', 'discarded', 'purged') AND updated_at < ? ORDER BY seq LIMIT ?)",
+        " AND state IN ('done', 'discarded', 'purged') AND updated_at < ? ORDER BY seq LIMIT ?)"
+        " AND seq < (SELECT max(seq) FROM jobs)",  # the newest stays, so that its number is not given again
         (before, _PRUNE_BATCH),
     )
     return connection.changes()
@@ -392,7 +416,6 @@ def _forget_keys(connection: apsw.Connection, before: float) -> int:
 
 def erase(connection: apsw.Connection, ids: Sequence[str]) -> int:
     """Forget the contents for privacy: overwritten in the file, not only unlinked."""
-    connection.execute("PRAGMA secure_delete = ON")
     rows = [
         (row[0], id)
         for id in ids
@@ -417,7 +440,9 @@ def _forget(connection: apsw.Connection, jobs: Sequence[tuple[int, str]]) -> int
     events = 0
     for seq, id in jobs:
         connection.execute("UPDATE jobs SET payload = NULL, result = NULL WHERE seq = ?", (seq,))
-        connection.execute("DELETE FROM moves WHERE job = ? AND who IS NULL", (seq,))
+        connection.execute(
+            "DELETE FROM moves WHERE job = ? AND who IS NULL AND seq < (SELECT max(seq) FROM moves)", (seq,)
+        )
         events += connection.changes()
         connection.execute("UPDATE moves SET attempt = NULL WHERE job = ?", (seq,))
         for kind in _OF_JOB:

@@ -111,6 +111,7 @@ def open_writer(path: Path) -> apsw.Connection:
         connection.pragma("wal_autocheckpoint", 0)
         connection.pragma("journal_size_limit", 64 * 1024 * 1024)
         connection.pragma("cache_size", -16_000)
+        connection.pragma("secure_delete", True)  # what is erased is overwritten, also where a row was only moved
         connection.pragma("temp_store", "MEMORY")
     except apsw.Error as error:
         raise translate(error, str(path)) from error

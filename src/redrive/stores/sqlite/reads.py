@@ -161,14 +161,11 @@ def events(connection: apsw.Connection, routes: Routes, after: str | None, limit
     jobs, moves = _feed_cursor(after)
     names = routes.names(connection)
     found: list[Event] = []
-    for seq, id, route, at in connection.execute(
-        "SELECT seq, id, route, created_at FROM jobs WHERE seq > ? AND NOT EXISTS"
-        " (SELECT 1 FROM moves WHERE job = jobs.seq AND move = 'imported') ORDER BY seq LIMIT ?",
-        (jobs, limit),
-    ):
+    for seq, id, route, at, imported, state in select(connection, _BORN, (jobs, limit)):
         jobs = seq
         queue, task, _ = names[route]
-        found.append(Event(f"{jobs}.{moves}", "enqueued", at, id, queue, task, State.waiting, 0, 0))
+        if not imported:
+            found.append(Event(f"{jobs}.{moves}", "enqueued", at, id, queue, task, STATES[state], 0, 0))
     for row in connection.execute(_FEED, (moves, limit - len(found), jobs)):
         moves = row[0]
         queue, task, _ = names[row[3]]
@@ -179,6 +176,11 @@ def events(connection: apsw.Connection, routes: Routes, after: str | None, limit
 _MOVES: Final = (
     "SELECT moves.seq, moves.move, moves.at, jobs.route, jobs.id, moves.state, moves.run, moves.attempts,"
     " moves.who, moves.why FROM moves JOIN jobs ON jobs.seq = moves.job"
+)
+_BORN: Final = (
+    "SELECT seq, id, route, created_at,"
+    " EXISTS (SELECT 1 FROM moves WHERE job = jobs.seq AND move = 'imported'),"
+    " CASE version WHEN 1 THEN state ELSE 'waiting' END FROM jobs WHERE seq > ? ORDER BY seq LIMIT ?"
 )
 _FEED: Final = f"{_MOVES} WHERE moves.seq > ?1 AND moves.job <= ?3 ORDER BY moves.seq LIMIT ?2"
 _STORY: Final = f"{_MOVES} WHERE moves.job = ? ORDER BY moves.seq"

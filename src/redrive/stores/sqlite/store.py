@@ -76,6 +76,7 @@ class SqliteStore:
         self._observer = Observer(self._lock)
         self._observed = -OBSERVE_SECONDS
         self._stamped = 0.0
+        self._insert = self._insert_waiting(self._routes)
         self._waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
         self._mark = 0
         self._watcher: threading.Thread | None = None
@@ -95,6 +96,8 @@ class SqliteStore:
         if writer is None or writer.refused:
             with self._opening:
                 if self._writer is None or self._writer.refused:
+                    if self._temporary:
+                        self._temporary.mkdir(mode=0o700, exist_ok=True)  # closed before, and used again
                     self._writer = Writer(self.path, self._wake, self._lock.take)
                     self._writer.start()
                     self._readers = ThreadPoolExecutor(2, thread_name_prefix="redrive-reader")
@@ -117,7 +120,6 @@ class SqliteStore:
         lock.release()
         if self._temporary:
             shutil.rmtree(self._temporary, ignore_errors=True)
-            self._temporary.mkdir(mode=0o700)  # it may be opened again
 
     # -- reading
 
@@ -181,28 +183,32 @@ class SqliteStore:
         return await writer.run(work, **how)
 
     async def insert(self, jobs: Sequence[Job], documents: Sequence[Put] = ()) -> list[Inserted]:
-        wanted = {(job.queue, job.task, job.agent) for job in jobs}
-        return await self._write(
-            lambda connection: self._insert(connection, jobs, documents),
-            before=self._routes.make(wanted),
-            wakes=True,
-        )
+        writer = await self._ready()
+        before = self._routes.make({(job.queue, job.task, job.agent) for job in jobs})
+        inserted: list[Inserted] = await writer.run_batched(self._insert, (jobs, documents), before=before)
+        return inserted
 
-    def _insert(self, connection: apsw.Connection, jobs: Sequence[Job], documents: Sequence[Put]) -> list[Inserted]:
-        """Also keeps the latest time anybody stamped a job with, so that a clock gone back is noticed."""
-        latest = max((job.created_at for job in jobs), default=0.0)
-        if latest > self._stamped + STAMP_SECONDS:
-            self._stamped = latest
-            connection.execute(commits.STAMP, (str(latest).encode(),))
-        return commits.insert(connection, self._routes, jobs, documents)
+    def _insert_waiting(
+        self, routes: Routes
+    ) -> Callable[[apsw.Connection, list[commits.Accepted]], list[list[Inserted]]]:
+        def insert(connection: apsw.Connection, callers: list[commits.Accepted]) -> list[list[Inserted]]:
+            """Also keeps the latest time anybody stamped a job with, so that a clock gone back is noticed."""
+            latest = max((job.created_at for jobs, _ in callers for job in jobs), default=0.0)
+            if latest > self._stamped + STAMP_SECONDS:
+                self._stamped = latest
+                connection.execute(commits.STAMP, (str(latest).encode(),))
+            return commits.insert(connection, routes, callers)
+
+        return insert
 
     async def apply(self, group: Sequence[Commit]) -> list[Outcome]:
         moved = [transition for commit in group for transition in commit.transitions]
         wakes = any(move.to is State.waiting for move in moved) or any(commit.puts for commit in group)
+        routes = self._routes
         try:
             return await self._write(
-                lambda connection: commits.apply(connection, self._routes, group),
-                before=self._routes.make({commits.route_after(move) for move in moved}),
+                lambda connection: commits.apply(connection, routes, group),
+                before=routes.make(commits.routes_of(moved)),
                 wakes=wakes,
             )
         except CommitUnknown as error:

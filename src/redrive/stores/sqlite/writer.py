@@ -23,6 +23,8 @@ from redrive.stores.sqlite.connection import CHECKPOINT_PAGES, failed_sync, open
 log = logging.getLogger("redrive.store")
 T = TypeVar("T")
 Work = Callable[[apsw.Connection], T]
+Batch = Callable[[apsw.Connection, list[Any]], list[Any]]
+"""Does the same for many callers at once: their items in, their answers out."""
 
 BATCH = 1_000
 """How many operations one transaction takes at most."""
@@ -33,13 +35,23 @@ WAITING = 20_000
 class _Op:
     """One caller's work and where its answer goes."""
 
-    __slots__ = ("before", "error", "future", "loop", "peek", "synced", "value", "wakes", "work")
+    __slots__ = ("batch", "before", "error", "future", "item", "loop", "peek", "synced", "value", "wakes", "work")
 
     def __init__(
-        self, work: Work[Any], *, synced: bool, peek: Work[Any] | None, before: Work[None] | None, wakes: bool
+        self,
+        work: Work[Any],
+        *,
+        synced: bool,
+        peek: Work[Any] | None,
+        before: Work[None] | None,
+        wakes: bool,
+        batch: Batch | None = None,
+        item: Any = None,
     ) -> None:
         self.work = work
         self.before = before
+        self.batch = batch
+        self.item = item
         self.synced = synced
         self.peek = peek
         self.wakes = wakes
@@ -104,16 +116,31 @@ class Writer:
         `before` runs outside the transaction. Unsynced work is durable with the next synced one; `wakes` tells the
         waiting workers afterwards.
         """
-        if self._failed is not None:
-            raise self._failed
-        if self._closing:
-            raise StoreUnavailable(f"{self.path} is closed")
+        self._check_open()
         while self._ops.qsize() > WAITING:  # noqa: ASYNC110 - the other side is a thread
             await asyncio.sleep(0.01)
         op = _Op(work, synced=synced, peek=peek, before=before, wakes=wakes)
         self._ops.put(op)
         answer: T = await op.future
         return answer
+
+    async def run_batched(self, batch: Batch, item: Any, *, before: Work[None] | None = None) -> Any:
+        """Like `run`, for work that is cheaper together: all waiting items of one batch are done in one call."""
+        self._check_open()
+        while self._ops.qsize() > WAITING:  # noqa: ASYNC110 - the other side is a thread
+            await asyncio.sleep(0.01)
+        op = _Op(
+            lambda connection: batch(connection, [item])[0],
+            synced=True, peek=None, before=before, wakes=True, batch=batch, item=item,
+        )  # fmt: skip
+        self._ops.put(op)
+        return await op.future
+
+    def _check_open(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+        if self._closing:
+            raise StoreUnavailable(f"{self.path} is closed")
 
     def _main(self) -> None:
         try:
@@ -179,8 +206,10 @@ class Writer:
             connection.execute("PRAGMA synchronous = FULL" if synced else "PRAGMA synchronous = NORMAL")
             self._synced = synced
         connection.execute("BEGIN IMMEDIATE")
-        for op in batch:
-            _one(connection, op, alone=len(batch) == 1)
+        if len(batch) == 1:
+            batch[0].value = batch[0].work(connection)
+        else:
+            _several(connection, batch)
         connection.execute("COMMIT")
 
     def _broken(self, error: Exception) -> Exception:
@@ -217,11 +246,40 @@ def _skip_idle(connection: apsw.Connection, batch: list[_Op]) -> list[_Op]:
     return busy
 
 
-def _one(connection: apsw.Connection, op: _Op, *, alone: bool) -> None:
-    """One operation; beside others it gets a savepoint, so that its failure is its own."""
-    if alone:
-        op.value = op.work(connection)
-        return
+def _several(connection: apsw.Connection, ops: list[_Op]) -> None:
+    """Those that go together, together; the others one by one."""
+    together: dict[Batch, list[_Op]] = {}
+    for op in ops:
+        if op.batch is not None:
+            together.setdefault(op.batch, []).append(op)
+    for batch, members in together.items():
+        if not _all_at_once(connection, batch, members):
+            for op in members:
+                _one(connection, op)
+    for op in ops:
+        if op.batch is None:
+            _one(connection, op)
+
+
+def _all_at_once(connection: apsw.Connection, batch: Batch, ops: list[_Op]) -> bool:
+    """One call for all; False, and nothing written, where one of them spoils it for the others."""
+    connection.execute("SAVEPOINT batch")
+    try:
+        values = batch(connection, [op.item for op in ops])
+    except Exception as error:
+        if isinstance(error, apsw.Error) and not isinstance(error, apsw.ConstraintError):
+            raise  # the disk, not a caller
+        connection.execute("ROLLBACK TO batch")
+        connection.execute("RELEASE batch")
+        return False
+    connection.execute("RELEASE batch")
+    for op, value in zip(ops, values, strict=True):
+        op.value = value
+    return True
+
+
+def _one(connection: apsw.Connection, op: _Op) -> None:
+    """One operation beside others gets a savepoint, so that its failure is its own."""
     connection.execute("SAVEPOINT op")
     try:
         op.value = op.work(connection)

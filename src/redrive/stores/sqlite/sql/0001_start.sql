@@ -16,7 +16,7 @@ CREATE TABLE routes (
 CREATE UNIQUE INDEX routes_name ON routes (queue, task, ifnull(agent, ''));
 
 CREATE TABLE jobs (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    seq INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
     route INTEGER NOT NULL REFERENCES routes,
     state TEXT NOT NULL DEFAULT 'waiting'
@@ -68,7 +68,7 @@ CREATE INDEX jobs_session ON jobs (session_id) WHERE session_id IS NOT NULL;
 
 -- The story of every job and the feed of all of them: every move but enqueued (the job row says that) and claimed.
 CREATE TABLE moves (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    seq INTEGER PRIMARY KEY,
     job INTEGER NOT NULL,
     move TEXT NOT NULL,
     at REAL NOT NULL,
