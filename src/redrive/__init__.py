@@ -112,6 +112,8 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "testing":
+        return import_module("redrive.testing")
     module = _WHERE.get(name)
     if module is None:
         raise AttributeError(f"module 'redrive' has no attribute {name!r}")

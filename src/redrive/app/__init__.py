@@ -8,8 +8,8 @@ import inspect
 import logging
 import os
 import signal
-import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, overload
@@ -27,12 +27,11 @@ from redrive.core.policy import Backoff, Policy, Rate, Scope
 from redrive.core.store import Event, Store
 from redrive.errors import ConfigError, InvalidOption, JobDead, JobDiscarded
 from redrive.insight.health import Health, Pain, QueueNumbers
-from redrive.runtime import delivery
 from redrive.runtime.attempt import RESULT_APART
 from redrive.runtime.bus import Bus, BusEvent, Subscriber, Subscription
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.context import BlockingContext, Context
-from redrive.runtime.registry import Handler, Registry
+from redrive.runtime.registry import HTTP_TASK, Handler, Registry
 from redrive.runtime.scheduler import Scheduler
 from redrive.runtime.spool import Spool
 from redrive.runtime.worker import Worker
@@ -93,6 +92,8 @@ class Redrive:
         self.jobs = Jobs(self)
         self.dead = Dead(self)
         self.queues = Queues(self)
+        self._blocks = threading.Lock()
+        self._blocks_open = 0
         self._add_delivery()
 
     # -- the store
@@ -130,6 +131,8 @@ class Redrive:
             return Path(self.settings.spool).expanduser().absolute()
         path = _sqlite_path(self.settings.url)
         if path == ":memory:":
+            import tempfile
+
             return Path(tempfile.gettempdir()) / f"redrive-spool-{os.getpid()}-{id(self):x}"
         database = Path(path).expanduser().absolute()
         return database.with_name(database.name + "-spool")
@@ -208,6 +211,8 @@ class Redrive:
         """The built-in task: one HTTP request, as durable as any job."""
 
         async def send(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
+            from redrive.runtime import delivery
+
             key, traceparent = job.key or job.id, job.options.traceparent
             policy = self.settings.delivery
             return await delivery.deliver(request, idempotency_key=key, traceparent=traceparent, policy=policy)
@@ -215,7 +220,7 @@ class Redrive:
         async def deliver(ctx: Context, **request: Any) -> dict[str, Any]:
             return await send(ctx.job, request)
 
-        handler = Handler(delivery.TASK, deliver, queue="http", policy=Policy(), wants_context=True, idempotent=True)
+        handler = Handler(HTTP_TASK, deliver, queue="http", policy=Policy(), wants_context=True, idempotent=True)
         handler.direct = lambda job, request: send(job, {"timeout": DIRECT_SECONDS, **request})
         self.registry.add(handler)
 
@@ -250,7 +255,7 @@ class Redrive:
         request = {"method": method, "url": url, "json": json, "body": body, "headers": dict(headers or {}) or None,
                    "timeout": timeout, "auth": auth, "sign": sign}  # fmt: skip
         payload = {name: value for name, value in request.items() if value is not None}
-        return await self.accept(delivery.TASK, payload, {**options, "queue": queue})
+        return await self.accept(HTTP_TASK, payload, {**options, "queue": queue})
 
     async def accept(self, task: str, payload: Mapping[str, Any], options: Mapping[str, Any]) -> JobHandle[Any]:
         prepared = self._desk.prepare(task, payload, options)
@@ -445,12 +450,17 @@ class Redrive:
         return portal.run(work)
 
     @contextmanager
-    def blocking(self) -> Any:
-        """`with rd.blocking() as q: q.enqueue(...)`, also inside Jupyter and Django."""
+    def blocking(self) -> Iterator[Blocking]:
+        """`with rd.blocking() as q: q.enqueue(...)`, also inside Jupyter and Django, in as many threads as you like."""
+        with self._blocks:
+            self._blocks_open += 1
         try:
             yield Blocking(self)
         finally:
-            portal.run(self.close())
+            with self._blocks:
+                self._blocks_open -= 1
+                if not self._blocks_open:
+                    portal.run(self.close())
 
 
 def make_store(url: str, clock: Clock) -> Store:

@@ -25,10 +25,9 @@ from redrive.errors import (
     StoreError,
     StoreFailed,
 )
-from redrive.runtime import delivery
 from redrive.runtime.bus import Bus, BusEvent
 from redrive.runtime.clock import Clock
-from redrive.runtime.registry import Registry
+from redrive.runtime.registry import HTTP_TASK, Registry
 from redrive.runtime.spool import Entry, Spool
 from redrive.tasks import Item, Many, seconds
 
@@ -85,8 +84,10 @@ class Desk:
             if len(self._checked) < NAMES_KEPT:
                 self._checked.add((task, queue))
         encoded = encode(payload, limit=self._settings.payload_limit)
-        if task == delivery.TASK:
-            delivery.check_request(payload, self._settings.delivery)
+        if task == HTTP_TASK:
+            from redrive.runtime.delivery import check_request
+
+            check_request(payload, self._settings.delivery)
         if handler is not None and not encoded.blobs:
             handler.signature.arguments(encoded.text)  # refuse now what the worker could not use
         elif handler is None and task not in self._warned:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from redrive.core.job import Failure
 
 _VARIABLE = re.compile(
+    r"(?:[^\W\d_]+(?![\w-])|\s+)+|"  # plain words are swallowed whole: much faster than trying all below at each letter
     r"""(?P<quoted>'[^'\n]{1,200}'|"[^"\n]{1,200}")"""
     r"|(?P<time>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)"
     r"|(?P<url>https?://[^\s'\"<>]+)"
@@ -23,7 +24,11 @@ _VARIABLE = re.compile(
 @lru_cache(maxsize=4096)
 def normalise(message: str) -> str:
     """The message without what differs from one occurrence to the next."""
-    return _VARIABLE.sub(lambda match: f"<{match.lastgroup}>", message[:1000])
+    return _VARIABLE.sub(_placeholder, message[:1000])
+
+
+def _placeholder(match: re.Match[str]) -> str:
+    return f"<{match.lastgroup}>" if match.lastgroup else match[0]
 
 
 def model_family(model: str | None) -> str:

@@ -98,6 +98,8 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     cause: Failure | None = None
     members: tuple[Failure, ...] = ()
     recommendation: str | None = None
+    body: str | None = None
+    """What the receiver answered, shortened."""
 
     @property
     def error_class(self) -> str:
@@ -232,8 +234,8 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
 def new_id(now: float, chance: int) -> str:
     """A uuid7 in hex: sorts by time. `chance` gives its 74 random bits."""
-    head = int(now * 1000) << 80 | 0x7 << 76 | (chance >> 62 & 0xFFF) << 64
-    return f"{head | 0x2 << 62 | chance & 0x3FFF_FFFF_FFFF_FFFF:032x}"
+    low = 0x8000_0000_0000_0000 | chance & 0x3FFF_FFFF_FFFF_FFFF
+    return f"{int(now * 1000):012x}7{chance >> 62 & 0xFFF:03x}{low:016x}"
 
 
 def keyed_id(queue: str, key: str) -> str:

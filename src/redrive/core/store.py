@@ -7,13 +7,16 @@ loop. One contract suite (tests/stores) runs against every store.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.policy import Rate
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Info(msgspec.Struct, frozen=True):
@@ -247,5 +250,5 @@ class Store(Protocol):
     async def backup(self, target: str) -> int:
         """A consistent copy of everything while work goes on; returns its size in bytes."""
 
-    async def wait(self, mark: int, seconds: float) -> bool:
-        """Sleep until something changed since the claim that gave this mark (True), or so long (False)."""
+    async def wait(self, mark: int, seconds: float, woken: asyncio.Event | None = None) -> bool:
+        """Sleep until something changed since the claim that gave this mark or `woken` is set (True), or so long."""

@@ -157,9 +157,10 @@ def _permanent(case: Case) -> Decision | None:
     if case.cause.category != "permanent":
         return None
     lane: Lane = "delayed" if case.cause.heals == "later" else "manual"
+    why = "not retried now; it comes back in an hour" if lane == "delayed" else "which waiting does not heal"
     return Bury(
         "permanent",
-        f"Not retried: {case.failure.summary} is {case.cause.detail}, which waiting does not heal.",
+        f"Not retried: {case.failure.summary} is {case.cause.detail}, {why}.",
         _ADVICE.get(case.cause.detail, "Fix the cause, then redrive."),
         lane,
     )

@@ -8,7 +8,7 @@ import inspect
 import logging
 import re
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -95,6 +95,15 @@ class Bus:
     def drop(self, subscription: Subscription) -> None:
         if subscription in self._subscriptions:
             self._subscriptions.remove(subscription)
+
+    def publish_moves(self, moves: Sequence[Transition]) -> None:
+        """The events of many committed moves; made only where somebody will see them."""
+        if self._subscriptions:
+            for move in moves:
+                self.publish(told(move))
+            return
+        self.counts.update([(move.job.queue, _TOLD_AS.get(move.move, move.move)) for move in moves])
+        self.recent.extend(told(move) for move in moves[-(self.recent.maxlen or 0) :])
 
     def publish(self, event: BusEvent) -> None:
         self.recent.append(event)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import email.utils
 import math
 import re
 import time
@@ -17,6 +16,7 @@ from redrive.core.redact import redact_text
 from redrive.errors import GiveUp, Retry, Signal
 
 MESSAGE_LIMIT: Final = 2_000
+BODY_LIMIT: Final = 500
 CHAIN_LIMIT: Final = 5
 FRAMES: Final = 12
 _KEPT_HEADERS: Final = re.compile(r"(?i)retry-after|retry-after-ms|x-should-retry|x-request-id|.*ratelimit.*")
@@ -48,6 +48,7 @@ def capture(error: BaseException, depth: int = 0) -> Failure:
         cause=capture(cause, depth + 1) if cause is not None else None,
         members=tuple(capture(member, depth + 1) for member in members),
         recommendation=error.recommendation if isinstance(error, GiveUp) else None,
+        body=redact_text(body)[:BODY_LIMIT] if (body := _text(error, "body")) else None,
     )
 
 
@@ -113,7 +114,7 @@ def _text(owner: object, *names: str) -> str | None:
     for name in names:
         value = _attribute(owner, name)
         if isinstance(value, str) and value:
-            return value[:200]
+            return value[:BODY_LIMIT]
     return None
 
 
@@ -148,6 +149,8 @@ def _seconds(text: str, unit: float = 1.0) -> float | None:
         pass
     else:
         return max(0.0, number) if math.isfinite(number) else None
+    import email.utils
+
     try:
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
     except (ValueError, TypeError):

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
+from redrive.core.classify import STATUSES
 from redrive.errors import InvalidPayload
 from redrive.runtime.addresses import ForbiddenAddress, Target, read_allow, read_url
 from redrive.runtime.outgoing import (
@@ -25,13 +26,16 @@ from redrive.runtime.outgoing import (
     read_payload,
     write_headers,
 )
+from redrive.runtime.registry import HTTP_TASK
 
 if TYPE_CHECKING:
     from redrive.runtime.wire import Answer
 
 __all__ = ["TASK", "DeliveryError", "DeliveryPolicy", "check_request", "deliver", "verdict"]
 
-TASK = "redrive.http"
+TASK = HTTP_TASK
+_SPEAKS_FOR_ITSELF = frozenset(STATUSES) - {409}
+"""Statuses the classifier knows better; a conflict is permanent for a delivery, whatever it is elsewhere."""
 MAX_EXCERPT = 500
 
 # Answer headers worth keeping: what the person on call, and the classifier, can use. Never cookies, never Location.
@@ -126,7 +130,7 @@ def _conclude(outgoing: Outgoing, answer: "Answer", secrets: Secrets) -> dict[st
         status_code=answer.status,
         headers=headers,
         body=body[:MAX_EXCERPT] if body else None,
-        error_kind="delivery_rejected" if outcome == "permanent" else None,
+        error_kind="delivery_rejected" if outcome == "permanent" and answer.status not in _SPEAKS_FOR_ITSELF else None,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from redrive.core.store import Applied, Commit, Outcome, Stale, Store, Unknown
 from redrive.errors import StoreFailed
@@ -17,7 +17,7 @@ AGAIN = 0.5
 class Outbox:
     """Applies commits in groups until the store has taken or refused each: a full disk loses no result."""
 
-    def __init__(self, store: Store, settled: Callable[[Commit, bool], None]) -> None:
+    def __init__(self, store: Store, settled: Callable[[Sequence[Commit], Sequence[Commit]], None]) -> None:
         self._store = store
         self._settled = settled
         self._waiting: list[Commit] = []
@@ -47,15 +47,13 @@ class Outbox:
     async def _apply(self, batch: list[Commit]) -> None:
         while batch:
             outcomes = await self._insist(batch)
-            again = []
-            for commit, outcome in zip(batch, outcomes, strict=True):
-                if isinstance(outcome, Unknown):
-                    again.append(commit)  # repeating is safe: if it landed, it is stale now
-                    continue
-                self._settled(commit, isinstance(outcome, Applied))
-                if isinstance(outcome, Stale):
-                    self._refuse(commit)
-            batch = again
+            answered = list(zip(batch, outcomes, strict=True))
+            refused = [commit for commit, outcome in answered if isinstance(outcome, Stale)]
+            self._settled([commit for commit, outcome in answered if isinstance(outcome, Applied)], refused)
+            for commit in refused:
+                self._refuse(commit)
+            # Repeating is safe: what landed after all is stale then.
+            batch = [commit for commit, outcome in answered if isinstance(outcome, Unknown)]
             if batch:
                 log.warning("nobody knows whether %d results were stored: trying again", len(batch))
                 await asyncio.sleep(AGAIN)

@@ -13,6 +13,9 @@ from redrive.core.policy import PRESETS, Policy, check, effective, merge
 from redrive.errors import ConfigError
 from redrive.runtime.capture import qualified
 
+HTTP_TASK = "redrive.http"
+"""The built-in task: one HTTP request."""
+
 
 class Handler:
     """A registered task: its function and everything a worker needs to run it."""

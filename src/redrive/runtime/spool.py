@@ -93,7 +93,19 @@ class Spool:
 
 
 def _lines(path: Path) -> list[tuple[int, bytes]]:
-    return [(number, line) for number, line in enumerate(path.read_bytes().split(b"\n"), start=1) if line.strip()]
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return []  # drained this moment
+    return [(number, line) for number, line in enumerate(text.split(b"\n"), start=1) if line.strip()]
+
+
+def _is_still(path: Path, handle: int) -> bool:
+    """Whether the name still means the file we opened."""
+    try:
+        return path.stat().st_ino == os.fstat(handle).st_ino
+    except FileNotFoundError:
+        return False
 
 
 def _append(path: Path, line: bytes) -> bool:
@@ -101,13 +113,14 @@ def _append(path: Path, line: bytes) -> bool:
     handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
     try:
         _lock(handle)
-        if not path.exists() or path.stat().st_ino != os.fstat(handle).st_ino:
+        if not _is_still(path, handle):
             return False
         end = os.lseek(handle, 0, os.SEEK_END)
         if end and os.pread(handle, 1, end - 1) != b"\n":
             line = b"\n" + line  # a torn line of a crash before us must not swallow ours
         try:
-            os.write(handle, line)
+            while line:
+                line = line[os.write(handle, line) :]  # a nearly full disk may take a part only
             os.fsync(handle)
         except OSError:
             os.ftruncate(handle, end)  # the caller is told no, so it must not be drained later
@@ -125,7 +138,7 @@ def _take_away(path: Path) -> None:
         return  # another drainer was faster
     try:
         _lock(handle)
-        with contextlib.suppress(FileNotFoundError):
+        if _is_still(path, handle):
             path.rename(path.with_name(f"{path.stem}-{secrets.token_hex(4)}.draining"))
     finally:
         os.close(handle)

@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -92,7 +92,7 @@ class Worker(Loop):
         """Attempts begun by this worker."""
         self._claims = 0
         self._empty_claim = 0
-        """The number of the last claim that found nothing due."""
+        """The number of the last claim that began in quiet (nothing running, all results on disk) and found nothing."""
 
     def _task_leases(self) -> dict[str, float]:
         leases = {}
@@ -172,11 +172,12 @@ class Worker(Loop):
         if self.slots.free <= 0 or self._alone or self._lone is not None:
             return self._poll  # nudged when a slot is freed
         self._claims = number = self._claims + 1
+        quiet = not self._tasks and not self._unsettled
         claim = await self._claim()
         for job in claim.jobs:
             self._begin(job)
         await self.settle_lapsed(claim.lapsed)
-        if not claim.jobs:
+        if not claim.jobs and quiet:
             self._empty_claim = number
         return 0.0 if claim.jobs else await self._wait(claim)
 
@@ -207,14 +208,8 @@ class Worker(Loop):
         rate = self.slots.rate_pause(self._registry.limited(), now)
         poll = min(self._poll, PAUSED_SECONDS) if self._paused else self._poll
         seconds = max(0.0, min(until_due, poll, rate if rate is not None else poll))
-        waiting = asyncio.create_task(self._store.wait(claim.mark, seconds))
-        nudged = asyncio.create_task(self._nudged.wait())
-        try:
-            await asyncio.wait({waiting, nudged}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (waiting, nudged):
-                task.cancel()
-            await asyncio.gather(waiting, nudged, return_exceptions=True)
+        if seconds > 0 and not self._nudged.is_set():
+            await self._store.wait(claim.mark, seconds, self._nudged)
         return 0.0
 
     # -- jobs
@@ -229,7 +224,7 @@ class Worker(Loop):
     def _spawn(self, job: Job) -> asyncio.Task[None]:
         context = self._attempts.context_for(job)
         self._contexts[job.id] = context
-        task = asyncio.create_task(self._one(job, context), name=f"{job.task} (job {job.short_id})")
+        task = asyncio.create_task(self._one(job, context), name=job.task)
         self._tasks[job.id] = task
         self.made += 1
         self._idle.clear()
@@ -257,11 +252,14 @@ class Worker(Loop):
         self._unsettled[job.id] = job
         self.outbox.add(commit)
 
-    def _settled(self, commit: Commit, applied: bool) -> None:
-        for transition in commit.transitions:
-            self._unsettled.pop(transition.job.id, None)
-            if applied:
-                self._bus.publish(told(transition))
+    def _settled(self, applied: Sequence[Commit], refused: Sequence[Commit]) -> None:
+        moves = [move for commit in applied for move in commit.transitions]
+        for move in moves:
+            self._unsettled.pop(move.job.id, None)
+        for commit in refused:
+            for move in commit.transitions:
+                self._unsettled.pop(move.job.id, None)
+        self._bus.publish_moves(moves)
         if self._alone:
             self._nudged.set()
 

@@ -106,6 +106,8 @@ def _findings(attempt: Attempt) -> Iterator[tuple[str, str]]:
         yield "changes", str(attempt.changes)
     if attempt.failure is not None:
         yield "failure", attempt.failure.summary
+        if attempt.failure.body:
+            yield "answer", attempt.failure.body
     if attempt.cause is not None:
         yield "cause", f"{attempt.cause.category}, {attempt.cause.detail} (rule {attempt.cause.rule or 'none'})"
     if attempt.decision:

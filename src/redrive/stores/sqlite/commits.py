@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
@@ -19,6 +20,7 @@ from redrive.stores.sqlite.rows import (
     INSERT,
     INSERT_PLAIN,
     Route,
+    Row,
     encode_attempt,
     insert_values,
     is_plain,
@@ -128,20 +130,25 @@ class Tally:
 
     def write(self, connection: apsw.Connection) -> None:
         for route, changes in self._changes.items():
-            sets = ", ".join(f"{state} = {state} + ?" for state in changes)
-            connection.execute(f"UPDATE routes SET {sets} WHERE id = ?", (*changes.values(), route))
+            connection.execute(_count(tuple(changes)), (*changes.values(), route))
+
+
+@lru_cache(maxsize=256)
+def _count(states: tuple[str, ...]) -> str:
+    return f"UPDATE routes SET {', '.join(f'{state} = {state} + ?' for state in states)} WHERE id = ?"
 
 
 def _enrol(connection: apsw.Connection, routes: Routes, jobs: Sequence[Job]) -> None:
     tally = Tally()
-    for job in jobs:
-        tally.add(routes.number((job.queue, job.task, job.agent)), job.state, 1)
+    for (queue, task, agent, state), number in Counter((j.queue, j.task, j.agent, j.state) for j in jobs).items():
+        tally.add(routes.number((queue, task, agent)), state, number)
     tally.write(connection)
 
 
 def routes_of(moves: Sequence[Transition]) -> set[Route]:
     """Where these jobs are and where they go."""
-    return {(move.job.queue, move.job.task, move.job.agent) for move in moves} | {route_after(move) for move in moves}
+    here = {(move.job.queue, move.job.task, move.job.agent) for move in moves}
+    return here | {route_after(move) for move in moves if not _RENAMED.isdisjoint(move.set)}
 
 
 def route_after(transition: Transition) -> Route:
@@ -182,7 +189,7 @@ def _alike(group: Sequence[Commit]) -> dict[tuple[str, ...], list[int]]:
         move = commit.transitions[0]
         if move.attempt is None and move.move == "succeeded" and len(move.set) == _PLAIN_FIELDS:
             kinds.setdefault(_PLAIN, []).append(index)
-        elif _RENAMED.isdisjoint(move.set):
+        elif _RENAMED.isdisjoint(move.set) and move.to is not State.purged:
             kinds.setdefault((move.move, *move.set), []).append(index)
     return kinds
 
@@ -266,9 +273,10 @@ def _bulk(
     connection.execute("RELEASE many")
     if not written:
         return []
-    for move in moves:
-        route = routes.number((move.job.queue, move.job.task, move.job.agent))
-        tally.move(route, move.job.state, route, move.to)
+    kinds = Counter((move.job.queue, move.job.task, move.job.agent, move.job.state) for move in moves)
+    for (queue, task, agent, state), number in kinds.items():
+        route = routes.number((queue, task, agent))
+        tally.move(route, state, route, moves[0].to, number)
     return [Applied((move.job.version + 1,)) for move in moves]
 
 
@@ -344,6 +352,8 @@ def _transition(connection: apsw.Connection, routes: Routes, move: Transition) -
     if connection.changes() == 0:
         return None
     attempt = encode_attempt(move.attempt).decode() if move.attempt else None
+    if move.to is State.purged:
+        _forget(connection, select(connection, "SELECT seq, id FROM jobs WHERE id = ?", (move.job.id,)))
     connection.execute(_MOVE_OF, (move.move, move.at, move.to.value, move.who, move.why, attempt, move.job.id))
     return move.job.version + 1
 
@@ -400,7 +410,7 @@ def prune(
     old = select(connection, sql, (now - default, special))
     for queue, kept in retention.items():
         old += select(connection, f"{_ENDED_BEFORE} AND routes.queue = ?2 LIMIT {_PRUNE_BATCH}", (now - kept, queue))
-    events = _forget(connection, [(seq, id) for seq, id in old])
+    events = _forget(connection, old)
     return Pruned(len(old), events, _forget_keys(connection, now - keys) if keys is not None else 0)
 
 
@@ -436,7 +446,7 @@ def empty_log(connection: apsw.Connection) -> None:
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
-def _forget(connection: apsw.Connection, jobs: Sequence[tuple[int, str]]) -> int:
+def _forget(connection: apsw.Connection, jobs: Sequence[Row]) -> int:
     events = 0
     for seq, id in jobs:
         connection.execute("UPDATE jobs SET payload = NULL, result = NULL WHERE seq = ?", (seq,))
@@ -444,7 +454,9 @@ def _forget(connection: apsw.Connection, jobs: Sequence[tuple[int, str]]) -> int
             "DELETE FROM moves WHERE job = ? AND who IS NULL AND seq < (SELECT max(seq) FROM moves)", (seq,)
         )
         events += connection.changes()
-        connection.execute("UPDATE moves SET attempt = NULL WHERE job = ?", (seq,))
+        connection.execute(
+            "UPDATE moves SET attempt = NULL, why = CASE WHEN who IS NULL THEN NULL ELSE why END WHERE job = ?", (seq,)
+        )
         for kind in _OF_JOB:
             connection.execute("DELETE FROM docs WHERE kind = ? AND key >= ? AND key < ?", (kind, id, id + "0"))
     return events

@@ -28,12 +28,13 @@ def schema_number(connection: apsw.Connection) -> int:
     return int(connection.pragma("user_version"))
 
 
-def get(connection: apsw.Connection, routes: Routes, ids: Sequence[str]) -> list[Job]:
+def get(connection: apsw.Connection, routes: Routes, ids: Sequence[str], *, history: bool = True) -> list[Job]:
     if not ids:
         return []
     listed = msgspec.json.encode(list(ids)).decode()
     rows = select(connection, f"SELECT {COLUMNS} FROM jobs WHERE id IN (SELECT value FROM json_each(?))", (listed,))
-    names, told = routes.names(connection), stories(connection, [row[0] for row in rows])
+    names = routes.names(connection)
+    told = stories(connection, [row[0] for row in rows]) if history else {}
     found = {row[0]: job_from(row, names[row[1]], told.get(row[0], ())) for row in rows}
     return [found[id] for id in ids if id in found]
 
@@ -85,7 +86,7 @@ def find(connection: apsw.Connection, routes: Routes, filter: Filter, cursor: st
     )
     names = routes.names(connection)
     jobs = [job_from(row[:-1], names[row[1]]) for row in rows]
-    more = f"{jobs[-1].updated_at!r}:{rows[-1][-1]}" if len(rows) == limit else None
+    more = f"{jobs[-1].updated_at!r}:{rows[-1][-1]}" if rows and len(rows) == limit else None
     return Page(jobs, more, time.time())
 
 

@@ -30,9 +30,9 @@ class Routes:
 
         New ones are made outside the transaction, so that its rollback cannot take away what the cache remembers.
         """
-        new = wanted - self._numbers.keys()
-        if not new:
+        if wanted <= self._numbers.keys():
             return None
+        new = wanted - self._numbers.keys()
 
         def make(connection: apsw.Connection) -> None:
             for route in sorted(new, key=str):

@@ -83,7 +83,7 @@ def where(filter: Filter) -> tuple[str, list[object]]:
     for clause, value in (
         *((f"routes.{name} = ?", getattr(filter, name)) for name in ("queue", "task", "agent")),
         *((f"jobs.{name} = ?", getattr(filter, name)) for name in _FIELDS),
-        ("jobs.id LIKE '%' || ? || '%'", filter.id_part),
+        ("instr(jobs.id, ?) > 0", filter.id_part),
         ("jobs.updated_at >= ?", filter.since),
         ("jobs.updated_at < ?", filter.until),
         ("jobs.run_at <= ?", filter.due_at),

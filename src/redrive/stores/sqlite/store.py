@@ -53,6 +53,17 @@ MAX_RECORD = 512 * 1024 * 1024
 
 _abandoned: list[object] = []
 """What a forked child inherited: SQLite connections must be neither used nor closed there."""
+_generation = 0
+"""Grows in every forked child, so that a store notices at once that it must open its file anew."""
+
+
+def _forked() -> None:
+    global _generation
+    _generation += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 class SqliteStore:
@@ -66,7 +77,7 @@ class SqliteStore:
 
     def _fresh(self) -> None:
         """Everything that belongs to this process, and is made anew in a forked child."""
-        self._pid = os.getpid()
+        self._generation = _generation
         self._opening = threading.Lock()
         self._writer: Writer | None = None
         self._readers: ThreadPoolExecutor | None = None
@@ -89,27 +100,30 @@ class SqliteStore:
         return Info(f"sqlite:{self.path}", "synced", MAX_RECORD, await self._read(reads.schema_number))
 
     async def _ready(self) -> Writer:
-        if self._pid != os.getpid():
+        writer = self._writer
+        if writer is not None and writer.opened and self._generation == _generation:
+            return writer
+        return await self._open()
+
+    async def _open(self) -> Writer:
+        if self._generation != _generation:
             _abandoned.append((self._writer, self._readers, self._local))
             self._fresh()
-        writer = self._writer
-        if writer is None or writer.refused:
-            with self._opening:
-                if self._writer is None or self._writer.refused:
-                    if self._temporary:
-                        self._temporary.mkdir(mode=0o700, exist_ok=True)  # closed before, and used again
-                    self._writer = Writer(self.path, self._wake, self._lock.take)
-                    self._writer.start()
-                    self._readers = ThreadPoolExecutor(2, thread_name_prefix="redrive-reader")
-                writer = self._writer
-        if not writer.opened:
-            await writer.ready()
+        with self._opening:
+            writer = self._writer
+            if writer is None or writer.refused:
+                if self._temporary:
+                    self._temporary.mkdir(mode=0o700, exist_ok=True)  # closed before, and used again
+                writer = self._writer = Writer(self.path, self._wake, self._lock.take)
+                writer.start()
+                self._readers = ThreadPoolExecutor(2, thread_name_prefix="redrive-reader")
+        await writer.ready()
         return writer
 
     async def close(self) -> None:
         """Takes the parts out first, so that a cancelled close leaves a store that can be used again."""
         writer, readers, lock, closed = self._writer, self._readers, self._lock, self._closed
-        if writer is None or self._pid != os.getpid():
+        if writer is None or self._generation != _generation:
             return
         self._wake()
         self._fresh()
@@ -241,7 +255,8 @@ class SqliteStore:
         claimant = claims.Claimant(worker, self._lock.name, secrets.token_hex(8), now)
         taken = claims.take(connection, picked, wanted, claimant)
         claims.note_starts(connection, picked, wanted, now)
-        storied = {job.id: job for job in reads.get(connection, self._routes, [j for j in taken if isinstance(j, str)])}
+        whole = [job for job in taken if isinstance(job, str)]
+        storied = {job.id: job for job in reads.get(connection, self._routes, whole, history=False)}
         jobs = [storied[job] if isinstance(job, str) else job for job in taken]
         due = claims.next_due(connection, routes, now) if room.slots > 0 else None
         return Claim(jobs, self._lapsed(connection), mark, due)
@@ -286,20 +301,19 @@ class SqliteStore:
             except RuntimeError:
                 self._waiters.discard((loop, event))
 
-    async def wait(self, mark: int, seconds: float) -> bool:
+    async def wait(self, mark: int, seconds: float, woken: asyncio.Event | None = None) -> bool:
         await self._ready()
-        loop, event = asyncio.get_running_loop(), asyncio.Event()
-        self._waiters.add((loop, event))
+        waiter = (asyncio.get_running_loop(), woken or asyncio.Event())
+        self._waiters.add(waiter)
         try:
             if self._mark != mark:
                 return True
-            await asyncio.wait_for(event.wait(), max(0.0, seconds))
+            async with asyncio.timeout(max(0.0, seconds)):
+                return await waiter[1].wait()
         except TimeoutError:
             return False
-        else:
-            return True
         finally:
-            self._waiters.discard((loop, event))
+            self._waiters.discard(waiter)
 
     def _watch(self) -> None:
         """Look for other processes' commits from now on, those between this claim and the wait after it included."""

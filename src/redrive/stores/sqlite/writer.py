@@ -78,20 +78,14 @@ class Writer:
         self._wal_pages = 0
         self._synced = True
         self._opened: Future[None] = Future()
+        self.opened = False
+        self.refused = False
+        """The file could not be opened; a later try may do better."""
         self._thread = threading.Thread(target=self._main, name="redrive-writer", daemon=True)
 
     def start(self) -> None:
         """Open the file in the thread that will own it."""
         self._thread.start()
-
-    @property
-    def opened(self) -> bool:
-        return self._opened.done() and self._opened.exception() is None
-
-    @property
-    def refused(self) -> bool:
-        """The file could not be opened; a later try may do better."""
-        return self._opened.done() and self._opened.exception() is not None
 
     async def ready(self) -> None:
         await asyncio.shield(asyncio.wrap_future(self._opened))
@@ -147,9 +141,11 @@ class Writer:
             connection = open_writer(self.path)
             self._alive()  # before anybody can claim: others take who shows no sign of life for dead
         except Exception as error:  # noqa: BLE001 - handed to the caller
+            self.refused = True
             self._opened.set_exception(error)
             return
         connection.set_wal_hook(self._wal_grew)
+        self.opened = True
         self._opened.set_result(None)
         self._serve(connection)
         connection.close()
@@ -191,9 +187,9 @@ class Writer:
             _roll_back(connection)
             _answer(batch, self._broken(error))
             return
-        _answer(batch)
         if any(op.wakes for op in batch):
-            self._woken()
+            self._woken()  # before the answers: it is on disk, and somebody may be idle
+        _answer(batch)
         if self._wal_pages >= CHECKPOINT_PAGES:
             self._checkpoint(connection, "PASSIVE")
 

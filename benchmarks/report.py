@@ -1,0 +1,163 @@
+"""The table: for people, for machines, for the documentation."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import os
+import platform
+import sqlite3
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import apsw
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import raw
+from benchmarks.bench import Check
+from benchmarks.peers import MODULES, PROMISES, installed
+from benchmarks.running import CONCURRENCY
+
+VERDICTS = {True: "pass", False: "MISS", None: "not measured"}
+COLUMNS = ("row", "work", "measured (median)", "reached", "must reach", "verdict")
+
+
+def amount(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.2f}"
+
+
+def cells(check: Check) -> tuple[str, ...]:
+    reached = "–" if check.reached is None else f"{amount(check.reached)} {check.unit}"
+    measured = ", ".join(f"{name} {said}" for name, said in check.measured.items())
+    must = f"{check.relation} {check.limit:g} {check.unit}"
+    return str(check.row), check.work, measured, reached, must, VERDICTS[check.passed]
+
+
+def show(checks: Sequence[Check], notes: Sequence[str]) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)
+    table = Table(*COLUMNS)
+    table.columns[1].no_wrap = table.columns[3].no_wrap = table.columns[4].no_wrap = True
+    for check in checks:
+        style = {True: "green", False: "bold red", None: "yellow"}[check.passed]
+        *rest, verdict = cells(check)
+        table.add_row(*rest, f"[{style}]{verdict}[/]")
+    console.print(table)
+    for note in notes:
+        console.print(note, style="dim", soft_wrap=True, highlight=False)
+
+
+def notes(*, quick: bool, rounds: int) -> list[str]:
+    said = ["A quick run: small sizes and few rounds, for a check; the figures of a full run count."] if quick else []
+    said += [
+        f"Ratios are medians of the ratios of {rounds} or more rounds; every run is a new process on new files.",
+        f"Row 4: concurrency={CONCURRENCY:,}; peers drain fewer jobs. Stripped: one commit, no fence, no result.",
+    ]
+    missing = [name for name in MODULES if name not in installed()]
+    if missing:
+        said.append(f"Not installed, so not measured: {', '.join(missing)} (`./dev bench` installs them).")
+    return said
+
+
+def machine(folder: Path) -> dict[str, str]:
+    """What was measured on."""
+    versions = {name: importlib.metadata.version(name) for name in ("redrive", "apsw", *installed())}
+    return {
+        "system": f"{platform.system()} {platform.release()}, {platform.machine()}, {os.cpu_count()} processors",
+        "filesystem": filesystem(folder),
+        "Python": f"{platform.python_implementation()} {platform.python_version()}",
+        "SQLite": f"{apsw.sqlite_lib_version()} (apsw), {sqlite3.sqlite_version} (sqlite3, for the peers)",
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+    }
+
+
+def filesystem(folder: Path) -> str:
+    """The type of the filesystem that was measured, where the system says it."""
+    mounts = Path("/proc/self/mounts")
+    if not mounts.exists():
+        return sys.platform
+    best, kind = Path("/"), "unknown"
+    for line in mounts.read_text().splitlines():
+        point, found = line.split(" ")[1:3]
+        where = Path(point.replace("\\040", " "))
+        if folder.resolve().is_relative_to(where) and len(where.parts) >= len(best.parts):
+            best, kind = where, found
+    return kind
+
+
+def data(checks: Sequence[Check], notes: Sequence[str], where: dict[str, str], *, quick: bool) -> dict[str, Any]:
+    rows = [{**asdict(check), "passed": check.passed} for check in checks]
+    return {"quick": quick, "machine": where, "checks": rows, "notes": list(notes)}
+
+
+def markdown(checks: Sequence[Check], notes: Sequence[str], where: dict[str, str]) -> str:
+    """docs/performance.md."""
+    rows = [COLUMNS, ("---",) * len(COLUMNS), *map(cells, checks)]
+    return PAGE.format(
+        table="\n".join("| " + " | ".join(row) + " |" for row in rows),
+        notes="\n".join(f"- {note}" for note in notes),
+        machine="\n".join(f"- {name}: {value}" for name, value in where.items()),
+        loop=f"{inspect.getsource(raw.claim)}\n\n{inspect.getsource(raw.finish)}\n\n{inspect.getsource(raw.drain)}",
+        table_sql=raw.TABLE.strip(),
+        concurrency=f"{CONCURRENCY:,}",
+        peers="\n".join(f"- **{name}**: {promise}" for name, promise in PROMISES.items()),
+    )
+
+
+PAGE = """# Performance
+
+Every figure here is synced: WAL and `synchronous=FULL`, for redrive, for raw SQLite and for the other queues. Absolute
+numbers belong to one machine and its disk; what carries over are the ratios, because everything is measured beside its
+limit in the same run. `./dev bench` prints this table, `./dev bench --write` renews this page.
+
+{table}
+
+{notes}
+
+Measured on:
+
+{machine}
+
+## How it is measured
+
+Every run of a contestant is a process of its own, on a new file, on the disk of the working tree. Contestants take
+turns (A B C, C B A, …) over several rounds. A ratio is taken in each round, between neighbours in time, and the median
+of the rounds is what counts. Each contestant warms up first and checks afterwards that all of its work was done. Log
+records are made and dropped (a `NullHandler`).
+
+1. **One at a time**: `await rd.enqueue(...)`, each before the next, beside one-row transactions of the raw table below.
+2. **100 callers**: 100 coroutines, each awaiting its own acceptance before its next enqueue. Group commit makes one
+   sync serve all that wait.
+3. **`enqueue_many`**: the raw loop makes ids and encodes the same payloads with `json`, and inserts 1,000 per commit.
+4. **Drain**: `await rd.drain(concurrency={concurrency})` until every result is synced, beside the raw loop below. For
+   jobs that do nothing a large concurrency is best; the default of 100 is shown beside it. *Stripped* is the shortest
+   loop there is, for information: claim and finish in one commit, without fence or result. A kill loses its jobs.
+5. **Failures**: `retry_on=(ValueError,)`, `backoff="none"`, `max_attempts=3`: every attempt is captured, classified,
+   decided on and kept in the history; attempts per second beside the raw loop, which does none of that.
+6. **Latency**: an idle worker in the same process, in turn with two raw commits (an insert and a claim); then with
+   enqueues from another process, at random moments.
+7. **Backlog**: half of the jobs are due and half scheduled for tomorrow, in one queue. Claims of 10 jobs on this file
+   and on a small one, in turn; the newest 100 dead letters; the largest resident size of a worker with
+   concurrency {concurrency} that runs 20,000 jobs in front of the backlog.
+8. **Start**: `import redrive; redrive.Redrive("jobs.db")` over the bare interpreter; the whole of `redrive --version`.
+
+### The raw loop
+
+What a careful person writes by hand with apsw, in one thread:
+
+```sql
+{table_sql}
+```
+
+```python
+{loop}```
+
+### The other queues
+
+{peers}
+"""

@@ -1,0 +1,89 @@
+"""Rows 4 and 5: how fast one worker process runs jobs that succeed, and jobs that fail to the end."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from benchmarks.bench import Bench, Check, Contestant, per_second, ratio
+from benchmarks.peers import MODULES, installed
+from redrive import Redrive
+
+CONCURRENCY = 1_000
+"""For jobs that do nothing more slots mean larger claims and commits; the default of 100 is shown beside it."""
+JOBS = 20_000
+FAILING = 2_000
+ATTEMPTS = 3
+
+
+async def drained(folder: Path, size: int, concurrency: int = CONCURRENCY) -> float:
+    """No-op async jobs, to the last synced result."""
+    rd = Redrive(folder / "jobs.db")
+
+    @rd.task
+    async def noop(n: int) -> int:
+        return n
+
+    async with rd:
+        await rd.enqueue_many("noop", [{"n": number} for number in range(200)])
+        await rd.drain(concurrency=concurrency)
+        await rd.enqueue_many("noop", [{"n": number} for number in range(size)])
+        begun = time.perf_counter()
+        made = await rd.drain(concurrency=concurrency)
+        seconds = time.perf_counter() - begun
+        (queue,) = await rd.queues.list()
+    assert made == size, f"{made} attempts for {size} jobs"
+    assert queue.done == size + 200, f"{queue.done} of {size + 200} jobs done"
+    return size / seconds
+
+
+async def buried(folder: Path, size: int, concurrency: int = CONCURRENCY) -> float:
+    """Jobs that fail until they are dead letters; attempts per second."""
+    rd = Redrive(folder / "jobs.db")
+
+    @rd.task(max_attempts=ATTEMPTS, backoff="none", retry_on=(ValueError,))
+    async def fail(n: int) -> int:
+        raise ValueError(f"number {n} is not possible")
+
+    async with rd:
+        await rd.enqueue_many("fail", [{"n": number} for number in range(20)])
+        await rd.drain(concurrency=concurrency)
+        await rd.enqueue_many("fail", [{"n": number} for number in range(size)])
+        begun = time.perf_counter()
+        made = await rd.drain(concurrency=concurrency)
+        seconds = time.perf_counter() - begun
+        (queue,) = await rd.queues.list()
+        letter = await rd.dead.show((await rd.dead.list(limit=1)).jobs[0].id)
+    assert made == size * ATTEMPTS, f"{made} attempts for {size} jobs"
+    assert queue.dead == size + 20, f"{queue.dead} of {size + 20} jobs dead"
+    assert len(letter.history) == ATTEMPTS, f"{len(letter.history)} attempts in the history"
+    return made / seconds
+
+
+def row_4(bench: Bench) -> list[Check]:
+    work = f"drain of {JOBS:,} no-op async jobs, one worker process"
+    few = {"size": bench.size(2_000, 300)}
+    contestants = {
+        "redrive": Contestant("benchmarks.running:drained", {"size": JOBS}),
+        "raw, 100 per commit": Contestant("benchmarks.raw:drained", {"size": JOBS}),
+        "redrive, concurrency 100": Contestant("benchmarks.running:drained", {"size": JOBS, "concurrency": 100}),
+        "raw, stripped": Contestant("benchmarks.raw:drained_stripped", {"size": JOBS}),
+        **{name: Contestant(f"benchmarks.peers:{MODULES[name]}_drained", few) for name in installed()},
+    }
+    values = bench.contest(work, contestants)
+    said = per_second(values)
+    return [
+        Check(4, work, ratio(values, "redrive", "raw, 100 per commit"), "≥", 0.5, "× raw", said, values),
+        Check(4, "the same", ratio(values, "redrive", "huey"), "≥", 8, "× huey", {}),
+    ]
+
+
+def row_5(bench: Bench) -> list[Check]:
+    work = f"{FAILING:,} jobs that fail {ATTEMPTS} times each, attempts"
+    contestants = {
+        "redrive": Contestant("benchmarks.running:buried", {"size": FAILING}),
+        "raw, 100 per commit": Contestant("benchmarks.raw:drained", {"size": FAILING * ATTEMPTS}),
+    }
+    values = bench.contest(work, contestants, bench.rounds(7))
+    reached = ratio(values, "redrive", "raw, 100 per commit")
+    return [Check(5, work, reached, "≥", 0.25, "× raw", per_second(values), values)]

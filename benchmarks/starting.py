@@ -1,0 +1,61 @@
+"""Row 8: importing and starting."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.bench import Bench, Check, environment
+
+IMPORT = "import redrive; redrive.Redrive('jobs.db')"
+
+
+def _milliseconds(command: list[str], folder: Path) -> float:
+    begun = time.perf_counter()
+    subprocess.run(command, cwd=folder, env=_compiled(folder), check=True, stdout=subprocess.DEVNULL)
+    return (time.perf_counter() - begun) * 1e3
+
+
+def _compiled(folder: Path) -> dict[str, str]:
+    """With compiled modules, as an installation has them; the warm-up compiles them into a folder of our own."""
+    kept = {name: value for name, value in environment().items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
+
+
+def row_8(bench: Bench) -> list[Check]:
+    script = Path(sys.executable).parent / "redrive"
+    program = [str(script)] if script.exists() else [sys.executable, "-m", "redrive"]
+    commands = {
+        "bare interpreter": [sys.executable, "-c", "pass"],
+        "with redrive": [sys.executable, "-c", IMPORT],
+        "redrive --version": [*program, "--version"],
+    }
+    times: dict[str, list[float]] = {name: [] for name in commands}
+
+    def measure(*, keep: bool) -> None:
+        for name, command in commands.items():
+            taken = _milliseconds(command, bench.folder)
+            if keep:
+                times[name].append(taken)
+
+    bench.stages(
+        "import and start",
+        {
+            "warm-up": lambda: measure(keep=False),
+            **{f"{n + 1}": lambda: measure(keep=True) for n in range(bench.rounds(15))},
+        },
+    )
+    added = statistics.median(b - a for a, b in zip(times["bare interpreter"], times["with redrive"], strict=True))
+    said = {name: f"{statistics.median(taken):.0f} ms" for name, taken in times.items()}
+    version = statistics.median(times["redrive --version"])
+    return [
+        Check(8, "import redrive, first use of Redrive", added, "<", 100, "ms added", _only(said, 2), times),
+        Check(8, "redrive --version", version, "<", 150, "ms", {"redrive": said["redrive --version"]}),
+    ]
+
+
+def _only(said: dict[str, str], count: int) -> dict[str, str]:
+    return dict(list(said.items())[:count])

@@ -1,0 +1,209 @@
+"""Idempotency keys: the same key, queue and payload is the same job, whatever became of it."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import redrive
+from redrive import Blob, InvalidOption, Item, KeyReused, Redrive
+from tests.support import FakeClock, soon
+
+
+def _warnings(caplog: pytest.LogCaptureFixture, text: str) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.levelno >= logging.WARNING and text in record.getMessage()]
+
+
+@pytest.mark.behaviour("000-60")
+async def test_the_caller_may_choose_the_key(rd: Redrive) -> None:
+    first = await rd.enqueue("work", {"a": 1, "b": 2}, idempotency_key="k")
+    again = await rd.enqueue("work", {"b": 2, "a": 1}, idempotency_key="k")
+    assert (first.duplicate, again.duplicate) == (False, True)
+    assert first.id == again.id
+    assert (await rd.jobs.get(first.id)).key == "k"
+    assert (await rd.stats())["accepted"] == 1
+
+
+async def test_without_a_key_every_job_is_its_own(rd: Redrive) -> None:
+    ids = {(await rd.enqueue("work", {"a": 1})).id for _ in range(20)}
+    assert len(ids) == 20
+
+
+async def test_another_payload_under_the_same_key_is_refused(rd: Redrive) -> None:
+    job = await rd.enqueue("work", {"a": 1}, idempotency_key="k")
+    with pytest.raises(KeyReused, match="'k'") as refused:
+        await rd.enqueue("work", {"a": 2}, idempotency_key="k")
+    assert refused.value.field == "idempotency_key"
+    assert job.id in str(refused.value)
+    assert (await rd.jobs.get(job.id)).arguments == {"a": 1}
+    with pytest.raises(KeyReused):
+        await rd.enqueue("other_task", {"a": 1}, queue="work", idempotency_key="k")
+
+
+async def test_another_blob_is_another_payload(rd: Redrive) -> None:
+    await rd.enqueue("work", {"image": Blob(b"abc")}, idempotency_key="k")
+    assert (await rd.enqueue("work", {"image": Blob(b"abc")}, idempotency_key="k")).duplicate
+    with pytest.raises(KeyReused):
+        await rd.enqueue("work", {"image": Blob(b"xyz")}, idempotency_key="k")
+
+
+async def test_a_key_belongs_to_its_queue(rd: Redrive) -> None:
+    jobs = [await rd.enqueue("work", {"a": 1}, queue=queue, idempotency_key="k") for queue in ("x", "y")]
+    assert jobs[0].id != jobs[1].id
+    assert not jobs[1].duplicate
+
+
+async def test_a_key_is_the_same_in_every_process(rd: Redrive, database: Path) -> None:
+    first = await rd.enqueue("work", {"a": 1}, idempotency_key="k")
+    async with Redrive(database) as other:
+        assert (await other.enqueue("work", {"a": 1}, idempotency_key="k")).id == first.id
+
+
+async def _bring_to(rd: Redrive, state: str) -> str:
+    @rd.task("work", max_attempts=1)
+    async def work(a: int) -> None:
+        if state == "held":
+            raise redrive.OutcomeUnknown("sent, no answer")
+        if state in ("dead", "discarded"):
+            raise ConnectionError
+
+    job = await rd.enqueue("work", {"a": 1}, idempotency_key="k")
+    if state != "waiting":
+        await soon(rd.drain())
+    if state == "discarded":
+        await rd.dead.discard(job.id)
+    assert (await job.refresh()).state == state
+    return job.id
+
+
+@pytest.mark.behaviour("000-61")
+@pytest.mark.parametrize("state", ["waiting", "held", "done", "dead", "discarded"])
+async def test_whatever_its_state_a_repeat_gives_the_same_job(
+    rd: Redrive, caplog: pytest.LogCaptureFixture, state: str
+) -> None:
+    id = await _bring_to(rd, state)
+    caplog.clear()
+    again = await rd.enqueue("work", {"a": 1}, idempotency_key="k")
+    assert (again.id, again.duplicate, again.state) == (id, True, state)
+    assert bool(_warnings(caplog, "does not run it again")) == (state in ("dead", "held", "discarded"))
+    assert await soon(rd.drain()) == (1 if state == "waiting" else 0)
+
+
+async def test_a_repeat_may_bring_back_the_dead(rd: Redrive) -> None:
+    id = await _bring_to(rd, "dead")
+    again = await rd.enqueue("work", {"a": 1}, idempotency_key="k", on_duplicate="redrive")
+    assert (again.id, again.duplicate, again.state) == (id, True, "waiting")
+    assert (await rd.jobs.get(id)).grants == 1
+
+
+async def test_a_repeat_may_be_refused(rd: Redrive) -> None:
+    id = await _bring_to(rd, "done")
+    with pytest.raises(KeyReused, match="done") as refused:
+        await rd.enqueue("work", {"a": 1}, idempotency_key="k", on_duplicate="raise")
+    assert id in str(refused.value)
+
+
+async def test_a_task_may_make_its_keys_from_the_payload(rd: Redrive) -> None:
+    @rd.task(idempotency_key="feedback_{feedback_id}")
+    async def feedback(feedback_id: int, text: str = "") -> None: ...
+
+    first = await feedback.enqueue(7, text="good")
+    assert first.job.key == "feedback_7"
+    assert (await feedback.enqueue(feedback_id=7, text="good")).duplicate
+    assert not (await feedback.enqueue(8)).duplicate
+    own = await feedback.options(idempotency_key="mine").enqueue(7)
+    assert own.job.key == "mine"
+
+
+async def test_a_template_that_does_not_fit_is_refused(rd: Redrive) -> None:
+    @rd.task(idempotency_key="x_{missing}")
+    async def work(a: int) -> None: ...
+
+    with pytest.raises(InvalidOption, match="missing") as refused:
+        await work.enqueue(1)
+    assert refused.value.field == "idempotency_key"
+
+
+async def test_a_key_outlives_retention(rd: Redrive, clock: FakeClock) -> None:
+    id = await _bring_to(rd, "done")
+    clock.advance(15 * 86400)
+    await soon(rd.make_scheduler(rd.make_worker()).prune())
+    assert (await rd.jobs.get(id)).payload is None
+    again = await rd.enqueue("work", {"a": 1}, idempotency_key="k")
+    assert (again.id, again.duplicate) == (id, True)
+
+
+# Many at once --------------------------------------------------------------------------------------------------------
+
+
+async def test_many_are_accepted_in_order(rd: Redrive) -> None:
+    many = await rd.enqueue_many("work", ({"n": n} for n in range(2_500)))
+    assert many and many.accepted == 2_500 and many.duplicates == 0
+    stored = [await rd.jobs.get(str(id)) for id in (many.ids[0], many.ids[1_200], many.ids[-1])]
+    assert [job.arguments for job in stored] == [{"n": 0}, {"n": 1_200}, {"n": 2_499}]
+    assert (await rd.stats())["accepted"] == 2_500
+
+
+async def test_each_of_many_is_accepted_or_refused_by_itself(rd: Redrive) -> None:
+    @rd.task
+    async def work(n: int) -> None: ...
+
+    items: list[Any] = [
+        {"n": 1}, {"n": "x"}, Item({"n": 2}, priority="urgent"), Item({"n": 3}, priority="high"), 5,
+        {"n": float("nan")}, {"n": 4},
+    ]  # fmt: skip
+    many = await rd.enqueue_many("work", items)
+    assert not many
+    assert sorted(many.refused) == [1, 2, 4, 5]
+    assert [id is None for id in many.ids] == [False, True, True, False, True, True, False]
+    assert many.accepted == 3
+    assert "priority" in many.refused[2] and "payload" in many.refused[4]
+    assert (await rd.jobs.get(str(many.ids[3]))).priority_name == "high"
+    assert (await rd.stats())["accepted"] == 3
+
+
+async def test_many_with_keys_are_safe_to_repeat(rd: Redrive) -> None:
+    items = [Item({"n": n}, idempotency_key=f"k{n}") for n in range(50)]
+    first = await rd.enqueue_many("work", items[:30], session_id="s")
+    second = await rd.enqueue_many("work", items, session_id="s")
+    assert (first.duplicates, second.duplicates) == (0, 30)
+    assert second.ids[:30] == first.ids
+    assert (await rd.stats())["accepted"] == 50
+    changed = await rd.enqueue_many("work", [Item({"n": 99}, idempotency_key="k1"), {"n": 5}])
+    assert list(changed.refused) == [0] and "k1" in changed.refused[0]
+
+
+async def test_one_key_twice_in_one_call_is_one_job(rd: Redrive) -> None:
+    events: list[redrive.BusEvent] = []
+    rd.subscribe("enqueued", events.append)
+    many = await rd.enqueue_many(
+        "work",
+        [
+            Item({"n": 1}, idempotency_key="k"),
+            Item({"n": 1}, idempotency_key="k"),
+            Item({"n": 2}, idempotency_key="k"),
+        ],
+    )
+    assert many.duplicates == 1
+    assert list(many.refused) == [2]
+    assert len(events) == 1
+    assert (await rd.stats())["accepted"] == 1
+
+
+async def test_of_one_key_twice_in_one_call_the_first_blob_stays(rd: Redrive) -> None:
+    seen: list[bytes] = []
+
+    @rd.task
+    async def look(image: Blob) -> None:
+        seen.append(image.data)
+
+    items = [Item({"image": Blob(data)}, idempotency_key="k") for data in (b"first", b"other")]
+    await rd.enqueue_many("look", items)
+    await soon(rd.drain())
+    assert seen == [b"first"]
+
+
+async def test_none_at_all_is_fine(rd: Redrive) -> None:
+    many = await rd.enqueue_many("work", [])
+    assert many and many.ids == []

@@ -1,0 +1,598 @@
+"""Workers: what they take, how much of it, in which order, and how they begin and end."""
+
+import asyncio
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import fastapi
+import pytest
+
+import redrive
+from redrive import Context, Rate, Redrive
+from redrive.core.store import Filter
+from redrive.runtime.worker import Worker
+from tests.support import FakeClock, drain_until_over, eventually, opened, soon
+
+
+class Gate:
+    """A task body that counts who is inside, and lets nobody out before it is opened."""
+
+    def __init__(self) -> None:
+        self.inside: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+        self.started: list[str] = []
+        self.opened = asyncio.Event()
+
+    async def __call__(self, name: str) -> None:
+        self.started.append(name)
+        self.inside[name] += 1
+        self.inside["all"] += 1
+        for each in (name, "all"):
+            self.most[each] = max(self.most[each], self.inside[each])
+        try:
+            await self.opened.wait()
+        finally:
+            self.inside[name] -= 1
+            self.inside["all"] -= 1
+
+
+async def _found_no_more(*workers: Worker, running: int = 0) -> None:
+    """So many run, and each worker has looked since and found nothing more that it may take."""
+    await eventually(lambda: sum(worker.slots.running for worker in workers) == running, f"{running} jobs run")
+    for worker in workers:
+        await _look(worker)
+    assert sum(worker.slots.running for worker in workers) == running
+
+
+async def _look(worker: Worker) -> None:
+    seen = worker._claims
+    worker.nudge()
+    await eventually(lambda: worker._empty_claim > seen, "a look that finds nothing")
+
+
+# What it takes -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_worker_takes_only_the_queues_it_is_for(live: Redrive) -> None:
+    done: list[str] = []
+
+    @live.task
+    async def work(name: str) -> None:
+        done.append(name)
+
+    jobs = [await work.options(queue=name).enqueue(name) for name in ("mail", "web", "mail")]
+    async with live.worker(queues=["mail"]) as worker:
+        await jobs[0].result(10)
+        await jobs[2].result(10)
+        await _found_no_more(worker)
+    assert done == ["mail", "mail"]
+    assert (await jobs[1].refresh()).state == "waiting"
+
+
+async def test_a_worker_takes_only_the_agents_it_is_for(live: Redrive) -> None:
+    done: list[str | None] = []
+
+    @live.task
+    async def work(ctx: Context) -> None:
+        done.append(ctx.agent)
+
+    mine = await work.options(agent="writer").enqueue()
+    others = [await work.options(agent="reviewer").enqueue(), await work.enqueue()]
+    async with live.worker(agents=["writer"]) as worker:
+        await mine.result(10)
+        await _found_no_more(worker)
+    assert done == ["writer"]
+    assert [(await job.refresh()).state for job in others] == ["waiting", "waiting"]
+
+
+async def test_a_worker_takes_only_tasks_it_knows(live: Redrive, database: Path) -> None:
+    job = await live.enqueue("known_elsewhere", {"n": 1})
+    async with live.worker() as worker:
+        await _found_no_more(worker)
+        assert (await job.refresh()).run == 0
+        async with opened(database) as other:
+
+            @other.task
+            async def known_elsewhere(n: int) -> int:
+                return n + 1
+
+            async with other.worker():
+                assert await job.result(10) == 2
+
+
+async def test_more_urgent_jobs_go_first(live: Redrive) -> None:
+    done: list[str] = []
+
+    @live.task
+    async def work(name: str) -> None:
+        done.append(name)
+
+    for name in ("low", "normal", "critical", "high", "normal"):
+        await work.options(priority=name).enqueue(name)  # type: ignore[arg-type]
+    async with live.worker(concurrency=1):
+        await eventually(lambda: len(done) == 5)
+    assert done == ["critical", "high", "normal", "normal", "low"]
+
+
+@pytest.mark.behaviour("000-102")
+async def test_a_full_queue_does_not_hold_up_another(live: Redrive) -> None:
+    gate = Gate()
+
+    @live.task(queue="slow", concurrency=2)
+    async def slow() -> None:
+        await gate("slow")
+
+    @live.task(queue="failing", max_attempts=1)
+    async def failing() -> None:
+        raise ConnectionError
+
+    @live.task(queue="quick")
+    async def quick() -> str:
+        return "quick"
+
+    await live.enqueue_many("slow", [{}] * 300)
+    await live.enqueue_many("failing", [{}] * 300)
+    job = await quick.enqueue()
+    async with live.worker(concurrency=5, grace=0.1):
+        assert await job.result(15) == "quick"
+        gate.opened.set()
+
+
+@pytest.mark.behaviour("000-21")
+async def test_one_store_holds_queues_with_policies_of_their_own(database: Path, clock: FakeClock) -> None:
+    queues = {"quick": {"max_attempts": 2, "base": 1.0}, "patient": redrive.Policy(max_attempts=4, base=60.0)}
+    async with opened(database, clock=clock, queues=queues) as rd:
+
+        @rd.task
+        async def work() -> None:
+            raise ConnectionError
+
+        jobs = {name: await work.options(queue=name).enqueue() for name in ("quick", "patient", "unnamed")}
+        await soon(rd.drain())
+        waits = {name: (await job.refresh()).run_at - clock.now() for name, job in jobs.items()}
+        assert waits == {"quick": 1.0, "patient": 60.0, "unnamed": 2.0}
+        await drain_until_over(rd, clock)
+        assert [(await job.refresh()).attempts for job in jobs.values()] == [2, 4, 5]
+
+
+# How much ------------------------------------------------------------------------------------------------------------
+
+
+async def test_no_more_run_at_once_than_allowed(live: Redrive) -> None:
+    gate = Gate()
+
+    @live.task
+    async def work() -> None:
+        await gate("work")
+
+    await live.enqueue_many("work", [{}] * 20)
+    async with live.worker(concurrency=3, grace=0.1) as worker:
+        await eventually(lambda: worker.slots.running == 3)
+        assert await live.store.count(Filter(), by=("state",)) == {("running",): 3, ("waiting",): 17}
+        gate.opened.set()
+        await eventually(lambda: len(gate.started) == 20)
+    assert gate.most["all"] == 3
+
+
+async def test_a_queue_has_a_limit_of_its_own(live: Redrive) -> None:
+    gate = Gate()
+
+    @live.task(concurrency=2)
+    async def narrow() -> None:
+        await gate("narrow")
+
+    @live.task
+    async def wide() -> None:
+        await gate("wide")
+
+    await live.enqueue_many("narrow", [{}] * 6)
+    await live.enqueue_many("wide", [{}] * 6)
+    async with live.worker(concurrency=20, grace=0.1) as worker:
+        await _found_no_more(worker, running=8)
+        assert (gate.inside["narrow"], gate.inside["wide"]) == (2, 6)
+        gate.opened.set()
+        await eventually(lambda: len(gate.started) == 12)
+    assert gate.most["narrow"] == 2
+
+
+@pytest.mark.parametrize(("scope", "together"), [("process", 4), ("store", 2)])
+async def test_a_limit_holds_per_process_or_for_the_whole_store(
+    live: Redrive, database: Path, scope: Any, together: int
+) -> None:
+    gate = Gate()
+
+    async def narrow() -> None:
+        await gate("narrow")
+
+    live.task("narrow", concurrency=2, scope=scope)(narrow)
+    await live.enqueue_many("narrow", [{}] * 8)
+    async with opened(database) as other:
+        other.task("narrow", concurrency=2, scope=scope)(narrow)
+        async with live.worker(grace=0.1) as one, other.worker(grace=0.1) as two:
+            await _found_no_more(one, two, running=together)
+            gate.opened.set()
+            await eventually(lambda: len(gate.started) == 8)
+    assert gate.most["narrow"] == together
+
+
+@pytest.mark.parametrize("scope", ["process", "store"])
+async def test_a_rate_limits_the_starts(database: Path, scope: Any) -> None:
+    clock = FakeClock()
+    async with opened(database, clock=clock) as rd:
+        started: list[float] = []
+
+        @rd.task(rate=Rate(3, per=60.0), scope=scope)
+        async def work() -> None:
+            started.append(clock.now())
+
+        await rd.enqueue_many("work", [{}] * 7)
+        async with rd.worker(scheduler=False) as worker:
+            for expected in (3, 6, 7):
+                await eventually(lambda: len(started) == expected, f"{expected} starts")  # noqa: B023
+                await _found_no_more(worker)
+                clock.advance(61)
+                worker.nudge()
+    assert len(started) == 7
+    assert Counter(started).most_common() == [(started[0], 3), (started[3], 3), (started[6], 1)]
+
+
+async def test_an_agent_has_a_limit_of_its_own(database: Path) -> None:
+    gate = Gate()
+    async with opened(database, agent_concurrency=2) as rd:
+
+        @rd.task
+        async def work(ctx: Context) -> None:
+            await gate(str(ctx.agent))
+
+        for agent in ("a", "a", "a", "b", "b", "b", None, None, None):
+            await work.options(agent=agent).enqueue()
+        async with rd.worker(grace=0.1) as worker:
+            await _found_no_more(worker, running=7)
+            assert gate.inside == {"a": 2, "b": 2, "None": 3, "all": 7}
+            gate.opened.set()
+            await eventually(lambda: len(gate.started) == 9)
+
+
+@pytest.mark.behaviour("000-63")
+async def test_an_idle_worker_looks_again_and_again(live: Redrive) -> None:
+    looks = 0
+
+    class Counted(Worker):
+        async def tick(self) -> float:
+            nonlocal looks
+            looks += 1
+            return await super().tick()
+
+    assert live.settings.poll == 5.0 and live.make_worker()._poll == 5.0
+    worker = Counted(live.store, live.registry, live.bus, live.clock, poll=0.01)
+    worker.start()
+    try:
+        await eventually(lambda: looks >= 5, "five looks at an empty queue")
+    finally:
+        await worker.stop()
+
+
+# Pausing -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_paused_queue_waits_and_the_others_go_on(live: Redrive, database: Path) -> None:
+    done: list[str] = []
+
+    @live.task
+    async def work(name: str) -> None:
+        done.append(name)
+
+    async with live.worker() as worker:
+        await live.queues.pause("mail", who="ann", why="maintenance")
+        held = await work.options(queue="mail").enqueue("mail")
+        await (await work.options(queue="web").enqueue("web")).result(10)
+        await _found_no_more(worker)
+        assert (await held.refresh()).state == "waiting"
+        assert {queue.name: queue.paused for queue in await live.queues.list()} == {"mail": True, "web": False}
+        await live.queues.resume("mail")
+        await held.result(10)
+    assert done == ["web", "mail"]
+
+
+async def test_somebody_else_may_pause_and_resume(live: Redrive, database: Path) -> None:
+    @live.task
+    async def work() -> None: ...
+
+    async with opened(database) as other:
+        await other.queues.pause("work")
+        async with live.worker() as worker:
+            job = await work.enqueue()
+            await _found_no_more(worker)
+            assert (await job.refresh()).state == "waiting"
+            await other.queues.resume("work")
+            await job.result(10)
+
+
+async def test_a_pause_outlives_the_process(rd: Redrive, database: Path, clock: FakeClock) -> None:
+    await rd.queues.pause("work")
+    await rd.close()
+    async with opened(database, clock=clock) as again:
+
+        @again.task
+        async def work() -> None: ...
+
+        job = await work.enqueue()
+        assert await soon(again.drain()) == 0
+        assert (await job.refresh()).state == "waiting"
+
+
+# Beginning and ending ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.behaviour("000-70")
+async def test_what_runs_at_shutdown_is_finished(live: Redrive) -> None:
+    begun, release = asyncio.Event(), asyncio.Event()
+
+    @live.task
+    async def work() -> str:
+        begun.set()
+        await release.wait()
+        return "finished"
+
+    job = await work.enqueue()
+    async with live.worker():
+        await soon(begun.wait())
+        asyncio.get_running_loop().call_later(0.05, release.set)
+    assert (await job.refresh()).state == "done"
+    assert await job.result(1) == "finished"
+
+
+@pytest.mark.behaviour("000-70")
+async def test_what_does_not_finish_is_given_back_and_burns_no_attempt(live: Redrive) -> None:
+    begun = asyncio.Event()
+    cleaned: list[bool] = []
+
+    @live.task
+    async def work(ctx: Context) -> int:
+        begun.set()
+        if ctx.job.run == 1:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cleaned.append(True)
+        return ctx.attempt
+
+    job = await work.enqueue()
+    async with live.worker(grace=0.01):
+        await soon(begun.wait())
+    waiting = await job.refresh()
+    assert (waiting.state, waiting.attempts, waiting.history[0].outcome) == ("waiting", 0, "released")
+    assert cleaned == [True]
+    async with live.worker():
+        assert await job.result(10) == 1
+
+
+@pytest.mark.behaviour("000-70")
+async def test_start_and_stop_may_be_repeated(live: Redrive) -> None:
+    @live.task(max_attempts=1)
+    def in_thread() -> int:
+        return 1
+
+    @live.task(max_attempts=1)
+    async def on_loop() -> int:
+        return 2
+
+    worker = live.make_worker()
+    await worker.stop()
+    for _ in range(2):
+        worker.start()
+        worker.start()
+        jobs = [await in_thread.enqueue(), await on_loop.enqueue()]
+        assert [await job.result(10) for job in jobs] == [1, 2]
+        await worker.stop()
+        await worker.stop()
+    assert not worker.running
+
+
+async def test_a_cancelled_job_is_told_at_once(live: Redrive) -> None:
+    begun, told = asyncio.Event(), asyncio.Event()
+
+    @live.task
+    async def work(ctx: Context) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if ctx.cancelled:
+                told.set()
+
+    async with live.worker() as worker:
+        job = await work.enqueue()
+        await soon(begun.wait())
+        await live.jobs.cancel(job.id, why="no longer wanted")
+        await soon(told.wait())
+        await eventually(lambda: worker.slots.running == 0)
+    gone = await job.refresh()
+    assert (gone.state, gone.attempts) == ("discarded", 0)
+
+
+async def test_a_sync_task_sees_that_it_was_cancelled(live: Redrive) -> None:
+    begun, told = threading.Event(), threading.Event()
+
+    @live.task
+    def work(ctx: redrive.BlockingContext) -> None:
+        begun.set()
+        for _ in range(2000):
+            if ctx.cancelled:
+                told.set()
+                return
+            threading.Event().wait(0.01)
+
+    async with live.worker():
+        job = await work.enqueue()
+        assert await asyncio.to_thread(begun.wait, 20)
+        await job.cancel()
+        assert await asyncio.to_thread(told.wait, 20)
+    assert (await job.refresh()).state == "discarded"
+
+
+async def test_the_worker_says_what_it_knows_and_takes_it_back(live: Redrive) -> None:
+    @live.task
+    async def work() -> None: ...
+
+    async with live.worker() as worker:
+
+        async def announced() -> bool:
+            return any(document.key == worker.id for document in await live.store.docs("worker"))
+
+        await eventually(announced)
+    assert await live.store.docs("worker") == []
+
+
+# Unknown tasks -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.behaviour("000-71")
+async def test_a_job_nobody_knows_is_buried_after_an_hour(rd: Redrive, clock: FakeClock) -> None:
+    @rd.task
+    async def known() -> None: ...
+
+    job, later = await rd.enqueue("unknown"), await rd.enqueue("unknown", delay=30 * 60)
+    worker = rd.make_worker()
+    duties = rd.make_scheduler(worker)
+    for _ in range(61):
+        await worker._announce()
+        await duties.bury_unroutable()
+        assert (await job.refresh()).state == "waiting"
+        clock.advance(59.5)
+    await worker._announce()
+    await duties.bury_unroutable()
+    dead = await job.refresh()
+    assert (dead.state, dead.because, dead.attempts) == ("dead", "unroutable", 0)
+    assert dead.recommendation is not None and "'unknown'" in dead.recommendation
+    assert (await later.refresh()).state == "waiting", "it was not due for an hour"
+    assert (await rd.health()).issues == ["unknown: 1 dead letter"]
+
+
+@pytest.mark.behaviour("000-71")
+async def test_without_any_worker_nothing_is_buried(rd: Redrive, clock: FakeClock) -> None:
+    job = await rd.enqueue("unknown")
+    duties = rd.make_scheduler(rd.make_worker())
+    for _ in range(100):
+        await duties.bury_unroutable()
+        clock.advance(60)
+    assert (await job.refresh()).state == "waiting"
+
+
+async def test_an_announcement_starts_the_hour_anew(rd: Redrive, database: Path, clock: FakeClock) -> None:
+    """A rolling deploy: the new code was seen for a moment."""
+    worker = rd.make_worker()
+    duties = rd.make_scheduler(worker)
+    job = await rd.enqueue("coming_soon")
+    async with opened(database, clock=clock) as other:
+
+        @other.task
+        async def coming_soon() -> None: ...
+
+        for minute in range(100):
+            await worker._announce()
+            if minute == 50:
+                await other.make_worker()._announce()
+            await duties.bury_unroutable()
+            clock.advance(60)
+    assert (await job.refresh()).state == "waiting"
+
+
+# Around a web application --------------------------------------------------------------------------------------------
+
+
+async def test_a_web_application_runs_a_worker_by_its_lifespan(database: Path) -> None:
+    import httpx2
+
+    rd = Redrive(database)
+    done: list[str] = []
+
+    @rd.task
+    async def publish(slug: str) -> str:
+        done.append(slug)
+        return slug
+
+    app = fastapi.FastAPI(lifespan=rd.lifespan(worker=True))
+
+    @app.post("/articles/{slug}")
+    async def create(slug: str) -> dict[str, str]:
+        return {"job": (await publish.enqueue(slug)).id}
+
+    async with app.router.lifespan_context(app):
+        transport = httpx2.ASGITransport(app=app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://app") as client:
+            answer = await client.post("/articles/foxes")
+        assert (await rd.jobs.get(answer.json()["job"])).task == "publish"
+        await eventually(lambda: done == ["foxes"])
+    assert rd._store is None, "the lifespan closes what it opened"
+
+
+async def test_a_lifespan_without_a_worker_only_takes_work(database: Path) -> None:
+    rd = Redrive(database)
+
+    @rd.task
+    async def work() -> None: ...
+
+    app = fastapi.FastAPI(lifespan=rd.lifespan())
+    async with app.router.lifespan_context(app):
+        job = await work.enqueue()
+        assert rd._workers == []
+    async with rd:
+        assert (await job.refresh()).state == "waiting"
+
+
+# Draining ------------------------------------------------------------------------------------------------------------
+
+
+async def test_drain_runs_what_is_due_and_leaves_the_rest(rd: Redrive, clock: FakeClock) -> None:
+    @rd.task(base=10)
+    async def work(fail: bool = False) -> None:
+        if fail:
+            raise ConnectionError
+
+    await rd.enqueue_many("work", [{}] * 30)
+    await work.enqueue(fail=True)
+    await work.options(delay=60).enqueue()
+    assert await soon(rd.drain(concurrency=4)) == 31
+    assert await soon(rd.drain()) == 0
+    (numbers,) = await rd.queues.list()
+    assert (numbers.done, numbers.waiting, numbers.due) == (30, 2, 0)
+
+
+async def test_drain_counts_attempts_and_runs_what_they_bring_about(rd: Redrive) -> None:
+    done: list[int] = []
+
+    @rd.task
+    async def chain(n: int) -> None:
+        done.append(n)
+        if n:
+            await chain.enqueue(n - 1)
+
+    await chain.enqueue(9)
+    assert await soon(rd.drain()) == 10
+    assert done == list(range(9, -1, -1))
+
+
+async def test_drain_runs_retries_that_are_due_at_once(rd: Redrive) -> None:
+    @rd.task(backoff="none", max_attempts=30, retry_on=(ValueError,))
+    async def work() -> None:
+        raise ValueError
+
+    job = await work.enqueue()
+    assert await soon(rd.drain()) == 30
+    assert (await job.refresh()).state == "dead"
+
+
+@pytest.mark.behaviour("000-23")
+async def test_a_worker_retries_without_the_callers_help(live: Redrive) -> None:
+    @live.task(base=0.01, max_attempts=4, retry_on=(ValueError,))
+    async def work(ctx: Context) -> int:
+        if ctx.attempt < 4:
+            raise ValueError
+        return ctx.attempt
+
+    async with live.worker():
+        job = await work.enqueue()
+        assert await job.result(15) == 4

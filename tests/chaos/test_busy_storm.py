@@ -1,0 +1,128 @@
+"""Eight processes at one file: nobody is ever told that it is busy, the log stays small, and the books balance."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from redrive import RedriveError
+from tests.chaos.app import make_app
+from tests.chaos.ledger import Audit, Ledger, audit
+from tests.chaos.processes import Child, Zygote, until
+
+pytestmark = pytest.mark.chaos
+
+PROCESSES = 8
+WAL_LIMIT = 64 * 1024 * 1024
+
+
+def busy(folder: str, *, seed: int, seconds: float, deferred: bool = False) -> None:
+    """Open, hand in, work, look around, close; again and again. Every error goes to the ledger."""
+    if deferred:
+        _begin_deferred()
+    asyncio.run(_busy(Path(folder), random.Random(seed), seconds))
+
+
+async def _busy(folder: Path, rng: random.Random, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        rd, ledger = make_app(folder, poll=0.05)
+        try:
+            async with rd, rd.worker(concurrency=8):
+                for _ in range(rng.randrange(5, 20)):
+                    await _one_turn(rd, ledger, rng)
+        except (RedriveError, OSError, apsw.Error) as error:
+            ledger.note("error", os.getpid(), type(error).__name__, str(error).replace("\n", " "))
+        ledger.close()
+
+
+async def _one_turn(rd: Any, ledger: Ledger, rng: random.Random) -> None:
+    task = rng.choice(("work", "work", "flaky", "hopeless"))
+    many = await rd.enqueue_many(task, [{"n": n} for n in range(rng.randrange(1, 30))])
+    ledger.accepted([id for id in many.ids if id])
+    if rng.random() < 0.2:
+        await rd.stats()
+    if rng.random() < 0.1:
+        handle = await rd.enqueue("work", {"n": 1})
+        ledger.accepted([handle.id])
+        await handle.result(timeout=60)
+
+
+def _begin_deferred() -> None:
+    """The guard removed: read first, ask for the write lock later."""
+
+    class Deferred(apsw.Connection):
+        def execute(self, statements: str, *args: Any, **how: Any) -> Any:
+            return super().execute(statements.replace("BEGIN IMMEDIATE", "BEGIN DEFERRED"), *args, **how)
+
+    apsw.Connection = Deferred  # type: ignore[misc]
+
+
+async def stormed(
+    zygote: Zygote, folder: Path, seed: int, seconds: float, processes: int = PROCESSES, **how: Any
+) -> tuple[Audit, list[str], int]:
+    """The audit, the errors that anybody met, and how large the log was at most."""
+    children = [
+        zygote.start(
+            "tests.chaos.test_busy_storm:busy", log=folder / f"busy{number}.log", folder=folder, seed=seed + number,
+            seconds=seconds, **how,
+        )
+        for number in range(processes)
+    ]  # fmt: skip
+    largest = 0
+
+    def ended() -> bool:
+        nonlocal largest
+        log = folder / "jobs.db-wal"
+        largest = max(largest, log.stat().st_size if log.exists() else 0)
+        return not any(child.running() for child in children)
+
+    await until("the storm is over", ended, seconds + 120.0)
+    _check(children)
+    rd, ledger = make_app(folder)
+    async with rd:
+        if not how:
+            await _drain(rd)
+        found = await audit(rd, ledger, ended=not how, concurrency=0, expiries=0)
+    errors = [note for note in found.books.notes if note.startswith("error")]
+    errors += [line for child in children for line in child.log().splitlines() if "locked by another" in line]
+    return found, errors, largest
+
+
+async def _drain(rd: Any) -> None:
+    """What is left is done by one worker in peace."""
+    for _ in range(100):
+        await rd.drain()
+        totals = (await rd.stats())["totals"]
+        if not totals["waiting"] and not totals["running"]:
+            return
+    raise AssertionError("not everything came to its end")
+
+
+def _check(children: list[Child]) -> None:
+    for child in children:
+        assert child.status == 0, child.log()[-3_000:]
+
+
+@pytest.mark.behaviour("000-99")
+async def test_eight_processes(zygote: Zygote, folder: Path, seed: int, size: Callable[[float, float], float]) -> None:
+    found, errors, largest = await stormed(zygote, folder, seed, size(6.0, 1_800.0))
+    print(f"log at most {largest / 1e6:.1f} MB")
+    found.assert_sound()
+    assert errors == []
+    assert found.extra_starts == 0
+    assert largest <= WAL_LIMIT
+    assert len(found.books.accepted) > 1_000
+
+
+async def test_control_deferred_transactions_are_busy(zygote: Zygote, folder: Path, seed: int) -> None:
+    _, errors, _ = await stormed(zygote, folder, seed, 1.5, 4, deferred=True)
+    assert errors

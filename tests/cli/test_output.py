@@ -1,0 +1,122 @@
+"""What people and programs get to see."""
+
+import os
+import pty
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.cli.shell import DEADLINE, Shell
+
+SECRET = "hunter22"
+
+
+def on_a_terminal(shell: Shell, *words: str, **environment: str) -> str:
+    """What a command writes to a terminal."""
+    ours, theirs = pty.openpty()
+    subprocess.run(
+        [sys.executable, "-m", "redrive", *words],
+        cwd=shell.folder,
+        env=shell.environment | {"TERM": "xterm-256color", **environment},
+        stdin=subprocess.DEVNULL, stdout=theirs, timeout=DEADLINE, check=True,
+    )  # fmt: skip
+    os.close(theirs)
+    written = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            written += chunk
+    except OSError:  # the other end is closed: all was read
+        pass
+    os.close(ours)
+    return written.decode()
+
+
+def test_tables_are_drawn_on_a_terminal_and_plain_in_a_pipe(shell: Shell) -> None:
+    (id,) = shell.dead_letters()
+    drawn = on_a_terminal(shell, "jobs")
+    assert "\x1b[" in drawn and "─" in drawn and id[-8:] in drawn
+    colourless = on_a_terminal(shell, "jobs", NO_COLOR="1")
+    assert "\x1b[3" not in colourless and id[-8:] in colourless
+    piped = shell.run("jobs").out
+    header, row = piped.splitlines()
+    assert header.split()[:3] == ["id", "state", "task"]
+    assert row.split()[:3] == [id[-8:], "dead", "broken"]
+
+
+def test_what_a_job_says_cannot_command_the_terminal(shell: Shell) -> None:
+    id = shell.enqueue("greet", {"name": "\x1b]0;owned\x07[bold]"}, "--queue", "[red]q[/red]")
+    for words in (("status", id), ("jobs",), ("queues",)):
+        out = on_a_terminal(shell, *words, NO_COLOR="1")
+        assert "\x07" not in out and "\x1b]0" not in out
+        assert "[red]q[/red]" in out
+
+
+@pytest.mark.parametrize("words", [("status",), ("dead", "show")], ids=" ".join)
+def test_secrets_in_payloads_are_masked_unless_asked_for(shell: Shell, words: tuple[str, ...]) -> None:
+    (id,) = shell.dead_letters()
+    for form in ((), ("--json",)):
+        masked = shell.here(*words, id, *form).out
+        assert SECRET not in masked and "[redacted]" in masked
+        assert SECRET in shell.here(*words, id, "--secrets", *form).out
+    assert SECRET not in shell.here("jobs", "--json").out
+
+
+def test_empty_listings_say_what_to_do_next(shell: Shell) -> None:
+    assert shell.here("enqueue", "greet", "[]").status == 2  # refused, but the database is there now
+    shell.run("worker", "app:rd", "--drain")
+    for words, hint in (
+        (("jobs",), "redrive enqueue"),
+        (("dead", "list"), "nothing needs you"),
+        (("queues",), "redrive enqueue"),
+        (("stats",), "redrive enqueue"),
+    ):
+        done = shell.here(*words)
+        assert done.status == 0 and hint in done.out
+
+
+def test_json_everywhere(shell: Shell) -> None:
+    """Each answer parses, wherever --json stands."""
+    first, second, third = shell.dead_letters(3)
+    fresh = shell.here("--json", "enqueue", "greet", '{"name": "x"}').json["id"]
+    shapes: list[tuple[tuple[str, ...], Any]] = [
+        (("status", first), "id"),
+        (("jobs",), "jobs"),
+        (("dead", "list"), "jobs"),
+        (("dead", "show", first), "history"),
+        (("dead", "redrive", first), "state"),
+        (("dead", "discard", second), "state"),
+        (("dead", "restore", second), "state"),
+        (("dead", "purge", third, "--yes"), "purged"),
+        (("queues",), 0),
+        (("queues", "pause", "greet"), "paused"),
+        (("queues", "resume", "greet"), "paused"),
+        (("stats",), "totals"),
+        (("health",), "issues"),
+        (("doctor",), "checks"),
+        (("backup", "copy.db"), "bytes"),
+        (("cancel", fresh), "state"),
+        (("erase", fresh, "--yes"), "erased"),
+    ]
+    for words, key in shapes:
+        assert shell.here(*words, "--json").json[key] is not None, words
+    assert shell.here("--json", "stats").json["accepted"] == 4
+    assert shell.run("worker", "app:rd", "--drain", "--json").json["drained"] is True
+
+
+def test_a_closed_pipe_is_no_accident(shell: Shell) -> None:
+    for n in range(3):
+        shell.enqueue("greet", {"name": str(n)})
+    script = f"{sys.executable} -m redrive jobs --json | head -c 1"
+    done = subprocess.run(
+        ["sh", "-c", script], cwd=shell.folder, env=shell.environment, capture_output=True, text=True,
+        timeout=DEADLINE, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("{", "")
+
+
+def test_letters_the_terminal_lacks_are_written_otherwise(shell: Shell) -> None:
+    shell.enqueue("Ωmega", {})
+    done = shell.run("jobs", PYTHONIOENCODING="latin-1", PYTHONUTF8="0")
+    assert done.status == 0 and "\\u03a9mega" in done.out

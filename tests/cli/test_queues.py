@@ -1,0 +1,41 @@
+"""queues, pause and resume, stats, health."""
+
+from tests.cli.shell import Shell
+
+
+def test_a_paused_queue_waits_until_it_is_resumed(shell: Shell) -> None:
+    id = shell.enqueue("greet", {"name": "x"})
+    paused = shell.here("queues", "pause", "greet", "--why", "maintenance")
+    assert paused.status == 0 and "redrive queues resume greet" in paused.out
+    (row,) = [line for line in shell.here("queues").out.splitlines() if line.startswith("greet")]
+    assert row.endswith("yes")
+    shell.drain()
+    assert shell.state(id) == "waiting"
+    assert shell.here("queues", "resume", "greet").status == 0
+    shell.drain()
+    assert shell.state(id) == "done"
+
+
+def test_stats_add_up(shell: Shell) -> None:
+    shell.dead_letters(2)
+    shell.enqueue("greet", {"name": "x"})
+    out = shell.here("stats").out
+    assert "accepted 3: 1 waiting + 2 dead (1 due now)" in out
+    numbers = shell.here("stats", "--json").json
+    assert numbers["accepted"] == 3
+    assert {queue["name"]: queue["dead"] for queue in numbers["queues"]} == {"broken": 2, "greet": 0}
+
+
+def test_health_by_exit_status(shell: Shell) -> None:
+    shell.enqueue("greet", {"name": "x"})
+    shell.drain()
+    healthy = shell.run("health")
+    assert (healthy.status, healthy.out) == (0, "healthy: 0 pending, 0 dead letters\n")
+    shell.dead_letters()
+    degraded = shell.run("health")
+    assert (degraded.status, degraded.out) == (1, "degraded: 0 pending, 1 dead letter\n  broken: 1 dead letter\n")
+    as_json = shell.run("health", "--json")
+    assert as_json.status == 1
+    assert as_json.json == {
+        "status": "degraded", "total_pending": 0, "total_dead_letter": 1, "issues": ["broken: 1 dead letter"]
+    }  # fmt: skip

@@ -1,0 +1,90 @@
+"""Starting: fast, and help everywhere."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+
+import redrive
+from redrive.doors.cli import cli
+from tests.cli.shell import Shell
+
+OPTIONS = {
+    "demo": ("--file", "--jobs", "--plain"),
+    "worker": ("--processes", "--concurrency", "--queues", "--agents", "--drain", "--grace", "--url", "--json"),
+    "enqueue": ("--queue", "--delay", "--run-at", "--priority", "--key", "--session", "--agent", "--model",
+                "--max-attempts", "--url", "--json"),
+    "cancel": ("--why", "--url", "--json"),
+    "status": ("--url", "--json"),
+    "jobs": ("--state", "--queue", "--task", "--agent", "--session", "--limit", "--cursor", "--url", "--json"),
+    "dead list": ("--queue", "--limit", "--cursor", "--url", "--json"),
+    "dead show": ("--url", "--json"),
+    "dead redrive": ("--why", "--url", "--json"),
+    "dead discard": ("--why", "--url", "--json"),
+    "dead restore": ("--why", "--url", "--json"),
+    "dead purge": ("--queue", "--all", "--yes", "--why", "--url", "--json"),
+    "queues": ("--url", "--json"),
+    "queues pause": ("--why", "--url", "--json"),
+    "queues resume": ("--why", "--url", "--json"),
+    "stats": ("--url", "--json"),
+    "health": ("--url", "--json"),
+    "doctor": ("--fix", "--url", "--json"),
+    "backup": ("--url", "--json"),
+    "resolve": ("--landed", "--not-landed", "--why", "--url", "--json"),
+    "erase": ("--session", "--yes", "--url", "--json"),
+}  # fmt: skip
+
+
+def leaves(group: click.Group, path: str = "") -> Iterator[str]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from leaves(command, f"{path}{name} ")
+        if not isinstance(command, click.Group) or command.invoke_without_command:
+            yield f"{path}{name}"
+
+
+def test_the_table_names_every_command() -> None:
+    assert set(leaves(cli)) == set(OPTIONS)
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_help_of_every_command_tells_its_options(shell: Shell, command: str) -> None:
+    done = shell.here(*command.split(), "--help")
+    assert done.status == 0
+    for option in OPTIONS[command]:
+        assert option in done.out
+
+
+def test_version_and_help(shell: Shell) -> None:
+    version = shell.run("--version")
+    assert (version.status, version.out) == (0, f"redrive {redrive.__version__}\n")
+    helped = shell.run("--help")
+    assert helped.status == 0
+    for command in OPTIONS:
+        assert command.split()[0] in helped.out
+
+
+@pytest.mark.parametrize("words", [(), ("dead",)], ids=["redrive", "redrive dead"])
+def test_a_group_alone_shows_its_commands(shell: Shell, words: tuple[str, ...]) -> None:
+    done = shell.here(*words)
+    assert (done.status, done.err) == (0, "")
+    assert done.out.startswith(f"Usage: {' '.join(('redrive', *words))} ")
+    assert len(done.out.splitlines()) > 5
+
+
+@pytest.mark.parametrize("word", ["--version", "--help"])
+def test_starting_imports_nothing_heavy(word: str) -> None:
+    """What takes its time to import is imported by the commands that use it."""
+    code = f"""
+import sys
+from redrive.doors.cli import cli
+try:
+    cli.main(["{word}"], prog_name="redrive")
+except SystemExit:
+    heavy = {{"apsw", "asyncio", "httpx2", "msgspec", "redrive.app", "rich", "ssl"}} & sys.modules.keys()
+    print("heavy:", *sorted(heavy))
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "heavy:"

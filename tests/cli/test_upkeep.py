@@ -1,0 +1,148 @@
+"""doctor and backup."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive.stores.sqlite import doctor
+from tests.cli.shell import Done, Shell, refused
+
+
+def wrong(done: Done) -> dict[str, str]:
+    """What the doctor found wrong, by name."""
+    assert done.status == 1, (done.out, done.err)
+    assert done.json["ok"] is False
+    return {check["name"]: check["said"] for check in done.json["checks"] if not check["ok"]}
+
+
+def execute(database: Path, *statements: str) -> None:
+    connection = sqlite3.connect(database)
+    for statement in statements:
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+def test_the_doctor_finds_nothing_wrong_with_a_good_database(shell: Shell) -> None:
+    shell.dead_letters()
+    shell.enqueue("greet", {"name": "x"})
+    done = shell.run("doctor")
+    assert done.status == 0, done.out
+    names = ["sqlite", "file mode", "filesystem", "log", "disk", "schema", "integrity", "counters", "spool"]
+    assert [line[7:18].strip() for line in done.out.splitlines()] == names
+    assert all(line.startswith("ok") for line in done.out.splitlines())
+    full = shell.run("doctor", "--full", "--json")
+    assert full.status == 0 and full.json["ok"] is True
+    assert "integrity_check" in full.out
+
+
+def test_the_doctor_finds_a_damaged_page(shell: Shell) -> None:
+    for n in range(3):
+        shell.enqueue("greet", {"name": "x" * 200, "n": n})
+    execute(shell.database, "PRAGMA wal_checkpoint(TRUNCATE)")
+    size = shell.database.stat().st_size
+    with shell.database.open("r+b") as file:
+        for page in range(1, size // 4096):
+            file.seek(page * 4096 + 8)
+            file.write(b"\xff" * 200)
+    done = shell.run("doctor", "--json")
+    assert wrong(done).keys() & {"integrity", "database"}
+    assert "Traceback" not in done.err
+
+
+def test_the_doctor_finds_that_it_is_no_database_at_all(shell: Shell) -> None:
+    shell.database.write_bytes(b"this is a text file, and quite a long one\n" * 100)
+    shell.database.chmod(0o600)
+    before = shell.database.read_bytes()
+    assert "not a database" in wrong(shell.run("doctor", "--fix", "--json"))["database"]
+    assert shell.database.read_bytes() == before
+
+
+def test_the_doctor_finds_a_database_of_something_else(shell: Shell) -> None:
+    execute(shell.database, "CREATE TABLE songs (title TEXT)")
+    shell.database.chmod(0o600)
+    before = shell.database.read_bytes()
+    assert wrong(shell.run("doctor", "--fix", "--json")) == {"schema": "this is not a database of redrive"}
+    assert shell.database.read_bytes() == before
+
+
+def test_the_doctor_finds_a_newer_schema(shell: Shell) -> None:
+    shell.enqueue("greet", {"name": "x"})
+    execute(shell.database, "PRAGMA user_version = 999")
+    assert "schema 999 is newer" in wrong(shell.run("doctor", "--fix", "--json"))["schema"]
+    assert sqlite3.connect(shell.database).execute("PRAGMA user_version").fetchone() == (999,)
+
+
+def test_the_doctor_counts_and_fixes_only_when_asked(shell: Shell) -> None:
+    shell.enqueue("greet", {"name": "x"})
+    execute(shell.database, "UPDATE routes SET waiting = 41")
+    for _ in range(2):
+        assert "counters of 1 of 1 routes" in wrong(shell.here("doctor", "--json"))["counters"]
+    fixed = shell.here("doctor", "--fix")
+    assert fixed.status == 0 and fixed.out.startswith("fixed  counters of 1 routes")
+    assert shell.here("doctor").status == 0
+    assert shell.here("stats", "--json").json["accepted"] == 1
+
+
+def test_the_doctor_finds_a_file_others_can_read(shell: Shell) -> None:
+    shell.enqueue("greet", {"name": "x"})
+    shell.database.chmod(0o644)
+    done = shell.here("doctor")
+    assert done.status == 1 and f"chmod 600 {shell.database}" in done.out
+
+
+def test_the_doctor_looks_into_the_spool(shell: Shell) -> None:
+    shell.enqueue("greet", {"name": "x"})
+    spool = shell.folder / "jobs.db-spool"
+    spool.mkdir()
+    (spool / "1.jsonl").write_text('{"job": {}}\n', encoding="utf-8")
+    assert "1 job" in wrong(shell.here("doctor", "--json"))["spool"]
+    (spool / "1.jsonl").unlink()
+    (spool / "1.unreadable").write_text("torn\n", encoding="utf-8")
+    assert "unreadable" in wrong(shell.here("doctor", "--json"))["spool"]
+
+
+def test_the_doctor_looks_at_log_and_disk(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.enqueue("greet", {"name": "x"})
+    monkeypatch.setattr(doctor, "LEAST_FREE", 1 << 62)
+    monkeypatch.setattr(doctor, "WAL_LIMIT", -1)
+    monkeypatch.setattr(doctor, "filesystem_of", lambda folder: "nfs4")
+    assert wrong(shell.here("doctor", "--json")).keys() == {"log", "disk", "filesystem"}
+
+
+@pytest.mark.parametrize(
+    ("version", "ok"),
+    [("3.51.3", True), ("3.54.1", True), ("4.0.0", True), ("3.51.2", False), ("3.50.7", True), ("3.50.6", False),
+     ("3.44.6", True), ("3.44.5", False), ("3.45.9", False)],
+)  # fmt: skip
+def test_the_doctor_knows_which_sqlite_can_corrupt_a_log(version: str, ok: bool) -> None:
+    assert doctor.library(version).ok is ok
+
+
+def test_a_backup_is_a_whole_database(shell: Shell) -> None:
+    (dead,) = shell.dead_letters()
+    waiting = shell.enqueue("greet", {"name": "x"})
+    done = shell.run("backup", "copy.db", "--json")
+    assert done.status == 0, done.err
+    copy = shell.folder / "copy.db"
+    assert done.json == {"target": "copy.db", "bytes": copy.stat().st_size}
+    assert copy.stat().st_mode & 0o777 == 0o600
+    copied = {job["id"]: job["state"] for job in shell.here("jobs", "--url", "copy.db", "--json").json["jobs"]}
+    assert copied == {dead: "dead", waiting: "waiting"}
+    assert shell.here("doctor", "--url", "copy.db").status == 0
+    copy.replace(shell.database)
+    for rest in shell.folder.glob("jobs.db-*"):
+        if rest.is_file():
+            rest.unlink()
+    shell.drain()
+    assert (shell.state(dead), shell.state(waiting)) == ("dead", "done")
+
+
+@pytest.mark.parametrize("target", ["app.py", "no/such/folder/copy.db"])
+def test_a_backup_never_overwrites(shell: Shell, target: str) -> None:
+    shell.enqueue("greet", {"name": "x"})
+    before: Any = (shell.folder / "app.py").read_bytes()
+    refused(shell.here("backup", target), "target")
+    assert (shell.folder / "app.py").read_bytes() == before

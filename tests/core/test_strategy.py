@@ -1,0 +1,274 @@
+"""The one retry-or-bury rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.core.classify import DETAILS, cause_of, classify
+from redrive.core.job import DEAD_REASONS, HOLD_REASONS, Cause, Failure, Job, State
+from redrive.core.policy import DEFAULT, Policy, merge
+from redrive.core.strategy import (
+    CRASHES_BEFORE_ALONE,
+    UNKNOWN_TRIES,
+    Bury,
+    Case,
+    Decision,
+    Hold,
+    RetryLater,
+    decide,
+)
+from redrive.runtime.attempt import transition_for
+from redrive.runtime.capture import lost
+from tests.stores.jobs import T0, a_job, an_attempt
+
+NETWORK = Failure("exception", ("builtins.ConnectionError",), "reset")
+STRANGE = Failure("exception", ("shop.Strange",), "odd")
+BUG = Failure("exception", ("builtins.TypeError",), "no such argument")
+QUIET = Policy(jitter=0.0)
+
+
+def running(**fields: Any) -> Job:
+    return a_job(**{"state": State.running, "token": "t", "worker": "w1", "run": 1, "started_at": T0, **fields})
+
+
+def a_case(failure: Failure = NETWORK, policy: Policy = QUIET, *, now: float = T0 + 10, **how: Any) -> Case:
+    given = {name: how.pop(name) for name in ("idempotent", "alone", "chance") if name in how}
+    return Case(running(**how), failure, classify(failure), merge(policy, DEFAULT), now, **given)
+
+
+def told(decision: Decision) -> str:
+    return f"retry {decision.delay:g}" if isinstance(decision, RetryLater) else f"{decision.because}"
+
+
+# ---- attempts
+
+
+@pytest.mark.behaviour("000-68")
+@pytest.mark.parametrize(
+    ("attempts", "expected"),
+    [(0, "retry 2"), (1, "retry 4"), (2, "retry 8"), (3, "retry 16"), (4, "attempts_exhausted")],
+)
+def test_the_queues_backoff_until_the_attempts_are_used_up(attempts: int, expected: str) -> None:
+    assert told(decide(a_case(attempts=attempts))) == expected
+
+
+def test_the_jobs_own_allowance_goes_before_the_policys() -> None:
+    assert told(decide(a_case(attempts=4, allowed=10))) == "retry 32"
+    assert told(decide(a_case(attempts=1, allowed=2))) == "attempts_exhausted"
+
+
+def test_one_attempt_is_one_attempt() -> None:
+    assert told(decide(a_case(policy=Policy(max_attempts=1)))) == "attempts_exhausted"
+
+
+@pytest.mark.parametrize(
+    "failure", [NETWORK, STRANGE, BUG, Failure("exception", ("x.Y",), status=429, retry_after=5.0)]
+)
+@pytest.mark.parametrize("strategy", ["categorized", "plain"])
+def test_the_cap_on_attempts_goes_before_everything_else(failure: Failure, strategy: Any) -> None:
+    decision = decide(a_case(failure, Policy(strategy=strategy), attempts=4, first_failed_at=0.0))
+    assert told(decision) == "attempts_exhausted"
+
+
+def test_an_exhausted_job_says_what_to_do() -> None:
+    decision = decide(a_case(attempts=4))
+    assert isinstance(decision, Bury)
+    assert "5 of 5" in decision.why and "ConnectionError: reset" in decision.why
+    assert "receiver" in decision.recommendation
+    assert decision.lane == "manual"
+
+
+# ---- permanent, unknown
+
+
+@pytest.mark.parametrize("detail", [name for name, (category, _, _) in DETAILS.items() if category == "permanent"])
+def test_the_permanent_is_never_retried(detail: str) -> None:
+    failure = Failure("exception", ("x.Y",), "no", error_kind=detail)
+    decision = decide(a_case(failure))
+    assert isinstance(decision, Bury)
+    assert decision.because == ("terminated" if detail == "gave_up" else "permanent")
+    assert decision.lane == ("delayed" if DETAILS[detail][1] == "later" else "manual")
+    assert decision.recommendation
+
+
+@pytest.mark.parametrize("detail", [name for name, (category, _, _) in DETAILS.items() if category == "transient"])
+def test_the_transient_is_retried(detail: str) -> None:
+    assert isinstance(decide(a_case(Failure("exception", ("x.Y",), error_kind=detail))), RetryLater)
+
+
+def test_the_unknown_gets_three_tries_in_all() -> None:
+    policy = Policy(max_attempts=10, jitter=0.0)
+    decisions = [told(decide(a_case(STRANGE, policy, attempts=attempts))) for attempts in range(3)]
+    assert decisions == ["retry 2", "retry 4", "attempts_exhausted"]
+    assert UNKNOWN_TRIES == 3
+    buried = decide(a_case(STRANGE, policy, attempts=2))
+    assert isinstance(buried, Bury)
+    assert "retry_on=(Strange,)" in buried.recommendation
+
+
+def test_plain_retries_everything() -> None:
+    policy = Policy(max_attempts=10, strategy="plain", jitter=0.0)
+    assert told(decide(a_case(BUG, policy, attempts=5))) == "retry 64"
+    assert told(decide(a_case(STRANGE, policy, attempts=8))) == "retry 300"
+    assert told(decide(a_case(BUG, policy, attempts=9))) == "attempts_exhausted"
+
+
+def test_giving_up_is_a_dead_letter_at_once_even_when_plain() -> None:
+    failure = Failure("signal", ("redrive.errors.GiveUp",), "no such customer", recommendation="Ask sales.")
+    for strategy in ("plain", "categorized"):
+        decision = decide(a_case(failure, Policy(strategy=strategy)))  # type: ignore[arg-type]
+        assert isinstance(decision, Bury)
+        assert (decision.because, decision.recommendation) == ("terminated", "Ask sales.")
+        assert "no such customer" in decision.why
+
+
+def test_an_unknown_outcome_is_held_unless_the_task_is_idempotent() -> None:
+    failure = Failure("exception", ("redrive.errors.OutcomeUnknown",), "timed out after sending")
+    held = decide(a_case(failure))
+    assert isinstance(held, Hold)
+    assert held.because == "outcome_unknown"
+    assert isinstance(decide(a_case(failure, idempotent=True)), RetryLater)
+
+
+# ---- when to come back
+
+
+def test_retry_after_is_honoured_never_earlier_and_capped() -> None:
+    failure = Failure("exception", ("x.Y",), status=429, retry_after=60.0)
+    for chance in (0.0, 0.5, 0.999):
+        decision = decide(a_case(failure, chance=chance))
+        assert isinstance(decision, RetryLater)
+        assert 60.0 <= decision.delay <= 66.0
+    assert told(decide(a_case(failure, chance=0.0))) == "retry 60"
+    capped = decide(a_case(failure, Policy(cap=20.0), chance=0.0))
+    assert isinstance(capped, RetryLater)
+    assert capped.delay == 20.0
+
+
+def test_a_task_that_asks_for_a_time_gets_it() -> None:
+    failure = Failure("signal", ("redrive.errors.Retry",), retry_after=7.0)
+    assert told(decide(a_case(failure, chance=0.0))) == "retry 7"
+    assert told(decide(a_case(Failure("signal", ("redrive.errors.Retry",))))) == "retry 2"
+
+
+def test_the_wait_is_drawn_by_chance() -> None:
+    delays = {told(decide(a_case(policy=Policy(base=100.0), chance=chance))) for chance in (0.0, 0.5, 0.99)}
+    assert delays == {"retry 90", "retry 100", "retry 109.8"}
+
+
+# ---- age
+
+
+def test_too_old_counts_from_the_first_failure() -> None:
+    policy = Policy(max_age=1800.0)
+    assert isinstance(decide(a_case(policy=policy)), RetryLater)
+    young = a_case(policy=policy, first_failed_at=T0, now=T0 + 1800)
+    assert isinstance(decide(young), RetryLater)
+    old = decide(a_case(policy=policy, first_failed_at=T0, now=T0 + 1801))
+    assert told(old) == "too_old"
+
+
+def test_held_time_is_not_age() -> None:
+    policy = Policy(max_age=1800.0)
+    waited = a_case(policy=policy, first_failed_at=T0, held_seconds=3600.0, now=T0 + 5000)
+    assert isinstance(decide(waited), RetryLater)
+    still = a_case(policy=policy, first_failed_at=T0, held_seconds=3000.0, now=T0 + 5000)
+    assert told(decide(still)) == "too_old"
+
+
+# ---- crashes
+
+
+def crash(**how: Any) -> Decision:
+    return decide(a_case(lost("w1"), **how))
+
+
+@pytest.mark.behaviour("000-64")
+def test_a_worker_death_costs_bystanders_nothing_but_is_counted() -> None:
+    decision = crash(attempts=4)
+    assert decision == RetryLater(0.0, decision.why, costs_attempt=False, crashed=True)
+    case = a_case(lost("w1"), attempts=4)
+    after = transition_for(case, decision, an_attempt(case.job, "lost"), case.policy).after(2)
+    assert (after.state, after.attempts, after.crashes, after.run_at) == (State.waiting, 4, 1, T0 + 10)
+
+
+def test_after_two_crashes_it_is_told_to_run_alone() -> None:
+    assert CRASHES_BEFORE_ALONE == 2
+    assert "alone" not in crash(crashes=0).why
+    assert "alone in its process" in crash(crashes=1).why
+    assert isinstance(crash(crashes=7), RetryLater)
+
+
+def test_a_crash_when_alone_is_a_crash_loop() -> None:
+    decision = crash(crashes=2, alone=True)
+    assert isinstance(decision, Bury)
+    assert (decision.because, decision.crashed) == ("crash_loop", True)
+    case = a_case(lost("w1"), crashes=2, alone=True)
+    after = transition_for(case, decision, an_attempt(case.job, "lost"), case.policy).after(2)
+    assert (after.state, after.because, after.crashes) == (State.dead, "crash_loop", 3)
+
+
+def test_on_lost_dead_letter_starts_nothing_twice() -> None:
+    decision = crash(policy=Policy(on_lost="dead_letter"))
+    assert told(decision) == "outcome_unknown"
+    assert isinstance(decision, Bury)
+    assert "resolve" in decision.recommendation
+
+
+@pytest.mark.parametrize("strategy", ["plain", "categorized"])
+def test_a_crash_is_a_crash_under_every_strategy(strategy: Any) -> None:
+    assert isinstance(crash(policy=Policy(strategy=strategy, max_attempts=1)), RetryLater)
+
+
+# ---- whatever comes
+
+
+@given(
+    detail=st.sampled_from(sorted(DETAILS)),
+    attempts=st.integers(0, 30),
+    allowed=st.none() | st.integers(1, 30),
+    crashes=st.integers(0, 5),
+    strategy=st.sampled_from(["plain", "categorized"]),
+    lost_it=st.booleans(),
+    alone=st.booleans(),
+    idempotent=st.booleans(),
+    retry_after=st.none() | st.floats(0, 1e6),
+    chance=st.floats(0, 1, exclude_max=True),
+    age=st.none() | st.floats(0, 1e6),
+)
+def test_every_case_ends_in_a_move_that_the_lifecycle_has(
+    detail: str, attempts: int, allowed: int | None, crashes: int, strategy: Any, lost_it: bool, alone: bool,
+    idempotent: bool, retry_after: float | None, chance: float, age: float | None,
+) -> None:  # fmt: skip
+    failure = lost("w1") if lost_it else Failure("exception", ("x.Y",), retry_after=retry_after)
+    cause: Cause = classify(failure) if lost_it else cause_of(detail, "chosen", failure)
+    since = None if age is None else T0 - age
+    job = running(attempts=attempts, allowed=allowed, crashes=crashes, first_failed_at=since)
+    policy = merge(Policy(strategy=strategy, max_age=1800.0), DEFAULT)
+    case = Case(job, failure, cause, policy, T0, chance, idempotent, alone)
+    decision = decide(case)
+    after = transition_for(case, decision, an_attempt(job, "failed", failure=failure, cause=cause), policy).after(2)
+    assert after.attempts in (job.attempts, job.attempts + 1)
+    if isinstance(decision, RetryLater):
+        assert after.state is State.waiting
+        assert after.run_at >= T0
+        assert decision.delay <= (policy.cap or 0.0) * 1.1
+        assert not decision.costs_attempt or after.attempts < case.allowed
+    elif isinstance(decision, Hold):
+        assert (after.state, after.attempts) == (State.held, job.attempts)
+        assert after.because in HOLD_REASONS
+    else:
+        assert after.state is State.dead
+        assert after.because in DEAD_REASONS
+        assert after.lane and after.recommendation and after.error_class
+    assert decision.why
+
+
+def test_the_decision_is_the_same_every_time() -> None:
+    case = a_case(attempts=2)
+    assert decide(case) == decide(msgspec.structs.replace(case))

@@ -1,0 +1,57 @@
+"""Every Python block of the docs runs, on a real file in a folder of its own, and prints what the page says."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import PAGES, PYTHON, ROOT, Block, blocks, runnable
+
+SECONDS = 60
+QUOTES = {"performance.md"}
+"""Quotes lines of benchmarks/, which run there."""
+WITH_PYTHON = [page for page in PAGES if runnable(page) and page.name not in QUOTES]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Nothing of ours leaks in; examples/ is there, as a reader of the repository has it."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("REDRIVE_", "CMS_"))}
+    return kept | {"HOME": str(folder), "XDG_STATE_HOME": str(folder / "state"), "PYTHONPATH": str(ROOT / "examples")}
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    found = runnable(page)
+    file = tmp_path / "blocks.json"
+    file.write_text(json.dumps([[block.page, block.line, block.text] for block in found]), "utf-8")
+    runner = ROOT / "tests" / "docs" / "run_page.py"
+    ran = subprocess.run(
+        [PYTHON, str(runner), str(file)],
+        cwd=tmp_path, env=environment(tmp_path), timeout=SECONDS, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, f"{page.name}:\n{ran.stderr}"
+    for block, printed in zip(found, json.loads(file.with_suffix(".out").read_text("utf-8")), strict=True):
+        assert printed == (block.prints or printed), f"{block.page}:{block.line} prints something else"
+
+
+def test_the_pages_that_teach_have_blocks() -> None:
+    """A page whose fences are written in another way must not pass by running nothing."""
+    taught = {page.relative_to(ROOT).as_posix() for page in WITH_PYTHON}
+    assert taught >= {
+        "README.md",
+        "docs/quickstart.md",
+        "docs/concepts.md",
+        "docs/failures.md",
+        "docs/howto/testing.md",
+    }
+    silent = {page.name for page in WITH_PYTHON if not any(block.prints for block in runnable(page))}
+    assert silent == {"README.md", "policies.md"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_python_that_does_not_run_is_still_python(page: Path) -> None:
+    idle: list[Block] = [block for block in blocks(page) if block.language == "python" and block.mark == "not run"]
+    for block in idle:
+        compile(block.text, f"{block.page}:{block.line}", "exec", flags=0x2000)  # PyCF_ALLOW_TOP_LEVEL_AWAIT

@@ -1,0 +1,123 @@
+"""Nothing public is without its place: names, errors, commands, settings, pages. And nothing generated is stale."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import redrive
+import redrive.errors
+from redrive.config import Settings
+from redrive.core.classify import DETAILS
+from redrive.core.lifecycle import MOVES
+from redrive.core.policy import PRESETS, Policy
+from redrive.doors.cli import cli
+from redrive.runtime.delivery import DeliveryPolicy
+from tests.docs.pages import PAGES, ROOT, anchors, inline, links
+from tools import docs
+from tools.commands import walk
+
+REFERENCE = ROOT / "docs" / "reference"
+
+
+def text(path: str) -> str:
+    return (ROOT / "docs" / path).read_text("utf-8")
+
+
+def test_no_generated_page_is_stale() -> None:
+    assert not docs.stale(), "run ./dev docs"
+
+
+def test_every_generated_part_is_shown_somewhere() -> None:
+    used = {part["name"] for page in PAGES for part in docs.PART.finditer(page.read_text("utf-8"))}
+    assert used == set(docs.PARTS)
+
+
+def test_a_stale_page_is_noticed() -> None:
+    page = text("policies.md")
+    assert docs.filled(page.replace("| `max_attempts` | `5` |", "| `max_attempts` | `6` |")) == page
+    assert docs.filled(page.replace("<!-- end -->", "something\n<!-- end -->")) == page
+
+
+@pytest.mark.parametrize("name", sorted(redrive.__all__))
+def test_every_public_name_has_a_place(name: str) -> None:
+    listed = f"### `redrive.{name}`\n" in text("reference/api.md")
+    assert listed or f"`redrive.{name}` |" in text("reference/errors.md")
+
+
+def test_every_error_has_a_place() -> None:
+    kinds = [
+        name
+        for name, kind in vars(redrive.errors).items()
+        if isinstance(kind, type) and kind.__module__ == "redrive.errors"
+    ]
+    page = text("reference/errors.md")
+    assert [name for name in kinds if f'<a id="{name.lower()}"></a>' not in page] == []
+
+
+def test_every_command_has_a_place() -> None:
+    page = text("reference/cli.md")
+    missing = [path for path, _ in walk(cli, "redrive") if f"## `{path}`\n" not in page]
+    assert missing == []
+
+
+@pytest.mark.parametrize("struct", [Settings, DeliveryPolicy, Policy])
+def test_every_setting_has_a_place(struct: type) -> None:
+    page = text("reference/settings.md")
+    assert [name for name in struct.__struct_fields__ if f"| `{name}` |" not in page] == []  # type: ignore[attr-defined]
+
+
+def test_the_tables_of_the_code_are_whole() -> None:
+    assert [name for name in MOVES if f"| `{name}` |" not in text("lifecycle.md")] == []
+    assert [name for name in DETAILS if f"| `{name}` |" not in text("failures.md")] == []
+    assert [name for name in PRESETS if f"| `{name}` |" not in text("policies.md")] == []
+
+
+def test_every_option_of_a_job_is_mentioned_where_people_learn() -> None:
+    """`Task.options` takes nothing that no page but the reference knows."""
+    from redrive.app.accept import OPTIONS
+
+    taught = " ".join(span for page in PAGES if page.parent != REFERENCE for span in inline(page))
+    taught += " ".join(page.read_text("utf-8") for page in PAGES if page.parent != REFERENCE)
+    assert [name for name in sorted(OPTIONS) if not re.search(rf"\b{name}\b", taught)] == []
+
+
+# Links and navigation -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in links(page):
+        if re.match(r"[a-z]+://", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page.name}: {target} does not exist"
+        assert not anchor or anchor in anchors(file), f"{page.name}: {target} has no such heading"
+        inside = file.is_relative_to(ROOT / "docs") or page.parent == ROOT
+        assert inside, f"{page.name}: {target} is not part of the site"
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    listed: list[str] = []
+
+    def collect(entries: object) -> None:
+        if isinstance(entries, str):
+            listed.append(entries)
+        elif isinstance(entries, dict):
+            for value in entries.values():
+                collect(value)
+        elif isinstance(entries, list):
+            for value in entries:
+                collect(value)
+
+    collect(tomllib.loads((ROOT / "zensical.toml").read_text("utf-8"))["project"]["nav"])
+    pages = sorted(page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md"))
+    assert sorted(listed) == pages
+
+
+def test_the_promise_is_the_same_everywhere() -> None:
+    promise = re.compile(r"^\*Accepted means synced.*?\*$", re.MULTILINE | re.DOTALL)
+    said = {" ".join(found.split()) for page in PAGES for found in promise.findall(page.read_text("utf-8"))}
+    assert len(said) == 1

@@ -1,0 +1,108 @@
+"""Results wait until the store has them."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from redrive.core.store import Commit, Outcome, Unknown
+from redrive.errors import StoreFailed, StoreFull
+from redrive.runtime import outbox as outboxes
+from redrive.runtime.outbox import Outbox
+from redrive.stores.sqlite import SqliteStore
+from tests.runtime.jobs import claimed, done
+from tests.support import FakeClock, eventually, soon
+
+
+class Full(SqliteStore):
+    """The real store with a disk that is full for a while."""
+
+    problem: Exception | None = None
+    unknown = 0
+    tries = 0
+
+    async def apply(self, group: Sequence[Commit]) -> list[Outcome]:
+        self.tries += 1
+        if self.problem is not None:
+            raise self.problem
+        outcomes = await super().apply(group)
+        if self.unknown:
+            self.unknown -= 1
+            return [Unknown("the disk said nothing")] * len(group)
+        return outcomes
+
+
+@pytest.fixture
+def full(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> Full:
+    monkeypatch.setattr(outboxes, "AGAIN", 0.005)
+    store.__class__ = Full
+    assert isinstance(store, Full)
+    return store
+
+
+async def test_results_wait_while_the_store_is_full(
+    full: Full, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    settled: list[bool] = []
+    outbox = Outbox(full, lambda commit, applied: settled.append(applied))
+    jobs = [await claimed(full, clock) for _ in range(3)]
+    full.problem = StoreFull("no space left")
+    for job in jobs:
+        outbox.add(done(job, clock.now(), '"kept"'))
+    await eventually(lambda: full.tries >= 3)
+    assert settled == []
+    full.problem = None
+    await soon(outbox.flushed())
+    assert settled == [True] * 3
+    assert [job.result for job in await full.get([job.id for job in jobs])] == ['"kept"'] * 3
+    assert any("no space left" in r.getMessage() and r.levelno >= logging.WARNING for r in caplog.records)
+
+
+async def test_a_result_under_a_lost_lease_is_refused_and_told(
+    full: Full, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    settled: list[bool] = []
+    outbox = Outbox(full, lambda commit, applied: settled.append(applied))
+    job = await claimed(full, clock)
+    outbox.add(done(job, clock.now(), '"first"'))
+    await soon(outbox.flushed())
+    outbox.add(done(job, clock.now(), '"second"'))
+    await soon(outbox.flushed())
+    assert (settled, outbox.refused) == ([True, False], 1)
+    assert (await full.get([job.id]))[0].result == '"first"'
+    assert any("refused" in record.getMessage() for record in caplog.records)
+
+
+async def test_an_unknown_commit_is_repeated_until_it_is_known(full: Full, clock: FakeClock) -> None:
+    outbox = Outbox(full, lambda commit, applied: None)
+    job = await claimed(full, clock)
+    full.unknown = 2
+    outbox.add(done(job, clock.now(), '"kept"'))
+    await soon(outbox.flushed())
+    (stored,) = await full.get([job.id])
+    assert (stored.state, stored.result, stored.attempts) == ("done", '"kept"', 1)
+
+
+async def test_a_store_that_stopped_for_good_stops_the_waiting(
+    full: Full, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    outbox = Outbox(full, lambda commit, applied: None)
+    job = await claimed(full, clock)
+    full.problem = StoreFailed("fsync failed")
+    outbox.add(done(job, clock.now()))
+    await soon(outbox.flushed())
+    assert any("fsync failed" in r.getMessage() and r.levelno >= logging.WARNING for r in caplog.records)
+
+
+async def test_what_comes_while_it_writes_is_written_too(full: Full, clock: FakeClock) -> None:
+    outbox = Outbox(full, lambda commit, applied: None)
+    jobs = [await claimed(full, clock) for _ in range(50)]
+
+    async def add(job: object) -> None:
+        await asyncio.sleep(0)
+        outbox.add(done(job, clock.now()))  # type: ignore[arg-type]
+
+    await asyncio.gather(*(add(job) for job in jobs))
+    await soon(outbox.flushed())
+    assert {job.state for job in await full.get([job.id for job in jobs])} == {"done"}

@@ -1,0 +1,239 @@
+"""What must happen from time to time, on a clock that is told the time."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from redrive.core.job import Job
+from redrive.core.policy import Policy
+from redrive.core.store import Commit, Put
+from redrive.runtime.bus import Bus, BusEvent
+from redrive.runtime.registry import Handler, Registry
+from redrive.runtime.scheduler import HOUR, WEEK, Scheduler
+from redrive.runtime.worker import Worker
+from redrive.stores.sqlite import SqliteStore
+from tests.runtime.jobs import a_job, claimed, dead, done, held
+from tests.support import FakeClock, soon
+
+DAY = 86400.0
+
+
+async def work() -> None: ...
+
+
+@pytest.fixture
+def registry() -> Registry:
+    registry = Registry()
+    registry.add(Handler("work", work, queue="work", policy=Policy(), wants_context=False))
+    return registry
+
+
+@pytest.fixture
+def events() -> list[BusEvent]:
+    return []
+
+
+@pytest.fixture
+async def duties(store: SqliteStore, registry: Registry, clock: FakeClock, events: list[BusEvent]) -> Scheduler:
+    bus = Bus()
+    bus.subscribe("*", events.append)
+    worker = Worker(store, registry, bus, clock, heartbeats=False)
+    return Scheduler(store, registry, bus, clock, worker.settle_lapsed, retention=14 * DAY)
+
+
+async def state(store: SqliteStore, job: Job) -> str:
+    return (await store.get([job.id]))[0].state
+
+
+# Each duty -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_lapsed_lease_takes_the_normal_way(
+    store: SqliteStore, clock: FakeClock, duties: Scheduler, events: list[BusEvent]
+) -> None:
+    job = await claimed(store, clock, options_json='{"lease": 30.0}')
+    await duties.recover()
+    for _ in range(28):
+        clock.advance(1)
+        await duties.recover()
+    assert await state(store, job) == "running"
+    clock.advance(5)
+    await duties.recover()
+    (lost,) = await store.get([job.id])
+    assert (lost.state, lost.attempts, lost.crashes) == ("waiting", 0, 1)
+    assert lost.history[0].outcome == "lost"
+    assert [event.type for event in events] == ["retry"]
+
+
+async def test_a_heartbeat_starts_the_lease_anew(store: SqliteStore, clock: FakeClock, duties: Scheduler) -> None:
+    from redrive.core.store import Lease
+
+    job = await claimed(store, clock, options_json='{"lease": 30.0}')
+    for _ in range(10):
+        clock.advance(20)
+        assert await store.heartbeat([Lease(job.id, job.token or "")]) == []
+        await duties.recover()
+    assert await state(store, job) == "running"
+
+
+async def test_pruning_drops_what_ended_long_ago(
+    store: SqliteStore, clock: FakeClock, duties: Scheduler, registry: Registry
+) -> None:
+    registry.configure("quick", Policy(retention=DAY))
+    old = await claimed(store, clock)
+    quick = await claimed(store, clock, task="quick")
+    grave = await dead(store, clock)
+    await store.apply([done(old, clock.now(), '"result"'), done(quick, clock.now(), '"result"')])
+    clock.advance(2 * DAY)
+    await soon(duties.prune())
+    kept = [job.payload is not None for job in await store.get([old.id, quick.id, grave.id])]
+    assert kept == [True, False, True]
+    clock.advance(13 * DAY)
+    await soon(duties.prune())
+    kept = [job.payload is not None for job in await store.get([old.id, quick.id, grave.id])]
+    assert kept == [False, False, True]
+
+
+async def test_the_delayed_lane_comes_back_after_an_hour(
+    store: SqliteStore, clock: FakeClock, duties: Scheduler, events: list[BusEvent]
+) -> None:
+    delayed, manual = await dead(store, clock, lane="delayed"), await dead(store, clock)
+    clock.advance(HOUR - 60)
+    await duties.pull_delayed()
+    assert await state(store, delayed) == "dead"
+    clock.advance(120)
+    await duties.pull_delayed()
+    assert (await state(store, delayed), await state(store, manual)) == ("waiting", "dead")
+    (back,) = await store.get([delayed.id])
+    assert (back.grants, back.run_at) == (0, clock.now())
+    assert [(event.type, event.job_id) for event in events] == [("replayed", delayed.id)]
+
+
+async def test_at_the_cap_the_delayed_lane_grants_nothing(
+    store: SqliteStore, clock: FakeClock, duties: Scheduler
+) -> None:
+    job = await dead(store, clock, lane="delayed", allowed=1)
+    clock.advance(2 * HOUR)
+    await duties.pull_delayed()
+    assert await state(store, job) == "dead"
+
+
+async def test_an_unknown_outcome_is_buried_after_a_week(
+    store: SqliteStore, clock: FakeClock, duties: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    unknown, approval = await held(store, clock), await held(store, clock, because="approval")
+    clock.advance(WEEK - HOUR)
+    await duties.bury_unresolved()
+    assert await state(store, unknown) == "held"
+    clock.advance(2 * HOUR)
+    await duties.bury_unresolved()
+    (buried,) = await store.get([unknown.id])
+    assert (buried.state, buried.because, buried.lane) == ("dead", "outcome_unknown", "manual")
+    assert buried.recommendation and "resolve" in buried.recommendation
+    assert await state(store, approval) == "held"
+    assert any("seven days" in r.getMessage() and r.levelno >= logging.WARNING for r in caplog.records)
+
+
+async def _announce(store: SqliteStore, clock: FakeClock, *tasks: str, worker: str = "w1") -> None:
+    value = msgspec.json.encode({"tasks": list(tasks), "at": clock.now()})
+    await store.apply([Commit(puts=(Put("worker", worker, value),))])
+
+
+async def test_unroutable_counts_an_hour_of_the_steady_clock(
+    store: SqliteStore, clock: FakeClock, duties: Scheduler
+) -> None:
+    job = a_job(clock, task="unknown")
+    await store.insert([job])
+    await _announce(store, clock, "work")
+    await duties.bury_unroutable()
+    clock._now += 2 * HOUR  # the wall clock jumps: nothing has waited for an hour yet
+    await _announce(store, clock, "work")
+    await duties.bury_unroutable()
+    assert await state(store, job) == "waiting"
+    clock.advance(HOUR + 1)
+    await _announce(store, clock, "work")
+    await duties.bury_unroutable()
+    assert await state(store, job) == "dead"
+
+
+async def test_a_worker_that_went_silent_counts_for_nothing(
+    store: SqliteStore, clock: FakeClock, duties: Scheduler
+) -> None:
+    job = a_job(clock, task="unknown")
+    await store.insert([job])
+    await _announce(store, clock, "work")
+    for _ in range(200):
+        await duties.bury_unroutable()
+        clock.advance(60)
+    assert await state(store, job) == "waiting"
+    assert await store.docs("worker") == [], "a dead announcement is taken down"
+
+
+async def test_when_the_clock_went_back_jobs_keep_their_delay(
+    store: SqliteStore, clock: FakeClock, duties: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = a_job(clock, run_at=clock.now() + 60)
+    await store.insert([job])
+    await duties.mind_the_clock()
+    clock._now -= 10 * HOUR
+    await duties.mind_the_clock()
+    (moved,) = await store.get([job.id])
+    assert moved.run_at == pytest.approx(clock.now() + 60)
+    assert any("clock went back" in record.getMessage() for record in caplog.records)
+
+
+async def test_when_the_clock_only_goes_on_nothing_is_moved(
+    store: SqliteStore, clock: FakeClock, duties: Scheduler
+) -> None:
+    job = a_job(clock, run_at=clock.now() + 60)
+    await store.insert([job])
+    for _ in range(5):
+        await duties.mind_the_clock()
+        clock.advance(3 * HOUR)
+    assert (await store.get([job.id]))[0].run_at == job.run_at
+
+
+# The round -----------------------------------------------------------------------------------------------------------
+
+
+def _recorded(duties: Scheduler, calls: list[str], name: str, error: Exception | None = None) -> Callable[[], Any]:
+    async def duty() -> None:
+        calls.append(name)
+        if error is not None:
+            raise error
+
+    duty.__name__ = name
+    return duty
+
+
+async def test_each_duty_has_its_own_pace(duties: Scheduler, clock: FakeClock) -> None:
+    calls: list[str] = []
+    duties._duties = [(1.0, _recorded(duties, calls, "often")), (60.0, _recorded(duties, calls, "rarely"))]
+    for _ in range(120):
+        await duties.tick()
+        clock.advance(1)
+    assert (calls.count("often"), calls.count("rarely")) == (120, 2)
+
+
+async def test_a_duty_that_fails_does_not_stop_the_others(
+    duties: Scheduler, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[str] = []
+    duties._duties = [
+        (1.0, _recorded(duties, calls, "broken", RuntimeError("oh"))),
+        (1.0, _recorded(duties, calls, "fine")),
+    ]
+    for _ in range(3):
+        await duties.tick()
+        clock.advance(1)
+    assert calls == ["broken", "fine"] * 3
+    assert duties.errors == 3
+    assert any("broken failed" in r.getMessage() and r.levelno >= logging.WARNING for r in caplog.records)
+
+
+async def test_all_duties_run_in_the_first_round(duties: Scheduler) -> None:
+    assert await soon(duties.tick()) == 1.0
+    assert duties.errors == 0

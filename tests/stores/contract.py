@@ -1,0 +1,1337 @@
+"""What every store must do, verb by verb, told against the Store protocol alone.
+
+Each class is collected by test_contract.py, once for every place in places.py. `store` is open; `openers` opens more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from redrive.core import lifecycle
+from redrive.core.job import Job, Options, State, Usage
+from redrive.core.lifecycle import Transition
+from redrive.core.policy import Rate
+from redrive.core.store import (
+    MAX_PARTS,
+    Applied,
+    Commit,
+    Event,
+    Filter,
+    Guard,
+    Inserted,
+    Lease,
+    Outcome,
+    Put,
+    Stale,
+    Store,
+    Wanted,
+)
+from redrive.errors import InvalidInput, StoreError, StoreUnavailable
+from tests.stores.jobs import (
+    A_FAILURE,
+    T0,
+    a_dead_job,
+    a_job,
+    an_attempt,
+    burial,
+    hold,
+    keyed,
+    redrive,
+    retry,
+    success,
+)
+from tests.stores.openers import Openers
+from tests.stores.outside import outsider
+
+PATIENCE = 30.0
+"""A bound for things that come by themselves; nothing is measured by it."""
+DAY = 86_400.0
+
+
+# ---- a few words for long stories
+
+
+async def accept(store: Store, *jobs: Job) -> None:
+    inserted = await store.insert(jobs)
+    assert not any(one.duplicate for one in inserted)
+
+
+async def take(store: Store, slots: int = 100, now: float = T0 + 1, **wanted: Any) -> list[Job]:
+    return (await store.claim(Wanted(slots, **wanted), "w1", now)).jobs
+
+
+async def taken(store: Store, *jobs: Job) -> list[Job]:
+    """Accepts these jobs and claims them, in this order."""
+    await accept(store, *jobs)
+    claimed = {job.id: job for job in await take(store, slots=len(jobs))}
+    return [claimed[job.id] for job in jobs]
+
+
+async def do(store: Store, *transitions: Transition) -> list[Job]:
+    """Commits each on its own; the jobs as they are then."""
+    outcomes = await store.apply([Commit((transition,)) for transition in transitions])
+    assert all(isinstance(outcome, Applied) for outcome in outcomes), outcomes
+    return await store.get([transition.job.id for transition in transitions])
+
+
+async def one(store: Store, job: Job | str) -> Job:
+    (found,) = await store.get([job if isinstance(job, str) else job.id])
+    return found
+
+
+async def recount(store: Store, *by: str) -> Counter[tuple[str | None, ...]]:
+    """The truth, from the records themselves."""
+    return Counter([tuple(_text(getattr(job, name)) for name in by) async for job in store.scan()])
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+async def all_events(store: Store, after: str = "", limit: int = 1000) -> list[Event]:
+    """The feed from a cursor to its end."""
+    found: list[Event] = []
+    for _ in range(10_000):
+        events = await store.events(after, limit)
+        if not events:
+            return found
+        found += events
+        after = events[-1].cursor
+    raise AssertionError("the feed has no end")
+
+
+async def all_pages(store: Store, filter: Filter, limit: int) -> list[list[Job]]:
+    pages, cursor = [], None
+    for _ in range(1_000):
+        page = await store.find(filter, cursor, limit)
+        pages.append(page.jobs)
+        cursor = page.cursor
+        if cursor is None:
+            return pages
+    raise AssertionError("the listing has no end")
+
+
+def ids(jobs: Sequence[Job]) -> list[str]:
+    return [job.id for job in jobs]
+
+
+def told(events: Sequence[Event]) -> list[tuple[str, str]]:
+    return [(event.job_id, event.move) for event in events]
+
+
+async def a_mixed_population(store: Store) -> dict[str, Job]:
+    """A job in every state, in several queues and tasks and of several agents."""
+    names = ("waiting", "running", "held", "done", "dead", "discarded", "purged", "retried")
+    made = {
+        name: a_job(f"queue{index % 3}", f"task{index % 2}", agent=(None, "ann", "bob")[index % 3], session_id=name)
+        for index, name in enumerate(names)
+    }
+    claimed = {job.id: job for job in await taken(store, *(job for name, job in made.items() if name != "waiting"))}
+    await accept(store, made["waiting"])
+    run = {name: claimed[job.id] for name, job in made.items() if name != "waiting"}
+    await do(
+        store,
+        hold(run["held"]),
+        success(run["done"]),
+        burial(run["dead"]),
+        lifecycle.cancelled(run["discarded"], T0 + 2, who="ann", why="no longer wanted"),
+        burial(run["purged"]),
+        retry(run["retried"], run_at=T0 + 500),
+    )
+    buried = await one(store, run["purged"])
+    await do(store, lifecycle.purged(buried, T0 + 3, who="ann", why="cleaning"))
+    return {name: await one(store, job) for name, job in made.items()}
+
+
+# ---- open, close
+
+
+class Opening:
+    async def test_says_what_it_promises(self, store: Store) -> None:
+        info = await store.open()
+        assert info.durability in ("synced", "replicated", "unsynced")
+        assert info.max_record >= 1024 * 1024
+        assert info.schema >= 1
+        assert info.url
+
+    async def test_close_finishes_what_was_accepted(self, openers: Openers) -> None:
+        store, other = await openers.open(), await openers.open()
+        jobs = [a_job() for _ in range(50)]
+        writes = [asyncio.ensure_future(store.insert([job])) for job in jobs]
+        await asyncio.sleep(0)
+        await store.close()
+        answers = await asyncio.gather(*writes, return_exceptions=True)
+        accepted = [job.id for job, answer in zip(jobs, answers, strict=True) if isinstance(answer, list)]
+        refused = [answer for answer in answers if not isinstance(answer, list)]
+        assert all(isinstance(answer, StoreUnavailable) for answer in refused)
+        assert {job.id async for job in other.scan()} >= set(accepted)
+
+    async def test_close_releases_no_leases(self, openers: Openers) -> None:
+        store, other = await openers.open(), await openers.open()
+        (running,) = await taken(store, a_job())
+        await store.close()
+        found = await one(other, running)
+        assert (found.state, found.token, found.version) == (State.running, running.token, running.version)
+        await do(other, success(running))
+
+    async def test_close_twice_is_close(self, store: Store) -> None:
+        await store.close()
+        await store.close()
+
+    @pytest.mark.behaviour("000-12")
+    async def test_what_was_accepted_is_there_after_reopening(self, openers: Openers) -> None:
+        store = await openers.open()
+        await accept(store, job := a_job())
+        await store.close()
+        assert ids(await take(await openers.open())) == [job.id]
+
+    async def test_a_closed_store_opens_again(self, store: Store) -> None:
+        await accept(store, job := a_job())
+        await store.close()
+        await store.open()
+        assert (await one(store, job)).state is State.waiting
+
+    async def test_verbs_may_be_awaited_from_any_event_loop(self, store: Store) -> None:
+        await accept(store, mine := a_job())
+        elsewhere = a_job()
+
+        async def in_another_loop() -> list[str]:
+            await accept(store, elsewhere)
+            return ids(await store.get([mine.id, elsewhere.id]))
+
+        found = await asyncio.to_thread(lambda: asyncio.run(in_another_loop()))
+        assert found == [mine.id, elsewhere.id]
+        assert (await one(store, elsewhere)).id == elsewhere.id
+
+
+# ---- insert, get
+
+
+class Accepting:
+    @pytest.mark.behaviour("000-29", "000-33")
+    async def test_a_new_job_comes_back_as_it_was_given(self, store: Store) -> None:
+        job = a_job(agent="ann", session_id="s1", priority=1, allowed=7, model="m", run_at=T0 + 5)
+        assert await store.insert([job]) == [Inserted(job)]
+        found = await one(store, job)
+        assert found == job
+        assert (found.state, found.run, found.attempts, found.history) == (State.waiting, 0, 0, ())
+
+    async def test_a_plain_job_comes_back_as_it_was_given(self, store: Store) -> None:
+        job = a_job()
+        await accept(store, job)
+        assert await one(store, job) == job
+
+    @pytest.mark.behaviour("000-58")
+    async def test_the_payload_is_kept_to_the_byte(self, store: Store) -> None:
+        payload = (
+            '{"turns":[{"role":"user","text":"Caff\u00e8 \u2603 \\u0000 \\"q\\""}],"deep":{"a":[1,2.5,null,true]}}'
+        )
+        await accept(store, job := a_job(payload=payload))
+        assert (await one(store, job)).payload == payload
+
+    @pytest.mark.behaviour("000-38", "000-60")
+    async def test_an_existing_key_gives_the_job_that_owns_it(self, store: Store) -> None:
+        first, second = keyed("feedback_1", payload='{"n":1}'), keyed("feedback_1", payload='{"n":2}')
+        await accept(store, first)
+        (again,) = await store.insert([second])
+        assert again.duplicate
+        assert again.job == first
+        assert await one(store, second) == first
+
+    async def test_a_key_belongs_to_its_queue(self, store: Store) -> None:
+        here, there = keyed("k", "feedback"), keyed("k", "mesh_keys")
+        await accept(store, here, there)
+        assert here.id != there.id
+
+    @pytest.mark.behaviour("000-61")
+    async def test_a_key_is_remembered_after_completion(self, store: Store) -> None:
+        (running,) = await taken(store, keyed("k"))
+        (done,) = await do(store, success(running))
+        (again,) = await store.insert([keyed("k")])
+        assert again.duplicate
+        assert again.job == done
+        assert await take(store) == []
+
+    @pytest.mark.parametrize("state", ["held", "dead", "discarded", "purged"])
+    async def test_a_key_is_remembered_in_every_state(self, store: Store, state: str) -> None:
+        (running,) = await taken(store, keyed("k"))
+        if state == "held":
+            await do(store, hold(running))
+        else:
+            (job,) = await do(store, burial(running))
+            if state != "dead":
+                arrow = lifecycle.discarded if state == "discarded" else lifecycle.purged
+                await do(store, arrow(job, T0 + 3, who="ann", why=None))
+        (again,) = await store.insert([keyed("k")])
+        assert again.duplicate
+        assert again.job.state == state
+
+    async def test_the_same_key_twice_in_one_list_is_one_job(self, store: Store) -> None:
+        first, second = keyed("k", payload='{"n":1}'), keyed("k", payload='{"n":2}')
+        answers = await store.insert([first, second])
+        assert [answer.duplicate for answer in answers] == [False, True]
+        assert [answer.job.payload for answer in answers] == ['{"n":1}', '{"n":1}']
+        assert await store.count(Filter()) == {(): 1}
+
+    async def test_the_same_plain_id_twice_in_one_list_is_one_job(self, store: Store) -> None:
+        job = a_job()
+        answers = await store.insert([job, job])
+        assert [answer.duplicate for answer in answers] == [False, True]
+        assert await store.count(Filter()) == {(): 1}
+
+    async def test_repeating_is_safe(self, store: Store) -> None:
+        jobs = [a_job(), keyed("k"), a_job(session_id="s")]
+        await accept(store, *jobs)
+        again = await store.insert(jobs)
+        assert all(answer.duplicate for answer in again)
+        assert [answer.job for answer in again] == jobs
+        assert await store.count(Filter()) == {(): 3}
+
+    async def test_a_list_may_be_half_known(self, store: Store) -> None:
+        old, new = [a_job() for _ in range(3)], [a_job() for _ in range(3)]
+        await accept(store, *old)
+        mixed = [job for pair in zip(old, new, strict=True) for job in pair]
+        answers = await store.insert(mixed)
+        assert [answer.job.id for answer in answers] == ids(mixed)
+        assert [answer.duplicate for answer in answers] == [True, False] * 3
+        assert await store.count(Filter()) == {(): 6}
+
+    async def test_an_empty_list_is_nothing(self, store: Store) -> None:
+        assert await store.insert([]) == []
+
+    async def test_documents_arrive_beside_their_job(self, store: Store) -> None:
+        job = a_job()
+        await store.insert([job], [Put("blob", f"{job.id}/0", b"picture")])
+        document = await store.doc("blob", f"{job.id}/0")
+        assert document is not None and document.value == b"picture"
+
+    async def test_documents_of_a_duplicate_change_nothing(self, store: Store) -> None:
+        job, other = keyed("k"), a_job()
+        await store.insert([job], [Put("blob", f"{job.id}/0", b"first")])
+        puts = [Put("blob", f"{job.id}/0", b"second"), Put("blob", f"{other.id}/0", b"new")]
+        await store.insert([job, other], puts)
+        found = {document.key: document.value for document in await store.docs("blob")}
+        assert found == {f"{job.id}/0": b"first", f"{other.id}/0": b"new"}
+
+    async def test_a_job_may_begin_held(self, store: Store) -> None:
+        await accept(store, job := a_job(state=State.held, because="blocked", held_at=T0))
+        assert await one(store, job) == job
+        assert await take(store) == []
+        assert await store.count(Filter(), by=("state",)) == {("held",): 1}
+
+    @pytest.mark.behaviour("000-39")
+    async def test_a_job_may_begin_dead(self, store: Store) -> None:
+        await accept(store, job := a_dead_job())
+        assert await one(store, job) == job
+        assert await take(store) == []
+        assert await store.count(Filter(), by=("state",)) == {("dead",): 1}
+
+    @pytest.mark.behaviour("000-30")
+    async def test_a_job_without_a_queue_cannot_be_stored(self, store: Store) -> None:
+        nowhere: Any = None
+        with pytest.raises(StoreError):
+            await store.insert([a_job(queue=nowhere)])
+        assert await store.count(Filter()) == {(): 0}
+        await accept(store, a_job())
+
+    async def test_many_callers_at_once_each_get_their_own_answer(self, store: Store) -> None:
+        jobs = [a_job(queue=f"q{number % 7}") for number in range(200)]
+        answers = await asyncio.gather(*(store.insert([job]) for job in jobs))
+        assert [answer for (answer,) in answers] == [Inserted(job) for job in jobs]
+        assert await store.count(Filter()) == {(): 200}
+
+    async def test_get_keeps_the_order_and_leaves_out_the_unknown(self, store: Store) -> None:
+        jobs = [a_job() for _ in range(4)]
+        await accept(store, *jobs)
+        asked = [jobs[2].id, "f" * 32, jobs[0].id, jobs[3].id]
+        assert ids(await store.get(asked)) == [jobs[2].id, jobs[0].id, jobs[3].id]
+        assert await store.get([]) == []
+
+    async def test_get_tells_the_whole_history_in_order(self, store: Store) -> None:
+        (first,) = await taken(store, a_job())
+        await do(store, retry(first))
+        (second,) = await take(store, now=T0 + 3)
+        await do(store, lifecycle.snoozed(second, T0 + 4, run_at=T0 + 5, attempt=an_attempt(second, "snoozed")))
+        (third,) = await take(store, now=T0 + 6)
+        (done,) = await do(store, success(third, T0 + 7))
+        assert [(attempt.run, attempt.outcome) for attempt in done.history] == [
+            (1, "failed"),
+            (2, "snoozed"),
+            (3, "done"),
+        ]
+        assert done.history[0].failure == A_FAILURE
+        assert done.history[0].cause is not None and done.history[0].cause.detail == "network"
+        assert done.history[0].decision == "again"
+        last = done.history[2]
+        assert (last.started_at, last.ended_at, last.worker) == (T0 + 6, T0 + 7, "w1")
+        assert (done.run, done.attempts) == (3, 2)
+
+    @pytest.mark.behaviour("000-36", "000-37")
+    async def test_creation_stands_still_and_the_last_change_moves(self, store: Store) -> None:
+        await accept(store, job := a_job())
+        seen = [await one(store, job)]
+        (running,) = await take(store, now=T0 + 1)
+        seen.append(await one(store, job))
+        seen += await do(store, retry(running, T0 + 2))
+        (running,) = await take(store, now=T0 + 3)
+        seen += await do(store, burial(running, T0 + 4))
+        seen += await do(store, redrive(seen[-1], T0 + 5))
+        assert {found.created_at for found in seen} == {T0}
+        assert [found.updated_at for found in seen] == [T0, T0 + 1, T0 + 2, T0 + 4, T0 + 5]
+
+
+# ---- claim
+
+
+class Claiming:
+    async def test_a_claimed_job_runs_under_a_lease(self, store: Store) -> None:
+        await accept(store, job := a_job())
+        (running,) = await take(store, now=T0 + 1, lease=60.0)
+        assert (running.state, running.run, running.attempts) == (State.running, 1, 0)
+        assert (running.worker, running.started_at, running.lease) == ("w1", T0 + 1, 60.0)
+        assert running.token
+        assert running.version != job.version
+        assert await one(store, job) == running
+
+    @pytest.mark.behaviour("000-35", "000-65")
+    async def test_only_due_jobs_are_claimed(self, store: Store) -> None:
+        due, later = a_job(run_at=T0), a_job(run_at=T0 + 100)
+        await accept(store, later, due)
+        claim = await store.claim(Wanted(10), "w1", T0)
+        assert ids(claim.jobs) == [due.id]
+        assert claim.next_due == T0 + 100
+        assert await take(store, now=T0 + 99.9) == []
+        assert ids(await take(store, now=T0 + 100)) == [later.id]
+
+    async def test_next_due_is_that_of_claimable_jobs_only(self, store: Store) -> None:
+        await accept(store, a_job("paused", run_at=T0 + 5), a_job("feedback", run_at=T0 + 50))
+        claim = await store.claim(Wanted(10, not_queues=frozenset({"paused"})), "w1", T0)
+        assert (claim.jobs, claim.next_due) == ([], T0 + 50)
+
+    async def test_the_most_urgent_first(self, store: Store) -> None:
+        jobs = [a_job(priority=priority) for priority in (3, 2, 0, 1, 2, 0)]
+        await accept(store, *jobs)
+        order = [one.id for _ in jobs for one in await take(store, slots=1)]
+        assert order == [jobs[index].id for index in (2, 5, 3, 1, 4, 0)]
+
+    async def test_a_batch_comes_in_the_same_order(self, store: Store) -> None:
+        jobs = [a_job(priority=priority) for priority in (3, 2, 0, 1, 2, 0)]
+        await accept(store, *jobs)
+        assert ids(await take(store)) == [jobs[index].id for index in (2, 5, 3, 1, 4, 0)]
+
+    async def test_first_in_first_out_within_a_priority(self, store: Store) -> None:
+        jobs = [a_job() for _ in range(20)]
+        for job in jobs:
+            await accept(store, job)
+        order = [job.id for _ in range(5) for job in await take(store, slots=4)]
+        assert order == ids(jobs)
+
+    async def test_what_was_due_first_goes_first(self, store: Store) -> None:
+        jobs = [a_job(run_at=T0 - delay) for delay in (1, 5, 3)]
+        await accept(store, *jobs)
+        assert ids(await take(store)) == [jobs[1].id, jobs[2].id, jobs[0].id]
+
+    async def test_urgency_goes_across_queues_tasks_and_agents(self, store: Store) -> None:
+        plain = [a_job("a", priority=2) for _ in range(5)]
+        urgent = [a_job("b", "other", priority=0), a_job("c", agent="ann", priority=1)]
+        await accept(store, *plain, *urgent)
+        assert set(ids(await take(store, slots=2))) == set(ids(urgent))
+
+    @pytest.mark.behaviour("000-102")
+    async def test_a_full_queue_does_not_starve_another(self, store: Store) -> None:
+        await accept(store, *(a_job("big") for _ in range(50)), small := a_job("small"))
+        assert small.id in ids(await take(store, slots=10))
+
+    @pytest.mark.parametrize("slots", [0, 1, 3, 10])
+    async def test_no_more_than_the_slots(self, store: Store, slots: int) -> None:
+        jobs = [a_job(f"q{number % 3}") for number in range(5)]
+        await accept(store, *jobs)
+        assert len(await take(store, slots=slots)) == min(slots, 5)
+
+    @pytest.mark.parametrize(
+        ("wanted", "expected"),
+        [
+            ({"tasks": frozenset({"t1"})}, {"q1 t1 None", "q2 t1 ann"}),
+            ({"queues": frozenset({"q1"})}, {"q1 t1 None", "q1 t2 bob"}),
+            ({"agents": frozenset({"ann"})}, {"q2 t1 ann"}),
+            ({"agents": frozenset({"ann", "bob"})}, {"q2 t1 ann", "q1 t2 bob"}),
+            ({"not_queues": frozenset({"q1"})}, {"q2 t1 ann", "q2 t2 None"}),
+            ({"queues": frozenset({"q1"}), "tasks": frozenset({"t2"})}, {"q1 t2 bob"}),
+            ({"queues": frozenset({"q1"}), "not_queues": frozenset({"q1"})}, set()),
+            ({"tasks": frozenset()}, set()),
+            ({}, {"q1 t1 None", "q1 t2 bob", "q2 t1 ann", "q2 t2 None"}),
+        ],
+    )
+    async def test_filters(self, store: Store, wanted: dict[str, Any], expected: set[str]) -> None:
+        await accept(
+            store, a_job("q1", "t1"), a_job("q1", "t2", agent="bob"), a_job("q2", "t1", agent="ann"), a_job("q2", "t2")
+        )
+        assert {f"{job.queue} {job.task} {job.agent}" for job in await take(store, **wanted)} == expected
+
+    async def test_a_queue_gets_no_more_than_its_slots(self, store: Store) -> None:
+        await accept(store, *(a_job(queue, task) for queue in ("a", "b") for task in ("t1", "t2") for _ in range(5)))
+        jobs = await take(store, slots=15, queue_slots={"a": 3})
+        assert Counter(job.queue for job in jobs) == {"a": 3, "b": 10}
+        assert await take(store, queue_slots={"a": 0}) == []
+
+    async def test_an_agent_gets_no_more_than_its_slots(self, store: Store) -> None:
+        agents = ("ann", "bob", "cy", None)
+        await accept(store, *(a_job(queue, agent=agent) for agent in agents for queue in ("a", "b") for _ in range(3)))
+        jobs = await take(store, agent_slots={"ann": 1, "bob": 5}, agent_limit=2)
+        assert Counter(job.agent for job in jobs) == {"ann": 1, "bob": 5, "cy": 2, None: 6}
+
+    async def test_a_store_limit_counts_every_worker(self, openers: Openers) -> None:
+        store, other = await openers.open(), await openers.open()
+        await accept(store, *(a_job("a") for _ in range(5)), *(a_job("b") for _ in range(2)))
+        first = await take(other, slots=2, store_limits={"a": 3}, queues=frozenset({"a"}))
+        second = await take(store, store_limits={"a": 3})
+        assert len(first) == 2
+        assert Counter(job.queue for job in second) == {"a": 1, "b": 2}
+        assert await take(other, store_limits={"a": 3}) == []
+        await do(store, success(first[0]))
+        assert len(await take(other, store_limits={"a": 3})) == 1
+
+    async def test_a_store_rate_counts_every_worker(self, openers: Openers) -> None:
+        store, other = await openers.open(), await openers.open()
+        await accept(store, *(a_job("a") for _ in range(9)))
+        rates = {"a": Rate(3, per=10.0)}
+        assert len(await take(store, slots=2, now=T0, store_rates=rates)) == 2
+        assert len(await take(other, now=T0 + 1, store_rates=rates)) == 1
+        assert await take(store, now=T0 + 9, store_rates=rates) == []
+        assert len(await take(store, now=T0 + 10.5, store_rates=rates)) == 2
+        assert len(await take(other, now=T0 + 12, store_rates=rates)) == 1
+
+    async def test_the_lease_is_the_jobs_then_the_tasks_then_the_workers(self, store: Store) -> None:
+        own = msgspec.json.encode(Options(lease=7.0)).decode()
+        await accept(store, a_job(task="plain"), a_job(task="long"), a_job(task="long", options_json=own))
+        jobs = await take(store, lease=90.0, leases={"long": 600.0})
+        assert Counter(job.lease for job in jobs) == {90.0: 1, 600.0: 1, 7.0: 1}
+
+    async def test_every_run_has_its_own_number_and_token(self, store: Store) -> None:
+        (first,) = await taken(store, a_job())
+        await do(store, retry(first))
+        (second,) = await take(store, now=T0 + 3)
+        assert (first.run, second.run) == (1, 2)
+        assert second.token not in (None, first.token)
+        assert [attempt.run for attempt in second.history] == [1]
+
+    async def test_no_job_goes_to_two_workers(self, openers: Openers) -> None:
+        stores = [await openers.open() for _ in range(3)]
+        jobs = [a_job(f"q{number % 4}", priority=number % 4) for number in range(120)]
+        await accept(stores[0], *jobs)
+        claims = await asyncio.gather(*(take(store, slots=7) for _ in range(8) for store in stores))
+        got = [job.id for claim in claims for job in claim]
+        assert len(got) == len(set(got))
+        assert set(got) == set(ids(jobs))
+
+    async def test_an_ended_or_held_job_is_not_claimed(self, store: Store) -> None:
+        await a_mixed_population(store)
+        assert {job.session_id for job in await take(store, now=T0 + 400)} == {"waiting"}
+
+    async def test_a_synced_claim_is_the_same_claim(self, store: Store) -> None:
+        await accept(store, job := a_job())
+        assert ids(await take(store, synced=True)) == [job.id]
+
+
+# ---- heartbeat, lapsed
+
+
+class Leases:
+    async def test_heartbeats_keep_a_lease(self, openers: Openers) -> None:
+        store, observer = await openers.open(), await openers.observer()
+        (job,) = await taken(store, a_job())
+        for _ in range(5):
+            assert await observer.look(60.0) == []
+            assert await store.heartbeat([_lease(job)]) == []
+        assert await one(store, job) == job
+
+    @pytest.mark.behaviour("000-64")
+    async def test_without_heartbeats_the_lease_ends_and_the_job_is_told_unchanged(self, openers: Openers) -> None:
+        store, observer = await openers.open(), await openers.observer()
+        (job,) = await taken(store, a_job())
+        assert await observer.look() == []
+        assert await observer.look(89.0) == []
+        assert await observer.look(2.0) == [job]
+        assert await one(store, job) == job
+
+    async def test_a_lapsed_job_is_told_again_and_to_every_observer(self, openers: Openers) -> None:
+        store, first, second = await openers.open(), await openers.observer(), await openers.observer()
+        (job,) = await taken(store, a_job())
+        for observer in (first, second):
+            await observer.look()
+        for observer in (first, second, first):
+            assert ids(await observer.look(100.0)) == [job.id]
+
+    async def test_the_first_to_settle_a_lapsed_job_wins(self, openers: Openers) -> None:
+        store, first, second = await openers.open(), await openers.observer(), await openers.observer()
+        await taken(store, a_job())
+        for observer in (first, second):
+            await observer.look()
+        seen = [(await observer.look(100.0))[0] for observer in (first, second)]
+        outcomes = [(await store.apply([Commit((retry(job),))]))[0] for job in seen]
+        assert [type(outcome) for outcome in outcomes] == [Applied, Stale]
+
+    async def test_a_worker_that_only_was_slow_may_still_complete(self, openers: Openers) -> None:
+        store, observer = await openers.open(), await openers.observer()
+        (job,) = await taken(store, a_job())
+        await observer.look()
+        assert len(await observer.look(100.0)) == 1
+        assert await store.heartbeat([_lease(job)]) == []
+        assert await observer.look() == []
+        await do(store, success(job))
+
+    async def test_a_jump_of_the_wall_clock_ends_no_lease(self, openers: Openers) -> None:
+        store, observer = await openers.open(), await openers.observer()
+        await taken(store, a_job())
+        for jump in (0.0, 3600.0, 10 * 365 * DAY, -10 * 365 * DAY):
+            assert await observer.look(now=T0 + jump) == []
+
+    async def test_each_job_has_its_own_lease(self, openers: Openers) -> None:
+        store, observer = await openers.open(), await openers.observer()
+        await accept(store, short := a_job(task="short"), long := a_job(task="long"))
+        await take(store, leases={"short": 30.0, "long": 300.0})
+        await observer.look()
+        assert ids(await observer.look(40.0)) == [short.id]
+        assert set(ids(await observer.look(270.0))) == {short.id, long.id}
+
+    async def test_a_job_run_anew_is_not_lapsed_by_its_earlier_run(self, openers: Openers) -> None:
+        store, observer = await openers.open(), await openers.observer()
+        (job,) = await taken(store, a_job())
+        await observer.look()
+        await do(store, retry(job))
+        await take(store, now=T0 + 3)
+        assert await observer.look(100.0) == []
+        assert len(await observer.look(100.0)) == 1
+
+    async def test_a_lease_is_lost_when_the_job_was_cancelled(self, store: Store) -> None:
+        mine, cancelled = await taken(store, a_job(), a_job())
+        await do(store, lifecycle.cancelled(cancelled, T0 + 2, who="ann", why=None))
+        assert await store.heartbeat([_lease(mine), _lease(cancelled)]) == [_lease(cancelled)]
+
+    async def test_a_lease_is_lost_when_another_run_has_begun(self, store: Store) -> None:
+        (first,) = await taken(store, a_job())
+        await do(store, retry(first))
+        (second,) = await take(store, now=T0 + 3)
+        assert await store.heartbeat([_lease(first), _lease(second)]) == [_lease(first)]
+
+    async def test_an_unknown_lease_is_lost(self, store: Store) -> None:
+        nobody = Lease("f" * 32, "token")
+        assert await store.heartbeat([nobody]) == [nobody]
+        assert await store.heartbeat([]) == []
+
+
+def _lease(job: Job) -> Lease:
+    assert job.token is not None
+    return Lease(job.id, job.token)
+
+
+# ---- apply
+
+
+class Committing:
+    async def test_an_applied_move_gives_the_new_fence(self, store: Store) -> None:
+        (job,) = await taken(store, a_job())
+        move = retry(job)
+        (outcome,) = await store.apply([Commit((move,))])
+        assert isinstance(outcome, Applied)
+        assert await one(store, job) == move.after(outcome.fences[0])
+
+    @pytest.mark.behaviour("000-67")
+    async def test_a_success_keeps_its_result(self, store: Store) -> None:
+        (job,) = await taken(store, a_job())
+        (done,) = await do(store, success(job, result='{"sum":3}'))
+        assert (done.state, done.result, done.attempts, done.token) == (State.done, '{"sum":3}', 1, None)
+        assert await store.count(Filter(states=(State.waiting, State.running))) == {(): 0}
+
+    async def test_a_success_with_usage_keeps_it(self, store: Store) -> None:
+        (job,) = await taken(store, a_job())
+        usage = Usage(10, 20, 0.5)
+        (done,) = await do(store, lifecycle.succeeded(job, T0 + 2, None, an_attempt(job, usage=usage)))
+        assert done.history[0].usage == usage
+
+    @pytest.mark.behaviour("000-40")
+    async def test_a_dead_letter_keeps_everything(self, store: Store) -> None:
+        (job,) = await taken(store, a_job("mesh_keys"))
+        (dead,) = await do(store, burial(job, T0 + 9))
+        assert (dead.queue, dead.payload, dead.attempts) == ("mesh_keys", job.payload, 1)
+        assert (dead.created_at, dead.updated_at) == (T0, T0 + 9)
+        assert dead.error == "ConnectionError: connection reset"
+        assert (dead.because, dead.lane, dead.recommendation) == ("attempts_exhausted", "manual", "Look at it.")
+        assert (dead.category, dead.detail, dead.error_class) == ("transient", "network", "ConnectionError")
+        assert dead.fingerprint
+        assert dead.history[0].failure == A_FAILURE
+
+    async def test_an_old_fence_is_stale_and_writes_nothing(self, store: Store) -> None:
+        await accept(store, job := a_job())
+        seen = await one(store, job)
+        (held,) = await do(store, hold(seen))
+        (outcome,) = await store.apply([Commit((lifecycle.cancelled(seen, T0 + 3, who="ann", why=None),))])
+        assert outcome == Stale(job.id)
+        assert await one(store, job) == held
+
+    async def test_an_unknown_job_is_stale(self, store: Store) -> None:
+        ghost = a_job()
+        assert await store.apply([Commit((hold(ghost),))]) == [Stale(ghost.id)]
+
+    async def test_only_one_completion_is_recorded(self, store: Store) -> None:
+        (job,) = await taken(store, a_job())
+        await do(store, success(job, result='"first"'))
+        assert await store.apply([Commit((success(job, result='"second"'),))]) == [Stale(job.id)]
+        found = await one(store, job)
+        assert (found.result, found.attempts, len(found.history)) == ('"first"', 1, 1)
+
+    async def test_the_same_completion_twice_in_one_list_counts_once(self, store: Store) -> None:
+        job, other = await taken(store, a_job(), a_job())
+        commits = [Commit((success(job),)), Commit((success(other),)), Commit((success(job),))]
+        outcomes = await store.apply(commits)
+        assert [type(outcome) for outcome in outcomes] == [Applied, Applied, Stale]
+        assert (await one(store, job)).attempts == 1
+
+    async def test_a_worker_that_lost_its_lease_cannot_complete(self, store: Store) -> None:
+        (zombie,) = await taken(store, a_job())
+        await do(store, retry(zombie))
+        (current,) = await take(store, now=T0 + 3)
+        assert await store.apply([Commit((success(zombie),))]) == [Stale(zombie.id)]
+        assert await one(store, zombie) == current
+
+    async def test_many_moves_are_written_whole_or_not_at_all(self, store: Store) -> None:
+        first, second, gone = await taken(store, a_job(), a_job(), a_job())
+        (outcome,) = await store.apply([Commit((success(first), retry(second)))])
+        assert isinstance(outcome, Applied) and len(outcome.fences) == 2
+        found = await store.get([first.id, second.id])
+        assert [job.version for job in found] == list(outcome.fences)
+        fresh = await taken(store, a_job())
+        await do(store, success(gone))
+        (outcome,) = await store.apply([Commit((success(fresh[0]), retry(gone)))])
+        assert outcome == Stale(gone.id)
+        assert await one(store, fresh[0]) == fresh[0]
+
+    async def test_a_document_that_is_not_as_expected_stops_the_whole_commit(self, store: Store) -> None:
+        (job,) = await taken(store, a_job())
+        puts = (Put("note", "a", b"1"), Put("note", "b", b"2", expect=7))
+        (outcome,) = await store.apply([Commit((success(job),), puts)])
+        assert isinstance(outcome, Stale)
+        assert await one(store, job) == job
+        assert await store.docs("note") == []
+
+    async def test_a_stale_move_stops_its_documents(self, store: Store) -> None:
+        (job,) = await taken(store, a_job())
+        await do(store, success(job))
+        (outcome,) = await store.apply([Commit((success(job),), (Put("note", "a", b"1"),))])
+        assert isinstance(outcome, Stale)
+        assert await store.doc("note", "a") is None
+
+    async def test_a_guard_lets_documents_through_while_the_lease_holds(self, store: Store) -> None:
+        (job,) = await taken(store, a_job())
+        commit = Commit(puts=(Put("effect", f"{job.id}/pay", b"intended"),), guards=(Guard(_lease(job)),))
+        assert isinstance((await store.apply([commit]))[0], Applied)
+        assert await one(store, job) == job
+        await do(store, success(job))
+        late = Commit(puts=(Put("effect", f"{job.id}/late", b"intended"),), guards=(Guard(_lease(job)),))
+        assert await store.apply([late]) == [Stale(job.id)]
+        assert [document.key for document in await store.docs("effect")] == [f"{job.id}/pay"]
+
+    async def test_a_guard_of_an_earlier_run_does_not_hold(self, store: Store) -> None:
+        (first,) = await taken(store, a_job())
+        await do(store, retry(first))
+        await take(store, now=T0 + 3)
+        commit = Commit(puts=(Put("effect", "x", b"1"),), guards=(Guard(_lease(first)),))
+        assert await store.apply([commit]) == [Stale(first.id)]
+
+    async def test_a_list_is_not_atomic(self, store: Store) -> None:
+        good, bad, also = await taken(store, a_job(), a_job(), a_job())
+        await do(store, hold(bad))
+        outcomes = await store.apply([Commit((retry(good),)), Commit((retry(bad),)), Commit((burial(also),))])
+        assert [type(outcome) for outcome in outcomes] == [Applied, Stale, Applied]
+        assert [job.state for job in await store.get(ids([good, bad, also]))] == ["waiting", "held", "dead"]
+
+    @pytest.mark.parametrize("plain", [True, False])
+    async def test_many_successes_at_once_with_stale_ones_between(self, store: Store, plain: bool) -> None:
+        jobs = await taken(store, *(a_job(f"q{number % 3}") for number in range(60)))
+        gone = jobs[::7]
+        await do(store, *(lifecycle.cancelled(job, T0 + 2, who="ann", why=None) for job in gone))
+        moves = [success(job, T0 + 3, f'"{number}"') for number, job in enumerate(jobs)]
+        commits = [Commit((msgspec.structs.replace(move, attempt=None) if plain else move,)) for move in moves]
+        outcomes = await store.apply(commits)
+        expected: list[Outcome] = [Stale(job.id) if job in gone else Applied((job.version + 1,)) for job in jobs]
+        assert [type(outcome) for outcome in outcomes] == [type(outcome) for outcome in expected]
+        found = await store.get(ids(jobs))
+        for number, (job, outcome) in enumerate(zip(found, outcomes, strict=True)):
+            assert (job.state, job.result) == (("discarded", None) if jobs[number] in gone else ("done", f'"{number}"'))
+            if isinstance(outcome, Applied):
+                assert outcome.fences == (job.version,)
+                assert (job.attempts, job.updated_at, job.token) == (1, T0 + 3, None)
+                assert [(attempt.run, attempt.outcome) for attempt in job.history] == [(1, "done")]
+        assert await store.count(Filter(), by=("state",)) == {("done",): 60 - len(gone), ("discarded",): len(gone)}
+
+    @pytest.mark.parametrize("result", [None, "null", "0", '""', '"\\u0000"', '{"a":[1,{"b":null}]}', "1.5e300", "[]"])
+    async def test_results_are_kept_to_the_byte_alone_and_among_many(self, store: Store, result: str | None) -> None:
+        alone, first, second = await taken(store, a_job(), a_job(), a_job())
+        await do(store, success(alone, result=result))
+        await do(store, success(first, result=result), success(second, result=result))
+        assert [job.result for job in await store.get(ids([alone, first, second]))] == [result] * 3
+
+    async def test_as_many_parts_as_promised(self, store: Store) -> None:
+        jobs = await taken(store, *(a_job() for _ in range(MAX_PARTS // 2)))
+        puts = tuple(Put("note", f"{number}", b"x") for number in range(MAX_PARTS - len(jobs)))
+        (outcome,) = await store.apply([Commit(tuple(success(job) for job in jobs), puts)])
+        assert isinstance(outcome, Applied) and len(outcome.fences) == len(jobs)
+        assert len(await store.docs("note")) == len(puts)
+
+    async def test_an_illegal_move_is_refused_and_changes_nothing(self, store: Store) -> None:
+        await accept(store, job := a_job())
+        with pytest.raises(StoreError):
+            await store.apply([Commit((_illegal(job),))])
+        assert await one(store, job) == job
+
+    async def test_an_illegal_move_harms_none_of_its_neighbours(self, store: Store) -> None:
+        await accept(store, job := a_job())
+        neighbours = [a_job() for _ in range(20)]
+        writes: list[Any] = [store.insert([neighbour]) for neighbour in neighbours]
+        writes.insert(10, store.apply([Commit((_illegal(job),))]))
+        answers = await asyncio.gather(*writes, return_exceptions=True)
+        assert isinstance(answers.pop(10), StoreError)
+        assert [answer for (answer,) in answers] == [Inserted(neighbour) for neighbour in neighbours]
+        assert await one(store, job) == job
+
+    async def test_a_job_may_change_its_agent_on_the_way(self, store: Store) -> None:
+        (running,) = await taken(store, a_job(agent="ann"))
+        (dead,) = await do(store, burial(running))
+        move = redrive(dead)
+        (moved,) = await do(store, msgspec.structs.replace(move, set={**move.set, "agent": "bob"}))
+        assert moved.agent == "bob"
+        assert await store.count(Filter(), by=("agent", "state")) == {("bob", "waiting"): 1}
+        assert ids(await take(store, now=T0 + 9, agents=frozenset({"bob"}))) == [moved.id]
+
+    @pytest.mark.behaviour("000-99")
+    async def test_the_books_balance(self, store: Store) -> None:
+        await a_mixed_population(store)
+        by_state = await store.count(Filter(), by=("state",))
+        assert by_state == await recount(store, "state")
+        assert sum(by_state.values()) == 8
+
+
+def _illegal(job: Job) -> Transition:
+    """A waiting job cannot be done without ever having run."""
+    return Transition("succeeded", job, State.done, T0 + 2, {})
+
+
+# ---- doc, docs
+
+
+class Documents:
+    async def test_a_document_is_written_read_changed_and_removed(self, store: Store) -> None:
+        assert await store.doc("queue", "a") is None
+        await self._put(store, Put("queue", "a", b"one"))
+        first = await store.doc("queue", "a")
+        await self._put(store, Put("queue", "a", b"two"))
+        second = await store.doc("queue", "a")
+        assert first is not None and second is not None
+        assert (first.value, second.value) == (b"one", b"two")
+        assert first.version != second.version
+        await self._put(store, Put("queue", "a", None))
+        assert await store.doc("queue", "a") is None
+
+    async def test_expect_is_the_version_or_zero_for_absent(self, store: Store) -> None:
+        await self._put(store, Put("queue", "a", b"one", expect=0))
+        assert await store.apply([Commit(puts=(Put("queue", "a", b"no", expect=0),))]) == [Stale()]
+        document = await store.doc("queue", "a")
+        assert document is not None
+        await self._put(store, Put("queue", "a", b"two", expect=document.version))
+        stale = Put("queue", "a", None, expect=document.version)
+        assert await store.apply([Commit(puts=(stale,))]) == [Stale()]
+        found = await store.doc("queue", "a")
+        assert found is not None and found.value == b"two"
+
+    async def test_two_writers_with_one_expectation(self, openers: Openers) -> None:
+        store, other = await openers.open(), await openers.open()
+        outcomes = await asyncio.gather(
+            *(each.apply([Commit(puts=(Put("slot", "a", b"mine", expect=0),))]) for each in (store, other) * 5)
+        )
+        assert Counter(type(outcome) for (outcome,) in outcomes) == {Applied: 1, Stale: 9}
+
+    async def test_docs_lists_a_kind_by_key_and_prefix(self, store: Store) -> None:
+        for kind, key in (("step", "b/2"), ("step", "a/1"), ("step", "a/2"), ("effect", "a/1"), ("step", "aa")):
+            await self._put(store, Put(kind, key, key.encode()))
+        assert [document.key for document in await store.docs("step")] == ["a/1", "a/2", "aa", "b/2"]
+        assert [document.key for document in await store.docs("step", "a/")] == ["a/1", "a/2"]
+        assert await store.docs("nothing") == []
+
+    async def _put(self, store: Store, put: Put) -> None:
+        (outcome,) = await store.apply([Commit(puts=(put,))])
+        assert isinstance(outcome, Applied)
+
+
+# ---- find, count
+
+
+FILTERS: list[tuple[Filter, set[str]]] = [
+    (Filter(), {"waiting", "running", "held", "done", "dead", "discarded", "purged", "retried"}),
+    (Filter(states=(State.waiting,)), {"waiting", "retried"}),
+    (Filter(states=(State.running,)), {"running"}),
+    (Filter(states=(State.held,)), {"held"}),
+    (Filter(states=(State.done, State.discarded)), {"done", "discarded"}),
+    (Filter(states=(State.dead,)), {"dead"}),
+    (Filter(queue="queue0"), {"waiting", "done", "purged"}),
+    (Filter(task="task1"), {"running", "done", "discarded", "retried"}),
+    (Filter(agent="ann"), {"running", "dead", "retried"}),
+    (Filter(queue="queue0", task="task1"), {"done"}),
+    (Filter(states=(State.dead,), queue="queue1"), {"dead"}),
+    (Filter(states=(State.dead,), queue="queue0"), set()),
+    (Filter(session_id="held"), {"held"}),
+    (Filter(lane="manual", states=(State.dead,)), {"dead"}),
+    (Filter(because="approval"), {"held"}),
+    (Filter(because="cancelled"), {"discarded"}),
+    (Filter(category="transient", states=(State.waiting,)), {"retried"}),
+    (Filter(detail="network", states=(State.dead, State.waiting)), {"dead", "retried"}),
+    (Filter(error_class="ConnectionError", states=(State.dead,)), {"dead"}),
+    (Filter(error_class="Other"), set()),
+    (Filter(reason="direct", states=(State.done,)), {"done"}),
+    (Filter(reason="retry"), set()),
+    (Filter(states=(State.waiting,), due_at=T0 + 10), {"waiting"}),
+    (Filter(states=(State.waiting,), due_at=T0 + 1000), {"waiting", "retried"}),
+    (Filter(since=T0 + 2), {"held", "done", "dead", "discarded", "purged", "retried"}),
+    (Filter(until=T0 + 2), {"waiting", "running"}),
+    (Filter(since=T0 + 1, until=T0 + 2), {"running"}),
+]
+
+
+class View:
+    @pytest.mark.parametrize(("filter", "expected"), FILTERS, ids=[repr(filter) for filter, _ in FILTERS])
+    async def test_filters(self, store: Store, filter: Filter, expected: set[str]) -> None:
+        made = await a_mixed_population(store)
+        page = await store.find(filter)
+        names = {job.id: name for name, job in made.items()}
+        assert {names[job.id] for job in page.jobs} == expected
+        assert page.cursor is None
+        assert await store.count(filter) == {(): len(expected)}
+
+    async def test_by_key_id_part_and_fingerprint(self, store: Store) -> None:
+        made = await a_mixed_population(store)
+        await accept(store, job := keyed("feedback_9"))
+        assert ids((await store.find(Filter(key="feedback_9"))).jobs) == [job.id]
+        assert ids((await store.find(Filter(id_part=job.id[-8:]))).jobs) == [job.id]
+        same = Filter(states=(State.dead,), fingerprint=made["dead"].fingerprint)
+        assert ids((await store.find(same)).jobs) == [made["dead"].id]
+
+    async def test_the_found_are_the_records(self, store: Store) -> None:
+        made = await a_mixed_population(store)
+        for job in (await store.find(Filter())).jobs:
+            (record,) = (found for found in made.values() if found.id == job.id)
+            assert msgspec.structs.replace(job, history=()) == msgspec.structs.replace(record, history=())
+
+    @pytest.mark.parametrize("states", [(), (State.waiting,), (State.dead,), (State.held,), (State.running,)])
+    @pytest.mark.parametrize("limit", [1, 3, 10, 100])
+    async def test_pages_have_no_gaps_and_no_repeats(self, store: Store, states: tuple[State, ...], limit: int) -> None:
+        await self._twenty(store, states)
+        pages = await all_pages(store, Filter(states=states), limit)
+        found = [id for page in pages for id in ids(page)]
+        assert len(found) == len(set(found)) == 20
+        assert all(len(page) == limit for page in pages[:-1])
+        whole = await store.find(Filter(states=states), limit=1000)
+        assert found == ids(whole.jobs)
+
+    async def _twenty(self, store: Store, states: tuple[State, ...]) -> None:
+        """Twenty jobs in that state, several of which changed at the same instant."""
+        jobs = [a_job(f"q{number % 3}") for number in range(20)]
+        if states in ((), (State.waiting,)):
+            await accept(store, *jobs)
+            return
+        running = await taken(store, *jobs)
+        if states == (State.running,):
+            return
+        arrow = burial if states == (State.dead,) else hold
+        await do(store, *(arrow(job, T0 + 10 + number // 6) for number, job in enumerate(running)))
+
+    @pytest.mark.parametrize("states", [(State.waiting,), (State.dead,)])
+    async def test_what_arrives_meanwhile_disturbs_no_listing(self, store: Store, states: tuple[State, ...]) -> None:
+        await self._twenty(store, states)
+        before = set(ids((await store.find(Filter(states=states), limit=100)).jobs))
+        found, cursor = [], None
+        for number in range(100):
+            page = await store.find(Filter(states=states), cursor, 3)
+            found += ids(page.jobs)
+            cursor = page.cursor
+            if cursor is None:
+                break
+            await accept(store, a_job() if states == (State.waiting,) else a_dead_job(updated_at=T0 + 100 + number))
+        assert len(found) == len(set(found))
+        assert before <= set(found)
+
+    async def test_newest_first(self, store: Store) -> None:
+        jobs = [a_job() for _ in range(5)]
+        for job in jobs:
+            await accept(store, job)
+        assert ids((await store.find(Filter())).jobs) == ids(jobs)[::-1]
+        running = {job.id: job for job in await take(store)}
+        order = [3, 0, 4, 1, 2]
+        for step, index in enumerate(order):
+            await do(store, burial(running[jobs[index].id], T0 + 10 + step))
+        dead = await store.find(Filter(states=(State.dead,)))
+        assert ids(dead.jobs) == [jobs[index].id for index in reversed(order)]
+
+    @pytest.mark.parametrize("cursor", ["", "x", "1:x", "nonsense:", ":"])
+    async def test_a_cursor_that_nobody_gave_is_refused(self, store: Store, cursor: str) -> None:
+        with pytest.raises(InvalidInput, match="cursor"):
+            await store.find(Filter(), cursor)
+
+    @pytest.mark.parametrize(
+        "by",
+        [
+            (), ("state",), ("queue",), ("task",), ("agent",), ("queue", "state"), ("queue", "task", "agent", "state"),
+            ("state", "queue"),
+        ],
+    )  # fmt: skip
+    async def test_counts_equal_a_recount(self, store: Store, by: tuple[str, ...]) -> None:
+        await a_mixed_population(store)
+        assert await store.count(Filter(), by=by) == await recount(store, *by)
+
+    @pytest.mark.parametrize("by", [("session_id",), ("because", "lane"), ("error_class", "queue"), ("fingerprint",)])
+    async def test_other_counts_equal_a_recount(self, store: Store, by: tuple[str, ...]) -> None:
+        await a_mixed_population(store)
+        assert await store.count(Filter(), by=by) == await recount(store, *by)
+
+    async def test_an_empty_store_counts_nothing(self, store: Store) -> None:
+        assert await store.count(Filter()) == {(): 0}
+        assert await store.count(Filter(), by=("queue",)) == {}
+        assert await store.count(Filter(session_id="s")) == {(): 0}
+        assert (await store.find(Filter())).jobs == []
+
+    async def test_counting_by_something_else_is_refused(self, store: Store) -> None:
+        with pytest.raises(InvalidInput, match="payload"):
+            await store.count(Filter(), by=("payload",))
+
+
+# ---- events, scan
+
+
+class Feed:
+    async def test_every_move_in_its_order(self, store: Store) -> None:
+        (running,) = await taken(store, job := a_job("mesh_keys", "enrol"))
+        (waiting,) = await do(store, retry(running))
+        (running,) = await take(store, now=T0 + 3)
+        (dead,) = await do(store, burial(running, T0 + 4))
+        (waiting,) = await do(store, redrive(dead, T0 + 5))
+        await do(store, lifecycle.cancelled(waiting, T0 + 6, who="ann", why="not needed"))
+        events = await all_events(store)
+        moves = [event for event in events if event.move != "claimed"]
+        assert told(moves) == [(job.id, move) for move in ("enqueued", "retried", "buried", "redriven", "cancelled")]
+        assert [event.state for event in moves] == ["waiting", "waiting", "dead", "waiting", "discarded"]
+        assert [event.at for event in moves] == [T0, T0 + 2, T0 + 4, T0 + 5, T0 + 6]
+        assert {(event.queue, event.task) for event in moves} == {("mesh_keys", "enrol")}
+        assert [(event.run, event.attempts) for event in moves] == [(0, 0), (1, 1), (2, 2), (2, 2), (2, 2)]
+        assert [(event.who, event.why) for event in moves[3:]] == [("ann", "fixed"), ("ann", "not needed")]
+
+    @pytest.mark.parametrize("limit", [1, 2, 3, 5, 1000])
+    async def test_nothing_is_left_out_at_any_pace(self, store: Store, limit: int) -> None:
+        await a_mixed_population(store)
+        whole = Counter(told(await all_events(store)))
+        assert sum(whole.values()) >= 8 + 7
+        assert set(told(await all_events(store, limit=limit))) == set(whole)
+
+    async def test_every_cursor_continues_where_it_was_given(self, store: Store) -> None:
+        await a_mixed_population(store)
+        events = await all_events(store)
+        for index, event in enumerate(events):
+            assert told(await all_events(store, event.cursor)) == told(events[index + 1 :])
+
+    async def test_none_is_the_end(self, store: Store) -> None:
+        await a_mixed_population(store)
+        (now,) = await store.events(None)
+        assert await store.events(now.cursor) == []
+        await accept(store, job := a_job())
+        assert told(await store.events(now.cursor)) == [(job.id, "enqueued")]
+
+    async def test_a_reader_that_keeps_up_sees_each_jobs_moves_in_order(self, openers: Openers) -> None:
+        store, reader = await openers.open(), await openers.open()
+        seen: list[tuple[str, str]] = []
+        cursor = (await reader.events(None))[0].cursor
+        expected: dict[str, list[str]] = {}
+        for _ in range(10):
+            jobs = await taken(store, *(a_job() for _ in range(3)))
+            await do(store, success(jobs[0]), burial(jobs[1]), retry(jobs[2], run_at=T0 + 99))
+            for job, move in zip(jobs, ("succeeded", "buried", "retried"), strict=True):
+                expected[job.id] = ["enqueued", move]
+            events = await reader.events(cursor, limit=4)
+            seen, cursor = seen + told(events), events[-1].cursor
+        seen += told(await all_events(reader, cursor))
+        for id, moves in expected.items():
+            found = [move for job_id, move in seen if job_id == id and move != "claimed"]
+            assert list(dict.fromkeys(found)) == moves
+
+    async def test_an_imported_job_was_not_enqueued(self, store: Store) -> None:
+        await accept(store, a_dead_job())
+        assert [(event.move, event.state) for event in await all_events(store)] == [("imported", State.dead)]
+
+    async def test_a_job_that_begins_held_says_so(self, store: Store) -> None:
+        await accept(store, a_job(state=State.held, because="blocked", held_at=T0))
+        assert [(event.move, event.state) for event in await all_events(store)] == [("enqueued", State.held)]
+
+    async def test_a_stale_commit_is_no_event(self, store: Store) -> None:
+        (job,) = await taken(store, a_job())
+        await do(store, success(job))
+        before = await all_events(store)
+        await store.apply([Commit((success(job),)), Commit((retry(job),))])
+        assert await all_events(store) == before
+
+    async def test_a_job_accepted_after_others_were_forgotten_is_told(self, store: Store) -> None:
+        (running,) = await taken(store, a_job())
+        await do(store, lifecycle.cancelled(running, T0 + 2, who="ann", why=None))
+        await accept(store, *(a_job() for _ in range(3)))
+        for job in await take(store):
+            await do(store, lifecycle.cancelled(job, T0 + 2, who="ann", why=None))
+        (now,) = await store.events(None)
+        assert (await store.prune(T0 + 100 * DAY, {}, DAY, keys=DAY)).keys >= 3
+        await accept(store, job := a_job())
+        assert told(await all_events(store, now.cursor)) == [(job.id, "enqueued")]
+        assert [move for id, move in told(await all_events(store)) if id == job.id] == ["enqueued"]
+
+    @pytest.mark.parametrize("cursor", ["x", "1.x", "."])
+    async def test_a_cursor_that_nobody_gave_is_refused(self, store: Store, cursor: str) -> None:
+        with pytest.raises(InvalidInput, match="cursor"):
+            await store.events(cursor)
+
+    async def test_scan_gives_every_record_once(self, store: Store) -> None:
+        made = await a_mixed_population(store)
+        await accept(store, *(a_job() for _ in range(1200)))
+        found = [job async for job in store.scan()]
+        assert len(found) == len({job.id for job in found}) == 1208
+        by_id = {job.id: job for job in found}
+        assert [by_id[job.id] for job in made.values()] == list(made.values())
+
+
+# ---- prune, erase, repair, backup
+
+
+class Keeping:
+    async def test_prune_drops_the_contents_of_ended_jobs(self, store: Store) -> None:
+        done, cancelled = await taken(store, keyed("a"), keyed("b"))
+        await store.apply([Commit(puts=(Put("step", f"{done.id}/draft", b"x"),))])
+        await do(store, success(done), lifecycle.cancelled(cancelled, T0 + 2, who=None, why=None))
+        pruned = await store.prune(T0 + 15 * DAY, {}, 14 * DAY)
+        assert pruned.payloads == 2
+        for job in await store.get([done.id, cancelled.id]):
+            assert (job.payload, job.result, job.key) == (None, None, "a" if job.id == done.id else "b")
+        assert await store.docs("step") == []
+        assert all(answer.duplicate for answer in await store.insert([keyed("a"), keyed("b")]))
+
+    async def test_prune_waits_for_the_retention(self, store: Store) -> None:
+        (job,) = await taken(store, a_job())
+        (done,) = await do(store, success(job))
+        assert (await store.prune(T0 + 14 * DAY, {}, 14 * DAY)).payloads == 0
+        assert await one(store, job) == done
+
+    async def test_each_queue_has_its_own_retention(self, store: Store) -> None:
+        jobs = await taken(store, a_job("short"), a_job("long"), a_job("other"))
+        await do(store, *(success(job) for job in jobs))
+        await store.prune(T0 + 5 * DAY, {"short": DAY, "long": 30 * DAY}, 3 * DAY)
+        assert [job.payload is None for job in await store.get(ids(jobs))] == [True, False, True]
+
+    async def test_a_long_retention_does_not_hide_a_short_one(self, store: Store) -> None:
+        patient = await taken(store, *(a_job("long") for _ in range(2_100)))
+        await store.apply([Commit((success(job),)) for job in patient])
+        (job,) = await taken(store, a_job("short"))
+        await do(store, success(job))
+        for _ in range(3):
+            await store.prune(T0 + 5 * DAY, {"long": 30 * DAY}, DAY)
+        assert (await one(store, job)).payload is None
+
+    @pytest.mark.behaviour("000-42")
+    async def test_dead_letters_and_live_jobs_are_never_pruned(self, store: Store) -> None:
+        made = await a_mixed_population(store)
+        kept = [made[name] for name in ("waiting", "running", "held", "dead", "retried")]
+        await store.prune(T0 + 3650 * DAY, {}, 0.0, keys=0.0)
+        assert await store.get(ids(kept)) == kept
+
+    @pytest.mark.parametrize("who", [None, "ann"])
+    async def test_prune_comes_to_an_end(self, store: Store, who: str | None) -> None:
+        jobs = await taken(store, *(a_job() for _ in range(3)))
+        await do(store, *(lifecycle.cancelled(job, T0 + 2, who=who, why=None) for job in jobs))
+        (dead,) = await do(store, burial((await taken(store, a_job()))[0]))
+        await do(store, lifecycle.purged(dead, T0 + 3, who="ann", why=None))
+        assert (await store.prune(T0 + 15 * DAY, {}, DAY)).payloads >= 3
+        assert (await store.prune(T0 + 15 * DAY, {}, DAY)).payloads == 0
+
+    async def test_who_did_it_is_remembered_after_pruning(self, store: Store) -> None:
+        (job,) = await taken(store, a_job())
+        await do(store, lifecycle.cancelled(job, T0 + 2, who="ann", why="wrong address"))
+        await store.prune(T0 + 15 * DAY, {}, DAY)
+        (event,) = (event for event in await all_events(store) if event.move == "cancelled")
+        assert (event.who, event.why) == ("ann", "wrong address")
+
+    async def test_keys_are_forgotten_only_when_asked_and_are_counted(self, store: Store) -> None:
+        (job,) = await taken(store, keyed("k"))
+        await do(store, success(job))
+        await accept(store, a_job())  # a store may keep its newest job, to remember its number
+        await store.prune(T0 + 100 * DAY, {}, DAY)
+        assert (await store.insert([keyed("k")]))[0].duplicate
+        assert (await store.prune(T0 + 100 * DAY, {}, DAY, keys=200 * DAY)).keys == 0
+        assert (await store.prune(T0 + 100 * DAY, {}, DAY, keys=50 * DAY)).keys == 1
+        assert await store.get([job.id]) == []
+        assert await store.count(Filter(), by=("state",)) == {("forgotten",): 1, ("waiting",): 1}
+        assert not (await store.insert([keyed("k")]))[0].duplicate
+
+    async def test_erase_forgets_the_contents_and_keeps_the_record(self, store: Store) -> None:
+        failure = msgspec.structs.replace(A_FAILURE, message="no such user: private words")
+        (running,) = await taken(store, keyed("k", payload='{"name":"private words"}', session_id="s1"))
+        puts = tuple(Put(kind, f"{running.id}/x", b"private words") for kind in ("step", "effect", "blob", "result"))
+        await store.apply([Commit(puts=puts)])
+        await do(store, burial(running, failure=failure, why=f"the last: {failure.summary}"))
+        assert await store.erase([running.id]) == 1
+        erased = await one(store, running)
+        assert (erased.state, erased.key, erased.payload) == (State.dead, "k", None)
+        assert "private" not in msgspec.json.encode(erased).decode()
+        assert all("private" not in msgspec.json.encode(event).decode() for event in await all_events(store))
+        assert [await store.docs(kind) for kind in ("step", "effect", "blob", "result")] == [[]] * 4
+        assert (await store.insert([keyed("k")]))[0].duplicate
+
+    async def test_nothing_is_left_of_what_was_purged_but_its_record(self, store: Store) -> None:
+        failure = msgspec.structs.replace(A_FAILURE, message="private words")
+        (running,) = await taken(store, keyed("k"))
+        await store.apply([Commit(puts=(Put("blob", f"{running.id}/0", b"private words"),))])
+        (dead,) = await do(store, burial(running, failure=failure, why=f"the last: {failure.summary}"))
+        await do(store, lifecycle.purged(dead, T0 + 3, who="ann", why=None))
+        await accept(store, a_job())
+        await store.prune(T0 + 100 * DAY, {}, DAY)
+        purged = await one(store, running)
+        assert (purged.state, purged.key) == (State.purged, "k")
+        assert "private" not in msgspec.json.encode(purged).decode()
+        assert await store.docs("blob") == []
+
+    async def test_erase_leaves_live_jobs_and_others_alone(self, store: Store) -> None:
+        made = await a_mixed_population(store)
+        live = [made[name] for name in ("waiting", "running", "held", "retried")]
+        assert await store.erase([*ids(live), "f" * 32]) == 0
+        assert await store.erase([made["done"].id]) == 1
+        assert await store.get(ids([*live, made["dead"]])) == [*live, made["dead"]]
+
+    async def test_repair_has_nothing_to_say_when_all_is_well(self, store: Store) -> None:
+        await a_mixed_population(store)
+        before = await store.count(Filter(), by=("queue", "task", "agent", "state"))
+        assert await store.repair(T0 + 10) == []
+        assert await store.count(Filter(), by=("queue", "task", "agent", "state")) == before
+
+    async def test_repair_brings_back_what_a_wrong_clock_put_into_the_future(self, store: Store) -> None:
+        ahead = T0 + 10 * 365 * DAY
+        due = a_job(created_at=ahead, updated_at=ahead, run_at=ahead)
+        later = a_job(created_at=ahead, updated_at=ahead, run_at=ahead + 60)
+        meant = a_job(run_at=T0 + 7 * DAY)
+        await accept(store, due, later, meant)
+        assert len(await store.repair(T0)) == 1
+        assert [job.run_at for job in await store.get(ids([due, later, meant]))] == [T0, T0 + 60, T0 + 7 * DAY]
+        assert ids(await take(store)) == [due.id]
+
+    async def test_a_backup_opens_as_a_store_with_the_same_content(self, openers: Openers, folder: Path) -> None:
+        store = await openers.open()
+        made = await a_mixed_population(store)
+        await store.apply([Commit(puts=(Put("queue", "a", b"paused"),))])
+        size = await store.backup(str(folder / "copy.db"))
+        assert size == (folder / "copy.db").stat().st_size > 0
+        copy = await openers.open_backup(folder / "copy.db")
+        assert [job async for job in copy.scan()] == [job async for job in store.scan()]
+        assert told(await all_events(copy)) == told(await all_events(store))
+        assert await copy.docs("queue") == await store.docs("queue")
+        assert await copy.count(Filter(), by=("state",)) == await store.count(Filter(), by=("state",))
+        assert ids(await take(copy)) == [made["waiting"].id]
+        assert (await one(store, made["waiting"])).state is State.waiting
+
+    async def test_a_backup_overwrites_nothing(self, store: Store, folder: Path) -> None:
+        (folder / "precious").write_bytes(b"do not touch")
+        with pytest.raises(InvalidInput, match="target"):
+            await store.backup(str(folder / "precious"))
+        with pytest.raises(InvalidInput, match="target"):
+            await store.backup(str(folder / "nowhere" / "copy.db"))
+        assert (folder / "precious").read_bytes() == b"do not touch"
+
+    async def test_a_backup_ends_while_work_goes_on(self, openers: Openers, folder: Path) -> None:
+        store, other = await openers.open(), await openers.open()
+        await accept(store, *(a_job(payload='{"pad":"%s"}' % ("x" * 8_000)) for _ in range(3_000)))
+        backup = asyncio.ensure_future(store.backup(str(folder / "copy.db")))
+        arrived = 0
+        while not backup.done() and arrived < 20_000:
+            await accept(other, a_job("meanwhile"))
+            arrived += 1
+        assert backup.done(), "the backup begins again with every commit"
+        copy = await openers.open_backup(folder / "copy.db")
+        counts = await copy.count(Filter(), by=("queue",))
+        assert counts[("feedback",)] == 3_000
+        assert counts.get(("meanwhile",), 0) <= arrived
+        assert counts == await recount(copy, "queue")
+
+
+# ---- wait
+
+
+class Waking:
+    async def test_work_accepted_here_wakes_at_once(self, store: Store) -> None:
+        claim = await store.claim(Wanted(1), "w1", T0)
+        waiting = asyncio.ensure_future(store.wait(claim.mark, PATIENCE))
+        await asyncio.sleep(0)
+        await accept(store, a_job())
+        assert await waiting is True
+
+    async def test_what_came_since_the_claim_is_not_slept_over(self, store: Store) -> None:
+        claim = await store.claim(Wanted(1), "w1", T0)
+        await accept(store, a_job())
+        assert await store.wait(claim.mark, PATIENCE) is True
+
+    async def test_nothing_new_is_false(self, store: Store) -> None:
+        await accept(store, a_job(run_at=T0 + 100))
+        claim = await store.claim(Wanted(1), "w1", T0)
+        assert await store.wait(claim.mark, 0.0) is False
+        assert await store.wait(claim.mark, 0.01) is False
+
+    async def test_a_job_put_back_wakes(self, store: Store) -> None:
+        (running,) = await taken(store, a_job())
+        claim = await store.claim(Wanted(1), "w1", T0)
+        await do(store, retry(running))
+        assert await store.wait(claim.mark, PATIENCE) is True
+
+    async def test_a_changed_setting_wakes(self, store: Store) -> None:
+        claim = await store.claim(Wanted(1), "w1", T0)
+        await store.apply([Commit(puts=(Put("queue", "a", b"resumed"),))])
+        assert await store.wait(claim.mark, PATIENCE) is True
+
+    async def test_everybody_who_waits_is_woken(self, store: Store) -> None:
+        claim = await store.claim(Wanted(1), "w1", T0)
+        waiting = [asyncio.ensure_future(store.wait(claim.mark, PATIENCE)) for _ in range(5)]
+        await asyncio.sleep(0)
+        await accept(store, a_job())
+        assert await asyncio.gather(*waiting) == [True] * 5
+
+    async def test_a_cancelled_wait_leaves_nothing_behind(self, store: Store) -> None:
+        claim = await store.claim(Wanted(1), "w1", T0)
+        waiting = asyncio.ensure_future(store.wait(claim.mark, PATIENCE))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting
+        await accept(store, job := a_job())
+        assert ids(await take(store)) == [job.id]
+
+    async def test_another_processs_commit_wakes(self, openers: Openers) -> None:
+        store = await openers.open()
+        async with outsider(openers.kind, openers.folder) as other:
+            claim = await store.claim(Wanted(1), "w1", T0)
+            waiting = asyncio.ensure_future(store.wait(claim.mark, PATIENCE))
+            await asyncio.sleep(0)
+            (id,) = await other.ask(f"insert {a_job().id}")
+            assert await waiting is True
+            assert ids(await take(store)) == [id]
+            await other.leave()
+
+    async def test_another_processs_commit_between_claim_and_wait_is_not_slept_over(self, openers: Openers) -> None:
+        store = await openers.open()
+        async with outsider(openers.kind, openers.folder) as other:
+            claim = await store.claim(Wanted(1), "w1", T0)
+            await other.ask(f"insert {a_job().id}")
+            assert await store.wait(claim.mark, 3.0) is True
+            await other.leave()

@@ -1,0 +1,229 @@
+"""Scenes with forks and kills, each in a process of its own: python -m tests.stores.forks SCENE FOLDER.
+
+A scene prints what it saw as JSON. Nothing here needs pytest, and no process outlives the scene.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import apsw
+import msgspec
+
+from redrive.core.job import Job
+from redrive.core.store import Commit, Filter, Wanted
+from redrive.stores.sqlite import SqliteStore
+from tests.chaos.vfs import FileName, LayeredFile, LayeredVFS, installed
+from tests.stores.jobs import T0, a_job, success
+from tests.stores.openers import Observer, Steady
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+def child(work: Callable[[], Any]) -> int:
+    """Do it in a fork; its exit code there is 0 when it went well."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        work()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def ended(pid: int) -> int:
+    """The exit code of a child, or minus the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(work)
+
+
+async def use(store: SqliteStore, job: Job) -> None:
+    """A whole little life: accept, claim, complete, count, check."""
+    await store.insert([job])
+    claim = await store.claim(Wanted(1000), "w", T0 + 1)
+    assert job.id in {claimed.id for claimed in claim.jobs}
+    await store.apply([Commit((success(claimed),)) for claimed in claim.jobs])
+    (found,) = await store.get([job.id])
+    assert found.state == "done", found
+    assert await store.repair(T0 + 2) == []
+    await store.close()
+
+
+# ---- killed while the file is made
+
+
+class KillingVFS(LayeredVFS):
+    """SIGKILL in the place of the nth write, sync or truncation."""
+
+    def __init__(self, nth: int) -> None:
+        super().__init__()
+        self.left = nth
+
+    def xOpen(self, name: FileName, flags: list[int]) -> apsw.VFSFile:
+        return KillingFile(self, name, flags)
+
+    def strike(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class KillingFile(LayeredFile):
+    def __init__(self, vfs: KillingVFS, name: FileName, flags: list[int]) -> None:
+        super().__init__(vfs, name, flags)
+        self._killing = vfs
+
+    def xWrite(self, data: Buffer, offset: int) -> None:
+        self._killing.strike()
+        super().xWrite(data, offset)
+
+    def xTruncate(self, newsize: int) -> None:
+        self._killing.strike()
+        super().xTruncate(newsize)
+
+    def xSync(self, flags: int) -> None:
+        self._killing.strike()
+        super().xSync(flags)
+
+
+def killed_while_creating(folder: Path) -> dict[str, int]:
+    """Kill at every write in turn until one creation gets through; what is left must do as a store each time."""
+    seen = {"kills": 0, "usable": 0, "completed": 0}
+    for nth in range(1, 500):
+        path = folder / f"{nth}.db"
+
+        def create(path: Path = path, nth: int = nth) -> None:
+            with installed(KillingVFS(nth)):
+                run(SqliteStore(path).open())
+
+        code = ended(child(create))
+        assert code in (0, -signal.SIGKILL), code
+        seen["kills" if code else "completed"] += 1
+        seen["usable"] += ended(child(lambda path=path: run(use(SqliteStore(path), a_job())))) == 0
+        if not code:
+            return seen
+    raise SystemExit("creating a file takes more than 500 writes")
+
+
+# ---- made by many at once
+
+
+def made_at_once(folder: Path) -> dict[str, Any]:
+    """Eight processes begin at the same moment; everyone's job is accepted."""
+    wait, go = os.pipe()
+    jobs = [a_job() for _ in range(8)]
+
+    def begin(job: Job) -> None:
+        os.close(go)
+        os.read(wait, 1)  # until the other end is closed
+        run(insert_and_close(SqliteStore(folder / "jobs.db"), job))
+
+    children = [child(lambda job=job: begin(job)) for job in jobs]
+    os.close(go)
+    codes = [ended(pid) for pid in children]
+    found = run(ids_of(SqliteStore(folder / "jobs.db")))
+    return {"codes": codes, "all": sorted(found) == sorted(job.id for job in jobs)}
+
+
+async def insert_and_close(store: SqliteStore, job: Job) -> None:
+    (inserted,) = await store.insert([job])
+    assert not inserted.duplicate
+    await store.close()
+
+
+async def ids_of(store: SqliteStore) -> list[str]:
+    found = [job.id async for job in store.scan()]
+    await store.close()
+    return found
+
+
+# ---- opened before the fork
+
+
+def preloaded(folder: Path) -> dict[str, Any]:
+    """As under gunicorn --preload: the store is open and used before the fork, and used on both sides after it."""
+    steady = Steady()
+    store = SqliteStore(folder / "jobs.db", monotonic=steady)
+    before, held = a_job("before"), a_job("held")
+    mine = run(_before_the_fork(store, before, held))
+    pids = [child(lambda number=number: run(_in_child(Observer(store, steady), before, number))) for number in range(3)]
+    run(store.insert([a_job("during")]))
+    codes = [ended(pid) for pid in pids]
+    return {"codes": codes, **run(_after_the_fork(Observer(store, steady), mine))}
+
+
+async def _before_the_fork(store: SqliteStore, *jobs: Job) -> Job:
+    await store.insert(jobs)
+    (mine,) = (await store.claim(Wanted(1, queues=frozenset({"held"})), "parent", T0 + 1)).jobs
+    return mine
+
+
+async def _after_the_fork(parent: Observer, mine: Job) -> dict[str, Any]:
+    store = parent.store
+    counts = await store.count(Filter(), by=("queue",))
+    await store.apply([Commit((success(mine),))])
+    (done,) = await store.get([mine.id])
+    lapsed = await parent.look()
+    await store.close()
+    return {
+        "counts": {queue: number for (queue,), number in counts.items()},
+        "held": done.state,
+        "lapsed": sorted(job.queue for job in lapsed),
+    }
+
+
+async def _in_child(observer: Observer, before: Job, number: int) -> None:
+    """What the parent accepted is seen, new work is accepted and claimed, the parent's running job is left alone."""
+    store = observer.store
+    assert [job.id for job in await store.get([before.id])] == [before.id]
+    queue = f"child{number}"
+    await store.insert([a_job(queue, id=f"{number + 1:032x}")])
+    claim = await store.claim(Wanted(1, queues=frozenset({queue})), queue, T0 + 1)
+    assert [job.queue for job in claim.jobs] == [queue]
+    for _ in range(3):
+        assert "held" not in {job.queue for job in await observer.look()}
+
+
+def temporary(folder: Path) -> dict[str, Any]:
+    """A child that ends in the ordinary way does not take the parent's temporary file with it."""
+    store = SqliteStore(":memory:")
+    run(store.insert([a_job()]))
+    pid = os.fork()
+    if not pid:
+        sys.exit(0)
+    code = ended(pid)
+    return {"code": code, "there": store.path.exists(), **run(_use_temporary(store))}
+
+
+async def _use_temporary(store: SqliteStore) -> dict[str, Any]:
+    if not store.path.exists():
+        return {"count": 0}
+    await store.insert([a_job()])
+    count = await store.count(Filter())
+    await store.close()
+    return {"count": count[()]}
+
+
+SCENES: dict[str, Callable[[Path], dict[str, Any]]] = {
+    scene.__name__: scene for scene in (killed_while_creating, made_at_once, preloaded, temporary)
+}
+
+
+if __name__ == "__main__":
+    print(msgspec.json.encode(SCENES[sys.argv[1]](Path(sys.argv[2]))).decode())

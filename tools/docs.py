@@ -1,0 +1,85 @@
+"""The generated parts of README.md and docs/, from the code they describe.
+
+python -m tools.docs            writes them
+python -m tools.docs --check    says whether they are up to date
+
+A page marks such a part with two comments; what stands between them is replaced, the rest is written by hand:
+
+    <!-- generated: lifecycle.moves -->
+    <!-- end -->
+"""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tools import commands, reference, tables
+
+ROOT = Path(__file__).parents[1]
+PART = re.compile(r"(?P<open><!-- generated: (?P<name>[\w.]+) -->\n)(?P<text>.*?)(?P<close><!-- end -->)", re.DOTALL)
+
+PARTS: dict[str, Callable[[], str]] = {
+    "lifecycle.moves": tables.moves,
+    "lifecycle.diagram": tables.diagram,
+    "lifecycle.dead_reasons": tables.dead_reasons,
+    "lifecycle.hold_reasons": tables.hold_reasons,
+    "policies.defaults": tables.policy_fields,
+    "policies.reasons": tables.reasons,
+    "policies.presets": tables.presets,
+    "policies.backoffs": tables.backoffs,
+    "failures.rules": tables.rules,
+    "failures.details": tables.details,
+    "failures.statuses": tables.statuses,
+    "failures.classes": tables.classes,
+    "failures.aliases": tables.aliases,
+    "reference.settings": tables.settings,
+    "reference.delivery": tables.delivery,
+    "reference.errors": reference.errors,
+    "reference.api": reference.api,
+    "reference.cli": commands.cli,
+    "example.fastapi_app": lambda: example("fastapi_app"),
+    "example.effects": lambda: example("effects"),
+    "example.http_delivery": lambda: example("http_delivery"),
+    "example.script": lambda: example("script"),
+    "example.limits": lambda: example("limits"),
+}
+
+
+def example(name: str) -> str:
+    """A program of examples/, as a fenced block."""
+    return f"```python\n{(ROOT / 'examples' / f'{name}.py').read_text('utf-8').strip()}\n```"
+
+
+def pages(root: Path = ROOT) -> list[Path]:
+    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+
+
+def filled(text: str) -> str:
+    """A page with its generated parts as they should be."""
+
+    def fill(part: re.Match[str]) -> str:
+        if part["name"] not in PARTS:
+            raise SystemExit(f"no such generated part: {part['name']}; there are {', '.join(PARTS)}")
+        return f"{part['open']}\n{PARTS[part['name']]().strip()}\n\n{part['close']}"
+
+    return PART.sub(fill, text)
+
+
+def stale() -> list[Path]:
+    """Pages that say something else than the code."""
+    return [page for page in pages() if page.exists() and filled(text := page.read_text("utf-8")) != text]
+
+
+def main() -> None:
+    outdated = stale()
+    if "--check" not in sys.argv[1:]:
+        for page in outdated:
+            page.write_text(filled(page.read_text("utf-8")), "utf-8")
+    elif outdated:
+        names = ", ".join(page.relative_to(ROOT).as_posix() for page in outdated)
+        raise SystemExit(f"out of date: {names}; run ./dev docs")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,405 @@
+"""The reference of the Python API and of the errors, read from the source: signatures as written, docstrings as told.
+
+Read with `ast` rather than from live objects, so that the pages come out alike under every Python.
+"""
+
+import ast
+import importlib.util
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import redrive
+from redrive import _WHERE
+from redrive.app.namespaces import SOMEBODY
+from tools.tables import POLICY_WORDS, code, table
+
+ABOUT = {
+    "The queue": ["Redrive", "default", "get_queue", "reset_default"],
+    "Tasks and jobs": ["Task", "JobHandle", "Item", "Many", "Job", "Attempt", "Failure", "Cause", "State", "Blob"],
+    "Inside a task": ["Context", "BlockingContext", "current", "Retry", "Snooze", "GiveUp", "Cancel", "OutcomeUnknown"],
+    "Policies": ["Policy", "Rate", "PRESETS", "Budget"],
+    "Seeing": ["BusEvent", "Pain"],
+}
+"""Public names in the order of a reader; errors have a page of their own."""
+
+BESIDE = {
+    "redrive.app.namespaces": ["Jobs", "Dead", "Queues"],
+    "redrive.app.blocking": ["Blocking"],
+    "redrive.tasks": ["Bound", "BlockingBound", "BlockingHandle"],
+    "redrive.insight.health": ["Health", "QueueNumbers"],
+    "redrive.core.store": ["Page", "Event"],
+    "redrive.runtime.bus": ["Subscription"],
+}
+"""Classes that one meets without importing them: as rd.jobs, as a return value."""
+
+REACHED_AS = {
+    "Jobs": "`rd.jobs`",
+    "Dead": "`rd.dead`",
+    "Queues": "`rd.queues`",
+    "Blocking": "what `with rd.blocking() as q` gives",
+    "Bound": "what `task.options(...)` gives",
+    "BlockingBound": "what `task.blocking` gives",
+    "BlockingHandle": "what `task.blocking.enqueue(...)` gives",
+    "Health": "what `await rd.health()` gives",
+    "QueueNumbers": "an entry of `await rd.queues.list()`",
+    "Page": "what `rd.jobs.list(...)` and `rd.dead.list(...)` give",
+    "Event": "what `handle.events()` and `rd.jobs.story(id)` give",
+    "Subscription": "what `rd.subscribe(...)` gives",
+}
+
+WORDS = {
+    "Redrive": {
+        "settings": "The settings in force, read-only.",
+        "jobs": "Single jobs: get, list, cancel, resolve, erase.",
+        "dead": "Dead letters: list, show, redrive, discard, restore, purge.",
+        "queues": "Queues: list, pause, resume.",
+    },
+    "Task": {"name": "What it is enqueued by.", "queue": "Where its jobs go, unless an option says otherwise."},
+    "JobHandle": {"id": "The job's id.", "job": "The job as last seen."},
+    "Context": {"job": "The job, as it was claimed."},
+    "BlockingContext": {"job": "The job, as it was claimed."},
+    "Job": {
+        "id": "32 hexadecimal characters; jobs with a key derive it from queue and key.",
+        "queue": "Whose policy holds.",
+        "task": "Which function runs it.",
+        "agent": "Who does the work.",
+        "state": "Where it stands.",
+        "priority": "0 (critical) to 3 (low); `priority_name` says it in words.",
+        "run_at": "Not before this time (seconds since 1970, UTC, like all times here).",
+        "created_at": "When it was accepted.",
+        "updated_at": "When it was last changed.",
+        "payload": "JSON text; `arguments` is the same, decoded.",
+        "run": "How often it was started.",
+        "attempts": "How many attempts were settled as success or failure.",
+        "allowed": "How many attempts it may have so far.",
+        "worker": "Who runs it, or ran it last.",
+        "started_at": "When its last run began.",
+        "lease": "Seconds without a heartbeat after which it counts as lost.",
+        "result": "JSON text; `await handle.result()` gives it decoded.",
+        "key": "Its idempotency key.",
+        "session_id": "Who asked.",
+        "model": "The model it runs with.",
+        "reason": "Why it is in the queue; plain enqueues are `direct`.",
+        "crashes": "How many workers ended while it ran.",
+        "grants": "How often a redrive gave it fresh attempts.",
+        "first_failed_at": "When it first failed; `max_age` counts from here.",
+        "held_at": "Since when it is held.",
+        "held_seconds": "How long it was held before, in all.",
+        "because": "Why it is dead, held or discarded.",
+        "lane": "Of a dead letter: `manual`, or `delayed` if it comes back by itself.",
+        "category": "Of the last failure: what kind.",
+        "detail": "Of the last failure: what exactly.",
+        "subclass": "Of the last failure: Transient, Logic, Resource or Authority.",
+        "fingerprint": "The same for failures that are the same trouble.",
+        "error_class": "The class of the last exception.",
+        "error": "The last exception in one line, without secrets.",
+        "recommendation": "What a person can do.",
+        "history": "Every attempt that has something to tell.",
+        "options": "What the caller asked for this job alone.",
+        "changes": "What retries do differently from the payload.",
+        "ended": "Whether it is done, dead, discarded or purged.",
+        "priority_name": "critical, high, normal or low.",
+        "short_id": "The last eight characters of the id, enough for every command.",
+    },
+    "Attempt": {
+        "run": "Which start of the job this was.",
+        "outcome": "done, failed, lost, snoozed, released, held or cancelled.",
+        "failure": "What was seen.",
+        "cause": "What it means.",
+        "decision": "What was done about it, and why.",
+        "usage": "What the task reported as spent.",
+    },
+    "Budget": {
+        "tokens": "Input and output tokens together.",
+        "output_tokens": "Output tokens.",
+        "cost": "In your currency.",
+        "seconds": "Of running.",
+    },
+    "Policy": POLICY_WORDS,
+    "Many": {"duplicates": "How many were there already.", "accepted": "How many were not refused."},
+    "Rate": {"count": "Starts.", "per": "Seconds."},
+}
+"""What the source itself does not say of its attributes."""
+
+HIDDEN = {"Job": {"token", "version", "payload_hash", "options_json", "changes_json"}, "Context": {"results"}}
+"""Attributes that are the store's own business."""
+
+WIRING = {"accept", "result_of", "events_of", "tell_workers", "make_scheduler", "run_blocking", "numbers", "store"}
+"""Methods of Redrive that its own parts call; users have better ones."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A module, read."""
+
+    names: dict[str, ast.stmt]
+    docs: dict[str, str]
+    """What the string below an assignment says."""
+
+
+@cache
+def source(module: str) -> Source:
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise SystemExit(f"no module {module}")
+    body = ast.parse(Path(spec.origin).read_text("utf-8")).body
+    named: dict[str, ast.stmt] = {}
+    for node in body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            named[node.name] = node
+        for name in _assigned(node):
+            named[name] = node
+    return Source(named, attribute_docs(body))
+
+
+def _assigned(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return [node.target.id]
+    if isinstance(node, ast.Assign):
+        return [target.id for target in node.targets if isinstance(target, ast.Name)]
+    return []
+
+
+def attribute_docs(body: list[ast.stmt]) -> dict[str, str]:
+    """Names and the string literals that follow their assignment."""
+    found = {}
+    for node, below in pairwise(body):
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
+            for name in _assigned(node):
+                found[name] = inspect.cleandoc(below.value.value)
+    return found
+
+
+# The pages ----------------------------------------------------------------------------------------------------------
+
+
+def api() -> str:
+    errors = {name for name in redrive.__all__ if _WHERE[name] == "redrive.errors"}
+    told = {name for names in ABOUT.values() for name in names}
+    if missing := set(redrive.__all__) - errors - told:
+        raise SystemExit(f"tools/reference.py: ABOUT has no place for {sorted(missing)}")
+    parts = []
+    for heading, names in ABOUT.items():
+        parts.append(f"## {heading}\n")
+        parts += [entry(name, _WHERE[name], f"redrive.{name}") for name in names]
+    parts.append("## What these give you\n\nYou need not import these; they come back from what is above.\n")
+    parts += [entry(name, module, name, REACHED_AS[name]) for module, names in BESIDE.items() for name in names]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(parts) + testing())
+
+
+def testing() -> str:
+    """redrive.testing, with everything public in it."""
+    module = "redrive.testing"
+    if importlib.util.find_spec(module) is None:
+        return ""
+    public = [
+        name
+        for name, node in source(module).names.items()
+        if not name.startswith("_") and isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    return "\n## Testing\n\n" + "\n".join(entry(name, module, f"redrive.testing.{name}") for name in public)
+
+
+def errors() -> str:
+    import redrive.errors
+
+    rows = []
+    for name, node in source("redrive.errors").names.items():
+        if isinstance(node, ast.ClassDef):
+            bases = ", ".join(code(ast.unparse(base)) for base in node.bases)
+            public = code(f"redrive.{name}") if name in redrive.__all__ else code(f"redrive.errors.{name}")
+            rows.append((f'<a id="{name.lower()}"></a>{public}', bases, doc(node)))
+    tree = inspect.cleandoc(redrive.errors.__doc__ or "").partition("\n\n")[2]
+    return f"```text\n{tree}\n```\n\n{table(('error', 'is a', 'meaning'), rows)}"
+
+
+# One name -----------------------------------------------------------------------------------------------------------
+
+
+def entry(name: str, module: str, shown: str, reached: str = "") -> str:
+    node = source(module).names[name]
+    lines = [f"### `{shown}`\n"]
+    if reached:
+        lines.append(f"This is {reached}.\n")
+    if isinstance(node, ast.ClassDef):
+        lines += _class(node, name, module)
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        lines += [_fenced(signature(node, node.name)), "", doc(node), ""]
+    else:
+        lines += [_alias(name, module, node), ""]
+    return "\n".join(lines)
+
+
+def _alias(name: str, module: str, node: ast.stmt) -> str:
+    value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+    if isinstance(value, ast.Name):
+        return f"Another name of `redrive.{value.id}`."
+    return source(module).docs.get(name, "")
+
+
+def _class(node: ast.ClassDef, name: str, module: str) -> list[str]:
+    lines = [doc(node), ""]
+    init = next((method for method in _methods(node) if method.name == "__init__"), None)
+    if init is not None and name in redrive.__all__ and name not in _MADE_FOR_YOU:
+        lines += [_fenced(signature(init, name, without_self=True)), ""]
+    if rows := _rows(node, name, module):
+        columns = ("attribute", "type", "default", "meaning")
+        used = [place for place in range(4) if any(row[place] for row in rows)]
+        lines += [table([columns[i] for i in used], [[row[i] for i in used] for row in rows]), ""]
+    for method in _shown_methods(node, module):
+        text = signature(method, method.name, without_self=True)
+        lines += [_fenced(text), "", doc(method), ""]
+    return lines
+
+
+_MADE_FOR_YOU = {"Task", "JobHandle", "Context", "BlockingContext"}
+"""Classes whose instances redrive makes."""
+
+
+def _fenced(text: str) -> str:
+    return f"```python\n{text}\n```"
+
+
+def _rows(node: ast.ClassDef, name: str, module: str) -> list[tuple[str, str, str, str]]:
+    """The attributes to show, with our words where the source has none; defaults only where users make instances."""
+    words = dict(WORDS.get(name, {}))
+    rows = []
+    for attribute, kind, default, said in _fields(node, module):
+        ours = words.pop(attribute, "")
+        if attribute not in HIDDEN.get(name, ()):
+            rows.append((code(attribute), kind, default if name in _YOU_MAKE else "", said or ours))
+    if set(words) - _SET_IN_INIT:
+        raise SystemExit(f"tools/reference.py, WORDS: {name} has no {sorted(words)}")
+    return [*((code(attribute), "", "", said) for attribute, said in words.items()), *rows]
+
+
+_YOU_MAKE = {"Policy", "Rate", "Budget"}
+_SET_IN_INIT = {"settings", "jobs", "dead", "queues", "job"}
+
+
+def _fields(node: ast.ClassDef, module: str) -> Iterator[tuple[str, str, str, str]]:
+    """Struct fields, documented instance attributes and properties."""
+    docs = attribute_docs(node.body)
+    for item in node.body:
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and _is_public(item.target.id):
+            default = code(ast.unparse(item.value)) if item.value is not None else ""
+            yield item.target.id, code(ast.unparse(item.annotation)), default, docs.get(item.target.id, "")
+        if isinstance(item, ast.Assign):
+            for name in _assigned(item):
+                if _is_public(name):
+                    yield name, "", "", docs.get(name, "")
+    for method in _inherited(node, module):
+        if method.name == "__init__":
+            for target, said in _documented_attributes(method):
+                yield target, "", "", said
+        elif _is_property(method) and _is_public(method.name) and method.name not in WIRING:
+            returns = code(ast.unparse(method.returns)) if method.returns is not None else ""
+            yield method.name, returns, "", doc(method)
+
+
+def _documented_attributes(init: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[str, str]]:
+    for node, below in pairwise(init.body):
+        if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute)):
+            continue
+        name = node.targets[0].attr
+        if _is_public(name) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            yield name, inspect.cleandoc(str(below.value.value))
+
+
+def _inherited(node: ast.ClassDef, module: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Methods, with those of private parents in the same module, which no reader could look up."""
+    methods = []
+    for parent in node.bases:
+        known = source(module).names.get(parent.id) if isinstance(parent, ast.Name) else None
+        if isinstance(known, ast.ClassDef) and known.name.startswith("_"):
+            methods += _inherited(known, module)
+    return methods + _methods(node)
+
+
+def _methods(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def _shown_methods(node: ast.ClassDef, module: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Public methods in order; of overloads the one that says most, where it says more than the method itself."""
+    by_name: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+    for method in _inherited(node, module):
+        if _is_public(method.name) and not _is_property(method) and method.name not in WIRING:
+            by_name.setdefault(method.name, []).append(method)
+    return [_fullest(variants) for variants in by_name.values()]
+
+
+def _fullest(
+    variants: list[ast.FunctionDef | ast.AsyncFunctionDef],
+) -> ast.FunctionDef | ast.AsyncFunctionDef:
+    itself = variants[-1]
+    longest = max(variants, key=lambda method: len(ast.unparse(method.args)))
+    if any(argument.arg == "options" for argument in [itself.args.kwarg] if argument) and longest is not itself:
+        longest.body = itself.body
+        return longest
+    return itself
+
+
+def _is_public(name: str) -> bool:
+    return not name.startswith("_")
+
+
+def _is_property(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(isinstance(mark, ast.Name) and mark.id == "property" for mark in method.decorator_list)
+
+
+def doc(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    return ast.get_docstring(node) or ""
+
+
+def signature(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str, *, without_self: bool = False) -> str:
+    """As one would write it, on several lines where it is long."""
+    arguments = [_plain(argument) for argument in _arguments(node.args, skip_first=without_self)]
+    keyword = "async " if isinstance(node, ast.AsyncFunctionDef) and not _is_manager(node) else ""
+    told = node.returns is not None and node.name != "__init__"
+    returns = f" -> {_plain(ast.unparse(node.returns))}" if told and node.returns is not None else ""
+    call = f"{keyword}{name}({', '.join(arguments)}){returns}"
+    if len(call) <= 100:
+        return call
+    return f"{keyword}{name}(\n" + "".join(f"    {argument},\n" for argument in arguments) + f"){returns}"
+
+
+def _plain(text: str) -> str:
+    """Without what only the source's own module understands."""
+    return text.replace("builtins.", "").replace("SOMEBODY", f'"{SOMEBODY}"')
+
+
+def _is_manager(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any("contextmanager" in ast.unparse(mark) for mark in node.decorator_list)
+
+
+def _arguments(arguments: ast.arguments, *, skip_first: bool) -> list[str]:
+    """Each argument as text. The split of `ast.unparse` would stumble over commas inside annotations."""
+    plain = [*arguments.posonlyargs, *arguments.args]
+    defaults: list[ast.expr | None] = [None] * (len(plain) - len(arguments.defaults))
+    defaults += arguments.defaults
+    listed = [_argument(*pair) for pair in zip(plain, defaults, strict=True)]
+    if arguments.posonlyargs:
+        listed.insert(len(arguments.posonlyargs), "/")
+    if skip_first:
+        listed = listed[1:]
+    if listed[:1] == ["/"]:
+        listed = listed[1:]
+    if arguments.vararg is not None:
+        listed.append(f"*{_argument(arguments.vararg, None)}")
+    elif arguments.kwonlyargs:
+        listed.append("*")
+    listed += [_argument(*pair) for pair in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    return listed + ([f"**{_argument(arguments.kwarg, None)}"] if arguments.kwarg is not None else [])
+
+
+def _argument(argument: ast.arg, default: ast.expr | None) -> str:
+    kind = f": {ast.unparse(argument.annotation)}" if argument.annotation is not None else ""
+    if default is None:
+        return f"{argument.arg}{kind}"
+    return f"{argument.arg}{kind}{' = ' if kind else '='}{ast.unparse(default)}"
