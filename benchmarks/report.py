@@ -27,7 +27,8 @@ COLUMNS = ("row", "work", "measured (median)", "reached", "must reach", "verdict
 
 
 def amount(number: float) -> str:
-    return f"{number:,.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.2f}"
+    """Three digits that matter."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.{1 if number >= 10 else 2 if number >= 1 else 3}f}"
 
 
 def cells(check: Check) -> tuple[str, ...]:
@@ -68,7 +69,7 @@ def machine(folder: Path) -> dict[str, str]:
     """What was measured on."""
     versions = {name: importlib.metadata.version(name) for name in ("redrive", "apsw", *installed())}
     return {
-        "system": f"{platform.system()} {platform.release()}, {platform.machine()}, {os.cpu_count()} processors",
+        "system": f"{platform.system()}, {platform.machine()}, {os.cpu_count()} processors",
         "filesystem": filesystem(folder),
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
         "SQLite": f"{apsw.sqlite_lib_version()} (apsw), {sqlite3.sqlite_version} (sqlite3, for the peers)",
@@ -103,8 +104,8 @@ def markdown(checks: Sequence[Check], notes: Sequence[str], where: dict[str, str
         notes="\n".join(f"- {note}" for note in notes),
         machine="\n".join(f"- {name}: {value}" for name, value in where.items()),
         loop=f"{inspect.getsource(raw.claim)}\n\n{inspect.getsource(raw.finish)}\n\n{inspect.getsource(raw.drain)}",
-        table_sql=raw.TABLE.strip(),
-        concurrency=f"{CONCURRENCY:,}",
+        table_sql=f"{raw.TABLE.strip()}\n\n-- claim\n{raw.CLAIM};\n\n-- finish\n{raw.FINISH};",
+        concurrency=CONCURRENCY,
         peers="\n".join(f"- **{name}**: {promise}" for name, promise in PROMISES.items()),
     )
 
@@ -134,9 +135,10 @@ records are made and dropped (a `NullHandler`).
 2. **100 callers**: 100 coroutines, each awaiting its own acceptance before its next enqueue. Group commit makes one
    sync serve all that wait.
 3. **`enqueue_many`**: the raw loop makes ids and encodes the same payloads with `json`, and inserts 1,000 per commit.
-4. **Drain**: `await rd.drain(concurrency={concurrency})` until every result is synced, beside the raw loop below. For
-   jobs that do nothing a large concurrency is best; the default of 100 is shown beside it. *Stripped* is the shortest
-   loop there is, for information: claim and finish in one commit, without fence or result. A kill loses its jobs.
+4. **Drain**: `await rd.drain(concurrency={concurrency})` until every result is synced, beside the raw loop below. The
+   raw loop syncs its claims as well; redrive need not (a claim that a power loss takes back is made again). For jobs
+   that do nothing a large concurrency is best; the default of 100 is shown beside it. *Stripped* is the shortest loop
+   there is, for information: claim and finish in one commit, without fence or result. A kill loses its jobs.
 5. **Failures**: `retry_on=(ValueError,)`, `backoff="none"`, `max_attempts=3`: every attempt is captured, classified,
    decided on and kept in the history; attempts per second beside the raw loop, which does none of that.
 6. **Latency**: an idle worker in the same process, in turn with two raw commits (an insert and a claim); then with

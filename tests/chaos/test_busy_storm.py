@@ -24,21 +24,24 @@ PROCESSES = 8
 WAL_LIMIT = 64 * 1024 * 1024
 
 
-def busy(folder: str, *, seed: int, seconds: float, deferred: bool = False) -> None:
-    """Open, hand in, work, look around, close; again and again. Every error goes to the ledger."""
+def busy(folder: str, *, seed: int, seconds: float, steady: bool = False, deferred: bool = False) -> None:
+    """Open, hand in, work, look around, close; again and again, or for as long as it goes. Every error is noted."""
     if deferred:
         _begin_deferred()
-    asyncio.run(_busy(Path(folder), random.Random(seed), seconds))
+    asyncio.run(_busy(Path(folder), random.Random(seed), seconds, steady=steady))
 
 
-async def _busy(folder: Path, rng: random.Random, seconds: float) -> None:
+async def _busy(folder: Path, rng: random.Random, seconds: float, *, steady: bool) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         rd, ledger = make_app(folder, poll=0.05)
         try:
             async with rd, rd.worker(concurrency=8):
-                for _ in range(rng.randrange(5, 20)):
+                turns = 1_000_000 if steady else rng.randrange(5, 20)
+                for _ in range(turns):
                     await _one_turn(rd, ledger, rng)
+                    if time.monotonic() > until:
+                        break
         except (RedriveError, OSError, apsw.Error) as error:
             ledger.note("error", os.getpid(), type(error).__name__, str(error).replace("\n", " "))
         ledger.close()
@@ -73,7 +76,7 @@ async def stormed(
     children = [
         zygote.start(
             "tests.chaos.test_busy_storm:busy", log=folder / f"busy{number}.log", folder=folder, seed=seed + number,
-            seconds=seconds, **how,
+            seconds=seconds, steady=number % 2 == 0, **how,
         )
         for number in range(processes)
     ]  # fmt: skip

@@ -97,7 +97,8 @@ async def test_poison_ends_alone(zygote: Zygote, folder: Path, size: Callable[[i
     print(f"{deaths} worker processes died")
     assert sorted(job.task for job in dead) == ["poison"] * len(poisons)
     for job in dead:
-        assert (job.because, job.crashes, job.attempts) == ("crash_loop", 3, 1)
+        assert (job.because, job.attempts) == ("crash_loop", 1)
+        assert job.crashes >= 3, "twice beside others, perhaps while it waited for its turn, and once alone"
         assert "running alone" in (job.history[-1].decision or "") and job.recommendation
         assert alone_at_the_end(found.books, job.id)
     assert all(job.state == "done" and job.attempts == 1 for job in found.jobs.values() if job.task == "work")

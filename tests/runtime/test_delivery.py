@@ -23,7 +23,9 @@ import httpx2
 import msgspec
 import pytest
 
+from redrive.core.classify import classify
 from redrive.errors import InvalidPayload
+from redrive.runtime.capture import capture
 from redrive.runtime.delivery import TASK, DeliveryError, DeliveryPolicy, check_request, deliver, verdict
 from redrive.runtime.outgoing import Secrets
 from tests.runtime.receiver import Seen, answer, receiving
@@ -135,22 +137,21 @@ async def test_any_2xx_is_success(status: int) -> None:
 
 @pytest.mark.behaviour("000-9")
 @pytest.mark.parametrize(
-    ("status", "kind"),
+    ("status", "kind", "category"),
     [
-        *((status, None) for status in (408, 425, 429, 500, 501, 502, 503, 504, 529, 599)),
-        *((status, "delivery_rejected") for status in (300, 301, 302, 303, 304, 307, 308)),
-        *(
-            (status, "delivery_rejected")
-            for status in (400, 401, 402, 403, 404, 405, 409, 410, 413, 418, 422, 451, 499)
-        ),
+        *((status, None, "transient") for status in (408, 425, 429, 500, 501, 502, 503, 504, 529, 599)),
+        *((status, "delivery_rejected", "permanent") for status in (300, 301, 302, 303, 304, 307, 308)),
+        *((status, "delivery_rejected", "permanent") for status in (405, 409, 418, 451, 499)),
+        *((status, None, "permanent") for status in (400, 401, 402, 403, 404, 410, 413, 422)),
     ],
 )
-async def test_other_answers_are_failures_with_their_kind(status: int, kind: str | None) -> None:
+async def test_other_answers_are_failures_with_their_kind(status: int, kind: str | None, category: str) -> None:
     async with receiving(answer(f"{status} No", b"because")) as receiver:
         with pytest.raises(DeliveryError) as failed:
             await send(receiver.url("/secret/path?token=x"))
     error = failed.value
     assert (error.status_code, error.error_kind) == (status, kind)
+    assert classify(capture(error)).category == category
     assert f"was answered {status}" in str(error)
     assert "secret" not in str(error), "paths and queries may be secrets"
     assert error.body == (None if status == 304 else "because")

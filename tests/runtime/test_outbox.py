@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -41,11 +41,16 @@ def full(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> Full:
     return store
 
 
+def noting(settled: list[bool]) -> Callable[[Sequence[Commit], Sequence[Commit]], None]:
+    """Notes True for every commit that was applied and False for every one that was refused."""
+    return lambda applied, refused: settled.extend([True] * len(applied) + [False] * len(refused))
+
+
 async def test_results_wait_while_the_store_is_full(
     full: Full, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     settled: list[bool] = []
-    outbox = Outbox(full, lambda commit, applied: settled.append(applied))
+    outbox = Outbox(full, noting(settled))
     jobs = [await claimed(full, clock) for _ in range(3)]
     full.problem = StoreFull("no space left")
     for job in jobs:
@@ -63,7 +68,7 @@ async def test_a_result_under_a_lost_lease_is_refused_and_told(
     full: Full, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     settled: list[bool] = []
-    outbox = Outbox(full, lambda commit, applied: settled.append(applied))
+    outbox = Outbox(full, noting(settled))
     job = await claimed(full, clock)
     outbox.add(done(job, clock.now(), '"first"'))
     await soon(outbox.flushed())
@@ -75,7 +80,7 @@ async def test_a_result_under_a_lost_lease_is_refused_and_told(
 
 
 async def test_an_unknown_commit_is_repeated_until_it_is_known(full: Full, clock: FakeClock) -> None:
-    outbox = Outbox(full, lambda commit, applied: None)
+    outbox = Outbox(full, noting([]))
     job = await claimed(full, clock)
     full.unknown = 2
     outbox.add(done(job, clock.now(), '"kept"'))
@@ -87,7 +92,7 @@ async def test_an_unknown_commit_is_repeated_until_it_is_known(full: Full, clock
 async def test_a_store_that_stopped_for_good_stops_the_waiting(
     full: Full, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    outbox = Outbox(full, lambda commit, applied: None)
+    outbox = Outbox(full, noting([]))
     job = await claimed(full, clock)
     full.problem = StoreFailed("fsync failed")
     outbox.add(done(job, clock.now()))
@@ -96,7 +101,7 @@ async def test_a_store_that_stopped_for_good_stops_the_waiting(
 
 
 async def test_what_comes_while_it_writes_is_written_too(full: Full, clock: FakeClock) -> None:
-    outbox = Outbox(full, lambda commit, applied: None)
+    outbox = Outbox(full, noting([]))
     jobs = [await claimed(full, clock) for _ in range(50)]
 
     async def add(job: object) -> None:

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from redrive.core.job import Job
 from redrive.core.store import Lease, Store
@@ -28,12 +29,14 @@ class Heart:
         running: Callable[[], list[Job]],
         lost: Callable[[Lease], None],
         *,
+        named: Callable[[asyncio.Task[Any]], str] = lambda task: f"task {task.get_name()}",
         blocked_after: float = BLOCKED_AFTER,
     ) -> None:
         self._store = store
         self._loop = loop
         self._running = running
         self._lost = lost
+        self._named = named
         self._blocked_after = blocked_after
         self._stopping = threading.Event()
         self._pulse = time.monotonic()
@@ -95,7 +98,7 @@ class Heart:
 
     def _culprit(self) -> str:
         task = asyncio.current_task(self._loop)
-        return f"task {task.get_name()}" if task is not None else "something outside redrive's tasks"
+        return self._named(task) if task is not None else "something outside redrive's tasks"
 
     def _tell(self, function: Callable[..., None], *args: object) -> None:
         try:

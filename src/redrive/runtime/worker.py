@@ -92,7 +92,9 @@ class Worker(Loop):
         """Attempts begun by this worker."""
         self._claims = 0
         self._empty_claim = 0
-        """The number of the last claim that began in quiet (nothing running, all results on disk) and found nothing."""
+        """The number of the last claim that found nothing due."""
+        self._quiet_claim = 0
+        """The same, of the last that began in quiet: nothing running, all results on disk."""
 
     def _task_leases(self) -> dict[str, float]:
         leases = {}
@@ -106,7 +108,8 @@ class Worker(Loop):
 
     def start(self) -> None:
         if self.heart is None and self._beats:
-            self.heart = Heart(self._store, asyncio.get_running_loop(), self._running, self._lost)
+            loop = asyncio.get_running_loop()
+            self.heart = Heart(self._store, loop, self._running, self._lost, named=self._named)
             self.heart.start()
         super().start()
 
@@ -157,7 +160,7 @@ class Worker(Loop):
         for _ in range(500):
             if self.slots.running or self.failing is not None:
                 return False
-            if self._empty_claim > seen:
+            if self._quiet_claim > seen:
                 return True
             await asyncio.sleep(0.001)
         return False
@@ -177,8 +180,9 @@ class Worker(Loop):
         for job in claim.jobs:
             self._begin(job)
         await self.settle_lapsed(claim.lapsed)
-        if not claim.jobs and quiet:
+        if not claim.jobs:
             self._empty_claim = number
+            self._quiet_claim = number if quiet else self._quiet_claim
         return 0.0 if claim.jobs else await self._wait(claim)
 
     async def _claim(self) -> Claim:
@@ -290,6 +294,13 @@ class Worker(Loop):
     def _running(self) -> list[Job]:
         """Every job whose lease this worker must keep."""
         return [*(c.job for c in list(self._contexts.values())), *list(self._unsettled.values()), *list(self._alone)]
+
+    def _named(self, task: asyncio.Task[Any]) -> str:
+        """What the event loop is busy with, in words."""
+        for id, running in list(self._tasks.items()):
+            if running is task:
+                return f"task {task.get_name()} (job {id[-8:]})"
+        return f"task {task.get_name()}"
 
     def _lost(self, lease: Lease) -> None:
         """The lease is gone (cancelled, or expired while we slept): tell the task and stop it."""

@@ -410,8 +410,10 @@ def prune(
     old = select(connection, sql, (now - default, special))
     for queue, kept in retention.items():
         old += select(connection, f"{_ENDED_BEFORE} AND routes.queue = ?2 LIMIT {_PRUNE_BATCH}", (now - kept, queue))
-    events = _forget(connection, old)
-    return Pruned(len(old), events, _forget_keys(connection, now - keys) if keys is not None else 0)
+    _forget(connection, old)
+    return Pruned(
+        len(old), _drop_moves(connection, old), _forget_keys(connection, now - keys) if keys is not None else 0
+    )
 
 
 def _forget_keys(connection: apsw.Connection, before: float) -> int:
@@ -435,7 +437,7 @@ def erase(connection: apsw.Connection, ids: Sequence[str]) -> int:
     ]
     for seq, _ in rows:
         connection.execute(
-            "UPDATE jobs SET error = NULL, session_id = NULL, changes_json = NULL, options_json = NULL WHERE seq = ?",
+            "UPDATE jobs SET session_id = NULL, changes_json = NULL, options_json = NULL WHERE seq = ?",
             (seq,),
         )
     _forget(connection, rows)
@@ -446,20 +448,25 @@ def empty_log(connection: apsw.Connection) -> None:
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
-def _forget(connection: apsw.Connection, jobs: Sequence[Row]) -> int:
-    events = 0
+def _forget(connection: apsw.Connection, jobs: Sequence[Row]) -> None:
+    """Empty the records: what is left says that there was a job, where it went, and who moved it and why."""
     for seq, id in jobs:
-        connection.execute("UPDATE jobs SET payload = NULL, result = NULL WHERE seq = ?", (seq,))
-        connection.execute(
-            "DELETE FROM moves WHERE job = ? AND who IS NULL AND seq < (SELECT max(seq) FROM moves)", (seq,)
-        )
-        events += connection.changes()
+        connection.execute("UPDATE jobs SET payload = NULL, result = NULL, error = NULL WHERE seq = ?", (seq,))
         connection.execute(
             "UPDATE moves SET attempt = NULL, why = CASE WHEN who IS NULL THEN NULL ELSE why END WHERE job = ?", (seq,)
         )
         for kind in _OF_JOB:
             connection.execute("DELETE FROM docs WHERE kind = ? AND key >= ? AND key < ?", (kind, id, id + "0"))
-    return events
+
+
+def _drop_moves(connection: apsw.Connection, jobs: Sequence[Row]) -> int:
+    """The feed of long ago. What somebody did stays, and the newest move, so that its number is not given again."""
+    before = connection.total_changes()
+    connection.executemany(
+        "DELETE FROM moves WHERE job = ? AND who IS NULL AND seq < (SELECT max(seq) FROM moves)",
+        [(seq,) for seq, _ in jobs],
+    )
+    return connection.total_changes() - before
 
 
 def repair(connection: apsw.Connection, now: float) -> list[str]:

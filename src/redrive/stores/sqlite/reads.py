@@ -28,13 +28,12 @@ def schema_number(connection: apsw.Connection) -> int:
     return int(connection.pragma("user_version"))
 
 
-def get(connection: apsw.Connection, routes: Routes, ids: Sequence[str], *, history: bool = True) -> list[Job]:
+def get(connection: apsw.Connection, routes: Routes, ids: Sequence[str]) -> list[Job]:
     if not ids:
         return []
     listed = msgspec.json.encode(list(ids)).decode()
     rows = select(connection, f"SELECT {COLUMNS} FROM jobs WHERE id IN (SELECT value FROM json_each(?))", (listed,))
-    names = routes.names(connection)
-    told = stories(connection, [row[0] for row in rows]) if history else {}
+    names, told = routes.names(connection), stories(connection, [row[0] for row in rows])
     found = {row[0]: job_from(row, names[row[1]], told.get(row[0], ())) for row in rows}
     return [found[id] for id in ids if id in found]
 

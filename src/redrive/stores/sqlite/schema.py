@@ -59,9 +59,13 @@ def recount() -> str:
 
 def check_ours(connection: apsw.Connection, path: str) -> int:
     """The file's schema number; refuses files that are not ours or are newer than this code."""
-    application = connection.pragma("application_id")
-    number = int(connection.pragma("user_version"))
-    tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
+    connection.execute("BEGIN")  # one look: another process may be creating the file this moment
+    try:
+        tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
+        application = connection.pragma("application_id")
+        number = int(connection.pragma("user_version"))
+    finally:
+        connection.execute("COMMIT")
     if application != APPLICATION_ID and (application or number or tables):
         raise StoreRefused(f"{path} is a SQLite database of something else; choose another file for redrive")
     newest = len(steps())

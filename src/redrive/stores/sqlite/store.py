@@ -256,7 +256,7 @@ class SqliteStore:
         taken = claims.take(connection, picked, wanted, claimant)
         claims.note_starts(connection, picked, wanted, now)
         whole = [job for job in taken if isinstance(job, str)]
-        storied = {job.id: job for job in reads.get(connection, self._routes, whole, history=False)}
+        storied = {job.id: job for job in reads.get(connection, self._routes, whole)}
         jobs = [storied[job] if isinstance(job, str) else job for job in taken]
         due = claims.next_due(connection, routes, now) if room.slots > 0 else None
         return Claim(jobs, self._lapsed(connection), mark, due)
