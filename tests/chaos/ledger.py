@@ -178,10 +178,15 @@ def _over(job: Job) -> bool:
 
 
 def _extra_starts(books: Books, jobs: dict[str, Job]) -> int:
-    """Starts that no settled attempt explains. The history of a purged job is gone, so it explains itself."""
+    """Starts whose run did not come to a settled end, and second starts of one run.
+
+    A claimed job that was given back before it began settles a run without a start. The history of a purged job is
+    gone, so it explains itself.
+    """
     purged = {job.id for job in jobs.values() if job.state is State.purged}
-    settled = sum(attempt.outcome != "lost" for job in jobs.values() for attempt in job.history)
-    return sum(job not in purged for job, _, _ in books.starts) - settled
+    settled = {(job.id, attempt.run) for job in jobs.values() for attempt in job.history if attempt.outcome != "lost"}
+    starts = Counter((job, run) for job, run, _ in books.starts if job not in purged)
+    return starts.total() - len(settled & starts.keys())
 
 
 def _lost_or_unexplained(books: Books, jobs: dict[str, Job]) -> list[str]:

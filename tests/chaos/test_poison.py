@@ -55,7 +55,7 @@ class Ward:
             totals = (await rd.stats())["totals"]
             return not totals["waiting"] and not totals["running"]
 
-        await until("every job ends", ended)
+        await until("every job ends", ended, 300.0)
 
 
 async def epidemic(zygote: Zygote, folder: Path, poisons: list[int], bystanders: int, role: str) -> tuple[Audit, int]:

@@ -61,6 +61,11 @@ def legal_pairs() -> list[tuple[State, State]]:
     return sorted(pairs)
 
 
+def sources(to: State) -> list[State]:
+    """Every state from which the table has a move to this one."""
+    return [source for source, target in legal_pairs() if target == to]
+
+
 class Transition(msgspec.Struct, frozen=True, gc=False):
     """A decided move: what to write, if the job still is as `job` says."""
 

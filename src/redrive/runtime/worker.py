@@ -23,6 +23,7 @@ from redrive.runtime.heart import Heart
 from redrive.runtime.loop import Loop
 from redrive.runtime.outbox import Outbox
 from redrive.runtime.registry import Registry
+from redrive.runtime.runners import Runners
 from redrive.runtime.slots import Slots
 from redrive.runtime.threads import Threads
 
@@ -73,7 +74,7 @@ class Worker(Loop):
         self.outbox = Outbox(store, self._settled)
         self._unsettled: dict[str, Job] = {}
         """Finished, and not yet on disk: their leases are kept until they are."""
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._runners = Runners()
         self._contexts: dict[str, Context | BlockingContext] = {}
         self._leases = self._task_leases()
         self._synced_claims = any(h.policy.on_lost == "dead_letter" for h in registry.handlers.values())
@@ -83,8 +84,6 @@ class Worker(Loop):
         """Claimed, and waiting to have the process to themselves."""
         self._lone: str | None = None
         """The job that has it now."""
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._beats = heartbeats
         self.heart: Heart | None = None
         self._announced = float("-inf")
@@ -130,26 +129,32 @@ class Worker(Loop):
 
     async def _finish_or_release(self) -> None:
         """Wait for what runs, cancel what is late, give back what will not stop: its result will be refused."""
-        for job in self._alone:
+        begun = self._runners.running
+        unstarted = [*self._alone, *(self._contexts.pop(id).job for id in self._runners.take_back())]
+        self._alone.clear()
+        for job in unstarted:
             self.slots.freed(job)
             self._hand_over(job, Commit((self._attempts.released(job),)))
-        self._alone.clear()
-        if self._tasks:
-            await asyncio.wait(set(self._tasks.values()), timeout=self.grace)
-        late = dict(self._tasks)
-        for id, task in late.items():
+        await self._rest_within(self.grace)
+        for id, task in list(begun.items()):
             self._contexts[id]._releasing = True
             task.cancel()
-        if late:
-            await asyncio.wait(set(late.values()), timeout=1.0)
+        await self._rest_within(1.0)
         for context in list(self._contexts.values()):
             log.warning("job %s (%s) does not stop; it is given back", context.job.short_id, context.job.task)
             context._cancelled = True
             self._hand_over(context.job, Commit((self._attempts.released(context.job),)))
 
+    async def _rest_within(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._runners.idle()
+        except TimeoutError:
+            return  # what is late is dealt with next
+
     async def idle(self) -> None:
         """Nothing runs and every result is on disk."""
-        await self._idle.wait()
+        await self._runners.idle()
         await self.outbox.flushed()
 
     async def drained(self) -> bool:
@@ -170,12 +175,12 @@ class Worker(Loop):
     async def tick(self) -> float:
         if self._clock.monotonic() - self._announced >= ANNOUNCE_SECONDS:
             await self._announce()
-        if self._alone and not self._tasks and not self._unsettled:
+        if self._alone and not self._runners and not self._unsettled:
             await self._begin_alone(self._alone.pop(0))
         if self.slots.free <= 0 or self._alone or self._lone is not None:
             return self._poll  # nudged when a slot is freed
         self._claims = number = self._claims + 1
-        quiet = not self._tasks and not self._unsettled
+        quiet = not self._runners and not self._unsettled
         claim = await self._claim()
         for job in claim.jobs:
             self._begin(job)
@@ -225,14 +230,10 @@ class Worker(Loop):
             return
         self._spawn(job)
 
-    def _spawn(self, job: Job) -> asyncio.Task[None]:
-        context = self._attempts.context_for(job)
-        self._contexts[job.id] = context
-        task = asyncio.create_task(self._one(job, context), name=job.task)
-        self._tasks[job.id] = task
+    def _spawn(self, job: Job) -> None:
+        context = self._contexts[job.id] = self._attempts.context_for(job)
         self.made += 1
-        self._idle.clear()
-        return task
+        self._runners.add(job.id, job.task, lambda: self._one(job, context))
 
     async def _one(self, job: Job, context: Context | BlockingContext) -> None:
         try:
@@ -244,13 +245,11 @@ class Worker(Loop):
                     "job %s (%s) was taken away while it ran: its result does not count", job.short_id, job.task
                 )
         finally:
-            del self._tasks[job.id], self._contexts[job.id]
+            del self._contexts[job.id]
             self.slots.freed(job)
             if job.id == self._lone:
                 self._lone = None
             self._nudged.set()
-            if not self._tasks:
-                self._idle.set()
 
     def _hand_over(self, job: Job, commit: Commit) -> None:
         self._unsettled[job.id] = job
@@ -297,14 +296,14 @@ class Worker(Loop):
 
     def _named(self, task: asyncio.Task[Any]) -> str:
         """What the event loop is busy with, in words."""
-        for id, running in list(self._tasks.items()):
+        for id, running in list(self._runners.running.items()):
             if running is task:
                 return f"task {task.get_name()} (job {id[-8:]})"
         return f"task {task.get_name()}"
 
     def _lost(self, lease: Lease) -> None:
         """The lease is gone (cancelled, or expired while we slept): tell the task and stop it."""
-        context, task = self._contexts.get(lease.job_id), self._tasks.get(lease.job_id)
+        context, task = self._contexts.get(lease.job_id), self._runners.running.get(lease.job_id)
         if context is not None and task is not None and context.job.token == lease.token:
             context._cancelled = True
             task.cancel()

@@ -12,6 +12,7 @@ from redrive.core.job import Job, State
 from redrive.core.policy import Rate
 from redrive.core.store import Wanted
 from redrive.stores.sqlite.rows import Route
+from redrive.stores.sqlite.schema import legal_before
 
 PRIORITIES = range(4)
 _DUE = "FROM jobs WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at <= ?"
@@ -36,7 +37,7 @@ _CLAIM = (
     "UPDATE jobs SET state = 'running', token = ?, worker = ?, process = ?, started_at = ?, updated_at = ?,"
     " beat = 0, run = run + 1, version = version + 1,"
     " lease = coalesce(json_extract(options_json, '$.lease'), ?)"
-    " WHERE seq IN (SELECT value FROM json_each(?))"
+    f" WHERE seq IN (SELECT value FROM json_each(?)) AND {legal_before(State.running)}"
 )
 
 

@@ -15,6 +15,7 @@ from redrive.core.lifecycle import MOVES, Transition
 from redrive.core.store import Applied, Commit, Guard, Inserted, Lease, Outcome, Pruned, Put, Stale
 from redrive.errors import StoreError
 from redrive.stores.sqlite import reads, schema
+from redrive.stores.sqlite.connection import BUSY_MS, CHECKPOINT_BUSY_MS
 from redrive.stores.sqlite.routes import Routes
 from redrive.stores.sqlite.rows import (
     INSERT,
@@ -203,6 +204,7 @@ _SUCCEED: Final = (
     " FROM (SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS lease_token, value ->> 3 AS outcome"
     " FROM json_each(?)) AS done"
     " WHERE jobs.id = done.id AND jobs.version = done.fence AND jobs.token = done.lease_token"
+    f" AND {schema.legal_before(State.done)}"
 )
 _SUCCEEDED: Final = (
     "INSERT INTO moves (job, move, at, run, attempts, state)"
@@ -236,7 +238,7 @@ def _move_many(connection: apsw.Connection, moves: Sequence[Transition]) -> bool
     """Many moves that write the same columns, in two statements."""
     columns = (*moves[0].set, *_ALWAYS)
     rows = [(*_fence(move), *move.set.values(), *_always(move)) for move in moves]
-    connection.execute(_update_many(columns), (_json(rows).decode(),))
+    connection.execute(_update_many(columns, moves[0].to), (_json(rows).decode(),))
     if connection.changes() != len(moves):
         return False
     told = [
@@ -248,13 +250,14 @@ def _move_many(connection: apsw.Connection, moves: Sequence[Transition]) -> bool
 
 
 @lru_cache(maxsize=256)
-def _update_many(columns: tuple[str, ...]) -> str:
+def _update_many(columns: tuple[str, ...], to: State) -> str:
     named = ", ".join(f"value ->> {place} AS new_{name}" for place, name in enumerate(columns, start=3))
     assignments = ", ".join(f"{name} = many.new_{name}" for name in columns)
     return (
         f"UPDATE jobs SET {assignments} FROM (SELECT value ->> 0 AS job_id, value ->> 1 AS fence,"
         f" value ->> 2 AS lease_token, {named} FROM json_each(?)) AS many"
         " WHERE jobs.id = many.job_id AND jobs.version = many.fence AND jobs.token IS many.lease_token"
+        f" AND {schema.legal_before(to)}"
     )
 
 
@@ -338,9 +341,16 @@ def _fence(move: Transition) -> tuple[object, ...]:
 
 
 @lru_cache(maxsize=256)
-def _update(columns: tuple[str, ...]) -> str:
+def _update(columns: tuple[str, ...], to: State) -> str:
     assignments = ", ".join(f"{name} = ?" for name in columns)
-    return f"UPDATE jobs SET {assignments} WHERE id = ? AND version = ? AND token IS ?"
+    return f"UPDATE jobs SET {assignments} WHERE id = ? AND version = ? AND token IS ? AND {schema.legal_before(to)}"
+
+
+def _refuse_illegal(connection: apsw.Connection, move: Transition) -> None:
+    """A fence that holds and a move that was not written: the table does not have it."""
+    holds = "SELECT state FROM jobs WHERE id = ? AND version = ? AND token IS ?"
+    for (state,) in select(connection, holds, _fence(move)):
+        raise StoreError(f"illegal move of job {move.job.short_id}: {state} to {move.to}")
 
 
 def _transition(connection: apsw.Connection, routes: Routes, move: Transition) -> int | None:
@@ -348,8 +358,9 @@ def _transition(connection: apsw.Connection, routes: Routes, move: Transition) -
     columns = {name: value for name, value in move.set.items() if name not in _RENAMED}
     if len(columns) != len(move.set):
         columns["route"] = routes.number(route_after(move))
-    connection.execute(_update((*columns, *_ALWAYS)), (*columns.values(), *_always(move), *_fence(move)))
+    connection.execute(_update((*columns, *_ALWAYS), move.to), (*columns.values(), *_always(move), *_fence(move)))
     if connection.changes() == 0:
+        _refuse_illegal(connection, move)
         return None
     attempt = encode_attempt(move.attempt).decode() if move.attempt else None
     if move.to is State.purged:
@@ -417,13 +428,20 @@ def prune(
 
 
 def _forget_keys(connection: apsw.Connection, before: float) -> int:
-    connection.execute(
-        "DELETE FROM jobs WHERE seq IN (SELECT seq FROM jobs WHERE payload IS NULL"
-        " AND state IN ('done', 'discarded', 'purged') AND updated_at < ? ORDER BY seq LIMIT ?)"
-        " AND seq < (SELECT max(seq) FROM jobs)",  # the newest stays, so that its number is not given again
+    """Ended and emptied long ago: only the number stays. So does the newest job, lest its number be given again."""
+    rows = select(
+        connection,
+        "SELECT seq, route, state FROM jobs WHERE payload IS NULL AND state IN ('done', 'discarded', 'purged')"
+        " AND updated_at < ? AND seq < (SELECT max(seq) FROM jobs) ORDER BY seq LIMIT ?",
         (before, _PRUNE_BATCH),
     )
-    return connection.changes()
+    tally = Tally()
+    for seq, route, state in rows:
+        connection.execute("DELETE FROM jobs WHERE seq = ?", (seq,))
+        connection.execute("DELETE FROM moves WHERE job = ?", (seq,))
+        tally.move(route, state, route, "forgotten")
+    tally.write(connection)
+    return len(rows)
 
 
 def erase(connection: apsw.Connection, ids: Sequence[str]) -> int:
@@ -445,7 +463,14 @@ def erase(connection: apsw.Connection, ids: Sequence[str]) -> int:
 
 
 def empty_log(connection: apsw.Connection) -> None:
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    """Overwrite the log, too. While one process waits to do so nobody else can checkpoint: short tries."""
+    connection.set_busy_timeout(CHECKPOINT_BUSY_MS)
+    try:
+        for _ in range(50):
+            if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0][0] == 0:
+                return
+    finally:
+        connection.set_busy_timeout(BUSY_MS)
 
 
 def _forget(connection: apsw.Connection, jobs: Sequence[Row]) -> None:

@@ -11,6 +11,7 @@ from redrive.errors import CommitUnknown, StoreBusy, StoreError, StoreFailed, St
 from redrive.stores.sqlite import schema
 
 BUSY_MS = 30_000
+CHECKPOINT_BUSY_MS = 100
 CHECKPOINT_PAGES = 1_000
 NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs"})
 
@@ -99,6 +100,7 @@ def open_writer(path: Path) -> apsw.Connection:
         rewrite_log(path)
         connection = apsw.Connection(str(path))
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)  # see schema.legal_before
         connection.set_busy_timeout(BUSY_MS)
         number = schema.check_ours(connection, str(path))
         connection.pragma("mmap_size", 0)

@@ -7,7 +7,7 @@ from importlib import resources
 import apsw
 
 from redrive.core.job import State
-from redrive.core.lifecycle import legal_pairs
+from redrive.core.lifecycle import legal_pairs, sources
 from redrive.errors import StoreRefused
 
 APPLICATION_ID = 0x72647276  # "rdrv"
@@ -20,8 +20,17 @@ def steps() -> list[str]:
     return [script.read_text(encoding="utf-8") for script in scripts]
 
 
+def legal_before(to: State) -> str:
+    """The lifecycle as a condition: the job is in a state from which it may move there.
+
+    Our own writer puts this into every statement that moves a job and runs without triggers, which would cost as much
+    as the rest of the statement. The triggers are for everybody else who opens the file.
+    """
+    return "jobs.state IN (" + ", ".join(f"'{source}'" for source in sources(to)) + ")"
+
+
 def triggers() -> str:
-    """What keeps the file true to the lifecycle whoever writes to it. Made anew at every migration."""
+    """What keeps the file true to the lifecycle whoever else writes to it. Made anew at every migration."""
     legal = "\n".join(f"WHEN '{source}' THEN NEW.state IN ({_listed(source)})" for source in State if _listed(source))
     gone = ", ".join(f"{s} = {s} - (OLD.state = '{s}')" for s in State)
     return f"""

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import apsw
 
 from redrive.errors import RedriveError, StoreError, StoreFailed, StoreUnavailable
-from redrive.stores.sqlite.connection import CHECKPOINT_PAGES, failed_sync, open_writer, translate
+from redrive.stores.sqlite.connection import CHECKPOINT_BUSY_MS, CHECKPOINT_PAGES, failed_sync, open_writer, translate
 
 log = logging.getLogger("redrive.store")
 T = TypeVar("T")
@@ -172,6 +172,7 @@ class Writer:
             if batch:
                 self._group(connection, batch)
         if self._failed is None:
+            connection.set_busy_timeout(CHECKPOINT_BUSY_MS)  # while we wait for it, nobody else can checkpoint
             self._checkpoint(connection, "TRUNCATE")
 
     def _group(self, connection: apsw.Connection, batch: list[_Op]) -> None:

@@ -1,0 +1,107 @@
+"""Many small pieces of work on few asyncio tasks.
+
+A task of its own for every job costs more than most jobs do. A runner takes one piece after the other for as long as
+they do not have to wait; when one does, the next runner, which is already scheduled, takes over. So work that waits
+never delays other work, and work that does not wait costs no task. Every piece runs in a context of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, copy_context
+from typing import Any
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+BREATH = 50
+"""After so many pieces in a row the event loop gets its turn."""
+
+
+class Runners:
+    """Runs what is added, at once and side by side, each piece under its key."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, asyncio.Task[None]] = {}
+        """The task that runs a piece now."""
+        self._ready: deque[tuple[str, str, Work]] = deque()
+        self._spare = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __len__(self) -> int:
+        return len(self.running) + len(self._ready)
+
+    def add(self, key: str, name: str, work: Work) -> None:
+        self._ready.append((key, name, work))
+        self._idle.clear()
+        self._provide()
+
+    def take_back(self) -> list[str]:
+        """The keys of what has not begun yet; it will not."""
+        keys = [key for key, _, _ in self._ready]
+        self._ready.clear()
+        self._rest()
+        return keys
+
+    async def idle(self) -> None:
+        """Nothing runs and nothing is about to."""
+        await self._idle.wait()
+
+    def _provide(self) -> None:
+        """While something is ready, one runner that has not begun yet stands by."""
+        if self._ready and not self._spare:
+            self._spare = True
+            task = asyncio.create_task(self._run(), name="redrive-runner")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run(self) -> None:
+        self._spare = False
+        me = asyncio.current_task()
+        assert me is not None  # noqa: S101 - for the type checker: a coroutine of ours always runs in a task
+        in_a_row = 0
+        while self._ready:
+            key, name, work = self._ready.popleft()
+            self._provide()
+            self.running[key] = me
+            me.set_name(name)
+            try:
+                await _Isolated(work(), copy_context())
+            finally:
+                del self.running[key]
+                self._rest()
+            while me.uncancel():
+                continue  # a cancellation was for that piece alone
+            in_a_row += 1
+            if in_a_row % BREATH == 0:
+                await asyncio.sleep(0)
+
+    def _rest(self) -> None:
+        if not self.running and not self._ready:
+            self._idle.set()
+
+
+class _Isolated:
+    """Awaits a coroutine inside a context of its own, so that nothing it sets is seen by the next."""
+
+    __slots__ = ("_context", "_work")
+
+    def __init__(self, work: Coroutine[Any, Any, None], context: Context) -> None:
+        self._work = work
+        self._context = context
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        work, run = self._work, self._context.run
+        try:
+            yielded = run(work.send, None)
+            while True:
+                try:
+                    sent = yield yielded
+                except BaseException as error:  # noqa: BLE001 - it is the work's to handle
+                    yielded = run(work.throw, error)
+                else:
+                    yielded = run(work.send, sent)
+        except StopIteration:
+            return
