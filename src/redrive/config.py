@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -59,12 +58,14 @@ def load(
 def _from_file(environ: Mapping[str, str], folder: Path) -> dict[str, Any]:
     named = environ.get("REDRIVE_CONFIG")
     path = Path(named).expanduser() if named else folder / FILE
+    if not named and not path.exists():
+        return {}
+    import tomllib
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        if named:
-            raise ConfigError(f"REDRIVE_CONFIG names {path}, which does not exist") from None
-        return {}
+        raise ConfigError(f"REDRIVE_CONFIG names {path}, which does not exist") from None
     except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from None
 

@@ -81,13 +81,18 @@ def _add_effects(rd: Redrive, ledger: Ledger, folder: Path) -> None:
         return ctx.once("call", lambda key: ask(port, "POST", key) or 0, verify=lambda key: ask(port, "GET", key))
 
 
+def is_open(folder: Path, gate: str, run: int) -> bool:
+    """The gate is open for everybody, or for this run of the job."""
+    return (folder / gate).exists() or (folder / f"{gate}-{run}").exists()
+
+
 def _add_gated(rd: Redrive, ledger: Ledger, folder: Path) -> None:
     @rd.task(backoff="none")
     async def gated(ctx: Context, gate: str, ignore: bool = False) -> str:
-        """Runs until the file `gate` is there, for 60 s at most; with `ignore`, whatever anybody says."""
+        """Runs until its gate is open, for 60 s at most; with `ignore`, whatever anybody says."""
         ledger.started(ctx.job.id, ctx.job.run)
         for _ in range(6_000):
-            if (folder / gate).exists():
+            if is_open(folder, gate, ctx.job.run):
                 break
             try:
                 await asyncio.sleep(0.01)
@@ -99,12 +104,12 @@ def _add_gated(rd: Redrive, ledger: Ledger, folder: Path) -> None:
 
 
 def _add_stubborn(rd: Redrive, ledger: Ledger, folder: Path) -> None:
-    """Tasks that nobody can stop, until the file `gate` is there, for 60 s at most."""
+    """Tasks that nobody can stop, until their gate is open, for 60 s at most."""
 
     def stay(ctx: Context | BlockingContext, gate: str) -> str:
         ledger.started(ctx.job.id, ctx.job.run)
         for _ in range(6_000):
-            if (folder / gate).exists():
+            if is_open(folder, gate, ctx.job.run):
                 break
             time.sleep(0.01)
         ledger.ended(ctx.job.id, ctx.job.run)

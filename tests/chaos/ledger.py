@@ -4,7 +4,7 @@ A ledger is one append-only file that every process of a chaos run writes to; ea
 on. `audit` then proves, against the store:
 
 - what was accepted is stored, and what is stored was offered by somebody;
-- no job was completed twice, as the store tells it and as the workers told it;
+- no job was completed twice, as the store tells it and as the workers told it, nor by anybody but its last starter;
 - starts beyond those the history explains are at most kills × concurrency + expired leases;
 - the books balance: the counters say what the records say, and every job is in one of the states.
 """
@@ -84,6 +84,7 @@ class Books:
     story: list[tuple[str, str, int, int]] = field(default_factory=list)
     """Starts and ends together, in order: ("start" or "end", job, run, pid)."""
     completed: Counter[str] = field(default_factory=Counter)
+    completed_by: dict[str, int] = field(default_factory=dict)
     effects: Counter[str] = field(default_factory=Counter)
     kills: int = 0
     notes: list[str] = field(default_factory=list)
@@ -108,6 +109,7 @@ class Books:
                 self.story.append((what, *run))
             case "completed":
                 self.completed[words[0]] += 1
+                self.completed_by[words[0]] = int(words[1])
             case "effect":
                 self.effects[words[0]] += 1
             case "killed":
@@ -154,6 +156,7 @@ async def audit(rd: Redrive, ledger: Ledger, *, concurrency: int = 0, expiries: 
         *_twice("the store says completed", completions),
         *_twice("workers were told completed", books.completed),
         *_twice("outside effect", books.effects),
+        *_by_a_stranger(books),
         *await _unbalanced(rd, states),
     ]
     most = books.kills * concurrency + expiries
@@ -197,6 +200,15 @@ def _lost_or_unexplained(books: Books, jobs: dict[str, Job]) -> list[str]:
 
 def _twice(what: str, counts: Counter[str]) -> list[str]:
     return [f"{what} {count} times: {name}" for name, count in counts.items() if count > 1]
+
+
+def _by_a_stranger(books: Books) -> list[str]:
+    last = {job: pid for job, _, pid in sorted(books.starts, key=lambda start: start[1])}
+    return [
+        f"job {job} was completed by process {pid}, which had lost it to {last[job]}"
+        for job, pid in books.completed_by.items()
+        if job in last and last[job] != pid
+    ]
 
 
 async def _unbalanced(rd: Redrive, states: Counter[str]) -> list[str]:

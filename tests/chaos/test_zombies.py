@@ -11,6 +11,8 @@ import msgspec
 import pytest
 
 from redrive import JobHandle
+from redrive.core.store import Commit
+from redrive.stores.sqlite import SqliteStore
 from tests.chaos.app import make_app, worker
 from tests.chaos.ledger import Audit, audit
 from tests.chaos.processes import Child, Zygote, until
@@ -22,18 +24,23 @@ AT_ONCE = 5
 
 
 def unfenced(folder: str) -> None:
-    """The guard removed: a worker whose writes pretend to be the newest."""
-    from redrive.stores.sqlite import commits
+    """The guard removed: a worker whose writes pretend to know the newest fence."""
+    real = SqliteStore.apply
 
-    real = commits._transition
+    async def pretending(self: SqliteStore, group: Any) -> Any:
+        return await real(self, [await _refenced(self, commit) for commit in group])
 
-    def pretending(connection: Any, routes: Any, transition: Any) -> int | None:
-        row = connection.execute("SELECT version, token FROM jobs WHERE id = ?", (transition.job.id,)).fetchone()
-        job = msgspec.structs.replace(transition.job, version=row[0], token=row[1])
-        return real(connection, routes, msgspec.structs.replace(transition, job=job))
-
-    commits._transition = pretending
+    SqliteStore.apply = pretending  # type: ignore[method-assign]
     worker(folder, concurrency=1)
+
+
+async def _refenced(store: SqliteStore, commit: Commit) -> Commit:
+    moves = []
+    for move in commit.transitions:
+        (now,) = await store.get([move.job.id])
+        job = msgspec.structs.replace(move.job, version=now.version, token=now.token)
+        moves.append(msgspec.structs.replace(move, job=job))
+    return msgspec.structs.replace(commit, transitions=tuple(moves))
 
 
 class Resurrection:
@@ -97,6 +104,29 @@ async def test_a_late_completion_is_refused(zygote: Zygote, folder: Path, size: 
     assert refused, "no zombie got as far as to be refused: this run proved nothing"
 
 
-async def test_control_without_a_fence_a_job_is_completed_twice(zygote: Zygote, folder: Path) -> None:
-    found, _ = await resurrected(zygote, folder, 2, "tests.chaos.test_zombies:unfenced")
-    assert any("completed 2 times" in problem for problem in found.problems)
+async def raised_too_early(zygote: Zygote, folder: Path, role: str) -> tuple[Audit, str]:
+    """The zombie comes back while its successor is in the middle of the job; the audit, and the successor's log."""
+    run = Resurrection(zygote, folder, role)
+    async with run.rd:
+        zombie, handle = await run.stop_in_the_middle(0)
+        heir = zygote.start("tests.chaos.app:worker", log=folder / "heir.log", folder=folder, concurrency=1)
+        await until("the heir starts the job", lambda: run.ledger.read().started(handle.id) == 2)
+        (folder / "gate-1").touch()
+        zombie.send(signal.SIGCONT)
+        await until("the zombie has said its word", lambda: run.said(zombie))
+        (folder / "gate-2").touch()
+        await until("the heir has said its word", lambda: run.said(heir))
+        return await audit(run.rd, run.ledger, expiries=1), heir.log()
+
+
+@pytest.mark.behaviour("000-64")
+async def test_a_zombie_cannot_end_what_its_successor_runs(zygote: Zygote, folder: Path) -> None:
+    found, log = await raised_too_early(zygote, folder, "tests.chaos.app:worker")
+    found.assert_sound()
+    assert "was refused" not in log
+
+
+async def test_control_without_a_fence_the_zombie_wins(zygote: Zygote, folder: Path) -> None:
+    found, log = await raised_too_early(zygote, folder, "tests.chaos.test_zombies:unfenced")
+    assert any("which had lost it" in problem for problem in found.problems)
+    assert "was refused" in log

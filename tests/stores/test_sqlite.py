@@ -626,7 +626,7 @@ async def test_a_failing_operation_harms_none_of_its_group(folder: Path) -> None
         writes: list[asyncio.Future[Any]] = [asyncio.ensure_future(store.insert([job])) for job in jobs]
         bug = asyncio.ensure_future(store._write(_raise(KeyError("a bug"))))
         constraint = asyncio.ensure_future(
-            store._write(lambda writer: writer.execute("UPDATE jobs SET state = 'done'").fetchall())
+            store._write(lambda writer: writer.execute("UPDATE jobs SET priority = 9").fetchall())
         )
         writes += [asyncio.ensure_future(store.insert([job])) for job in late]
         await _started(store)

@@ -8,7 +8,7 @@ import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -27,7 +27,7 @@ from redrive.errors import (
 )
 from redrive.runtime.bus import Bus, BusEvent
 from redrive.runtime.clock import Clock
-from redrive.runtime.registry import HTTP_TASK, Registry
+from redrive.runtime.registry import HTTP_TASK, Handler, Registry
 from redrive.runtime.spool import Entry, Spool
 from redrive.tasks import Item, Many, seconds
 
@@ -40,8 +40,20 @@ OPTIONS: Final = frozenset(
     }
 )  # fmt: skip
 NAME_LIMIT: Final = 200
-NAMES_KEPT: Final = 10_000
 CHUNK: Final = 1_000
+
+
+class Plan(NamedTuple):
+    """What all jobs of one task and one set of options have in common."""
+
+    task: str
+    queue: str
+    handler: Handler | None
+    options: Mapping[str, Any]
+    allowed: int | None
+    said: dict[str, Any]
+    on_duplicate: str
+    fallback: Any
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -66,64 +78,78 @@ class Desk:
         self._settings = settings
         self._spool = spool
         self._warned: set[str] = set()
-        self._checked: set[tuple[str, str]] = set()
 
     # -- preparing: pure but for the clock
 
-    def prepare(self, task: str, payload: Mapping[str, Any], options: Mapping[str, Any]) -> Prepared:
-        """Everything is checked here; nothing has been written yet."""
+    def plan(self, task: str, options: Mapping[str, Any]) -> Plan:
+        """Everything that does not depend on the payload, checked once for all jobs that are alike."""
         if unknown := options.keys() - OPTIONS:
             raise InvalidOption(field=min(unknown), problem=f"is not an option; there are {', '.join(sorted(OPTIONS))}")
-        if not isinstance(task, str):
-            _check_name("task", task)
+        _check_name("task", task)
         handler = self._registry.handlers.get(task)
         queue = options["queue"] if options.get("queue") is not None else handler.queue if handler else task
-        if not isinstance(queue, str) or (task, queue) not in self._checked:
-            _check_name("task", task)
-            _check_name("queue", queue)
-            if len(self._checked) < NAMES_KEPT:
-                self._checked.add((task, queue))
-        encoded = encode(payload, limit=self._settings.payload_limit)
-        if task == HTTP_TASK:
-            from redrive.runtime.delivery import check_request
-
-            check_request(payload, self._settings.delivery)
-        if handler is not None and not encoded.blobs:
-            handler.signature.arguments(encoded.text)  # refuse now what the worker could not use
-        elif handler is None and task not in self._warned:
+        _check_name("queue", queue)
+        if handler is None and task not in self._warned:
             self._warned.add(task)
             log.warning("task %r is not known in this process; its jobs wait for a worker that knows it", task)
-        job = self._job(task, queue, encoded, options)
-        documents = [Put("blob", f"{job.id}/{n}", blob_document(blob)) for n, blob in enumerate(encoded.blobs)]
-        return Prepared(job, documents, options.get("on_duplicate") or "return", options.get("fallback"))
+        return Plan(
+            task,
+            queue,
+            handler,
+            options,
+            self._allowed(options, queue, task),
+            self._said(options),
+            options.get("on_duplicate") or "return",
+            options.get("fallback"),
+        )
 
-    def _job(self, task: str, queue: str, encoded: Encoded, options: Mapping[str, Any]) -> Job:
-        now = self.clock.now()
+    def _said(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The job's fields that the options name."""
+        if not options:
+            return {}
         key = options.get("idempotency_key")
         if key is not None:
             _check_name("idempotency_key", key, 500)
-        if not options:
-            policy = self._registry.policy(queue, task, "direct", agent=False, options=None, job=None)
-            allowed = policy.max_attempts if task in self._registry.handlers else None
-            return _plain_job(new_id(now, _chance()), queue, task, now, encoded.text, allowed)
+        return {
+            "agent": _optional_name(options, "agent"),
+            "priority": _priority(options.get("priority")),
+            "key": key,
+            "session_id": _optional_name(options, "session_id"),
+            "model": _optional_name(options, "model"),
+            "options_json": _own_options(options),
+        }
+
+    def prepare(self, plan: Plan, payload: Mapping[str, Any]) -> Prepared:
+        """The payload is checked here; nothing has been written yet."""
+        encoded = encode(payload, limit=self._settings.payload_limit)
+        if plan.task == HTTP_TASK:
+            from redrive.runtime.delivery import check_request
+
+            check_request(payload, self._settings.delivery)
+        if plan.handler is not None and not encoded.blobs:
+            plan.handler.signature.arguments(encoded.text)  # refuse now what the worker could not use
+        job = self._job(plan, encoded)
+        documents = [Put("blob", f"{job.id}/{n}", blob_document(blob)) for n, blob in enumerate(encoded.blobs)]
+        return Prepared(job, documents, plan.on_duplicate, plan.fallback)
+
+    def _job(self, plan: Plan, encoded: Encoded) -> Job:
+        now = self.clock.now()
+        if not plan.said:
+            return _plain_job(new_id(now, _chance()), plan.queue, plan.task, now, encoded.text, plan.allowed)
+        key = plan.said["key"]
         return Job(
-            id=new_id(now, _chance()) if key is None else keyed_id(queue, key),
-            queue=queue,
-            task=task,
-            agent=_optional_name(options, "agent"),
+            id=new_id(now, _chance()) if key is None else keyed_id(plan.queue, key),
+            queue=plan.queue,
+            task=plan.task,
             state=State.waiting,
-            priority=_priority(options.get("priority")),
-            run_at=_run_at(options, now),
+            run_at=_run_at(plan.options, now),
             version=1,
             created_at=now,
             updated_at=now,
             payload=encoded.text,
-            allowed=self._allowed(options, queue, task),
-            key=key,
-            payload_hash=None if key is None else hash_payload(encoded.text, task),
-            session_id=_optional_name(options, "session_id"),
-            model=_optional_name(options, "model"),
-            options_json=_own_options(options),
+            allowed=plan.allowed,
+            payload_hash=None if key is None else hash_payload(encoded.text, plan.task),
+            **plan.said,
         )
 
     def _allowed(self, options: Mapping[str, Any], queue: str, task: str) -> int | None:
@@ -231,10 +257,14 @@ class Desk:
         self, task: str, indexes: range, items: Sequence[Any], shared: Mapping[str, Any], refused: dict[int, str]
     ) -> dict[int, Prepared]:
         ready: dict[int, Prepared] = {}
+        alike = self.plan(task, shared)
         for index in indexes:
+            item = items[index]
             try:
-                payload, options = _split(items[index], shared)
-                ready[index] = self.prepare(task, payload, options)
+                if isinstance(item, Item):
+                    ready[index] = self.prepare(self.plan(task, {**shared, **item.options}), item.payload)
+                else:
+                    ready[index] = self.prepare(alike, item)
             except InvalidInput as error:
                 refused[index] = str(error)
         return ready
@@ -279,10 +309,6 @@ def _plain_job(id: str, queue: str, task: str, now: float, payload: str, allowed
 
 def _chance() -> int:
     return random.getrandbits(74)
-
-
-def _split(item: Any, shared: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    return (item.payload, {**shared, **item.options}) if isinstance(item, Item) else (item, shared)
 
 
 def _check_name(field: str, value: object, limit: int = NAME_LIMIT) -> None:

@@ -31,7 +31,10 @@ _HINTS: Final = (
 def redact_text(text: str) -> str:
     """A message without what looks like a secret."""
     low = text.lower()
-    return _PATTERN.sub(_mask, text) if any(hint in low for hint in _HINTS) else text
+    for hint in _HINTS:
+        if hint in low:
+            return _PATTERN.sub(_mask, text)
+    return text
 
 
 def _mask(match: re.Match[str]) -> str:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
@@ -192,6 +191,8 @@ _NICKNAMES: Final[Mapping[str, str]] = {
 
 def next_slot(line: str, tz: str, after: float) -> float:
     """When a cron line fires next after an instant. Five fields or a nickname; DST fires once."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
     from cronsim import CronSim, CronSimError
 
     expression = _NICKNAMES.get(line.strip(), line)

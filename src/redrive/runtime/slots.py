@@ -34,7 +34,7 @@ class Slots:
         self._by_agent: Counter[str] = Counter()
         self._starts: dict[str, deque[float]] = {}
         self.running = 0
-        self.share = max(SHARE, total // 4)
+        self.share = max(SHARE, total // 2)
         """How many to claim at once: a part of all, so that the store works on the next while these run."""
 
     @property

@@ -202,7 +202,7 @@ _SUCCEED: Final = (
     "UPDATE jobs SET state = 'done', token = NULL, result = done.outcome, attempts = attempts + 1, updated_at = ?,"
     " version = version + 1"
     " FROM (SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS lease_token, value ->> 3 AS outcome"
-    " FROM json_each(?)) AS done"
+    " FROM jsonb_each(?)) AS done"
     " WHERE jobs.id = done.id AND jobs.version = done.fence AND jobs.token = done.lease_token"
     f" AND {schema.legal_before(State.done)}"
 )
@@ -230,7 +230,7 @@ _MOVE_OF: Final = (
 _MOVES_OF: Final = (
     "INSERT INTO moves (job, move, at, run, attempts, state, who, why, attempt)"
     " SELECT jobs.seq, value ->> 0, value ->> 1, jobs.run, jobs.attempts, value ->> 2, value ->> 3, value ->> 4,"
-    " value ->> 5 FROM json_each(?) JOIN jobs ON jobs.id = value ->> 6"
+    " value ->> 5 FROM jsonb_each(?) JOIN jobs ON jobs.id = value ->> 6"
 )
 
 
@@ -255,7 +255,7 @@ def _update_many(columns: tuple[str, ...], to: State) -> str:
     assignments = ", ".join(f"{name} = many.new_{name}" for name in columns)
     return (
         f"UPDATE jobs SET {assignments} FROM (SELECT value ->> 0 AS job_id, value ->> 1 AS fence,"
-        f" value ->> 2 AS lease_token, {named} FROM json_each(?)) AS many"
+        f" value ->> 2 AS lease_token, {named} FROM jsonb_each(?)) AS many"
         " WHERE jobs.id = many.job_id AND jobs.version = many.fence AND jobs.token IS many.lease_token"
         f" AND {schema.legal_before(to)}"
     )
