@@ -127,5 +127,9 @@ async def test_eight_processes(zygote: Zygote, folder: Path, seed: int, size: Ca
 
 
 async def test_control_deferred_transactions_are_busy(zygote: Zygote, folder: Path, seed: int) -> None:
-    _, errors, _ = await stormed(zygote, folder, seed, 1.5, 4, deferred=True)
-    assert errors
+    errors: list[str] = []
+    for round_number in range(10):  # one is nearly always enough
+        _, errors, _ = await stormed(zygote, folder, seed + 100 * round_number, 1.5, deferred=True)
+        if errors:
+            break
+    assert any("Busy" in error or "locked by another" in error for error in errors)

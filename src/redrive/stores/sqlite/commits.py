@@ -455,7 +455,7 @@ def erase(connection: apsw.Connection, ids: Sequence[str]) -> int:
     ]
     for seq, _ in rows:
         connection.execute(
-            "UPDATE jobs SET session_id = NULL, changes_json = NULL, options_json = NULL WHERE seq = ?",
+            "UPDATE jobs SET error = NULL, session_id = NULL, changes_json = NULL, options_json = NULL WHERE seq = ?",
             (seq,),
         )
     _forget(connection, rows)
@@ -476,7 +476,7 @@ def empty_log(connection: apsw.Connection) -> None:
 def _forget(connection: apsw.Connection, jobs: Sequence[Row]) -> None:
     """Empty the records: what is left says that there was a job, where it went, and who moved it and why."""
     for seq, id in jobs:
-        connection.execute("UPDATE jobs SET payload = NULL, result = NULL, error = NULL WHERE seq = ?", (seq,))
+        connection.execute("UPDATE jobs SET payload = NULL, result = NULL WHERE seq = ?", (seq,))
         connection.execute(
             "UPDATE moves SET attempt = NULL, why = CASE WHEN who IS NULL THEN NULL ELSE why END WHERE job = ?", (seq,)
         )
