@@ -146,7 +146,8 @@ records are made and dropped (a `NullHandler`).
 7. **Backlog**: half of the jobs are due and half scheduled for tomorrow, in one queue. Claims of 10 jobs on this file
    and on a small one, in turn; the newest 100 dead letters; the largest resident size of a worker with
    concurrency {concurrency} that runs 20,000 jobs in front of the backlog.
-8. **Start**: `import redrive; redrive.Redrive("jobs.db")` over the bare interpreter; the whole of `redrive --version`.
+8. **Start**: `import redrive` (its parts are loaded when first used), and with `redrive.Redrive("jobs.db")`, over the
+   bare interpreter; asyncio and msgspec alone beside it; the whole of `redrive --version`.
 
 ### The raw loop
 

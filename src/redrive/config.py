@@ -12,7 +12,7 @@ import msgspec
 from redrive.core.payload import LIMIT
 from redrive.core.policy import DEFAULT, Policy, check
 from redrive.errors import ConfigError, InvalidInput
-from redrive.runtime.delivery import DeliveryPolicy
+from redrive.runtime.delivery_policy import DeliveryPolicy
 
 FILE = "redrive.toml"
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Literal
 from redrive.core.classify import STATUSES
 from redrive.errors import InvalidPayload
 from redrive.runtime.addresses import ForbiddenAddress, Target, read_allow, read_url
+from redrive.runtime.delivery_policy import DeliveryPolicy
 from redrive.runtime.outgoing import (
     CredentialsMissing,
-    DeliveryPolicy,
     Outgoing,
     Secrets,
     check_request,

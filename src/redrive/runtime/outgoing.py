@@ -10,19 +10,16 @@ import functools
 import hashlib
 import hmac
 import json
-import os
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 from urllib.parse import quote
 
-import msgspec
-
 from redrive.errors import InvalidPayload
 from redrive.runtime.addresses import ForbiddenAddress, Target, judge_known, read_allow, read_url
+from redrive.runtime.delivery_policy import MAX_TIMEOUT, DeliveryPolicy
 
-MAX_TIMEOUT = 3600.0
 MAX_HEADERS = 64
 MAX_HEADER_VALUE = 8192
 
@@ -37,25 +34,6 @@ _CONNECTION_HEADERS = frozenset({
     "connection", "content-length", "expect", "host", "http2-settings", "keep-alive", "proxy-authenticate",
     "proxy-authorization", "proxy-connection", "te", "trailer", "trailers", "transfer-encoding", "upgrade",
 })  # fmt: skip
-
-
-class DeliveryPolicy(msgspec.Struct, frozen=True):
-    """What the operator permits: `[delivery]` in redrive.toml."""
-
-    allow: tuple[str, ...] = ()  # networks, hosts, host:port, *.suffix: local services that jobs may call
-    timeout: float = 30.0  # seconds for a whole delivery, unless the job says otherwise
-    max_response: int = 65536  # bytes of an answer that are kept, counted after decompression
-    credentials: tuple[str, ...] = ("*",)  # which environment variables jobs may send, as patterns: "HOOK_*"
-    ca_file: str | None = None  # certificates to trust instead of the system's
-
-    def __post_init__(self) -> None:
-        read_allow(self.allow)
-        if _seconds(self.timeout) is None:
-            raise ValueError(f"timeout must be more than 0 and at most {MAX_TIMEOUT:.0f} seconds")
-        if self.max_response < 0:
-            raise ValueError("max_response must not be negative")
-        if self.ca_file is not None and not os.path.isfile(self.ca_file):
-            raise ValueError(f"ca_file {self.ca_file} does not exist")
 
 
 class CredentialsMissing(Exception):

@@ -17,7 +17,8 @@ import httpcore2
 import httpx2
 
 from redrive.runtime.addresses import Address, AllowRule, resolve
-from redrive.runtime.outgoing import DeliveryPolicy, Outgoing
+from redrive.runtime.delivery_policy import DeliveryPolicy
+from redrive.runtime.outgoing import Outgoing
 
 MAX_CONNECT = 10.0  # seconds for one address; whoever needs longer to say hello is down
 MAX_TRIED = 4  # addresses of one name

@@ -11,7 +11,7 @@ from typing import Any, Final
 import apsw
 import msgspec
 
-from redrive.core.job import Attempt, Job, State
+from redrive.core.job import PRIORITIES, Attempt, Job, State
 from redrive.core.store import Document, Event, Filter, Page
 from redrive.errors import InvalidInput
 from redrive.stores.sqlite.routes import Routes
@@ -119,6 +119,8 @@ def count(connection: apsw.Connection, filter: Filter, by: Sequence[str]) -> dic
     unknown = set(by) - _GROUPABLE
     if unknown:
         raise InvalidInput(field="by", problem=f"cannot count by {', '.join(sorted(unknown))}")
+    if tuple(by) == ("queue",) and filter == Filter(states=(State.waiting,), due_at=filter.due_at):
+        return _due_by_queue(connection, filter.due_at or 0.0)
     plain = Filter(states=filter.states, queue=filter.queue, task=filter.task, agent=filter.agent)
     if filter == plain and set(by) <= _COUNTED:
         return _from_counters(connection, filter, by)
@@ -131,6 +133,19 @@ def count(connection: apsw.Connection, filter: Filter, by: Sequence[str]) -> dic
         values,
     )
     return {tuple(row[:-1]): row[-1] for row in rows}
+
+
+_SCHEDULED: Final = "SELECT count(*) FROM jobs WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at > ?"
+
+
+def _due_by_queue(connection: apsw.Connection, at: float) -> dict[tuple[str | None, ...], int]:
+    """The counters less what is scheduled for later: due jobs cost nothing to count, later ones an index scan."""
+    totals: dict[tuple[str | None, ...], int] = {}
+    for route, queue, waiting in select(connection, "SELECT id, queue, waiting FROM routes WHERE waiting > 0"):
+        later = sum(connection.execute(_SCHEDULED, (route, priority, at)).get for priority in range(len(PRIORITIES)))
+        if waiting > later:
+            totals[queue,] = totals.get((queue,), 0) + waiting - later
+    return totals
 
 
 _NUMBERS: Final = (*State, "forgotten")
