@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -172,7 +173,6 @@ class Demo:
         return 0 if all(good for *_, good in lines) else 1
 
     async def _what_next(self) -> list[str]:
-        url = f"--url {self._database}"
         dead = (await self._rd.dead.list(limit=10)).jobs
         lines = ["", f"[bold]{len(dead)} dead letters[/] wait for you, and each says why:"]
         lines += [f"  {job.short_id}  {job.because}: {job.error}" for job in dead]
@@ -181,8 +181,19 @@ class Demo:
             *lines,
             "",
             "Try next:",
-            f"  redrive {url} dead list          what failed, and why",
-            f"  redrive {url} dead show {first}   one of them, with every attempt",
-            f"  redrive {url} dead redrive {first}   bring it back",
-            f"  redrive {url} health             the same in one word",
+            f"  export REDRIVE_URL={self._database}",
+            f"  {_program()} dead list               what failed, and why",
+            f"  {_program()} dead show {first}      one of them, with every attempt",
+            f"  {_program()} dead redrive {first}   bring it back",
+            f"  {_program()} health                  the same in one word",
         ]
+
+
+def _program() -> str:
+    """How to call redrive from here: by its name where that works, else by its path."""
+    if shutil.which("redrive"):
+        return "redrive"
+    script = Path(sys.executable).with_name("redrive")
+    if not script.exists():
+        return f"{sys.executable} -m redrive"
+    return os.path.relpath(script) if script.is_relative_to(Path.cwd()) else str(script)

@@ -1,0 +1,59 @@
+"""A person's first minute: real workers, a real outage, a real kill -9, and numbers that add up."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import redrive
+
+DEADLINE = 90.0
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    database = tmp_path_factory.mktemp("demo") / "jobs.db"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_")}
+    command = [sys.executable, "-m", "redrive", "demo", "--plain", "--jobs", "120", "--file", str(database)]
+    done = subprocess.run(command, env=kept, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    return database, done.stdout
+
+
+def test_it_kills_a_worker_and_an_outage_comes_and_goes(shown: tuple[Path, str]) -> None:
+    _, told = shown
+    for words in (
+        "120 jobs accepted",
+        "kill -9",
+        "goes down",
+        "is back",
+        "was killed by a poisonous job",
+        "It adds up",
+    ):
+        assert words in told
+
+
+@pytest.mark.behaviour("000-4", "000-99")
+async def test_what_it_says_is_in_the_database(shown: tuple[Path, str]) -> None:
+    database, told = shown
+    (sums,) = re.findall(r"accepted = done \+ dead\s+(\d+) = (\d+) \+ (\d+)", told)
+    async with redrive.Redrive(database) as rd:
+        stats = await rd.stats()
+        outcomes = [[attempt.outcome for attempt in job.history] async for job in rd.store.scan()]
+        dead = (await rd.dead.list()).jobs
+    assert [stats["accepted"], stats["totals"]["done"], stats["totals"]["dead"]] == [int(number) for number in sums]
+    assert stats["accepted"] == stats["totals"]["done"] + stats["totals"]["dead"] == 120
+    assert all(attempts.count("done") <= 1 for attempts in outcomes)
+    assert sorted(job.because or "" for job in dead) == ["crash_loop", "permanent", "permanent", "terminated"]
+    for job in dead:
+        assert job.short_id in told and job.recommendation
+
+
+def test_it_wants_a_new_file(shown: tuple[Path, str]) -> None:
+    command = [sys.executable, "-m", "redrive", "demo", "--plain", "--file", str(shown[0])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == 2
+    assert "exists already" in done.stderr and "Traceback" not in done.stderr

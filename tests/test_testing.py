@@ -1,0 +1,106 @@
+"""The harness that users test with."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import redrive
+from redrive import State
+from redrive.testing import harness
+
+
+@pytest.fixture
+def rd(tmp_path: Path) -> redrive.Redrive:
+    return redrive.Redrive(tmp_path / "never-made.db")
+
+
+async def test_a_failure_on_order_and_a_retry_when_time_has_passed(rd: redrive.Redrive) -> None:
+    ran: list[str] = []
+
+    @rd.task
+    async def deliver(to: str) -> str:
+        ran.append(to)
+        return to
+
+    async with harness(rd) as t:
+        await deliver.enqueue("ada")
+        t.fail_next(deliver, TimeoutError("slow"))
+        assert await t.run() == 1
+        assert ran == []
+        with pytest.raises(AssertionError, match="waiting"):
+            await t.assert_done(deliver)
+        assert await t.advance(1.9) == 0, "the backoff is 2 s"
+        assert await t.advance(timedelta(seconds=0.2)) == 1
+        job = await t.assert_done(deliver, {"to": "ada"})
+        assert [attempt.outcome for attempt in job.history] == ["failed", "done"]
+    assert ran == ["ada"]
+    assert not Path(rd.settings.url).exists(), "the real file is never touched"
+
+
+async def test_a_whole_day_of_retries_passes_in_order(rd: redrive.Redrive) -> None:
+    @rd.task(max_attempts=4, retry_on=(ValueError,))
+    def fails() -> None:
+        raise ValueError("again")
+
+    async with harness(rd) as t:
+        begun = t.clock.now()
+        await fails.enqueue()
+        assert await t.advance(86_400) == 4
+        job = await t.assert_dead(fails, because="attempts_exhausted")
+        started = [(attempt.started_at or 0.0) - begun for attempt in job.history]
+        assert started == pytest.approx([0, 2, 6, 14])
+        with pytest.raises(AssertionError, match="terminated"):
+            await t.assert_dead(fails, because="terminated")
+
+
+async def test_clock_store_and_functions_are_put_back(rd: redrive.Redrive) -> None:
+    @rd.task
+    async def work() -> None: ...
+
+    before = (rd.clock, rd.registry.handlers["work"].function)
+    async with harness(rd) as t:
+        t.fail_next(work, ValueError())
+        assert (rd.clock, rd.registry.handlers["work"].function) != before
+        with pytest.raises(redrive.InvalidOption, match="nobody"):
+            t.fail_next("nobody", ValueError())
+    assert (rd.clock, rd.registry.handlers["work"].function) == before
+
+
+async def test_killed_everywhere_an_effect_that_can_be_verified_lands_once(rd: redrive.Redrive) -> None:
+    posted: dict[str, str] = {}
+
+    @rd.task
+    async def publish(ctx: redrive.Context, slug: str) -> str:
+        draft = await ctx.step("draft", slug.upper)
+        await ctx.once("post", lambda key: posted.setdefault(key, draft), verify=posted.get)
+        return draft
+
+    async with harness(rd) as t:
+        points = await t.crash_everywhere(publish, {"slug": "q3"})
+    assert len(points) == 8, "before and after: the step, the intent, the effect, the end"
+    assert {point.state for point in points} == {State.done}
+    assert all(point.effects == {"post": 1} for point in points)
+
+
+async def test_what_nobody_can_verify_is_held_rather_than_repeated(rd: redrive.Redrive) -> None:
+    @rd.task
+    async def charge(ctx: redrive.Context) -> None:
+        await ctx.once("charge", lambda key: "charged")
+
+    async with harness(rd) as t:
+        points = await t.crash_everywhere(charge, {})
+    assert {point.state for point in points} == {State.done, State.held}
+    assert all(sum(point.effects.values()) <= 1 for point in points)
+
+
+async def test_a_verifier_that_lies_is_found_out(rd: redrive.Redrive) -> None:
+    """The control: with a verifier that never finds anything, the effect is repeated, and the harness says so."""
+
+    @rd.task
+    async def publish(ctx: redrive.Context) -> None:
+        await ctx.once("post", lambda key: "posted", verify=lambda key: None)
+
+    async with harness(rd) as t:
+        with pytest.raises(AssertionError, match=r"post happened 2 times"):
+            await t.crash_everywhere(publish, {})
