@@ -6,7 +6,7 @@ loop. One contract suite (tests/stores) runs against every store.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
@@ -207,6 +207,11 @@ class Store(Protocol):
 
     async def claim(self, wanted: Wanted, worker: str, now: float) -> Claim:
         """Waiting and due → running with a token and run + 1, atomically."""
+
+    async def claim_next(
+        self, wanted: Wanted, worker: str, clock: Callable[[], float], mark: int, seconds: float, woken: asyncio.Event
+    ) -> Claim | None:
+        """`wait` with a standing claim: a job that a commit of this process makes due may come with it."""
 
     async def heartbeat(self, leases: Sequence[Lease]) -> list[Lease]:
         """Extend leases; returns the lost ones, perhaps late, never wrongly."""

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from redrive.core.job import Job
-from redrive.core.store import Applied, Claim, Commit, Guard, Lease, Put, Store
+from redrive.core.store import Applied, Claim, Commit, Guard, Lease, Put, Store, Wanted
 from redrive.core.strategy import CRASHES_BEFORE_ALONE
 from redrive.runtime.attempt import Attempts
 from redrive.runtime.bus import Bus, told
@@ -181,20 +181,23 @@ class Worker(Loop):
             return self._poll  # nudged when a slot is freed
         self._claims = number = self._claims + 1
         quiet = not self._runners and not self._unsettled
-        claim = await self._claim()
-        for job in claim.jobs:
-            self._begin(job)
-        await self.settle_lapsed(claim.lapsed)
+        wanted = await self._wanted()
+        claim = await self._store.claim(wanted, self.id, self._clock.now())
+        await self._take(claim)
         if not claim.jobs:
             self._empty_claim = number
             self._quiet_claim = number if quiet else self._quiet_claim
-        return 0.0 if claim.jobs else await self._wait(claim)
+            await self._wait(claim, wanted)
+        return 0.0
 
-    async def _claim(self) -> Claim:
-        now = self._clock.now()
-        paused = await self.paused()
-        wanted = self.slots.wanted(self._registry.limited(), paused, self._leases, now, synced=self._synced_claims)
-        return await self._store.claim(wanted, self.id, now)
+    async def _take(self, claim: Claim) -> None:
+        for job in claim.jobs:
+            self._begin(job)
+        await self.settle_lapsed(claim.lapsed)
+
+    async def _wanted(self) -> Wanted:
+        paused, limited = await self.paused(), self._registry.limited()
+        return self.slots.wanted(limited, paused, self._leases, self._clock.now(), synced=self._synced_claims)
 
     async def paused(self) -> frozenset[str]:
         """Queues somebody paused, looked up at most once a second; `refresh` asks for a new look."""
@@ -210,16 +213,18 @@ class Worker(Loop):
         self._paused_at = float("-inf")
         self.nudge()
 
-    async def _wait(self, claim: Claim) -> float:
-        """Sleep until something is due, changes or frees a slot. Returns 0: the next round starts at once."""
+    async def _wait(self, claim: Claim, wanted: Wanted) -> None:
+        """Sleep until something is due, changes or frees a slot; a job that becomes due here comes by itself."""
         now = self._clock.now()
         until_due = claim.next_due - now if claim.next_due is not None else self._poll
         rate = self.slots.rate_pause(self._registry.limited(), now)
         poll = min(self._poll, PAUSED_SECONDS) if self._paused else self._poll
         seconds = max(0.0, min(until_due, poll, rate if rate is not None else poll))
-        if seconds > 0 and not self._nudged.is_set():
-            await self._store.wait(claim.mark, seconds, self._nudged)
-        return 0.0
+        if seconds <= 0 or self._nudged.is_set():
+            return
+        found = await self._store.claim_next(wanted, self.id, self._clock.now, claim.mark, seconds, self._nudged)
+        if found is not None:
+            await self._take(found)
 
     # -- jobs
 

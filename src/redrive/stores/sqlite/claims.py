@@ -11,7 +11,7 @@ import msgspec
 from redrive.core.job import Job, State
 from redrive.core.policy import Rate
 from redrive.core.store import Wanted
-from redrive.stores.sqlite.rows import Route
+from redrive.stores.sqlite.rows import Route, select
 from redrive.stores.sqlite.schema import legal_before
 
 PRIORITIES = range(4)
@@ -21,12 +21,15 @@ _STORIED = (
     " OR reason <> 'direct' OR changes_json IS NOT NULL OR grants > 0 OR held_seconds > 0)"
 )
 """Whether there is more to a waiting job than a payload: then its whole record is read."""
-_CANDIDATES = (
-    "SELECT json_group_array(json_array(seq, id, priority, run_at, version, created_at, payload, allowed, storied))"
-    f" FROM (SELECT seq, id, priority, run_at, version, created_at, payload, allowed, {_STORIED} AS storied {_DUE}"
-    " ORDER BY run_at, seq LIMIT ? OFFSET ?)"
+_FIELDS = "seq, id, priority, run_at, version, created_at, payload, allowed, "
+_A_FEW = f"SELECT {_FIELDS}{_STORIED} {_DUE} ORDER BY run_at, seq LIMIT ? OFFSET ?"
+_MANY = (
+    f"SELECT json_group_array(json_array({_FIELDS}storied))"
+    f" FROM (SELECT {_FIELDS}{_STORIED} AS storied {_DUE} ORDER BY run_at, seq LIMIT ? OFFSET ?)"
 )
 """One row for all of them: stepping once lets the interpreter go on with other things meanwhile."""
+FEW = 8
+_HOW_MANY = f"SELECT count(*) FROM (SELECT 1 {_DUE} LIMIT {FEW + 1})"
 _ANY_DUE = f"SELECT 1 {_DUE} LIMIT 1"
 _NEXT_DUE = (
     "SELECT run_at FROM jobs WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at > ?"
@@ -155,9 +158,13 @@ def pick(connection: apsw.Connection, routes: list[Open], room: Room, now: float
 def _due(
     connection: apsw.Connection, route: Open, priority: int, now: float, limit: int, offset: int
 ) -> list[Candidate]:
-    if limit <= 0:
+    due = connection.execute(_HOW_MANY, (route.id, priority, now)).get if limit > 0 else 0
+    if not due:
         return []
-    return _candidates(connection.execute(_CANDIDATES, (route.id, priority, now, limit, offset)).get)
+    bound = (route.id, priority, now, limit, offset)
+    if due <= FEW:
+        return [Candidate(*row) for row in select(connection, _A_FEW, bound)]
+    return _candidates(connection.execute(_MANY, bound).get)
 
 
 class Claimant(NamedTuple):

@@ -40,6 +40,7 @@ from redrive.stores.sqlite import claims, commits, reads
 from redrive.stores.sqlite.connection import open_reader, translate
 from redrive.stores.sqlite.liveness import Observer, ProcessLock, Running
 from redrive.stores.sqlite.routes import Routes
+from redrive.stores.sqlite.standing import Standing
 from redrive.stores.sqlite.writer import Work, Writer
 
 T = TypeVar("T")
@@ -88,6 +89,7 @@ class SqliteStore:
         self._observed = -OBSERVE_SECONDS
         self._stamped = 0.0
         self._insert = self._insert_waiting(self._routes)
+        self._standing: set[Standing] = set()
         self._waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
         self._mark = 0
         self._watcher: threading.Thread | None = None
@@ -114,7 +116,7 @@ class SqliteStore:
             if writer is None or writer.refused:
                 if self._temporary:
                     self._temporary.mkdir(mode=0o700, exist_ok=True)  # closed before, and used again
-                writer = self._writer = Writer(self.path, self._wake, self._lock.take)
+                writer = self._writer = Writer(self.path, self._wake, self._lock.take, self._serve_standing)
                 writer.start()
                 self._readers = ThreadPoolExecutor(2, thread_name_prefix="redrive-reader")
         await writer.ready()
@@ -247,7 +249,9 @@ class SqliteStore:
             return None
         return Claim([], self._lapsed(connection), mark, claims.next_due(connection, routes, now))
 
-    def _claim(self, connection: apsw.Connection, wanted: Wanted, worker: str, now: float) -> Claim:
+    def _claim(
+        self, connection: apsw.Connection, wanted: Wanted, worker: str, now: float, *, look_ahead: bool = True
+    ) -> Claim:
         mark = self._mark
         routes = claims.open_routes(connection, wanted)
         room = claims.Room(connection, wanted, now)
@@ -258,8 +262,35 @@ class SqliteStore:
         whole = [job for job in taken if isinstance(job, str)]
         storied = {job.id: job for job in reads.get(connection, self._routes, whole)}
         jobs = [storied[job] if isinstance(job, str) else job for job in taken]
-        due = claims.next_due(connection, routes, now) if room.slots > 0 else None
+        due = claims.next_due(connection, routes, now) if look_ahead and room.slots > 0 else None
         return Claim(jobs, self._lapsed(connection), mark, due)
+
+    async def claim_next(
+        self, wanted: Wanted, worker: str, clock: Callable[[], float], mark: int, seconds: float, woken: asyncio.Event
+    ) -> Claim | None:
+        standing = Standing(wanted, worker, clock, woken)
+        self._standing.add(standing)
+        try:
+            await self.wait(mark, seconds, woken)
+        finally:
+            self._standing.discard(standing)
+            claim = await standing.withdraw()
+        return claim
+
+    def _serve_standing(self, connection: apsw.Connection) -> Callable[[bool], None]:
+        """Idle workers take what this transaction makes due; told once it is committed."""
+        served: list[tuple[Standing, Claim | None]] = []
+        for standing in list(self._standing):
+            if standing.begin():
+                try:
+                    wanted, worker, now = standing.wanted, standing.worker, standing.clock()
+                    claim = self._claim(connection, wanted, worker, now, look_ahead=False)
+                except BaseException:
+                    standing.end(None)
+                    _tell(served, committed=False)
+                    raise
+                served.append((standing, claim if claim.jobs else None))
+        return lambda committed: _tell(served, committed=committed)
 
     def _lapsed(self, connection: apsw.Connection) -> list[Job]:
         """Running jobs whose lease ended, looked for at most once a second."""
@@ -335,6 +366,11 @@ class SqliteStore:
                 seen = now
                 self._wake()
         connection.close()
+
+
+def _tell(served: list[tuple[Standing, Claim | None]], *, committed: bool) -> None:
+    for standing, claim in served:
+        standing.end(claim if committed else None)
 
 
 def _temporary_folder() -> Path:

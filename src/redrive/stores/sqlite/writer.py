@@ -68,10 +68,13 @@ class _Stop:
 class Writer:
     """Runs work on the writing connection, one group commit after another."""
 
-    def __init__(self, path: Path, woken: Callable[[], None], alive: Callable[[], None]) -> None:
+    def __init__(
+        self, path: Path, woken: Callable[[], None], alive: Callable[[], None], serve: Work[Callable[[bool], None]]
+    ) -> None:
         self.path = path
         self._woken = woken
         self._alive = alive
+        self._serve_standing = serve
         self._ops: queue.SimpleQueue[_Op | _Stop] = queue.SimpleQueue()
         self._failed: StoreError | None = None
         self._closing = False
@@ -207,7 +210,13 @@ class Writer:
             batch[0].value = batch[0].work(connection)
         else:
             _several(connection, batch)
-        connection.execute("COMMIT")
+        served = self._serve_standing(connection) if any(op.wakes for op in batch) else _nobody
+        try:
+            connection.execute("COMMIT")
+        except BaseException:
+            served(False)
+            raise
+        served(True)
 
     def _broken(self, error: Exception) -> Exception:
         """What to tell the callers; a failed sync stops the store for good, not the process."""
@@ -228,6 +237,10 @@ class Writer:
             return  # somebody reads: the next checkpoint will do it
         except apsw.Error as error:
             log.warning("checkpoint of %s failed: %s", self.path, self._broken(error))
+
+
+def _nobody(committed: bool) -> None:
+    """No standing claim was served."""
 
 
 def _skip_idle(connection: apsw.Connection, batch: list[_Op]) -> list[_Op]:

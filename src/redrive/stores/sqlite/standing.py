@@ -1,0 +1,57 @@
+"""A standing claim: an idle worker gets a job in the very commit that makes it due, without asking again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from redrive.core.store import Claim, Wanted
+
+
+class Standing:
+    """One idle worker's wish. The writer serves it, the worker's loop takes the answer or withdraws; never both."""
+
+    def __init__(self, wanted: Wanted, worker: str, clock: Callable[[], float], woken: asyncio.Event) -> None:
+        self.wanted = wanted
+        self.worker = worker
+        self.clock = clock
+        self.claim: Claim | None = None
+        self._woken = woken
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._serving = False
+        self._withdrawn = False
+        self._answered = asyncio.Event()
+
+    # -- the writer's thread
+
+    def begin(self) -> bool:
+        """Whether the wish still stands; if so, it is being served from now on."""
+        with self._lock:
+            self._serving = not self._withdrawn
+            return self._serving
+
+    def end(self, claim: Claim | None) -> None:
+        """Served with these jobs, or not at all."""
+        if claim is None:
+            with self._lock:
+                self._serving = False
+        self._loop.call_soon_threadsafe(self._answer, claim)
+
+    # -- the worker's loop
+
+    def _answer(self, claim: Claim | None) -> None:
+        if claim is not None:
+            self.claim = claim
+            self._woken.set()
+        self._answered.set()
+
+    async def withdraw(self) -> Claim | None:
+        """The wish ends here. If it is being served this moment, the answer is waited for: no job is left behind."""
+        with self._lock:
+            self._withdrawn = True
+            serving = self._serving
+        if serving and self.claim is None:
+            await self._answered.wait()
+        return self.claim

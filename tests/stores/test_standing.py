@@ -1,0 +1,100 @@
+"""Standing claims: an idle worker gets a job in the commit that makes it due, and no job is left behind."""
+
+import asyncio
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from redrive.core.job import State
+from redrive.core.store import Claim, Filter, Wanted
+from redrive.stores.sqlite import SqliteStore
+from tests.stores.jobs import a_job
+from tests.support import eventually
+
+LONG = 30.0
+
+
+async def idle_claim(store: SqliteStore, woken: asyncio.Event, seconds: float = LONG, slots: int = 10) -> Claim | None:
+    """What an idle worker does: look, find nothing, stand by."""
+    wanted = Wanted(slots)
+    looked = await store.claim(wanted, "worker", time.time())
+    assert not looked.jobs
+    return await store.claim_next(wanted, "worker", time.time, looked.mark, seconds, woken)
+
+
+async def standing_by(store: SqliteStore) -> None:
+    await eventually(lambda: bool(store._standing))
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> SqliteStore:
+    return SqliteStore(tmp_path / "jobs.db")
+
+
+async def test_a_job_comes_with_the_commit_that_accepts_it(store: SqliteStore) -> None:
+    waiting = asyncio.create_task(idle_claim(store, asyncio.Event()))
+    await standing_by(store)
+    job = a_job(run_at=0.0)
+    await store.insert([job])
+    claim = await asyncio.wait_for(waiting, LONG)
+    assert claim is not None
+    assert [(found.id, found.state, found.run) for found in claim.jobs] == [(job.id, State.running, 1)]
+    (record,) = await store.get([job.id])
+    assert (record.state, record.token) == (State.running, claim.jobs[0].token)
+    await store.close()
+
+
+async def test_what_is_not_due_or_not_wanted_does_not_come(store: SqliteStore) -> None:
+    woken = asyncio.Event()
+    waiting = asyncio.create_task(idle_claim(store, woken))
+    await standing_by(store)
+    await store.insert([a_job(run_at=time.time() + 3600)])
+    assert await asyncio.wait_for(waiting, LONG) is None, "told that something changed, and given nothing"
+    await store.close()
+
+
+async def test_time_passes_or_somebody_calls(store: SqliteStore) -> None:
+    woken = asyncio.Event()
+    assert await idle_claim(store, woken, seconds=0.05) is None
+    waiting = asyncio.create_task(idle_claim(store, woken))
+    await standing_by(store)
+    woken.set()
+    assert await asyncio.wait_for(waiting, LONG) is None
+    assert not store._standing
+    await store.close()
+
+
+async def test_nobody_is_left_behind_whenever_the_worker_leaves(store: SqliteStore) -> None:
+    """Inserts race with workers that withdraw at any moment: a job is running only where somebody was given it."""
+    chance = random.Random(7)
+    given: set[str] = set()
+    for _ in range(150):
+        woken = asyncio.Event()
+        looked = await store.claim(Wanted(10), "worker", time.time())
+        given |= {job.id for job in looked.jobs}
+        standing = store.claim_next(Wanted(10), "worker", time.time, looked.mark, chance.random() * 0.003, woken)
+        claim, _ = await asyncio.gather(standing, store.insert([a_job(run_at=0.0)]))
+        given |= {job.id for job in claim.jobs} if claim else set()
+    running = await store.find(Filter(states=(State.running,)), limit=1000)
+    assert {job.id for job in running.jobs} == given
+    assert await store.count(Filter()) == {(): 150}
+    await store.close()
+
+
+async def test_a_commit_that_fails_gives_nothing(store: SqliteStore) -> None:
+    """The control of the order of things: told only after the commit."""
+    woken = asyncio.Event()
+    waiting = asyncio.create_task(idle_claim(store, woken))
+    await standing_by(store)
+    job = a_job(run_at=0.0)
+    broken = a_job(state=State.done, run_at=0.0)
+    answers = await asyncio.gather(store.insert([broken]), return_exceptions=True)
+    assert isinstance(answers[0], Exception)
+    assert not waiting.done()
+    await store.insert([job])
+    claim = await asyncio.wait_for(waiting, LONG)
+    assert claim is not None
+    assert [found.id for found in claim.jobs] == [job.id]
+    await store.close()
