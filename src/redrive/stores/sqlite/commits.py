@@ -242,7 +242,7 @@ def _move_many(connection: apsw.Connection, moves: Sequence[Transition]) -> bool
     if connection.changes() != len(moves):
         return False
     told = [
-        (m.move, m.at, m.to.value, m.who, m.why, encode_attempt(m.attempt).decode() if m.attempt else None, m.job.id)
+        (m.move, m.at, m.to, m.who, m.why, encode_attempt(m.attempt).decode() if m.attempt else None, m.job.id)
         for m in moves
     ]
     connection.execute(_MOVES_OF, (_json(told).decode(),))
@@ -333,7 +333,7 @@ _ALWAYS: Final = ("state", "updated_at", "version")
 
 
 def _always(move: Transition) -> tuple[object, ...]:
-    return move.to.value, move.at, move.job.version + 1
+    return move.to, move.at, move.job.version + 1
 
 
 def _fence(move: Transition) -> tuple[object, ...]:
@@ -365,7 +365,7 @@ def _transition(connection: apsw.Connection, routes: Routes, move: Transition) -
     attempt = encode_attempt(move.attempt).decode() if move.attempt else None
     if move.to is State.purged:
         _forget(connection, select(connection, "SELECT seq, id FROM jobs WHERE id = ?", (move.job.id,)))
-    connection.execute(_MOVE_OF, (move.move, move.at, move.to.value, move.who, move.why, attempt, move.job.id))
+    connection.execute(_MOVE_OF, (move.move, move.at, move.to, move.who, move.why, attempt, move.job.id))
     return move.job.version + 1
 
 
