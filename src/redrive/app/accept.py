@@ -65,6 +65,17 @@ class Prepared(msgspec.Struct, frozen=True):
     fallback: Any
 
 
+class _Tally:
+    """What has become of an enqueue_many so far."""
+
+    def __init__(self, items: int) -> None:
+        self.ids: list[str | None] = [None] * items
+        self.refused: dict[int, str] = {}
+        self.dead: list[str] = []
+        self.duplicates = 0
+        self.spooled = 0
+
+
 class Desk:
     """Where work is handed in."""
 
@@ -231,27 +242,35 @@ class Desk:
 
     async def accept_many(self, task: str, items: Sequence[Any], shared: Mapping[str, Any]) -> tuple[Many, list[str]]:
         """Item by item: accepted or refused; a thousand per write. Also the dead jobs that were asked for again."""
-        ids: list[str | None] = [None] * len(items)
-        refused: dict[int, str] = {}
-        duplicates = spooled = 0
-        dead: list[str] = []
+        outcome = _Tally(len(items))
+        under_way: tuple[dict[int, Prepared], asyncio.Task[Sequence[Inserted | None]]] | None = None
         for start in range(0, len(items), CHUNK):
-            ready = self._prepare_some(task, range(start, min(start + CHUNK, len(items))), items, shared, refused)
-            for (index, prepared), inserted in zip(ready.items(), await self._insert_some(ready), strict=True):
-                if inserted is None:
-                    spooled += 1
-                    ids[index] = prepared.job.id
-                    continue
-                try:
-                    self._note(inserted, prepared)
-                except InvalidInput as error:
-                    refused[index] = str(error)
-                    continue
-                ids[index] = inserted.job.id
-                duplicates += inserted.duplicate
-                if inserted.duplicate and prepared.on_duplicate == "redrive" and inserted.job.state is State.dead:
-                    dead.append(inserted.job.id)
-        return Many(ids, duplicates, refused, spooled), dead
+            indexes = range(start, min(start + CHUNK, len(items)))
+            ready = self._prepare_some(task, indexes, items, shared, outcome.refused)
+            if under_way is not None:
+                self._count(outcome, under_way[0], await under_way[1])
+            under_way = ready, asyncio.create_task(self._insert_some(ready))
+            await asyncio.sleep(0)  # the store works on these while the next are prepared
+        if under_way is not None:
+            self._count(outcome, under_way[0], await under_way[1])
+        return Many(outcome.ids, outcome.duplicates, outcome.refused, outcome.spooled), outcome.dead
+
+    def _count(self, outcome: _Tally, ready: dict[int, Prepared], answers: Sequence[Inserted | None]) -> None:
+        """What became of each of them."""
+        for (index, prepared), inserted in zip(ready.items(), answers, strict=True):
+            if inserted is None:
+                outcome.spooled += 1
+                outcome.ids[index] = prepared.job.id
+                continue
+            try:
+                self._note(inserted, prepared)
+            except InvalidInput as error:
+                outcome.refused[index] = str(error)
+                continue
+            outcome.ids[index] = inserted.job.id
+            outcome.duplicates += inserted.duplicate
+            if inserted.duplicate and prepared.on_duplicate == "redrive" and inserted.job.state is State.dead:
+                outcome.dead.append(inserted.job.id)
 
     def _prepare_some(
         self, task: str, indexes: range, items: Sequence[Any], shared: Mapping[str, Any], refused: dict[int, str]

@@ -19,6 +19,7 @@ from redrive.stores.sqlite.connection import BUSY_MS, CHECKPOINT_BUSY_MS
 from redrive.stores.sqlite.routes import Routes
 from redrive.stores.sqlite.rows import (
     INSERT,
+    INSERT_MANY,
     INSERT_PLAIN,
     Route,
     Row,
@@ -81,12 +82,10 @@ def _insert_plain(connection: apsw.Connection, routes: Routes, jobs: Sequence[Jo
         return False
     if len(jobs) == 1:
         return _insert_one(connection, routes, jobs[0])
-    before = connection.total_changes()
+    rows = [plain_values(job, routes.number((job.queue, job.task, job.agent))) for job in jobs]
     connection.execute("SAVEPOINT plain")
-    connection.executemany(
-        INSERT_PLAIN, [plain_values(job, routes.number((job.queue, job.task, job.agent))) for job in jobs]
-    )
-    all_new = connection.total_changes() - before == len(jobs)
+    connection.execute(INSERT_MANY, (_json(rows).decode(),))
+    all_new = connection.changes() == len(jobs)
     if not all_new:
         connection.execute("ROLLBACK TO plain")
     connection.execute("RELEASE plain")

@@ -36,6 +36,11 @@ INSERT_PLAIN: Final = (
     f"INSERT INTO jobs ({', '.join(_PLAIN)}) VALUES ({', '.join('?' * len(_PLAIN))}) ON CONFLICT (id) DO NOTHING"
 )
 """For the common job that asks for nothing special: eight values instead of twenty-eight."""
+INSERT_MANY: Final = (
+    f"INSERT INTO jobs ({', '.join(_PLAIN)}) SELECT {', '.join(f'value ->> {n}' for n in range(len(_PLAIN)))}"
+    " FROM jsonb_each(?) WHERE true ON CONFLICT (id) DO NOTHING"
+)
+"""The same for many in one step, so that the interpreter is free to prepare the next ones meanwhile."""
 
 
 def select(connection: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[Row]:
