@@ -5,6 +5,7 @@ import pty
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -20,7 +21,8 @@ def test_a_dead_letter_goes_round_in_real_processes(shell: Shell) -> None:
     for verb, state in (("discard", "discarded"), ("restore", "dead"), ("redrive", "waiting")):
         done = shell.run("dead", verb, id[-8:], "--why", f"{verb} it")
         assert done.status == 0 and f"it is {state}" in done.out
-    rows = sqlite3.connect(shell.database).execute("SELECT move, who, why FROM moves WHERE who IS NOT NULL").fetchall()
+    with closing(sqlite3.connect(shell.database)) as connection:
+        rows = connection.execute("SELECT move, who, why FROM moves WHERE who IS NOT NULL").fetchall()
     assert rows == [("discarded", "ada", "discard it"), ("restored", "ada", "restore it"),
                     ("redriven", "ada", "redrive it")]  # fmt: skip
     shell.drain()

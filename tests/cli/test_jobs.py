@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -96,7 +97,8 @@ def test_cancel_says_who_and_why(shell: Shell) -> None:
     done = shell.here("cancel", id[-8:], "--why", "no longer wanted")
     assert done.status == 0 and "it is discarded" in done.out
     assert shell.state(id) == "discarded"
-    rows = sqlite3.connect(shell.database).execute("SELECT move, who, why FROM moves").fetchall()
+    with closing(sqlite3.connect(shell.database)) as connection:
+        rows = connection.execute("SELECT move, who, why FROM moves").fetchall()
     assert ("cancelled", "ada", "no longer wanted") in rows
 
 

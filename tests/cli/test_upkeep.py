@@ -1,6 +1,7 @@
 """doctor and backup."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,8 @@ def test_the_doctor_finds_a_newer_schema(shell: Shell) -> None:
     shell.enqueue("greet", {"name": "x"})
     execute(shell.database, "PRAGMA user_version = 999")
     assert "schema 999 is newer" in wrong(shell.run("doctor", "--fix", "--json"))["schema"]
-    assert sqlite3.connect(shell.database).execute("PRAGMA user_version").fetchone() == (999,)
+    with closing(sqlite3.connect(shell.database)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (999,)
 
 
 def test_the_doctor_counts_and_fixes_only_when_asked(shell: Shell) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sqlite3
+from contextlib import closing
 from datetime import timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -238,8 +239,8 @@ def test_signals_say_what_they_are() -> None:
 
 
 def test_sqlite_says_its_code() -> None:
-    with pytest.raises(sqlite3.OperationalError) as caught:
-        sqlite3.connect(":memory:").execute("SELECT * FROM nothing")
+    with pytest.raises(sqlite3.OperationalError) as caught, closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("SELECT * FROM nothing")
     assert capture(caught.value).sqlstate == "SQLITE_ERROR"
 
 

@@ -121,7 +121,13 @@ class Bus:
             self._failed(subscription, error)
 
     def _await(self, subscription: Subscription, told: Awaitable[None]) -> None:
-        future = asyncio.ensure_future(told)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            if inspect.iscoroutine(told):
+                told.close()
+            raise  # counted as the subscriber's failure: an async one needs an event loop
+        future = asyncio.ensure_future(told, loop=loop)
         self._pending.add(future)
 
         def finished(future: asyncio.Future[Any]) -> None:
