@@ -19,7 +19,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_")}
     command = [sys.executable, "-m", "redrive", "demo", "--plain", "--jobs", "120", "--file", str(database)]
     done = subprocess.run(command, env=kept, capture_output=True, text=True, timeout=DEADLINE, check=False)
-    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     return database, done.stdout
 
 

@@ -116,7 +116,9 @@ class Demo:
     async def _interfere(self, stats: dict[str, Any]) -> None:
         """Kill one worker midway, and start another for each that died."""
         totals = stats["totals"]
-        if not self._killed and totals["done"] * 3 > stats["accepted"] and totals["running"]:
+        done, accepted = totals["done"], stats["accepted"]
+        midway = done * 2 > accepted or (done * 3 > accepted and totals["running"])
+        if midway and not self._killed:
             victim = next(worker for worker in self._workers if worker.returncode is None)
             victim.send_signal(signal.SIGKILL)
             self._killed = victim.pid
