@@ -118,8 +118,8 @@ class Demo:
         totals = stats["totals"]
         done, accepted = totals["done"], stats["accepted"]
         midway = done * 2 > accepted or (done * 3 > accepted and totals["running"])
-        if midway and not self._killed:
-            victim = next(worker for worker in self._workers if worker.returncode is None)
+        victim = next((worker for worker in self._workers if worker.returncode is None), None)
+        if midway and victim is not None and not self._killed:
             victim.send_signal(signal.SIGKILL)
             self._killed = victim.pid
             self._view.say(
