@@ -193,7 +193,7 @@ def test_a_worker_death_costs_bystanders_nothing_but_is_counted() -> None:
     decision = crash(attempts=4)
     assert decision == RetryLater(0.0, decision.why, costs_attempt=False, crashed=True)
     case = a_case(lost("w1"), attempts=4)
-    after = transition_for(case, decision, an_attempt(case.job, "lost"), case.policy).after(2)
+    after = transition_for(case, decision, an_attempt(case.job, "lost")).after(2)
     assert (after.state, after.attempts, after.crashes, after.run_at) == (State.waiting, 4, 1, T0 + 10)
 
 
@@ -209,7 +209,7 @@ def test_a_crash_when_alone_is_a_crash_loop() -> None:
     assert isinstance(decision, Bury)
     assert (decision.because, decision.crashed) == ("crash_loop", True)
     case = a_case(lost("w1"), crashes=2, alone=True)
-    after = transition_for(case, decision, an_attempt(case.job, "lost"), case.policy).after(2)
+    after = transition_for(case, decision, an_attempt(case.job, "lost")).after(2)
     assert (after.state, after.because, after.crashes) == (State.dead, "crash_loop", 3)
 
 
@@ -252,7 +252,7 @@ def test_every_case_ends_in_a_move_that_the_lifecycle_has(
     policy = merge(Policy(strategy=strategy, max_age=1800.0), DEFAULT)
     case = Case(job, failure, cause, policy, T0, chance, idempotent, alone)
     decision = decide(case)
-    after = transition_for(case, decision, an_attempt(job, "failed", failure=failure, cause=cause), policy).after(2)
+    after = transition_for(case, decision, an_attempt(job, "failed", failure=failure, cause=cause)).after(2)
     assert after.attempts in (job.attempts, job.attempts + 1)
     if isinstance(decision, RetryLater):
         assert after.state is State.waiting

@@ -644,6 +644,16 @@ class Committing:
         assert isinstance(outcome, Applied)
         assert await one(store, job) == move.after(outcome.fences[0])
 
+    async def test_a_commit_has_a_largest_size_and_a_larger_one_writes_nothing(self, store: Store) -> None:
+        def puts(number: int) -> Commit:
+            return Commit(puts=tuple(Put("note", f"{number}/{n}", b"1") for n in range(number)))
+
+        (fits,) = await store.apply([puts(MAX_PARTS)])
+        assert isinstance(fits, Applied)
+        with pytest.raises(StoreError, match=str(MAX_PARTS)):
+            await store.apply([puts(MAX_PARTS + 1)])
+        assert len(await store.docs("note")) == MAX_PARTS
+
     @pytest.mark.behaviour("000-67")
     async def test_a_success_keeps_its_result(self, store: Store) -> None:
         (job,) = await taken(store, a_job())

@@ -246,7 +246,7 @@ class Jobs(RuleBasedStateMachine):
             job, outcome, self.now, failure=failure, cause=cause, decision=decision.why,
             fingerprint=fingerprint(failure, job.task),
         )  # fmt: skip
-        return self.commit(transition_for(case, decision, attempt, POLICY))
+        return self.commit(transition_for(case, decision, attempt))
 
     # -- people
 

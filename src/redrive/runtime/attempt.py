@@ -13,7 +13,6 @@ from redrive.core.fingerprint import fingerprint
 from redrive.core.job import Attempt, Cause, Failure, Job, Usage
 from redrive.core.lifecycle import Transition
 from redrive.core.payload import Blob, blob_from, encode_result
-from redrive.core.policy import Policy
 from redrive.core.store import Commit, Put, Store
 from redrive.core.strategy import Case, Decision, Hold, RetryLater, decide
 from redrive.errors import Cancel, GiveUp, InvalidPayload, Retry, Signal, Snooze
@@ -170,7 +169,7 @@ class Attempts:
         log.warning(
             "job %s (%s, attempt %d): %s | %s", job.short_id, job.task, case.failures, failure.summary, decision.why
         )
-        return transition_for(case, decision, attempt, policy)
+        return transition_for(case, decision, attempt)
 
     def _attempt(
         self,
@@ -190,7 +189,7 @@ class Attempts:
         )  # fmt: skip
 
 
-def transition_for(case: Case, decision: Decision, attempt: Attempt, policy: Policy) -> Transition:
+def transition_for(case: Case, decision: Decision, attempt: Attempt) -> Transition:
     """A decision as the move that the store will write."""
     job, now, failure, cause = case.job, case.now, case.failure, case.cause
     group = attempt.fingerprint

@@ -14,7 +14,6 @@ class Receiver:
         self.deliveries: Counter[str] = Counter()
         self.posts: Counter[str] = Counter()
         self.refused = 0
-        self.up = False
         self.port = 0
         self._requests = 0
         self._server: asyncio.Server | None = None
@@ -22,10 +21,8 @@ class Receiver:
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
-        self.up = True
 
     async def stop(self) -> None:
-        self.up = False
         if self._server is not None:
             self._server.close()
             self._server = None

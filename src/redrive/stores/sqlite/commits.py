@@ -12,7 +12,7 @@ import msgspec
 
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import MOVES, Transition
-from redrive.core.store import Applied, Commit, Guard, Inserted, Lease, Outcome, Pruned, Put, Stale
+from redrive.core.store import MAX_PARTS, Applied, Commit, Guard, Inserted, Lease, Outcome, Pruned, Put, Stale
 from redrive.errors import StoreError
 from redrive.stores.sqlite import reads, schema
 from redrive.stores.sqlite.connection import BUSY_MS, CHECKPOINT_BUSY_MS
@@ -162,6 +162,10 @@ def route_after(transition: Transition) -> Route:
 
 def apply(connection: apsw.Connection, routes: Routes, group: Sequence[Commit]) -> list[Outcome]:
     """Every commit on its own; single moves of one kind together, because most of them are."""
+    for commit in group:
+        parts = len(commit.transitions) + len(commit.puts) + len(commit.guards)
+        if parts > MAX_PARTS:
+            raise StoreError(f"a commit has {parts} parts, the limit is {MAX_PARTS}: split it")
     tally = Tally()
     outcomes: dict[int, Outcome] = {}
     for kind, indexes in _alike(group).items():
