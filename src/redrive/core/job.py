@@ -32,6 +32,9 @@ class State(StrEnum):
 
 ENDED = frozenset({State.done, State.dead, State.discarded, State.purged})
 
+CYCLE = "cycle:"
+"""Queues of scripts begin so: their jobs run where the script runs, and no worker takes them."""
+
 PRIORITIES = ("critical", "high", "normal", "low")
 Priority = Literal["critical", "high", "normal", "low"]
 Reason = Literal["direct", "retry", "deferred_submit", "scheduled_job"]
@@ -204,6 +207,10 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     error_class: str | None = None
     error: str | None = None
     recommendation: str | None = None
+    fresh_from: int = 0
+    """Tries count anew after this run: a person brought the job back then."""
+    held_for: str | None = None
+    """What exactly a held job waits for: a breaker, a step, a question."""
     history: tuple[Attempt, ...] = ()
 
     @property

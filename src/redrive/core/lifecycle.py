@@ -77,6 +77,8 @@ class Transition(msgspec.Struct, frozen=True, gc=False):
     attempt: Attempt | None = None
     who: str | None = None
     why: str | None = None
+    lesson: tuple[str, str, bool] | None = None
+    """The trouble that the last attempt had, the strategy this one tried, and whether it worked."""
 
     def after(self, version: int) -> Job:
         """The job as it is once the store has written this."""

@@ -110,6 +110,8 @@ class Wanted(msgspec.Struct, frozen=True):
     """Lease seconds per task where it is not the default; a job's own option goes before both."""
     synced: bool = False
     """Whether the claim itself must be on disk before it counts (on_lost="dead_letter")."""
+    ids: tuple[str, ...] = ()
+    """These jobs and no others, due or not, whatever their queue: for a caller that runs them by itself."""
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -146,7 +148,10 @@ class Filter(msgspec.Struct, frozen=True, omit_defaults=True):
     category: str | None = None
     detail: str | None = None
     error_class: str | None = None
+    error_kind: str | None = None
+    """Of any attempt in the job's history."""
     fingerprint: str | None = None
+    held_for: str | None = None
     reason: str | None = None
     id_part: str | None = None
     since: float | None = None
@@ -180,6 +185,44 @@ class Event(msgspec.Struct, frozen=True):
     attempts: int
     who: str | None = None
     why: str | None = None
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """How often a move happened in one hour on one route, by the failure's class and detail where there was one."""
+
+    hour: float
+    queue: str
+    task: str
+    agent: str | None
+    move: str
+    error_class: str
+    detail: str
+    number: int
+
+
+class Group(msgspec.Struct, frozen=True):
+    """A trouble that buried jobs: first and last time, how often in all, and its latest job."""
+
+    fingerprint: str
+    first_at: float
+    last_at: float
+    buried: int
+    queue: str
+    task: str
+    agent: str | None
+    error_class: str | None
+    detail: str | None
+    error: str | None
+    sample: str
+
+
+class Lesson(msgspec.Struct, frozen=True):
+    """How often a strategy worked against a trouble, and how often not."""
+
+    fingerprint: str
+    strategy: str
+    worked: int
+    failed: int
 
 
 class Pruned(msgspec.Struct, frozen=True):
@@ -236,6 +279,15 @@ class Store(Protocol):
 
     async def story(self, job_id: str) -> list[Event]:
         """The committed moves of one job, in order, with who and why."""
+
+    async def tallies(self, since: float, until: float) -> list[Tally]:
+        """The view: what happened, by the hour, from the hour of `since` up to that of `until`."""
+
+    async def groups(self, since: float = 0.0, fingerprints: Sequence[str] | None = None) -> list[Group]:
+        """The view: every trouble that buried a job since then, latest first, or just these."""
+
+    async def lessons(self, fingerprint: str) -> list[Lesson]:
+        """The view: what was tried against a trouble, and how often it worked."""
 
     def scan(self) -> AsyncIterator[Job]:
         """Every record, for export and rebuild."""

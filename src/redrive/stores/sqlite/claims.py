@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import apsw
 import msgspec
 
-from redrive.core.job import Job, State
+from redrive.core.job import CYCLE, Job, State
 from redrive.core.policy import Rate
 from redrive.core.store import Wanted
 from redrive.stores.sqlite.rows import Route, select
@@ -73,7 +73,8 @@ def open_routes(connection: apsw.Connection, wanted: Wanted) -> list[Open]:
     found = []
     for id, queue, task, agent in connection.execute("SELECT id, queue, task, agent FROM routes WHERE waiting > 0"):
         if (
-            (wanted.tasks is None or task in wanted.tasks)
+            not queue.startswith(CYCLE)
+            and (wanted.tasks is None or task in wanted.tasks)
             and (wanted.queues is None or queue in wanted.queues)
             and (wanted.agents is None or agent in wanted.agents)
             and queue not in wanted.not_queues
@@ -153,6 +154,20 @@ def pick(connection: apsw.Connection, routes: list[Open], room: Room, now: float
                     again.append((route, offset + limit))
             alive = again
     return {route: found for route, found in picked.items() if found}
+
+
+_BY_ID = f"SELECT route, {_FIELDS}{_STORIED} FROM jobs WHERE id = ? AND state = 'waiting'"
+
+
+def pick_ids(
+    connection: apsw.Connection, ids: Iterable[str], names: Mapping[int, Route]
+) -> dict[Open, list[Candidate]]:
+    """Just these jobs, as far as they wait."""
+    picked: dict[Open, list[Candidate]] = {}
+    for id in ids:
+        for route, *found in select(connection, _BY_ID, (id,)):
+            picked.setdefault(Open(route, names[route]), []).append(Candidate(*found))
+    return picked
 
 
 def _due(

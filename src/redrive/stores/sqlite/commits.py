@@ -16,6 +16,7 @@ from redrive.core.store import MAX_PARTS, Applied, Commit, Guard, Inserted, Leas
 from redrive.errors import StoreError
 from redrive.stores.sqlite import reads, schema
 from redrive.stores.sqlite.connection import BUSY_MS, CHECKPOINT_BUSY_MS
+from redrive.stores.sqlite.ledger import Ledger
 from redrive.stores.sqlite.routes import Routes
 from redrive.stores.sqlite.rows import (
     INSERT,
@@ -55,6 +56,7 @@ def insert(connection: apsw.Connection, routes: Routes, callers: Sequence[Accept
         made = [job for job, new in zip(jobs, fresh, strict=True) if new]
         answers = _answers(connection, routes, jobs, fresh)
     _enrol(connection, routes, made)
+    _note_imports(connection, routes, made)
     _put_first(connection, documents, {job.id for job in made} if documents else set())
     inserted = iter(answers)
     return [[next(inserted) for _ in listed] for listed, _ in callers]
@@ -101,7 +103,7 @@ def _insert_one(connection: apsw.Connection, routes: Routes, job: Job) -> bool:
     connection.execute(INSERT, insert_values(job, route))
     made = connection.changes() == 1
     if made and job.state is State.dead:
-        connection.execute(_MOVE_OF, ("imported", job.created_at, "dead", None, job.because, None, job.id))
+        connection.execute(_MOVE_OF, ("imported", job.created_at, "dead", None, job.because, None, None, job.id))
     return made
 
 
@@ -145,6 +147,15 @@ def _enrol(connection: apsw.Connection, routes: Routes, jobs: Sequence[Job]) -> 
     tally.write(connection)
 
 
+def _note_imports(connection: apsw.Connection, routes: Routes, jobs: Sequence[Job]) -> None:
+    dead = [job for job in jobs if job.state is State.dead]
+    if dead:
+        ledger = Ledger()
+        for job in dead:
+            ledger.imported(job, routes.number((job.queue, job.task, job.agent)))
+        ledger.write(connection)
+
+
 def routes_of(moves: Sequence[Transition]) -> set[Route]:
     """Where these jobs are and where they go."""
     here = {(move.job.queue, move.job.task, move.job.agent) for move in moves}
@@ -166,17 +177,18 @@ def apply(connection: apsw.Connection, routes: Routes, group: Sequence[Commit]) 
         parts = len(commit.transitions) + len(commit.puts) + len(commit.guards)
         if parts > MAX_PARTS:
             raise StoreError(f"a commit has {parts} parts, the limit is {MAX_PARTS}: split it")
-    tally = Tally()
+    tally, ledger = Tally(), Ledger()
     outcomes: dict[int, Outcome] = {}
     for kind, indexes in _alike(group).items():
         if len(indexes) > 1:
             moves = [group[index].transitions[0] for index in indexes]
             write = _succeed if kind == _PLAIN else _move_many
-            outcomes.update(zip(indexes, _bulk(connection, routes, moves, write, tally), strict=False))
+            outcomes.update(zip(indexes, _bulk(connection, routes, moves, write, tally, ledger), strict=False))
     for index, commit in enumerate(group):
         if index not in outcomes:
-            outcomes[index] = _apply_one(connection, routes, commit, tally)
+            outcomes[index] = _apply_one(connection, routes, commit, tally, ledger)
     tally.write(connection)
+    ledger.write(connection)
     return [outcomes[index] for index in range(len(group))]
 
 
@@ -227,14 +239,22 @@ def _succeed(connection: apsw.Connection, moves: Sequence[Transition]) -> bool:
 
 
 _MOVE_OF: Final = (
-    "INSERT INTO moves (job, move, at, run, attempts, state, who, why, attempt)"
-    " SELECT seq, ?, ?, run, attempts, ?, ?, ?, ? FROM jobs WHERE id = ?"
+    "INSERT INTO moves (job, move, at, run, attempts, state, who, why, attempt, error_kind)"
+    " SELECT seq, ?, ?, run, attempts, ?, ?, ?, ?, ? FROM jobs WHERE id = ?"
 )
 _MOVES_OF: Final = (
-    "INSERT INTO moves (job, move, at, run, attempts, state, who, why, attempt)"
+    "INSERT INTO moves (job, move, at, run, attempts, state, who, why, attempt, error_kind)"
     " SELECT jobs.seq, value ->> 0, value ->> 1, jobs.run, jobs.attempts, value ->> 2, value ->> 3, value ->> 4,"
-    " value ->> 5 FROM jsonb_each(?) JOIN jobs ON jobs.id = value ->> 6"
+    " value ->> 5, value ->> 6 FROM jsonb_each(?) JOIN jobs ON jobs.id = value ->> 7"
 )
+
+
+def _told(move: Transition) -> tuple[object, ...]:
+    """A move as its line in the story."""
+    attempt = move.attempt
+    text = encode_attempt(attempt).decode() if attempt else None
+    kind = attempt.failure.error_kind if attempt and attempt.failure else None
+    return move.move, move.at, move.to, move.who, move.why, text, kind, move.job.id
 
 
 def _move_many(connection: apsw.Connection, moves: Sequence[Transition]) -> bool:
@@ -244,11 +264,7 @@ def _move_many(connection: apsw.Connection, moves: Sequence[Transition]) -> bool
     connection.execute(_update_many(columns, moves[0].to), (_json(rows).decode(),))
     if connection.changes() != len(moves):
         return False
-    told = [
-        (m.move, m.at, m.to, m.who, m.why, encode_attempt(m.attempt).decode() if m.attempt else None, m.job.id)
-        for m in moves
-    ]
-    connection.execute(_MOVES_OF, (_json(told).decode(),))
+    connection.execute(_MOVES_OF, (_json([_told(move) for move in moves]).decode(),))
     return True
 
 
@@ -270,6 +286,7 @@ def _bulk(
     moves: Sequence[Transition],
     write: Callable[[apsw.Connection, Sequence[Transition]], bool],
     tally: Tally,
+    ledger: Ledger,
 ) -> list[Outcome]:
     """All of them, or none and an empty answer: then each is tried on its own."""
     connection.execute("SAVEPOINT many")
@@ -283,10 +300,15 @@ def _bulk(
     for (queue, task, agent, state), number in kinds.items():
         route = routes.number((queue, task, agent))
         tally.move(route, state, route, moves[0].to, number)
+        if write is _succeed:
+            ledger.count(moves[0].at, route, "succeeded", number)
+    if write is not _succeed:
+        for move in moves:
+            ledger.moved(move, routes.number((move.job.queue, move.job.task, move.job.agent)))
     return [Applied((move.job.version + 1,)) for move in moves]
 
 
-def _apply_one(connection: apsw.Connection, routes: Routes, commit: Commit, tally: Tally) -> Outcome:
+def _apply_one(connection: apsw.Connection, routes: Routes, commit: Commit, tally: Tally, ledger: Ledger) -> Outcome:
     if len(commit.transitions) == 1 and not commit.puts and not commit.guards:
         outcome = _parts(connection, routes, commit)
     else:
@@ -305,6 +327,7 @@ def _apply_one(connection: apsw.Connection, routes: Routes, commit: Commit, tall
             job = transition.job
             source = routes.number((job.queue, job.task, job.agent))
             tally.move(source, job.state, routes.number(route_after(transition)), transition.to)
+            ledger.moved(transition, source)
     return outcome
 
 
@@ -365,10 +388,9 @@ def _transition(connection: apsw.Connection, routes: Routes, move: Transition) -
     if connection.changes() == 0:
         _refuse_illegal(connection, move)
         return None
-    attempt = encode_attempt(move.attempt).decode() if move.attempt else None
     if move.to is State.purged:
         _forget(connection, select(connection, "SELECT seq, id FROM jobs WHERE id = ?", (move.job.id,)))
-    connection.execute(_MOVE_OF, (move.move, move.at, move.to, move.who, move.why, attempt, move.job.id))
+    connection.execute(_MOVE_OF, _told(move))
     return move.job.version + 1
 
 
@@ -461,6 +483,7 @@ def erase(connection: apsw.Connection, ids: Sequence[str]) -> int:
             "UPDATE jobs SET error = NULL, session_id = NULL, changes_json = NULL, options_json = NULL WHERE seq = ?",
             (seq,),
         )
+    connection.executemany("UPDATE groups SET error = NULL WHERE sample = ?", [(id,) for _, id in rows])
     _forget(connection, rows)
     return len(rows)
 

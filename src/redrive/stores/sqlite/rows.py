@@ -27,6 +27,7 @@ _INSERTED: Final = (
     "id", "route", "state", "priority", "run_at", "created_at", "updated_at", "payload", "allowed", "lease", "key",
     "payload_hash", "session_id", "model", "reason", "options_json", "because", "lane", "category", "detail",
     "subclass", "fingerprint", "error_class", "error", "recommendation", "attempts", "held_at", "first_failed_at",
+    "held_for",
 )  # fmt: skip
 INSERT: Final = (
     f"INSERT INTO jobs ({', '.join(_INSERTED)}) VALUES ({', '.join('?' * len(_INSERTED))}) ON CONFLICT (id) DO NOTHING"
@@ -77,7 +78,7 @@ def insert_values(job: Job, route: int) -> tuple[Any, ...]:
 
 
 _FIELDS: Final = (
-    "session_id", "key", "lane", "because", "category", "detail", "error_class", "fingerprint", "reason",
+    "session_id", "key", "lane", "because", "category", "detail", "error_class", "fingerprint", "held_for", "reason",
 )  # fmt: skip
 
 
@@ -88,6 +89,7 @@ def where(filter: Filter) -> tuple[str, list[object]]:
     for clause, value in (
         *((f"routes.{name} = ?", getattr(filter, name)) for name in ("queue", "task", "agent")),
         *((f"jobs.{name} = ?", getattr(filter, name)) for name in _FIELDS),
+        ("jobs.seq IN (SELECT job FROM moves WHERE error_kind = ?)", filter.error_kind),
         ("instr(jobs.id, ?) > 0", filter.id_part),
         ("jobs.updated_at >= ?", filter.since),
         ("jobs.updated_at < ?", filter.until),

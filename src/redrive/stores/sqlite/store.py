@@ -25,18 +25,21 @@ from redrive.core.store import (
     Document,
     Event,
     Filter,
+    Group,
     Info,
     Inserted,
     Lease,
+    Lesson,
     Outcome,
     Page,
     Pruned,
     Put,
+    Tally,
     Unknown,
     Wanted,
 )
 from redrive.errors import CommitUnknown
-from redrive.stores.sqlite import claims, commits, reads
+from redrive.stores.sqlite import claims, commits, ledger, reads
 from redrive.stores.sqlite.connection import open_reader, translate
 from redrive.stores.sqlite.liveness import Observer, ProcessLock, Running
 from redrive.stores.sqlite.routes import Routes
@@ -183,6 +186,15 @@ class SqliteStore:
     async def story(self, job_id: str) -> list[Event]:
         return await self._read(lambda connection: reads.story(connection, self._routes, job_id))
 
+    async def tallies(self, since: float, until: float) -> list[Tally]:
+        return await self._read(lambda connection: ledger.tallies(connection, self._routes, since, until))
+
+    async def groups(self, since: float = 0.0, fingerprints: Sequence[str] | None = None) -> list[Group]:
+        return await self._read(lambda connection: ledger.groups(connection, self._routes, since, fingerprints))
+
+    async def lessons(self, fingerprint: str) -> list[Lesson]:
+        return await self._read(lambda connection: ledger.lessons(connection, fingerprint))
+
     async def scan(self) -> AsyncIterator[Job]:
         last = 0
         while True:
@@ -242,6 +254,8 @@ class SqliteStore:
     def _peek(self, connection: apsw.Connection, wanted: Wanted, now: float) -> Claim | None:
         """The answer when nothing is due, found without taking the write lock."""
         mark = self._mark
+        if wanted.ids:
+            return None
         if wanted.slots <= 0:
             return Claim([], self._lapsed(connection), mark)
         routes = claims.open_routes(connection, wanted)
@@ -253,9 +267,12 @@ class SqliteStore:
         self, connection: apsw.Connection, wanted: Wanted, worker: str, now: float, *, look_ahead: bool = True
     ) -> Claim:
         mark = self._mark
-        routes = claims.open_routes(connection, wanted)
+        routes = [] if wanted.ids else claims.open_routes(connection, wanted)
         room = claims.Room(connection, wanted, now)
-        picked = claims.pick(connection, routes, room, now)
+        if wanted.ids:
+            picked = claims.pick_ids(connection, wanted.ids, self._routes.names(connection))
+        else:
+            picked = claims.pick(connection, routes, room, now)
         claimant = claims.Claimant(worker, self._lock.name, secrets.token_hex(8), now)
         taken = claims.take(connection, picked, wanted, claimant)
         claims.note_starts(connection, picked, wanted, now)
