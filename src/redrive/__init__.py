@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from redrive.app import Redrive, default, reset_default
+    from redrive.app.letters import diverting, to_dead_letter
+    from redrive.core.agents import Agent, Model
+    from redrive.core.changes import Adapt
     from redrive.core.job import Attempt, Budget, Cause, Failure, Job, State
     from redrive.core.payload import Blob
     from redrive.core.policy import PRESETS, Policy, Rate
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
         JobDiscarded,
         JobError,
         JobNotFound,
+        JobNotReady,
         KeyReused,
         OutcomeUnknown,
         RedriveError,
@@ -46,6 +50,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "PRESETS",
+    "Adapt",
+    "Agent",
     "Attempt",
     "Blob",
     "BlockingContext",
@@ -69,8 +75,10 @@ __all__ = [
     "JobError",
     "JobHandle",
     "JobNotFound",
+    "JobNotReady",
     "KeyReused",
     "Many",
+    "Model",
     "OutcomeUnknown",
     "Pain",
     "Policy",
@@ -88,19 +96,24 @@ __all__ = [
     "Task",
     "current",
     "default",
+    "diverting",
     "get_queue",
     "reset_default",
+    "to_dead_letter",
 ]
 
 _WHERE = {
     name: module
     for module, names in {
         "redrive.app": "Redrive default get_queue reset_default",
+        "redrive.app.letters": "diverting to_dead_letter",
+        "redrive.core.agents": "Agent Model",
+        "redrive.core.changes": "Adapt",
         "redrive.core.job": "Attempt Budget Cause Failure Job State",
         "redrive.core.payload": "Blob",
         "redrive.core.policy": "PRESETS Policy Rate",
         "redrive.errors": "Cancel CommitUnknown ConfigError GiveUp IllegalMove InvalidInput InvalidOption "
-        "InvalidPayload JobDead JobDiscarded JobError JobNotFound KeyReused OutcomeUnknown "
+        "InvalidPayload JobDead JobDiscarded JobError JobNotFound JobNotReady KeyReused OutcomeUnknown "
         "RedriveError Retry Snooze StaleJob StoreError StoreFailed StoreFull StoreUnavailable",
         "redrive.insight.health": "Pain",
         "redrive.runtime.bus": "BusEvent",

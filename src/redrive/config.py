@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from redrive.core.agents import ESCALATION, Agent, Model
+from redrive.core.classify import DeclaredRule
 from redrive.core.payload import LIMIT
 from redrive.core.policy import DEFAULT, Policy, check
 from redrive.errors import ConfigError, InvalidInput
@@ -30,6 +32,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key_retention: float | None = None
     spool: str | None = None
     ring: int = 20
+    version: str | None = None
+    escalation: str = ESCALATION
+    agents: dict[str, Agent] | None = None
+    models: dict[str, Model] = {}
+    rules: tuple[DeclaredRule, ...] = ()
     queues: dict[str, Policy] = {}
     delivery: DeliveryPolicy = DeliveryPolicy()
 
@@ -48,6 +55,8 @@ def load(
     try:
         for name, policy in settings.queues.items():
             check(policy, f"queues.{name}")
+        for rule in settings.rules:
+            rule.as_rule()
     except InvalidInput as error:
         raise ConfigError(str(error)) from None
     if settings.concurrency < 1:
@@ -71,7 +80,7 @@ def _from_file(environ: Mapping[str, str], folder: Path) -> dict[str, Any]:
 
 
 _PLAIN = ("url", "concurrency", "agent_concurrency", "grace", "poll", "payload_limit", "retention", "key_retention",
-          "spool", "ring")  # fmt: skip
+          "spool", "ring", "version", "escalation")  # fmt: skip
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ RedriveError
 │   ├── JobNotFound           no such job
 │   ├── IllegalMove           the lifecycle has no such move from the job's present state
 │   ├── StaleJob              somebody else changed the job first
+│   ├── JobNotReady           it would be refused before it starts: brought back as it is, it would die again
 │   ├── JobDead               the job ended as a dead letter
 │   └── JobDiscarded          the job was cancelled or discarded
 ├── StoreError
@@ -81,6 +82,10 @@ class IllegalMove(JobError):
 
 class StaleJob(JobError):
     """The job was changed by somebody else between the look and the write."""
+
+
+class JobNotReady(JobError):
+    """Brought back as it is, the job would be refused before it starts; the message says what to change."""
 
 
 class JobDead(JobError):

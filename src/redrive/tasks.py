@@ -21,6 +21,7 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 Seconds = float | timedelta
 Fallback = bool | Callable[..., Any]
+Way = TypeVar("Way", bound=Callable[[dict[str, Any]], Any])
 
 
 class Item:
@@ -35,9 +36,18 @@ class JobHandle(Generic[R_co]):
     """What enqueue returns: the job's id, and ways to follow it."""
 
     def __init__(
-        self, app: Redrive, job: Job, *, duplicate: bool = False, spooled: bool = False, direct: bool = False
+        self,
+        app: Redrive,
+        job: Job,
+        *,
+        duplicate: bool = False,
+        spooled: bool = False,
+        direct: bool = False,
+        warnings: Sequence[str] = (),
     ) -> None:
         self._app = app
+        self.warnings = tuple(warnings)
+        """What preflight thinks of it: advice, the job is accepted all the same."""
         self._job = job
         self.duplicate = duplicate
         """The key was known: this is the job that was there already."""
@@ -187,6 +197,21 @@ class Task(Generic[P, R]):
     def blocking(self) -> BlockingBound[P, R]:
         """`task.blocking.enqueue(...)` for code without an event loop."""
         return BlockingBound(self, {})
+
+    def on(self, detail: str) -> Callable[[Way], Way]:
+        """The task's own way out of a failure: a function from the payload to a new one, or to None."""
+        from redrive.core.classify import DETAILS
+        from redrive.errors import InvalidOption
+
+        if DETAILS.get(detail, ("",))[0] != "conditional":
+            known = ", ".join(name for name, (category, *_) in DETAILS.items() if category == "conditional")
+            raise InvalidOption(field="detail", problem=f"{detail!r} is not one of {known}")
+
+        def keep(way: Way) -> Way:
+            self._handler.ways[detail] = way
+            return way
+
+        return keep
 
     async def _enqueue(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> JobHandle[R]:
         payload = self._handler.signature.bind(args, kwargs)

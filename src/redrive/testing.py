@@ -110,6 +110,7 @@ class Harness:
     async def _next_due(self, end: float) -> float | None:
         waiting = await self._all(Filter(states=(State.waiting,)))
         known = [job.run_at for job in waiting if job.task in self._rd.registry.handlers]
+        known += [breaker.until for breaker in await self._rd.breakers() if breaker.state == "open"]
         return min((at for at in known if self.clock.now() < at <= end), default=None)
 
     def fail_next(self, task: Task[Any, Any] | str, error: BaseException, times: int = 1) -> None:

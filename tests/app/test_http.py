@@ -13,7 +13,7 @@ from tests.runtime.receiver import Seen, answer, receiving
 from tests.support import DEADLINE, eventually, soon
 
 LOCAL = {"allow": ["127.0.0.1"]}
-QUICK = {"feedback": {"base": 0.02, "cap": 0.05, "max_attempts": 500}}
+QUICK = {"feedback": {"base": 0.02, "cap": 0.05, "max_attempts": 500, "breaker_after": 0}}
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ async def test_a_dead_letter_is_found_by_a_part_of_its_id(rd: Redrive) -> None:
 
 
 async def test_listings_go_on_page_by_page(rd: Redrive, clock: FakeClock) -> None:
-    @rd.task(max_attempts=1)
+    @rd.task(max_attempts=1, breaker_after=0)
     async def dies() -> None:
         raise ConnectionError
 

@@ -10,20 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.core.classify import DETAILS, cause_of, classify
+from redrive.core.decision import Bury, Case, Decision, Hold, RetryLater
 from redrive.core.job import DEAD_REASONS, HOLD_REASONS, Cause, Failure, Job, State
 from redrive.core.policy import DEFAULT, Policy, merge
-from redrive.core.strategy import (
-    CRASHES_BEFORE_ALONE,
-    UNKNOWN_TRIES,
-    Bury,
-    Case,
-    Decision,
-    Hold,
-    RetryLater,
-    decide,
-)
-from redrive.runtime.attempt import transition_for
+from redrive.core.strategy import CRASHES_BEFORE_ALONE, UNKNOWN_TRIES, decide
 from redrive.runtime.capture import lost
+from redrive.runtime.settle import transition_for
 from tests.stores.jobs import T0, a_job, an_attempt
 
 NETWORK = Failure("exception", ("builtins.ConnectionError",), "reset")
@@ -191,7 +183,7 @@ def crash(**how: Any) -> Decision:
 @pytest.mark.behaviour("000-64")
 def test_a_worker_death_costs_bystanders_nothing_but_is_counted() -> None:
     decision = crash(attempts=4)
-    assert decision == RetryLater(0.0, decision.why, costs_attempt=False, crashed=True)
+    assert decision == RetryLater(0.0, decision.why, "run_again", costs_attempt=False, crashed=True)
     case = a_case(lost("w1"), attempts=4)
     after = transition_for(case, decision, an_attempt(case.job, "lost")).after(2)
     assert (after.state, after.attempts, after.crashes, after.run_at) == (State.waiting, 4, 1, T0 + 10)

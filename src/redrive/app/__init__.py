@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import inspect
 import logging
 import os
 import signal
@@ -13,57 +12,45 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar, overload
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from redrive.app import following
 from redrive.app.accept import Desk, SpoolUnusable
 from redrive.app.blocking import Blocking
+from redrive.app.explaining import Explanation, add_rule, declared_rules, explain, fleet_of
+from redrive.app.groups import Groups
 from redrive.app.namespaces import Dead, Jobs, Queues
 from redrive.app.portal import portal
+from redrive.app.registering import Registering
 from redrive.app.watch import Watch
 from redrive.config import Settings, default_path, load
-from redrive.core.job import Job, Json, OnLost, State
-from redrive.core.policy import Backoff, Policy, Rate, Scope
+from redrive.core.breakers import Breaker
+from redrive.core.changes import Counter, estimate
+from redrive.core.job import Job, Json, State
+from redrive.core.policy import Policy
 from redrive.core.store import Event, Store
-from redrive.errors import ConfigError, InvalidOption, JobDead, JobDiscarded
+from redrive.errors import ConfigError
 from redrive.insight.health import Health, Pain, QueueNumbers
-from redrive.runtime.attempt import RESULT_APART
-from redrive.runtime.bus import Bus, BusEvent, Subscriber, Subscription
+from redrive.runtime.breakers import Breakers
+from redrive.runtime.bus import Bus, Subscriber, Subscription
 from redrive.runtime.clock import Clock, SystemClock
-from redrive.runtime.context import BlockingContext, Context
-from redrive.runtime.registry import HTTP_TASK, Handler, Registry
+from redrive.runtime.registry import HTTP_TASK, Registry, Summarise
 from redrive.runtime.scheduler import Scheduler
 from redrive.runtime.spool import Spool
 from redrive.runtime.worker import Worker
-from redrive.tasks import (
-    AsyncContextTask,
-    AsyncTask,
-    Classes,
-    Item,
-    JobHandle,
-    Many,
-    PlainContextTask,
-    PlainTask,
-    Seconds,
-    Task,
-    TaskDecorator,
-    seconds,
-)
+from redrive.tasks import Item, JobHandle, Many, Seconds, Task
 
-P = ParamSpec("P")
 R = TypeVar("R")
 log = logging.getLogger("redrive")
-FOLLOW_SECONDS: Final = 0.25
 DRAIN_ERRORS: Final = 3
 SWITCH_SECONDS: Final = 0.0002
 """How soon the store's thread gets its turn while a worker is busy. Python's default of 5 ms makes them take turns."""
 ENQUEUED_AGAIN: Final = "enqueued again with the same key"
-DIRECT_SECONDS: Final = 5.0
-"""How long a direct request may take when neither store nor spool could accept it."""
 
 
-class Redrive:
+class Redrive(Registering):
     """A durable queue on one SQLite file.
 
     No argument: REDRIVE_URL, redrive.toml, else the XDG state folder. Making one does no I/O; the store is opened on
@@ -78,13 +65,22 @@ class Redrive:
         queues: Mapping[str, Policy | Mapping[str, Any]] | None = None,
         signals: Sequence[Callable[[Pain], Awaitable[None] | None]] = (),
         clock: Clock | None = None,
+        count_tokens: Counter | None = None,
+        summarise: Summarise | None = None,
         **settings: Any,
     ) -> None:
         said = {**settings, "url": str(url) if url is not None else None, "queues": _policies(queues)}
         self.settings: Settings = load(said)
         self.clock: Clock = clock or SystemClock()
         self.bus = Bus(self.settings.ring)
-        self.registry = Registry(self.settings.queues)
+        self.registry = Registry(
+            self.settings.queues,
+            fleet=fleet_of(self.settings),
+            rules=declared_rules(self.settings),
+            count=count_tokens or estimate,
+            summarise=summarise,
+            version=self.settings.version,
+        )
         self.signals = list(signals)
         self._include = tuple(include)
         self._store: Store | None = None
@@ -95,6 +91,7 @@ class Redrive:
         self.jobs = Jobs(self)
         self.dead = Dead(self)
         self.queues = Queues(self)
+        self.groups = Groups(self)
         self._blocks = threading.Lock()
         self._blocks_open = 0
         self._add_delivery()
@@ -140,93 +137,6 @@ class Redrive:
         database = Path(path).expanduser().absolute()
         return database.with_name(database.name + "-spool")
 
-    # -- tasks
-
-    @overload
-    def task(  # type: ignore[overload-overlap]  # a coroutine function is a function, too: the first match wins
-        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
-    ) -> AsyncContextTask[P, R]: ...
-    @overload
-    def task(self, function: Callable[Concatenate[BlockingContext, P], R], /) -> PlainContextTask[P, R]: ...
-    @overload
-    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
-    @overload
-    def task(
-        self,
-        name: str | None = None,
-        /,
-        *,
-        queue: str | None = None,
-        max_attempts: int | None = None,
-        timeout: Seconds | None = None,
-        idempotency_key: str | None = None,
-        retry_on: Classes = (),
-        give_up_on: Classes = (),
-        idempotent: bool = False,
-        backoff: Backoff | None = None,
-        base: Seconds | None = None,
-        cap: Seconds | None = None,
-        lease: Seconds | None = None,
-        max_age: Seconds | None = None,
-        on_lost: OnLost | None = None,
-        concurrency: int | None = None,
-        rate: Rate | None = None,
-        scope: Scope | None = None,
-        stalled_after: Seconds | None = None,
-    ) -> TaskDecorator: ...
-    @overload
-    def task(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
-    def task(self, name: Any = None, /, **options: Any) -> Any:
-        """Register a function. `@rd.task`, or `@rd.task("name", queue=…, max_attempts=…, …)`."""
-        if callable(name):
-            return self._register(name, None, {})
-        return lambda function: self._register(function, name, options)
-
-    def _register(self, function: Callable[..., Any], name: str | None, options: dict[str, Any]) -> Task[Any, Any]:
-        unknown = options.keys() - _TASK_OPTIONS - _POLICY_OPTIONS
-        if unknown:
-            raise InvalidOption(field=min(unknown), problem="is not an option of rd.task")
-        name = name or getattr(function, "__name__", None) or type(function).__name__
-        durations = ("timeout", "base", "cap", "lease", "max_age", "stalled_after")
-        options |= {key: seconds(options[key], key) for key in durations if options.get(key) is not None}
-        wants_context = _wants_context(function)
-        handler = Handler(
-            name,
-            function,
-            queue=options.get("queue") or name,
-            policy=Policy(**{key: options[key] for key in _POLICY_OPTIONS if options.get(key) is not None}),
-            wants_context=wants_context,
-            timeout=options.get("timeout"),
-            retry_on=options.get("retry_on", ()),
-            give_up_on=options.get("give_up_on", ()),
-            idempotent=bool(options.get("idempotent", False)),
-        )
-        self.registry.add(handler)
-        kinds = {
-            (True, True): AsyncContextTask,
-            (True, False): AsyncTask,
-            (False, True): PlainContextTask,
-            (False, False): PlainTask,
-        }
-        return kinds[handler.is_async, wants_context](self, handler, options.get("idempotency_key"))
-
-    def _add_delivery(self) -> None:
-        """The built-in task: one HTTP request, as durable as any job."""
-
-        async def send(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
-            from redrive.runtime import delivery
-
-            key, traceparent = job.key or job.id, job.options.traceparent
-            policy = self.settings.delivery
-            return await delivery.deliver(request, idempotency_key=key, traceparent=traceparent, policy=policy)
-
-        async def deliver(ctx: Context, **request: Any) -> dict[str, Any]:
-            return await send(ctx.job, request)
-
-        handler = Handler(HTTP_TASK, deliver, queue="http", policy=Policy(), wants_context=True, idempotent=True)
-        handler.direct = lambda job, request: send(job, {"timeout": DIRECT_SECONDS, **request})
-        self.registry.add(handler)
-
     # -- accepting work
 
     async def enqueue(self, task: str, payload: Mapping[str, Json] | None = None, **options: Any) -> JobHandle[Any]:
@@ -269,60 +179,13 @@ class Redrive:
             return JobHandle(self, prepared.job, direct=True)
         if duplicate and prepared.on_duplicate == "redrive" and job.state is State.dead:
             job = await self.dead.redrive(job.id, who="enqueue", why=ENQUEUED_AGAIN)
-        return JobHandle(self, job, duplicate=duplicate, spooled=spooled)
+        return JobHandle(self, job, duplicate=duplicate, spooled=spooled, warnings=prepared.warnings)
 
     async def result_of(self, handle: JobHandle[Any], timeout: Seconds | None) -> Any:
-        limit = seconds(timeout, "timeout") if timeout is not None else None
-        async with asyncio.timeout(limit):
-            job = await self._ended(handle)
-        if job.state is State.dead:
-            raise JobDead(
-                f"job {job.short_id} is dead ({job.because}): {job.error}. {job.recommendation}",
-                job_id=job.id, reason=job.because or "", recommendation=job.recommendation,
-            )  # fmt: skip
-        if job.state in (State.discarded, State.purged):
-            raise JobDiscarded(f"job {job.short_id} was {job.state}", job_id=job.id)
-        text = job.result
-        if text == RESULT_APART and (document := await self.store.doc("result", f"{job.id}/")):
-            text = document.value.decode()
-        handler = self.registry.handlers.get(job.task)
-        return handler.signature.result(text) if handler else (msgspec.json.decode(text) if text else None)
+        return await following.result_of(self, handle, timeout)
 
-    async def _ended(self, handle: JobHandle[Any]) -> Job:
-        """Follow a job to its end: told at once by this process's bus, noticed soon in other processes'."""
-        changed = asyncio.Event()
-        loop = asyncio.get_running_loop()
-
-        def told(event: BusEvent) -> None:
-            if event.job_id == handle.id:
-                loop.call_soon_threadsafe(changed.set)
-
-        subscription = self.bus.subscribe("*", told)
-        try:
-            while not (job := await handle.refresh()).ended:
-                try:
-                    async with asyncio.timeout(FOLLOW_SECONDS):
-                        await changed.wait()
-                except TimeoutError:
-                    continue
-                changed.clear()
-            return job
-        finally:
-            subscription.close()
-
-    async def events_of(self, job_id: str) -> AsyncIterator[Event]:
-        """What is committed about a job from now on, in any process, until it ends."""
-        (here,) = await self.store.events(None)
-        cursor = here.cursor
-        while True:
-            ended = (await self.jobs.get(job_id)).ended
-            for event in await self.store.events(cursor):
-                cursor = event.cursor
-                if event.job_id == job_id:
-                    yield event
-            if ended:
-                return
-            await asyncio.sleep(FOLLOW_SECONDS)
+    def events_of(self, job_id: str) -> AsyncIterator[Event]:
+        return following.events_of(self, job_id)
 
     # -- running work
 
@@ -373,8 +236,21 @@ class Redrive:
         return Scheduler(
             self.store, self.registry, self.bus, self.clock, worker.settle_lapsed,
             retention=self.settings.retention, key_retention=self.settings.key_retention,
-            watch=self._watch.look, drain_spool=self._desk.drain_spool,
+            watch=self._look, drain_spool=self._desk.drain_spool, mind_breakers=self._mind_breakers,
         )  # fmt: skip
+
+    async def _mind_breakers(self) -> bool:
+        """Whether parked jobs were let go, if only one that probes."""
+        moves = await Breakers(self.store, self.clock).mind()
+        self.bus.publish_moves(moves)
+        return bool(moves)
+
+    async def _look(self) -> None:
+        """The scheduler's look around: one that fails does not blind the other."""
+        try:
+            await self._watch.look()
+        finally:
+            await self.groups.look()
 
     async def run_worker(self, **options: Any) -> None:
         """Run a worker until SIGTERM or SIGINT, then stop gracefully."""
@@ -417,7 +293,7 @@ class Redrive:
         switch = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_SECONDS)
         try:
-            while not await worker.drained():
+            while not await worker.drained() or await self._mind_breakers():
                 if worker.failing is not None and worker.errors >= DRAIN_ERRORS:
                     raise worker.failing
         finally:
@@ -435,6 +311,25 @@ class Redrive:
     def subscribe(self, pattern: str, callback: Subscriber) -> Subscription:
         """Hear what happens in this process: `dead_letter`, `*.feedback`, `*`."""
         return self.bus.subscribe(pattern, callback)
+
+    async def breakers(self) -> list[Breaker]:
+        """What is down, as far as anybody noticed, and since when."""
+        return await Breakers(self.store, self.clock).all()
+
+    async def close_breaker(self, key: str) -> bool:
+        """A person knows that it answers again: its parked jobs come back. False where it is not open."""
+        return await Breakers(self.store, self.clock).close(key)
+
+    def explain(self, error: BaseException, task: Task[Any, Any] | str | None = None) -> Explanation:
+        """What would happen if a task raised this: the cause, the rule that says so, and what is decided."""
+        return explain(error, self.registry, self.clock, task if isinstance(task, str) or task is None else task.name)
+
+    def classify_rule(self, rule: Any = None, detail: str | None = None, *, name: str | None = None) -> Any:
+        """A rule of your own, in front of ours: `rd.classify_rule(MyError, "rate_limited")`, or as a decorator.
+
+        A decorated function gets a `redrive.Failure` and returns a detail, or None where it does not know.
+        """
+        return add_rule(self.registry, rule, detail, name)
 
     async def numbers(self) -> list[QueueNumbers]:
         return await self._watch.numbers()
@@ -503,27 +398,6 @@ def _policies(queues: Mapping[str, Policy | Mapping[str, Any]] | None) -> dict[s
     except msgspec.ValidationError as error:
         raise ConfigError(f"queues: {error}") from None
 
-
-def _wants_context(function: Callable[..., Any]) -> bool:
-    """Whether the first parameter is for the context: by its annotation, or by the name `ctx`."""
-    parameters = list(inspect.signature(function).parameters.values())
-    if not parameters:
-        return False
-    said = parameters[0].annotation
-    if isinstance(said, str):
-        return said.rpartition(".")[2] in ("Context", "BlockingContext")
-    if inspect.isclass(said) and issubclass(said, Context | BlockingContext):
-        return True
-    return parameters[0].name == "ctx" and said is inspect.Parameter.empty
-
-
-_TASK_OPTIONS: Final = frozenset({"queue", "timeout", "idempotency_key", "retry_on", "give_up_on", "idempotent"})
-_POLICY_OPTIONS: Final = frozenset(
-    {
-        "max_attempts", "backoff", "base", "cap", "lease", "max_age", "on_lost", "concurrency", "rate", "scope",
-        "stalled_after",
-    }
-)  # fmt: skip
 
 _default: Redrive | None = None
 

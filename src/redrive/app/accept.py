@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +15,7 @@ import msgspec
 from redrive.config import Settings
 from redrive.core.job import PRIORITIES, Budget, Job, Options, State, hash_payload, keyed_id, new_id
 from redrive.core.payload import Encoded, blob_document, encode
+from redrive.core.preflight import NotReady, surely_fits
 from redrive.core.store import Inserted, Put, Store
 from redrive.errors import (
     CommitUnknown,
@@ -25,6 +26,7 @@ from redrive.errors import (
     StoreError,
     StoreFailed,
 )
+from redrive.runtime.attempt import preflight
 from redrive.runtime.bus import Bus, BusEvent
 from redrive.runtime.clock import Clock
 from redrive.runtime.registry import HTTP_TASK, Handler, Registry
@@ -63,6 +65,8 @@ class Prepared(msgspec.Struct, frozen=True):
     documents: list[Put]
     on_duplicate: str
     fallback: Any
+    warnings: tuple[str, ...] = ()
+    """What preflight thinks of it: advice, for the worker decides."""
 
 
 class _Tally:
@@ -89,6 +93,8 @@ class Desk:
         self._settings = settings
         self._spool = spool
         self._warned: set[str] = set()
+        self.again: Callable[[Job], Awaitable[object]] | None = None
+        """Takes in a spooled dead letter whose job is known already."""
 
     # -- preparing: pure but for the clock
 
@@ -141,7 +147,17 @@ class Desk:
             plan.handler.signature.arguments(encoded.text)  # refuse now what the worker could not use
         job = self._job(plan, encoded)
         documents = [Put("blob", f"{job.id}/{n}", blob_document(blob)) for n, blob in enumerate(encoded.blobs)]
-        return Prepared(job, documents, plan.on_duplicate, plan.fallback)
+        return Prepared(job, documents, plan.on_duplicate, plan.fallback, self._advice(job, plan.handler))
+
+    def _advice(self, job: Job, handler: Handler | None) -> tuple[str, ...]:
+        """Whether the worker would refuse it, said while the caller is still there to hear it."""
+        if surely_fits(job.payload or "", self._registry.fleet, self._registry.count):
+            return ()
+        found = preflight(job, handler, self._registry, self.clock.now())
+        warnings = (found.why, found.recommendation) if isinstance(found, NotReady) else found
+        for warning in warnings:
+            log.warning("job %s (%s): %s", job.short_id, job.task, warning)
+        return warnings
 
     def _job(self, plan: Plan, encoded: Encoded) -> Job:
         now = self.clock.now()
@@ -306,8 +322,11 @@ class Desk:
 
         async def insert(job: Job, documents: list[Put]) -> None:
             (inserted,) = await self._store().insert([job], documents)
+            dead = job.state is State.dead
             if not inserted.duplicate:
-                self._tell("enqueued", job)
+                self._tell("dead_letter" if dead else "enqueued", job)
+            elif dead and self.again is not None:
+                await self.again(job)
 
         moved = await self._spool.drain(insert)
         if moved:

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from redrive.core import lifecycle
+from redrive.core.changes import Edit, apply, decode, diff, merge
+from redrive.core.changes import encode as encode_changes
 from redrive.core.effects import Effect
-from redrive.core.job import Job, State
+from redrive.core.job import Attempt, Job, Json, State
 from redrive.core.lifecycle import Transition
+from redrive.core.payload import encode
+from redrive.core.preflight import NotReady
 from redrive.core.store import Applied, Commit, Event, Filter, Page, Put, Stale
-from redrive.errors import CommitUnknown, InvalidInput, JobNotFound, StaleJob
+from redrive.errors import CommitUnknown, InvalidInput, JobNotFound, JobNotReady, StaleJob
+from redrive.insight.groups import GroupView
 from redrive.insight.health import QueueNumbers
+from redrive.runtime.attempt import preflight
 from redrive.runtime.bus import told
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from redrive.app import Redrive
+    from redrive.app.exchange import Exported, Form, Imported, Source, Target
+    from redrive.core.records import Mapping as Fields
 
 TRIES = 5
 """How often a command is decided anew when somebody else changed the job in between."""
@@ -139,13 +149,58 @@ class Dead(_Namespace):
         """One dead letter with every attempt, its cause, the decision and why."""
         return await self._find_one(id, (State.dead,))
 
+    async def groups(self, **filters: Any) -> builtins.list[GroupView]:
+        """The troubles behind the dead letters, unresolved ones first; `rd.groups` resolves or ignores them."""
+        return await self._app.groups.list(**filters)
+
     async def redrive(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
         """Back to the queue: same id, key and history; fresh attempts where they were used up."""
 
+        return await self._move(id, lambda job, now: self._redriven(job, now, who, why))
+
+    async def edit(self, id: str, payload: dict[str, Json], *, who: str = SOMEBODY, why: str | None = None) -> Job:
+        """Back to the queue with another input. The payload as it was enqueued stays; receivers get a new key."""
+        text = encode(payload, limit=self._app.settings.payload_limit).text
+
         def arrow(job: Job, now: float) -> Transition:
-            return lifecycle.redriven(job, now, max_attempts=self._grant(job), who=who, why=why, run_at=now)
+            handler = self._app.registry.handlers.get(job.task)
+            if handler is not None:
+                handler.signature.arguments(text)  # refuse now what the worker could not use
+            edited = Edit(msgspec.json.decode(text), who, why)
+            changes = encode_changes(merge(decode(job.changes_json), [edited]))
+            return self._redriven(job, now, who, why, {"changes_json": changes})
 
         return await self._move(id, arrow)
+
+    def _redriven(
+        self, job: Job, now: float, who: str, why: str | None, changed: Mapping[str, str] = lifecycle.NO_CHANGE
+    ) -> Transition:
+        """Refused where the job, as it would then be, could not start."""
+        move = lifecycle.redriven(
+            job, now, max_attempts=self._grant(job), who=who, why=why, run_at=now, changed=changed
+        )
+        registry = self._app.registry
+        verdict = preflight(move.after(job.version), registry.handlers.get(job.task), registry, now)
+        if isinstance(verdict, NotReady):
+            raise JobNotReady(
+                f"job {job.short_id} would die again: {verdict.why} {verdict.recommendation}", job_id=job.id
+            )
+        return move
+
+    async def diff(self, id: str, one: int, other: int) -> builtins.list[str]:
+        """What two runs of a job were given differently, in words; empty where nothing was."""
+        job = await self._find_one(id)
+        inputs = {attempt.run: self._input(job, attempt) for attempt in job.history}
+        if missing := {one, other} - inputs.keys():
+            known = ", ".join(map(str, inputs)) or "none"
+            raise InvalidInput(field="run", problem=f"{min(missing)} is not a run of this job; there are {known}")
+        return diff(inputs[one], inputs[other])
+
+    def _input(self, job: Job, attempt: Attempt) -> Json:
+        handler = self._app.registry.handlers.get(job.task)
+        names = frozenset(name for name in ("model", "agent") if getattr(attempt, name) is not None)
+        adapt, count = handler.adapt if handler else None, self._app.registry.count
+        return apply(job.arguments, decode(attempt.changes), adapt, count, names=names).payload
 
     def _grant(self, job: Job) -> int:
         """As many attempts as its task gives; where the task is not known here, as many as it had at first."""
@@ -160,6 +215,63 @@ class Dead(_Namespace):
     async def restore(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
         """A discarded job is a dead letter again, in the manual lane."""
         return await self._move(id, lambda job, now: lifecycle.restored(job, now, who=who, why=why))
+
+    async def add(
+        self, job_id: str, payload: Json, error: BaseException | type[BaseException] | str | None = None, **said: Any
+    ) -> Job:
+        """Record a failed job, as `redrive.to_dead_letter` does and with its options: attempt, task, queue, lane, …"""
+        from redrive.app.letters import Letters, said_of
+
+        return await Letters(self._app).add(job_id, payload, error, said_of(said))
+
+    async def take_in(self, job: Job) -> Job:
+        """A dead letter that waited beside the store. The same failure twice is one; another one of its job counts."""
+        from redrive.app.letters import Letter, Letters
+
+        return await Letters(self._app).take_in(Letter(job))
+
+    async def import_(
+        self,
+        source: Source,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        mapping: Fields | Mapping[str, str] | None = None,
+        completed: str | Path | Iterable[str] | None = None,
+        aside: str | Path | None = None,
+        as_: Form = "dead",
+        dry_run: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Imported:
+        """Take in lines of JSON: our records, or another program's queue by `mapping`. Repeating it changes nothing.
+
+        Ids that `completed` names are not taken in, and letters of them that stand here are closed. Lines that cannot
+        be taken in are kept in `aside` (`<path>.aside.jsonl`), with number and reason.
+        """
+        from redrive.app import exchange
+
+        return await exchange.import_(
+            self._app, source, queue=queue, task=task, mapping=mapping, completed=completed, aside=aside, as_=as_,
+            dry_run=dry_run, who=who, why=why, progress=progress,
+        )  # fmt: skip
+
+    async def export(
+        self,
+        path: Target = None,
+        *,
+        secrets: bool = False,
+        overwrite: bool = False,
+        append: bool = False,
+        **filters: Any,
+    ) -> Exported:
+        """Write dead letters as lines of JSON that `import_`, grep and jq read. Takes the filters of `list`."""
+        from redrive.app import exchange
+
+        chosen = make_filter({**filters, "state": "dead"})
+        how = {"secrets": secrets, "overwrite": overwrite, "append": append}
+        return await exchange.export(self._app, path, chosen, **how)
 
     async def purge(
         self, ids: Sequence[str] = (), *, who: str = SOMEBODY, why: str | None = None, all: bool = False, **filters: Any

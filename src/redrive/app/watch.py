@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from redrive.core.job import State
+from redrive.core.breakers import Breaker
+from redrive.core.job import State, iso
 from redrive.core.store import Filter
 from redrive.insight.health import Health, Pain, QueueNumbers, Remembered, health, pains
 from redrive.runtime.bus import BusEvent
@@ -66,8 +67,12 @@ class Watch:
     async def health(self) -> Health:
         spooled = self._app.spool.count()
         troubles = [f"spool: {spooled} jobs wait for the store"] if spooled else []
+        troubles += [f"{b.key} is down since {iso(b.since)} ({b.cause})" for b in await self._down()]
         troubles += [f"event loop blocked by {name}" for name in self._blocked()]
         return health(await self.numbers(), troubles)
+
+    async def _down(self) -> list[Breaker]:
+        return [breaker for breaker in await self._app.breakers() if breaker.state != "closed"]
 
     def _blocked(self) -> list[str]:
         return [worker.heart.blocked for _, worker in self._app._workers if worker.heart and worker.heart.blocked]
@@ -100,13 +105,20 @@ class Watch:
         data = {"kind": pain.kind, "severity": pain.severity, "message": pain.message}
         self._app.bus.publish(BusEvent(type, pain.queue, now, data=data))
         log.warning("%s (severity %.2f)", pain.message, pain.severity)
-        delivered = True
-        for sink in self._app.signals:
-            try:
-                told = sink(pain)
-                if inspect.isawaitable(told):
-                    await told
-            except Exception as error:  # noqa: BLE001 - not delivered: it will be told again
-                delivered = False
-                log.warning("signal sink failed, the signal will be repeated: %r", error)
-        return delivered
+        return await tell_sinks(self._app, pain)
+
+
+async def tell_sinks(app: Redrive, pain: Pain, heard: set[int] | None = None) -> bool:
+    """True once every sink has taken it. Those in `heard` (by identity) have, from an earlier try, and are spared."""
+    heard = set() if heard is None else heard
+    delivered = True
+    for sink in [sink for sink in app.signals if id(sink) not in heard]:
+        try:
+            told = sink(pain)
+            if inspect.isawaitable(told):
+                await told
+            heard.add(id(sink))
+        except Exception as error:  # noqa: BLE001 - not delivered: it will be told again
+            delivered = False
+            log.warning("signal sink failed, the signal will be repeated: %r", error)
+    return delivered

@@ -54,6 +54,7 @@ DEAD_REASONS = (
     "crash_loop",
     "budget_exhausted",
     "outcome_unknown",
+    "diverted",
     "imported",
     "restored",
 )
@@ -103,6 +104,22 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     recommendation: str | None = None
     body: str | None = None
     """What the receiver answered, shortened."""
+    codes: tuple[str, ...] = ()
+    """Every code the failure or its answer names, the most specific first; `code` is the first of them."""
+    rpc_code: int | None = None
+    """A JSON-RPC code, as MCP uses them."""
+    rpc_status: str | None = None
+    """The name of a gRPC status."""
+    retryable: bool | None = None
+    """What the failure says of itself, where it says so."""
+    host: str | None = None
+    """Whom the failed call was for."""
+    model_call: bool = False
+    """Whether the address is one where models answer."""
+    output_hash: str | None = None
+    """Of the wrong output that the failure carries: the same one is recognised again."""
+    origin: tuple[str, ...] = ()
+    """The innermost frames of the application itself, where libraries lie above them."""
 
     @property
     def error_class(self) -> str:
@@ -145,6 +162,11 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     fingerprint: str | None = None
     decision: str | None = None
     usage: Usage | None = None
+    strategy: str | None = None
+    """What was decided to try next; the changes that the next attempt ran with stand there."""
+    tier: str | None = None
+    version: str | None = None
+    """Of the application that ran it, where it says so."""
 
 
 class Options(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -211,6 +233,8 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     """Tries count anew after this run: a person brought the job back then."""
     held_for: str | None = None
     """What exactly a held job waits for: a breaker, a step, a question."""
+    owner: str | None = None
+    """Who must see to a dead letter."""
     history: tuple[Attempt, ...] = ()
 
     @property

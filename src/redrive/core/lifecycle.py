@@ -6,7 +6,7 @@ that refuses other moves and the diagram in the docs are generated from MOVES.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -17,6 +17,7 @@ from redrive.errors import IllegalMove
 MAX_GRANTS: Final = 3
 """How often a person may give a job fresh attempts before it must be enqueued anew."""
 
+NO_CHANGE: Final[Mapping[str, str]] = {}
 NEW: Final = None
 """The state before the first: the job does not exist yet."""
 
@@ -111,7 +112,19 @@ def _move(
 
 
 _CLEAR_TROUBLE: Final[dict[str, object]] = dict.fromkeys(
-    ("because", "lane", "category", "detail", "subclass", "fingerprint", "error_class", "error", "recommendation")
+    (
+        "because",
+        "lane",
+        "category",
+        "detail",
+        "subclass",
+        "fingerprint",
+        "error_class",
+        "error",
+        "recommendation",
+        "owner",
+        "held_for",
+    )
 )
 
 
@@ -152,9 +165,11 @@ def retried(
     attempt: Attempt,
     costs_attempt: bool = True,
     crashed: bool = False,
+    changed: Mapping[str, str] = NO_CHANGE,
 ) -> Transition:
+    """`changed` are the job's own fields that the next run has anew: changes_json, agent, model."""
     fields = _trouble(job, failure, cause, fingerprint, at)
-    fields |= {"run_at": run_at, "allowed": allowed, "attempts": job.attempts + costs_attempt}
+    fields |= {"run_at": run_at, "allowed": allowed, "attempts": job.attempts + costs_attempt, **changed}
     if crashed:
         fields["crashes"] = job.crashes + 1
     return _move("retried", job, at, fields, attempt=attempt, why=attempt.decision)
@@ -179,10 +194,13 @@ def held_back(
     cause: Cause | None = None,
     fingerprint: str | None = None,
     attempt: Attempt | None = None,
+    held_for: str | None = None,
     who: str | None = None,
 ) -> Transition:
     """Held for a reason a person can read. A run that ends here costs no attempt."""
     fields: dict[str, object] = {"because": because, "recommendation": recommendation, "held_at": at}
+    if held_for is not None:
+        fields["held_for"] = held_for
     if failure and cause:
         fields |= _trouble(job, failure, cause, fingerprint, at)
     return _move("held_back", job, at, fields, attempt=attempt, who=who, why=why)
@@ -207,10 +225,14 @@ def buried(
     allowed: int | None = None,
     costs_attempt: bool = True,
     crashed: bool = False,
+    owner: str | None = None,
+    changed: Mapping[str, str] = NO_CHANGE,
     who: str | None = None,
 ) -> Transition:
     fields = _trouble(job, failure, cause, fingerprint, at)
-    fields |= {"because": because, "lane": lane, "recommendation": recommendation}
+    fields |= {"because": because, "lane": lane, "recommendation": recommendation, **changed}
+    if owner is not None:
+        fields["owner"] = owner
     if attempt and costs_attempt:
         fields["attempts"] = job.attempts + 1
     if allowed is not None:
@@ -220,9 +242,19 @@ def buried(
     return _move("buried", job, at, fields, attempt=attempt, who=who, why=why)
 
 
-def redriven(job: Job, at: float, *, max_attempts: int, who: str, why: str | None, run_at: float) -> Transition:
+def redriven(
+    job: Job,
+    at: float,
+    *,
+    max_attempts: int,
+    who: str,
+    why: str | None,
+    run_at: float,
+    changed: Mapping[str, str] = NO_CHANGE,
+) -> Transition:
     """Back to waiting. Where the attempts are used up this is a grant of `max_attempts` more, at most three times."""
-    fields: dict[str, object] = {"run_at": run_at, "first_failed_at": None, "held_seconds": 0.0}
+    fields: dict[str, object] = {"run_at": run_at, "first_failed_at": None, "held_seconds": 0.0, "fresh_from": job.run}
+    fields |= changed
     allowed = job.allowed if job.allowed is not None else max_attempts
     if job.attempts >= allowed:
         if job.grants >= MAX_GRANTS:

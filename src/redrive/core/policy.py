@@ -39,6 +39,17 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     max_age: float | None = None
     on_lost: Literal["retry", "dead_letter"] | None = None
     strategy: Literal["categorized", "plain"] | None = None
+    rungs: int | None = None
+    """How often a failure that needs a change is tried again, each time changed further."""
+    quote_errors: bool | None = None
+    """Whether a retry may show the model what the failure said: shortened, fenced, marked as untrusted."""
+    breaker_after: int | None = None
+    """So many failures of one cause in a row open the breaker of what is called; 0 means never."""
+    breaker_window: float | None = None
+    breaker_pause: float | None = None
+    """Seconds before the first probe; doubles with every probe that fails, up to 300."""
+    breaker_release: float | None = None
+    """Parked jobs let go per second once a probe has succeeded."""
     concurrency: int | None = None
     rate: Rate | None = None
     scope: Scope | None = None
@@ -59,6 +70,12 @@ DEFAULT: Final = Policy(
     lease=90.0,
     on_lost="retry",
     strategy="categorized",
+    rungs=1,
+    quote_errors=False,
+    breaker_after=10,
+    breaker_window=60.0,
+    breaker_pause=5.0,
+    breaker_release=20.0,
     scope="process",
     health_depth=25,
     pain_depth=100,
@@ -166,6 +183,11 @@ def check(policy: Policy, where: str) -> Policy:
         "pain_depth": lambda v: v >= 0,
         "pain_dead": lambda v: v >= 0,
         "retention": lambda v: v >= 0,
+        "rungs": lambda v: v >= 0,
+        "breaker_after": lambda v: v >= 0,
+        "breaker_window": lambda v: v > 0,
+        "breaker_pause": lambda v: v > 0,
+        "breaker_release": lambda v: v > 0,
     }
     for name, allowed in rules.items():
         value = getattr(policy, name)

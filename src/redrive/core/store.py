@@ -152,6 +152,7 @@ class Filter(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of any attempt in the job's history."""
     fingerprint: str | None = None
     held_for: str | None = None
+    owner: str | None = None
     reason: str | None = None
     id_part: str | None = None
     since: float | None = None
@@ -268,8 +269,8 @@ class Store(Protocol):
     async def docs(self, kind: str, prefix: str = "") -> list[Document]:
         """The documents of a kind whose key starts so."""
 
-    async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
-        """The view: may lag, acted on only through get + fence."""
+    async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100, *, oldest: bool = False) -> Page:
+        """The view, newest first unless asked otherwise: may lag, acted on only through get + fence."""
 
     async def count(self, filter: Filter, by: Sequence[str] = ()) -> dict[tuple[str | None, ...], int]:
         """The view, counted, by any of queue, task, agent, state and the filter's other fields."""

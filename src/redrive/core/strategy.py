@@ -1,88 +1,98 @@
-"""(job, cause, policy, now) → Decision: tiny strategies, the first that decides wins.
+"""(job, cause, history, policy, now) → Decision: tiny strategies, the first that decides wins.
 
 There is one retry-or-bury rule in redrive, and it is `decide`. A lapsed lease comes here like any exception.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
 
-from redrive.core.job import Cause, Failure, Job, Lane
-from redrive.core.policy import Policy, delay_after
+from redrive.core.advice import ADVICE
+from redrive.core.budget import overspent
+from redrive.core.decision import LONGEST_WAIT, Bury, Case, Decision, Hold, RetryLater
+from redrive.core.job import Attempt, Cause, Failure, Job, Lane
+from redrive.core.policy import delay_after
+from redrive.core.remedies import changed
 
 UNKNOWN_TRIES: Final = 3
 """An error nobody knows is tried again at most twice: it may heal, and it may not."""
 CRASHES_BEFORE_ALONE: Final = 2
 RETRY_AFTER_JITTER: Final = 0.10
-LONGEST_WAIT: Final = 365 * 86400.0
-
-
-class RetryLater(msgspec.Struct, frozen=True):
-    """Run again after `delay` seconds."""
-
-    delay: float
-    why: str
-    costs_attempt: bool = True
-    crashed: bool = False
-
-
-class Bury(msgspec.Struct, frozen=True):
-    """A dead letter: why, where it waits, and what a person can do."""
-
-    because: str
-    why: str
-    recommendation: str
-    lane: Lane = "manual"
-    costs_attempt: bool = True
-    crashed: bool = False
-
-
-class Hold(msgspec.Struct, frozen=True):
-    """Wait, visibly, for a person."""
-
-    because: str
-    why: str
-    recommendation: str
-
-
-Decision = RetryLater | Bury | Hold
-
-
-class Case(msgspec.Struct, frozen=True):
-    """Everything a strategy may look at."""
-
-    job: Job
-    failure: Failure
-    cause: Cause
-    policy: Policy
-    now: float
-    chance: float = 0.5
-    idempotent: bool = False
-    alone: bool = False
-
-    @property
-    def failures(self) -> int:
-        """Failed attempts, this one included."""
-        return self.job.attempts + 1
-
-    @property
-    def allowed(self) -> int:
-        return self.job.allowed if self.job.allowed is not None else self.policy.max_attempts or 1
-
+SAFE_WAIT: Final = 1.0
+"""The least wait a stranger's Retry-After can ask for, unless the queue's own backoff is shorter still."""
+SPOT_TRIES: Final = 3
+"""On the spot, where somebody waits, nothing is tried more often than this."""
+SPOT_WAIT: Final = 0.5
+LOOP: Final = 3
+"""The same wrong output so often is a loop."""
 
 Strategy = Callable[[Case], Decision | None]
 
 
 def decide(case: Case) -> Decision:
     """The one retry-or-bury rule."""
-    for strategy in PLAIN if case.policy.strategy == "plain" else CATEGORIZED:
+    if case.probes:
+        return _still_down(case)
+    for strategy in _strategies(case):
         decision = strategy(case)
         if decision is not None:
-            return decision
+            return _spared(case, decision)
     return _backoff(case)
+
+
+def _strategies(case: Case) -> tuple[Strategy, ...]:
+    if case.sitting == "cycle":
+        return CYCLE
+    plain = PLAIN if case.policy.strategy == "plain" else CATEGORIZED
+    return (_immediate, *plain) if case.sitting == "call" else plain
+
+
+def _spared(case: Case, decision: Decision) -> Decision:
+    """What it calls is down for everybody: that is no reason to bury one after the other. One try is left to each."""
+    if case.breaker is None or not isinstance(decision, Bury) or decision.because != "attempts_exhausted":
+        return decision
+    if case.cause.category != "transient":
+        return decision
+    return Hold(
+        "circuit_open",
+        f"Its last try failed while {case.breaker} was down; it keeps one and comes back with it.",
+        f"Nothing to do: it runs when {case.breaker} answers again.",
+        case.breaker,
+        "breaker",
+    )
+
+
+def _still_down(case: Case) -> Decision:
+    """It was sent to see whether what it calls answers again. It does not: nothing of this is the job's fault."""
+    return Hold(
+        "circuit_open",
+        f"{case.breaker} is still down: {case.failure.summary}. Parked again, without using an attempt.",
+        f"Nothing to do: it runs when {case.breaker} answers again.",
+        case.breaker,
+        "breaker",
+    )
+
+
+def recognised(cause: Cause, failure: Failure, history: Sequence[Attempt]) -> Cause:
+    """The same wrong output, or the same validator's complaint, for the third time is a loop."""
+    if cause.detail not in ("invalid_output", "model_confusion"):
+        return cause
+    same = 1 + sum(_same_output(failure, attempt.failure) for attempt in history if attempt.failure is not None)
+    if same < LOOP:
+        return cause
+    return msgspec.structs.replace(cause, detail="hallucination_loop", rule="same_output", heals="changed")
+
+
+def _same_output(one: Failure, other: Failure) -> bool:
+    if one.output_hash is not None and other.output_hash is not None:
+        return one.output_hash == other.output_hash
+    return one.types[:1] == other.types[:1] and one.message == other.message
+
+
+# ---- strategies: each decides, or leaves it to the next
 
 
 def _lost(case: Case) -> Decision | None:
@@ -105,7 +115,9 @@ def _lost(case: Case) -> Decision | None:
         )
     next_one = case.job.crashes + 1
     alone = " The next run is alone in its process." if next_one >= CRASHES_BEFORE_ALONE else ""
-    return RetryLater(0.0, f"Its worker died (crash {next_one}).{alone}", costs_attempt=False, crashed=True)
+    return RetryLater(
+        0.0, f"Its worker died (crash {next_one}).{alone}", "run_again", costs_attempt=False, crashed=True
+    )
 
 
 def _gave_up(case: Case) -> Decision | None:
@@ -115,6 +127,18 @@ def _gave_up(case: Case) -> Decision | None:
         "terminated",
         f"The task gave up: {case.failure.message}",
         case.failure.recommendation or "Fix what the message names, then redrive.",
+        owner=case.abilities.fleet.escalation,
+    )
+
+
+def _suspended(case: Case) -> Decision | None:
+    """The task waits for an approval or an answer: nothing failed."""
+    if case.cause.detail != "suspended":
+        return None
+    return Hold(
+        "approval",
+        f"It waits for a person: {case.failure.summary}",
+        "Answer what it asks where it asks it; then `redrive resolve ID --not-landed` runs it again.",
     )
 
 
@@ -130,26 +154,45 @@ def _uncertain(case: Case) -> Decision | None:
 
 
 def _too_old(case: Case) -> Decision | None:
-    max_age, since = case.policy.max_age, case.job.first_failed_at
-    if max_age is None or since is None:
+    age, max_age = age_of(case.job, case.now), case.policy.max_age
+    if max_age is None or age is None or age <= max_age:
         return None
-    age = case.now - since - case.job.held_seconds
-    if age <= max_age:
-        return None
-    return Bury(
-        "too_old",
+    return Bury("too_old", *too_old_words(age, max_age))
+
+
+def age_of(job: Job, now: float) -> float | None:
+    """Seconds since its first failure, without the time it was held."""
+    return None if job.first_failed_at is None else now - job.first_failed_at - job.held_seconds
+
+
+def too_old_words(age: float, max_age: float) -> tuple[str, str]:
+    return (
         f"It has been failing for {age:.0f} s, longer than max_age {max_age:.0f} s.",
-        "Redrive it if it is still wanted, discard it if not.",
+        "Redrive it if it is still wanted, discard it if not. max_age= gives it longer.",
     )
 
 
 def _exhausted(case: Case) -> Decision | None:
     if case.failures < case.allowed:
         return None
+    advice = ADVICE.get(case.cause.detail, "Find out what the error means, fix it, then redrive.")
     return Bury(
         "attempts_exhausted",
         f"Failed {case.failures} of {case.allowed} allowed times; the last: {case.failure.summary}",
-        _ADVICE.get(case.cause.detail, "Find out what the error means, fix it, then redrive."),
+        f"{advice} max_attempts= allows more tries.",
+    )
+
+
+def _over_budget(case: Case) -> Decision | None:
+    """All attempts together may spend so much and no more."""
+    budget = case.job.options.budget
+    over = overspent(budget, case.job, case.usage, case.now) if budget is not None else None
+    if over is None:
+        return None
+    return Bury(
+        "budget_exhausted",
+        f"Its budget is used up: {over}. The last failure: {case.failure.summary}",
+        "Redrive it if it is worth as much again; budget=redrive.Budget(...) sets how much.",
     )
 
 
@@ -158,16 +201,19 @@ def _permanent(case: Case) -> Decision | None:
         return None
     lane: Lane = "delayed" if case.cause.heals == "later" else "manual"
     why = "not retried now; it comes back in an hour" if lane == "delayed" else "which waiting does not heal"
+    name = case.failure.error_class
     return Bury(
         "permanent",
         f"Not retried: {case.failure.summary} is {case.cause.detail}, {why}.",
-        _ADVICE.get(case.cause.detail, "Fix the cause, then redrive."),
+        f"{ADVICE.get(case.cause.detail, 'Fix the cause, then redrive.')} retry_on=({name},) would retry it.",
         lane,
+        owner=case.abilities.fleet.escalation if lane == "manual" else None,
     )
 
 
 def _unknown(case: Case) -> Decision | None:
-    if case.cause.category != "unknown" or case.failures < UNKNOWN_TRIES:
+    tries = case.failures if case.job.fresh_from == 0 else len(_failed(case.recent)) + 1
+    if case.cause.category != "unknown" or tries < UNKNOWN_TRIES:
         return None
     name = case.failure.error_class
     return Bury(
@@ -177,14 +223,22 @@ def _unknown(case: Case) -> Decision | None:
     )
 
 
+def _failed(attempts: Iterable[Attempt]) -> list[Attempt]:
+    return [attempt for attempt in attempts if attempt.outcome == "failed"]
+
+
 def _told_when(case: Case) -> Decision | None:
     """The failure said when to come back: the task's own word counts as it is, a server's up to the policy's cap."""
     after = case.cause.retry_after
     if after is None:
         return None
-    most = LONGEST_WAIT if case.failure.kind == "signal" else case.policy.cap or after
-    wait = min(after, max(most, 0.0)) * (1.0 + RETRY_AFTER_JITTER * case.chance)
-    return RetryLater(wait, f"{case.cause.detail}: asked to wait {after:g} s.")
+    if case.failure.kind == "signal":
+        wait = min(after, LONGEST_WAIT)
+    else:
+        least = min(SAFE_WAIT, delay_after(case.policy, case.failures, case.chance))
+        wait = max(min(after, case.policy.cap or after), least)
+    wait *= 1.0 + RETRY_AFTER_JITTER * case.chance
+    return RetryLater(wait, f"{case.cause.detail}: asked to wait {after:g} s.", "retry_after")
 
 
 def _backoff(case: Case) -> Decision:
@@ -192,33 +246,46 @@ def _backoff(case: Case) -> Decision:
     return RetryLater(wait, f"{case.cause.detail}: attempt {case.failures} of {case.allowed}, again in {wait:.1f} s.")
 
 
-CATEGORIZED: Final[tuple[Strategy, ...]] = (
-    _lost,
-    _gave_up,
-    _uncertain,
-    _exhausted,
-    _too_old,
-    _permanent,
-    _unknown,
-    _told_when,
-)
-PLAIN: Final[tuple[Strategy, ...]] = (_lost, _gave_up, _uncertain, _exhausted, _too_old, _told_when)
-"""`strategy = "plain"`: every failure is retried until the attempts are used up."""
+# ---- where somebody waits
 
-_ADVICE: Final[dict[str, str]] = {
-    "network": "See whether the receiver is up and reachable, then redrive.",
-    "timeout": "See whether the receiver is slow or the timeout too short, then redrive.",
-    "server_error": "The receiver is failing. Redrive when it is healthy again.",
-    "rate_limited": "Lower the queue's rate or concurrency, then redrive.",
-    "provider_overloaded": "The provider is overloaded. Redrive later or with another model.",
-    "contention": "Something else holds the resource. Redrive when it is free.",
-    "credentials": "Renew the credentials, then redrive.",
-    "credentials_expired": "Refresh the expired token; it comes back by itself, or redrive it now.",
-    "authority": "Give the needed permission, or let another agent do it, then redrive.",
-    "invalid_input": "The input is refused as it stands. Correct it, then redrive, or discard it.",
-    "invalid_output": "Look at what the model answered; tighten the prompt or the schema, then redrive.",
-    "data_integrity": "What it refers to is gone or not there. Restore it or discard the job.",
-    "quota": "Raise the quota or top up the balance, then redrive.",
-    "bug": "This is a programming error. Fix the code, deploy, then redrive.",
-    "context_overflow": "The prompt is too long. Shorten the context or split the task, then redrive.",
-}
+
+def _immediate(case: Case) -> Decision | None:
+    """On the spot, for what heals at once, at most three tries in all."""
+    if case.cause.category != "transient" or case.cause.heals != "at_once" or case.failure.kind == "lease_expired":
+        return None
+    if case.tries >= SPOT_TRIES or case.failures >= case.allowed or case.cause.retry_after is not None:
+        return None
+    wait = SPOT_WAIT * 2.0 ** (case.tries - 1)
+    why = f"{case.cause.detail}: try {case.tries} of {SPOT_TRIES} on the spot, again in {wait:g} s."
+    return RetryLater(wait, why, "on_the_spot", tier="immediate")
+
+
+def _diverted(case: Case) -> Decision:
+    """A script does not wait: what may heal comes back in the next cycle, the rest needs eyes."""
+    cause = case.cause
+    differently = changed(case) if cause.category == "conditional" else None
+    if cause.category == "transient" or isinstance(differently, RetryLater):
+        changes = differently.changes if isinstance(differently, RetryLater) else None
+        return Bury(
+            "diverted",
+            f"{case.failure.summary} is {cause.detail}: tried again in the next cycle.",
+            f"{ADVICE.get(cause.detail, 'It may heal by itself.')} It comes back by itself in the next cycle.",
+            "delayed",
+            changes=changes,
+        )
+    if isinstance(differently, Bury):
+        return differently
+    name = case.failure.error_class
+    return Bury(
+        "diverted",
+        f"Not tried again: {case.failure.summary} is not known to heal by waiting.",
+        f"Look at it, then redrive it. retry_on=({name},) would bring it back in the next cycle.",
+    )
+
+
+_ENDS: Final[tuple[Strategy, ...]] = (_lost, _gave_up, _suspended, _uncertain, _exhausted, _too_old, _over_budget)
+CATEGORIZED: Final[tuple[Strategy, ...]] = (*_ENDS, _permanent, _unknown, changed, _told_when)
+PLAIN: Final[tuple[Strategy, ...]] = (*_ENDS, _told_when)
+"""`strategy = "plain"`: every failure is retried until the attempts are used up."""
+CYCLE: Final[tuple[Strategy, ...]] = (*_ENDS, _immediate, _permanent, _diverted)
+"""In a script's cycle: a few tries on the spot, then the delayed lane or a person."""

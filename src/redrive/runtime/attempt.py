@@ -1,31 +1,32 @@
-"""One attempt, as a list of verbs: prepare → perform → settle. Pure functions in a row, one commit at the end."""
+"""One attempt, as a list of verbs: gate → prepare → perform → inspect → settle. One commit at the end."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
 import logging
+import os
 from typing import Any
 
-from redrive.core import lifecycle
-from redrive.core.classify import classify
-from redrive.core.fingerprint import fingerprint
-from redrive.core.job import Attempt, Cause, Failure, Job, Usage
+import msgspec
+
+from redrive.core.changes import apply, decode
+from redrive.core.job import Budget, Failure, Job
 from redrive.core.lifecycle import Transition
-from redrive.core.payload import Blob, blob_from, encode_result
-from redrive.core.store import Commit, Put, Store
-from redrive.core.strategy import Case, Decision, Hold, RetryLater, decide
-from redrive.errors import Cancel, GiveUp, InvalidPayload, Retry, Signal, Snooze
-from redrive.runtime.capture import capture, lost, timed_out
+from redrive.core.payload import Blob, blob_from
+from redrive.core.preflight import Conditions, NotReady, check, credentials, fits, still_wanted, surely_fits
+from redrive.core.store import Commit, Store
+from redrive.errors import InvalidPayload
+from redrive.runtime.breakers import Breakers
+from redrive.runtime.capture import capture, soft, timed_out
 from redrive.runtime.clock import Clock
-from redrive.runtime.context import BlockingContext, Context, Held, LeaseLost, _current
-from redrive.runtime.registry import Handler, Registry
+from redrive.runtime.context import BlockingContext, Context, LeaseLost, _current
+from redrive.runtime.registry import HTTP_TASK, Handler, Registry
+from redrive.runtime.settle import Settlement, signal_in
 from redrive.runtime.threads import Threads
 
 log = logging.getLogger("redrive.attempt")
-RESULT_INLINE = 256 * 1024
-"""Larger results are stored beside the job."""
-RESULT_APART = '{"$result":"stored apart"}'
+ENV = "env:"
 
 
 class Attempts:
@@ -36,6 +37,8 @@ class Attempts:
         self._registry = registry
         self._clock = clock
         self._threads = threads
+        self.breakers = Breakers(store, clock)
+        self.settlement = Settlement(registry, clock, self.breakers)
 
     def context_for(self, job: Job) -> Context | BlockingContext:
         handler = self._registry.handlers[job.task]
@@ -46,43 +49,84 @@ class Attempts:
         """One attempt from start to end. None means that the job is no longer ours to settle."""
         handler = self._registry.handlers[job.task]
         try:
-            arguments = await self._prepare(job, handler)
+            parked = await self.breakers.gate(job, handler)
+            if parked is not None:
+                return Commit((parked,))
+            arguments = await self._prepare(job, handler, context)
             value = await self._perform(handler, context, arguments)
         except (SystemExit, KeyboardInterrupt, GeneratorExit):
             raise
+        except Rejected as rejected:
+            return Commit((self.settlement.rejected(job, rejected.verdict),))
         except BaseException as error:  # noqa: BLE001 - this is the place where failures are kept
-            return self._ended_by(error, job, handler, context)
-        return self._succeeded(job, context, value)
+            return await self._ended_by(error, job, handler, context)
+        failure = _inspected(handler, value)
+        if failure is not None:
+            return await self.settlement.failed(job, handler, context, failure)
+        return await self.settlement.succeeded(job, handler, context, value)
 
-    def _ended_by(
+    async def _ended_by(
         self, error: BaseException, job: Job, handler: Handler, context: Context | BlockingContext
     ) -> Commit | None:
         """What an attempt that did not return has said."""
         if isinstance(error, LeaseLost) or (isinstance(error, asyncio.CancelledError) and context.cancelled):
             return None
         if isinstance(error, asyncio.CancelledError) and context._releasing:
-            return Commit((self.released(job),))
+            return Commit((self.settlement.released(job),))
         if isinstance(error, _TimedOut):
-            return self._failed(job, handler, context, timed_out(error.seconds))
-        signal = _signal_in(error)
+            return await self.settlement.failed(job, handler, context, timed_out(error.seconds))
+        signal = signal_in(error)
         if signal is not None:
-            return self._signalled(job, handler, context, signal)
-        return self._failed(job, handler, context, capture(error))
+            return await self.settlement.signalled(job, handler, context, signal)
+        return await self.settlement.failed(job, handler, context, capture(error))
 
-    # -- prepare and perform
+    def settle_lost(self, job: Job, *, alone: bool) -> Transition:
+        """A lapsed lease takes the same way as an exception."""
+        return self.settlement.lost(job, self._registry.handlers.get(job.task), alone=alone)
 
-    async def _prepare(self, job: Job, handler: Handler) -> dict[str, Any]:
-        payload = job.payload or "{}"
-        blobs = await self._blobs(job) if '"$blob"' in payload else None
+    # -- prepare
+
+    async def _prepare(self, job: Job, handler: Handler, context: Context | BlockingContext) -> dict[str, Any]:
+        """The effective input, checked before a token is spent on it, as the task's arguments."""
+        text = job.payload or "{}"
+        if job.changes_json is not None:
+            text = self._changed(job, handler, context)
+        self._preflight(job, handler, text)
+        blobs = await self._blobs(job) if '"$blob"' in text else None
         try:
-            return handler.signature.arguments(payload, blobs)
+            return handler.signature.arguments(text, blobs)
         except InvalidPayload as error:
             error.error_kind = "invalid_input"
             raise
 
+    def _changed(self, job: Job, handler: Handler, context: Context | BlockingContext) -> str:
+        """Payload plus changes; what the task cannot take is told, and not recorded as applied."""
+        names = frozenset(name for name in ("model", "agent") if getattr(job, name) is not None)
+        wanted = decode(job.changes_json)
+        applied = apply(job.arguments, wanted, handler.adapt, self._registry.count, names=names)
+        for change, why in applied.refused:
+            log.warning("job %s (%s) runs without %r: %s", job.short_id, job.task, change, why)
+        context._taken = applied.taken
+        return msgspec.json.encode(applied.payload).decode()
+
+    def _preflight(self, job: Job, handler: Handler, text: str) -> None:
+        policy = self._registry.policy_for(job)
+        verdict = still_wanted(job, policy, self._clock.now()) or credentials(missing(job, handler))
+        if verdict is None and not surely_fits(text, self._registry.fleet, self._registry.count):
+            conditions = Conditions(policy, self._registry.fleet, handler.adapt, self._registry.count)
+            judged = fits(msgspec.json.decode(text), job.model, conditions)
+            if isinstance(judged, NotReady):
+                verdict = judged
+            elif judged is not None:
+                log.warning("job %s (%s): %s", job.short_id, job.task, "; ".join(judged.warnings))
+        if verdict is not None:
+            raise Rejected(verdict)
+
     async def _blobs(self, job: Job) -> dict[int, Blob]:
         documents = await self._store.docs("blob", f"{job.id}/")
         return {int(document.key.rpartition("/")[2]): blob_from(document.value) for document in documents}
+
+    # -- perform
 
     async def _perform(self, handler: Handler, context: Context | BlockingContext, arguments: dict[str, Any]) -> Any:
         args = (context,) if handler.wants_context else ()
@@ -90,9 +134,10 @@ class Attempts:
         try:
             if isinstance(context, BlockingContext):
                 return await self._in_thread(handler, context, args, arguments)
-            if handler.timeout is None:
+            limit = _limit(handler, context.remaining if context.job.options_json else None)
+            if limit is None:
                 return await handler.function(*args, **arguments)
-            return await _within(handler.timeout, handler.function(*args, **arguments))
+            return await _within(limit, handler.function(*args, **arguments))
         finally:
             _current.reset(token)
 
@@ -104,125 +149,56 @@ class Attempts:
         context._loop = loop
         call = contextvars.copy_context().run
         work = self._threads.run(lambda: call(handler.function, *args, **arguments))
-        late = loop.call_later(handler.timeout, _tell_late, context, handler) if handler.timeout else None
+        limit = _limit(handler, context.remaining if context.job.options_json else None)
+        late = loop.call_later(limit, _tell_late, context, handler, limit) if limit else None
         try:
             return await asyncio.shield(work)
         finally:
             if late is not None:
                 late.cancel()
 
-    # -- settle
 
-    def _succeeded(self, job: Job, context: Context | BlockingContext, value: object) -> Commit:
-        now = self._clock.now()
-        text, problem = encode_result(value)
-        if problem:
-            log.warning("job %s (%s): %s", job.short_id, job.task, problem)
-        plain = context._usage is None and job.changes_json is None
-        attempt = None if plain else self._attempt(job, "done", now, context._usage)
-        if text is not None and len(text) > RESULT_INLINE:
-            put = Put("result", f"{job.id}/", text.encode())
-            return Commit((lifecycle.succeeded(job, now, RESULT_APART, attempt),), (put,))
-        return Commit((lifecycle.succeeded(job, now, text, attempt),))
+class Rejected(Exception):
+    """Preflight said no: the task is not called."""
 
-    def _signalled(self, job: Job, handler: Handler, context: Context | BlockingContext, signal: Signal) -> Commit:
-        now = self._clock.now()
-        if isinstance(signal, Snooze):
-            attempt = self._attempt(job, "snoozed", now, context._usage, decision=str(signal))
-            return Commit((lifecycle.snoozed(job, now, run_at=now + signal.seconds, attempt=attempt),))
-        if isinstance(signal, Cancel):
-            attempt = self._attempt(job, "cancelled", now, context._usage, decision=signal.reason)
-            return Commit((lifecycle.cancelled(job, now, who=job.task, why=signal.reason, attempt=attempt),))
-        if isinstance(signal, Held):
-            log.warning("job %s (%s) is held: %s", job.short_id, job.task, signal)
-            attempt = self._attempt(job, "held", now, context._usage, decision=str(signal))
-            held = lifecycle.held_back(
-                job, now, because=signal.because, why=str(signal), recommendation=signal.recommendation, attempt=attempt
-            )
-            return Commit((held,))
-        return self._failed(job, handler, context, capture(signal))
-
-    def released(self, job: Job) -> Transition:
-        """Given back at shutdown: costs no attempt."""
-        now = self._clock.now()
-        return lifecycle.released(job, now, self._attempt(job, "released", now, None, decision="the worker stopped"))
-
-    def _failed(self, job: Job, handler: Handler, context: Context | BlockingContext, failure: Failure) -> Commit:
-        return Commit((self.settle(job, handler, failure, context._usage),))
-
-    def settle_lost(self, job: Job, *, alone: bool) -> Transition:
-        """A lapsed lease takes the same way as an exception."""
-        return self.settle(job, self._registry.handlers.get(job.task), lost(job.worker), None, alone=alone)
-
-    def settle(
-        self, job: Job, handler: Handler | None, failure: Failure, usage: Usage | None, *, alone: bool = False
-    ) -> Transition:
-        """Failure → cause → decision → transition."""
-        now, policy = self._clock.now(), self._registry.policy_for(job)
-        cause = classify(failure, handler.rules if handler else ())
-        idempotent = handler.idempotent if handler else False
-        case = Case(job, failure, cause, policy, now, self._clock.chance(), idempotent, alone)
-        decision = decide(case)
-        outcome = "lost" if failure.kind == "lease_expired" else "failed"
-        group = fingerprint(failure, job.task, job.model)
-        attempt = self._attempt(job, outcome, now, usage, failure, cause, decision.why, group)
-        log.warning(
-            "job %s (%s, attempt %d): %s | %s", job.short_id, job.task, case.failures, failure.summary, decision.why
-        )
-        return transition_for(case, decision, attempt)
-
-    def _attempt(
-        self,
-        job: Job,
-        outcome: str,
-        now: float,
-        usage: Usage | None,
-        failure: Failure | None = None,
-        cause: Cause | None = None,
-        decision: str | None = None,
-        group: str | None = None,
-    ) -> Attempt:
-        changes = job.changes if job.changes_json else None
-        return Attempt(
-            job.run, outcome, job.started_at, now, job.worker, job.agent, job.model, changes, failure, cause, group,
-            decision, usage,
-        )  # fmt: skip
+    def __init__(self, verdict: NotReady) -> None:
+        super().__init__(verdict.why)
+        self.verdict = verdict
 
 
-def transition_for(case: Case, decision: Decision, attempt: Attempt) -> Transition:
-    """A decision as the move that the store will write."""
-    job, now, failure, cause = case.job, case.now, case.failure, case.cause
-    group = attempt.fingerprint
-    if isinstance(decision, RetryLater):
-        return lifecycle.retried(
-            job, now, run_at=now + decision.delay, allowed=case.allowed, failure=failure, cause=cause,
-            fingerprint=group, attempt=attempt, costs_attempt=decision.costs_attempt, crashed=decision.crashed,
-        )  # fmt: skip
-    if isinstance(decision, Hold):
-        return lifecycle.held_back(
-            job, now, because=decision.because, why=decision.why, recommendation=decision.recommendation,
-            failure=failure, cause=cause, fingerprint=group, attempt=attempt,
-        )  # fmt: skip
-    return lifecycle.buried(
-        job, now, because=decision.because, why=decision.why, recommendation=decision.recommendation,
-        lane=decision.lane, failure=failure, cause=cause, fingerprint=group, attempt=attempt, allowed=case.allowed,
-        costs_attempt=decision.costs_attempt, crashed=decision.crashed,
-    )  # fmt: skip
+def missing(job: Job, handler: Handler | None) -> tuple[str, ...]:
+    """Credentials that a job needs and this process does not have."""
+    wanted = list(handler.credentials) if handler is not None else []
+    if job.task == HTTP_TASK and isinstance(auth := job.arguments.get("auth"), str):
+        wanted.append(auth)
+    names = [name.removeprefix(ENV) for name in wanted]
+    return tuple(name for name in names if not os.environ.get(name))
 
 
-def _signal_in(error: BaseException) -> Signal | None:
-    """The signal that was raised, also from inside a TaskGroup; the strongest where there are several."""
-    if isinstance(error, Signal):
-        return error
-    if not isinstance(error, BaseExceptionGroup):
+def preflight(job: Job, handler: Handler | None, registry: Registry, now: float) -> NotReady | tuple[str, ...]:
+    """The check for whoever accepts or redrives a job, perhaps where no credentials are: a refusal, or warnings."""
+    adapt = handler.adapt if handler else None
+    names = frozenset(name for name in ("model", "agent") if getattr(job, name) is not None)
+    payload = apply(job.arguments, decode(job.changes_json), adapt, registry.count, names=names).payload
+    verdict = check(job, payload, Conditions(registry.policy_for(job), registry.fleet, adapt, registry.count), now)
+    return verdict if isinstance(verdict, NotReady) else verdict.warnings
+
+
+def _inspected(handler: Handler, value: object) -> Failure | None:
+    """A returned value that says that it failed."""
+    policy = handler.result_policy
+    if policy is True:
+        return soft(value)
+    if policy is False:
         return None
-    found = [signal for member in error.exceptions if (signal := _signal_in(member)) is not None]
-    return min(found, key=_strength, default=None)
+    said = policy(value)
+    return soft({"error": said} if isinstance(said, str) else said) if said else None
 
 
-def _strength(signal: Signal) -> int:
-    order = (GiveUp, Cancel, Held, Retry, Snooze)
-    return next((place for place, kind in enumerate(order) if isinstance(signal, kind)), len(order))
+def _limit(handler: Handler, remaining: Budget | None) -> float | None:
+    """The task's timeout, or what is left of the job's seconds."""
+    limits = [limit for limit in (handler.timeout, remaining.seconds if remaining else None) if limit is not None]
+    return min(limits, default=None)
 
 
 class _TimedOut(Exception):
@@ -243,9 +219,9 @@ async def _within(seconds: float, work: Any) -> Any:
         raise
 
 
-def _tell_late(context: BlockingContext, handler: Handler) -> None:
+def _tell_late(context: BlockingContext, handler: Handler, limit: float) -> None:
     context._cancelled = True
     log.warning(
         "job %s (%s) still runs after its timeout of %g s; a thread cannot be stopped, it was told by ctx.cancelled",
-        context.job.short_id, handler.name, handler.timeout,
+        context.job.short_id, handler.name, limit,
     )  # fmt: skip

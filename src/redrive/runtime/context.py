@@ -13,8 +13,10 @@ from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
+from redrive.core.budget import left
+from redrive.core.changes import Change, outside_key
 from redrive.core.effects import Effect, Status, next_step, proves_absent
-from redrive.core.job import Job, Json, Usage
+from redrive.core.job import Budget, Job, Json, Usage
 from redrive.core.payload import encode_result
 from redrive.core.store import Applied, Commit, Guard, Lease, Put, Store, Unknown
 from redrive.errors import CommitUnknown, RedriveError, Signal
@@ -80,6 +82,8 @@ class _Shared:
         self._idempotent = idempotent
         self._names: set[str] = set()
         self._usage: Usage | None = None
+        self._taken: tuple[Change, ...] = ()
+        """The changes that this attempt really runs with."""
         self._cancelled = False
         self._releasing = False
         """The worker is stopping this attempt to give the job back."""
@@ -104,12 +108,18 @@ class _Shared:
     @property
     def changes(self) -> list[dict[str, Json]]:
         """What this attempt does differently from the payload as it was enqueued."""
-        return self.job.changes
+        return [msgspec.to_builtins(change) for change in self._taken]
+
+    @property
+    def remaining(self) -> Budget | None:
+        """What is left of the job's budget, this attempt's usage so far taken off; None without a budget."""
+        budget = self.job.options.budget
+        return left(budget, self.job, self._usage, self._clock.now()) if budget is not None else None
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt of this job: give it to receivers that can tell a repeat."""
-        return self.job.key or self.job.id
+        """The same for every attempt of this job, until a person edits it: give it to receivers that tell repeats."""
+        return outside_key(self.job)
 
     @property
     def cancelled(self) -> bool:

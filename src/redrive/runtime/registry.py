@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from redrive.core.agents import Fleet
+from redrive.core.changes import Adapt, Counter, estimate
 from redrive.core.classify import Rule, by_class
 from redrive.core.job import Job
 from redrive.core.payload import Signature
@@ -13,6 +16,11 @@ from redrive.core.policy import PRESETS, Policy, check, effective, merge
 from redrive.errors import ConfigError
 from redrive.runtime.capture import qualified
 
+log = logging.getLogger("redrive")
+ResultPolicy = bool | Callable[[Any], Any]
+"""Whether a returned value may be a failure: in known shapes (True), never (False), or as a function says."""
+Summarise = Callable[[str, int], Awaitable[str] | str]
+"""(text that would be left out, tokens it may take) → a summary of it."""
 HTTP_TASK = "redrive.http"
 """The built-in task: one HTTP request."""
 
@@ -32,6 +40,10 @@ class Handler:
         retry_on: Sequence[type[BaseException]] = (),
         give_up_on: Sequence[type[BaseException]] = (),
         idempotent: bool = False,
+        adapt: Adapt | None = None,
+        downstream: str | Callable[..., str | None] | None = None,
+        credentials: Sequence[str] = (),
+        result_policy: ResultPolicy = True,
     ) -> None:
         self.name = name
         self.function = function
@@ -40,6 +52,12 @@ class Handler:
         self.wants_context = wants_context
         self.timeout = timeout
         self.idempotent = idempotent
+        self.adapt = adapt
+        self.ways: dict[str, Callable[..., Any]] = {}
+        """The task's own answers to failures, by detail: `@task.on("context_overflow")`."""
+        self.credentials = tuple(credentials)
+        self.result_policy = result_policy
+        self._downstream = downstream
         self.direct: Callable[[Job, Mapping[str, Any]], Any] | None = None if wants_context else self._call
         """Does the work here and now, where neither store nor spool could accept it."""
         self.is_async = inspect.iscoroutinefunction(function)
@@ -50,6 +68,17 @@ class Handler:
             if kinds
         )
 
+    def downstream_of(self, job: Job) -> str | None:
+        """What the task calls: the name it gave, or what its function makes of the payload."""
+        if not callable(self._downstream):
+            return self._downstream
+        try:
+            found = self._downstream(**job.arguments)
+        except Exception as error:  # noqa: BLE001 - the task's own code; without an answer the job has no breaker
+            log.warning("downstream= of task %s failed: %r", self.name, error)
+            return None
+        return str(found) if found is not None else None
+
     def _call(self, job: Job, payload: Mapping[str, Any]) -> Any:
         return self.function(**payload)
 
@@ -57,8 +86,25 @@ class Handler:
 class Registry:
     """Handlers by name, policies by queue."""
 
-    def __init__(self, queues: Mapping[str, Policy] | None = None, default: Policy | None = None) -> None:
+    def __init__(
+        self,
+        queues: Mapping[str, Policy] | None = None,
+        default: Policy | None = None,
+        *,
+        fleet: Fleet | None = None,
+        rules: Sequence[tuple[str, Rule]] = (),
+        count: Counter = estimate,
+        summarise: Summarise | None = None,
+        version: str | None = None,
+    ) -> None:
         self.handlers: dict[str, Handler] = {}
+        self.fleet = fleet or Fleet()
+        self.rules: list[tuple[str, Rule]] = list(rules)
+        """The user's own rules for failures, in front of ours and behind the task's."""
+        self.count = count
+        self.summarise = summarise
+        self.version = version
+        """Of the application, kept with each attempt."""
         self.queues: dict[str, Policy] = dict(PRESETS)
         self._default = default
         self._policies: dict[tuple[object, ...], Policy] = {}
@@ -80,6 +126,9 @@ class Registry:
         if limits != Policy():
             self.configure(handler.queue, limits)
         self._policies.clear()
+
+    def rules_for(self, handler: Handler | None) -> Sequence[tuple[str, Rule]]:
+        return (*(handler.rules if handler else ()), *self.rules)
 
     def limited(self) -> dict[str, Policy]:
         """Policies of the queues that have a concurrency or rate limit of their own."""

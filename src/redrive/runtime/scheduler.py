@@ -11,7 +11,8 @@ import msgspec
 
 from redrive.core import lifecycle
 from redrive.core.classify import cause_of
-from redrive.core.job import Failure, Job, State
+from redrive.core.fingerprint import fingerprint
+from redrive.core.job import CYCLE, Failure, Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Applied, Commit, Filter, Put, Store, Wanted
 from redrive.errors import IllegalMove, InvalidOption
@@ -43,6 +44,7 @@ class Scheduler(Loop):
         key_retention: float | None = None,
         watch: Callable[[], Awaitable[None]] | None = None,
         drain_spool: Callable[[], Awaitable[None]] | None = None,
+        mind_breakers: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         super().__init__("scheduler")
         self._store = store
@@ -53,8 +55,9 @@ class Scheduler(Loop):
         self._retention = retention
         self._key_retention = key_retention
         self._unannounced: dict[str, float] = {}
-        self._duties: list[tuple[float, Callable[[], Awaitable[None]]]] = [
+        self._duties: list[tuple[float, Callable[[], Awaitable[object]]]] = [
             (1.0, self.recover),
+            (1.0, mind_breakers or _nothing),
             (5.0, watch or _nothing),
             (5.0, drain_spool or _nothing),
             (5.0, self.mind_the_clock),
@@ -106,6 +109,8 @@ class Scheduler(Loop):
         now = self._clock.now()
         page = await self._store.find(Filter(states=(State.dead,), lane="delayed", until=now - HOUR), limit=1000)
         for job in page.jobs:
+            if job.queue.startswith(CYCLE):
+                continue  # its next cycle brings it back
             policy = self._registry.policy_for(job)
             if job.attempts >= (job.allowed or policy.max_attempts or 1):
                 continue
@@ -154,12 +159,15 @@ class Scheduler(Loop):
     async def _bury_task(self, task: str, now: float) -> None:
         due = Filter(states=(State.waiting,), task=task, due_at=now - UNROUTABLE_AFTER)
         for job in (await self._store.find(due, limit=1000)).jobs:
+            if job.queue.startswith(CYCLE):
+                continue  # waits for its script, not for a worker
             failure = Failure("exception", ("redrive.Unroutable",), f"no worker knows the task {task!r}")
             await self._move(
                 lifecycle.buried, job, because="unroutable",
                 why=f"No handler: no live worker has announced the task {task!r} for an hour.",
                 recommendation=f"Start a worker whose code has the task {task!r} (is its module imported?); redrive.",
-                failure=failure, cause=cause_of("unroutable", "unroutable", failure), fingerprint=None, who="scheduler",
+                failure=failure, cause=cause_of("unroutable", "unroutable", failure),
+                fingerprint=fingerprint(failure, task), who="scheduler",
             )  # fmt: skip
 
     async def _move(self, arrow: Callable[..., Transition], job: Job, **how: object) -> None:

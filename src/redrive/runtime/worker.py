@@ -134,7 +134,7 @@ class Worker(Loop):
         self._alone.clear()
         for job in unstarted:
             self.slots.freed(job)
-            self._hand_over(job, Commit((self._attempts.released(job),)))
+            self._hand_over(job, Commit((self._attempts.settlement.released(job),)))
         await self._rest_within(self.grace)
         for id, task in list(begun.items()):
             self._contexts[id]._releasing = True
@@ -143,7 +143,7 @@ class Worker(Loop):
         for context in list(self._contexts.values()):
             log.warning("job %s (%s) does not stop; it is given back", context.job.short_id, context.job.task)
             context._cancelled = True
-            self._hand_over(context.job, Commit((self._attempts.released(context.job),)))
+            self._hand_over(context.job, Commit((self._attempts.settlement.released(context.job),)))
 
     async def _rest_within(self, seconds: float) -> None:
         try:

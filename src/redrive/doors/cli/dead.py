@@ -29,6 +29,8 @@ def dead() -> None:
 @click.option("--agent", metavar="NAME")
 @click.option("--session", metavar="ID")
 @click.option("--lane", metavar="NAME", help="manual (needs eyes) or delayed (comes back by itself).")
+@click.option("--error-class", metavar="NAME", help="e.g. TimeoutError.")
+@click.option("--fingerprint", metavar="ID", help="The dead letters of one group.")
 @click.option("--because", metavar="REASON", help="e.g. attempts_exhausted, permanent, crash_loop.")
 @click.option("--limit", metavar="N", type=int, default=50, show_default=True)
 @click.option("--cursor", metavar="TEXT", help="Go on where the last page ended.")

@@ -162,9 +162,9 @@ _BY_ID = f"SELECT route, {_FIELDS}{_STORIED} FROM jobs WHERE id = ? AND state = 
 def pick_ids(
     connection: apsw.Connection, ids: Iterable[str], names: Mapping[int, Route]
 ) -> dict[Open, list[Candidate]]:
-    """Just these jobs, as far as they wait."""
+    """Just these jobs, as far as they wait; the caller has a place for each."""
     picked: dict[Open, list[Candidate]] = {}
-    for id in ids:
+    for id in dict.fromkeys(ids):
         for route, *found in select(connection, _BY_ID, (id,)):
             picked.setdefault(Open(route, names[route]), []).append(Candidate(*found))
     return picked

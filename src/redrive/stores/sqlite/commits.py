@@ -103,8 +103,14 @@ def _insert_one(connection: apsw.Connection, routes: Routes, job: Job) -> bool:
     connection.execute(INSERT, insert_values(job, route))
     made = connection.changes() == 1
     if made and job.state is State.dead:
-        connection.execute(_MOVE_OF, ("imported", job.created_at, "dead", None, job.because, None, None, job.id))
+        connection.execute(_MOVE_OF, _told(_imported(job)))
     return made
+
+
+def _imported(job: Job) -> Transition:
+    """How a job born dead got there, with the attempt it came with."""
+    attempt = job.history[-1] if job.history else None
+    return Transition("imported", job, State.dead, job.updated_at, {}, attempt, why=job.because)
 
 
 def _check_beginning(job: Job) -> None:
@@ -203,7 +209,7 @@ def _alike(group: Sequence[Commit]) -> dict[tuple[str, ...], list[int]]:
         if len(commit.transitions) != 1 or commit.puts or commit.guards:
             continue
         move = commit.transitions[0]
-        if move.attempt is None and move.move == "succeeded" and len(move.set) == _PLAIN_FIELDS:
+        if move.move == "succeeded" and len(move.set) == _PLAIN_FIELDS and not (move.attempt or move.lesson):
             kinds.setdefault(_PLAIN, []).append(index)
         elif _RENAMED.isdisjoint(move.set) and move.to is not State.purged:
             kinds.setdefault((move.move, *move.set), []).append(index)
@@ -301,7 +307,7 @@ def _bulk(
         route = routes.number((queue, task, agent))
         tally.move(route, state, route, moves[0].to, number)
         if write is _succeed:
-            ledger.count(moves[0].at, route, "succeeded", number)
+            ledger.count(max(move.at for move in moves), route, "succeeded", number)
     if write is not _succeed:
         for move in moves:
             ledger.moved(move, routes.number((move.job.queue, move.job.task, move.job.agent)))

@@ -20,9 +20,12 @@ _TALLY: Final = (
 )
 _GROUP: Final = (
     "INSERT INTO groups (fingerprint, first_at, last_at, buried, route, error_class, detail, error, sample)"
-    " VALUES (?1, ?2, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO UPDATE SET last_at = max(last_at, ?2),"
-    " buried = buried + ?3, route = ?4, error_class = ?5, detail = ?6, error = ?7, sample = ?8"
+    " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO UPDATE SET first_at = min(first_at, ?2),"
+    " last_at = max(last_at, ?3), buried = buried + ?4, route = iif(?3 >= last_at, ?5, route),"
+    " error_class = iif(?3 >= last_at, ?6, error_class), detail = iif(?3 >= last_at, ?7, detail),"
+    " error = iif(?3 >= last_at, ?8, error), sample = iif(?3 >= last_at, ?9, sample)"
 )
+"""What is said of a group is said of its latest job; burials may arrive in any order."""
 _LESSON: Final = (
     "INSERT INTO lessons (fingerprint, strategy, worked, failed) VALUES (?, ?, ?, ?)"
     " ON CONFLICT DO UPDATE SET worked = worked + excluded.worked, failed = failed + excluded.failed"
@@ -34,7 +37,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self._tallies: dict[tuple[int, int, str, str, str], int] = {}
-        self._groups: dict[str, tuple[int, int, Job]] = {}
+        self._groups: dict[str, tuple[int, float, int, Job]] = {}
+        """How many, the first time, and the latest job with its route."""
         self._lessons: dict[tuple[str, str], list[int]] = {}
 
     def count(self, at: float, route: int, move: str, number: int = 1) -> None:
@@ -55,21 +59,23 @@ class Ledger:
             counts[0 if worked else 1] += 1
 
     def imported(self, job: Job, route: int) -> None:
-        self._add((int(job.created_at) // HOUR, route, "imported", job.error_class or "", job.detail or ""), 1)
+        self._add((int(job.updated_at) // HOUR, route, "imported", job.error_class or "", job.detail or ""), 1)
         if job.fingerprint:
             self._grouped(job, route)
 
     def _grouped(self, job: Job, route: int) -> None:
-        fingerprint = job.fingerprint or ""
-        number = self._groups[fingerprint][0] if fingerprint in self._groups else 0
-        self._groups[fingerprint] = (number + 1, route, job)
+        fingerprint, at = job.fingerprint or "", job.updated_at
+        number, first, latest_route, latest = self._groups.get(fingerprint, (0, at, route, job))
+        if at >= latest.updated_at:
+            latest_route, latest = route, job
+        self._groups[fingerprint] = (number + 1, min(first, at), latest_route, latest)
 
     def write(self, connection: apsw.Connection) -> None:
         for key, number in self._tallies.items():
             connection.execute(_TALLY, (*key, number))
-        for fingerprint, (number, route, job) in self._groups.items():
+        for fingerprint, (number, first, route, job) in self._groups.items():
             said = (job.error_class, job.detail, (job.error or "")[:500], job.id)
-            connection.execute(_GROUP, (fingerprint, job.updated_at, number, route, *said))
+            connection.execute(_GROUP, (fingerprint, first, job.updated_at, number, route, *said))
         for (fingerprint, strategy), (worked, failed) in self._lessons.items():
             connection.execute(_LESSON, (fingerprint, strategy, worked, failed))
 

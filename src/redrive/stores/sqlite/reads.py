@@ -68,14 +68,25 @@ def docs(connection: apsw.Connection, kind: str, prefix: str) -> list[Document]:
     return [Document(*row) for row in rows]
 
 
-def find(connection: apsw.Connection, routes: Routes, filter: Filter, cursor: str | None, limit: int) -> Page:
-    """Newest first: by the last change where one partial index covers the state, else by arrival."""
+def find(
+    connection: apsw.Connection,
+    routes: Routes,
+    filter: Filter,
+    cursor: str | None,
+    limit: int,
+    *,
+    oldest: bool = False,
+) -> Page:
+    """By the last change where one partial index covers the state, else by arrival."""
     clause, values = where(filter)
     by_change = len(filter.states) == 1 and filter.states[0] in WATCHED
-    order = "jobs.updated_at DESC, jobs.seq DESC" if by_change else "jobs.seq DESC"
+    way, beyond = ("ASC", ">") if oldest else ("DESC", "<")
+    order = f"jobs.updated_at {way}, jobs.seq {way}" if by_change else f"jobs.seq {way}"
     if cursor is not None:
         at, seq = _cursor(cursor)
-        clause += " AND (jobs.updated_at, jobs.seq) < (?, ?)" if by_change else " AND jobs.seq < ?"
+        clause += (
+            f" AND (jobs.updated_at, jobs.seq) {beyond} (?, ?)" if by_change else f" AND jobs.seq {beyond} ?"
+        )
         values += [at, seq] if by_change else [seq]
     rows = select(
         connection,
@@ -110,7 +121,8 @@ def _cursor(text: str) -> tuple[float, int]:
 
 _COUNTED: Final = frozenset({"queue", "task", "agent", "state"})
 _GROUPABLE: Final = _COUNTED | {
-    "lane", "because", "category", "detail", "subclass", "error_class", "fingerprint", "reason", "session_id",
+    "lane", "because", "category", "detail", "subclass", "error_class", "fingerprint", "held_for", "owner", "reason",
+    "session_id",
 }  # fmt: skip
 
 

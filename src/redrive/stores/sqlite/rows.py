@@ -78,7 +78,8 @@ def insert_values(job: Job, route: int) -> tuple[Any, ...]:
 
 
 _FIELDS: Final = (
-    "session_id", "key", "lane", "because", "category", "detail", "error_class", "fingerprint", "held_for", "reason",
+    "session_id", "key", "lane", "because", "category", "detail", "error_class", "fingerprint", "held_for", "owner",
+    "reason",
 )  # fmt: skip
 
 

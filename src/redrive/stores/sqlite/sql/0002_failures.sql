@@ -1,6 +1,7 @@
 -- A job says since which run its tries count anew, and what exactly it is held for (a breaker, a step, a question).
 ALTER TABLE jobs ADD COLUMN fresh_from INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN held_for TEXT;
+ALTER TABLE jobs ADD COLUMN owner TEXT;
 CREATE INDEX jobs_held ON jobs (held_for, updated_at) WHERE state = 'held' AND held_for IS NOT NULL;
 
 -- The typed kind of a failure can be searched over the whole history.
@@ -31,6 +32,13 @@ CREATE TABLE groups (
     sample TEXT NOT NULL -- the latest job
 ) WITHOUT ROWID;
 CREATE INDEX groups_recent ON groups (last_at);
+INSERT INTO groups (fingerprint, first_at, last_at, buried, route, error_class, detail, error, sample)
+SELECT
+    fingerprint,
+    (SELECT min(b.updated_at) FROM jobs AS b WHERE b.state = 'dead' AND b.fingerprint = jobs.fingerprint),
+    max(updated_at), -- the columns below are those of this row
+    count(*), route, error_class, detail, substr(error, 1, 500), id
+FROM jobs WHERE state = 'dead' AND fingerprint IS NOT NULL GROUP BY fingerprint;
 
 -- What was tried against a trouble, and how often it worked.
 CREATE TABLE lessons (

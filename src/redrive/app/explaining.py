@@ -1,0 +1,109 @@
+"""What a failure means to redrive and why: `rd.explain`, `rd.classify_rule`, and the rules of redrive.toml."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from redrive.config import Settings
+from redrive.core.agents import AGENTS, Fleet
+from redrive.core.classify import DETAILS, RULE_NOTES, Rule, by_class, classify
+from redrive.core.decision import Abilities, Bury, Case, Decision, Hold, RetryLater
+from redrive.core.job import Cause, Failure, Job, State
+from redrive.core.strategy import decide
+from redrive.errors import InvalidOption
+from redrive.runtime.capture import capture, guarded, qualified
+from redrive.runtime.clock import Clock
+from redrive.runtime.registry import Handler, Registry
+
+log = logging.getLogger("redrive")
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """What would happen to a job whose first attempt failed so."""
+
+    failure: Failure
+    cause: Cause
+    rule: str
+    """How the rule that decided recognises it, in words."""
+    decision: Decision
+
+    def __str__(self) -> str:
+        cause, decision = self.cause, self.decision
+        lines = [
+            f"{self.failure.summary}",
+            f"is {cause.category}, {cause.detail} (rule {cause.rule}: {self.rule})",
+            f"so it is {_verb(decision)}: {decision.why}",
+        ]
+        if not isinstance(decision, RetryLater):
+            lines.append(decision.recommendation)
+        return "\n".join(lines)
+
+
+def _verb(decision: Decision) -> str:
+    match decision:
+        case RetryLater():
+            return f"retried ({decision.strategy})"
+        case Bury():
+            return f"a dead letter in the {decision.lane} lane ({decision.because})"
+        case Hold():
+            return f"held ({decision.because})"
+
+
+def explain(error: BaseException, registry: Registry, clock: Clock, task: str | None) -> Explanation:
+    handler = registry.handlers.get(task or "")
+    if task is not None and handler is None:
+        raise InvalidOption(field="task", problem=f"{task!r} is not a task of this Redrive")
+    failure = capture(error)
+    cause = classify(failure, registry.rules_for(handler))
+    job = _example(task or "example", handler, clock.now())
+    abilities = Abilities(registry.fleet, handler.adapt if handler else None, registry.count)
+    idempotent = handler.idempotent if handler else False
+    decision = decide(
+        Case(job, failure, cause, registry.policy_for(job), clock.now(), idempotent=idempotent, abilities=abilities)
+    )
+    return Explanation(failure, cause, why_rule(cause.rule), decision)
+
+
+def why_rule(rule: str) -> str:
+    """How a rule recognises a failure, in words; a user's own rule has only its name."""
+    return RULE_NOTES.get(rule, "a rule of your own")
+
+
+def _example(task: str, handler: Handler | None, now: float) -> Job:
+    queue = handler.queue if handler else task
+    return Job("0" * 32, queue, task, None, State.running, 2, now, 1, now, now, "{}", run=1, started_at=now)
+
+
+def add_rule(registry: Registry, rule: Any, detail: str | None, name: str | None) -> Any:
+    """A class with a detail, or a function; without either, a decorator."""
+    if rule is None:
+        return lambda function: add_rule(registry, function, detail, name)
+    if isinstance(rule, type) and issubclass(rule, BaseException):
+        if detail not in DETAILS:
+            raise InvalidOption(field="detail", problem=f"{detail!r} is not one of {', '.join(DETAILS)}")
+        _add(registry, name or qualified(rule), by_class([qualified(rule)], detail))
+    elif callable(rule):
+        _add(registry, name or str(getattr(rule, "__name__", "rule")), rule)
+    else:
+        raise InvalidOption(field="rule", problem=f"{rule!r} is neither an exception class nor a function")
+    return rule
+
+
+def _add(registry: Registry, name: str, rule: Callable[[Failure], str | None]) -> None:
+    registry.rules.append((name, guarded(name, rule, _tell)))
+
+
+def _tell(name: str, error: BaseException) -> None:
+    log.warning("the rule %s failed and was passed over: %r", name, error)
+
+
+def declared_rules(settings: Settings) -> list[tuple[str, Rule]]:
+    return [(f"redrive.toml rules[{number}]", rule.as_rule()) for number, rule in enumerate(settings.rules)]
+
+
+def fleet_of(settings: Settings) -> Fleet:
+    return Fleet(settings.agents if settings.agents is not None else AGENTS, settings.models, settings.escalation)

@@ -1,0 +1,77 @@
+"""Following a job to its end, in this process or another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from redrive.core.job import Job, State
+from redrive.core.store import Event
+from redrive.errors import JobDead, JobDiscarded
+from redrive.runtime.bus import BusEvent
+from redrive.runtime.settle import RESULT_APART
+from redrive.tasks import JobHandle, Seconds, seconds
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+FOLLOW_SECONDS: Final = 0.25
+
+
+async def result_of(app: Redrive, handle: JobHandle[Any], timeout: Seconds | None) -> Any:
+    limit = seconds(timeout, "timeout") if timeout is not None else None
+    async with asyncio.timeout(limit):
+        job = await _ended(app, handle)
+    if job.state is State.dead:
+        raise JobDead(
+            f"job {job.short_id} is dead ({job.because}): {job.error}. {job.recommendation}",
+            job_id=job.id, reason=job.because or "", recommendation=job.recommendation,
+        )  # fmt: skip
+    if job.state in (State.discarded, State.purged):
+        raise JobDiscarded(f"job {job.short_id} was {job.state}", job_id=job.id)
+    text = job.result
+    if text == RESULT_APART and (document := await app.store.doc("result", f"{job.id}/")):
+        text = document.value.decode()
+    handler = app.registry.handlers.get(job.task)
+    return handler.signature.result(text) if handler else (msgspec.json.decode(text) if text else None)
+
+
+async def _ended(app: Redrive, handle: JobHandle[Any]) -> Job:
+    """Follow a job to its end: told at once by this process's bus, noticed soon in other processes'."""
+    changed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def told(event: BusEvent) -> None:
+        if event.job_id == handle.id:
+            loop.call_soon_threadsafe(changed.set)
+
+    subscription = app.bus.subscribe("*", told)
+    try:
+        while not (job := await handle.refresh()).ended:
+            try:
+                async with asyncio.timeout(FOLLOW_SECONDS):
+                    await changed.wait()
+            except TimeoutError:
+                continue
+            changed.clear()
+        return job
+    finally:
+        subscription.close()
+
+
+async def events_of(app: Redrive, job_id: str) -> AsyncIterator[Event]:
+    """What is committed about a job from now on, in any process, until it ends."""
+    (here,) = await app.store.events(None)
+    cursor = here.cursor
+    while True:
+        ended = (await app.jobs.get(job_id)).ended
+        for event in await app.store.events(cursor):
+            cursor = event.cursor
+            if event.job_id == job_id:
+                yield event
+        if ended:
+            return
+        await asyncio.sleep(FOLLOW_SECONDS)

@@ -1,0 +1,469 @@
+"""Diverting failures: one call records what failed, where nothing else of redrive runs. No failure is dropped."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from redrive.app.portal import portal
+from redrive.config import default_path
+from redrive.core import lifecycle
+from redrive.core.classify import classify
+from redrive.core.job import Failure, Job, Json, Lane, State, hash_payload
+from redrive.core.letters import (
+    CAP,
+    UNNAMED,
+    Born,
+    buried_at_birth,
+    generation,
+    known_failure,
+    lane_for,
+    lane_said,
+    named_failure,
+    sorted_out,
+)
+from redrive.core.letters import why as why_there
+from redrive.core.lifecycle import Transition
+from redrive.core.payload import Blob, blob_document, encode
+from redrive.core.records import KEY_LIMIT, NAME_LIMIT, wrapped
+from redrive.core.redact import redact_text
+from redrive.core.store import Applied, Commit, Put, Stale
+from redrive.errors import (
+    CommitUnknown,
+    ConfigError,
+    InvalidInput,
+    InvalidOption,
+    JobError,
+    RedriveError,
+    Signal,
+    StaleJob,
+    StoreError,
+    StoreUnavailable,
+)
+from redrive.runtime.bus import BusEvent, told
+from redrive.runtime.capture import capture, qualified
+from redrive.runtime.spool import Entry, Spool
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+log = logging.getLogger("redrive.letters")
+LETTER_LIMIT: Final = 64 * 1024 * 1024
+"""A letter keeps its whole input as far as it can: it is all there is to run the job again."""
+TRIES: Final = 8
+TOGETHER: Final = 32
+REPR_LIMIT: Final = 100_000
+OPEN: Final = (State.dead, State.waiting, State.held)
+"""Where a job can be when a further failure of it belongs to the same letter."""
+
+
+class Said(NamedTuple):
+    """What a caller says about a failure besides job, input and error."""
+
+    attempt: int | None = None
+    task: str | None = None
+    queue: str | None = None
+    lane: str | None = None
+    agent: str | None = None
+    session_id: str | None = None
+    model: str | None = None
+    recommendation: str | None = None
+
+
+def said_of(options: Mapping[str, Any]) -> Said:
+    """Options as a caller gives them; an unknown one is refused by name, long before anything fails."""
+    if unknown := options.keys() - set(Said._fields):
+        listed = ", ".join(Said._fields)
+        raise InvalidOption(field=min(unknown), problem=f"is not an option of a dead letter; there are {listed}")
+    return Said(**options)
+
+
+class Letter(NamedTuple):
+    """A dead letter that may be inserted, and the blobs that go beside it."""
+
+    job: Job
+    documents: tuple[Put, ...] = ()
+
+    def numbered(self, number: int) -> Letter:
+        """The same failure as the n-th letter of its job_id."""
+        id = generation(self.job.queue, self.job.key or self.job.id, number)
+        documents = tuple(Put(put.kind, f"{id}/{put.key.partition('/')[2]}", put.value) for put in self.documents)
+        return Letter(msgspec.structs.replace(self.job, id=id), documents)
+
+
+# -- making a letter: nothing here may fail for the sake of what is said
+
+
+def letter_of(job_id: object, payload: object, error: object, said: Said, now: float, app: Redrive | None) -> Letter:
+    task = _named(said.task, "task") or UNNAMED
+    queue = _named(said.queue, "queue") or _queue_of(task, app)
+    failure = failure_of(error)
+    text, blobs = _input(payload)
+    key = _key(job_id, text)
+    id = generation(queue, key, 0)
+    job = Job(
+        id=id,
+        queue=queue,
+        task=task,
+        agent=_named(said.agent, "agent"),
+        state=State.dead,
+        priority=2,
+        run_at=now,
+        version=1,
+        created_at=now,
+        updated_at=now,
+        payload=text,
+        key=key,
+        payload_hash=hash_payload(text, task),
+        session_id=_named(said.session_id, "session_id"),
+        model=_named(said.model, "model"),
+    )
+    handler = app.registry.handlers.get(task) if app else None
+    cause = sorted_out(failure, handler.rules if handler else ())
+    born = Born(now, queue, task, _cap(app, job), because="diverted")
+    letter = buried_at_birth(
+        job,
+        failure,
+        cause,
+        failed_at=now,
+        born=born,
+        attempt=_tries(said.attempt),
+        said=_lane(said.lane),
+        recommendation=said.recommendation or failure.recommendation,
+    )
+    return Letter(letter, tuple(Put("blob", f"{id}/{n}", blob_document(blob)) for n, blob in enumerate(blobs)))
+
+
+def _queue_of(task: str, app: Redrive | None) -> str:
+    handler = app.registry.handlers.get(task) if app else None
+    return handler.queue if handler else task
+
+
+def _cap(app: Redrive | None, job: Job) -> int:
+    return (app.registry.policy_for(job).max_attempts if app else None) or CAP
+
+
+def failure_of(error: object) -> Failure:
+    """An exception, its class, or its name with or without what it said. None: the exception that is being handled."""
+    if error is None:
+        error = sys.exc_info()[1]
+    if isinstance(error, BaseException):
+        return capture(error)
+    if isinstance(error, type):
+        return Failure("exception", tuple(qualified(kind) for kind in error.__mro__[:-1]) or (error.__name__,))
+    name, _, message = str(error or "unknown").partition(":")
+    if re.fullmatch(r"[A-Za-z_][\w.]{0,199}", name):
+        return named_failure(name, redact_text(message.strip()[:2000]))
+    return named_failure("unknown", redact_text(str(error)[:2000]))
+
+
+def _input(payload: object) -> tuple[str, tuple[Blob, ...]]:
+    """The input as JSON, whole; where JSON cannot say it, as its repr, and that is told."""
+    try:
+        if not isinstance(payload, Mapping):
+            plain = encode({"it": payload}, limit=LETTER_LIMIT)
+            if plain.blobs:
+                return encode(wrapped(payload), limit=LETTER_LIMIT)
+            payload = wrapped(msgspec.json.decode(plain.text)["it"])
+        return encode(payload, limit=LETTER_LIMIT)
+    except InvalidInput as error:
+        log.warning("a letter's payload cannot be kept as it is, its repr is: %s", error)
+        return encode({"$repr": _repr(payload), "$problem": str(error)[:500]}).text, ()
+
+
+def _repr(value: object) -> str:
+    try:
+        return repr(value)[:REPR_LIMIT].encode("utf-8", "replace").decode()
+    except Exception as error:  # noqa: BLE001 - somebody else's __repr__; the letter is written without it
+        return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+
+
+def _key(job_id: object, text: str) -> str:
+    """The job_id as it is; one that cannot be a key is made into one, always in the same way."""
+    said = "" if job_id is None else str(job_id)
+    if said and len(said) <= KEY_LIMIT and said.isprintable():
+        return said
+    digest = hashlib.sha256((said or text).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    shown = "".join(sign for sign in said if sign.isprintable())[: KEY_LIMIT - 20]
+    log.warning("job_id %.60r cannot be kept as it is: it must be 1 to %d printable characters", said, KEY_LIMIT)
+    return f"{shown}~{digest}"
+
+
+def _named(said: object, field: str) -> str | None:
+    if said is None or said == "":
+        return None
+    name = str(said)
+    if len(name) <= NAME_LIMIT and name.isprintable():
+        return name
+    log.warning("%s: %.60r is cut to at most %d printable characters", field, name, NAME_LIMIT)
+    return "".join(sign for sign in name if sign.isprintable())[:NAME_LIMIT] or None
+
+
+def _tries(said: object) -> int:
+    return said if isinstance(said, int) and not isinstance(said, bool) and 1 <= said <= 1_000_000 else 1
+
+
+def _lane(said: object) -> Lane | None:
+    try:
+        return lane_said(said)
+    except InvalidInput as error:
+        log.warning("the letter goes where its error belongs: %s", error)
+        return None
+
+
+# -- writing it
+
+
+class Letters:
+    """Into the store with it, else into the spool. Several failures of one job_id are one letter."""
+
+    def __init__(self, app: Redrive) -> None:
+        self._app = app
+
+    async def add(self, job_id: object, payload: object, error: object, said: Said) -> Job:
+        letter = letter_of(job_id, payload, error, said, self._app.clock.now(), self._app)
+        try:
+            job = await self.take_in(letter)
+        except (StoreError, JobError, ConfigError, OSError) as problem:
+            _spool(self._app.spool, letter, problem)
+            return letter.job
+        log.warning("job %s (%s): %s | %s lane: %s", job.key, job.task, job.error, job.lane, job.recommendation)
+        await self._empty_spool()
+        return job
+
+    async def take_in(self, letter: Letter) -> Job:
+        """Durable on return. The same failure again changes nothing; another one of the same job counts up."""
+        for _ in range(TRIES):
+            known, free = await self._known(letter.job)
+            for job in known:
+                if known_failure(job, letter.job.history):
+                    return job
+            standing = next((job for job in reversed(known) if _belongs(job, letter.job)), None)
+            found = await self._again(standing, letter.job) if standing else await self._first(letter, free)
+            if found is not None:
+                return found
+        raise StaleJob(f"job {letter.job.key!r} keeps changing; try again", job_id=letter.job.id)
+
+    async def _known(self, job: Job) -> tuple[list[Job], int]:
+        """Every letter that this job_id has had, in order, and the number of the next."""
+        found: list[Job] = []
+        free = 0
+        while True:
+            ids = [generation(job.queue, job.key or job.id, number) for number in range(free, free + TOGETHER)]
+            more = await self._app.store.get(ids)
+            found.extend(more)
+            if not more:
+                return found, free
+            free += ids.index(more[-1].id) + 1
+
+    async def _first(self, letter: Letter, number: int) -> Job | None:
+        """A new letter; None where somebody else made it this moment."""
+        fresh = letter.numbered(number)
+        (inserted,) = await self._app.store.insert([fresh.job], fresh.documents)
+        if inserted.duplicate:
+            return None
+        job = inserted.job
+        data = {"why": job.history[-1].decision if job.history else None, "who": None, "because": job.because}
+        self._app.bus.publish(BusEvent("dead_letter", job.queue, job.updated_at, job.id, job.task, job.attempts, data))
+        return job
+
+    async def _again(self, standing: Job, letter: Job) -> Job | None:
+        """One more failure of a job that is dead already, or waits to be run again: same letter, longer story."""
+        moves = failed_again(standing, letter, _cap(self._app, standing))
+        (outcome,) = await self._app.store.apply([Commit(moves)])
+        if isinstance(outcome, Applied):
+            self._app.bus.publish(told(moves[-1]))
+            return moves[-1].after(outcome.fences[-1])
+        if isinstance(outcome, Stale):
+            return None
+        raise CommitUnknown(f"nobody knows whether the failure of job {letter.key!r} was written")
+
+    async def landed(self, queue: str, job_id: object, *, who: str, why: str) -> int:
+        """The job succeeded after all: its letters need nobody any more."""
+        probe = letter_of(job_id, {}, "unknown", Said(queue=queue), self._app.clock.now(), None).job
+        known, _ = await self._known(probe)
+        return await self.close([job for job in known if job.state is State.dead], who=who, why=why)
+
+    async def close(self, jobs: list[Job], *, who: str, why: str) -> int:
+        """Dead letters whose work is known to be done. One that somebody else moved meanwhile is left alone."""
+        now = self._app.clock.now()
+        moves = [lifecycle.resolved(job, now, who=who, why=why) for job in jobs]
+        outcomes = await self._app.store.apply([Commit((move,)) for move in moves]) if moves else []
+        closed = [move for move, outcome in zip(moves, outcomes, strict=True) if isinstance(outcome, Applied)]
+        for move in closed:
+            self._app.bus.publish(told(move))
+        return len(closed)
+
+    async def _empty_spool(self) -> None:
+        """The store works: what had to wait beside it moves over, without waiting for a worker."""
+        if not self._app.spool.folder.is_dir():
+            return
+        try:
+            await self._app._desk.drain_spool()
+        except (RedriveError, OSError) as error:
+            log.warning("what waits in %s stays there for now: %s", self._app.spool.folder, error)
+
+
+def _belongs(job: Job, letter: Job) -> bool:
+    """Whether a failure is one more of this letter: not settled yet, and about the same input."""
+    return job.state in OPEN and (job.payload_hash is None or job.payload_hash == letter.payload_hash)
+
+
+def failed_again(standing: Job, letter: Job, cap: int, attempts: int | None = None) -> tuple[Transition, ...]:
+    """The moves of one more failure, written together: a dead letter comes back and is buried anew."""
+    at = max(letter.updated_at, standing.updated_at)  # one that waited in the spool comes late
+    tries = max(standing.attempts + 1, letter.attempts) if attempts is None else attempts
+    moves: tuple[Transition, ...] = ()
+    job = standing
+    if standing.state is State.dead:
+        unlimited = msgspec.structs.replace(standing, allowed=None)  # it runs elsewhere: no grant is used up
+        said = "it failed again"
+        back = lifecycle.redriven(unlimited, at, max_attempts=tries + 1, who="letters", why=said, run_at=at)
+        moves, job = (back,), back.after(standing.version + 1)
+    last = letter.history[-1]
+    failure, cause = last.failure or Failure(), last.cause or classify(Failure())
+    lane = lane_for(cause, tries, cap=cap, said=letter.lane if tries < cap else None)  # type: ignore[arg-type]
+    decision = why_there(cause, tries, lane, cap)
+    buried = lifecycle.buried(
+        job,
+        at,
+        because="attempts_exhausted" if tries >= cap else letter.because or "imported",
+        why=decision,
+        recommendation=letter.recommendation or "Find out what the error means, fix it, then redrive.",
+        failure=failure,
+        cause=cause,
+        fingerprint=letter.fingerprint,
+        lane=lane,
+        attempt=msgspec.structs.replace(last, run=standing.run, decision=decision, tier=lane),
+    )
+    first = {"first_failed_at": standing.first_failed_at} if standing.first_failed_at is not None else {}
+    return (*moves, msgspec.structs.replace(buried, set={**buried.set, "attempts": tries, **first}))
+
+
+def _spool(spool: Spool, letter: Letter, problem: Exception) -> None:
+    """Beside the store, synced. Only where that fails as well does the caller hear of it."""
+    try:
+        spool.append(Entry(letter.job, list(letter.documents)))
+    except OSError as also:
+        log.error("job %s failed and could be recorded nowhere: store: %s; spool: %s", letter.job.key, problem, also)
+        raise StoreUnavailable(f"job {letter.job.key!r}: store: {problem}; spool: {also}") from problem
+    log.warning(
+        "job %s (%s): %s | the store cannot take it (%s): it waits in %s",
+        letter.job.key, letter.job.task, letter.job.error, problem, spool.folder,
+    )  # fmt: skip
+
+
+# -- for scripts
+
+
+def to_dead_letter(
+    job_id: str,
+    payload: Json,
+    error: BaseException | type[BaseException] | str | None = None,
+    *,
+    attempt: int | None = None,
+    task: str | None = None,
+    queue: str | None = None,
+    lane: Lane | None = None,
+    agent: str | None = None,
+    session_id: str | None = None,
+    model: str | None = None,
+    recommendation: str | None = None,
+    rd: Redrive | None = None,
+) -> str:
+    """Record a failed job, so that it is seen and can be run again. Synced on return; gives the letter's id.
+
+    Usable alone in any script: no queue, worker or event loop is needed. The next failure of the same job_id and input
+    is counted in the same letter. Where the store cannot be used, the letter waits beside it, which is told at WARNING;
+    raises only where it could be written nowhere.
+    """
+    said = Said(attempt, task, queue, lane, agent, session_id, model, recommendation)
+    app = rd or _default(job_id, payload, error, said)
+    if isinstance(app, str):
+        return app
+    return portal.run(Letters(app).add(job_id, payload, error if error is not None else sys.exc_info()[1], said)).id
+
+
+def _default(job_id: object, payload: object, error: object, said: Said) -> Redrive | str:
+    """The process-wide instance; where its settings cannot be used, the letter goes beside the default store."""
+    from redrive.app import default
+
+    try:
+        return default()
+    except ConfigError as problem:
+        from redrive.runtime.clock import SystemClock
+
+        letter = letter_of(job_id, payload, error, said, SystemClock().now(), None)
+        database = default_path(os.environ)
+        _spool(Spool(database.with_name(database.name + "-spool")), letter, problem)
+        return letter.job.id
+
+
+class diverting:
+    """`with redrive.diverting(job_id, payload):` whatever fails inside leaves a dead letter.
+
+    The exception goes on to the caller unless `swallow=True`, which logs it at WARNING instead. A block that succeeds
+    closes the letters that earlier failures of the same job_id have left. Takes the options of `to_dead_letter`; works
+    with `async with` as well.
+    """
+
+    def __init__(
+        self, job_id: str, payload: Json, *, swallow: bool = False, rd: Redrive | None = None, **said: Any
+    ) -> None:
+        self._job_id, self._payload, self._swallow, self._rd = job_id, payload, swallow, rd
+        self._said = said_of(said)
+        self.letter: str | None = None
+        """The id of the letter, where the block failed."""
+
+    def __enter__(self) -> diverting:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if error is None:
+            self._landed()
+            return False
+        if isinstance(error, GeneratorExit) or (isinstance(error, SystemExit) and error.code in (0, None)):
+            return False
+        swallow = self._swallow and isinstance(error, Exception | Signal)
+        try:
+            self.letter = to_dead_letter(self._job_id, self._payload, error, rd=self._rd, **self._said._asdict())
+        except StoreUnavailable:
+            if swallow:
+                raise  # neither recorded nor told would be silence
+            return False  # told at ERROR already; the caller gets what really happened
+        if swallow:
+            log.warning("job %s failed and goes on as letter %s: %r", self._job_id, self.letter[-8:], error)
+        return swallow
+
+    async def __aenter__(self) -> diverting:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        import asyncio
+
+        return await asyncio.get_running_loop().run_in_executor(None, self.__exit__, kind, error, traceback)
+
+    def _landed(self) -> None:
+        """It succeeded. That a letter could not be closed is told, and harms nobody but whoever reads it."""
+        from redrive.app import default
+
+        try:
+            app = self._rd or default()
+            task = _named(self._said.task, "task") or UNNAMED
+            queue = _named(self._said.queue, "queue") or _queue_of(task, app)
+            why = "it succeeded when it was run again"
+            portal.run(Letters(app).landed(queue, self._job_id, who="diverting", why=why))
+        except (RedriveError, OSError) as error:
+            log.warning("job %s succeeded; whether a letter of it stands is not known: %s", self._job_id, error)

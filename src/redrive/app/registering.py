@@ -1,0 +1,167 @@
+"""Registering tasks: what `@rd.task` takes, and the built-in task that delivers HTTP requests."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast, overload
+
+from redrive.config import Settings
+from redrive.core.changes import Adapt, outside_key
+from redrive.core.job import Job, OnLost
+from redrive.core.policy import Backoff, Policy, Rate, Scope
+from redrive.errors import InvalidOption
+from redrive.runtime.context import BlockingContext, Context
+from redrive.runtime.registry import HTTP_TASK, Handler, Registry, ResultPolicy
+from redrive.tasks import (
+    AsyncContextTask,
+    AsyncTask,
+    Classes,
+    PlainContextTask,
+    PlainTask,
+    Seconds,
+    Task,
+    TaskDecorator,
+    seconds,
+)
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+P = ParamSpec("P")
+R = TypeVar("R")
+DIRECT_SECONDS: Final = 5.0
+"""How long a direct request may take when neither store nor spool could accept it."""
+
+
+class Registering:
+    """The part of Redrive that knows its tasks."""
+
+    registry: Registry
+    settings: Settings
+
+    @overload
+    def task(  # type: ignore[overload-overlap]  # a coroutine function is a function, too: the first match wins
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncContextTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[BlockingContext, P], R], /) -> PlainContextTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def task(
+        self,
+        name: str | None = None,
+        /,
+        *,
+        queue: str | None = None,
+        max_attempts: int | None = None,
+        timeout: Seconds | None = None,
+        idempotency_key: str | None = None,
+        retry_on: Classes = (),
+        give_up_on: Classes = (),
+        idempotent: bool = False,
+        backoff: Backoff | None = None,
+        base: Seconds | None = None,
+        cap: Seconds | None = None,
+        lease: Seconds | None = None,
+        max_age: Seconds | None = None,
+        on_lost: OnLost | None = None,
+        concurrency: int | None = None,
+        rate: Rate | None = None,
+        scope: Scope | None = None,
+        stalled_after: Seconds | None = None,
+        strategy: Literal["categorized", "plain"] | None = None,
+        rungs: int | None = None,
+        quote_errors: bool | None = None,
+        breaker_after: int | None = None,
+        adapt: Adapt | None = None,
+        downstream: str | Callable[..., str | None] | None = None,
+        credentials: Sequence[str] = (),
+        result_policy: ResultPolicy = True,
+    ) -> TaskDecorator: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
+    def task(self, name: Any = None, /, **options: Any) -> Any:
+        """Register a function. `@rd.task`, or `@rd.task("name", queue=…, max_attempts=…, …)`."""
+        if callable(name):
+            return self._register(name, None, {})
+        return lambda function: self._register(function, name, options)
+
+    def _register(self, function: Callable[..., Any], name: str | None, options: dict[str, Any]) -> Task[Any, Any]:
+        unknown = options.keys() - _TASK_OPTIONS - _POLICY_OPTIONS
+        if unknown:
+            raise InvalidOption(field=min(unknown), problem="is not an option of rd.task")
+        name = name or getattr(function, "__name__", None) or type(function).__name__
+        durations = ("timeout", "base", "cap", "lease", "max_age", "stalled_after")
+        options |= {key: seconds(options[key], key) for key in durations if options.get(key) is not None}
+        wants_context = _wants_context(function)
+        handler = Handler(
+            name,
+            function,
+            queue=options.get("queue") or name,
+            policy=Policy(**{key: options[key] for key in _POLICY_OPTIONS if options.get(key) is not None}),
+            wants_context=wants_context,
+            timeout=options.get("timeout"),
+            retry_on=options.get("retry_on", ()),
+            give_up_on=options.get("give_up_on", ()),
+            idempotent=bool(options.get("idempotent", False)),
+            adapt=options.get("adapt"),
+            downstream=options.get("downstream"),
+            credentials=options.get("credentials", ()),
+            result_policy=options.get("result_policy", True),
+        )
+        self.registry.add(handler)
+        kinds = {
+            (True, True): AsyncContextTask,
+            (True, False): AsyncTask,
+            (False, True): PlainContextTask,
+            (False, False): PlainTask,
+        }
+        return kinds[handler.is_async, wants_context](cast("Redrive", self), handler, options.get("idempotency_key"))
+
+    def _add_delivery(self) -> None:
+        """The built-in task: one HTTP request, as durable as any job."""
+
+        async def send(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
+            from redrive.runtime import delivery
+
+            key, traceparent = outside_key(job), job.options.traceparent
+            policy = self.settings.delivery
+            return await delivery.deliver(request, idempotency_key=key, traceparent=traceparent, policy=policy)
+
+        async def deliver(ctx: Context, **request: Any) -> dict[str, Any]:
+            return await send(ctx.job, request)
+
+        handler = Handler(
+            HTTP_TASK, deliver, queue="http", policy=Policy(), wants_context=True, idempotent=True, result_policy=False
+        )
+        handler.direct = lambda job, request: send(job, {"timeout": DIRECT_SECONDS, **request})
+        self.registry.add(handler)
+
+
+def _wants_context(function: Callable[..., Any]) -> bool:
+    """Whether the first parameter is for the context: by its annotation, or by the name `ctx`."""
+    parameters = list(inspect.signature(function).parameters.values())
+    if not parameters:
+        return False
+    said = parameters[0].annotation
+    if isinstance(said, str):
+        return said.rpartition(".")[2] in ("Context", "BlockingContext")
+    if inspect.isclass(said) and issubclass(said, Context | BlockingContext):
+        return True
+    return parameters[0].name == "ctx" and said is inspect.Parameter.empty
+
+
+_TASK_OPTIONS: Final = frozenset(
+    {
+        "queue", "timeout", "idempotency_key", "retry_on", "give_up_on", "idempotent", "adapt", "downstream",
+        "credentials", "result_policy",
+    }
+)  # fmt: skip
+_POLICY_OPTIONS: Final = frozenset(
+    {
+        "max_attempts", "backoff", "base", "cap", "lease", "max_age", "on_lost", "concurrency", "rate", "scope",
+        "stalled_after", "strategy", "rungs", "quote_errors", "breaker_after",
+    }
+)  # fmt: skip

@@ -1,0 +1,101 @@
+"""Who can do what, with which models: alternates, escalation, context budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+ESCALATION: Final = "ceo"
+"""Who gets what no agent can do."""
+
+USUAL_CONTEXT: Final = 150_000
+"""Tokens a model may read where nothing better is known of it."""
+
+CONTEXTS: Final[dict[str, int]] = {
+    "claude-": 180_000,
+    "gpt-4o": 115_000,
+    "gpt-4.1": 900_000,
+    "gpt-5": 245_000,
+    "o3": 180_000,
+    "o4": 180_000,
+    "gemini-": 900_000,
+}
+"""Tokens that models of a family may read, by the beginning of their names: the window less a margin."""
+
+
+class Agent(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One who does work: the kinds of it, and the models it may use, from the smallest to the largest."""
+
+    does: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+
+
+class Model(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What is known of a model: how much it may read, and which to take instead."""
+
+    context: int | None = None
+    larger: str | None = None
+    other: str | None = None
+
+
+AGENTS: Final[dict[str, Agent]] = {
+    name: Agent(does)
+    for name, does in {
+        "cto": ("code_review", "architecture", "technical_writing", "debugging"),
+        "backend": ("code_review", "implementation", "api_design", "debugging"),
+        "frontend": ("implementation", "ui_review", "technical_writing"),
+        "marketing": ("content_creation", "technical_writing", "social_media"),
+        "devops": ("deployment", "monitoring", "infrastructure", "debugging"),
+        "cso": ("security_review", "vulnerability_scan", "compliance"),
+    }.items()
+}
+"""A fleet to begin with; `[agents]` in redrive.toml replaces it."""
+
+
+class Fleet(msgspec.Struct, frozen=True):
+    """The agents in their declared order, and the models."""
+
+    agents: Mapping[str, Agent] = msgspec.field(default_factory=lambda: AGENTS)
+    models: Mapping[str, Model] = {}
+    escalation: str = ESCALATION
+
+    def alternate(self, agent: str | None, work: str) -> str:
+        """The first other agent that does this kind of work, else whoever things are escalated to."""
+        able = (name for name, known in self.agents.items() if name != agent and work in known.does)
+        return next(able, self.escalation)
+
+    def context(self, model: str | None) -> int:
+        """Tokens the model may read: as declared, else by its family, else the usual."""
+        known = self.models.get(model or "")
+        if known is not None and known.context is not None:
+            return known.context
+        bare = (model or "").rpartition("/")[2]
+        return next((size for start, size in CONTEXTS.items() if bare.startswith(start)), USUAL_CONTEXT)
+
+    @property
+    def smallest(self) -> int:
+        """The least that any model may read."""
+        declared = (model.context for model in self.models.values() if model.context is not None)
+        return min(USUAL_CONTEXT, *CONTEXTS.values(), *declared)
+
+    def larger(self, model: str | None, agent: str | None) -> str | None:
+        """The next larger model; only one that somebody declared, for nobody's bill grows by a guess."""
+        known = self.models.get(model or "")
+        if known is not None and known.larger is not None:
+            return known.larger
+        own = self._models_of(agent)
+        place = own.index(model) if model in own else -1
+        return own[place + 1] if 0 <= place < len(own) - 1 else None
+
+    def other(self, model: str | None, agent: str | None) -> str | None:
+        """Another model, as declared."""
+        known = self.models.get(model or "")
+        if known is not None and known.other is not None:
+            return known.other
+        return next((name for name in self._models_of(agent) if name != model), None)
+
+    def _models_of(self, agent: str | None) -> tuple[str, ...]:
+        known = self.agents.get(agent or "")
+        return known.models if known else ()

@@ -1,0 +1,54 @@
+"""What all attempts of a job together may spend: tokens, money, seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from redrive.core.job import Attempt, Budget, Job, Usage
+
+
+def recent(job: Job) -> Sequence[Attempt]:
+    """Attempts since a person last brought the job back: a fresh start has a fresh budget."""
+    return [attempt for attempt in job.history if attempt.run > job.fresh_from]
+
+
+def spent(job: Job, usage: Usage | None) -> Usage:
+    """What the recent attempts have used, the present one included."""
+    total = usage or Usage()
+    for attempt in recent(job):
+        total = total + attempt.usage if attempt.usage is not None else total
+    return total
+
+
+def seconds_run(job: Job, now: float) -> float:
+    runs = [(attempt.started_at, attempt.ended_at) for attempt in recent(job)] + [(job.started_at, now)]
+    return sum(max(0.0, end - start) for start, end in runs if start is not None and end is not None)
+
+
+def overspent(budget: Budget, job: Job, usage: Usage | None, now: float) -> str | None:
+    """Which part of the budget is used up, in words."""
+    used = spent(job, usage)
+    for name, limit, amount in (
+        ("tokens", budget.tokens, used.input_tokens + used.output_tokens),
+        ("output tokens", budget.output_tokens, used.output_tokens),
+        ("money", budget.cost, used.cost),
+        ("seconds", budget.seconds, seconds_run(job, now)),
+    ):
+        if limit is not None and amount >= limit:
+            return f"{amount:g} of {limit:g} {name}"
+    return None
+
+
+def left(budget: Budget, job: Job, usage: Usage | None, now: float) -> Budget:
+    """What is still there of each part that has a limit."""
+    used = spent(job, usage)
+    return Budget(
+        tokens=_rest(budget.tokens, used.input_tokens + used.output_tokens),
+        output_tokens=_rest(budget.output_tokens, used.output_tokens),
+        cost=None if budget.cost is None else max(0.0, budget.cost - used.cost),
+        seconds=None if budget.seconds is None else max(0.0, budget.seconds - seconds_run(job, now)),
+    )
+
+
+def _rest(limit: int | None, used: int) -> int | None:
+    return None if limit is None else max(0, limit - used)

@@ -1,0 +1,123 @@
+"""What a decision is made of, and what it looks like: a Case, and RetryLater, Bury or Hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from redrive.core.agents import Fleet
+from redrive.core.budget import recent
+from redrive.core.changes import Adapt, Change, Counter, apply, decode, estimate
+from redrive.core.job import Attempt, Cause, Failure, Job, Json, Lane, Usage
+from redrive.core.policy import Policy
+
+LONGEST_WAIT: Final = 365 * 86400.0
+
+
+class RetryLater(msgspec.Struct, frozen=True):
+    """Run again after `delay` seconds, perhaps changed. `changes` are all that hold from then on; None: as before."""
+
+    delay: float
+    why: str
+    strategy: str = "retry"
+    changes: tuple[Change, ...] | None = None
+    agent: str | None = None
+    model: str | None = None
+    tier: Literal["immediate", "delayed"] = "delayed"
+    costs_attempt: bool = True
+    crashed: bool = False
+
+
+class Bury(msgspec.Struct, frozen=True):
+    """A dead letter: why, where it waits, and what a person can do."""
+
+    because: str
+    why: str
+    recommendation: str
+    lane: Lane = "manual"
+    strategy: str = "bury"
+    changes: tuple[Change, ...] | None = None
+    owner: str | None = None
+    """Who must see to it."""
+    costs_attempt: bool = True
+    crashed: bool = False
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """Wait, visibly, for a person or for what is called. Costs no attempt."""
+
+    because: str
+    why: str
+    recommendation: str
+    held_for: str | None = None
+    strategy: str = "hold"
+
+
+Decision = RetryLater | Bury | Hold
+
+
+class Abilities(msgspec.Struct, frozen=True):
+    """What a task can take, and what there is to change to."""
+
+    fleet: Fleet = Fleet()
+    adapt: Adapt | None = None
+    count: Counter = estimate
+    offer: tuple[Change, ...] = ()
+    """The task's own answer to this failure."""
+
+
+NOTHING: Final = Abilities()
+
+
+class Case(msgspec.Struct, frozen=True):
+    """Everything a strategy may look at."""
+
+    job: Job
+    failure: Failure
+    cause: Cause
+    policy: Policy
+    now: float
+    chance: float = 0.5
+    idempotent: bool = False
+    alone: bool = False
+    abilities: Abilities = NOTHING
+    usage: Usage | None = None
+    """What this attempt has spent."""
+    breaker: str | None = None
+    """The open breaker of what it calls."""
+    probes: bool = False
+    """This attempt was sent to see whether that answers again."""
+    sitting: Literal["call", "cycle"] | None = None
+    """Somebody waits: a caller, or a script in its cycle."""
+    tries: int = 1
+    """Tries made in this sitting, this one included."""
+
+    @property
+    def failures(self) -> int:
+        """Failed attempts, this one included."""
+        return self.job.attempts + 1
+
+    @property
+    def allowed(self) -> int:
+        return self.job.allowed if self.job.allowed is not None else self.policy.max_attempts or 1
+
+    @property
+    def recent(self) -> Sequence[Attempt]:
+        """Earlier attempts since a person last brought the job back."""
+        return recent(self.job)
+
+    def seen(self, detail: str) -> int:
+        """How often this cause was there before."""
+        return sum(attempt.cause is not None and attempt.cause.detail == detail for attempt in self.recent)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The job's own names that its task goes by."""
+        return frozenset(name for name in ("model", "agent") if getattr(self.job, name) is not None)
+
+    def input(self) -> dict[str, Json]:
+        """What the failed attempt ran with."""
+        abilities, changes = self.abilities, decode(self.job.changes_json)
+        return apply(self.job.arguments, changes, abilities.adapt, abilities.count, names=self.names).payload

@@ -1,0 +1,179 @@
+"""Retrying differently: which changes a failure calls for, and which of them the task can take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from redrive.core.advice import ADVICE
+from redrive.core.changes import (
+    AddConstraint,
+    AddInstruction,
+    Change,
+    CompressContext,
+    SetAgent,
+    SetModel,
+    SimplifyTask,
+    apply,
+    can_take,
+    decode,
+    merge,
+    safe_quote,
+    tokens,
+)
+from redrive.core.decision import LONGEST_WAIT, Bury, Case, Decision, RetryLater
+from redrive.core.shapes import get, is_count, locate
+
+COMPRESSED: Final = 80_000
+SHORTER: Final = 0.6
+
+
+class Way(msgspec.Struct, frozen=True):
+    """How a failure that needs a change is tried again: how soon, changed how, and whether unchanged is worth a try."""
+
+    delay: float
+    plan: Callable[[Case, int], list[Change]]
+    blind: bool = False
+
+
+def _smaller_context(case: Case, rung: int) -> list[Change]:
+    size, now = COMPRESSED // 2 ** (rung - 1), tokens(case.input(), case.abilities.adapt, case.abilities.count)
+    if now is not None and now <= size:
+        size = now // 2  # too long all the same: the model reads less than most
+    larger = case.abilities.fleet.larger(case.job.model, case.job.agent)
+    focus = AddInstruction("Focus on the core task. Leave out background that it does not need.")
+    return [CompressContext(size), focus, *([SetModel(larger)] if larger else [])]
+
+
+def _out_of_the_loop(case: Case, rung: int) -> list[Change]:
+    fleet, job = case.abilities.fleet, case.job
+    other = fleet.other(job.model, job.agent)
+    work = job.options.message_type or job.task
+    new: list[Change] = [_named(case), AddConstraint("Validate the answer against the schema before giving it.")]
+    new += [SetAgent(fleet.alternate(job.agent, work))] if job.agent else []
+    return new + ([SetModel(other)] if other else [])
+
+
+def _shorter_answer(case: Case, rung: int) -> list[Change]:
+    budget = case.job.options.budget
+    limit = (budget.output_tokens if budget else None) or _output_limit(case)
+    concise = AddInstruction("Be concise: give the result without preamble or repetition.")
+    return [SimplifyTask(int(limit * SHORTER**rung)), concise] if limit else [concise]
+
+
+def _output_limit(case: Case) -> int | None:
+    """What the input itself says that the answer may take."""
+    payload = case.input()
+    limits = [found for path in locate(payload, case.abilities.adapt).limits if is_count(found := get(payload, path))]
+    return min(limits, default=None)
+
+
+def _what_was_wrong(case: Case, rung: int) -> list[Change]:
+    return [_named(case)]
+
+
+def _another_model(case: Case, rung: int) -> list[Change]:
+    other = case.abilities.fleet.other(case.job.model, case.job.agent)
+    return [SetModel(other)] if other else []
+
+
+def _named(case: Case) -> AddInstruction:
+    """Our own name for what went wrong; what the failure said only where the queue allows it."""
+    text = f"Attempt {case.failures} failed with {case.cause.detail}; do not repeat its answer."
+    if not case.policy.quote_errors:
+        return AddInstruction(text)
+    return AddInstruction(f"{text}\n{safe_quote(case.failure.message)}", tainted=True)
+
+
+WAYS: Final[dict[str, Way]] = {
+    "context_overflow": Way(10.0, _smaller_context),
+    "hallucination_loop": Way(60.0, _out_of_the_loop),
+    "token_budget": Way(10.0, _shorter_answer),
+    "invalid_output": Way(120.0, _what_was_wrong, blind=True),
+    "model_confusion": Way(120.0, lambda case, rung: [], blind=True),
+    "refusal": Way(120.0, _another_model),
+}
+"""The default table: one rung, one try."""
+OTHERWISE: Final = Way(120.0, lambda case, rung: [], blind=True)
+
+
+def changed(case: Case) -> Decision | None:
+    """A failure that heals only if something changes is tried again changed, so often as the queue has rungs."""
+    cause = case.cause
+    if cause.category != "conditional":
+        return None
+    way, rung = WAYS.get(cause.detail, OTHERWISE), case.seen(cause.detail) + 1
+    if rung > (case.policy.rungs or 0):
+        return _no_more_rungs(case)
+    new = _takeable(case, case.abilities.offer or way.plan(case, rung))
+    if not new and not way.blind:
+        return _cannot_change(case)
+    wait = max(way.delay, min(cause.retry_after or 0.0, case.policy.cap or LONGEST_WAIT))
+    strategy = "+".join(change_name(change) for change in new) or "once_more"
+    return RetryLater(
+        wait,
+        f"{cause.detail}: tried again in {wait:g} s, {_in_words(new)}.",
+        strategy,
+        merge(decode(case.job.changes_json), new) if new else None,
+        next((change.agent for change in new if isinstance(change, SetAgent)), None),
+        next((change.model for change in new if isinstance(change, SetModel)), None),
+    )
+
+
+def _takeable(case: Case, wanted: Iterable[Change]) -> list[Change]:
+    """Those the task can take, each on top of the ones before."""
+    abilities, names = case.abilities, case.names
+    payload, taken = case.input(), []
+    for change in wanted:
+        if can_take(change, payload, abilities.adapt, abilities.count, names=names):
+            payload = apply(payload, [change], abilities.adapt, abilities.count, names=names).payload
+            taken.append(change)
+    return taken
+
+
+def change_name(change: Change) -> str:
+    """`compress_context`, `set_model`, …"""
+    return str(type(change).__struct_config__.tag)
+
+
+def _in_words(changes: Sequence[Change]) -> str:
+    return ", ".join(_said(change) for change in changes) or "unchanged"
+
+
+def _said(change: Change) -> str:
+    match change:
+        case CompressContext():
+            return f"with its context compressed to {change.max_tokens:,} tokens"
+        case SimplifyTask():
+            return f"with at most {change.max_output_tokens:,} tokens of output"
+        case SetModel():
+            return f"with the model {change.model}"
+        case SetAgent():
+            return f"by {change.agent}"
+        case AddInstruction():
+            return "with an instruction"
+        case AddConstraint():
+            return "with a constraint"
+        case _:
+            return "with the input that the task made of it"
+
+
+def _no_more_rungs(case: Case) -> Decision:
+    detail = case.cause.detail
+    return Bury(
+        "context_overflow" if detail == "context_overflow" else "attempts_exhausted",
+        f"Not retried further: {detail} again, after {case.seen(detail)} changed tries.",
+        f"{ADVICE.get(detail, 'Look at what the model answered.')} rungs= allows more changed tries.",
+    )
+
+
+def _cannot_change(case: Case) -> Decision:
+    detail = case.cause.detail
+    return Bury(
+        "context_overflow" if detail == "context_overflow" else "attempts_exhausted",
+        f"Not retried: {detail} heals only if something changes, and the task takes no change that would help.",
+        f"{ADVICE.get(detail, '')} adapt=redrive.Adapt(...), @task.on({detail!r}) or [models] in redrive.toml say what "
+        "may change.",
+    )

@@ -1,0 +1,158 @@
+"""How long a failure asks to wait, in seconds, from the places where libraries and servers write it.
+
+Pure: what needs a clock is given `now`. Whatever is not a finite, sensible number says nothing; nothing is negative.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+LONGEST: Final = 366 * 86_400.0
+"""Who asks for more than a year means something else."""
+_DURATION: Final = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
+_RETRY_DELAY: Final = re.compile(r"retry_?delay[\"']?\s*[:=]\s*[\"'](\d{1,9}(?:\.\d{1,9})?)s[\"']", re.IGNORECASE)
+_EPOCH: Final = 100_000_000.0
+"""Numbers above this are instants, not spans."""
+
+
+def finite(seconds: float) -> float | None:
+    """Seconds that can be waited, else None."""
+    if not math.isfinite(seconds) or seconds > LONGEST:
+        return None
+    return max(0.0, seconds)
+
+
+def number(text: str) -> float | None:
+    try:
+        return float(text) if len(text) <= 40 else None
+    except ValueError:
+        return None
+
+
+def duration(text: str) -> float | None:
+    """`34s`, `6m0s`, `20ms`, `1h2m`: as Google and OpenAI write spans."""
+    match = _DURATION.fullmatch(text.strip()) if 0 < len(text) <= 40 else None
+    if match is None or not any(match.groups()):
+        return None
+    hours, minutes, seconds, millis = (float(part or 0) for part in match.groups())
+    return finite(hours * 3600 + minutes * 60 + seconds + millis / 1000)
+
+
+def instant(text: str) -> float | None:
+    """An HTTP date or an RFC 3339 time, as seconds since 1970. Without a zone it is UTC."""
+    from email.utils import parsedate_to_datetime  # slow to import, and dates are rare
+
+    for parse in (datetime.fromisoformat, parsedate_to_datetime):
+        try:
+            found = parse(text.strip()[:64])
+        except (ValueError, TypeError, OverflowError, IndexError):
+            continue
+        try:
+            return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError, OSError):
+            return None
+    return None
+
+
+def wait_of(value: object, now: float) -> float | None:
+    """Seconds from what a `retry_after` may be: a number, a span, an instant, or a text of one of them."""
+    if isinstance(value, timedelta):
+        return finite(value.total_seconds())
+    if isinstance(value, datetime):
+        return _until(value.isoformat(), now)
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        try:
+            return finite(float(value))
+        except OverflowError:
+            return None
+    return _span(value, now) if isinstance(value, str) else None
+
+
+def _span(text: str, now: float) -> float | None:
+    """Seconds, a span with units, or a date."""
+    found = number(text)
+    if found is not None:
+        return finite(found)
+    spelled = duration(text)
+    return spelled if spelled is not None else _until(text, now)
+
+
+def _until(text: str, now: float) -> float | None:
+    at = instant(text)
+    return None if at is None else finite(at - now)
+
+
+def _reset(text: str, now: float) -> float | None:
+    """A reset: an instant since 1970 in seconds or milliseconds, else whatever `retry-after` may be."""
+    found = number(text)
+    if found is None or not math.isfinite(found) or found < _EPOCH:
+        return _span(text, now)
+    return finite((found / 1000 if found > _EPOCH * 1000 else found) - now)
+
+
+def _retry_after_ms(headers: Mapping[str, str], now: float, limited: bool) -> float | None:
+    found = number(headers.get("retry-after-ms", ""))
+    return None if found is None else finite(found / 1000)
+
+
+def _retry_after(headers: Mapping[str, str], now: float, limited: bool) -> float | None:
+    text = headers.get("retry-after")
+    return _span(text, now) if text else None
+
+
+def _exhausted(headers: Mapping[str, str], now: float, limited: bool) -> float | None:
+    """`x-ratelimit-reset` and its cousins, where nothing remains of that limit."""
+    waits = [
+        _reset(headers[reset], now)
+        for reset, remaining in _limits(headers)
+        if not reset.startswith("anthropic-") and headers.get(remaining, "").strip() == "0"
+    ]
+    return _longest(waits)
+
+
+def _anthropic(headers: Mapping[str, str], now: float, limited: bool) -> float | None:
+    """Anthropic sends its resets with every answer: they count only for a rate limit."""
+    if not limited:
+        return None
+    found = [(_until(headers[reset], now), headers.get(remaining, "").strip()) for reset, remaining in _limits(headers)
+             if reset.startswith("anthropic-")]  # fmt: skip
+    spent = _longest(wait for wait, remaining in found if remaining == "0")
+    known = [wait for wait, _ in found if wait is not None]
+    return spent if spent is not None else min(known, default=None)
+
+
+def _limits(headers: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(header of a reset, header of what remains) for every limit named."""
+    return [(name, name.replace("reset", "remaining")) for name in headers if "limit" in name and "reset" in name]
+
+
+def _longest(waits: Iterable[float | None]) -> float | None:
+    return max((wait for wait in waits if wait is not None), default=None)
+
+
+_PLACES: Final[tuple[Callable[[Mapping[str, str], float, bool], float | None], ...]] = (
+    _retry_after_ms, _retry_after, _exhausted, _anthropic,
+)  # fmt: skip
+
+
+def header_wait(headers: Mapping[str, str], now: float, *, limited: bool) -> float | None:
+    """The first header that says something. `limited`: the failure is a rate limit."""
+    if not headers:
+        return None
+    for place in _PLACES:
+        found = place(headers, now, limited)
+        if found is not None:
+            return found
+    return None
+
+
+def delay_in_text(text: str) -> float | None:
+    """Google's `"retryDelay": "34s"` where a library kept only the text of the answer."""
+    match = _RETRY_DELAY.search(text)
+    return finite(float(match[1])) if match else None

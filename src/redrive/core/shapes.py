@@ -1,0 +1,180 @@
+"""Where a payload keeps what a model reads: messages, prompt, context, instructions, model and output limit.
+
+A task says it with `Adapt`; what it leaves unsaid is recognised in the forms that OpenAI's and Anthropic's interfaces
+take. Nothing here changes a payload in place: `put` copies what lies on the way to the new value and shares the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from redrive.core.job import Json
+
+Step = str | int
+Path = tuple[Step, ...]
+
+MISSING: Final = msgspec.UNSET
+ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+SYSTEM_ROLES: Final = frozenset({"system", "developer"})
+LIMITS: Final = ("max_tokens", "max_output_tokens", "max_completion_tokens")
+
+
+class Adapt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a task's payload keeps what a retry may change: dotted paths, such as "request.messages"."""
+
+    messages: str | None = None
+    prompt: str | None = None
+    context: str | None = None
+    model: str | None = None
+    instructions: str | None = None
+    max_output_tokens: str | None = None
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """The places found in one payload. Those for `model`, `instructions` and `limits` may be declared yet empty."""
+
+    messages: Path | None = None
+    prompt: Path | None = None
+    context: Path | None = None
+    instructions: Path | None = None
+    tools: Path | None = None
+    model: Path | None = None
+    limits: tuple[Path, ...] = ()
+
+    @property
+    def readable(self) -> bool:
+        """Is there anything that a model reads?"""
+        return bool(self.messages or self.prompt or self.context)
+
+
+_NOTHING_SAID: Final = Adapt()
+
+
+# ---- paths
+
+
+def dotted(path: str | None) -> Path | None:
+    return tuple(path.split(".")) if path else None
+
+
+def get(value: Json, path: Path) -> Json:
+    """What stands at a path, or MISSING."""
+    for step in path:
+        value = _child(value, step)
+    return value
+
+
+def _child(value: Json, step: Step) -> Json:
+    if isinstance(value, Mapping):
+        return value.get(step, MISSING)
+    if isinstance(value, list) and str(step).isdecimal() and int(step) < len(value):
+        return value[int(step)]
+    return MISSING
+
+
+def put(value: Json, path: Path, new: Json) -> Json:
+    """The same value with something new at a path, whose parent must exist. The old value stays as it is."""
+    if not path:
+        return new
+    step, rest = path[0], path[1:]
+    changed = put(_child(value, step), rest, new)
+    if isinstance(value, list):
+        at = int(step)
+        return [*value[:at], changed, *value[at + 1 :]]
+    return {**value, step: changed}
+
+
+def spell(path: Path) -> str:
+    return ".".join(str(step) for step in path)
+
+
+# ---- recognising
+
+
+def locate(payload: Mapping[str, Json], adapt: Adapt | None = None) -> Shape:
+    """The places of a payload: those that the task declared, and beside them those that are well known."""
+    said = adapt or _NOTHING_SAID
+    beside = _beside(said)
+    messages = _find(payload, said.messages, (*beside, "messages"), is_messages)
+    prompt = _find(payload, said.prompt, (*beside, "prompt"), is_text)
+    context = _find(payload, said.context, (*beside, "context"), _is_context)
+    if messages:
+        prompt, context = outside(prompt, messages), outside(context, messages)
+    if context is None and said.context and is_text(get(payload, dotted(said.context) or ())):
+        context = dotted(said.context)
+    spoken_to = messages or prompt
+    return Shape(
+        messages=messages,
+        prompt=prompt,
+        context=context,
+        instructions=_declared(payload, said.instructions)
+        or (_find(payload, None, (*beside, "system"), _is_system) if spoken_to else None),
+        tools=_find(payload, None, (*beside, "tools"), _is_list) if spoken_to else None,
+        model=_declared(payload, said.model) or _find(payload, None, (*beside, "model"), is_text),
+        limits=_limits(payload, said, beside),
+    )
+
+
+def outside(path: Path | None, messages: Path) -> Path | None:
+    """A place inside the messages is read with them, and must not be counted or cut twice."""
+    return None if path and path[: len(messages)] == messages else path
+
+
+def _beside(said: Adapt) -> Path:
+    """The object that holds what is read; model, system prompt and limits are looked for next to it."""
+    return (dotted(said.messages or said.prompt or said.context) or ())[:-1]
+
+
+def _find(payload: Json, said: str | None, known: Path, fits: Callable[[Json], bool]) -> Path | None:
+    path = dotted(said) or known
+    return path if fits(get(payload, path)) else None
+
+
+def _declared(payload: Json, said: str | None) -> Path | None:
+    """A place that the task declared. It may be empty (a parameter with a default), its parent must be there."""
+    path = dotted(said)
+    if path is None or not isinstance(get(payload, path[:-1]), Mapping):
+        return None
+    return path
+
+
+def _limits(payload: Json, said: Adapt, beside: Path) -> tuple[Path, ...]:
+    declared = _declared(payload, said.max_output_tokens)
+    if declared:
+        return (declared,)
+    return tuple((*beside, name) for name in LIMITS if is_count(get(payload, (*beside, name))))
+
+
+def is_count(value: Json) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_messages(value: Json) -> bool:
+    if not isinstance(value, list) or not value:
+        return False
+    known = all(isinstance(one, Mapping) and _role(one) in ROLES for one in value)
+    return known and any("content" in one for one in value)
+
+
+def _role(message: Mapping[str, Json]) -> str:
+    role = message.get("role")
+    return role if isinstance(role, str) else ""
+
+
+def is_text(value: Json) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_list(value: Json) -> bool:
+    return isinstance(value, list) and bool(value)
+
+
+def _is_context(value: Json) -> bool:
+    return _is_list(value) and all(isinstance(one, str | Mapping) for one in value)
+
+
+def _is_system(value: Json) -> bool:
+    return isinstance(value, str) or (_is_list(value) and all(isinstance(one, Mapping) for one in value))

@@ -1,0 +1,437 @@
+"""Error groups: one trouble, its life, and what helps against it. Pure: what is known and the time are arguments.
+
+A group is unresolved, resolved (perhaps in a version) or ignored (until a time, a rate or a count is passed). Three
+things are worth waking somebody for, and nothing else: a trouble that is new, one that came back after it was resolved,
+and one that is worse than what was ignored. That it goes on, or grows, was told already.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any, Final, Literal
+
+import msgspec
+
+from redrive.core.advice import ADVICE
+from redrive.core.classify import DETAILS
+from redrive.core.job import Job, iso
+from redrive.core.store import Group, Lesson
+
+HOUR: Final = 3600.0
+DAY: Final = 86400.0
+HOURS_KEPT: Final = 48
+STORY_KEPT: Final = 30
+SHORT: Final = 8
+"""So much of a fingerprint is shown; any unique beginning of it names the group."""
+SYSTEMIC: Final = 3
+"""So many dead letters of one trouble are no accident."""
+REDRIVE: Final = "redrive"
+"""Who speaks in a group's story where nobody in person did."""
+
+Status = Literal["unresolved", "resolved", "ignored"]
+Kind = Literal["new", "regressed", "unignored"]
+Trend = Literal["new", "growing", "steady", "shrinking", "quiet", "cured"]
+Action = Literal["redrive", "change", "fix", "look"]
+STATUSES: Final[tuple[Status, ...]] = ("unresolved", "resolved", "ignored")
+
+
+class Said(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of a group's story."""
+
+    at: float
+    what: str
+    who: str
+    why: str | None = None
+
+
+class Alert(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that somebody must hear of."""
+
+    kind: Kind
+    fingerprint: str
+    at: float
+    queue: str
+    task: str
+    buried: int
+    because: str
+    error_class: str | None = None
+    error: str | None = None
+
+
+class Owed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An alert that nobody has been told yet. Whoever tells it says until when, so that others leave it alone."""
+
+    alert: Alert
+    telling_until: float = 0.0
+    tries: int = 0
+
+
+class GroupState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was said and judged of a group: the store's document of kind "group" under its fingerprint."""
+
+    status: Status = "unresolved"
+    resolved_at: float | None = None
+    resolved_in: str | None = None
+    ignored_at: float | None = None
+    ignored_until: float | None = None
+    ignored_rate: float | None = None
+    """Burials an hour that may go on unheard."""
+    ignored_count: int | None = None
+    """More burials that may go on unheard."""
+    ignored_from: int = 0
+    """The burials there were when it was ignored."""
+    who: str | None = None
+    why: str | None = None
+    note: str | None = None
+    seen_buried: int = 0
+    """How many burials were judged."""
+    seen_at: float = 0.0
+    hours: tuple[tuple[int, int], ...] = ()
+    """Burials by the hour, as they were noticed, for two days."""
+    alerted_at: float | None = None
+    """When an alert was last delivered."""
+    owed: Owed | None = None
+    story: tuple[Said, ...] = ()
+
+
+_CLEARED: Final[dict[str, Any]] = {
+    "resolved_at": None, "resolved_in": None, "ignored_at": None, "ignored_until": None, "ignored_rate": None,
+    "ignored_count": None, "ignored_from": 0, "owed": None,
+}  # fmt: skip
+
+
+# ---- judging
+
+
+def judge(
+    group: Group, state: GroupState | None, now: float, recent: int, version: str | None = None
+) -> tuple[GroupState, Alert | None]:
+    """What the burials since the last judgement mean: `recent` in the last hour, the latest made by `version`."""
+    known = state if state is not None else GroupState()
+    seen = _seen(group, known, now)
+    if group.buried <= known.seen_buried:
+        return known, None
+    found = _breach(group, known, recent, version)
+    if found is None:
+        return seen, None
+    kind, because = found
+    alert = Alert(
+        kind, group.fingerprint, now, group.queue, group.task, group.buried, because, group.error_class, group.error
+    )
+    return _changed(seen, "unresolved", Said(now, kind, REDRIVE, because), owed=Owed(alert)), alert
+
+
+def _breach(group: Group, state: GroupState, recent: int, version: str | None) -> tuple[Kind, str] | None:
+    """Whether new burials are news: the first ever, or against what a person said of the group."""
+    if state.seen_buried == 0:
+        return "new", "first seen"
+    if state.status == "resolved" and _is_regression(group, state, version):
+        return "regressed", f"resolved{f' in {state.resolved_in}' if state.resolved_in else ''}, and it happened again"
+    if state.status == "ignored" and (because := _over(group, state, recent)):
+        return "unignored", because
+    return None
+
+
+def _is_regression(group: Group, state: GroupState, version: str | None) -> bool:
+    """Buried after it was resolved, and not by code that is older than the cure."""
+    if state.resolved_at is not None and group.last_at <= state.resolved_at:
+        return False
+    return not (state.resolved_in and version) or not _older(version, state.resolved_in)
+
+
+def _older(version: str, than: str) -> bool:
+    """By their numbers, where both begin with some; versions that cannot be compared are not older."""
+    ours, theirs = _numbers(version), _numbers(than)
+    if not ours or not theirs:
+        return False
+    pairs = zip_longest(ours, theirs, fillvalue=0)
+    return next((one < other for one, other in pairs if one != other), False)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    found = re.match(r"v?(\d{1,18}(?:\.\d{1,18})*)", version.strip())
+    return tuple(int(part) for part in found[1].split(".")) if found else ()
+
+
+def _over(group: Group, state: GroupState, recent: int) -> str | None:
+    """Which of the limits that it was ignored with is passed; without any it is ignored until somebody reopens it."""
+    if state.ignored_until is not None and group.last_at >= state.ignored_until:
+        return "the time it was ignored for is over, and it still happens"
+    if state.ignored_rate is not None and recent > state.ignored_rate:
+        return f"{recent} in the last hour, more than the {state.ignored_rate:g} that are ignored"
+    more = group.buried - state.ignored_from
+    if state.ignored_count is not None and more > state.ignored_count:
+        return f"{more} since it was ignored, more than the {state.ignored_count} that are ignored"
+    return None
+
+
+def _seen(group: Group, state: GroupState, now: float) -> GroupState:
+    """With the burials since then noted under the hour of the latest."""
+    fresh, hour = group.buried - state.seen_buried, int(group.last_at // HOUR)
+    if fresh <= 0:
+        return state
+    noted = dict(state.hours)
+    noted[hour] = noted.get(hour, 0) + fresh
+    kept = tuple(sorted((at, number) for at, number in noted.items() if at > hour - HOURS_KEPT))
+    return msgspec.structs.replace(state, seen_buried=group.buried, seen_at=now, hours=kept)
+
+
+def _changed(state: GroupState, status: Status, said: Said, **fields: Any) -> GroupState:
+    """Another status: what belonged to the one before is over, and the story has a line more."""
+    story = (*state.story, said)[-STORY_KEPT:]
+    now = {**_CLEARED, "status": status, "who": said.who, "why": said.why, "story": story}
+    return msgspec.structs.replace(state, **{**now, **fields})
+
+
+# ---- what a person says. Whoever says something knows of the group: what was owed to be told is dropped.
+
+
+def resolved(
+    group: Group, state: GroupState | None, now: float, *, who: str, why: str | None, in_version: str | None = None
+) -> GroupState:
+    """The trouble is cured. It is told again if it comes back, by code of this version or later where one is named."""
+    seen = _seen(group, state or GroupState(), now)
+    what = f"resolved in {in_version}" if in_version else "resolved"
+    return _changed(seen, "resolved", Said(now, what, who, why), resolved_at=now, resolved_in=in_version)
+
+
+def ignored(
+    group: Group,
+    state: GroupState | None,
+    now: float,
+    *,
+    who: str,
+    why: str | None,
+    until: float | None = None,
+    rate: float | None = None,
+    count: int | None = None,
+) -> GroupState:
+    """The trouble is known and may go on: until then, up to so many an hour, for so many more; else until reopened."""
+    seen = _seen(group, state or GroupState(), now)
+    limits = {"ignored_until": until, "ignored_rate": rate, "ignored_count": count, "ignored_from": group.buried}
+    what = f"ignored {_limits(until, rate, count)}".rstrip()
+    return _changed(seen, "ignored", Said(now, what, who, why), ignored_at=now, **limits)
+
+
+def _limits(until: float | None, rate: float | None, count: int | None) -> str:
+    said = [
+        f"until {iso(until)}" if until is not None else "",
+        f"up to {rate:g} an hour" if rate is not None else "",
+        f"for {count} more" if count is not None else "",
+    ]
+    return ", ".join(filter(None, said))
+
+
+def reopened(group: Group, state: GroupState | None, now: float, *, who: str, why: str | None) -> GroupState:
+    """Unresolved again, by somebody's word."""
+    seen = _seen(group, state or GroupState(), now)
+    return _changed(seen, "unresolved", Said(now, "reopened", who, why))
+
+
+def noted(group: Group, state: GroupState | None, now: float, *, who: str, text: str) -> GroupState:
+    """A note for whoever comes next; changes nothing else, and what is owed stays owed."""
+    known = state if state is not None else GroupState()
+    story = (*known.story, Said(now, "noted", who, text))[-STORY_KEPT:]
+    return msgspec.structs.replace(known, note=text, story=story)
+
+
+# ---- telling
+
+
+def telling(state: GroupState, owed: Owed, until: float) -> GroupState:
+    """Somebody begins to tell what is owed."""
+    return msgspec.structs.replace(state, owed=msgspec.structs.replace(owed, telling_until=until, tries=owed.tries + 1))
+
+
+def told(state: GroupState, alert: Alert, now: float, *, delivered: bool) -> GroupState:
+    """Delivered: nothing is owed any more. Else anybody may try again. A newer alert stays owed either way."""
+    if state.owed is None or state.owed.alert != alert:
+        return msgspec.structs.replace(state, alerted_at=now) if delivered else state
+    if delivered:
+        return msgspec.structs.replace(state, alerted_at=now, owed=None)
+    return msgspec.structs.replace(state, owed=msgspec.structs.replace(state.owed, telling_until=0.0))
+
+
+_LEAST: Final[dict[Kind, float]] = {"new": 0.4, "unignored": 0.5, "regressed": 0.6}
+
+
+def severity(kind: Kind, dead: int) -> float:
+    """What came back hurts more than what is new, three dead letters of one trouble at least 0.7, more of them more."""
+    least = max(_LEAST[kind], 0.7 if dead >= SYSTEMIC else 0.0)
+    return round(least + (1.0 - least) * (1.0 - 1.0 / (1.0 + max(dead - 1, 0) / 30.0)), 6)
+
+
+_TOLD: Final[dict[Kind, str]] = {"new": "new trouble", "regressed": "trouble is back", "unignored": "no longer ignored"}
+
+
+def message(alert: Alert, suggestion: Suggestion) -> str:
+    """An alert in words: what, where, how much, what to do, where to look."""
+    error = (alert.error or alert.error_class or "an error that was not recorded")[:200]
+    letters = "1 dead letter" if alert.buried == 1 else f"{alert.buried} dead letters"
+    return (
+        f"{_TOLD[alert.kind]} in {alert.task} (queue {alert.queue}): {error}; {letters} in all, {alert.because}. "
+        f"{suggestion.text} Look closer: redrive dead group {alert.fingerprint[:SHORT]}"
+    )
+
+
+# ---- what helps
+
+
+class Suggestion(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What to do about a group, and how often that has worked."""
+
+    text: str
+    action: Action
+    strategy: str | None = None
+    worked: int = 0
+    tried: int = 0
+
+    @property
+    def rate(self) -> float | None:
+        """The share of the tries that worked; None where nothing was tried."""
+        return self.worked / self.tried if self.tried else None
+
+    def public(self) -> dict[str, Any]:
+        return {**msgspec.structs.asdict(self), "success_rate": self.rate}
+
+
+UNCHANGED: Final = frozenset({"retry", "run_again", "retry_after", "once_more", "on_the_spot"})
+"""Strategies that change nothing but the time."""
+_BY_HEALING: Final[dict[str, tuple[Action, str]]] = {
+    "at_once": ("redrive", "See whether what it calls is well again, then redrive."),
+    "later": ("redrive", "It heals with time. Redrive later."),
+    "changed": (
+        "change",
+        "The same again fails again. Redrive it changed: less context, another model or agent.",
+    ),
+    "person": ("fix", "Waiting does not heal it. Fix the cause, then redrive, or discard."),
+    "unknown": ("look", "Find out what the error means, fix it, then redrive."),
+}
+
+
+def suggest(group: Group, lessons: Sequence[Lesson], detail: str | None = None) -> Suggestion:
+    """What worked before; else the advice for its cause."""
+    action, advice = _advice(detail or group.detail or "unknown")
+    tried = [lesson for lesson in lessons if lesson.worked + lesson.failed]
+    if not tried:
+        return Suggestion(advice, action)
+    best = max(tried, key=_promise)
+    times = f"{best.worked} of {best.worked + best.failed} times"
+    how = "as it is" if best.strategy in UNCHANGED else f"with {best.strategy.replace('+', ' + ')}"
+    if 2 * best.worked >= best.worked + best.failed:
+        return _learned(f"Redriving {how} worked {times}.", "redrive", best)
+    return _learned(f"Nothing tried so far helps: {best.strategy} worked {times}. {advice}", action, best)
+
+
+def _promise(lesson: Lesson) -> float:
+    """How likely it works next time: one lucky try does not beat eight of nine."""
+    return (lesson.worked + 1) / (lesson.worked + lesson.failed + 2)
+
+
+def _learned(text: str, action: Action, best: Lesson) -> Suggestion:
+    return Suggestion(text, action, best.strategy, best.worked, best.worked + best.failed)
+
+
+def _advice(detail: str) -> tuple[Action, str]:
+    heals = DETAILS[detail][1] if detail in DETAILS else "unknown"
+    action, general = _BY_HEALING[heals]
+    return action, ADVICE.get(detail, general)
+
+
+# ---- seeing
+
+
+class GroupView(msgspec.Struct, frozen=True):
+    """A group as every door shows it."""
+
+    group: Group
+    state: GroupState
+    dead: int
+    """How many of its jobs are dead now."""
+    trend: Trend
+    last_day: int
+    """Burials noticed in the last 24 hours, and in the 24 before."""
+    day_before: int
+    suggestion: Suggestion
+    lessons: tuple[Lesson, ...] = ()
+    samples: tuple[Job, ...] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        return self.group.fingerprint
+
+    @property
+    def short(self) -> str:
+        return self.group.fingerprint[:SHORT]
+
+    @property
+    def status(self) -> Status:
+        return self.state.status
+
+    def public(self) -> dict[str, Any]:
+        """As the outside sees it (JSON in CLI, REST, MCP): ISO times, samples by id, nothing of how it is told."""
+        body = msgspec.structs.asdict(self.group) | _public_state(self.state)
+        body |= {"first_at": iso(self.group.first_at), "last_at": iso(self.group.last_at)}
+        body |= {name: getattr(self, name) for name in ("dead", "trend", "last_day", "day_before")}
+        body["suggestion"] = self.suggestion.public()
+        body["lessons"] = [_public_lesson(lesson) for lesson in self.lessons]
+        body["samples"] = [job.id for job in self.samples]
+        return body
+
+
+_TIMES: Final = ("resolved_at", "ignored_at", "ignored_until", "alerted_at")
+_INTERNAL: Final = frozenset({"seen_buried", "seen_at", "hours", "owed", "ignored_from", *_TIMES, "story"})
+
+
+def _public_state(state: GroupState) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        name: value for name, value in msgspec.structs.asdict(state).items() if name not in _INTERNAL
+    }
+    body |= {name: iso(getattr(state, name)) for name in _TIMES}
+    body["alert_owed"] = state.owed.alert.kind if state.owed else None
+    body["story"] = [msgspec.structs.asdict(said) | {"at": iso(said.at)} for said in state.story]
+    return body
+
+
+def _public_lesson(lesson: Lesson) -> dict[str, Any]:
+    return {"strategy": lesson.strategy, "worked": lesson.worked, "failed": lesson.failed}
+
+
+def view(
+    group: Group,
+    state: GroupState | None,
+    dead: int,
+    now: float,
+    lessons: Sequence[Lesson] = (),
+    samples: Sequence[Job] = (),
+) -> GroupView:
+    known = state or _seen(group, GroupState(), now)
+    return GroupView(
+        group,
+        known,
+        dead,
+        trend(group, known, dead, now),
+        _burials(known, now - DAY, now),
+        _burials(known, now - 2 * DAY, now - DAY),
+        suggest(group, lessons),
+        tuple(lessons),
+        tuple(samples),
+    )
+
+
+def trend(group: Group, state: GroupState, dead: int, now: float) -> Trend:
+    """The last day against the day before."""
+    if now - group.last_at >= DAY:
+        return "quiet" if dead else "cured"
+    if now - group.first_at < DAY:
+        return "new"
+    today, before = _burials(state, now - DAY, now), _burials(state, now - 2 * DAY, now - DAY)
+    return "growing" if today > before else "shrinking" if today < before else "steady"
+
+
+def _burials(state: GroupState, since: float, until: float) -> int:
+    """Burials noticed in the hours after that of `since`, up to that of `until`."""
+    first, last = int(since // HOUR), int(until // HOUR)
+    return sum(number for hour, number in state.hours if first < hour <= last)

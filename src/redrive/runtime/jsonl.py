@@ -1,0 +1,133 @@
+"""Files of JSON lines: read without filling the memory, appended to by many at once, written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import BinaryIO, Final, NamedTuple
+
+from redrive.errors import InvalidInput
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows: one process at a time may append
+    fcntl = None
+
+LONGEST: Final = 64 * 1024 * 1024
+"""Bytes of one line that are held in memory; of a longer one only its beginning is seen."""
+_PIECE: Final = 1024 * 1024
+PRIVATE: Final = 0o600
+
+
+class Line(NamedTuple):
+    """One line of a file, numbered from 1. `ended`: its writer was done with it; `cut`: only its beginning is here."""
+
+    number: int
+    raw: bytes
+    ended: bool = True
+    cut: bool = False
+
+    @property
+    def blank(self) -> bool:
+        return not self.raw.strip()
+
+
+def read(file: BinaryIO, longest: int = LONGEST) -> Iterator[Line]:
+    """Every line, one at a time. A line that never ends costs no more than `longest` bytes."""
+    number = 0
+    while piece := file.readline(longest):
+        number += 1
+        last = piece
+        while not last.endswith(b"\n") and (rest := file.readline(_PIECE)):
+            last = rest
+        yield Line(number, piece.rstrip(b"\r\n"), last.endswith(b"\n"), last is not piece)
+
+
+def from_lines(lines: Iterable[bytes | str]) -> Iterator[Line]:
+    """The same for lines that are in memory already; they count as ended."""
+    for number, line in enumerate(lines, start=1):
+        raw = line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line
+        yield Line(number, raw.rstrip(b"\r\n"))
+
+
+def append(path: Path, lines: Iterable[bytes]) -> None:
+    """Whole lines under a lock, synced on return: however many processes append, every line can be read.
+
+    What could not be written whole is taken back. A torn line that a crash left behind is ended first.
+    """
+    new = not path.exists()
+    handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, PRIVATE)
+    try:
+        if fcntl is not None:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        end = os.lseek(handle, 0, os.SEEK_END)
+        try:
+            if end and os.pread(handle, 1, end - 1) != b"\n":
+                _write(handle, b"\n")
+            for line in lines:
+                _write(handle, line)
+            os.fsync(handle)
+        except BaseException:
+            os.ftruncate(handle, end)
+            raise
+    finally:
+        os.close(handle)
+    if new:
+        sync_folder(path.parent)
+
+
+def _write(handle: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(handle, data) :]  # a nearly full disk may take a part only
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
+    """A new private file that has its name only once it is complete and synced."""
+    if not overwrite and path.exists():
+        raise _exists(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE)
+    try:
+        with open(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        _rename(temporary, path, overwrite=overwrite)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def _rename(temporary: Path, path: Path, *, overwrite: bool) -> None:
+    """Without overwriting, also not what came into being meanwhile: a link refuses, a rename would not."""
+    if overwrite:
+        temporary.replace(path)
+        return
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise _exists(path) from None
+    except OSError:  # a filesystem without links
+        if path.exists():
+            raise _exists(path) from None
+        temporary.rename(path)
+
+
+def _exists(path: Path) -> InvalidInput:
+    return InvalidInput(field="path", problem=f"{path} exists already; choose another file, or say overwrite")
+
+
+def sync_folder(folder: Path) -> None:
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

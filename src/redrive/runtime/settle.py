@@ -1,0 +1,261 @@
+"""How an attempt ends: capture → classify → strategy → lifecycle, as one commit."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import Any, Literal
+
+import msgspec
+
+from redrive.core import lifecycle
+from redrive.core.changes import Change, CompressContext, Edit, dropped, encode
+from redrive.core.classify import cause_of, classify
+from redrive.core.decision import Abilities, Bury, Case, Decision, Hold, RetryLater
+from redrive.core.fingerprint import fingerprint
+from redrive.core.job import Attempt, Cause, Failure, Job, Usage
+from redrive.core.lifecycle import Transition
+from redrive.core.payload import encode_result
+from redrive.core.preflight import NotReady
+from redrive.core.store import Commit, Put
+from redrive.core.strategy import decide, recognised
+from redrive.errors import Cancel, GiveUp, Retry, Signal, Snooze
+from redrive.runtime.breakers import Breakers
+from redrive.runtime.capture import capture, lost
+from redrive.runtime.clock import Clock
+from redrive.runtime.context import BlockingContext, Context, Held
+from redrive.runtime.registry import Handler, Registry
+
+log = logging.getLogger("redrive.attempt")
+RESULT_INLINE = 256 * 1024
+"""Larger results are stored beside the job."""
+RESULT_APART = '{"$result":"stored apart"}'
+SUMMARY_SHARE = 10
+"""A summary may take a tenth of what its context was compressed to."""
+
+Sitting = Literal["call", "cycle"] | None
+AnyContext = Context | BlockingContext
+
+
+class Settlement:
+    """Turns what an attempt said into the commit that ends it."""
+
+    def __init__(self, registry: Registry, clock: Clock, breakers: Breakers) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._breakers = breakers
+
+    # -- good ends
+
+    async def succeeded(self, job: Job, handler: Handler, context: AnyContext, value: object) -> Commit:
+        await self._breakers.succeeded(job, handler)
+        now = self._clock.now()
+        text, problem = encode_result(value)
+        if problem:
+            log.warning("job %s (%s): %s", job.short_id, job.task, problem)
+        plain = context._usage is None and not context._taken
+        attempt = None if plain else self._attempt(job, "done", now, context)
+        apart = text is not None and len(text) > RESULT_INLINE
+        puts = (Put("result", f"{job.id}/", text.encode()),) if apart and text is not None else ()
+        move = lifecycle.succeeded(job, now, RESULT_APART if apart else text, attempt)
+        return Commit((_learned(move, job, worked=True),), puts)
+
+    async def signalled(self, job: Job, handler: Handler, context: AnyContext, signal: Signal) -> Commit:
+        now = self._clock.now()
+        if isinstance(signal, Snooze):
+            attempt = self._attempt(job, "snoozed", now, context, decision=str(signal))
+            return Commit((lifecycle.snoozed(job, now, run_at=now + signal.seconds, attempt=attempt),))
+        if isinstance(signal, Cancel):
+            attempt = self._attempt(job, "cancelled", now, context, decision=signal.reason)
+            return Commit((lifecycle.cancelled(job, now, who=job.task, why=signal.reason, attempt=attempt),))
+        if isinstance(signal, Held):
+            log.warning("job %s (%s) is held: %s", job.short_id, job.task, signal)
+            attempt = self._attempt(job, "held", now, context, decision=str(signal))
+            held = lifecycle.held_back(
+                job, now, because=signal.because, why=str(signal), recommendation=signal.recommendation, attempt=attempt
+            )
+            return Commit((held,))
+        return await self.failed(job, handler, context, capture(signal))
+
+    def released(self, job: Job) -> Transition:
+        """Given back at shutdown: costs no attempt."""
+        now = self._clock.now()
+        return lifecycle.released(job, now, self._attempt(job, "released", now, None, decision="the worker stopped"))
+
+    # -- failures
+
+    async def failed(
+        self,
+        job: Job,
+        handler: Handler,
+        context: AnyContext,
+        failure: Failure,
+        *,
+        sitting: Sitting = None,
+        tries: int = 1,
+    ) -> Commit:
+        """Failure → cause → decision → transition."""
+        cause = self._cause(job, handler, failure)
+        group, policy = fingerprint(failure, job.task, job.model), self._registry.policy_for(job)
+        offer = await self._offer(job, handler, cause) if cause.detail in handler.ways else ()
+        breaker, probes = await self._breakers.failed(job, handler, failure, cause, group, policy)
+        case = Case(
+            job, failure, cause, policy, self._clock.now(), self._clock.chance(), handler.idempotent,
+            abilities=Abilities(self._registry.fleet, handler.adapt, self._registry.count, offer),
+            usage=context._usage, breaker=breaker, probes=probes, sitting=sitting, tries=tries,
+        )  # fmt: skip
+        decision = await self._summarised(case, decide(case))
+        return Commit((self._transition(case, decision, group, context),))
+
+    def lost(self, job: Job, handler: Handler | None, *, alone: bool) -> Transition:
+        """The worker is gone: there is nothing to ask and nothing to change."""
+        failure = lost(job.worker)
+        cause = self._cause(job, handler, failure)
+        idempotent = handler.idempotent if handler else False
+        case = Case(
+            job, failure, cause, self._registry.policy_for(job), self._clock.now(), self._clock.chance(), idempotent,
+            alone,
+        )  # fmt: skip
+        return self._transition(case, decide(case), fingerprint(failure, job.task, job.model), None)
+
+    def rejected(self, job: Job, verdict: NotReady) -> Transition:
+        """A dead letter at once, without an attempt."""
+        failure = Failure("exception", ("redrive.NotReady",), verdict.why)
+        log.warning("job %s (%s): %s", job.short_id, job.task, verdict.why)
+        return lifecycle.buried(
+            job, self._clock.now(), because=verdict.because, why=verdict.why, recommendation=verdict.recommendation,
+            failure=failure, cause=cause_of(verdict.detail, "preflight", failure),
+            fingerprint=fingerprint(failure, job.task, job.model), owner=self._registry.fleet.escalation,
+        )  # fmt: skip
+
+    def _cause(self, job: Job, handler: Handler | None, failure: Failure) -> Cause:
+        cause = classify(failure, self._registry.rules_for(handler))
+        return recognised(cause, failure, job.history) if cause.category == "conditional" else cause
+
+    def _transition(self, case: Case, decision: Decision, group: str, context: AnyContext | None) -> Transition:
+        job, failure = case.job, case.failure
+        outcome = "lost" if failure.kind == "lease_expired" else "failed"
+        attempt = self._attempt(
+            job, outcome, case.now, context, failure, case.cause, decision.why, group, decision.strategy,
+            decision.tier if isinstance(decision, RetryLater) else None,
+        )  # fmt: skip
+        log.warning(
+            "job %s (%s, attempt %d): %s | %s", job.short_id, job.task, case.failures, failure.summary, decision.why
+        )
+        return _learned(transition_for(case, decision, attempt), job, worked=False)
+
+    def _attempt(
+        self,
+        job: Job,
+        outcome: str,
+        now: float,
+        context: AnyContext | None,
+        failure: Failure | None = None,
+        cause: Cause | None = None,
+        decision: str | None = None,
+        group: str | None = None,
+        strategy: str | None = None,
+        tier: str | None = None,
+    ) -> Attempt:
+        changes = context.changes if context is not None and context._taken else None
+        usage: Usage | None = context._usage if context is not None else None
+        return Attempt(
+            job.run, outcome, job.started_at, now, job.worker, job.agent, job.model, changes, failure, cause, group,
+            decision, usage, strategy, tier, self._registry.version,
+        )  # fmt: skip
+
+    # -- the user's own code
+
+    async def _offer(self, job: Job, handler: Handler, cause: Cause) -> tuple[Change, ...]:
+        """The task's own way to try again: a new payload, or nothing."""
+        way = handler.ways[cause.detail]
+        try:
+            found: Any = way(job.arguments)
+            found = await found if inspect.isawaitable(found) else found
+        except Exception as error:  # noqa: BLE001 - the built-in way is tried instead
+            log.warning("job %s (%s): its way out of %s failed: %r", job.short_id, job.task, cause.detail, error)
+            return ()
+        if found is None:
+            return ()
+        if not isinstance(found, dict):
+            log.warning("job %s (%s): %s.on(%r) returned no payload", job.short_id, job.task, job.task, cause.detail)
+            return ()
+        return (Edit(msgspec.to_builtins(found), why=f"{job.task}.on({cause.detail})"),)
+
+    async def _summarised(self, case: Case, decision: Decision) -> Decision:
+        """What compressing would leave out is summed up, where somebody gave a function for that."""
+        summarise = self._registry.summarise
+        if summarise is None or not isinstance(decision, RetryLater) or not decision.changes:
+            return decision
+        changes: list[Change] = []
+        for change in decision.changes:
+            if isinstance(change, CompressContext) and change.summary is None:
+                change = await self._with_summary(case, change)
+            changes.append(change)
+        return msgspec.structs.replace(decision, changes=tuple(changes))
+
+    async def _with_summary(self, case: Case, change: CompressContext) -> CompressContext:
+        abilities, summarise = case.abilities, self._registry.summarise
+        text = dropped(case.input(), change.max_tokens, abilities.adapt, abilities.count)
+        if text is None or summarise is None:
+            return change
+        try:
+            found = summarise(text, change.max_tokens // SUMMARY_SHARE)
+            return msgspec.structs.replace(change, summary=await found if inspect.isawaitable(found) else found)
+        except Exception as error:  # noqa: BLE001 - compressed without a summary, and told so
+            log.warning("job %s (%s): summarising failed: %r", case.job.short_id, case.job.task, error)
+            return change
+
+
+def _learned(move: Transition, job: Job, *, worked: bool) -> Transition:
+    """Whether what the last failure led to has helped."""
+    last = job.history[-1] if job.history else None
+    if last is None or last.fingerprint is None or last.strategy is None:
+        return move
+    return msgspec.structs.replace(move, lesson=(last.fingerprint, last.strategy, worked))
+
+
+def transition_for(case: Case, decision: Decision, attempt: Attempt) -> Transition:
+    """A decision as the move that the store will write."""
+    job, now, failure, cause = case.job, case.now, case.failure, case.cause
+    group = attempt.fingerprint
+    if isinstance(decision, RetryLater):
+        return lifecycle.retried(
+            job, now, run_at=now + decision.delay, allowed=case.allowed, failure=failure, cause=cause,
+            fingerprint=group, attempt=attempt, costs_attempt=decision.costs_attempt, crashed=decision.crashed,
+            changed=_anew(decision),
+        )  # fmt: skip
+    if isinstance(decision, Hold):
+        return lifecycle.held_back(
+            job, now, because=decision.because, why=decision.why, recommendation=decision.recommendation,
+            failure=failure, cause=cause, fingerprint=group, attempt=attempt, held_for=decision.held_for,
+        )  # fmt: skip
+    return lifecycle.buried(
+        job, now, because=decision.because, why=decision.why, recommendation=decision.recommendation,
+        lane=decision.lane, failure=failure, cause=cause, fingerprint=group, attempt=attempt, allowed=case.allowed,
+        costs_attempt=decision.costs_attempt, crashed=decision.crashed, owner=decision.owner, changed=_anew(decision),
+    )  # fmt: skip
+
+
+def _anew(decision: RetryLater | Bury) -> dict[str, str]:
+    """The job's own fields that the next run has anew."""
+    fields = {"changes_json": encode(decision.changes)} if decision.changes is not None else {}
+    if isinstance(decision, RetryLater):
+        fields |= {"agent": decision.agent} if decision.agent else {}
+        fields |= {"model": decision.model} if decision.model else {}
+    return fields
+
+
+def signal_in(error: BaseException) -> Signal | None:
+    """The signal that was raised, also from inside a TaskGroup; the strongest where there are several."""
+    if isinstance(error, Signal):
+        return error
+    if not isinstance(error, BaseExceptionGroup):
+        return None
+    found = [signal for member in error.exceptions if (signal := signal_in(member)) is not None]
+    return min(found, key=_strength, default=None)
+
+
+def _strength(signal: Signal) -> int:
+    order = (GiveUp, Cancel, Held, Retry, Snooze)
+    return next((place for place, kind in enumerate(order) if isinstance(signal, kind)), len(order))
