@@ -64,6 +64,7 @@ DEAD_WORDS = {
     "budget_exhausted": "Its attempts together spent the budget.",
     "outcome_unknown": "Nobody knows whether its effect landed, and nobody looked for a week, or "
     '`on_lost="dead_letter"` forbids a second start.',
+    "diverted": "It failed in a script's cycle: it comes back in the next, or needs eyes.",
     "imported": "It failed elsewhere and was brought here.",
     "restored": "It was discarded, and a person wanted it back.",
 }
@@ -106,6 +107,12 @@ POLICY_WORDS = {
     "on_lost": '`"retry"`, or `"dead_letter"` where a second start would do harm.',
     "strategy": '`"categorized"`: what waiting cannot heal is not retried. `"plain"`: every failure is retried until '
     "the attempts are used up.",
+    "rungs": "How often a failure that needs a change is tried again, each time changed further.",
+    "quote_errors": "Whether a retry may show the model what the failure said: shortened, fenced, marked as untrusted.",
+    "breaker_after": "So many failures of one cause in a row open the breaker of what is called; 0: never.",
+    "breaker_window": "Seconds within which they must come.",
+    "breaker_pause": "Seconds before the first probe; doubles with each probe that fails, up to 300.",
+    "breaker_release": "Parked jobs let go per second once a probe got through; doubles each second, up to 1,000.",
     "concurrency": "Jobs of the queue that run at once.",
     "rate": "Starts in so many seconds: `Rate(count, per)`, in the file `{ count = 10, per = 60 }`.",
     "scope": '`"process"`: concurrency and rate hold for each worker process. `"store"`: for all of them together.',
@@ -184,23 +191,8 @@ def backoffs() -> str:
 
 # Failures -----------------------------------------------------------------------------------------------------------
 
-RULE_WORDS = {
-    "control": "A signal of the task (`Retry`, `GiveUp`), a lost worker, a shutdown.",
-    "error_kind": "The exception has an `error_kind` that names a detail of the table below, or another name of one.",
-    "outcome_unknown": "`redrive.OutcomeUnknown` was raised.",
-    "timed_out": "The task was stopped at its `timeout=`.",
-    "overflow_phrase": "The message says that a prompt is too long.",
-    "sqlite": "A database is locked or busy.",
-    "http_status": "The exception, or its `response`, has an HTTP status.",
-    "class_table": "The class of the exception, or one that it derives from, is in the table of classes.",
-    "errno": "The operating system's error number.",
-}
-
-
 def rules() -> str:
-    names = [name for name, _ in classify.RULES]
-    _must_match(RULE_WORDS, names, "RULE_WORDS")
-    rows = [(str(number), code(name), RULE_WORDS[name]) for number, name in enumerate(names, 1)]
+    rows = [(str(number), code(name), classify.RULE_NOTES[name]) for number, (name, _) in enumerate(classify.RULES, 1)]
     return table(("", "rule", "knows the failure by"), rows)
 
 
@@ -216,13 +208,13 @@ FATES = {
     "outcome_unknown": "held for a person; retried if the task is idempotent",
     "preempted": "started again at once, costs no attempt; the third crash buries it",
     "released": "given back at a shutdown, costs no attempt",
-    "suspended": "retried until the attempts are used up",
+    "suspended": "held until a person answers, costs no attempt",
 }
 """Details that go their own way."""
 
 FATE = {
     "transient": "retried until the attempts are used up",
-    "conditional": "retried until the attempts are used up",
+    "conditional": "tried again changed, once",
     "permanent": "dead letter at once",
     "unknown": "at most two more tries",
 }
@@ -246,7 +238,8 @@ def _fate(name: str, category: str, heals: str) -> str:
 
 def statuses() -> str:
     listed = {str(status): detail for status, detail in sorted(classify.STATUSES.items())} | {
-        "other 5xx": "server_error"
+        "other 5xx": "server_error",
+        "other 3xx and 4xx": "invalid_input",
     }
     by_detail: dict[str, list[str]] = {}
     for status, detail in listed.items():
@@ -281,6 +274,13 @@ SETTING_WORDS = {
     "key_retention": "Seconds until the idempotency keys of ended jobs are forgotten. Not set: never.",
     "spool": "The folder of the spool. Not set: beside the database, `jobs.db-spool`.",
     "ring": "How many recent events the bus of a process remembers.",
+    "version": "Of your application; kept with each attempt, so that a resolved group knows which version brought it "
+    "back.",
+    "escalation": "The agent who gets what no other can do.",
+    "agents": "Who does what, as tables `[agents.NAME]` with `does` and `models`; replaces the built-in map.",
+    "models": "What is known of models, as tables `[models.NAME]` with `context`, `larger`, `other`.",
+    "rules": "Rules of your own for failures, as tables `[[rules]]` with `detail` and any of `class`, `status`, `code`, "
+    "`message`, `error_kind`.",
     "queues": "Policies by queue, as tables `[queues.NAME]`. The options are those of the [policies](../policies.md).",
     "delivery": "What HTTP deliveries may do, as a table `[delivery]`.",
 }

@@ -188,6 +188,7 @@ class Task(Generic[P, R]):
         budget: Budget | None = None,
         headers: Mapping[str, str] | None = None,
         fallback: Fallback | None = None,
+        message_type: str | None = None,
     ) -> Bound[P, R]:
         """Options for the jobs enqueued through what this returns."""
         said = {name: value for name, value in locals().items() if name != "self" and value is not None}

@@ -1,4 +1,4 @@
-"""Conversations in the forms of both providers, made up, and what makes one valid."""
+"""Conversations in the forms of both providers, made up, what makes one valid, and payloads that are none."""
 
 from __future__ import annotations
 
@@ -108,3 +108,39 @@ def answers_in(message: Mapping[str, Any]) -> list[str]:
     return ([message["tool_call_id"]] if message["role"] == "tool" else []) + [
         block["tool_use_id"] for block in content if block["type"] == "tool_result"
     ]
+
+
+# ---- payloads that nobody would send
+
+
+def deep(levels: int) -> Any:
+    value: Any = "bottom"
+    for n in range(levels):
+        value = [value] if n % 2 else {"a": value}
+    return value
+
+
+odd = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(
+        ["role", "content", "text", "type", "messages", "tool_calls", "id", "tool_use_id", "system", "tool_call_id"]
+    ) | st.text(max_size=3), inner),
+    max_leaves=12,
+)  # fmt: skip
+odd_message = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant", "tool", "system", "developer", "function"])},
+    optional={
+        "content": odd | st.lists(st.fixed_dictionaries(
+            {"type": st.sampled_from(["text", "tool_use", "tool_result", "image", "x"])},
+            optional={"text": odd, "content": odd, "id": odd, "tool_use_id": odd, "input": odd},
+        )),
+        "tool_calls": odd, "tool_call_id": odd, "name": odd,
+    },
+)  # fmt: skip
+odd_payloads = st.fixed_dictionaries(
+    {},
+    optional={
+        "messages": st.lists(odd_message) | odd, "prompt": odd, "context": odd | st.lists(st.text() | odd),
+        "system": odd, "tools": odd, "model": odd, "max_tokens": odd,
+    },
+)  # fmt: skip

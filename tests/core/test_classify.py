@@ -5,12 +5,28 @@ from __future__ import annotations
 import errno
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.classify import ALIASES, CLASSES, DETAILS, STATUSES, by_class, classify
+from redrive.core.classify import (
+    ALIASES,
+    CLASSES,
+    DETAILS,
+    RULE_NOTES,
+    RULES,
+    STATUS_CLASSES,
+    STATUSES,
+    DeclaredRule,
+    by_class,
+    classify,
+    known_detail,
+)
+from redrive.core.failure_classes import class_detail, status_class_detail
+from redrive.core.failure_codes import CODES, ERRNOS, GRPC, JSON_RPC, SQLITE_NAMES, SQLSTATES, WEAK_CODES, code_detail
 from redrive.core.job import Cause, Failure
+from redrive.errors import InvalidOption
 
 
 def raised(*types: str, **fields: Any) -> Failure:
@@ -52,17 +68,34 @@ def test_statuses(status: int, expected: str, category: str) -> None:
     assert (cause.detail, cause.category, cause.rule) == (expected, category, "http_status")
 
 
-def test_a_status_nobody_knows_says_nothing() -> None:
-    assert classify(raised(status=418)).category == "unknown"
+def test_another_4xx_is_final_and_another_5xx_is_not() -> None:
+    assert classify(raised(status=418)).category == "permanent"
+    assert classify(raised(status=511)).category == "transient"
 
 
-def test_a_status_goes_before_the_class() -> None:
+@pytest.mark.parametrize("status", [100, 200, 204, 0, -1, 700])
+def test_a_status_that_is_no_failure_says_nothing(status: int) -> None:
+    assert classify(raised(status=status)).detail == "unknown"
+
+
+def test_a_class_that_speaks_goes_before_the_status_and_one_of_python_after_it() -> None:
+    assert detail(raised("litellm.exceptions.APIConnectionError", status=500)) == "network"
     assert detail(raised("builtins.ConnectionError", status=422)) == "invalid_input"
+    assert detail(raised("builtins.ConnectionError", status=200)) == "network"
 
 
+def test_413_is_an_overflow_only_where_models_answer() -> None:
+    assert detail(raised("httpx.HTTPStatusError", status=413)) == "invalid_input"
+    assert detail(raised("httpx.HTTPStatusError", status=413, model_call=True)) == "context_overflow"
+    assert detail(raised("anthropic.APIStatusError", status=413)) == "context_overflow"
+
+
+@pytest.mark.behaviour("004-14")
 @pytest.mark.parametrize("headers", [{"retry-after": "3"}, {"x-ratelimit-remaining": "0"}])
 def test_a_403_that_counts_is_a_rate_limit(headers: dict[str, str]) -> None:
     assert detail(raised(status=403, headers=headers)) == "rate_limited"
+    assert detail(raised(status=403, message="You have exceeded a secondary rate limit")) == "rate_limited"
+    assert detail(raised(status=403, message="You have triggered an abuse detection mechanism")) == "rate_limited"
     assert detail(raised(status=403, headers={"x-ratelimit-remaining": "7"})) == "authority"
 
 
@@ -77,7 +110,33 @@ def test_an_expired_token_heals_later() -> None:
 @pytest.mark.parametrize(("name", "expected"), list(CLASSES.items()))
 def test_classes(name: str, expected: str) -> None:
     cause = classify(raised(name))
-    assert (cause.detail, cause.rule) == (expected, "class_table")
+    early = {"suspended": "control", "released": "control", "outcome_unknown": "outcome_unknown"}
+    early |= dict.fromkeys(("token_budget", "context_overflow", "quota"), "limit_class")
+    usual = "status_class" if name in STATUS_CLASSES else early.get(expected, "class_table")
+    certificate = "certificate" if name == "ssl.SSLCertVerificationError" else usual
+    assert (cause.detail, cause.rule) == (expected, certificate)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("openai._exceptions.APITimeoutError", "timeout"),
+        ("anthropic._exceptions.RateLimitError", "rate_limited"),
+        ("claude_agent_sdk._errors.CLINotFoundError", "dependency_gone"),
+        ("pydantic_core._pydantic_core.ValidationError", "invalid_output"),
+        ("httpx2.ConnectError", None),
+        ("httpx2._exceptions.ReadTimeout", None),
+        ("httpx2.TransportError", "network"),
+        ("httpcore2.NetworkError", "network"),
+        ("kubernetes.client.rest.ServiceException", "server_error"),
+        ("redis.asyncio.somewhere.BusyLoadingError", "contention"),
+        ("google.genai._somewhere.UnknownApiResponseError", "server_error"),
+        ("shop.payments.UnknownApiResponseError", None),
+    ],
+)
+def test_a_class_is_known_wherever_its_library_keeps_it(name: str, expected: str | None) -> None:
+    found = class_detail((name,)) or status_class_detail((name,))
+    assert found == expected
 
 
 def test_a_subclass_is_what_its_parent_is_unless_it_is_known_itself() -> None:
@@ -118,6 +177,7 @@ def test_a_locked_database_is_tried_again(failure: Failure) -> None:
 # ---- what failures say of themselves
 
 
+@pytest.mark.behaviour("003-25", "003-26")
 @pytest.mark.parametrize("kind", sorted(DETAILS))
 def test_an_error_kind_goes_before_status_class_and_text(kind: str) -> None:
     failure = raised(
@@ -136,6 +196,52 @@ def test_aliases(alias: str, meant: str) -> None:
 
 def test_an_error_kind_nobody_knows_is_passed_over() -> None:
     assert detail(raised(error_kind="gremlins", status=503)) == "server_error"
+    assert detail(raised(error_kind="", status=503)) == "server_error"
+
+
+@pytest.mark.behaviour("003-25")
+def test_refused_is_final_what_a_person_must_do_fails_fast_and_a_startup_race_heals() -> None:
+    meant = {kind: classify(raised(error_kind=kind, message="timed out")) for kind in
+             ("refused", "plugin_missing", "app_closed", "Startup-Race", "transient")}  # fmt: skip
+    assert {kind: (cause.category, cause.detail) for kind, cause in meant.items()} == {
+        "refused": ("permanent", "authority"),
+        "plugin_missing": ("permanent", "needs_human"),
+        "app_closed": ("permanent", "needs_human"),
+        "Startup-Race": ("transient", "contention"),
+        "transient": ("transient", "server_error"),
+    }
+
+
+@pytest.mark.behaviour("003-27")
+def test_words_count_only_where_nothing_typed_speaks() -> None:
+    words = "the connection timed out, rate limit exceeded"
+    assert detail(raised("shop.Odd", message=words)) == "timeout"
+    assert detail(raised("shop.Odd", message=words, error_kind="refused")) == "authority"
+    assert detail(raised("builtins.TypeError", message=words)) == "bug"
+    assert detail(raised("shop.Odd", message=words, status=404)) == "data_integrity"
+    assert detail(Failure("soft", ("redrive.SoftFailure",), "upstream: Connection refused")) == "network"
+
+
+@pytest.mark.behaviour("001-4")
+@pytest.mark.parametrize(
+    ("message", "rule", "expected"),
+    [
+        ("the request timed out", "timeout", "timeout"),
+        ("rate limit exceeded, slow down", "rate_limit", "rate_limited"),
+        ("your access token has expired", "expired_words", "credentials_expired"),
+        ("connection reset by peer", "network_blip", "network"),
+    ],
+)
+def test_the_usual_causes_have_a_rule_of_their_own(message: str, rule: str, expected: str) -> None:
+    cause = classify(raised("shop.Odd", message=message))
+    assert (cause.rule, cause.detail) == (rule, expected)
+
+
+@pytest.mark.behaviour("001-28")
+@pytest.mark.parametrize("name", ["TimeoutError", "ConnectionError", "RateLimitError"])
+@pytest.mark.parametrize("module", ["builtins", "shop.errors", "some_sdk._exceptions"])
+def test_the_three_classic_classes_are_tried_again_whoever_defines_them(name: str, module: str) -> None:
+    assert classify(raised(f"{module}.{name}")).category == "transient"
 
 
 @pytest.mark.parametrize("message", ["Prompt is too long: 9 tokens", "This model's maximum context length is 8192"])
@@ -145,9 +251,18 @@ def test_overflow_by_its_words(message: str) -> None:
     assert detail(raised(message=message, status=503)) == "server_error"
 
 
-def test_an_unknown_outcome_is_for_a_person() -> None:
-    cause = classify(raised("redrive.errors.OutcomeUnknown", status=503))
-    assert (cause.detail, cause.heals) == ("outcome_unknown", "person")
+@pytest.mark.parametrize(
+    "types",
+    [
+        ("redrive.errors.OutcomeUnknown",),
+        ("shop.PostWriteUncertain", "builtins.TimeoutError"),
+        ("shop.TimeoutAfterWrite", "redrive.errors.OutcomeUnknown", "builtins.TimeoutError"),
+        ("asyncpg.exceptions.StatementCompletionUnknownError",),
+    ],
+)
+def test_an_unknown_outcome_is_for_a_person_even_if_it_is_a_timeout(types: tuple[str, ...]) -> None:
+    cause = classify(raised(*types, status=503, message="timed out"))
+    assert (cause.detail, cause.heals, cause.rule) == ("outcome_unknown", "person", "outcome_unknown")
 
 
 @pytest.mark.parametrize(
@@ -181,6 +296,29 @@ def test_a_chain_of_strangers_is_unknown() -> None:
     assert classify(raised(cause=raised())) == Cause("unknown", "unknown", "unknown", "no_rule", "Logic")
 
 
+def test_a_chain_hands_on_how_long_to_wait() -> None:
+    failure = raised("anthropic.APIConnectionError", cause=raised(cause=raised(retry_after=9.0)))
+    assert classify(failure).retry_after == 9.0
+
+
+def test_paper_around_another_failure_takes_its_meaning() -> None:
+    refused = raised("ssl.SSLError")
+    assert (
+        detail(raised("urllib3.exceptions.MaxRetryError", cause=raised("urllib3.exceptions.SSLError"))) == "authority"
+    )
+    assert detail(raised("urllib.error.URLError", cause=refused)) == "network"
+    assert detail(raised("urllib3.exceptions.MaxRetryError", cause=raised("shop.Odd"))) == "network"
+
+
+def test_a_group_waits_for_the_slowest_and_an_unknown_outcome_outweighs_all() -> None:
+    group = ("builtins.ExceptionGroup",)
+    fast, slow = raised("builtins.ConnectionError"), raised(status=429, retry_after=30.0)
+    assert classify(raised(*group, members=(fast, slow))).retry_after == 30.0
+    unknown = raised("redrive.errors.OutcomeUnknown")
+    assert detail(raised(*group, members=(unknown, raised("builtins.TypeError")))) == "outcome_unknown"
+    assert detail(raised(*group, message="timed out", members=(raised("builtins.TypeError"),))) == "bug"
+
+
 def test_a_group_is_as_bad_as_its_worst_member() -> None:
     network, bug, odd = raised("builtins.ConnectionError"), raised("builtins.TypeError"), raised()
     group = ("builtins.ExceptionGroup",)
@@ -198,7 +336,131 @@ def test_the_users_rules_go_first() -> None:
 
 
 def test_every_table_names_only_known_details() -> None:
-    assert {*STATUSES.values(), *CLASSES.values(), *ALIASES.values()} <= DETAILS.keys()
+    tables: list[dict[Any, str]] = [
+        STATUSES, CLASSES, ALIASES, CODES, WEAK_CODES, SQLSTATES, SQLITE_NAMES, JSON_RPC, GRPC, ERRNOS,
+    ]  # fmt: skip
+    assert {detail for table in tables for detail in table.values()} <= DETAILS.keys()
+
+
+def test_no_code_has_two_meanings() -> None:
+    assert not CODES.keys() & WEAK_CODES.keys()
+
+
+def test_the_rules_stand_in_their_order_and_each_has_its_sentence() -> None:
+    names = [name for name, _ in RULES]
+    order = [
+        "control", "error_kind", "outcome_unknown", "overflow_phrase", "quota", "limit_class", "provider_code",
+        "sqlstate", "rpc_code", "x_should_retry", "github_rate_limit", "class_table", "http_status", "errno",
+    ]  # fmt: skip
+    assert [name for name in names if name in order] == order
+    assert len(set(names)) == len(names)
+    assert {*names, "no_rule"} == RULE_NOTES.keys()
+    assert all(note.endswith(".") for note in RULE_NOTES.values())
+
+
+# ---- codes
+
+
+@pytest.mark.parametrize(
+    "code", ["rate_limit_exceeded", "RateLimitExceeded", "rateLimitExceeded", "RATE_LIMIT_EXCEEDED", "rate-limit-error"]
+)
+def test_a_code_is_known_however_it_is_spelled(code: str) -> None:
+    assert code_detail(code) == "rate_limited"
+
+
+def test_a_general_code_gives_way_to_the_status() -> None:
+    assert detail(raised(codes=("invalid_request_error",), status=404)) == "data_integrity"
+    assert detail(raised(codes=("invalid_request_error",), status=200)) == "invalid_input"
+    assert detail(raised(codes=("invalid_request_error",))) == "invalid_input"
+    assert detail(raised(codes=("invalid_request_error", "invalid_api_key"), status=400)) == "credentials"
+
+
+def test_a_quota_that_fills_again_is_a_rate_limit() -> None:
+    message = "You exceeded your current quota, please check your plan and billing details."
+    assert detail(raised(message=message, status=429)) == "quota"
+    assert detail(raised(message=message, status=429, codes=("RESOURCE_EXHAUSTED",))) == "rate_limited"
+    assert detail(raised(message=message, status=503)) == "server_error"
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "retry_after", "expected"),
+    [
+        ("true", 400, None, "asked_to_retry"),
+        ("true", 503, None, "server_error"),
+        ("true", 429, None, "rate_limited"),
+        ("True", None, None, "asked_to_retry"),
+        ("false", 400, None, "invalid_input"),
+        ("false", 503, None, "dependency_gone"),
+        ("false", 429, None, "quota"),
+        ("false", 429, 60.0, "rate_limited"),
+        ("perhaps", 503, None, "server_error"),
+    ],
+)
+def test_the_sender_may_say_whether_to_retry(
+    said: str, status: int | None, retry_after: float | None, expected: str
+) -> None:
+    failure = raised("shop.Odd", status=status, headers={"x-should-retry": said}, retry_after=retry_after)
+    assert detail(failure) == expected
+
+
+def test_a_failure_may_say_of_itself_whether_it_heals() -> None:
+    assert classify(raised("builtins.TypeError", retryable=True)).category == "transient"
+    assert classify(raised("builtins.TimeoutError", retryable=False)).category == "permanent"
+
+
+def test_a_certificate_is_no_blip_wherever_in_the_chain_it_is() -> None:
+    inner = raised("ssl.SSLCertVerificationError", "ssl.SSLError")
+    assert detail(raised("httpx.ConnectError", "httpx.TransportError", cause=inner)) == "authority"
+    assert detail(raised("httpx.ConnectError", "httpx.TransportError", cause=raised("ssl.SSLError"))) == "network"
+
+
+# ---- the user's own rules
+
+
+@pytest.mark.parametrize("rule", [lambda _: 1 / 0, lambda _: 7, lambda _: "nonsense", lambda _: None, lambda _: ""])
+def test_a_rule_that_raises_or_speaks_nonsense_does_not_know(rule: Any) -> None:
+    assert classify(raised(status=404), (("mine", rule),)) == classify(raised(status=404))
+
+
+def test_a_rule_may_use_an_alias() -> None:
+    assert classify(raised(status=404), (("mine", lambda _: "github_api_rate_limit"),)).detail == "rate_limited"
+    assert known_detail("No Such Thing") is None
+
+
+@pytest.mark.parametrize(
+    ("given", "fits"),
+    [
+        ({"class": "shop.Strange"}, True),
+        ({"class": "Strange"}, True),
+        ({"class": "shop.Other"}, False),
+        ({"status": 404}, True),
+        ({"status": 500}, False),
+        ({"code": "No-Such-Order"}, True),
+        ({"code": "no"}, False),
+        ({"message": "ORDER 17"}, True),
+        ({"message": "order 18"}, False),
+        ({"error_kind": "gone"}, True),
+        ({"class": "Strange", "status": 404, "message": "order"}, True),
+        ({"class": "Strange", "status": 405}, False),
+    ],
+)
+def test_declared_rules(given: dict[str, Any], fits: bool) -> None:
+    rule = msgspec.convert({"detail": "needs_human", **given}, DeclaredRule).as_rule()
+    failure = raised("shop.Strange", status=404, codes=("no_such_order",), message="no order 17", error_kind="gone")
+    assert rule(failure) == ("needs_human" if fits else None)
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [({"detail": "nonsense", "status": 1}, "rules[3].detail"), ({"detail": "quota"}, "rules[3]")],
+)
+def test_a_declared_rule_that_makes_no_sense_is_refused(given: dict[str, Any], field: str) -> None:
+    declared = msgspec.convert(given, DeclaredRule)
+    with pytest.raises(InvalidOption) as refused:
+        declared.as_rule("rules[3]")
+    assert refused.value.field == field
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({**given, "clas": "x"}, DeclaredRule)
 
 
 # ---- whatever comes
@@ -216,6 +478,12 @@ def _failures(inner: st.SearchStrategy[Failure]) -> st.SearchStrategy[Failure]:
         message=TEXT,
         status=st.none() | NUMBER,
         code=st.none() | TEXT,
+        codes=st.lists(st.one_of(st.sampled_from(sorted(CODES)), TEXT), max_size=3).map(tuple),
+        rpc_code=st.none() | st.integers(-33_000, -31_000),
+        rpc_status=st.none() | st.sampled_from(sorted(GRPC)),
+        retryable=st.none() | st.booleans(),
+        body=st.none() | TEXT,
+        model_call=st.booleans(),
         error_kind=st.none() | TEXT | st.sampled_from(sorted(DETAILS)),
         errno=st.none() | NUMBER,
         sqlstate=st.none() | TEXT,
@@ -229,10 +497,31 @@ def _failures(inner: st.SearchStrategy[Failure]) -> st.SearchStrategy[Failure]:
 failures = st.recursive(_failures(st.builds(Failure)), _failures, max_leaves=5)
 
 
+@pytest.mark.behaviour("001-16")
 @given(failures)
-def test_every_failure_means_something(failure: Failure) -> None:
+def test_every_failure_means_something_and_always_the_same(failure: Failure) -> None:
+    before = msgspec.json.encode(failure)
     cause = classify(failure)
     assert cause.detail in DETAILS
     assert (cause.category, cause.heals, cause.subclass) == DETAILS[cause.detail]
-    assert cause.rule
+    assert cause.rule in RULE_NOTES
     assert isinstance(failure.summary, str)
+    assert msgspec.json.encode(failure) == before
+    assert classify(msgspec.json.decode(before, type=Failure)) == cause
+
+
+@pytest.mark.behaviour("003-23", "004-16")
+@given(st.sampled_from(sorted(DETAILS)))
+def test_permanent_means_that_a_person_or_time_must_act(name: str) -> None:
+    category, heals, subclass = DETAILS[name]
+    assert subclass in ("Transient", "Logic", "Resource", "Authority")
+    assert (
+        heals
+        in {
+            "transient": ("at_once", "later"),
+            "conditional": ("changed",),
+            "permanent": ("person", "later"),
+            "control": ("person", "at_once"),
+            "unknown": ("unknown", "person"),
+        }[category]
+    )

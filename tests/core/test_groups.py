@@ -314,7 +314,6 @@ def test_more_hurts_more_and_what_came_back_hurts_more_than_what_is_new(kind: An
     assert severity("new", dead) <= severity("unignored", dead) <= severity("regressed", dead)
 
 
-@pytest.mark.behaviour("B49")
 @pytest.mark.parametrize(("dead", "pages"), [(1, False), (2, False), (3, True), (300, True)])
 def test_three_dead_letters_of_one_trouble_hurt_as_much_as_a_full_queue(dead: int, pages: bool) -> None:
     assert (severity("new", dead) >= 0.7) is pages
@@ -323,7 +322,7 @@ def test_three_dead_letters_of_one_trouble_hurt_as_much_as_a_full_queue(dead: in
 def test_an_alert_in_words_says_what_where_how_much_and_what_to_do() -> None:
     _, alert = judge(a_group(12), None, T0, 12)
     assert alert
-    text = groups.message(alert, Suggestion("Renew the token.", "fix"))
+    text = groups.message(alert, a_group(12), Suggestion("Renew the token.", "fix"))
     for part in ("new trouble", "send", "queue mail", "ConnectionError: reset", "12 dead letters", "Renew the token.",
                  "redrive dead group 01234567"):  # fmt: skip
         assert part in text
@@ -335,8 +334,10 @@ def test_an_alert_in_words_says_what_where_how_much_and_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("lessons", "text", "action", "strategy"),
     [
-        ([("compress_context", 8, 1)], "Redriving with compress_context worked 8 of 9 times.", "redrive", "compress_context"),
-        ([("set_model", 1, 0), ("compress_context", 8, 1)], "compress_context worked 8 of 9", "redrive", "compress_context"),
+        ([("compress_context", 8, 1)], "Redriving with compress_context worked 8 of 9 times.", "redrive",
+         "compress_context"),
+        ([("set_model", 1, 0), ("compress_context", 8, 1)], "compress_context worked 8 of 9", "redrive",
+         "compress_context"),
         ([("set_model", 9, 0), ("compress_context", 8, 1)], "set_model worked 9 of 9", "redrive", "set_model"),
         ([("compress_context+set_model", 2, 1)], "with compress_context + set_model worked 2 of 3", "redrive",
          "compress_context+set_model"),
@@ -362,7 +363,6 @@ def test_the_success_rate_is_told() -> None:
     assert suggest(a_group(), []).rate is None
 
 
-@pytest.mark.behaviour("004-60")
 @pytest.mark.parametrize("detail", [*DETAILS, None, "never heard of"])
 def test_every_trouble_has_a_suggestion(detail: str | None) -> None:
     found = suggest(a_group(detail=detail), [])

@@ -42,6 +42,7 @@ ARROWS: dict[str, Callable[[Job], Transition]] = {
         job, T0 + 1, because="permanent", why="no", recommendation="look", attempt=ATTEMPT, **TROUBLE
     ),
     "redriven": lambda job: lifecycle.redriven(job, T0 + 1, max_attempts=5, who="ann", why=None, run_at=T0 + 1),
+    "rerouted": lambda job: lifecycle.rerouted(job, T0 + 1, lane="delayed", who="ann", why=None),
     "resolved": lambda job: lifecycle.resolved(job, T0 + 1, who="ann", why="it landed"),
     "cancelled": lambda job: lifecycle.cancelled(job, T0 + 1, who="ann", why=None),
     "discarded": lambda job: lifecycle.discarded(job, T0 + 1, who="ann", why=None),
@@ -57,6 +58,7 @@ LEGAL: dict[str, tuple[set[State], State]] = {
     "unblocked": ({H}, W),
     "buried": ({W, R, H}, DEAD),
     "redriven": ({DEAD}, W),
+    "rerouted": ({DEAD}, DEAD),
     "resolved": ({H, DEAD}, DONE),
     "cancelled": ({W, R, H}, DISCARDED),
     "discarded": ({DEAD}, DISCARDED),

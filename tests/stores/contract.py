@@ -25,13 +25,16 @@ from redrive.core.store import (
     Commit,
     Event,
     Filter,
+    Group,
     Guard,
     Inserted,
     Lease,
+    Lesson,
     Outcome,
     Put,
     Stale,
     Store,
+    Tally,
     Wanted,
 )
 from redrive.errors import InvalidInput, StoreError, StoreUnavailable
@@ -536,6 +539,43 @@ class Claiming:
         await a_mixed_population(store)
         assert {job.session_id for job in await take(store, now=T0 + 400)} == {"waiting"}
 
+    async def test_by_id_whatever_their_time_queue_and_task(self, store: Store) -> None:
+        later, other = a_job(run_at=T0 + 9_000), a_job("elsewhere", "unknown", agent="ann", priority=3)
+        bystander = a_job()
+        await accept(store, bystander, later, other)
+        claim = await store.claim(Wanted(9, tasks=frozenset({"post"}), ids=(other.id, later.id)), "w1", T0 + 1)
+        assert {job.id for job in claim.jobs} == {later.id, other.id}
+        assert all((job.state, job.run, job.worker) == (State.running, 1, "w1") and job.token for job in claim.jobs)
+        assert await store.get(ids(claim.jobs)) == claim.jobs
+        assert (await one(store, bystander)).state is State.waiting
+        assert await store.count(Filter(), by=("state",)) == await recount(store, "state")
+
+    async def test_by_id_only_what_waits(self, store: Store) -> None:
+        made = await a_mixed_population(store)
+        asked = tuple(job.id for job in made.values())
+        claim = await store.claim(Wanted(99, ids=(*asked, "f" * 32)), "w2", T0 + 1)
+        assert set(ids(claim.jobs)) == {made["waiting"].id, made["retried"].id}
+        assert await store.count(Filter(), by=("state",)) == await recount(store, "state")
+
+    async def test_by_id_an_id_said_twice_is_one_job(self, store: Store) -> None:
+        await accept(store, job := a_job())
+        assert ids(await take(store, ids=(job.id, job.id))) == [job.id]
+        assert await store.count(Filter(), by=("state",)) == {("running",): 1}
+
+    async def test_by_id_one_of_two_wins(self, openers: Openers) -> None:
+        one_store, other_store = await openers.open(), await openers.open()
+        await accept(one_store, job := a_job("cycle:nightly"))
+        wanted = Wanted(1, ids=(job.id,))
+        claims = await asyncio.gather(one_store.claim(wanted, "a", T0), other_store.claim(wanted, "b", T0))
+        assert sorted(len(claim.jobs) for claim in claims) == [0, 1]
+
+    async def test_jobs_of_scripts_are_claimed_by_id_only(self, store: Store) -> None:
+        await accept(store, job := a_job("cycle:nightly"))
+        for wanted in ({}, {"queues": frozenset({"cycle:nightly"})}, {"tasks": frozenset({job.task})}):
+            claim = await store.claim(Wanted(9, **wanted), "w1", T0 + 1)  # type: ignore[arg-type]
+            assert (claim.jobs, claim.next_due) == ([], None)
+        assert ids(await take(store, ids=(job.id,))) == [job.id]
+
     async def test_a_synced_claim_is_the_same_claim(self, store: Store) -> None:
         await accept(store, job := a_job())
         assert ids(await take(store, synced=True)) == [job.id]
@@ -932,6 +972,37 @@ class View:
         same = Filter(states=(State.dead,), fingerprint=made["dead"].fingerprint)
         assert ids((await store.find(same)).jobs) == [made["dead"].id]
 
+    async def test_by_what_a_job_is_held_for(self, store: Store) -> None:
+        begun = a_job(state=State.held, because="circuit_open", held_for="breaker:mail", held_at=T0)
+        other = a_job(state=State.held, because="circuit_open", held_for="breaker:llm", held_at=T0)
+        await accept(store, begun, other)
+        (running,) = await taken(store, a_job())
+        parked = hold(running, because="circuit_open")
+        (moved,) = await do(store, msgspec.structs.replace(parked, set={**parked.set, "held_for": "breaker:mail"}))
+        assert (moved.held_for, (await one(store, begun)).held_for) == ("breaker:mail", "breaker:mail")
+        same = Filter(states=(State.held,), held_for="breaker:mail")
+        assert {job.id for job in (await store.find(same)).jobs} == {begun.id, moved.id}
+        assert await store.count(same) == {(): 2}
+        assert await store.count(Filter(states=(State.held,)), by=("held_for",)) == {
+            ("breaker:mail",): 2, ("breaker:llm",): 1,
+        }  # fmt: skip
+
+    @pytest.mark.parametrize("together", [False, True], ids=["one by one", "together"])
+    async def test_by_the_kind_of_error_of_any_attempt(self, store: Store, together: bool) -> None:
+        typed = msgspec.structs.replace(A_FAILURE, error_kind="llm_provider_timeout")
+        first, second, other = await taken(store, a_job(), a_job(), a_job())
+        moves = [retry(first, failure=typed), retry(second, failure=typed), retry(other)]
+        for group in [moves] if together else [[move] for move in moves]:
+            await do(store, *group)
+        (again,) = [job for job in await take(store, now=T0 + 9) if job.id == first.id]
+        await do(store, success(again, T0 + 10))
+        kind = Filter(error_kind="llm_provider_timeout")
+        assert {job.id for job in (await store.find(kind)).jobs} == {first.id, second.id}
+        assert await store.count(kind) == {(): 2}
+        done = Filter(states=(State.done,), error_kind="llm_provider_timeout")
+        assert ids((await store.find(done)).jobs) == [first.id]
+        assert (await store.find(Filter(error_kind="other"))).jobs == []
+
     async def test_the_found_are_the_records(self, store: Store) -> None:
         made = await a_mixed_population(store)
         for job in (await store.find(Filter())).jobs:
@@ -1018,6 +1089,215 @@ class View:
     async def test_counting_by_something_else_is_refused(self, store: Store) -> None:
         with pytest.raises(InvalidInput, match="payload"):
             await store.count(Filter(), by=("payload",))
+
+
+# ---- tallies, groups, lessons
+
+
+HOUR = 3_600.0
+ANOTHER_FAILURE = msgspec.structs.replace(A_FAILURE, types=("builtins.TimeoutError",), message="too slow")
+
+
+async def tallied(store: Store, *by: str) -> Counter[tuple[object, ...]]:
+    """Everything that ever happened, by these fields of a tally."""
+    found: Counter[tuple[object, ...]] = Counter()
+    for tally in await store.tallies(0.0, 1e10):
+        found[tuple(getattr(tally, name) for name in by)] += tally.number
+    return found
+
+
+async def fed(store: Store) -> Counter[tuple[object, ...]]:
+    """The same from the feed: by hour, queue, task and move. Arrivals are no tally: the records say those."""
+    return Counter(
+        (event.at // HOUR * HOUR, event.queue, event.task, event.move)
+        for event in await all_events(store)
+        if event.move != "enqueued"
+    )
+
+
+def teach(move: Transition, strategy: str, *, worked: bool, trouble: str = "trouble") -> Transition:
+    return msgspec.structs.replace(move, lesson=(trouble, strategy, worked))
+
+
+async def the_group(store: Store, fingerprint: str | None) -> Group:
+    (found,) = await store.groups(fingerprints=[str(fingerprint)])
+    return found
+
+
+class AddingUp:
+    async def test_the_tallies_are_what_the_feed_tells(self, store: Store) -> None:
+        await a_mixed_population(store)
+        assert await tallied(store, "hour", "queue", "task", "move") == await fed(store)
+
+    @pytest.mark.parametrize("kind", ["plain success", "success", "retry", "burial"])
+    @pytest.mark.parametrize("offsets", [(0.0, HOUR), (HOUR, 0.0), (0.0, 1.0, 2 * HOUR, 2.0)])
+    async def test_moves_of_several_hours_in_one_list(
+        self, store: Store, kind: str, offsets: tuple[float, ...]
+    ) -> None:
+        make = {
+            "plain success": lambda job, at: lifecycle.succeeded(job, at, None),
+            "success": success,
+            "retry": retry,
+            "burial": burial,
+        }[kind]
+        jobs = await taken(store, *(a_job() for _ in offsets))
+        await do(store, *(make(job, T0 + 2 + offset) for job, offset in zip(jobs, offsets, strict=True)))
+        assert await tallied(store, "hour", "queue", "task", "move") == await fed(store)
+
+    @pytest.mark.parametrize("together", [False, True], ids=["one by one", "together"])
+    async def test_a_failure_is_tallied_by_its_class_and_detail(self, store: Store, together: bool) -> None:
+        jobs = await taken(store, *(a_job(agent="ann") for _ in range(5)))
+        moves = [
+            success(jobs[0]), success(jobs[1]), retry(jobs[2]), burial(jobs[3]),
+            burial(jobs[4], failure=ANOTHER_FAILURE),
+        ]  # fmt: skip
+        for group in [moves] if together else [[move] for move in moves]:
+            await do(store, *group)
+        hour = T0 // HOUR * HOUR
+        assert sorted(await store.tallies(T0, T0 + 9), key=repr) == sorted(
+            [
+                Tally(hour, "feedback", "post", "ann", "succeeded", "", "", 2),
+                Tally(hour, "feedback", "post", "ann", "retried", "ConnectionError", "network", 1),
+                Tally(hour, "feedback", "post", "ann", "buried", "ConnectionError", "network", 1),
+                Tally(hour, "feedback", "post", "ann", "buried", "TimeoutError", "timeout", 1),
+            ],
+            key=repr,
+        )
+
+    async def test_tallies_are_asked_for_by_the_hour(self, store: Store) -> None:
+        start = (T0 // HOUR + 1) * HOUR
+        for number in range(3):
+            (job,) = await taken(store, a_job())
+            await do(store, success(job, start + number * HOUR))
+        for since, until, hours in (
+            (start, start + 3 * HOUR, [0, 1, 2]),
+            (start + HOUR, start + 2 * HOUR, [1]),
+            (start + 1.5 * HOUR, start + 1.6 * HOUR, [1]),
+            (start + HOUR, start + 2 * HOUR + 1, [1, 2]),
+            (start + 3 * HOUR, start + 9 * HOUR, []),
+        ):
+            found = [int((tally.hour - start) // HOUR) for tally in await store.tallies(since, until)]
+            assert found == hours, (since, until)
+
+    @pytest.mark.parametrize("beside", [0, 3])
+    async def test_what_was_not_written_is_not_added(self, store: Store, beside: int) -> None:
+        """Alone, or among others that are written."""
+        job, *others = await taken(store, *(a_job() for _ in range(1 + beside)))
+        await do(store, burial(job))
+        stale = teach(burial(job, T0 + 5), "same", worked=False)
+        outcomes = await store.apply([Commit((move,)) for move in (stale, *(burial(other) for other in others))])
+        assert [type(outcome) for outcome in outcomes] == [Stale, *[Applied] * beside]
+        assert await tallied(store, "move") == {("buried",): 1 + beside}
+        assert [(group.buried, group.last_at) for group in await store.groups()] == [(1 + beside, T0 + 2)]
+        assert await store.lessons("trouble") == []
+
+    async def test_a_commit_whose_document_is_stale_adds_nothing(self, store: Store) -> None:
+        (job,) = await taken(store, a_job())
+        move = teach(burial(job), "same", worked=False)
+        (outcome,) = await store.apply([Commit((move,), (Put("step", "x", b"1", expect=7),))])
+        assert isinstance(outcome, Stale)
+        assert (await store.tallies(0, 1e10), await store.groups(), await store.lessons("trouble")) == ([], [], [])
+
+    async def test_an_imported_dead_letter_is_counted(self, store: Store) -> None:
+        dead = [a_dead_job(fingerprint="abc"), a_dead_job(fingerprint="abc"), a_dead_job()]
+        await accept(store, *dead)
+        await store.insert(dead)
+        assert await tallied(store, "move", "error_class", "detail") == {("imported", "ValueError", "unknown"): 3}
+        (group,) = await store.groups()
+        assert (group.fingerprint, group.buried, group.error_class) == ("abc", 2, "ValueError")
+        assert group.sample in ids(dead[:2])
+
+    async def test_a_group_knows_its_first_and_last_burial_and_its_latest_job(self, store: Store) -> None:
+        jobs = await taken(store, *(a_job(agent="ann") for _ in range(3)))
+        for job, at in zip(jobs, (T0 + 10, T0 + 20, T0 + 30), strict=True):
+            await do(store, burial(job, at))
+        fingerprint = (await one(store, jobs[0])).fingerprint
+        error = "ConnectionError: connection reset"
+        assert await store.groups() == [
+            Group(
+                str(fingerprint), T0 + 10, T0 + 30, 3, "feedback", "post", "ann", "ConnectionError", "network", error,
+                jobs[2].id,
+            )
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize("together", [False, True], ids=["one by one", "together"])
+    @pytest.mark.parametrize("order", [(10, 20, 30), (30, 10, 20), (20, 30, 10)], ids=str)
+    async def test_burials_may_arrive_in_any_order(self, store: Store, order: tuple[int, ...], together: bool) -> None:
+        jobs = await taken(store, *(a_job() for _ in order))
+        moves = [burial(job, T0 + at) for job, at in zip(jobs, order, strict=True)]
+        for group in [moves] if together else [[move] for move in moves]:
+            await do(store, *group)
+        (found,) = await store.groups()
+        assert (found.first_at, found.last_at, found.buried) == (T0 + 10, T0 + 30, 3)
+        assert found.sample == jobs[order.index(30)].id
+
+    async def test_a_job_buried_twice_is_two_burials(self, store: Store) -> None:
+        (job,) = await taken(store, a_job())
+        (dead,) = await do(store, burial(job))
+        (waiting,) = await do(store, redrive(dead))
+        assert (await the_group(store, dead.fingerprint)).buried == 1
+        (again,) = await take(store, now=T0 + 9)
+        await do(store, burial(again, T0 + 10))
+        assert (await the_group(store, dead.fingerprint)).buried == 2
+        assert waiting.fingerprint is None
+
+    async def test_a_retry_and_a_burial_without_a_fingerprint_make_no_group(self, store: Store) -> None:
+        first, second = await taken(store, a_job(), a_job())
+        await do(store, retry(first), burial(second, fingerprint=None))
+        assert await store.groups() == []
+
+    async def test_groups_since_an_instant_latest_first_or_by_name(self, store: Store) -> None:
+        first, second = await taken(store, a_job(), a_job())
+        (old,) = await do(store, burial(first, T0 + 10))
+        (new,) = await do(store, burial(second, T0 + 20, failure=ANOTHER_FAILURE))
+        assert old.fingerprint != new.fingerprint
+        assert [group.fingerprint for group in await store.groups()] == [new.fingerprint, old.fingerprint]
+        assert [group.fingerprint for group in await store.groups(T0 + 20)] == [new.fingerprint]
+        assert await store.groups(T0 + 20.5) == []
+        named = await store.groups(fingerprints=[str(old.fingerprint), "nothing"])
+        assert [group.fingerprint for group in named] == [old.fingerprint]
+        assert await store.groups(fingerprints=[]) == []
+
+    async def test_a_group_outlives_its_jobs_and_forgets_what_was_erased(self, store: Store) -> None:
+        (job,) = await taken(store, a_job())
+        (dead,) = await do(store, burial(job))
+        await do(store, lifecycle.purged(dead, T0 + 3, who="ann", why=None))
+        await store.erase([dead.id])
+        group = await the_group(store, dead.fingerprint)
+        assert (group.buried, group.error, group.error_class) == (1, None, "ConnectionError")
+
+    async def test_every_process_adds_to_the_same_sums(self, openers: Openers) -> None:
+        stores = [await openers.open() for _ in range(3)]
+        for store in stores:
+            jobs = await taken(store, *(a_job() for _ in range(2)))
+            await do(store, *(teach(burial(job), "same", worked=False) for job in jobs))
+        for store in stores:
+            assert await tallied(store, "move") == {("buried",): 6}
+            assert [group.buried for group in await store.groups()] == [6]
+            assert await store.lessons("trouble") == [Lesson("trouble", "same", 0, 6)]
+
+    @pytest.mark.parametrize("together", [False, True], ids=["one by one", "together"])
+    async def test_lessons_by_trouble_and_strategy(self, store: Store, together: bool) -> None:
+        jobs = await taken(store, *(a_job() for _ in range(6)))
+        moves = [
+            teach(success(jobs[0]), "compress_context", worked=True),
+            teach(lifecycle.succeeded(jobs[1], T0 + 2, None), "compress_context", worked=True),
+            teach(lifecycle.succeeded(jobs[2], T0 + 2, None), "compress_context", worked=True),
+            teach(retry(jobs[3]), "compress_context", worked=False),
+            teach(burial(jobs[4]), "set_model", worked=False),
+            teach(success(jobs[5]), "same", worked=True, trouble="other"),
+        ]
+        for group in [moves] if together else [[move] for move in moves]:
+            await do(store, *group)
+        assert await store.lessons("trouble") == [
+            Lesson("trouble", "compress_context", 3, 1),
+            Lesson("trouble", "set_model", 0, 1),
+        ]
+        assert await store.lessons("other") == [Lesson("other", "same", 1, 0)]
+        assert await store.lessons("nothing") == []
+
+    async def test_an_empty_store_has_nothing_to_tell(self, store: Store) -> None:
+        assert (await store.tallies(0, 1e10), await store.groups(), await store.lessons("x")) == ([], [], [])
 
 
 # ---- events, scan

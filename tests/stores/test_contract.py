@@ -41,6 +41,10 @@ class TestView(contract.View):
     """find, count"""
 
 
+class TestAddingUp(contract.AddingUp):
+    """tallies, groups, lessons"""
+
+
 class TestFeed(contract.Feed):
     """events, scan"""
 

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -33,6 +34,7 @@ from redrive.core.policy import Policy
 from redrive.core.store import Event, Store
 from redrive.errors import ConfigError
 from redrive.insight.health import Health, Pain, QueueNumbers
+from redrive.insight.morning import Morning, Spike
 from redrive.runtime.breakers import Breakers
 from redrive.runtime.bus import Bus, Subscriber, Subscription
 from redrive.runtime.clock import Clock, SystemClock
@@ -90,6 +92,7 @@ class Redrive(Registering):
         self._watch = Watch(self)
         self.jobs = Jobs(self)
         self.dead = Dead(self)
+        self._desk.again = self.dead.take_in
         self.queues = Queues(self)
         self.groups = Groups(self)
         self._blocks = threading.Lock()
@@ -320,9 +323,18 @@ class Redrive(Registering):
         """A person knows that it answers again: its parked jobs come back. False where it is not open."""
         return await Breakers(self.store, self.clock).close(key)
 
-    def explain(self, error: BaseException, task: Task[Any, Any] | str | None = None) -> Explanation:
-        """What would happen if a task raised this: the cause, the rule that says so, and what is decided."""
-        return explain(error, self.registry, self.clock, task if isinstance(task, str) or task is None else task.name)
+    def explain(
+        self,
+        error: BaseException,
+        task: Task[Any, Any] | str | None = None,
+        payload: Mapping[str, Json] | None = None,
+    ) -> Explanation:
+        """What would happen if a first attempt failed so: the cause, the rule that says so, and what is decided.
+
+        Whether a retry can be changed depends on the payload; without one, a long conversation stands for it.
+        """
+        name = task if isinstance(task, str) or task is None else task.name
+        return explain(error, self.registry, self.clock, name, payload)
 
     def classify_rule(self, rule: Any = None, detail: str | None = None, *, name: str | None = None) -> Any:
         """A rule of your own, in front of ours: `rd.classify_rule(MyError, "rate_limited")`, or as a decorator.
@@ -341,6 +353,18 @@ class Redrive(Registering):
     async def stats(self) -> dict[str, Any]:
         """Depths, totals, spool, runtime metrics of this process."""
         return await self._watch.stats()
+
+    async def morning(
+        self,
+        since: timedelta | datetime | float | None = None,
+        *,
+        queue: str | None = None,
+        spike: int | Spike | None = None,
+    ) -> Morning:
+        """What needs a person: the manual lane, structural changes against the day before, what nobody runs."""
+        from redrive.app.morning import look
+
+        return await look(self, since, queue=queue, spike=spike)
 
     async def status(self, job_id: str) -> Job:
         """One job, by its id or a unique part of it."""

@@ -39,6 +39,7 @@ OPTIONS: Final = frozenset(
     {
         "queue", "run_at", "delay", "priority", "idempotency_key", "session_id", "agent", "model", "max_attempts",
         "lease", "max_age", "on_lost", "on_duplicate", "budget", "headers", "fallback",
+        "message_type",
     }
 )  # fmt: skip
 NAME_LIMIT: Final = 200
@@ -395,6 +396,7 @@ def _own_options(options: Mapping[str, Any]) -> str | None:
         _budget(options.get("budget")),
         headers,
         headers.get("traceparent"),
+        _optional_name(options, "message_type"),
     )
     return None if own == Options() else msgspec.json.encode(own).decode()
 

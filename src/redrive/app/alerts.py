@@ -1,7 +1,7 @@
 """The watch over error groups: judges what changed, and sees that an alert is told once, by one process, for good.
 
 Judging and telling are moves of one document per group, by compare-and-set: of any number of processes that see the
-same burials one wins, and it alone tells. What is owed stands in the document before anybody is told and leaves it only
+same burials one judges, and one tells. What is owed stands in the document before anybody is told and leaves it only
 after every sink has taken it, so a sink that fails, or a process that dies in the middle, means a repetition, never
 silence. A process with nobody to tell (a command, a script without sinks) judges, and leaves the telling to another.
 """
@@ -16,7 +16,7 @@ import msgspec
 
 from redrive.app.watch import tell_sinks
 from redrive.core.job import State
-from redrive.core.store import Applied, Commit, Filter, Group, Put, Stale, Store
+from redrive.core.store import Applied, Commit, Filter, Group, Put, Store
 from redrive.insight import groups as insight
 from redrive.insight.groups import HOUR, Alert, GroupState, Owed
 from redrive.insight.health import Pain
@@ -85,19 +85,16 @@ class GroupWatch:
         self._heard: dict[Alert, set[int]] = {}
 
     async def look(self) -> None:
-        """One round: tell what is still owed, then judge every group with new burials and tell what that means."""
+        """One round: judge every group with new burials, then tell what is owed, from now or from before."""
         now = self._app.clock.now()
+        if changed := await self._changed(now):
+            await self._judge(changed, now)
         if self._listened_to():
-            await self._tell_owed(now)
-        changed = await self._changed(now)
-        for _ in range(TRIES):
-            changed = await self._judge(changed, now)
-            if not changed:
-                return
+            await self._tell_owed()
 
     def _listened_to(self) -> bool:
         """Whether this process has somebody for whom alerts are: a sink, or a subscriber that asks for them by name."""
-        asked = (subscription.pattern for subscription in self._app.bus._subscriptions)
+        asked = self._app.bus.patterns
         return bool(self._app.signals) or any(pattern.partition(".")[0] == "group_alert" for pattern in asked)
 
     async def _changed(self, now: float) -> list[Group]:
@@ -115,23 +112,19 @@ class GroupWatch:
 
     # -- judging
 
-    async def _judge(self, groups: Sequence[Group], now: float) -> list[Group]:
-        """Commits what the burials mean; returns those groups that somebody else changed meanwhile."""
-        if not groups:
-            return []
+    async def _judge(self, groups: Sequence[Group], now: float) -> None:
+        """Commits what the burials mean. Where somebody else was faster, or nobody knows, the next look sees to it."""
         known = await read_states(self._app.store, [group.fingerprint for group in groups])
         verdicts = [await self._verdict(group, known.get(group.fingerprint, _NONE), now) for group in groups]
         fresh = [verdict for verdict in verdicts if verdict.new]
         commits = [write(verdict.group.fingerprint, verdict.state, verdict.version) for verdict in fresh]
         outcomes = await self._app.store.apply(commits) if commits else []
-        pairs = list(zip(fresh, outcomes, strict=True))
-        won = [verdict for verdict, outcome in pairs if isinstance(outcome, Applied)]
-        for group, *_ in [verdict for verdict in verdicts if not verdict.new or verdict in won]:
+        won = [verdict for verdict, outcome in zip(fresh, outcomes, strict=True) if isinstance(outcome, Applied)]
+        for group, *_ in (*won, *(verdict for verdict in verdicts if not verdict.new)):
             self._judged[group.fingerprint] = group.buried
         for verdict in won:
             if verdict.alert is not None:
-                await self._announce(verdict.group, verdict.state, verdict.alert, now)
-        return [verdict.group for verdict, outcome in pairs if isinstance(outcome, Stale)]
+                await self._announce(verdict.group, verdict.alert, now)
 
     async def _verdict(self, group: Group, known: Known, now: float) -> Verdict:
         (state, version), recent, code = known, 0, None
@@ -140,8 +133,6 @@ class GroupWatch:
         if state is not None and state.resolved_in is not None:
             code = await self._version(group)
         judged, alert = insight.judge(group, state, now, recent, code)
-        if alert is not None and judged.owed is not None and self._listened_to():
-            judged = insight.telling(judged, judged.owed, now + TELLING_SECONDS)
         return Verdict(group, judged, version, alert, judged is not state)
 
     async def _recent(self, group: Group, state: GroupState, now: float) -> int:
@@ -155,21 +146,20 @@ class GroupWatch:
         found = await self._app.store.get([group.sample])
         return found[0].history[-1].version if found and found[0].history else None
 
-    async def _announce(self, group: Group, state: GroupState, alert: Alert, now: float) -> None:
-        """Into the log and on this process's bus in any case; to its sinks, or to whoever else has some."""
-        log.warning("%s", insight.message(alert, insight.suggest(group, ())))
-        if state.owed is not None and state.owed.telling_until > now:
-            await self._tell(group, alert, now)
-        else:
-            await self._signal(group, alert, now)
+    async def _announce(self, group: Group, alert: Alert, now: float) -> None:
+        """Into the log in any case; on this process's bus, too, where it is not told to anybody here by name."""
+        log.warning("%s", insight.message(alert, group, insight.suggest(group, ())))
+        if not self._listened_to():
+            await self._signal(group, alert, set(), now)
 
     # -- telling
 
-    async def _tell_owed(self, now: float) -> None:
-        """What an earlier look could not deliver, in this process or another."""
+    async def _tell_owed(self) -> None:
+        """Each alert that nobody has told to the end yet, wherever it was judged. Whoever claims it tells it."""
         owed = {marker.key for marker in await self._app.store.docs(OWED)}
         self._heard = {alert: heard for alert, heard in self._heard.items() if alert.fingerprint in owed}
         for fingerprint in sorted(owed):
+            now = self._app.clock.now()
             state, version = (await read_states(self._app.store, [fingerprint])).get(fingerprint, _NONE)
             groups = await self._app.store.groups(fingerprints=[fingerprint])
             if state is None or state.owed is None or not groups or _being_told(state.owed, now):
@@ -182,17 +172,17 @@ class GroupWatch:
     async def _tell(self, group: Group, alert: Alert, now: float) -> None:
         """On the bus and to every sink; each sink that took it is spared when another must be told again."""
         heard = self._heard.setdefault(alert, set())
-        pain = await self._signal(group, alert, now)
+        pain = await self._signal(group, alert, heard, now)
         delivered = await tell_sinks(self._app, pain, heard)
         if await self._settle(alert, now, delivered=delivered) and delivered:
             self._heard.pop(alert, None)
 
-    async def _signal(self, group: Group, alert: Alert, now: float) -> Pain:
+    async def _signal(self, group: Group, alert: Alert, heard: set[int], now: float) -> Pain:
         """The alert as a signal for sinks; this process's bus hears of it on the way, once."""
-        store, heard = self._app.store, self._heard.setdefault(alert, set())
+        store = self._app.store
         suggestion = insight.suggest(group, await store.lessons(group.fingerprint))
         dead = sum((await store.count(Filter(states=(State.dead,), fingerprint=group.fingerprint))).values())
-        text, hurts = insight.message(alert, suggestion), insight.severity(alert.kind, dead)
+        text, hurts = insight.message(alert, group, suggestion), insight.severity(alert.kind, dead)
         if ON_THE_BUS not in heard:
             heard.add(ON_THE_BUS)
             data = {

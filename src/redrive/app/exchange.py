@@ -114,6 +114,7 @@ class Import:
         self._who, self._why = who, why or "the completed ids name it"
         self._progress = progress
         self._completed: set[bytes] = set()
+        self._closed: set[str] = set()
         self._counts = dict.fromkeys(("read", "imported", "updated", "duplicates", "completed", "aside", "closed"), 0)
         self._seen: dict[bytes, int] = {}
         self._problems: list[tuple[int, str]] = []
@@ -203,9 +204,7 @@ class Import:
     async def _updated(self, job: Job) -> bool:
         """A record that tells of more tries than the letter knows is a further failure of the same job."""
         (known,) = await self._app.store.get([job.id])
-        if known.state is not State.dead or job.state is not State.dead or job.attempts <= known.attempts:
-            return False
-        if known_failure(known, job.history):
+        if not _is_further(known, job):
             return False
         cap = self._app.registry.queue_policy(job.queue).max_attempts or CAP
         (outcome,) = await self._app.store.apply([Commit(failed_again(known, job, cap, job.attempts))])
@@ -224,8 +223,7 @@ class Import:
             elif first is not None and not same_work(first, job):
                 bad.append((line, f"job_id: {job.key or job.id!r} stands for another payload already"))
             else:
-                more = first is not None and first.state is State.dead and job.attempts > first.attempts
-                self._counts["updated" if more else "duplicates"] += 1
+                self._counts["updated" if first is not None and _is_further(first, job) else "duplicates"] += 1
         return bad
 
     async def _keep_aside(self, bad: list[tuple[Line, str]]) -> None:
@@ -262,7 +260,8 @@ class Import:
     async def _close(self, ids: list[str]) -> list[str]:
         """Those of them that are known here; the dead ones are closed."""
         known = await self._app.store.get(ids) if ids else []
-        standing = [job for job in known if job.state is State.dead]
+        standing = [job for job in known if job.state is State.dead and job.id not in self._closed]
+        self._closed.update(job.id for job in standing)
         if self._dry_run:
             self._counts["closed"] += len(standing)
         else:
@@ -278,6 +277,12 @@ def _some(lines: Iterator[Line]) -> list[Line]:
         taken.append(line)
         size += len(line.raw)
     return taken
+
+
+def _is_further(known: Job, job: Job) -> bool:
+    """Whether a record tells of a failure that the letter does not know."""
+    both_dead = known.state is State.dead and job.state is State.dead
+    return both_dead and job.attempts > known.attempts and not known_failure(known, job.history)
 
 
 def _reason(line: Line, error: InvalidInput) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -12,7 +12,8 @@ from redrive.config import Settings
 from redrive.core.agents import AGENTS, Fleet
 from redrive.core.classify import DETAILS, RULE_NOTES, Rule, by_class, classify
 from redrive.core.decision import Abilities, Bury, Case, Decision, Hold, RetryLater
-from redrive.core.job import Cause, Failure, Job, State
+from redrive.core.job import Cause, Failure, Job, Json, State
+from redrive.core.payload import encode
 from redrive.core.strategy import decide
 from redrive.errors import InvalidOption
 from redrive.runtime.capture import capture, guarded, qualified
@@ -53,13 +54,15 @@ def _verb(decision: Decision) -> str:
             return f"held ({decision.because})"
 
 
-def explain(error: BaseException, registry: Registry, clock: Clock, task: str | None) -> Explanation:
+def explain(
+    error: BaseException, registry: Registry, clock: Clock, task: str | None, payload: Mapping[str, Json] | None
+) -> Explanation:
     handler = registry.handlers.get(task or "")
     if task is not None and handler is None:
         raise InvalidOption(field="task", problem=f"{task!r} is not a task of this Redrive")
     failure = capture(error)
     cause = classify(failure, registry.rules_for(handler))
-    job = _example(task or "example", handler, clock.now())
+    job = _example(task or "example", handler, clock.now(), payload)
     abilities = Abilities(registry.fleet, handler.adapt if handler else None, registry.count)
     idempotent = handler.idempotent if handler else False
     decision = decide(
@@ -73,9 +76,14 @@ def why_rule(rule: str) -> str:
     return RULE_NOTES.get(rule, "a rule of your own")
 
 
-def _example(task: str, handler: Handler | None, now: float) -> Job:
+_TALK: Final = {"messages": [{"role": "user", "content": "word " * 400_000}]}
+"""What a conversation looks like, where nobody gives a payload: long enough to be compressed."""
+
+
+def _example(task: str, handler: Handler | None, now: float, payload: Mapping[str, Json] | None) -> Job:
     queue = handler.queue if handler else task
-    return Job("0" * 32, queue, task, None, State.running, 2, now, 1, now, now, "{}", run=1, started_at=now)
+    text = encode(dict(payload if payload is not None else _TALK), limit=1 << 40).text
+    return Job("0" * 32, queue, task, None, State.running, 2, now, 1, now, now, text, run=1, started_at=now)
 
 
 def add_rule(registry: Registry, rule: Any, detail: str | None, name: str | None) -> Any:

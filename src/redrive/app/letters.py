@@ -28,6 +28,7 @@ from redrive.core.letters import (
     lane_for,
     lane_said,
     named_failure,
+    same_work,
     sorted_out,
 )
 from redrive.core.letters import why as why_there
@@ -231,7 +232,7 @@ class Letters:
     async def add(self, job_id: object, payload: object, error: object, said: Said) -> Job:
         letter = letter_of(job_id, payload, error, said, self._app.clock.now(), self._app)
         try:
-            job = await self.take_in(letter)
+            job = await self._settled(letter)
         except (StoreError, JobError, ConfigError, OSError) as problem:
             _spool(self._app.spool, letter, problem)
             return letter.job
@@ -240,13 +241,18 @@ class Letters:
         return job
 
     async def take_in(self, letter: Letter) -> Job:
-        """Durable on return. The same failure again changes nothing; another one of the same job counts up."""
+        """One that waited beside the store, perhaps not for the first time: the same failure again changes nothing."""
+        known, _ = await self._known(letter.job)
+        told = (job for job in known if same_work(job, letter.job) and known_failure(job, letter.job.history))
+        return next(told, None) or await self._settled(letter)
+
+    async def _settled(self, letter: Letter) -> Job:
+        """Durable on return. A further failure of a job that has a letter already is counted there."""
         for _ in range(TRIES):
             known, free = await self._known(letter.job)
-            for job in known:
-                if known_failure(job, letter.job.history):
-                    return job
             standing = next((job for job in reversed(known) if _belongs(job, letter.job)), None)
+            if standing is None and any(job.state in OPEN for job in known):
+                log.warning("job_id %r stands for another input: this failure gets its own letter", letter.job.key)
             found = await self._again(standing, letter.job) if standing else await self._first(letter, free)
             if found is not None:
                 return found
@@ -314,7 +320,7 @@ class Letters:
 
 def _belongs(job: Job, letter: Job) -> bool:
     """Whether a failure is one more of this letter: not settled yet, and about the same input."""
-    return job.state in OPEN and (job.payload_hash is None or job.payload_hash == letter.payload_hash)
+    return job.state in OPEN and same_work(job, letter)
 
 
 def failed_again(standing: Job, letter: Job, cap: int, attempts: int | None = None) -> tuple[Transition, ...]:

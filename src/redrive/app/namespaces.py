@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
 
 from redrive.core import lifecycle
-from redrive.core.changes import Edit, apply, decode, diff, merge
+from redrive.core.change import edited
+from redrive.core.changes import apply, decode, diff, merge
 from redrive.core.changes import encode as encode_changes
 from redrive.core.effects import Effect
-from redrive.core.job import Attempt, Job, Json, State
+from redrive.core.job import Attempt, Job, Json, Lane, State
 from redrive.core.lifecycle import Transition
 from redrive.core.payload import encode
 from redrive.core.preflight import NotReady
@@ -160,14 +161,17 @@ class Dead(_Namespace):
 
     async def edit(self, id: str, payload: dict[str, Json], *, who: str = SOMEBODY, why: str | None = None) -> Job:
         """Back to the queue with another input. The payload as it was enqueued stays; receivers get a new key."""
-        text = encode(payload, limit=self._app.settings.payload_limit).text
+        encoded = encode(payload, limit=self._app.settings.payload_limit)
+        if encoded.blobs:
+            raise InvalidInput(field="payload", problem="a Blob cannot be edited in; enqueue a new job for it")
+        text = encoded.text
 
         def arrow(job: Job, now: float) -> Transition:
             handler = self._app.registry.handlers.get(job.task)
             if handler is not None:
                 handler.signature.arguments(text)  # refuse now what the worker could not use
-            edited = Edit(msgspec.json.decode(text), who, why)
-            changes = encode_changes(merge(decode(job.changes_json), [edited]))
+            edit = edited(msgspec.json.decode(text), who, why)
+            changes = encode_changes(merge(decode(job.changes_json), [edit]))
             return self._redriven(job, now, who, why, {"changes_json": changes})
 
         return await self._move(id, arrow)
@@ -207,6 +211,13 @@ class Dead(_Namespace):
         if job.task not in self._app.registry.handlers and job.allowed is not None:
             return max(1, job.allowed // (job.grants + 1))
         return self._app.registry.policy_for(job).max_attempts or 1
+
+    async def move_lane(self, id: str, lane: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
+        """`delayed`: it comes back by itself. `manual`: it waits for eyes."""
+        if lane not in get_args(Lane):
+            raise InvalidInput(field="lane", problem=f"{lane!r} is not one of {', '.join(get_args(Lane))}")
+        chosen = cast(Lane, lane)
+        return await self._move(id, lambda job, now: lifecycle.rerouted(job, now, lane=chosen, who=who, why=why))
 
     async def discard(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
         """Let it go; it can be restored."""

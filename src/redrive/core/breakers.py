@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from redrive.core.job import Job
+from redrive.core.job import Cause, Failure, Job
 
 OPENING: Final = frozenset({"network", "timeout", "server_error", "rate_limited", "provider_overloaded"})
 """Causes that say something about what was called, rather than about the job."""
@@ -69,6 +69,18 @@ def probe_failed(breaker: Breaker, error: str, now: float) -> Breaker:
     return msgspec.structs.replace(breaker, state="open", probe=None, pause=pause, until=now + pause, error=error[:300])
 
 
+def reopened(breaker: Breaker, now: float) -> Breaker:
+    """The probe told nothing: the next may go at once."""
+    return msgspec.structs.replace(breaker, state="open", probe=None, until=now)
+
+
+def answered(failure: Failure, cause: Cause) -> bool:
+    """Whether a failure proves that what was called is there: it sent a status or a code, or a model's output."""
+    if cause.category == "conditional" or failure.status is not None or failure.rpc_code is not None:
+        return True
+    return failure.rpc_status is not None or bool(failure.codes)
+
+
 def closed(breaker: Breaker, now: float) -> Breaker:
     """It answers again: parked jobs are let go from now on, at a bounded rate."""
     return msgspec.structs.replace(breaker, state="closed", probe=None, since=now)
@@ -91,10 +103,12 @@ def host_of(url: str) -> str | None:
     return f"host:{parts.hostname}:{port}" if parts.hostname else None
 
 
-def key_of(job: Job, *, downstream: str | None, fingerprint: str | None) -> str | None:
-    """The breaker a job depends on: what it calls, as far as anybody can tell before it runs, else its last trouble."""
+def key_of(job: Job, *, downstream: str | None, failure: Failure | None, fingerprint: str | None) -> str | None:
+    """The breaker a job depends on: what it says that it calls, else what its last failure tells of it."""
     if downstream is not None:
         return downstream
+    if failure is not None and failure.host is not None:
+        return f"host:{failure.host}"
     if job.model is not None:
         return f"model:{job.model}"
     return f"group:{fingerprint}" if fingerprint is not None else None

@@ -53,6 +53,8 @@ class Edit(msgspec.Struct, frozen=True, tag="edit", tag_field="change", omit_def
     who: str | None = None
     why: str | None = None
     tainted: bool = False
+    outside: str | None = None
+    """What sets its key apart for receivers: a person's edit is other work."""
 
 
 Change = CompressContext | AddInstruction | AddConstraint | SimplifyTask | SetModel | SetAgent | Edit
@@ -91,8 +93,16 @@ def merge(before: Sequence[Change], new: Sequence[Change]) -> tuple[Change, ...]
     """The changes in force after new ones came: one of each kind, the later one, in the order they apply."""
     in_force: dict[type[Change], Change] = {}
     for change in (*before, *new):
-        in_force[type(change)] = _with_taint(change, in_force.get(type(change)))
+        earlier = in_force.get(type(change))
+        in_force[type(change)] = _carried_on(_with_taint(change, earlier), earlier)
     return tuple(in_force[kind] for kind in ORDER if kind in in_force)
+
+
+def _carried_on(change: Change, earlier: Change | None) -> Change:
+    """What a task makes of a person's edit still is that person's work, under the same key outside."""
+    if isinstance(change, Edit) and isinstance(earlier, Edit) and change.outside is None:
+        return msgspec.structs.replace(change, who=change.who or earlier.who, outside=earlier.outside)
+    return change
 
 
 def _with_taint(change: Change, earlier: Change | None) -> Change:
@@ -110,8 +120,11 @@ def _with_taint(change: Change, earlier: Change | None) -> Change:
 def outside_key(job: Job) -> str:
     """The key under which receivers know this work. A person's edit makes it other work, with a key of its own."""
     key = job.key or job.id
-    edits = [change for change in decode(job.changes_json) if isinstance(change, Edit) and change.who is not None]
-    if not edits:
-        return key
-    digest = hashlib.sha256(msgspec.json.encode(edits[-1].payload, order="sorted")).hexdigest()[:8]
-    return f"{key}:edit-{digest}"
+    edits = [change.outside for change in decode(job.changes_json) if isinstance(change, Edit) and change.outside]
+    return f"{key}:edit-{edits[-1]}" if edits else key
+
+
+def edited(payload: dict[str, Json], who: str, why: str | None) -> Edit:
+    """A person's edit."""
+    digest = hashlib.sha256(msgspec.json.encode(payload, order="sorted")).hexdigest()[:8]
+    return Edit(payload, who, why, outside=digest)

@@ -39,6 +39,8 @@ class Bury(msgspec.Struct, frozen=True):
     lane: Lane = "manual"
     strategy: str = "bury"
     changes: tuple[Change, ...] | None = None
+    agent: str | None = None
+    model: str | None = None
     owner: str | None = None
     """Who must see to it."""
     costs_attempt: bool = True
@@ -83,6 +85,8 @@ class Case(msgspec.Struct, frozen=True):
     idempotent: bool = False
     alone: bool = False
     abilities: Abilities = NOTHING
+    effects: bool = False
+    """The task has said that it does something outside."""
     usage: Usage | None = None
     """What this attempt has spent."""
     breaker: str | None = None

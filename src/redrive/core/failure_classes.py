@@ -157,7 +157,6 @@ FIRM_CLASSES: Final[dict[str, str]] = {
     "requests.exceptions.ConnectionError": "network",
     "requests.exceptions.ChunkedEncodingError": "network",
     "requests.exceptions.ContentDecodingError": "network",
-    "requests.exceptions.RetryError": "server_error",
     "requests.exceptions.JSONDecodeError": "invalid_output",
     "requests.exceptions.InvalidJSONError": "invalid_input",
     "requests.exceptions.MissingSchema": "invalid_input",
@@ -439,6 +438,7 @@ STATUS_CLASSES: Final[dict[str, str]] = {
     # wrappers that know less than what they wrap
     "urllib.error.URLError": "network",
     "urllib3.exceptions.MaxRetryError": "network",
+    "requests.exceptions.RetryError": "server_error",
     # builtins
     "builtins.TimeoutError": "timeout",
     "builtins.ConnectionError": "network",
@@ -474,7 +474,9 @@ MODEL_PACKAGES: Final = frozenset(
 def canonical(name: str) -> str:
     """The name under which a class is listed: without private modules, a renamed twin as the original."""
     package, *path = name.split(".")
-    return ".".join([_TWINS.get(package, package), *(part for part in path[:-1] if not part.startswith("_")), *path[-1:]])
+    return ".".join(
+        [_TWINS.get(package, package), *(part for part in path[:-1] if not part.startswith("_")), *path[-1:]]
+    )
 
 
 def package_of(name: str) -> str:

@@ -11,7 +11,7 @@ _CODES_BY_DETAIL: Final[dict[str, str]] = {
     "rate_limited": """
         rate_limit rate_limited rate_limit_exceeded rate_limit_reached user_rate_limit_exceeded ratelimited throttling
         throttled throttled_exception request_throttled request_throttled_exception throttling_exception
-        too_many_requests request_limit_exceeded bandwidth_limit_exceeded limit_exceeded_throttling slow_down
+        too_many_requests request_limit_exceeded bandwidth_limit_exceeded limit_exceeded slow_down
         provisioned_throughput_exceeded request_rate_too_large resource_exhausted ramp_limit_exceeded requests_limit
         tokens_limit secondary_rate_limit model_rate_limit ec2_throttled vendor_rate_limit""",
     "provider_overloaded": "overloaded server_overloaded model_overloaded engine_overloaded capacity_exceeded",
@@ -82,7 +82,7 @@ _CODES_BY_DETAIL: Final[dict[str, str]] = {
 _WEAK_CODES_BY_DETAIL: Final[dict[str, str]] = {
     "invalid_input": """
         invalid_request bad_request invalid_argument failed_precondition out_of_range unimplemented invalid
-        unprocessable_entity limit_exceeded entity_too_large""",
+        unprocessable_entity entity_too_large""",
     "data_integrity": "not_found data_loss gone",
     "server_error": "api internal api_internal internal_error",
     "authority": "forbidden",

@@ -45,7 +45,7 @@ def fingerprint(failure: Failure, task: str, model: str | None = None) -> str:
         failure.status or 0,
         task,
         model_family(model),
-        tuple(frame.rpartition(":")[0] for frame in failure.frames[:3]),
+        tuple(frame.rpartition(":")[0] for frame in (failure.origin or failure.frames)[:3]),
     )
 
 

@@ -47,6 +47,7 @@ MOVES: Final[dict[str, Move]] = {
         Move("unblocked", (_H,), (_W,), "what it waited for happened"),
         Move("buried", (_W, _R, _H), (State.dead,), "a dead letter: reason, lane, recommendation"),
         Move("redriven", (State.dead,), (_W,), "brought back; same id, key and history"),
+        Move("rerouted", (State.dead,), (State.dead,), "a person chose the other lane"),
         Move("resolved", (_H, State.dead), (State.done,), "somebody confirmed that the effect landed"),
         Move("cancelled", (_W, _R, _H), (State.discarded,), "no longer wanted"),
         Move("discarded", (State.dead,), (State.discarded,), "a person let it go"),
@@ -251,10 +252,15 @@ def redriven(
     why: str | None,
     run_at: float,
     changed: Mapping[str, str] = NO_CHANGE,
+    fresh: bool = True,
 ) -> Transition:
-    """Back to waiting. Where the attempts are used up this is a grant of `max_attempts` more, at most three times."""
-    fields: dict[str, object] = {"run_at": run_at, "first_failed_at": None, "held_seconds": 0.0, "fresh_from": job.run}
-    fields |= changed
+    """Back to waiting. Where the attempts are used up this is a grant of `max_attempts` more, at most three times.
+
+    A person's redrive is a fresh start for budgets, ages and changed tries; the delayed lane's is not.
+    """
+    fields: dict[str, object] = {"run_at": run_at, **changed}
+    if fresh:
+        fields |= {"first_failed_at": None, "held_seconds": 0.0, "fresh_from": job.run}
     allowed = job.allowed if job.allowed is not None else max_attempts
     if job.attempts >= allowed:
         if job.grants >= MAX_GRANTS:
@@ -265,6 +271,11 @@ def redriven(
             )
         fields |= {"allowed": job.attempts + max_attempts, "grants": job.grants + 1}
     return _move("redriven", job, at, _without_trouble(job, fields), who=who, why=why)
+
+
+def rerouted(job: Job, at: float, *, lane: Lane, who: str, why: str | None) -> Transition:
+    """Into the delayed lane, from where it comes back by itself, or into the manual one."""
+    return _move("rerouted", job, at, {"lane": lane}, who=who, why=why)
 
 
 def resolved(job: Job, at: float, *, who: str, why: str) -> Transition:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any, Final, Literal
 
 import msgspec
@@ -158,9 +159,18 @@ def delay_after(policy: Policy, failures: int, chance: float = 0.5) -> float:
 
 def _raw_delay(backoff: Backoff | None, failures: int, base: float) -> float:
     if callable(backoff):
-        return float(backoff(failures))
+        return _asked(backoff, failures)
     named = BACKOFFS.get(backoff or "doubling")
     return named(failures, base) if named else SAFE_DELAY
+
+
+def _asked(backoff: Callable[[int], float], failures: int) -> float:
+    """A function of the user's own: what it gets wrong falls to the slow and safe, never to a hot loop."""
+    try:
+        seconds = float(backoff(failures))
+    except Exception:  # noqa: BLE001 - its answer would be told with the decision; there is none
+        return SAFE_DELAY
+    return seconds if isfinite(seconds) else SAFE_DELAY
 
 
 def schedule(policy: Policy) -> list[float]:

@@ -6,7 +6,6 @@ Run when work is accepted (as advice), before every run, and before a dead lette
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import ceil
 from typing import Final
 
 import msgspec
@@ -19,7 +18,8 @@ from redrive.core.shapes import get, locate
 from redrive.core.strategy import age_of, too_old_words
 
 WARN_ABOVE: Final = 0.8
-SPLIT_TO: Final = 0.7
+SPLIT_TO: Final = 7
+"""Tenths of what the model may read that each part is to have: whole numbers, so that the boundary is exact."""
 LEAST_BYTES_PER_TOKEN: Final = 1.0
 MOST_BYTES_PER_CHARACTER: Final = 4
 
@@ -106,7 +106,7 @@ def _named_model(payload: Mapping[str, Json], adapt: Adapt | None) -> str | None
 
 
 def _too_long(needed: int, budget: int, model: str | None) -> NotReady:
-    parts = ceil(needed / (SPLIT_TO * budget))
+    parts = -(-10 * needed // (SPLIT_TO * budget))
     return NotReady(
         "preflight_rejected",
         "context_overflow",
@@ -116,6 +116,8 @@ def _too_long(needed: int, budget: int, model: str | None) -> NotReady:
 
 
 def surely_fits(text: str, fleet: Fleet, count: Counter) -> bool:
-    """Whether a stored payload is so short that no estimate could be near any model's limit. Costs nothing."""
+    """Whether a stored payload is so short that no estimate could be near any model's limit. Costs next to nothing."""
+    if '"$blob"' in text or "image" in text:
+        return False  # they count for more than their text
     per_token = 3.5 if count is estimate else LEAST_BYTES_PER_TOKEN
     return len(text) * MOST_BYTES_PER_CHARACTER <= WARN_ABOVE * fleet.smallest * per_token

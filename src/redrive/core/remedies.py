@@ -13,6 +13,7 @@ from redrive.core.changes import (
     AddInstruction,
     Change,
     CompressContext,
+    Edit,
     SetAgent,
     SetModel,
     SimplifyTask,
@@ -36,20 +37,32 @@ class Way(msgspec.Struct, frozen=True):
     delay: float
     plan: Callable[[Case, int], list[Change]]
     blind: bool = False
+    needs: tuple[type, ...] = (msgspec.Struct,)
+    """At least one change of such a kind must be among those that the task takes."""
 
 
 def _smaller_context(case: Case, rung: int) -> list[Change]:
     size, now = COMPRESSED // 2 ** (rung - 1), tokens(case.input(), case.abilities.adapt, case.abilities.count)
     if now is not None and now <= size:
         size = now // 2  # too long all the same: the model reads less than most
-    larger = case.abilities.fleet.larger(case.job.model, case.job.agent)
+    larger = case.abilities.fleet.larger(_model(case), case.job.agent)
     focus = AddInstruction("Focus on the core task. Leave out background that it does not need.")
     return [CompressContext(size), focus, *([SetModel(larger)] if larger else [])]
 
 
+def _model(case: Case) -> str | None:
+    """The job's own, else the one that its input names."""
+    if case.job.model is not None:
+        return case.job.model
+    payload = case.input()
+    path = locate(payload, case.abilities.adapt).model
+    found = get(payload, path) if path else None
+    return found if isinstance(found, str) else None
+
+
 def _out_of_the_loop(case: Case, rung: int) -> list[Change]:
     fleet, job = case.abilities.fleet, case.job
-    other = fleet.other(job.model, job.agent)
+    other = fleet.other(_model(case), job.agent)
     work = job.options.message_type or job.task
     new: list[Change] = [_named(case), AddConstraint("Validate the answer against the schema before giving it.")]
     new += [SetAgent(fleet.alternate(job.agent, work))] if job.agent else []
@@ -75,7 +88,7 @@ def _what_was_wrong(case: Case, rung: int) -> list[Change]:
 
 
 def _another_model(case: Case, rung: int) -> list[Change]:
-    other = case.abilities.fleet.other(case.job.model, case.job.agent)
+    other = case.abilities.fleet.other(_model(case), case.job.agent)
     return [SetModel(other)] if other else []
 
 
@@ -88,7 +101,7 @@ def _named(case: Case) -> AddInstruction:
 
 
 WAYS: Final[dict[str, Way]] = {
-    "context_overflow": Way(10.0, _smaller_context),
+    "context_overflow": Way(10.0, _smaller_context, needs=(CompressContext, SetModel, Edit)),
     "hallucination_loop": Way(60.0, _out_of_the_loop),
     "token_budget": Way(10.0, _shorter_answer),
     "invalid_output": Way(120.0, _what_was_wrong, blind=True),
@@ -107,8 +120,8 @@ def changed(case: Case) -> Decision | None:
     way, rung = WAYS.get(cause.detail, OTHERWISE), case.seen(cause.detail) + 1
     if rung > (case.policy.rungs or 0):
         return _no_more_rungs(case)
-    new = _takeable(case, case.abilities.offer or way.plan(case, rung))
-    if not new and not way.blind:
+    new = _takeable(case, case.abilities.offer) or _takeable(case, way.plan(case, rung))
+    if not way.blind and not any(isinstance(change, way.needs) for change in new):
         return _cannot_change(case)
     wait = max(way.delay, min(cause.retry_after or 0.0, case.policy.cap or LONGEST_WAIT))
     strategy = "+".join(change_name(change) for change in new) or "once_more"

@@ -13,7 +13,9 @@ from typing import Final
 
 LONGEST: Final = 366 * 86_400.0
 """Who asks for more than a year means something else."""
-_DURATION: Final = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
+_DURATION: Final = re.compile(
+    r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?"
+)
 _RETRY_DELAY: Final = re.compile(r"retry_?delay[\"']?\s*[:=]\s*[\"'](\d{1,9}(?:\.\d{1,9})?)s[\"']", re.IGNORECASE)
 _EPOCH: Final = 100_000_000.0
 """Numbers above this are instants, not spans."""

@@ -14,7 +14,7 @@ from redrive.core.advice import ADVICE
 from redrive.core.budget import overspent
 from redrive.core.decision import LONGEST_WAIT, Bury, Case, Decision, Hold, RetryLater
 from redrive.core.job import Attempt, Cause, Failure, Job, Lane
-from redrive.core.policy import delay_after
+from redrive.core.policy import SAFE_DELAY, delay_after
 from redrive.core.remedies import changed
 
 UNKNOWN_TRIES: Final = 3
@@ -46,8 +46,9 @@ def decide(case: Case) -> Decision:
 def _strategies(case: Case) -> tuple[Strategy, ...]:
     if case.sitting == "cycle":
         return CYCLE
-    plain = PLAIN if case.policy.strategy == "plain" else CATEGORIZED
-    return (_immediate, *plain) if case.sitting == "call" else plain
+    if case.sitting == "call":
+        return CALL_PLAIN if case.policy.strategy == "plain" else CALL
+    return PLAIN if case.policy.strategy == "plain" else CATEGORIZED
 
 
 def _spared(case: Case, decision: Decision) -> Decision:
@@ -73,6 +74,17 @@ def _still_down(case: Case) -> Decision:
         f"Nothing to do: it runs when {case.breaker} answers again.",
         case.breaker,
         "breaker",
+    )
+
+
+def undecided(case: Case, problem: str) -> Decision:
+    """Deciding failed: slow and safe, and at the cap a dead letter."""
+    if case.failures < case.allowed:
+        return RetryLater(SAFE_DELAY, f"Deciding failed ({problem}): again in {SAFE_DELAY:g} s.", "undecided")
+    return Bury(
+        "attempts_exhausted",
+        f"Failed {case.failures} of {case.allowed} allowed times, and deciding failed, too: {problem}",
+        "Look at the log: this is a defect of redrive, of a rule or of a hook. Then redrive.",
     )
 
 
@@ -117,6 +129,16 @@ def _lost(case: Case) -> Decision | None:
     alone = " The next run is alone in its process." if next_one >= CRASHES_BEFORE_ALONE else ""
     return RetryLater(
         0.0, f"Its worker died (crash {next_one}).{alone}", "run_again", costs_attempt=False, crashed=True
+    )
+
+
+def _released(case: Case) -> Decision | None:
+    """Drained or shut down by its own framework: nothing failed, so no attempt is used. It waits as after a failure."""
+    if case.cause.detail != "released":
+        return None
+    wait = max(SAFE_WAIT, delay_after(case.policy, case.failures, case.chance))
+    return RetryLater(
+        wait, f"Given back: {case.failure.summary}. Again in {wait:.1f} s.", "released", costs_attempt=False
     )
 
 
@@ -212,10 +234,18 @@ def _permanent(case: Case) -> Decision | None:
 
 
 def _unknown(case: Case) -> Decision | None:
-    tries = case.failures if case.job.fresh_from == 0 else len(_failed(case.recent)) + 1
-    if case.cause.category != "unknown" or tries < UNKNOWN_TRIES:
+    if case.cause.category != "unknown" or case.idempotent:
         return None
+    tries = case.failures if case.job.fresh_from == 0 else len(_failed(case.recent)) + 1
     name = case.failure.error_class
+    if case.effects:
+        return Bury(
+            "permanent",
+            f"Not retried: {name} is not known to heal, and the task has effects that a retry might repeat.",
+            f"See what landed, then redrive. idempotent=True or retry_on=({name},) on the task would retry it.",
+        )
+    if tries < UNKNOWN_TRIES:
+        return None
     return Bury(
         "attempts_exhausted",
         f"Not retried further: {name} is not known to heal.",
@@ -265,13 +295,15 @@ def _diverted(case: Case) -> Decision:
     cause = case.cause
     differently = changed(case) if cause.category == "conditional" else None
     if cause.category == "transient" or isinstance(differently, RetryLater):
-        changes = differently.changes if isinstance(differently, RetryLater) else None
+        retry = differently if isinstance(differently, RetryLater) else None
         return Bury(
             "diverted",
             f"{case.failure.summary} is {cause.detail}: tried again in the next cycle.",
             f"{ADVICE.get(cause.detail, 'It may heal by itself.')} It comes back by itself in the next cycle.",
             "delayed",
-            changes=changes,
+            changes=retry.changes if retry else None,
+            agent=retry.agent if retry else None,
+            model=retry.model if retry else None,
         )
     if isinstance(differently, Bury):
         return differently
@@ -283,9 +315,15 @@ def _diverted(case: Case) -> Decision:
     )
 
 
-_ENDS: Final[tuple[Strategy, ...]] = (_lost, _gave_up, _suspended, _uncertain, _exhausted, _too_old, _over_budget)
-CATEGORIZED: Final[tuple[Strategy, ...]] = (*_ENDS, _permanent, _unknown, changed, _told_when)
+_ENDS: Final[tuple[Strategy, ...]] = (
+    _lost, _released, _gave_up, _suspended, _uncertain, _exhausted, _too_old, _over_budget,
+)  # fmt: skip
+_BY_CATEGORY: Final[tuple[Strategy, ...]] = (_permanent, _unknown, changed, _told_when)
+CATEGORIZED: Final[tuple[Strategy, ...]] = (*_ENDS, *_BY_CATEGORY)
 PLAIN: Final[tuple[Strategy, ...]] = (*_ENDS, _told_when)
 """`strategy = "plain"`: every failure is retried until the attempts are used up."""
+CALL: Final[tuple[Strategy, ...]] = (*_ENDS, _immediate, *_BY_CATEGORY)
+CALL_PLAIN: Final[tuple[Strategy, ...]] = (*_ENDS, _immediate, _told_when)
+"""Where a caller waits: a few tries on the spot first."""
 CYCLE: Final[tuple[Strategy, ...]] = (*_ENDS, _immediate, _permanent, _diverted)
 """In a script's cycle: a few tries on the spot, then the delayed lane or a person."""

@@ -47,7 +47,7 @@ class Said(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Alert(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that somebody must hear of."""
+    """One thing that somebody must hear of. What the error said stands in the group alone, where it can be erased."""
 
     kind: Kind
     fingerprint: str
@@ -57,7 +57,6 @@ class Alert(msgspec.Struct, frozen=True, omit_defaults=True):
     buried: int
     because: str
     error_class: str | None = None
-    error: str | None = None
 
 
 class Owed(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -117,9 +116,7 @@ def judge(
     if found is None:
         return seen, None
     kind, because = found
-    alert = Alert(
-        kind, group.fingerprint, now, group.queue, group.task, group.buried, because, group.error_class, group.error
-    )
+    alert = Alert(kind, group.fingerprint, now, group.queue, group.task, group.buried, because, group.error_class)
     return _changed(seen, "unresolved", Said(now, kind, REDRIVE, because), owed=Owed(alert)), alert
 
 
@@ -266,9 +263,9 @@ def severity(kind: Kind, dead: int) -> float:
 _TOLD: Final[dict[Kind, str]] = {"new": "new trouble", "regressed": "trouble is back", "unignored": "no longer ignored"}
 
 
-def message(alert: Alert, suggestion: Suggestion) -> str:
+def message(alert: Alert, group: Group, suggestion: Suggestion) -> str:
     """An alert in words: what, where, how much, what to do, where to look."""
-    error = (alert.error or alert.error_class or "an error that was not recorded")[:200]
+    error = (group.error or alert.error_class or "an error that was not recorded")[:200]
     letters = "1 dead letter" if alert.buried == 1 else f"{alert.buried} dead letters"
     return (
         f"{_TOLD[alert.kind]} in {alert.task} (queue {alert.queue}): {error}; {letters} in all, {alert.because}. "

@@ -1,4 +1,4 @@
-"""One attempt, as a list of verbs: gate → prepare → perform → inspect → settle. One commit at the end."""
+"""One attempt, as a list of verbs: prepare → gate → perform → inspect → settle. One commit at the end."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class Attempts:
         """One attempt from start to end. None means that the job is no longer ours to settle."""
         handler = self._registry.handlers[job.task]
         try:
+            arguments = await self._prepare(job, handler, context)
             parked = await self.breakers.gate(job, handler)
             if parked is not None:
                 return Commit((parked,))
-            arguments = await self._prepare(job, handler, context)
             value = await self._perform(handler, context, arguments)
         except (SystemExit, KeyboardInterrupt, GeneratorExit):
             raise
@@ -60,7 +60,7 @@ class Attempts:
             return Commit((self.settlement.rejected(job, rejected.verdict),))
         except BaseException as error:  # noqa: BLE001 - this is the place where failures are kept
             return await self._ended_by(error, job, handler, context)
-        failure = _inspected(handler, value)
+        failure = _inspected(handler, value, job)
         if failure is not None:
             return await self.settlement.failed(job, handler, context, failure)
         return await self.settlement.succeeded(job, handler, context, value)
@@ -184,14 +184,18 @@ def preflight(job: Job, handler: Handler | None, registry: Registry, now: float)
     return verdict if isinstance(verdict, NotReady) else verdict.warnings
 
 
-def _inspected(handler: Handler, value: object) -> Failure | None:
+def _inspected(handler: Handler, value: object, job: Job) -> Failure | None:
     """A returned value that says that it failed."""
     policy = handler.result_policy
     if policy is True:
         return soft(value)
     if policy is False:
         return None
-    said = policy(value)
+    try:
+        said = policy(value)
+    except Exception as error:  # noqa: BLE001 - the task has returned: its own result counts
+        log.warning("job %s (%s): its result_policy failed: %r", job.short_id, job.task, error)
+        return None
     return soft({"error": said} if isinstance(said, str) else said) if said else None
 
 

@@ -92,6 +92,11 @@ class Bus:
         self._subscriptions.append(subscription)
         return subscription
 
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """What somebody here listens to."""
+        return tuple(subscription.pattern for subscription in self._subscriptions)
+
     def drop(self, subscription: Subscription) -> None:
         if subscription in self._subscriptions:
             self._subscriptions.remove(subscription)

@@ -1,55 +1,139 @@
-"""Exception → Failure: the only place that touches exception objects. What comes out is plain data."""
+"""Exception → Failure: the only place that touches exception objects. What comes out is plain data.
+
+Nothing that an exception is or has makes `capture` raise, and what it keeps is bounded.
+"""
 
 from __future__ import annotations
 
-import math
+import hashlib
 import re
+import sysconfig
 import time
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Callable
 from functools import lru_cache
+from itertools import islice
 from types import TracebackType
 from typing import Any, Final
 
+import msgspec
+
+from redrive.core.classify import Rule, known_detail
 from redrive.core.job import Failure
 from redrive.core.redact import redact_text
-from redrive.errors import GiveUp, Retry, Signal
+from redrive.core.retry_after import wait_of
+from redrive.errors import GiveUp, InvalidOption, Retry, Signal
+from redrive.runtime.answers import (
+    address_of,
+    bodies_of,
+    body_text,
+    codes_of,
+    headers_of,
+    is_limited,
+    response_of,
+    rpc_code_of,
+    rpc_status_of,
+    status_of,
+    wait_asked,
+)
+from redrive.runtime.attributes import attribute, clean, item, some, text_of, traits
+from redrive.runtime.soft import soft
+
+__all__ = ["capture", "guarded", "lost", "qualified", "soft", "timed_out"]
 
 MESSAGE_LIMIT: Final = 2_000
-BODY_LIMIT: Final = 500
 CHAIN_LIMIT: Final = 5
+NODES: Final = 25
+"""So many failures are kept of one error with all it wraps and groups."""
 FRAMES: Final = 12
-_KEPT_HEADERS: Final = re.compile(r"(?i)retry-after|retry-after-ms|x-should-retry|x-request-id|.*ratelimit.*")
+APP_FRAMES: Final = 3
+_STEPS: Final = 100
+OUTPUT_LIMIT: Final = 1_000_000
 _SIMPLE: Final = frozenset({ValueError, TypeError, KeyError, RuntimeError, AttributeError, IndexError})
 """Builtin exceptions that carry nothing but a message."""
 _TWINS: Final = {"httpx2": "httpx", "httpcore2": "httpcore"}
 
 
-def capture(error: BaseException, depth: int = 0) -> Failure:
-    """What an exception says, without the exception."""
+def capture(error: BaseException, *, now: float | None = None) -> Failure:
+    """What an exception says, without the exception. `now` is for servers that answer with an instant."""
     kind: Any = type(error)
-    if kind in _SIMPLE and not error.__dict__ and error.__cause__ is None and error.__context__ is None:
-        return Failure("exception", _types(kind), redact_text(_message(error)), frames=_frames(error.__traceback__))
-    cause = _cause(error) if depth < CHAIN_LIMIT else None
-    members = error.exceptions[:CHAIN_LIMIT] if isinstance(error, BaseExceptionGroup) and depth < CHAIN_LIMIT else ()
-    headers = _headers(error)
-    return Failure(
-        kind="signal" if isinstance(error, Signal) else "exception",
-        types=_types(kind),
-        message=redact_text(_message(error)),
-        status=_integer(error, "status_code", "status", "code") or _integer(_response(error), "status_code", "status"),
-        code=_text(error, "error_code", "code", "type"),
-        error_kind=_text(error, "error_kind"),
-        errno=error.errno if isinstance(error, OSError) else None,
-        sqlstate=_text(error, "sqlstate", "pgcode", "sqlite_errorname"),
-        headers=headers,
-        retry_after=_retry_after(error, headers),
-        frames=_frames(error.__traceback__),
-        cause=capture(cause, depth + 1) if cause is not None else None,
-        members=tuple(capture(member, depth + 1) for member in members),
-        recommendation=error.recommendation if isinstance(error, GiveUp) else None,
-        body=redact_text(body)[:BODY_LIMIT] if (body := _text(error, "body")) else None,
-    )
+    try:
+        if kind in _SIMPLE and not error.__dict__ and error.__cause__ is None and error.__context__ is None:
+            return Failure(
+                "exception", _types(kind), redact_text(_message(error)), frames=_frames(_steps(error.__traceback__))
+            )
+        return _Look(time.time() if now is None else now).at(error, 0)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as odd:  # noqa: BLE001 - an exception built to hurt is still a failure with a name
+        return Failure("exception", _bare_types(kind), f"<unreadable: {type(odd).__name__} while it was read>")
+
+
+class _Look:
+    """One look at an error and at what it wraps: a budget of nodes, so that no graph of errors is endless."""
+
+    def __init__(self, now: float) -> None:
+        self._now = now
+        self._left = NODES
+
+    def at(self, error: BaseException, depth: int) -> Failure:
+        self._left -= 1
+        kind: Any = type(error)
+        seen = traits(error)
+        types = _types(kind)
+        message = _message(error)
+        steps = _steps(error.__traceback__)
+        plain = Failure(
+            kind="signal" if isinstance(error, Signal) else "exception",
+            types=types,
+            message=redact_text(message),
+            errno=_errno(error),
+            frames=_frames(steps),
+            cause=self._below(_cause(error, seen), depth),
+            members=self._members(error, depth),
+            origin=_origin(steps),
+        )
+        return self._with_traits(plain, error, seen, message) if seen or isinstance(error, Signal) else plain
+
+    def _with_traits(self, plain: Failure, error: BaseException, seen: dict[str, Any], message: str) -> Failure:
+        response = response_of(seen)
+        headers = headers_of(seen, response)
+        bodies = bodies_of(seen, response)
+        codes = codes_of(seen, bodies, response)
+        status = status_of(seen, response) if not isinstance(error, SystemExit) else None
+        made_up = plain.types[0].startswith("litellm.")  # its requests are made up to satisfy a base class
+        host, model_call = (None, True) if made_up else address_of(seen, response)
+        asked = wait_asked(seen, headers, bodies, is_limited(status, codes), self._now, message)
+        return msgspec.structs.replace(
+            plain,
+            status=status,
+            code=codes[0] if codes else None,
+            error_kind=text_of(seen.get("error_kind"), 100),
+            sqlstate=_sqlstate(seen),
+            headers=headers,
+            retry_after=wait_of(error.after, self._now) if isinstance(error, Retry) else asked,
+            recommendation=error.recommendation if isinstance(error, GiveUp) else None,
+            body=body_text(seen, bodies, message),
+            codes=codes,
+            rpc_code=rpc_code_of(seen),
+            rpc_status=rpc_status_of(seen, plain.types),
+            retryable=_retryable(seen),
+            host=host,
+            model_call=model_call,
+            output_hash=_output_hash(error, seen, plain.types),
+        )
+
+    def _below(self, cause: BaseException | None, depth: int) -> Failure | None:
+        return self.at(cause, depth + 1) if cause is not None and depth < CHAIN_LIMIT and self._left > 0 else None
+
+    def _members(self, error: BaseException, depth: int) -> tuple[Failure, ...]:
+        if not isinstance(error, BaseExceptionGroup) or depth >= CHAIN_LIMIT:
+            return ()
+        found = []
+        for member in _differing(error.exceptions):
+            if self._left <= 0:
+                break
+            found.append(self.at(member, depth + 1))
+        return tuple(found)
 
 
 def lost(worker: str | None) -> Failure:
@@ -61,16 +145,53 @@ def timed_out(seconds: float) -> Failure:
     return Failure("timeout", ("builtins.TimeoutError",), f"still running after its timeout of {seconds:g} s")
 
 
+def guarded(name: str, rule: Rule, tell: Callable[[str, BaseException], None]) -> Rule:
+    """A user's rule that can do no harm: when it raises or answers nonsense it is told of, and does not know."""
+
+    def ask(failure: Failure) -> str | None:
+        try:
+            answer: object = rule(failure)
+        except Exception as error:  # noqa: BLE001 - somebody else's code; the caller is told
+            tell(name, error)
+            return None
+        if answer is None:
+            return None
+        detail = known_detail(answer) if isinstance(answer, str) else None
+        if detail is None:
+            tell(name, InvalidOption(field=name, problem=f"answered {_shown(answer)}, which is not a detail"))
+        return detail
+
+    return ask
+
+
+def _shown(value: object) -> str:
+    try:
+        return clean(repr(value), 100)
+    except Exception:  # noqa: BLE001 - a value whose repr raises still has a type
+        return f"a {type(value).__name__}"
+
+
+# ---- names
+
+
 @lru_cache(maxsize=1024)
 def _types(kind: Any) -> tuple[str, ...]:
     """Qualified names of the MRO; a library's renamed twin counts as the original."""
-    return tuple(_qualified(entry) for entry in kind.__mro__ if entry not in (object, BaseException, Exception))
+    entries = [entry for entry in kind.__mro__ if entry not in (object, BaseException, Exception)]
+    return tuple(_qualified(entry) for entry in entries or [kind])
+
+
+def _bare_types(kind: type) -> tuple[str, ...]:
+    """The same for a class whose own attributes cannot be trusted."""
+    entries: tuple[type, ...] = type.__dict__["__mro__"].__get__(kind)
+    return tuple(_qualified(entry) for entry in entries if not any(entry is end for end in (object, BaseException)))
 
 
 def _qualified(kind: type) -> str:
-    package, dot, rest = kind.__module__.partition(".")
-    name = f"{_TWINS.get(package, package)}{dot}{rest}.{kind.__qualname__}"
-    return re.sub(r"^(httpx|httpcore)\._\w+\.", r"\1.", name)
+    module = attribute(kind, "__module__")
+    name: str = type.__dict__["__qualname__"].__get__(kind)
+    package, dot, rest = (clean(module, 200) if isinstance(module, str) else "unknown").partition(".")
+    return re.sub(r"^(httpx|httpcore)\._\w+\.", r"\1.", f"{_TWINS.get(package, package)}{dot}{rest}.{clean(name, 200)}")
 
 
 def qualified(kind: type) -> str:
@@ -80,98 +201,150 @@ def qualified(kind: type) -> str:
 
 def _message(error: BaseException) -> str:
     try:
-        return str(error)[:MESSAGE_LIMIT].encode("utf-8", "replace").decode()
+        return clean(str(error), MESSAGE_LIMIT)
     except Exception:  # noqa: BLE001 - an exception whose __str__ raises still has a name
-        return f"<{type(error).__name__} without a readable message>"
+        return f"<{type.__dict__['__name__'].__get__(type(error))} without a readable message>"
 
 
-def _cause(error: BaseException) -> BaseException | None:
+# ---- what it wraps
+
+
+_WRAPPED: Final = ("orig", "exc", "original_exception", "reason", "original_error", "cause", "os_error")
+"""Where libraries keep the exception they speak about, when they do not chain it."""
+
+
+def _cause(error: BaseException, seen: dict[str, Any]) -> BaseException | None:
     if error.__cause__ is not None:
         return error.__cause__
+    for name in _WRAPPED if seen else ():
+        found = seen.get(name)
+        if isinstance(found, BaseException) and found is not error:
+            return found
+    for argument in some(error.args):
+        if isinstance(argument, BaseException) and argument is not error:
+            return argument
     return None if error.__suppress_context__ else error.__context__
 
 
-def _attribute(owner: object, name: str) -> object:
+def _differing(members: tuple[BaseException, ...]) -> list[BaseException]:
+    """Some members of a group: one of each class first, so that the worst is among them."""
+    chosen: dict[int, BaseException] = {}
+    seen: set[int] = set()
+    for place, member in enumerate(islice(members, 1_000)):
+        if id(type(member)) not in seen and len(chosen) < CHAIN_LIMIT:
+            seen.add(id(type(member)))
+            chosen[place] = member
+    for place, member in enumerate(members[:CHAIN_LIMIT]):
+        if len(chosen) < CHAIN_LIMIT:
+            chosen.setdefault(place, member)
+    return [chosen[place] for place in sorted(chosen)]
+
+
+# ---- what it says of itself
+
+
+def _errno(error: BaseException) -> int | None:
+    number = error.errno if isinstance(error, OSError) else None
+    return int.__int__(number) if isinstance(number, int) and abs(number) < 1 << 31 else None
+
+
+def _sqlstate(seen: dict[str, Any]) -> str | None:
+    for owner in (seen, seen.get("orig")):
+        for name in ("sqlstate", "pgcode", "sqlite_errorname"):
+            found = text_of(item(owner, name), 40)
+            if found is not None:
+                return found
+    return "08000" if seen.get("connection_invalidated") is True else None
+
+
+def _retryable(seen: dict[str, Any]) -> bool | None:
+    """`transient` is said on purpose; `retryable` is often only a default, so that only its yes counts."""
+    transient = seen.get("transient")
+    if isinstance(transient, bool):
+        return transient
+    return True if seen.get("retryable") is True else None
+
+
+# ---- the wrong output it carries
+
+
+def _output_hash(error: BaseException, seen: dict[str, Any], types: tuple[str, ...]) -> str | None:
+    """A short hash of what a model wrote, where the exception has it."""
+    output = _output(error, seen, types)
+    if output is None:
+        return None
+    if isinstance(output, str):
+        output = str.encode(output[:OUTPUT_LIMIT], "utf-8", "replace")
+    return hashlib.sha256(output[:OUTPUT_LIMIT]).hexdigest()[:16]
+
+
+def _output(error: BaseException, seen: dict[str, Any], types: tuple[str, ...]) -> str | bytes | None:
+    for name in ("doc", "raw_output", "llm_output", "output", "line"):
+        found = seen.get(name)
+        if isinstance(found, str | bytes) and found:
+            return found
+    if types[0].startswith(("pydantic_core.", "pydantic.")):
+        return _invalid_input(error)
+    if "pydantic_ai.exceptions.UnexpectedModelBehavior" in types:
+        body = seen.get("body")
+        return body if isinstance(body, str) else None
+    choices = attribute(seen.get("completion"), "choices")
+    content = attribute(attribute(choices[0], "message"), "content") if isinstance(choices, list) and choices else None
+    return content if isinstance(content, str) and content else None
+
+
+def _invalid_input(error: BaseException) -> str | None:
+    """What pydantic was given: the whole of it where it says so, else the parts that did not fit."""
+    read = attribute(error, "errors")
+    if not callable(read):
+        return None
     try:
-        return getattr(owner, name, None)
-    except Exception:  # noqa: BLE001 - a property of somebody else's exception
+        parts = read(include_url=False, include_context=False)[:10]
+        return repr([(part.get("loc"), part.get("input")) for part in parts])[:OUTPUT_LIMIT]
+    except Exception:  # noqa: BLE001 - a value whose repr raises
         return None
 
 
-def _response(error: BaseException) -> object:
-    return _attribute(error, "response")
+# ---- where
 
 
-def _integer(owner: object, *names: str) -> int | None:
-    for name in names:
-        value = _attribute(owner, name)
-        if isinstance(value, int) and not isinstance(value, bool) and 100 <= value <= 599:
-            return value
-    return None
-
-
-def _text(owner: object, *names: str) -> str | None:
-    for name in names:
-        value = _attribute(owner, name)
-        if isinstance(value, str) and value:
-            return value[:BODY_LIMIT]
-    return None
-
-
-def _headers(error: BaseException) -> dict[str, str]:
-    for owner in (error, _response(error)):
-        headers = _attribute(owner, "headers")
-        if isinstance(headers, Mapping):
-            return {str(k).lower(): str(v)[:200] for k, v in headers.items() if _KEPT_HEADERS.fullmatch(str(k))}
-    return {}
-
-
-def _retry_after(error: BaseException, headers: Mapping[str, str]) -> float | None:
-    """Seconds the failure itself asks to wait, from the places where libraries put it."""
-    if isinstance(error, Retry):
-        return error.after
-    for name in ("retry_after", "wait"):
-        value = _attribute(error, name)
-        if isinstance(value, timedelta):
-            return max(0.0, value.total_seconds())
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return max(0.0, float(value))
-    if "retry-after-ms" in headers:
-        return _seconds(headers["retry-after-ms"], 1000.0)
-    return _seconds(headers["retry-after"]) if "retry-after" in headers else None
-
-
-def _seconds(text: str, unit: float = 1.0) -> float | None:
-    """Seconds, or an HTTP date."""
-    try:
-        number = float(text) / unit
-    except ValueError:
-        pass
-    else:
-        return max(0.0, number) if math.isfinite(number) else None
-    import email.utils
-
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except (ValueError, TypeError):
-        return None
-
-
-def _frames(traceback: TracebackType | None) -> tuple[str, ...]:
-    """`module:function:line`, innermost first, the task's own code rather than ours."""
-    found: list[str] = []
+def _steps(traceback: TracebackType | None) -> list[TracebackType]:
+    """The steps of the task's own code and of what it called, outermost first; ours are left out."""
+    found: list[TracebackType] = []
     while traceback is not None:
-        code = traceback.tb_frame.f_code
-        module: str = traceback.tb_frame.f_globals.get("__name__", code.co_filename)
-        if not module.startswith("redrive.runtime"):
-            found.append(f"{module}:{code.co_name}:{traceback.tb_lineno}")
+        found.append(traceback)
         traceback = traceback.tb_next
-    return tuple(reversed(found[-FRAMES:]))
+    return [step for step in found[-_STEPS:] if not _module(step).startswith("redrive.runtime")]
 
 
-def soft(value: object) -> Failure | None:
-    return None
+def _module(step: TracebackType) -> str:
+    frame = step.tb_frame
+    name = frame.f_globals.get("__name__")
+    return name if isinstance(name, str) else frame.f_code.co_filename
 
 
-def guarded(name: str, rule: Any, tell: Any) -> Any:
-    return rule
+def _shown_step(step: TracebackType) -> str:
+    return clean(f"{_module(step)}:{step.tb_frame.f_code.co_name}:{step.tb_lineno}", 300)
+
+
+def _frames(steps: list[TracebackType]) -> tuple[str, ...]:
+    """`module:function:line`, innermost first."""
+    return tuple(_shown_step(step) for step in reversed(steps[-FRAMES:]))
+
+
+def _origin(steps: list[TracebackType]) -> tuple[str, ...]:
+    """The innermost frames of the application, where it was a library that raised."""
+    if not steps or _in_application(steps[-1].tb_frame.f_code.co_filename):
+        return ()
+    ours = [step for step in steps if _in_application(step.tb_frame.f_code.co_filename)]
+    return tuple(_shown_step(step) for step in reversed(ours[-APP_FRAMES:]))
+
+
+_LIBRARY: Final = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
+
+
+@lru_cache(maxsize=2048)
+def _in_application(filename: str) -> bool:
+    return not (
+        "site-packages" in filename or "dist-packages" in filename or filename.startswith(("<frozen", *_LIBRARY))
+    )

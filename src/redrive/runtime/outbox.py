@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from itertools import count
 
 from redrive.core.store import Applied, Commit, Outcome, Stale, Store, Unknown
-from redrive.errors import StoreFailed
+from redrive.errors import StoreFailed, StoreUnavailable
 
 log = logging.getLogger("redrive.worker")
+TRIES = 5
+"""How often a result is tried that the store refuses for what is in it."""
 AGAIN = 0.5
 """Seconds between tries while the store cannot take a result."""
 
@@ -60,14 +63,22 @@ class Outbox:
 
     async def _insist(self, batch: list[Commit]) -> list[Outcome]:
         """A full disk or a lock: the results wait until the store takes them."""
-        while True:
+        for tries in count(1):
             try:
                 return await self._store.apply(batch)
             except StoreFailed:
                 raise
-            except Exception as error:  # noqa: BLE001 - told, and tried again
+            except StoreUnavailable as error:
                 log.warning("%d results wait for the store: %s", len(batch), error)
-                await asyncio.sleep(AGAIN)
+            except Exception as error:
+                log.warning("the store does not take %d results: %s", len(batch), error)
+                if len(batch) > 1:
+                    return [outcome for commit in batch for outcome in await self._insist([commit])]
+                if tries >= TRIES:
+                    log.critical("a result cannot be stored as it is, its job will run again", exc_info=True)
+                    return [Stale(batch[0].transitions[0].job.id if batch[0].transitions else None)]
+            await asyncio.sleep(AGAIN)
+        raise AssertionError("counts for ever")
 
     def _refuse(self, commit: Commit) -> None:
         self.refused += 1

@@ -10,7 +10,7 @@ from typing import Any
 from redrive.core.agents import Fleet
 from redrive.core.changes import Adapt, Counter, estimate
 from redrive.core.classify import Rule, by_class
-from redrive.core.job import Job
+from redrive.core.job import Failure, Job
 from redrive.core.payload import Signature
 from redrive.core.policy import PRESETS, Policy, check, effective, merge
 from redrive.errors import ConfigError
@@ -21,6 +21,7 @@ ResultPolicy = bool | Callable[[Any], Any]
 """Whether a returned value may be a failure: in known shapes (True), never (False), or as a function says."""
 Summarise = Callable[[str, int], Awaitable[str] | str]
 """(text that would be left out, tokens it may take) → a summary of it."""
+UNCERTAIN = "redrive.errors.OutcomeUnknown"
 HTTP_TASK = "redrive.http"
 """The built-in task: one HTTP request."""
 
@@ -63,17 +64,21 @@ class Handler:
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = Signature(function, skip_first=wants_context)
         self.rules: tuple[tuple[str, Rule], ...] = tuple(
-            (rule, by_class([qualified(kind) for kind in kinds], detail))
+            (rule, _but_uncertain(by_class([qualified(kind) for kind in kinds], detail), kinds))
             for rule, kinds, detail in (("give_up_on", give_up_on, "gave_up"), ("retry_on", retry_on, "asked_to_retry"))
             if kinds
         )
 
-    def downstream_of(self, job: Job) -> str | None:
+    @property
+    def names_downstream(self) -> bool:
+        return self._downstream is not None
+
+    def downstream_of(self, payload: Mapping[str, Any]) -> str | None:
         """What the task calls: the name it gave, or what its function makes of the payload."""
         if not callable(self._downstream):
             return self._downstream
         try:
-            found = self._downstream(**job.arguments)
+            found = self._downstream(**payload)
         except Exception as error:  # noqa: BLE001 - the task's own code; without an answer the job has no breaker
             log.warning("downstream= of task %s failed: %r", self.name, error)
             return None
@@ -81,6 +86,17 @@ class Handler:
 
     def _call(self, job: Job, payload: Mapping[str, Any]) -> Any:
         return self.function(**payload)
+
+
+def _but_uncertain(rule: Rule, kinds: Sequence[type[BaseException]]) -> Rule:
+    """An uncertain write often is a timeout, too: only a rule that names its very class says what to do about it."""
+    own = {qualified(kind) for kind in kinds}
+
+    def judged(failure: Failure) -> str | None:
+        uncertain = UNCERTAIN in failure.types and failure.types[0] not in own and UNCERTAIN not in own
+        return None if uncertain else rule(failure)
+
+    return judged
 
 
 class Registry:

@@ -115,7 +115,13 @@ class Scheduler(Loop):
             if job.attempts >= (job.allowed or policy.max_attempts or 1):
                 continue
             await self._move(
-                lifecycle.redriven, job, max_attempts=1, who="scheduler", why="the delayed lane", run_at=now
+                lifecycle.redriven,
+                job,
+                max_attempts=1,
+                who="scheduler",
+                why="the delayed lane",
+                run_at=now,
+                fresh=False,
             )
 
     async def bury_unresolved(self) -> None:

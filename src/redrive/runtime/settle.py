@@ -15,10 +15,11 @@ from redrive.core.decision import Abilities, Bury, Case, Decision, Hold, RetryLa
 from redrive.core.fingerprint import fingerprint
 from redrive.core.job import Attempt, Cause, Failure, Job, Usage
 from redrive.core.lifecycle import Transition
+from redrive.core.payload import encode as encode_payload
 from redrive.core.payload import encode_result
 from redrive.core.preflight import NotReady
 from redrive.core.store import Commit, Put
-from redrive.core.strategy import decide, recognised
+from redrive.core.strategy import decide, recognised, undecided
 from redrive.errors import Cancel, GiveUp, Retry, Signal, Snooze
 from redrive.runtime.breakers import Breakers
 from redrive.runtime.capture import capture, lost
@@ -62,6 +63,8 @@ class Settlement:
 
     async def signalled(self, job: Job, handler: Handler, context: AnyContext, signal: Signal) -> Commit:
         now = self._clock.now()
+        if isinstance(signal, Snooze | Cancel | Held):
+            await self._breakers.no_verdict(job)
         if isinstance(signal, Snooze):
             attempt = self._attempt(job, "snoozed", now, context, decision=str(signal))
             return Commit((lifecycle.snoozed(job, now, run_at=now + signal.seconds, attempt=attempt),))
@@ -97,15 +100,24 @@ class Settlement:
         """Failure → cause → decision → transition."""
         cause = self._cause(job, handler, failure)
         group, policy = fingerprint(failure, job.task, job.model), self._registry.policy_for(job)
-        offer = await self._offer(job, handler, cause) if cause.detail in handler.ways else ()
         breaker, probes = await self._breakers.failed(job, handler, failure, cause, group, policy)
         case = Case(
             job, failure, cause, policy, self._clock.now(), self._clock.chance(), handler.idempotent,
-            abilities=Abilities(self._registry.fleet, handler.adapt, self._registry.count, offer),
+            abilities=Abilities(self._registry.fleet, handler.adapt, self._registry.count),
             usage=context._usage, breaker=breaker, probes=probes, sitting=sitting, tries=tries,
         )  # fmt: skip
-        decision = await self._summarised(case, decide(case))
+        decision = await self._decided(case, handler)
         return Commit((self._transition(case, decision, group, context),))
+
+    async def _decided(self, case: Case, handler: Handler) -> Decision:
+        """There is no path to silence: where deciding itself fails, the job is retried slowly, or buried at its cap."""
+        try:
+            if case.cause.detail in handler.ways:
+                case = await self._offered(case, handler)
+            return await self._summarised(case, decide(case))
+        except Exception as error:
+            log.critical("job %s (%s): deciding failed", case.job.short_id, case.job.task, exc_info=True)
+            return undecided(case, f"{type(error).__name__}: {error}")
 
     def lost(self, job: Job, handler: Handler | None, *, alone: bool) -> Transition:
         """The worker is gone: there is nothing to ask and nothing to change."""
@@ -166,21 +178,22 @@ class Settlement:
 
     # -- the user's own code
 
-    async def _offer(self, job: Job, handler: Handler, cause: Cause) -> tuple[Change, ...]:
-        """The task's own way to try again: a new payload, or nothing."""
-        way = handler.ways[cause.detail]
+    async def _offered(self, case: Case, handler: Handler) -> Case:
+        """With the task's own way to try again: a new payload, where it gives one that the task can take."""
+        job, detail = case.job, case.cause.detail
         try:
-            found: Any = way(job.arguments)
+            found: Any = handler.ways[detail](case.input())
             found = await found if inspect.isawaitable(found) else found
+            if found is None:
+                return case
+            text = encode_payload(found).text
+            handler.signature.arguments(text)
         except Exception as error:  # noqa: BLE001 - the built-in way is tried instead
-            log.warning("job %s (%s): its way out of %s failed: %r", job.short_id, job.task, cause.detail, error)
-            return ()
-        if found is None:
-            return ()
-        if not isinstance(found, dict):
-            log.warning("job %s (%s): %s.on(%r) returned no payload", job.short_id, job.task, job.task, cause.detail)
-            return ()
-        return (Edit(msgspec.to_builtins(found), why=f"{job.task}.on({cause.detail})"),)
+            log.warning("job %s (%s): its way out of %s failed: %r", job.short_id, job.task, detail, error)
+            return case
+        edit = Edit(msgspec.json.decode(text), why=f"{job.task}.on({detail})")
+        abilities = msgspec.structs.replace(case.abilities, offer=(edit,))
+        return msgspec.structs.replace(case, abilities=abilities)
 
     async def _summarised(self, case: Case, decision: Decision) -> Decision:
         """What compressing would leave out is summed up, where somebody gave a function for that."""
@@ -200,8 +213,11 @@ class Settlement:
         if text is None or summarise is None:
             return change
         try:
-            found = summarise(text, change.max_tokens // SUMMARY_SHARE)
-            return msgspec.structs.replace(change, summary=await found if inspect.isawaitable(found) else found)
+            found: object = summarise(text, change.max_tokens // SUMMARY_SHARE)
+            found = await found if inspect.isawaitable(found) else found
+            if not isinstance(found, str):
+                raise TypeError(f"a summary must be text, this is {type(found).__name__}")
+            return msgspec.structs.replace(change, summary=found)
         except Exception as error:  # noqa: BLE001 - compressed without a summary, and told so
             log.warning("job %s (%s): summarising failed: %r", case.job.short_id, case.job.task, error)
             return change
@@ -240,10 +256,8 @@ def transition_for(case: Case, decision: Decision, attempt: Attempt) -> Transiti
 def _anew(decision: RetryLater | Bury) -> dict[str, str]:
     """The job's own fields that the next run has anew."""
     fields = {"changes_json": encode(decision.changes)} if decision.changes is not None else {}
-    if isinstance(decision, RetryLater):
-        fields |= {"agent": decision.agent} if decision.agent else {}
-        fields |= {"model": decision.model} if decision.model else {}
-    return fields
+    fields |= {"agent": decision.agent} if decision.agent else {}
+    return fields | ({"model": decision.model} if decision.model else {})
 
 
 def signal_in(error: BaseException) -> Signal | None:

@@ -9,9 +9,13 @@ import click
 
 import redrive
 from redrive.doors.cli.asking import shared
+from redrive.doors.cli.breakers import breakers
 from redrive.doors.cli.dead import dead
 from redrive.doors.cli.demo import demo
+from redrive.doors.cli.exchange import export, import_
+from redrive.doors.cli.groups import group, groups, ignore_group, reopen_group, resolve_group
 from redrive.doors.cli.jobs import cancel, enqueue, erase, jobs, resolve, status
+from redrive.doors.cli.morning import morning
 from redrive.doors.cli.problems import Door
 from redrive.doors.cli.queues import health, queues, stats
 from redrive.doors.cli.upkeep import backup, doctor
@@ -30,9 +34,13 @@ def cli() -> None:
 
 
 for command in (
-    demo, worker, enqueue, cancel, resolve, status, jobs, dead, queues, stats, health, doctor, backup, erase,
+    demo, worker, enqueue, cancel, resolve, status, jobs, dead, queues, stats, health, morning, breakers, doctor,
+    backup, erase,
 ):  # fmt: skip
     cli.add_command(command)
+
+for command in (groups, group, resolve_group, ignore_group, reopen_group, import_, export):
+    dead.add_command(command)
 
 
 def main() -> None:

@@ -90,6 +90,17 @@ def restore(id: str, why: str | None) -> None:
 
 
 @dead.command()
+@click.argument("id")
+@click.argument("lane", type=click.Choice(["delayed", "manual"]))
+@why
+@shared
+def lane(id: str, lane: str, why: str | None) -> None:
+    """Move it to the other lane: delayed comes back by itself, manual waits for you."""
+    said = f"in the {lane} lane"
+    tell_moved(ask(lambda rd: rd.dead.move_lane(id, lane, who=who(), why=why)), said, "redrive dead show {id}")
+
+
+@dead.command()
 @click.argument("ids", nargs=-1)
 @click.option("--queue", metavar="NAME", help="All dead letters of this queue.")
 @click.option("--all", "all_", is_flag=True, help="All dead letters.")

@@ -9,7 +9,7 @@ from redrive.doors.cli.output import say
 from redrive.doors.cli.text import ago, clean, one_line, span
 
 if TYPE_CHECKING:
-    from redrive.core.job import Attempt, Job
+    from redrive.core.job import Attempt, Job, Usage
     from redrive.core.store import Event
 
 
@@ -50,6 +50,8 @@ def _head(job: Job) -> Iterator[str]:
         "changed": f"{iso(job.updated_at)} ({ago(job.updated_at)})",
         "key": job.key,
         "session": job.session_id,
+        "owner": job.owner,
+        "waits for": job.held_for,
         "agent": job.agent,
         "model": job.model,
     }
@@ -103,15 +105,39 @@ def _findings(attempt: Attempt) -> Iterator[tuple[str, str]]:
     if attempt.agent or attempt.model:
         yield "by", ", ".join(filter(None, (attempt.agent, attempt.model)))
     if attempt.changes:
-        yield "changes", str(attempt.changes)
+        yield "changed", "; ".join(_change(change) for change in attempt.changes)
     if attempt.failure is not None:
         yield "failure", attempt.failure.summary
         if attempt.failure.body:
             yield "answer", attempt.failure.body
+        if attempt.failure.error_kind:
+            yield "kind", attempt.failure.error_kind
     if attempt.cause is not None:
-        yield "cause", f"{attempt.cause.category}, {attempt.cause.detail} (rule {attempt.cause.rule or 'none'})"
+        yield "cause", f"{attempt.cause.category}, {attempt.cause.detail}"
+        yield "rule", _rule(attempt.cause.rule)
     if attempt.decision:
         yield "decision", attempt.decision
+    if attempt.usage is not None:
+        yield "usage", _usage(attempt.usage)
+
+
+def _change(change: dict[str, Any]) -> str:
+    """`compress_context max_tokens=80000`; a whole edited payload is left to the diff."""
+    said = {name: value for name, value in change.items() if name not in ("change", "payload")}
+    return " ".join([change["change"], *(f"{name}={value}" for name, value in said.items())])
+
+
+def _rule(rule: str) -> str:
+    """Which rule decided, and how it recognises a failure."""
+    from redrive.core.classify import RULE_NOTES
+
+    note = RULE_NOTES.get(rule)
+    return f"{rule or 'none'}: {note}" if note else rule or "none"
+
+
+def _usage(usage: Usage) -> str:
+    cost = f", {usage.cost:g} spent" if usage.cost else ""
+    return f"{usage.input_tokens:,} tokens read, {usage.output_tokens:,} written{cost}"
 
 
 def _next(job: Job) -> Iterator[str]:
@@ -122,6 +148,17 @@ def _next(job: Job) -> Iterator[str]:
         yield f"  {clean(line)}"
 
 
+def _held_steps(job: Job) -> list[str]:
+    unwanted = f"No longer wanted: redrive cancel {job.short_id}"
+    if job.because == "circuit_open":
+        return [f"You know that it answers again: redrive breakers --close {job.held_for}", unwanted]
+    return [
+        f"You looked, and it landed: redrive resolve {job.short_id} --landed --why TEXT",
+        f"It did not land, run it again: redrive resolve {job.short_id} --not-landed --why TEXT",
+        unwanted,
+    ]
+
+
 def _steps(job: Job) -> list[str]:
     id = job.short_id
     steps = {
@@ -130,11 +167,7 @@ def _steps(job: Job) -> list[str]:
             f"No longer wanted: redrive cancel {id}",
         ],
         "running": [f"Started {ago(job.started_at)} on {job.worker}.", f"No longer wanted: redrive cancel {id}"],
-        "held": [
-            f"You looked, and it landed: redrive resolve {id} --landed --why TEXT",
-            f"It did not land, run it again: redrive resolve {id} --not-landed --why TEXT",
-            f"No longer wanted: redrive cancel {id}",
-        ],
+        "held": _held_steps(job),
         "done": ["Nothing: it is done."],
         "dead": [
             f"Try again once the cause is gone: redrive dead redrive {id} --why TEXT",

@@ -1,0 +1,275 @@
+"""A script's cycle: what its jobs are called, what is remembered between cycles, and the sum at the end.
+
+A job of a cycle is (task, job_id), done once in each cycle: its key has the cycle's id in it. What failed in one cycle
+comes back in the next under its old key, so a note per (task, job_id) says that this was the next cycle's turn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+import msgspec
+
+from redrive.core import lifecycle
+from redrive.core.job import CYCLE, Job, State
+from redrive.core.lifecycle import Transition
+from redrive.errors import InvalidOption
+
+KIND: Final = "cycle"
+"""The kind of the documents that hold a Note."""
+LONGEST: Final = 150
+"""Characters of a job_id or a cycle id."""
+ALERT_AFTER: Final = 3
+SEVERITY: Final = 0.7
+
+Repeat = Literal["cycle", "never"]
+Status = Literal["done", "skipped", "diverted", "needs_you", "running_elsewhere", "discarded"]
+
+
+# ---- names
+
+
+def queue_of(name: object) -> str:
+    """The queue of a cycle: its jobs run where the script runs, and no worker takes them."""
+    return CYCLE + _checked("name", name)
+
+
+def cycle_at(now: float, tz: str) -> str:
+    """The id of a cycle that starts now: the date, which it keeps when it runs past midnight."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        zone = UTC if tz == "UTC" else ZoneInfo(tz)
+    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
+        raise InvalidOption(field="tz", problem=f"{tz!r} is not a time zone") from None
+    return datetime.fromtimestamp(now, zone).date().isoformat()
+
+
+def checked_id(field: str, value: object) -> str:
+    """A job_id or a cycle id as the caller says it; a number is as good as a name."""
+    return _checked(field, str(value) if isinstance(value, int) and not isinstance(value, bool) else value)
+
+
+def _checked(field: str, value: object) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= LONGEST or not value.isprintable():
+        raise InvalidOption(field=field, problem=f"{value!r} must be 1 to {LONGEST} printable characters")
+    return value
+
+
+def id_from(payload: str) -> str:
+    """The job_id of a call that gives none: the same arguments are the same job."""
+    canonical = msgspec.json.encode(msgspec.json.decode(payload), order="sorted")
+    return hashlib.sha256(canonical).hexdigest()[:16]
+
+
+def key_of(task: str, job_id: str, cycle_id: str | None) -> str:
+    """`publish:site-1@2031-05-17`, or without a cycle where it is done once for ever."""
+    return _name(task, job_id) + (f"@{_escaped(cycle_id)}" if cycle_id is not None else "")
+
+
+def note_key(queue: str, task: str, job_id: str) -> str:
+    return f"{queue}/{_name(task, job_id)}"
+
+
+def names_of(job: Job) -> tuple[str, str | None]:
+    """(job_id, cycle id) of a job that is found in a cycle's queue; one that came from elsewhere has no cycle."""
+    task, _, rest = (job.key or "").partition(":")
+    if not rest or _plain(task) != job.task:
+        return job.key or job.id, None
+    job_id, at, cycle_id = rest.partition("@")
+    return _plain(job_id), _plain(cycle_id) if at else None
+
+
+def _name(task: str, job_id: str) -> str:
+    return f"{_escaped(task)}:{_escaped(job_id)}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace(":", "%3A").replace("@", "%40")
+
+
+def _plain(text: str) -> str:
+    return text.replace("%40", "@").replace("%3A", ":").replace("%25", "%")
+
+
+# ---- what is remembered between cycles
+
+
+class Note(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the cycles know of one (task, job_id) beyond its jobs."""
+
+    task: str
+    job_id: str
+    job: str
+    """The job that had its turn last."""
+    done: str | None = None
+    """The cycle whose turn a job of an earlier one has taken."""
+    failed: str | None = None
+    """The last cycle in which it failed: not tried again before the next."""
+    failing: int = 0
+    """Cycles in a row."""
+    error: str = ""
+    told: str | None = None
+    """The last cycle in which somebody was told that it keeps failing."""
+
+
+def after_success(job: Job, cycle_id: str) -> Note | None:
+    """None: the job's own state says it all, and nothing need be remembered."""
+    job_id, _ = names_of(job)
+    own = (key_of(job.task, job_id, cycle_id), key_of(job.task, job_id, None))
+    return None if job.key in own else Note(job.task, job_id, job.id, done=cycle_id)
+
+
+def after_failure(note: Note | None, job: Job, cycle_id: str) -> Note:
+    job_id, _ = names_of(job)
+    before = note or Note(job.task, job_id, job.id)
+    more = 0 if before.failed == cycle_id else 1
+    return msgspec.structs.replace(
+        before, job=job.id, failed=cycle_id, failing=before.failing + more, error=(job.error or job.because or "")[:300]
+    )
+
+
+def keeps_failing(note: Note, alert_after: int) -> bool:
+    """Failed in so many cycles in a row, and nobody was told in the last of them."""
+    return note.failing >= alert_after and note.told != note.failed
+
+
+def in_words(note: Note) -> str:
+    return f"{note.task} {note.job_id} has failed in {note.failing} cycles in a row: {note.error}"
+
+
+def severity(note: Note, alert_after: int) -> float:
+    return min(1.0, SEVERITY + 0.1 * (note.failing - alert_after))
+
+
+# ---- moves
+
+
+def pulled(job: Job, at: float, *, max_attempts: int, who: str) -> Transition:
+    """Back from the delayed lane. Nobody has looked at it, so its tries and what it had changed go on counting."""
+    move = lifecycle.redriven(
+        job, at, max_attempts=max_attempts, who=who, why="the delayed lane comes back in the next cycle", run_at=at
+    )
+    return msgspec.structs.replace(move, set={**move.set, "fresh_from": job.fresh_from})
+
+
+def again_on_the_spot(move: Transition) -> bool:
+    return move.move == "retried" and move.attempt is not None and move.attempt.tier == "immediate"
+
+
+def status_of(job: Job) -> Status:
+    """How a job stands when its turn in a cycle is over."""
+    match job.state:
+        case State.done:
+            return "done"
+        case State.running:
+            return "running_elsewhere"
+        case State.waiting:
+            return "diverted"
+        case State.dead:
+            return "diverted" if job.lane == "delayed" else "needs_you"
+        case State.held:
+            return "diverted" if job.because == "circuit_open" else "needs_you"
+        case _:
+            return "discarded"
+
+
+# ---- the sum
+
+WORDS: Final[Mapping[Status, tuple[str, str]]] = {
+    "done": ("done", "done"),
+    "skipped": ("already done", "already done"),
+    "diverted": ("comes back next cycle", "come back next cycle"),
+    "running_elsewhere": ("running elsewhere", "running elsewhere"),
+    "discarded": ("discarded", "discarded"),
+    "needs_you": ("needs you", "need you"),
+}
+GOOD: Final = ("done", "skipped")
+
+
+class Left(msgspec.Struct, frozen=True):
+    """Jobs of earlier cycles that this one did not touch, by task and by what becomes of them."""
+
+    task: str
+    status: Status
+    number: int
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """How a cycle went. Every job counts once; a call for a job that was done already counts as already done."""
+
+    name: str
+    cycle_id: str
+    done: int = 0
+    skipped: int = 0
+    diverted: int = 0
+    needs_you: int = 0
+    running_elsewhere: int = 0
+    discarded: int = 0
+    brought_back: int = 0
+    """How many of them came from the delayed lane, or were left by a process that died."""
+    left: tuple[Left, ...] = ()
+    alerts: tuple[str, ...] = ()
+
+    @property
+    def accepted(self) -> int:
+        return sum(getattr(self, status) for status in WORDS)
+
+    @property
+    def exit_code(self) -> int:
+        """0 only where everything was done, now or before."""
+        return 0 if all(status in GOOD or not getattr(self, status) for status in WORDS) else 1
+
+    @property
+    def line(self) -> str:
+        parts = [f"{getattr(self, status)} {_words(status, getattr(self, status))}" for status in WORDS]
+        told = [part for part in parts if not part.startswith("0 ")] or ["nothing to do"]
+        back = f" ({self.brought_back} from earlier)" if self.brought_back else ""
+        look = " → redrive morning" if self.needs_you else ""
+        jobs = f"{self.accepted} job{'' if self.accepted == 1 else 's'}"
+        return f"{self.name} {self.cycle_id}: {jobs}{back}: {', '.join(told)}{look}"
+
+    def __str__(self) -> str:
+        lines = [self.line, *(f"  keeps failing: {alert}" for alert in self.alerts)]
+        if self.left:
+            lines.append("  left from before: " + ", ".join(_left_words(left) for left in self.left))
+        return "\n".join(lines)
+
+
+def _words(status: Status, number: int) -> str:
+    return WORDS[status][0 if number == 1 else 1]
+
+
+def _left_words(left: Left) -> str:
+    if left.status == "diverted":
+        said = "comes back" if left.number == 1 else "come back"
+        return f"{left.number} {left.task} ({said} when a cycle runs {left.task})"
+    return f"{left.number} {left.task} ({_words(left.status, left.number)})"
+
+
+def summary_of(
+    name: str,
+    cycle_id: str,
+    statuses: Iterable[Status],
+    *,
+    skipped: int = 0,
+    brought_back: int = 0,
+    left: Sequence[Left] = (),
+    alerts: Sequence[str] = (),
+) -> Summary:
+    counted = Counter[str](statuses)
+    counted["skipped"] += skipped
+    return Summary(
+        name, cycle_id, brought_back=brought_back, left=tuple(left), alerts=tuple(alerts),
+        **{status: counted[status] for status in WORDS},
+    )  # fmt: skip
+
+
+def left_over(found: Mapping[tuple[str, Status], int], touched: Iterable[tuple[str, Status]]) -> list[Left]:
+    """What stands in the queue without what this cycle has counted itself."""
+    rest = Counter(found) - Counter(touched)
+    return [Left(task, status, number) for (task, status), number in sorted(rest.items())]

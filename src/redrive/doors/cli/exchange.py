@@ -1,0 +1,148 @@
+"""Dead letters as files of JSON lines: import and export."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from redrive.doors.cli import output
+from redrive.doors.cli.asking import ask, asked, connect, path_of, perform, shared, who, why
+from redrive.doors.cli.problems import Problem
+from redrive.doors.cli.text import clean, counted
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+    from redrive.app.exchange import Imported
+
+TOLD = 10
+"""So many lines that were kept aside are told one by one."""
+
+
+@click.command("import")
+@click.argument("file")
+@click.option(
+    "--map", "mapped", metavar="FIELD=NAME", multiple=True,
+    help="Where another program's lines keep a field, e.g. job_id=id or payload=event.body.",
+)  # fmt: skip
+@click.option("--completed", metavar="FILE", help="Ids that are done: not taken in, and their letters here are closed.")
+@click.option("--queue", metavar="NAME", help="For all of them; else as the lines say, else like the task.")
+@click.option("--task", metavar="NAME", help="What shall run them; else as the lines say.")
+@click.option("--waiting", is_flag=True, help="To be run, instead of standing among the dead letters.")
+@click.option("--aside", metavar="FILE", help="Where lines go that cannot be taken in. [FILE.aside.jsonl]")
+@click.option("--dry-run", is_flag=True, help="Say what would happen and change nothing.")
+@why
+@shared
+def import_(file: str, mapped: tuple[str, ...], waiting: bool, dry_run: bool, why: str | None, **said: Any) -> int:
+    """Take in a file of JSON lines (- for a pipe): redrive's own records, or another program's queue by --map.
+
+    Repeating it changes nothing. Exit status 1 when lines were kept aside.
+    """
+    mapping = dict(map(_pair, mapped)) or None
+    rd = _database(dry_run=dry_run)
+    options = {**said, "mapping": mapping, "as_": "waiting" if waiting else "dead", "dry_run": dry_run, "why": why}
+    if file == "-" and said["aside"] is None and not dry_run:
+        raise Problem("lines from a pipe need a place for those that cannot be taken in", "name one with --aside FILE")
+    with _progress(file) as progress:
+        source: Any = sys.stdin.buffer if file == "-" else file
+        done = perform(rd, lambda rd: rd.dead.import_(source, who=who(), progress=progress, **options))
+    if output.as_json():
+        _say(done)
+    else:
+        _tell(done)
+    return 0 if done.ok else 1
+
+
+def _pair(text: str) -> tuple[str, str]:
+    field, sign, name = text.partition("=")
+    if not sign or not field or not name:
+        raise Problem(f"--map {text!r} is not FIELD=NAME", "write it like --map job_id=id")
+    return field, name
+
+
+def _database(*, dry_run: bool) -> Redrive:
+    """An import may make the database; a rehearsal without one is done on an empty one that goes away."""
+    rd = connect(creates=True)
+    path = path_of(rd)
+    if dry_run and path is not None and not path.exists():
+        asked().url = ":memory:"
+        return connect(creates=True)
+    return rd
+
+
+@contextmanager
+def _progress(file: str) -> Iterator[Callable[[int], None] | None]:
+    """A bar on a terminal, for a file that has a size."""
+    from pathlib import Path
+
+    path = Path(file).expanduser()
+    if output.as_json() or not sys.stderr.isatty() or not path.is_file():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+    columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        job = bar.add_task("import", total=path.stat().st_size)
+        yield lambda size: bar.advance(job, size)
+
+
+def _say(done: Imported) -> None:
+    import msgspec
+
+    body = msgspec.structs.asdict(done)
+    body["problems"] = [{"line": line, "why": problem} for line, problem in done.problems]
+    output.say_json(body)
+
+
+def _tell(done: Imported) -> None:
+    would = "would take in" if done.dry_run else "imported"
+    parts = [
+        f"{done.imported} {would}",
+        f"{done.updated} known with fewer tries" if done.updated else "",
+        f"{done.duplicates} known" if done.duplicates else "",
+        f"{done.completed} completed" if done.completed else "",
+        f"{done.aside} kept aside" if done.aside else "",
+    ]
+    output.say(f"{counted(done.read, 'line')}: " + " + ".join(filter(None, parts)))
+    if done.closed:
+        verb = "would be" if done.dry_run else "was" if done.closed == 1 else "were"
+        output.say(f"  {counted(done.closed, 'dead letter')} {verb} closed as completed")
+    for line, problem in done.problems[:TOLD]:
+        output.say(f"  line {line}: {clean(problem)}")
+    if len(done.problems) > TOLD:
+        output.say(f"  and {len(done.problems) - TOLD} more")
+    if done.kept_in:
+        output.say(f"  they stand in {clean(done.kept_in)}, each with its number and reason")
+
+
+@click.command()
+@click.argument("file", default="-")
+@click.option("--queue", metavar="NAME")
+@click.option("--task", metavar="NAME")
+@click.option("--agent", metavar="NAME")
+@click.option("--session", metavar="ID")
+@click.option("--lane", metavar="NAME", help="manual (needs eyes) or delayed (comes back by itself).")
+@click.option("--error-class", metavar="NAME", help="e.g. TimeoutError.")
+@click.option("--fingerprint", metavar="ID", help="The dead letters of one group.")
+@click.option("--because", metavar="REASON", help="e.g. attempts_exhausted, permanent, crash_loop.")
+@click.option("--append", is_flag=True, help="Add to the file; several processes may at once.")
+@click.option("--overwrite", is_flag=True, help="Replace the file if there is one.")
+@click.option("--secrets", is_flag=True, help="Leave error texts as they are. The payload is always whole.")
+@shared
+def export(file: str, session: str | None, append: bool, overwrite: bool, **said: Any) -> None:
+    """Write dead letters as JSON lines, one record per line: to a new private file, or to a pipe (-)."""
+    how = {"append": append, "overwrite": overwrite, "session_id": session, **said}
+    if file == "-":
+        ask(lambda rd: rd.dead.export(sys.stdout.buffer, **how))
+        return
+    done = ask(lambda rd: rd.dead.export(file, **how))
+    if output.as_json():
+        output.say_json({"count": done.count, "path": done.path})
+    else:
+        output.say(f"{clean(done.path)}: {counted(done.count, 'dead letter')}, one per line")
+        output.say(f"  take them in elsewhere: redrive dead import {clean(done.path)} --url OTHER.db")

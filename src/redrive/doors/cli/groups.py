@@ -1,0 +1,201 @@
+"""Error groups: the troubles behind the dead letters. List, show, resolve, ignore, reopen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from redrive.doors.cli import output
+from redrive.doors.cli.asking import ask, shared, who
+from redrive.doors.cli.problems import Problem
+from redrive.doors.cli.text import ago, clean, counted, one_line, short
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+    from redrive.insight.groups import GroupView
+
+COLUMNS = ("group", "what", "task", "dead", "total", "first", "last", "status", "trend", "suggestion")
+why = click.option("--why", metavar="TEXT", help="The reason, kept in the group's story.")
+
+
+@click.command("groups")
+@click.option("--queue", metavar="NAME")
+@click.option("--task", metavar="NAME")
+@click.option("--status", metavar="NAME", help="unresolved, resolved or ignored.")
+@click.option("--limit", metavar="N", type=int, default=50, show_default=True)
+@shared
+def groups(**said: Any) -> None:
+    """List the troubles behind the dead letters, unresolved ones first."""
+    found = ask(lambda rd: rd.groups.list(**said))
+    if output.as_json():
+        output.say_json([view.public() for view in found])
+    elif found:
+        output.table(COLUMNS, map(_row, found))
+        output.say(f"Look closer: redrive dead group {found[0].short}")
+    elif any(said[name] for name in ("queue", "task", "status")):
+        output.say("No group is like that. `redrive dead groups` shows all of them.")
+    else:
+        output.say("No trouble so far: nothing was ever buried here. `redrive health` shows the rest.")
+
+
+def _row(view: GroupView) -> tuple[object, ...]:
+    group = view.group
+    what = short(group.error or group.error_class or "not recorded", 50)
+    first, last = ago(group.first_at), ago(group.last_at)
+    numbers = (view.dead, group.buried, first, last)
+    return view.short, what, group.task, *numbers, view.status, view.trend, short(view.suggestion.text, 70)
+
+
+@click.command("group")
+@click.argument("fingerprint")
+@shared
+def group(fingerprint: str) -> None:
+    """One trouble: how it goes, what was tried, its latest dead letters, and what to do."""
+    view = _asked(lambda rd: rd.groups.show(fingerprint))
+    if output.as_json():
+        output.say_json(view.public())
+        return
+    for line in (*_head(view), *_lessons(view), *_samples(view), *_story(view), *_next(view)):
+        output.say(line)
+
+
+def _asked(work: Callable[[Redrive], Coroutine[Any, Any, GroupView]]) -> GroupView:
+    """A group that is not there is the user's to put right: say where its name is found."""
+    from redrive.errors import InvalidInput
+
+    try:
+        return ask(work)
+    except InvalidInput as error:
+        if error.field != "fingerprint":
+            raise
+        raise Problem(error.problem, "`redrive dead groups` lists them; a unique beginning is enough") from None
+
+
+def _head(view: GroupView) -> Iterator[str]:
+    from redrive.core.job import iso
+
+    seen, state = view.group, view.state
+    facts = {
+        "what": seen.error or seen.error_class,
+        "cause": seen.detail,
+        "task": f"{seen.task} (queue {seen.queue})",
+        "agent": seen.agent,
+        "status": _status(view),
+        "dead now": f"{view.dead} of {counted(seen.buried, 'burial')}",
+        "first": f"{iso(seen.first_at)} ({ago(seen.first_at)})",
+        "last": f"{iso(seen.last_at)} ({ago(seen.last_at)})",
+        "trend": f"{view.trend}: {view.last_day} in the last day, {view.day_before} in the day before",
+        "told": ago(state.alerted_at) if state.alerted_at else "to nobody yet" if state.owed else None,
+        "note": state.note,
+    }
+    yield f"group {view.fingerprint}"
+    for name, value in facts.items():
+        if value:
+            yield f"  {name:<9} {one_line(value)}"
+
+
+def _status(view: GroupView) -> str:
+    """With what somebody said it is to be until."""
+    spoken = [said for said in view.state.story if said.what != "noted"]
+    if view.status == "unresolved" or not spoken:
+        return view.status
+    return f"{spoken[-1].what} by {spoken[-1].who}"
+
+
+def _lessons(view: GroupView) -> Iterator[str]:
+    if view.lessons:
+        yield "what was tried"
+    for lesson in view.lessons:
+        yield f"  {clean(lesson.strategy)} worked {lesson.worked} of {counted(lesson.worked + lesson.failed, 'time')}"
+
+
+def _samples(view: GroupView) -> Iterator[str]:
+    if view.samples:
+        yield "its latest dead letters"
+    for job in view.samples:
+        yield f"  {job.short_id}  {ago(job.updated_at)}, {job.because}: {short(job.error or '')}"
+
+
+def _story(view: GroupView) -> Iterator[str]:
+    from redrive.core.job import iso
+
+    if view.state.story:
+        yield "story"
+    for said in view.state.story:
+        reason = f": {one_line(said.why)}" if said.why else ""
+        yield f"  {iso(said.at)} {clean(said.what)} by {clean(said.who)}{reason}"
+
+
+def _next(view: GroupView) -> Iterator[str]:
+    yield "what next"
+    yield f"  {one_line(view.suggestion.text)}"
+    if view.samples:
+        yield f"  All of them: redrive dead list --fingerprint {view.fingerprint}"
+        yield f"  Try one again: redrive dead redrive {view.samples[0].short_id} --why TEXT"
+    if view.status == "unresolved":
+        yield f"  It is cured: redrive dead resolve-group {view.short} --why TEXT"
+        yield f"  It may go on: redrive dead ignore-group {view.short} --days 7 --why TEXT"
+    else:
+        yield f"  It matters again: redrive dead reopen-group {view.short} --why TEXT"
+
+
+@click.command("resolve-group")
+@click.argument("fingerprint")
+@click.option("--in-version", metavar="TEXT", help="The version with the cure: only that or a later one can regress.")
+@why
+@shared
+def resolve_group(fingerprint: str, **said: Any) -> None:
+    """A trouble is cured. You hear of it again if it comes back."""
+    _tell(_asked(lambda rd: rd.groups.resolve(fingerprint, who=who(), **said)))
+
+
+@click.command("ignore-group")
+@click.argument("fingerprint")
+@click.option("--until", metavar="TIME", help="Until then, e.g. 2031-05-17T03:00:00Z.")
+@click.option("--days", metavar="N", type=click.FloatRange(min=0, min_open=True), help="For so many days.")
+@click.option("--rate", metavar="N", type=click.FloatRange(min=0), help="Up to so many an hour.")
+@click.option("--count", metavar="N", type=click.IntRange(min=0), help="For so many more.")
+@why
+@shared
+def ignore_group(fingerprint: str, until: str | None, days: float | None, **said: Any) -> None:
+    """A trouble is known and may go on. You hear of it when a limit is passed; without one, never."""
+    if until is not None and days is not None:
+        raise Problem("give --until or --days, not both", "`redrive dead ignore-group --help` shows how it is used")
+    end = timedelta(days=days) if days is not None else _instant(until)
+    _tell(_asked(lambda rd: rd.groups.ignore(fingerprint, until=end, who=who(), **said)))
+
+
+def _instant(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise Problem(f"until: {text!r} is not a time", "write it like 2031-05-17T03:00:00Z") from None
+
+
+@click.command("reopen-group")
+@click.argument("fingerprint")
+@why
+@shared
+def reopen_group(fingerprint: str, **said: Any) -> None:
+    """A trouble that was resolved or ignored is to be seen to again."""
+    _tell(_asked(lambda rd: rd.groups.reopen(fingerprint, who=who(), **said)))
+
+
+def _tell(view: GroupView) -> None:
+    """One line for what was said, and the command that goes on from it or takes it back."""
+    if output.as_json():
+        output.say_json(view.public())
+        return
+    left = f"; {counted(view.dead, 'dead letter')} of it left" if view.dead else ""
+    output.say(f"group {view.short} ({clean(view.group.task)}) is {clean(view.state.story[-1].what)}{left}")
+    if view.status == "unresolved":
+        output.say(f"  next: redrive dead group {view.short}")
+    else:
+        output.say(f"  take it back: redrive dead reopen-group {view.short}")
+        if view.dead:
+            output.say(f"  its dead letters: redrive dead list --fingerprint {view.fingerprint}")

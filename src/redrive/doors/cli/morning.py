@@ -1,0 +1,81 @@
+"""`redrive morning`: what needs eyes, in seconds."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from redrive.doors.cli import output
+from redrive.doors.cli.asking import ask, shared
+from redrive.doors.cli.problems import Problem
+from redrive.doors.cli.text import ago, clean, short
+
+if TYPE_CHECKING:
+    from redrive.insight.morning import Morning, Need
+
+UNITS: Final = {"min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@click.command()
+@click.option("--since", metavar="SPAN", default="24h", show_default=True, help="e.g. 8h, 3d, or 2031-05-17T07:00:00Z.")
+@click.option("--queue", metavar="NAME", help="One pipeline only.")
+@click.option(
+    "--spike", metavar="N", type=click.IntRange(min=1), default=3, show_default=True,
+    help="So many more of one error class than the time before, and twice as many, are a structural change.",
+)  # fmt: skip
+@shared
+def morning(since: str, queue: str | None, spike: int) -> int:
+    """What needs you: one line and exit status 0 on a quiet day, else what, since when and what to do (1)."""
+    page = ask(lambda rd: rd.morning(_since(since), queue=queue, spike=spike))
+    if output.as_json():
+        output.say_json(page.public())
+    else:
+        _tell(page)
+    return 0 if page.ok else 1
+
+
+def _since(text: str) -> timedelta | datetime:
+    span = re.fullmatch(r"(\d{1,6})\s*(min|h|d)", text.strip())
+    if span:
+        return timedelta(seconds=int(span[1]) * UNITS[span[2]])
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        hint = "write it like 24h, 3d or 2031-05-17T07:00:00Z"
+        raise Problem(f"since: {text!r} is neither a span nor a time", hint) from None
+    if at.tzinfo is None:
+        raise Problem(f"since: {text!r} has no time zone", "write it like 2031-05-17T07:00:00Z")
+    return at
+
+
+def _tell(page: Morning) -> None:
+    from redrive.insight.morning import SHOWN, headline, in_words
+
+    output.say(clean(headline(page)))
+    if page.ok:
+        return
+    for need in page.needs[:SHOWN]:
+        _tell_need(need)
+    if len(page.needs) > SHOWN:
+        rest = sum(need.number for need in page.needs[SHOWN:])
+        output.say(f"and {rest} more: redrive dead list --lane manual")
+    if page.changes:
+        output.say("changed since the time before")
+    for delta in page.changes:
+        output.say(f"  {clean(in_words(delta))}")
+        output.say(f"    → redrive dead list --error-class {clean(delta.error_class)}")
+    if page.oldest_waiting is not None:
+        job = page.oldest_waiting
+        output.say(f"oldest waiting: {clean(job.task)} {job.short_id}, due {ago(job.run_at, page.until)}")
+
+
+def _tell_need(need: Need) -> None:
+    from redrive.insight.morning import lasting
+
+    place = clean(need.task) if need.task == need.queue else f"{clean(need.task)} ({clean(need.queue)})"
+    days = f" [{lasting(need)}]" if lasting(need) else ""
+    output.say(f"{need.number:>4} {need.kind:<7} {place}: {short(need.what, 100)}{days}")
+    output.say(f"       → {clean(need.action)} {need.command}")

@@ -1,0 +1,365 @@
+"""What a person must look at in the morning, and nothing else. Pure: what the store said and the time are arguments.
+
+Only the manual lane needs eyes; the delayed lane comes back by itself and is a number here. What changed since the day
+before says more than what is there: a class of error that is new, or that happens much more often than yesterday, is a
+change in the world (a model, a contract, a token) and not bad luck of one job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from typing import Any, Final, Literal
+
+import msgspec
+
+from redrive.core.job import Job, iso
+from redrive.core.store import Tally
+from redrive.insight.groups import GroupView
+
+HOUR: Final = 3600.0
+DAY: Final = 86400.0
+STUCK_AFTER: Final = 26 * HOUR
+"""What comes back by itself does so within a nightly cycle; after that, nobody fetches it."""
+STALE_DAYS: Final = 3
+"""A job that comes back by itself and has failed on so many days does not heal by waiting."""
+SHOWN: Final = 20
+"""So many lines are told one by one."""
+FAILED: Final = ("buried", "imported")
+DONE: Final = ("succeeded", "resolved")
+FOR_A_PERSON: Final = ("approval", "consent", "outcome_unknown")
+"""Holds that nobody but a person ends."""
+
+Kind = Literal["dead", "held", "stuck", "stale", "waiting", "spool"]
+
+
+class Spike(msgspec.Struct, frozen=True):
+    """How much more of one error class than the day before is a structural change."""
+
+    more: int = 3
+    times: float = 2.0
+
+    def holds(self, now: int, before: int) -> bool:
+        return now - before >= self.more and now >= self.times * before
+
+
+class Pile(msgspec.Struct, frozen=True):
+    """Jobs that are in trouble for one reason, and the latest of them with its story."""
+
+    number: int
+    sample: Job
+
+
+class Need(msgspec.Struct, frozen=True):
+    """One line for a person: what, how many, since when, and what to do."""
+
+    kind: Kind
+    number: int
+    queue: str
+    task: str
+    error_class: str | None
+    what: str
+    action: str
+    command: str
+    job_id: str | None = None
+    fingerprint: str | None = None
+    days: int = 0
+    """On so many days it has failed."""
+    since: float | None = None
+    """When it failed first."""
+
+
+class Delta(msgspec.Struct, frozen=True):
+    """Failures of one class, now and in the same time before."""
+
+    error_class: str
+    now: int
+    before: int
+    kind: Literal["new", "spike", "steady"] = "steady"
+
+    @property
+    def more(self) -> int:
+        return self.now - self.before
+
+    @property
+    def structural(self) -> bool:
+        return self.kind != "steady"
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """Everything that the store said."""
+
+    now: float
+    since: float
+    tallies: Sequence[Tally] = ()
+    """Of the time since `since` and of as much time before."""
+    known_classes: frozenset[str] = frozenset()
+    """Error classes that had buried jobs before `since`."""
+    manual: Sequence[Pile] = ()
+    held: Sequence[Pile] = ()
+    returning: Sequence[Job] = ()
+    """The delayed lane's letters that have been there longest, with their stories."""
+    delayed: int = 0
+    retrying: int | None = None
+    oldest: Job | None = None
+    spooled: int = 0
+    groups: Mapping[str, GroupView] = {}
+    """What is known of the piles' troubles, by fingerprint."""
+    queue: str | None = None
+
+
+class Morning(msgspec.Struct, frozen=True):
+    """The page. `ok` on a quiet day."""
+
+    since: float
+    until: float
+    done: int
+    failed: int
+    delayed: int
+    retrying: int | None
+    ignored: int
+    needs: list[Need]
+    deltas: list[Delta]
+    oldest_waiting: Job | None = None
+    queue: str | None = None
+
+    @property
+    def changes(self) -> list[Delta]:
+        """What is structurally different from the day before."""
+        return [delta for delta in self.deltas if delta.structural]
+
+    @property
+    def ok(self) -> bool:
+        return not self.needs and not self.changes
+
+    @property
+    def waiting_for_you(self) -> int:
+        return sum(need.number for need in self.needs)
+
+    def public(self) -> dict[str, Any]:
+        """As the outside sees it (JSON in CLI, REST, MCP)."""
+        oldest = self.oldest_waiting
+        return {
+            "ok": self.ok,
+            "since": iso(self.since),
+            "until": iso(self.until),
+            "queue": self.queue,
+            "done": self.done,
+            "failed": self.failed,
+            "delayed": self.delayed,
+            "retrying": self.retrying,
+            "ignored": self.ignored,
+            "needs": [msgspec.structs.asdict(need) | {"since": iso(need.since)} for need in self.needs],
+            "deltas": [
+                msgspec.structs.asdict(delta) | {"more": delta.more, "structural": delta.structural}
+                for delta in self.deltas
+            ],
+            "oldest_waiting": oldest
+            and {"id": oldest.id, "queue": oldest.queue, "task": oldest.task, "due_since": iso(oldest.run_at)},
+        }
+
+
+def morning(seen: Seen, spike: Spike | None = None) -> Morning:
+    """What the numbers mean to a person."""
+    here, before = _windows(seen)
+    needs = [*_dead(seen), *_held(seen), *_returning(seen), *_waiting(seen), *_spool(seen)]
+    return Morning(
+        since=seen.since,
+        until=seen.now,
+        done=_count(here, DONE),
+        failed=_count(here, FAILED),
+        delayed=seen.delayed,
+        retrying=seen.retrying,
+        ignored=sum(pile.number for pile in seen.manual if _ignored(seen, pile)),
+        needs=needs,
+        deltas=deltas(here, before, seen.known_classes, spike or Spike()),
+        oldest_waiting=seen.oldest,
+        queue=seen.queue,
+    )
+
+
+# -- numbers
+
+
+def window_start(now: float, since: float) -> float:
+    """Hours are counted whole: the first one of the window, so that two windows are of one length."""
+    hours = max(1, -int(-(now - since) // HOUR))
+    return (now // HOUR) * HOUR - (hours - 1) * HOUR
+
+
+def _windows(seen: Seen) -> tuple[list[Tally], list[Tally]]:
+    """What happened since then, and in as much time before."""
+    start = window_start(seen.now, seen.since)
+    length = (seen.now // HOUR) * HOUR + HOUR - start
+    ours = [tally for tally in seen.tallies if seen.queue in (None, tally.queue)]
+    here = [tally for tally in ours if tally.hour >= start]
+    return here, [tally for tally in ours if start - length <= tally.hour < start]
+
+
+def _count(tallies: Iterable[Tally], moves: Sequence[str]) -> int:
+    return sum(tally.number for tally in tallies if tally.move in moves)
+
+
+def _by_class(tallies: Iterable[Tally]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for tally in tallies:
+        if tally.move in FAILED:
+            name = tally.error_class or "unknown"
+            found[name] = found.get(name, 0) + tally.number
+    return found
+
+
+def deltas(here: Iterable[Tally], before: Iterable[Tally], known: frozenset[str], spike: Spike) -> list[Delta]:
+    """Every class that happened in either time, the largest rise first."""
+    now, then = _by_class(here), _by_class(before)
+    found = [_delta(name, now.get(name, 0), then.get(name, 0), known, spike) for name in now.keys() | then.keys()]
+    return sorted(found, key=lambda delta: (not delta.structural, -delta.more, delta.error_class))
+
+
+def _delta(name: str, now: int, before: int, known: frozenset[str], spike: Spike) -> Delta:
+    if now and not before and name not in known:
+        return Delta(name, now, before, "new")
+    return Delta(name, now, before, "spike" if spike.holds(now, before) else "steady")
+
+
+def unheard_of(seen: Seen) -> set[str]:
+    """Classes of now that the time before did not have: whether they are new, only older records can tell."""
+    here, before = _windows(seen)
+    return _by_class(here).keys() - _by_class(before).keys()
+
+
+# -- what needs eyes
+
+
+def _ignored(seen: Seen, pile: Pile) -> bool:
+    view = seen.groups.get(pile.sample.fingerprint or "")
+    return view is not None and view.status == "ignored"
+
+
+def _dead(seen: Seen) -> list[Need]:
+    """The manual lane, the largest pile first."""
+    piles = sorted((pile for pile in seen.manual if not _ignored(seen, pile)), key=lambda pile: -pile.number)
+    return [_pile(seen, "dead", pile) for pile in piles]
+
+
+def _held(seen: Seen) -> list[Need]:
+    return [_pile(seen, "held", pile) for pile in seen.held]
+
+
+def _pile(seen: Seen, kind: Kind, pile: Pile) -> Need:
+    job = pile.sample
+    failed_on = failing_days(job)
+    return Need(
+        kind,
+        pile.number,
+        job.queue,
+        job.task,
+        job.error_class,
+        job.error or job.because or "no error was recorded",
+        _action(seen, job),
+        _command(kind, pile),
+        job.id,
+        job.fingerprint,
+        len(failed_on),
+        _first_failure(job),
+    )
+
+
+def _action(seen: Seen, job: Job) -> str:
+    """What worked before against this trouble, else what the letter itself recommends."""
+    view = seen.groups.get(job.fingerprint or "")
+    if view is not None and view.suggestion.tried:
+        return view.suggestion.text
+    return job.recommendation or (view.suggestion.text if view is not None else "Look at it.")
+
+
+def _command(kind: Kind, pile: Pile) -> str:
+    if kind == "held":
+        return f"redrive status {pile.sample.short_id}"
+    if pile.number > 1 and pile.sample.fingerprint:
+        return f"redrive dead list --fingerprint {pile.sample.fingerprint}"
+    return f"redrive dead show {pile.sample.short_id}"
+
+
+def failing_days(job: Job) -> list[date]:
+    """The days (UTC) on which it failed."""
+    ends = {
+        _day(attempt.ended_at)
+        for attempt in job.history
+        if attempt.failure is not None and attempt.ended_at is not None and attempt.outcome != "released"
+    }
+    return sorted(ends)
+
+
+def _first_failure(job: Job) -> float | None:
+    ends = [attempt.ended_at for attempt in job.history if attempt.failure is not None]
+    return min((end for end in ends if end is not None), default=job.first_failed_at)
+
+
+def _day(at: float) -> date:
+    return datetime.fromtimestamp(at, UTC).date()
+
+
+def _returning(seen: Seen) -> list[Need]:
+    """The delayed lane is silent as long as it works: what failed day after day, or is fetched by nobody, is told."""
+    found = []
+    for job in seen.returning:
+        days = failing_days(job)
+        stuck = seen.now - job.updated_at >= STUCK_AFTER
+        if not stuck and len(days) < STALE_DAYS:
+            continue
+        action = (
+            "It should come back by itself, and nobody fetches it: run its script or a worker, or redrive it."
+            if stuck
+            else f"Waiting does not heal it. {job.recommendation or ''}".strip()
+        )
+        found.append(msgspec.structs.replace(_pile(seen, "stuck" if stuck else "stale", Pile(1, job)), action=action))
+    return found
+
+
+def _waiting(seen: Seen) -> list[Need]:
+    """Due for more than a day: nobody runs it."""
+    job = seen.oldest
+    if job is None or seen.now - job.run_at < STUCK_AFTER:
+        return []
+    need = _pile(seen, "waiting", Pile(1, job))
+    what = f"due since {iso(job.run_at)}, and nobody runs it"
+    return [msgspec.structs.replace(need, what=what, action="Start a worker that knows its task, or cancel it.")]
+
+
+def _spool(seen: Seen) -> list[Need]:
+    if not seen.spooled:
+        return []
+    what = "wait beside the store because it could not take them"
+    return [Need("spool", seen.spooled, "", "", None, what, "A running worker moves them over.", "redrive doctor")]
+
+
+# -- in words
+
+
+def headline(page: Morning) -> str:
+    """The whole page in one line."""
+    returning = f", {page.delayed} will come back" if page.delayed else ""
+    if page.ok:
+        return f"quiet: {page.done} done{returning}, nothing needs you"
+    retrying = f" · {page.retrying} retrying" if page.retrying else ""
+    delayed = f" · {page.delayed} delayed" if page.delayed else ""
+    number = page.waiting_for_you
+    needs = f" · {number} {'needs' if number == 1 else 'need'} you" if number else ""
+    changes = f" · {len(page.changes)} structural change{'s' if len(page.changes) != 1 else ''}" if page.changes else ""
+    return f"{page.done} done{retrying}{delayed}{needs}{changes}"
+
+
+def in_words(delta: Delta) -> str:
+    if delta.kind == "new":
+        return f"{delta.error_class}: {delta.now}, never seen before. A model, a contract or a token may have changed."
+    sign = f"+{delta.more}" if delta.more >= 0 else str(delta.more)
+    said = f"{delta.error_class}: {delta.now} ({sign} against {delta.before} the time before)"
+    return f"{said}. A model, a contract or a token may have changed." if delta.structural else said
+
+
+def lasting(need: Need) -> str:
+    """`failing on 3 days since 2031-05-17`, where it is more than one."""
+    if need.days < 2 or need.since is None:
+        return ""
+    return f"failing on {need.days} days since {_day(need.since).isoformat()}"

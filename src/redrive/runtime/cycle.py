@@ -1,0 +1,557 @@
+"""A script's cycle: runs jobs where the script runs, one after the other, and leaves none of them in the dark.
+
+Everything goes through the store as a worker's jobs do: accepted, claimed, settled in one commit. So a script that is
+killed in the middle loses nothing, and of several that run at once each job belongs to one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import secrets
+import socket
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import Any, Final
+
+import msgspec
+
+from redrive.core import lifecycle
+from redrive.core.cycle import (
+    KIND,
+    Left,
+    Note,
+    Status,
+    after_failure,
+    after_success,
+    again_on_the_spot,
+    key_of,
+    left_over,
+    names_of,
+    note_key,
+    pulled,
+    status_of,
+)
+from redrive.core.job import Failure, Job, State, keyed_id
+from redrive.core.lifecycle import Transition
+from redrive.core.store import Applied, Commit, Filter, Guard, Lease, Put, Stale, Store, Wanted
+from redrive.core.strategy import CRASHES_BEFORE_ALONE, SPOT_TRIES
+from redrive.errors import CommitUnknown, StoreError, StoreFailed
+from redrive.runtime.attempt import Attempts
+from redrive.runtime.bus import Bus, BusEvent, told
+from redrive.runtime.clock import Clock
+from redrive.runtime.context import BlockingContext, Context
+from redrive.runtime.heart import Heart
+from redrive.runtime.registry import Handler, Registry
+from redrive.runtime.settle import AnyContext, Settlement, Sitting
+from redrive.runtime.threads import Threads, _serve
+
+log = logging.getLogger("redrive.cycle")
+Wait = Callable[[float], Awaitable[None] | None]
+"""Spends the seconds between two tries on the spot."""
+INSIST: Final = 20
+AGAIN: Final = 0.5
+"""So often, and after so many seconds, the store is asked again to take a result."""
+ROUNDS: Final = 10
+"""How often a job's state may change under our eyes before we let others have it."""
+PAGE: Final = 500
+
+
+class Interrupted(Exception):
+    """The job asked for the end of the process, or somebody pressed Ctrl-C: the job is given back, the script ends."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(repr(error))
+        self.error = error
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """How one job stands when its turn is over."""
+
+    status: Status
+    job: Job
+    value: Any = None
+    """What the function returned, where it ran here."""
+
+
+# ---- where functions run
+
+
+class Caller(Threads):
+    """The thread of whoever calls: a script's functions run there, as if it had called them itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._idle.release(2**31 - 1)  # it always has time: it waits for nothing else
+
+    def serve(self) -> None:
+        """Do what comes until `finish`."""
+        _serve(self._work, self._idle)
+
+    def finish(self) -> None:
+        self._work.put(None)
+
+
+_caller: ContextVar[Caller | None] = ContextVar("redrive_caller", default=None)
+
+
+class Callers(Threads):
+    """The caller's own thread where one waits for us, else one of ours."""
+
+    def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        caller = _caller.get()
+        return super().run(function) if caller is None else caller.run(function)
+
+
+def called_from(caller: Caller) -> None:
+    """From here on, in this task, functions run in that thread."""
+    _caller.set(caller)
+
+
+# ---- settling
+
+
+class SpotSettlement(Settlement):
+    """A few tries on the spot, then the delayed lane or a person: decided in core, told here that it is a cycle."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.tries: dict[str, int] = {}
+        self.values: dict[str, object] = {}
+        """What functions returned, as it is."""
+
+    async def succeeded(self, job: Job, handler: Handler, context: AnyContext, value: object) -> Commit:
+        self.values[job.id] = value
+        return await super().succeeded(job, handler, context, value)
+
+    async def failed(
+        self, job: Job, handler: Handler, context: AnyContext, failure: Failure, *, sitting: Sitting = None, tries: int = 1
+    ) -> Commit:
+        said = self.tries.get(job.id, tries)
+        return await super().failed(job, handler, context, failure, sitting="cycle", tries=said)
+
+
+class SpotAttempts(Attempts):
+    """One attempt of a cycle's job."""
+
+    settlement: SpotSettlement
+
+    def __init__(self, store: Store, registry: Registry, clock: Clock, threads: Threads) -> None:
+        super().__init__(store, registry, clock, threads)
+        self.settlement = SpotSettlement(registry, clock, self.breakers)
+
+
+# ---- the cycle
+
+
+class Turns:
+    """Gives each job of one cycle its turn, once."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        bus: Bus,
+        clock: Clock,
+        *,
+        queue: str,
+        cycle_id: str,
+        wait: Wait | None = None,
+    ) -> None:
+        self.queue = queue
+        self.cycle_id = cycle_id
+        self.entries: dict[str, Entry] = {}
+        """Every job that had its turn here, or is known to have had it elsewhere, by its id."""
+        self.skipped = 0
+        """Calls for jobs that were done already."""
+        self.brought_back = 0
+        self._store = store
+        self._registry = registry
+        self._bus = bus
+        self._clock = clock
+        self._wait: Wait = wait or asyncio.sleep
+        self._worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._attempts = SpotAttempts(store, registry, clock, Callers())
+        self._heart: Heart | None = None
+        self._running: dict[str, tuple[Context | BlockingContext, asyncio.Task[Commit | None]]] = {}
+        self._settling: dict[str, Job] = {}
+        """Finished, and not yet on disk: their leases are kept until they are."""
+        self._lapsed: dict[str, Job] = {}
+        self._known: set[str] = set()
+        self._had_turn: dict[str, str] = {}
+        """Which job had the turn of a (task, job_id) here, or has it elsewhere."""
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._door = asyncio.Condition()
+        self._inside = 0
+        self._lone = False
+
+    async def end(self) -> None:
+        """Look once more for what ran elsewhere; let go of threads."""
+        if self._heart is not None:
+            await self._heart.stop()
+            self._heart = None
+        elsewhere = [id for id, entry in self.entries.items() if entry.status == "running_elsewhere"]
+        for job in await self._store.get(elsewhere) if elsewhere else []:
+            if job.state is State.done:
+                del self.entries[job.id]
+                self.skipped += 1
+            else:
+                self.entries[job.id] = Entry(status_of(job), job)
+
+    # -- one job
+
+    async def run(self, job: Job, documents: Sequence[Put], handler: Handler) -> Entry:
+        """This job's turn; first, that of what the same task left behind in earlier cycles."""
+        await self.bring_back(handler)
+        job_id, _ = names_of(job)
+        key = note_key(self.queue, job.task, job_id)
+        async with self._locks[key]:
+            note = await self._note(key)
+            stands = await self._stands(key, note, job)
+            if stands is None:
+                stands = await self._accept(job, documents)
+            return await self._turn(stands, handler, key, note)
+
+    async def _stands(self, key: str, note: Note | None, job: Job) -> Job | None:
+        """The job of an earlier cycle that has had this cycle's turn, or has it now."""
+        had = self._had_turn.get(key)
+        if had is None and note is not None and self.cycle_id in (note.done, note.failed):
+            had = note.job
+        if had is None or had == job.id:
+            return None
+        found = await self._store.get([had])
+        return found[0] if found else None
+
+    async def _accept(self, job: Job, documents: Sequence[Put]) -> Job:
+        """On disk from here on; the one that is there already where this cycle has had it before."""
+        (inserted,) = await self._store.insert([job], documents)
+        known = inserted.job
+        if not inserted.duplicate:
+            self._bus.publish(BusEvent("enqueued", job.queue, job.created_at, job.id, job.task))
+        elif known.payload_hash != job.payload_hash and not known.ended:
+            log.warning("job %s (%s) runs with the arguments it was first given in this cycle", known.key, known.task)
+        return known
+
+    async def _turn(self, job: Job, handler: Handler, key: str, note: Note | None) -> Entry:
+        """Run it if it can run now; else say how it stands."""
+        self._had_turn[key] = job.id
+        for _ in range(ROUNDS):
+            if job.state is State.waiting and job.run_at <= self._clock.now():
+                return await self._tried(job, handler, key, note)
+            if job.state is State.held and job.because == "circuit_open" and job.id not in self.entries:
+                job = await self._moved(lifecycle.unblocked(job, self._clock.now(), who=self._who))
+            elif job.state is State.running and await self._is_lapsed(job):
+                job = await self._recovered(job, handler, key, note)
+            else:
+                break
+        return self._counted(job)
+
+    def _counted(self, job: Job, value: object = None, *, ran: bool = False) -> Entry:
+        """Every job counts once, however often it is asked for."""
+        status = status_of(job)
+        if status == "done" and not ran:
+            self.skipped += 1
+            return Entry("skipped", job)
+        entry = self.entries[job.id] = Entry(status, job, value)
+        return entry
+
+    @property
+    def _who(self) -> str:
+        return f"{self.queue} {self.cycle_id}"
+
+    # -- what earlier cycles left
+
+    async def bring_back(self, handler: Handler) -> None:
+        """The first time a function is known: what it left behind has its turn first, the oldest before the others."""
+        async with self._locks[handler.name]:
+            if handler.name in self._known:
+                return
+            for job in await self._left_behind(handler.name):
+                await self._resume(job, handler)
+            self._known.add(handler.name)
+
+    async def _left_behind(self, task: str) -> list[Job]:
+        await self._look_for_lapsed()
+        chosen = (
+            Filter(states=(State.running,), queue=self.queue, task=task),
+            Filter(states=(State.waiting,), queue=self.queue, task=task, due_at=self._clock.now()),
+            Filter(states=(State.held,), queue=self.queue, task=task, because="circuit_open"),
+            Filter(states=(State.dead,), queue=self.queue, task=task, lane="delayed"),
+        )
+        found = [job for filter in chosen for job in await self._all(filter)]
+        return sorted(found, key=lambda job: job.created_at)
+
+    async def _all(self, filter: Filter) -> list[Job]:
+        found: list[Job] = []
+        cursor = None
+        while True:
+            page = await self._store.find(filter, cursor, PAGE, oldest=True)
+            found += page.jobs
+            cursor = page.cursor
+            if cursor is None:
+                return await self._store.get([job.id for job in found])
+
+    async def _resume(self, job: Job, handler: Handler) -> None:
+        job_id, own = names_of(job)
+        key = note_key(self.queue, job.task, job_id)
+        async with self._locks[key]:
+            note = await self._note(key)
+            if await self._has_had_turn(job, key, note):
+                return
+            if job.state is State.running and job.id not in self._lapsed:
+                self._had_turn.setdefault(key, job.id)  # somebody else is at it
+                return
+            if job.state is State.dead:
+                job = await self._pulled(job)
+            entry = await self._turn(job, handler, key, note)
+            self.brought_back += own != self.cycle_id and entry.status != "running_elsewhere"
+
+    async def _has_had_turn(self, job: Job, key: str, note: Note | None) -> bool:
+        """Done or failed in this cycle already. A letter of what was done meanwhile needs nobody any more."""
+        if note is not None and note.failed == self.cycle_id:
+            return job.state is State.dead
+        if not await self._done_already(job, key, note):
+            return False
+        if job.state is State.dead:
+            why = f"the same job was done in cycle {self.cycle_id}"
+            await self._moved(lifecycle.resolved(job, self._clock.now(), who=self._who, why=why))
+            self.skipped += 1
+        return job.state in (State.dead, State.waiting)
+
+    async def _done_already(self, job: Job, key: str, note: Note | None) -> bool:
+        if note is not None and note.done == self.cycle_id:
+            return True
+        job_id, _ = names_of(job)
+        keys = (key_of(job.task, job_id, self.cycle_id), key_of(job.task, job_id, None))
+        own = [keyed_id(self.queue, own) for own in keys]
+        ids = [*own, *([self._had_turn[key]] if key in self._had_turn else [])]
+        return any(other.state is State.done and other.id != job.id for other in await self._store.get(ids))
+
+    async def _pulled(self, job: Job) -> Job:
+        most = self._registry.policy_for(job).max_attempts or 1
+        if job.attempts >= (job.allowed or most):
+            log.warning("job %s (%s) has no tries left and stays where it is: redrive it", job.short_id, job.task)
+            return job
+        return await self._moved(pulled(job, self._clock.now(), max_attempts=most, who=self._who))
+
+    async def _close_letters(self, job: Job) -> None:
+        """What was done needs no letters of earlier cycles; those with other arguments are other work."""
+        job_id, _ = names_of(job)
+        for letter in await self._all(Filter(states=(State.dead,), queue=self.queue, task=job.task)):
+            same = names_of(letter)[0] == job_id and letter.payload_hash == job.payload_hash
+            if same and letter.because != "outcome_unknown":
+                why = f"the same job succeeded in cycle {self.cycle_id}"
+                await self._moved(lifecycle.resolved(letter, self._clock.now(), who=self._who, why=why))
+
+    # -- on the spot
+
+    async def _tried(self, job: Job, handler: Handler, key: str, note: Note | None) -> Entry:
+        """Run it, and again for as long as the decision is to try again here and now."""
+        for tries in range(1, SPOT_TRIES + 1):
+            async with self._room(job):
+                claimed = await self._claimed(job, handler)
+                if claimed is None:
+                    return self._counted(await self._fresh(job))
+                move, job = await self._attempted(claimed, handler, key, note, tries)
+            if move is None or not again_on_the_spot(move):
+                break
+            await self._pause(max(0.0, job.run_at - self._clock.now()))
+        ran = move is not None
+        if ran and job.state is State.done and note is not None:
+            await self._close_letters(job)
+        return self._counted(job, self._attempts.settlement.values.pop(job.id, None), ran=ran)
+
+    async def _pause(self, seconds: float) -> None:
+        waited = self._wait(seconds)
+        if inspect.isawaitable(waited):
+            await waited
+
+    @asynccontextmanager
+    async def _room(self, job: Job) -> AsyncIterator[None]:
+        """A job that was there at two crashes gets the process to itself."""
+        alone = job.crashes >= CRASHES_BEFORE_ALONE
+        async with self._door:
+            await self._door.wait_for(lambda: not self._lone and not (alone and self._inside))
+            self._inside += 1
+            self._lone = alone
+        try:
+            yield
+        finally:
+            async with self._door:
+                self._inside -= 1
+                self._lone = False
+                self._door.notify_all()
+
+    async def _claimed(self, job: Job, handler: Handler) -> Job | None:
+        policy = self._registry.policy_for(job)
+        wanted = Wanted(slots=1, ids=(job.id,), lease=policy.lease or 90.0, synced=policy.on_lost == "dead_letter")
+        claim = await self._store.claim(wanted, self._worker, self._clock.now())
+        self._lapsed.update((lapsed.id, lapsed) for lapsed in claim.lapsed)
+        if not claim.jobs:
+            return None
+        (claimed,) = claim.jobs
+        if claimed.crashes >= CRASHES_BEFORE_ALONE:
+            mark = Put("alone", f"{claimed.id}/", msgspec.json.encode(claimed.run))
+            await self._store.apply([Commit(puts=(mark,), guards=(Guard(Lease(claimed.id, claimed.token or "")),))])
+        return claimed
+
+    async def _attempted(
+        self, job: Job, handler: Handler, key: str, note: Note | None, tries: int
+    ) -> tuple[Transition | None, Job]:
+        """One attempt and its commit; the move, or None where the job was taken away."""
+        self._attempts.settlement.tries[job.id] = tries
+        commit, interruption = await self._performed(job)
+        try:
+            if commit is None:
+                log.warning("job %s (%s) was taken away while it ran", job.short_id, job.task)
+                return None, await self._fresh(job)
+            (move,) = commit.transitions
+            puts = (*commit.puts, *self._remembered(move, key, note))
+            after = await self._committed(msgspec.structs.replace(commit, puts=puts))
+        finally:
+            self._settling.pop(job.id, None)
+        if interruption is not None:
+            self.entries[job.id] = Entry(status_of(after), after)
+            raise interruption
+        return move, after
+
+    def _remembered(self, move: Transition, key: str, note: Note | None) -> list[Put]:
+        """What the next call or the next cycle must know, in the commit that ends this turn."""
+        after = move.after(0)
+        if move.to is State.done:
+            kept = after_success(after, self.cycle_id)
+        elif move.move in ("buried", "held_back"):
+            kept = after_failure(note, after, self.cycle_id)
+        else:
+            return []
+        if kept is None and note is None:
+            return []
+        return [Put(KIND, key, msgspec.json.encode(kept) if kept is not None else None)]
+
+    async def _performed(self, job: Job) -> tuple[Commit | None, BaseException | None]:
+        """Runs it as a task of its own, so that whatever stops us gives the job back instead of leaving it behind."""
+        context = self._attempts.context_for(job)
+        asked: list[BaseException] = []
+        work = asyncio.create_task(self._until_end(job, context, asked), name=job.task)
+        self._running[job.id] = (context, work)
+        self._beat()
+        try:
+            try:
+                commit = await asyncio.shield(work)
+            except asyncio.CancelledError as cancelled:
+                commit = await self._given_back(job, context, work)
+                return commit, cancelled
+            return commit, Interrupted(asked[0]) if asked else None
+        finally:
+            self._settling[job.id] = job
+            del self._running[job.id]
+
+    async def _until_end(
+        self, job: Job, context: Context | BlockingContext, asked: list[BaseException]
+    ) -> Commit | None:
+        try:
+            return await self._attempts.run(job, context)
+        except (SystemExit, KeyboardInterrupt) as error:  # must not leave through the event loop: it would end it
+            asked.append(error)
+            return Commit((self._attempts.settlement.released(job),))
+
+    async def _given_back(
+        self, job: Job, context: Context | BlockingContext, work: asyncio.Task[Commit | None]
+    ) -> Commit | None:
+        """We are cancelled. A coroutine is stopped; a thread of ours cannot be, so its result is waited for."""
+        if isinstance(context, Context) or _caller.get() is not None:
+            context._releasing = True
+            work.cancel()
+        try:
+            return await work
+        except asyncio.CancelledError:  # it had not begun
+            return Commit((self._attempts.settlement.released(job),))
+
+    # -- the store
+
+    async def _note(self, key: str) -> Note | None:
+        document = await self._store.doc(KIND, key)
+        return msgspec.json.decode(document.value, type=Note) if document else None
+
+    async def _fresh(self, job: Job) -> Job:
+        found = await self._store.get([job.id])
+        return found[0] if found else job
+
+    async def _moved(self, move: Transition, puts: Sequence[Put] = ()) -> Job:
+        """The job after this move, or as somebody else has made it meanwhile."""
+        return await self._committed(Commit((move,), tuple(puts)))
+
+    async def _committed(self, commit: Commit) -> Job:
+        (move,) = commit.transitions
+        problem: Exception = CommitUnknown(f"nobody knows whether job {move.job.short_id} was {move.move}")
+        for _ in range(INSIST):
+            try:
+                (outcome,) = await self._store.apply([commit])
+            except StoreFailed:
+                raise
+            except (StoreError, OSError) as error:
+                problem = error
+            else:
+                if isinstance(outcome, Applied):
+                    self._bus.publish(told(move))
+                    return move.after(outcome.fences[0])
+                if isinstance(outcome, Stale):
+                    return await self._fresh(move.job)
+            log.warning("job %s (%s) waits for the store to take its end: %s", move.job.short_id, move.job.task, problem)
+            await asyncio.sleep(AGAIN)  # repeating is safe: what landed after all is stale then
+        raise problem
+
+    # -- leases
+
+    def _beat(self) -> None:
+        if self._heart is None:
+            self._heart = Heart(self._store, asyncio.get_running_loop(), self._leased, self._lost)
+            self._heart.start()
+
+    def _leased(self) -> list[Job]:
+        return [*(context.job for context, _ in list(self._running.values())), *list(self._settling.values())]
+
+    def _lost(self, lease: Lease) -> None:
+        """Cancelled by somebody, or expired while we slept: tell the function and stop it."""
+        context, work = self._running.get(lease.job_id, (None, None))
+        if context is not None and work is not None and context.job.token == lease.token:
+            context._cancelled = True
+            work.cancel()
+
+    async def _look_for_lapsed(self) -> None:
+        claim = await self._store.claim(Wanted(slots=0), self._worker, self._clock.now())
+        self._lapsed.update((job.id, job) for job in claim.lapsed)
+
+    async def _is_lapsed(self, job: Job) -> bool:
+        if job.id not in self._lapsed:
+            await self._look_for_lapsed()
+        return job.id in self._lapsed and self._lapsed[job.id].token == job.token
+
+    async def _recovered(self, job: Job, handler: Handler, key: str, note: Note | None) -> Job:
+        """Its process died: the same way as any failure."""
+        self._lapsed.pop(job.id)
+        document = await self._store.doc("alone", f"{job.id}/")
+        alone = document is not None and msgspec.json.decode(document.value) == job.run
+        move = self._attempts.settle_lost(job, alone=alone)
+        return await self._moved(move, self._remembered(move, key, note))
+
+    # -- at the end
+
+    async def left(self) -> list[Left]:
+        """What stands in this cycle's queue and had no turn here."""
+        found = Counter[tuple[str, Status]]()
+        for state, by in ((State.dead, "lane"), (State.held, "because"), (State.waiting, "state"), (State.running, "state")):
+            counted = await self._store.count(Filter(states=(state,), queue=self.queue), by=("task", by))
+            for (task, how), number in counted.items():
+                found[str(task), _left_status(state, how)] += number
+        return left_over(found, [(entry.job.task, entry.status) for entry in self.entries.values()])
+
+
+def _left_status(state: State, how: str | None) -> Status:
+    if state is State.running:
+        return "running_elsewhere"
+    return "diverted" if state is State.waiting or how in ("delayed", "circuit_open") else "needs_you"

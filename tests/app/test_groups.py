@@ -1,0 +1,554 @@
+"""`rd.groups`: a trouble is told once, by one process, for good; people say what they make of it."""
+
+import asyncio
+import logging
+import signal
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import redrive.testing
+from redrive import Redrive
+from redrive.app import alerts
+from redrive.core import lifecycle
+from redrive.core.job import State
+from redrive.core.store import Commit, Filter, Wanted
+from redrive.errors import InvalidInput
+from redrive.insight.groups import GroupView
+from redrive.insight.health import Pain
+from redrive.runtime.bus import BusEvent
+from tests.support import FakeClock, eventually, line_of, opened, process, soon
+
+
+class Trouble(Exception):
+    """What the tasks of these tests fail with."""
+
+
+async def fail(error: str = "stuck", kind: str = "trouble") -> None:
+    """Fails with the error it is told."""
+    raise {"trouble": Trouble, "network": ConnectionError, "bug": AttributeError}[kind](error)
+
+
+async def bury(rd: Redrive, number: int = 1, **how: Any) -> None:
+    mill = rd.task("mill", max_attempts=1)(fail)
+    for _ in range(number):
+        await mill.enqueue(**how)
+    await soon(rd.drain())
+
+
+async def the_group(rd: Redrive) -> GroupView:
+    (view,) = await rd.groups.list()
+    return view
+
+
+def kinds(felt: list[Pain]) -> list[str]:
+    return [pain.kind for pain in felt if pain.kind.startswith("group_")]
+
+
+def deaf(pain: Pain) -> None:
+    raise ConnectionError("the pager is down")
+
+
+# ---- what a list shows
+
+
+async def test_dead_letters_of_one_trouble_are_one_group(rd: Redrive) -> None:
+    await bury(rd, 3, error="order 17 is stuck")
+    await bury(rd, 2, error="order 18 is stuck")
+    await bury(rd, 1, kind="network")
+    first, second = await rd.dead.groups()
+    assert {(view.group.error_class, view.dead, view.group.buried) for view in (first, second)} == {
+        ("Trouble", 5, 5), ("ConnectionError", 1, 1),
+    }  # fmt: skip
+    assert (first.status, first.trend, second.status) == ("unresolved", "new", "unresolved")
+
+
+async def test_what_is_dead_now_and_what_ever_was(rd: Redrive) -> None:
+    await bury(rd, 3)
+    page = await rd.dead.list()
+    await rd.dead.discard(page.jobs[0].id)
+    view = await the_group(rd)
+    assert (view.dead, view.group.buried) == (2, 3)
+
+
+async def test_filters(rd: Redrive) -> None:
+    await bury(rd, 1)
+    await bury(rd, 1, kind="network")
+    (network,) = await rd.groups.list(error_class="ConnectionError")
+    await rd.groups.resolve(network.fingerprint)
+    for filters, expected in (
+        ({}, ["Trouble", "ConnectionError"]),
+        ({"status": "resolved"}, ["ConnectionError"]),
+        ({"status": "unresolved"}, ["Trouble"]),
+        ({"status": "ignored"}, []),
+        ({"queue": "mill", "task": "mill"}, ["Trouble", "ConnectionError"]),
+        ({"task": "other"}, []),
+        ({"detail": "network"}, ["ConnectionError"]),
+        ({"limit": 1}, ["Trouble"]),
+        ({"queue": None}, ["Trouble", "ConnectionError"]),
+    ):
+        assert [view.group.error_class for view in await rd.groups.list(**filters)] == expected, filters
+
+
+async def test_one_group_with_its_samples_lessons_and_suggestion(rd: Redrive) -> None:
+    await bury(rd, 7, kind="network")
+    view = await the_group(rd)
+    waiting = await rd.dead.redrive(view.group.sample)
+    claimed = (await rd.store.claim(Wanted(1, ids=(waiting.id,)), "w", rd.clock.now())).jobs
+    move = lifecycle.succeeded(claimed[0], rd.clock.now(), None)
+    await rd.store.apply([Commit((_teaching(move, view.fingerprint, "retry"),))])
+    shown = await rd.groups.show(view.fingerprint[:5])
+    assert (shown.dead, shown.group.buried, len(shown.samples)) == (6, 7, 5)
+    assert all(job.state is State.dead and job.fingerprint == view.fingerprint for job in shown.samples)
+    assert [(lesson.strategy, lesson.worked, lesson.failed) for lesson in shown.lessons] == [("retry", 1, 0)]
+    assert shown.suggestion.text == "Redriving as it is worked 1 of 1 times."
+
+
+def _teaching(move: Any, fingerprint: str, strategy: str) -> Any:
+    return msgspec.structs.replace(move, lesson=(fingerprint, strategy, True))
+
+
+# ---- what people say
+
+
+async def test_a_resolved_group_that_comes_back_is_told(database: Path, clock: FakeClock) -> None:
+    felt: list[Pain] = []
+    async with opened(database, clock=clock, signals=[felt.append]) as rd:
+        await bury(rd, 2)
+        view = await the_group(rd)
+        assert kinds(felt) == ["group_new"]
+        resolved = await rd.groups.resolve(view.short, who="ann", why="fixed the mill")
+        assert (resolved.status, resolved.state.who, resolved.state.why) == ("resolved", "ann", "fixed the mill")
+        clock.advance(10)
+        await rd.groups.look()
+        assert kinds(felt) == ["group_new"]
+        await bury(rd, 1)
+        await rd.groups.look()
+        await rd.groups.look()
+        assert kinds(felt) == ["group_new", "group_regressed"]
+        assert (await the_group(rd)).status == "unresolved"
+
+
+async def test_a_regression_counts_from_the_version_of_the_cure(database: Path, clock: FakeClock) -> None:
+    felt: list[Pain] = []
+    async with opened(database, clock=clock, version="1.3", signals=[felt.append]) as rd:
+        await bury(rd, 1)
+        view = await the_group(rd)
+        await rd.groups.resolve(view.fingerprint, in_version="1.4")
+        clock.advance(10)
+        await bury(rd, 2)
+        await rd.groups.look()
+        assert (await the_group(rd)).status == "resolved", "an old worker is no regression"
+        assert kinds(felt) == ["group_new"]
+    async with opened(database, clock=clock, version="1.4.1", signals=[felt.append]) as rd:
+        clock.advance(10)
+        await bury(rd, 1)
+        await rd.groups.look()
+    assert kinds(felt) == ["group_new", "group_regressed"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "quiet", "loud"),
+    [({"count": 3}, 3, 1), ({"rate": 3}, 3, 1), ({"until": timedelta(hours=2)}, 9, 0), ({}, 9, None)],
+    ids=["count", "rate", "until", "for good"],
+)
+async def test_an_ignored_group_is_told_when_the_limit_is_passed(
+    database: Path, clock: FakeClock, limit: dict[str, Any], quiet: int, loud: int | None
+) -> None:
+    felt: list[Pain] = []
+    async with opened(database, clock=clock, signals=[felt.append]) as rd:
+        await bury(rd, 1)
+        view = await the_group(rd)
+        clock.advance(4000)
+        ignored = await rd.groups.ignore(view.fingerprint, who="ann", why="known", **limit)
+        assert ignored.status == "ignored"
+        await bury(rd, quiet)
+        await rd.groups.look()
+        assert kinds(felt) == ["group_new"]
+        if loud == 0:
+            clock.advance(7200)
+        await bury(rd, max(1, loud or 0))
+        await rd.groups.look()
+        assert kinds(felt) == ["group_new", *(["group_unignored"] if loud is not None else [])]
+
+
+async def test_burials_spread_over_hours_do_not_pass_a_rate(database: Path, clock: FakeClock) -> None:
+    """Also where nobody looked in between."""
+    felt: list[Pain] = []
+    async with opened(database, clock=clock, signals=[felt.append]) as rd:
+        await bury(rd, 1)
+        await rd.groups.ignore((await the_group(rd)).fingerprint, rate=2)
+        for _ in range(8):
+            clock.advance(3700)
+            await bury(rd, 2)
+        await rd.groups.look()
+        assert kinds(felt) == ["group_new"]
+
+
+async def test_reopening_and_notes(rd: Redrive) -> None:
+    await bury(rd, 1)
+    view = await the_group(rd)
+    await rd.groups.ignore(view.fingerprint, who="ann")
+    await rd.groups.note(view.fingerprint, "see the wiki", who="bob")
+    reopened = await rd.groups.reopen(view.fingerprint, who="cy", why="it matters")
+    assert (reopened.status, reopened.state.note) == ("unresolved", "see the wiki")
+    assert [(said.what, said.who) for said in reopened.state.story] == [
+        ("new", "redrive"), ("ignored", "ann"), ("noted", "bob"), ("reopened", "cy"),
+    ]  # fmt: skip
+
+
+async def test_two_who_speak_at_once_are_both_heard(database: Path, clock: FakeClock) -> None:
+    async with opened(database, clock=clock) as one, opened(database, clock=clock) as two:
+        await bury(one, 1)
+        view = await the_group(one)
+        await asyncio.gather(
+            *(rd.groups.resolve(view.fingerprint, who=f"{name}{number}")
+              for number in range(2) for name, rd in (("a", one), ("b", two)))
+        )  # fmt: skip
+        story = (await two.groups.show(view.fingerprint)).state.story
+        said = [line.who for line in story if line.what == "resolved"]
+        assert sorted(said) == sorted(f"{name}{number}" for name in "ab" for number in range(2))
+
+
+@pytest.mark.parametrize(
+    ("verb", "how", "field"),
+    [
+        ("show", {"fingerprint": "ff"}, "fingerprint"),
+        ("show", {"fingerprint": "no such group"}, "fingerprint"),
+        ("show", {"fingerprint": ""}, "fingerprint"),
+        ("list", {"status": "solved"}, "status"),
+        ("list", {"colour": "red"}, "colour"),
+        ("list", {"limit": 0}, "limit"),
+        ("resolve", {"in_version": ""}, "in_version"),
+        ("resolve", {"why": "x" * 1001}, "why"),
+        ("ignore", {"until": datetime(2030, 1, 1)}, "until"),  # noqa: DTZ001 - naive on purpose
+        ("ignore", {"until": datetime(2020, 1, 1, tzinfo=UTC)}, "until"),
+        ("ignore", {"until": timedelta(seconds=-1)}, "until"),
+        ("ignore", {"until": 3600}, "until"),
+        ("ignore", {"rate": -1}, "rate"),
+        ("ignore", {"rate": float("nan")}, "rate"),
+        ("ignore", {"rate": "5"}, "rate"),
+        ("ignore", {"count": 1.5}, "count"),
+        ("ignore", {"count": True}, "count"),
+    ],
+)
+async def test_bad_input_names_its_field_and_changes_nothing(
+    rd: Redrive, verb: str, how: dict[str, Any], field: str
+) -> None:
+    await bury(rd, 1)
+    before = await the_group(rd)
+    given = how if verb in ("list", "show") else {"fingerprint": before.fingerprint, **how}
+    with pytest.raises(InvalidInput) as refused:
+        await getattr(rd.groups, verb)(**given)
+    assert refused.value.field == field
+    assert (await the_group(rd)).state == before.state
+
+
+async def test_a_beginning_that_several_groups_have_is_refused(rd: Redrive) -> None:
+    """Three hex digits begin several of some hundred groups."""
+    await bury(rd, 1)
+    (view,) = await rd.groups.list()
+    twin = view.fingerprint[:6] + "0" * 10
+    (job,) = (await rd.dead.list()).jobs
+    dead = await rd.jobs.get(job.id)
+    await rd.store.insert([msgspec.structs.replace(dead, id="e" * 32, fingerprint=twin, history=())])
+    with pytest.raises(InvalidInput, match="several"):
+        await rd.groups.show(view.fingerprint[:6])
+    assert (await rd.groups.show(view.fingerprint[:7])).fingerprint == view.fingerprint
+
+
+# ---- telling
+
+
+async def test_a_trouble_is_told_once_on_the_bus_and_to_every_sink(database: Path, clock: FakeClock) -> None:
+    felt: list[Pain] = []
+    later: list[Pain] = []
+    heard: list[BusEvent] = []
+
+    async def feel_later(pain: Pain) -> None:
+        later.append(pain)
+
+    async with opened(database, clock=clock, signals=[felt.append, feel_later]) as rd:
+        rd.subscribe("group_alert", heard.append)
+        await bury(rd, 4, kind="network")
+        for _ in range(5):
+            await rd.groups.look()
+            clock.advance(400)
+        await bury(rd, 40, kind="network")
+        await rd.groups.look()
+        fingerprint = (await the_group(rd)).fingerprint
+    assert felt == later and len(felt) == 1
+    (pain,), (event,) = felt, heard
+    assert (pain.kind, pain.queue, pain.severity >= 0.7) == ("group_new", "mill", True)
+    assert fingerprint[:8] in pain.message and "ConnectionError: stuck" in pain.message
+    assert (event.queue, event.task) == ("mill", "mill")
+    assert event.data is not None
+    said = {name: event.data[name] for name in ("kind", "fingerprint", "error_class", "count")}
+    assert said == {"kind": "new", "fingerprint": fingerprint, "error_class": "ConnectionError", "count": 4}
+    assert "receiver" in event.data["suggestion"]["text"]
+
+
+async def test_nothing_is_told_again_after_a_restart(database: Path, clock: FakeClock) -> None:
+    felt: list[Pain] = []
+    for _ in range(3):
+        async with opened(database, clock=clock, signals=[felt.append]) as rd:
+            await bury(rd, 2)
+            await rd.groups.look()
+            clock.advance(100)
+    assert kinds(felt) == ["group_new"]
+
+
+async def test_of_two_that_look_at_once_one_tells(database: Path, clock: FakeClock) -> None:
+    felt: list[Pain] = []
+    async with (
+        opened(database, clock=clock, signals=[felt.append]) as one,
+        opened(database, clock=clock, signals=[felt.append]) as two,
+    ):
+        for error in ("stuck", "broken", "lost", "burnt"):
+            await bury(one, 1, error=error)
+            await asyncio.gather(*(rd.groups.look() for rd in (one, two, one, two)))
+    assert kinds(felt) == ["group_new"] * 4
+
+
+async def test_a_sink_that_fails_is_told_again_at_the_next_look(
+    database: Path, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries: list[Pain] = []
+    others: list[Pain] = []
+
+    def sink(pain: Pain) -> None:
+        tries.append(pain)
+        if len(tries) < 3:
+            raise ConnectionError("the pager is down")
+
+    async with opened(database, clock=clock, signals=[sink, others.append]) as rd:
+        heard: list[BusEvent] = []
+        rd.subscribe("group_alert", heard.append)
+        await bury(rd, 1)
+        for expected in (1, 2, 3, 3, 3):
+            await rd.groups.look()
+            assert len(tries) == expected
+        assert (await the_group(rd)).state.alerted_at == clock.now()
+    assert (len(others), len(heard)) == (1, 1), "who has heard it is spared"
+    assert any("pager" in record.getMessage() and record.levelno >= logging.WARNING for record in caplog.records)
+
+
+async def test_what_one_process_could_not_deliver_another_does(database: Path, clock: FakeClock) -> None:
+    felt: list[Pain] = []
+    async with opened(database, clock=clock, signals=[deaf]) as rd:
+        await bury(rd, 1)
+        await rd.groups.look()
+        assert (await the_group(rd)).state.alerted_at is None
+    async with opened(database, clock=clock, signals=[felt.append]) as rd:
+        await rd.groups.look()
+        await rd.groups.look()
+    assert kinds(felt) == ["group_new"]
+
+
+async def test_who_has_nobody_to_tell_leaves_it_to_others(database: Path, clock: FakeClock) -> None:
+    """A command line that lists the groups first does not swallow the alert."""
+    felt: list[Pain] = []
+    async with opened(database, clock=clock) as quiet, opened(database, clock=clock, signals=[felt.append]) as loud:
+        await bury(quiet, 1)
+        view = await the_group(quiet)
+        assert view.state.owed and view.public()["alert_owed"] == "new"
+        await loud.groups.look()
+        assert kinds(felt) == ["group_new"]
+        assert (await the_group(quiet)).public()["alert_owed"] is None
+
+
+async def test_what_an_erased_job_said_is_not_kept_in_its_group(rd: Redrive, database: Path) -> None:
+    await bury(rd, 1, error="the password is Xyzzy_99")
+    view = await the_group(rd)
+    assert "Xyzzy_99" in str(view.group.error)
+    await rd.jobs.erase(view.group.sample)
+    assert (await the_group(rd)).group.error is None
+    assert all("Xyzzy_99" not in document.value.decode() for document in await rd.store.docs("group"))
+
+
+async def test_a_listener_to_everything_hears_it_but_does_not_take_it_from_others(
+    database: Path, clock: FakeClock
+) -> None:
+    felt: list[Pain] = []
+    heard: list[BusEvent] = []
+    async with opened(database, clock=clock) as quiet, opened(database, clock=clock, signals=[felt.append]) as loud:
+        quiet.subscribe("*", heard.append)
+        await bury(quiet, 1)
+        for _ in range(3):
+            await quiet.groups.look()
+        assert [event.type for event in heard].count("group_alert") == 1
+        await loud.groups.look()
+    assert kinds(felt) == ["group_new"]
+
+
+async def test_a_subscriber_by_name_is_somebody_to_tell(database: Path, clock: FakeClock) -> None:
+    heard: list[BusEvent] = []
+    async with opened(database, clock=clock) as one, opened(database, clock=clock) as two:
+        for rd in (one, two):
+            rd.subscribe("group_alert.mill", heard.append)
+        await bury(one, 1)
+        await asyncio.gather(*(rd.groups.look() for rd in (one, two, one, two)))
+        assert (await the_group(one)).state.owed is None
+    assert len(heard) == 1
+
+
+async def test_whoever_resolves_a_group_needs_no_alert_about_it(database: Path, clock: FakeClock) -> None:
+    felt: list[Pain] = []
+    async with opened(database, clock=clock) as quiet, opened(database, clock=clock, signals=[felt.append]) as loud:
+        await bury(quiet, 1)
+        await quiet.groups.resolve((await the_group(quiet)).fingerprint)
+        await loud.groups.look()
+    assert felt == []
+
+
+async def test_who_dies_while_telling_is_followed_by_another(database: Path, clock: FakeClock) -> None:
+    felt: list[Pain] = []
+
+    def dies(pain: Pain) -> None:
+        raise KeyboardInterrupt
+
+    async with opened(database, clock=clock, signals=[dies]) as rd:
+        await bury(rd, 1)
+        with pytest.raises(KeyboardInterrupt):
+            await rd.groups.look()
+    async with opened(database, clock=clock, signals=[felt.append]) as rd:
+        await rd.groups.look()
+        assert felt == [], "the other may still be at it"
+        clock.advance(alerts.TELLING_SECONDS)
+        await rd.groups.look()
+        await rd.groups.look()
+    assert kinds(felt) == ["group_new"]
+
+
+async def test_an_import_of_old_failures_is_noticed(database: Path, clock: FakeClock) -> None:
+    """Its burials are older than all that was judged; every minute all groups are looked at."""
+    felt: list[Pain] = []
+    async with opened(database, clock=clock, signals=[felt.append]) as rd:
+        await bury(rd, 1)
+        await rd.groups.look()
+        (job,) = (await rd.dead.list()).jobs
+        old = msgspec.structs.replace(job, id="e" * 32, fingerprint="0ld", updated_at=clock.now() - 30 * 86400)
+        await rd.store.insert([old])
+        clock.advance(alerts.SWEEP_SECONDS)
+        await rd.groups.look()
+    assert kinds(felt) == ["group_new", "group_new"]
+
+
+async def test_a_look_at_nothing_new_reads_little_and_writes_nothing(rd: Redrive, clock: FakeClock) -> None:
+    await bury(rd, 3)
+    rd.signals.append(lambda pain: None)
+    await rd.groups.look()
+    await rd.groups.look()
+    asked: list[str] = []
+    store = rd.store
+    for verb in ("groups", "docs", "doc", "apply", "count", "find", "get", "lessons"):
+        _count_calls(store, verb, asked)
+    clock.advance(5)
+    await rd.groups.look()
+    assert asked == ["groups", "docs"]
+
+
+def _count_calls(store: Any, verb: str, asked: list[str]) -> None:
+    original = getattr(store, verb)
+
+    async def counted(*given: Any, **how: Any) -> Any:
+        asked.append(verb)
+        return await original(*given, **how)
+
+    setattr(store, verb, counted)
+
+
+async def test_a_new_store_is_a_new_world(database: Path, tmp_path: Path, clock: FakeClock) -> None:
+    """What was judged in one store says nothing of another (redrive.testing changes stores)."""
+    felt: list[Pain] = []
+    async with opened(database, clock=clock, signals=[felt.append]) as rd:
+        await bury(rd, 1)
+        await rd.groups.look()
+        async with redrive.testing.harness(rd):
+            await bury(rd, 1)
+            await rd.groups.look()
+            assert kinds(felt) == ["group_new"] * 2
+        await rd.groups.look()
+    assert kinds(felt) == ["group_new"] * 2
+
+
+# ---- workers and processes
+
+
+async def test_a_running_worker_looks_by_itself(database: Path) -> None:
+    felt: list[Pain] = []
+    async with opened(database, signals=[felt.append]) as rd:
+        await bury(rd)
+        async with rd.worker():
+            await eventually(lambda: kinds(felt) == ["group_new"], "the alert")
+
+
+PROCESS = """
+import asyncio, sys
+import redrive
+
+async def main():
+    rd = redrive.Redrive(sys.argv[1], signals=[lambda pain: print(pain.kind, flush=True)])
+    await rd.open()
+    print("ready", flush=True)
+    for _ in range(int(sys.argv[2])):
+        await asyncio.to_thread(sys.stdin.readline)
+        await rd.groups.look()
+        print("looked", flush=True)
+    await rd.close()
+
+asyncio.run(main())
+"""
+
+
+async def test_of_several_processes_one_tells(database: Path) -> None:
+    rounds = 4
+    told: list[str] = []
+    async with opened(database) as rd:
+        with process(PROCESS, database, rounds) as one, process(PROCESS, database, rounds) as two:
+            children = (one, two)
+            assert [await line_of(child) for child in children] == ["ready", "ready"]
+            for number in range(rounds):
+                await bury(rd, 3, error="stuck" + "!" * number)
+                for child in children:
+                    assert child.stdin
+                    child.stdin.write("\n")
+                    child.stdin.flush()
+                for child in children:
+                    while (line := await line_of(child)) != "looked":
+                        assert line, "the process ended"
+                        told.append(line)
+        assert told == ["group_new"] * rounds
+        assert (await rd.store.count(Filter(states=(State.dead,)))) == {(): 3 * rounds}
+
+
+DIES = """
+import asyncio, os, signal, sys
+import redrive
+
+def sink(pain):
+    print(pain.kind, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def main():
+    rd = redrive.Redrive(sys.argv[1], signals=[sink])
+    await rd.groups.look()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_process_killed_while_it_tells_silences_nothing(database: Path, clock: FakeClock) -> None:
+    felt: list[Pain] = []
+    clock.advance(datetime.now(UTC).timestamp() - clock.now())
+    async with opened(database, clock=clock, signals=[felt.append]) as rd:
+        await bury(rd, 1)
+        with process(DIES, database) as child:
+            assert await line_of(child) == "group_new"
+            assert await soon(asyncio.to_thread(child.wait)) == -signal.SIGKILL
+        clock.advance(2 * alerts.TELLING_SECONDS)
+        await rd.groups.look()
+        assert kinds(felt) == ["group_new"]

@@ -1,0 +1,138 @@
+"""Dead letters as files: import and export on the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.shell import DEADLINE, Shell, refused
+
+
+def lines(*ids: str) -> str:
+    return "".join(
+        json.dumps({"job_id": id, "payload": {"id": id}, "error_class": "TimeoutError", "attempt": 1,
+                    "failed_at": "2027-01-10T03:00:00.000Z"}) + "\n"
+        for id in ids
+    )  # fmt: skip
+
+
+@pytest.mark.behaviour("000-95", "000-7")
+def test_moving_from_a_file_and_back_in_real_processes(shell: Shell) -> None:
+    (shell.folder / "queue.jsonl").write_text(lines("a", "b") + "garbage\n" + '{"job_id": "torn"')
+    done = shell.run("dead", "import", "queue.jsonl", "--task", "greet")
+    assert done.status == 1 and done.err == ""
+    told = done.out.splitlines()
+    assert told[0] == "4 lines: 2 imported + 2 kept aside"
+    assert told[1].startswith("  line 3: line: is not JSON") and told[2].startswith("  line 4: torn: ")
+    assert told[3].startswith("  they stand in queue.jsonl.aside.jsonl")
+    again = shell.run("dead", "import", "queue.jsonl", "--task", "greet", "--json")
+    assert (again.status, again.json["duplicates"], again.json["aside"]) == (1, 2, 2)
+    out = shell.run("dead", "export")
+    assert out.status == 0 and sorted(json.loads(line)["job_id"] for line in out.out.splitlines()) == ["a", "b"]
+    made = shell.run("dead", "export", "out.jsonl", "--lane", "delayed")
+    assert made.out.splitlines()[0] == "out.jsonl: 2 dead letters, one per line"
+    elsewhere = shell.run("dead", "import", "out.jsonl", "--url", "other.db")
+    assert (elsewhere.status, elsewhere.out) == (0, "2 lines: 2 imported\n")
+
+
+def test_another_programs_lines(shell: Shell) -> None:
+    (shell.folder / "q.jsonl").write_text('{"id": 7, "event": {"name": "ada"}}\n{"id": 8, "event": {"name": "bob"}}\n')
+    (shell.folder / "completed.txt").write_text("8\n")
+    mapped = ("--map", "job_id=id", "--map", "payload=event", "--completed", "completed.txt")
+    rehearsed = shell.here("dead", "import", "q.jsonl", *mapped, "--task", "greet", "--waiting", "--dry-run")
+    assert (rehearsed.status, rehearsed.out) == (0, "2 lines: 1 would take in + 1 completed\n")
+    assert not shell.database.exists()
+    done = shell.here("dead", "import", "q.jsonl", *mapped, "--task", "greet", "--waiting")
+    assert done.out == "2 lines: 1 imported + 1 completed\n"
+    shell.drain()
+    (job,) = shell.here("jobs", "--json").json["jobs"]
+    assert (job["state"], job["key"], job["result"]) == ("done", "7", "hello ada")
+
+
+def test_a_completed_id_closes_the_letter_that_stands(shell: Shell) -> None:
+    (shell.folder / "q.jsonl").write_text(lines("a", "b"))
+    shell.here("dead", "import", "q.jsonl")
+    (shell.folder / "completed.jsonl").write_text('{"job_id": "a"}\n')
+    done = shell.here("dead", "import", "q.jsonl", "--completed", "completed.jsonl", "--why", "it is out")
+    assert done.out.splitlines() == [
+        "2 lines: 0 imported + 1 known + 1 completed",
+        "  1 dead letter was closed as completed",
+    ]
+    (closed,) = shell.here("jobs", "--state", "done", "--json").json["jobs"]
+    assert shell.job(closed["id"])["moves"][-1]["why"] == "it is out"
+    assert shell.job(closed["id"])["moves"][-1]["who"] == "ada"
+
+
+def test_from_a_pipe(shell: Shell) -> None:
+    refused(shell.here("dead", "import", "-", text=lines("a")), "pipe")
+    done = shell.here("dead", "import", "-", "--aside", "aside.jsonl", text=lines("a") + "garbage\n")
+    assert (done.status, done.out.splitlines()[0]) == (1, "2 lines: 1 imported + 1 kept aside")
+    assert json.loads((shell.folder / "aside.jsonl").read_text())["text"] == "garbage"
+
+
+def test_into_a_pipe_that_closes(shell: Shell) -> None:
+    (shell.folder / "q.jsonl").write_text(lines(*(f"job-{n}" for n in range(3000))))
+    assert shell.here("dead", "import", "q.jsonl").status == 0
+    piped = f"{sys.executable} -m redrive dead export | head -n 1"
+    said = subprocess.run(
+        ["sh", "-c", piped], cwd=shell.folder, env=shell.environment, capture_output=True, text=True, timeout=DEADLINE,
+        check=False,
+    )  # fmt: skip
+    assert json.loads(said.stdout)["error_class"] == "TimeoutError"
+    assert "Traceback" not in said.stderr
+
+
+def test_more_problems_than_one_wants_to_read(shell: Shell) -> None:
+    (shell.folder / "q.jsonl").write_text("garbage\n" * 25)
+    out = shell.here("dead", "import", "q.jsonl").out.splitlines()
+    assert out[0] == "25 lines: 0 imported + 25 kept aside"
+    assert len(out) == 13 and out[11] == "  and 15 more"
+
+
+def test_a_bar_on_a_terminal_and_none_in_a_pipe(shell: Shell) -> None:
+    (shell.folder / "q.jsonl").write_text(lines(*(f"job-{n}" for n in range(3000))))
+    main, side = pty.openpty()
+    said = subprocess.run(
+        [sys.executable, "-m", "redrive", "dead", "import", "q.jsonl"], cwd=shell.folder,
+        env=shell.environment | {"TERM": "xterm"}, stdout=subprocess.PIPE, stderr=side, timeout=DEADLINE, check=False,
+    )  # fmt: skip
+    os.close(side)
+    drawn = os.read(main, 100_000).decode()
+    os.close(main)
+    assert said.stdout == b"3000 lines: 3000 imported\n"
+    assert "━" in drawn
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("dead", "import", "nowhere.jsonl"), "nowhere.jsonl"),
+        (("dead", "import", "."), "is a folder"),
+        (("dead", "import", "q.jsonl", "--map", "nonsense"), "is not FIELD=NAME"),
+        (("dead", "import", "q.jsonl", "--map", "nonsense=id"), "mapping.nonsense"),
+        (("dead", "import", "q.jsonl", "--queue", "q" * 201), "queue"),
+        (("dead", "export", "no/folder/out.jsonl"), "cannot be a file"),
+        (("dead", "export", "q.jsonl"), "exists already"),
+    ],
+)
+def test_bad_input_is_one_line_and_a_hint(shell: Shell, words: tuple[str, ...], told: str) -> None:
+    (shell.folder / "q.jsonl").write_text(lines("a"))
+    shell.enqueue("greet", {"name": "ada"})
+    refused(shell.here(*words), told)
+    assert shell.here("dead", "list", "--json").json["jobs"] == []
+
+
+def test_an_export_says_where_and_how_many(shell: Shell) -> None:
+    (shell.folder / "q.jsonl").write_text(lines("a", "b"))
+    shell.here("dead", "import", "q.jsonl")
+    assert shell.here("dead", "export", "out.jsonl", "--json").json == {"count": 2, "path": "out.jsonl"}
+    assert shell.here("dead", "export", "out.jsonl", "--append").status == 0
+    assert len((shell.folder / "out.jsonl").read_text().splitlines()) == 4
+    assert shell.here("dead", "export", "out.jsonl", "--overwrite", "--queue", "none").out.startswith(
+        "out.jsonl: 0 dead"
+    )
