@@ -9,14 +9,14 @@ import pytest
 
 import redrive
 from redrive import BlockingContext, Context, Redrive, RedriveError
-from redrive.core.effects import Effect
+from redrive.core.effects import EffectRecord
 from tests.support import FakeClock, soon
 
 
-async def _effect(rd: Redrive, job_id: str, name: str = "post") -> Effect:
+async def _effect(rd: Redrive, job_id: str, name: str = "post") -> EffectRecord:
     document = await rd.store.doc("effect", f"{job_id}/{name}")
     assert document is not None
-    return msgspec.json.decode(document.value, type=Effect)
+    return msgspec.json.decode(document.value, type=EffectRecord)
 
 
 async def test_the_context_says_what_is_running(rd: Redrive) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from redrive.core.effects import Effect, Status, next_step, proves_absent
+from redrive.core.effects import EffectRecord, Status, next_step, proves_absent
 from redrive.core.job import Failure
 from tests.stores.jobs import T0
 
 
-def known(status: Status) -> Effect:
-    return Effect("pay", "job/pay", status, T0, 1)
+def known(status: Status) -> EffectRecord:
+    return EffectRecord("pay", "job/pay", status, T0, 1)
 
 
 @pytest.mark.parametrize(

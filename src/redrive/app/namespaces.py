@@ -12,11 +12,12 @@ from redrive.core import lifecycle
 from redrive.core.change import edited
 from redrive.core.changes import apply, decode, diff, merge
 from redrive.core.changes import encode as encode_changes
-from redrive.core.effects import Effect
+from redrive.core.effects import EffectRecord
 from redrive.core.job import Attempt, Job, Json, Lane, State
 from redrive.core.lifecycle import Transition
 from redrive.core.payload import encode
 from redrive.core.preflight import NotReady
+from redrive.core.redact import redact
 from redrive.core.store import Applied, Commit, Event, Filter, Page, Put, Stale
 from redrive.errors import CommitUnknown, InvalidInput, JobNotFound, JobNotReady, StaleJob
 from redrive.insight.groups import GroupView
@@ -109,7 +110,7 @@ class Jobs(_Namespace):
         """The job's open effects, closed by a person: they did not land."""
         puts = []
         for document in await self._app.store.docs("effect", f"{job.id}/"):
-            effect = msgspec.json.decode(document.value, type=Effect)
+            effect = msgspec.json.decode(document.value, type=EffectRecord)
             if effect.status in ("intended", "unknown"):
                 closed = msgspec.structs.replace(effect, status="absent", at=self._app.clock.now(), note=note)
                 puts.append(Put("effect", document.key, msgspec.json.encode(closed)))
@@ -191,13 +192,15 @@ class Dead(_Namespace):
             )
         return move
 
-    async def diff(self, id: str, one: int, other: int) -> builtins.list[str]:
-        """What two runs of a job were given differently, in words; empty where nothing was."""
+    async def diff(self, id: str, one: int, other: int, *, secrets: bool = False) -> builtins.list[str]:
+        """What two runs of a job were given differently, in words; empty where nothing was. Secrets are masked."""
         job = await self._find_one(id)
         inputs = {attempt.run: self._input(job, attempt) for attempt in job.history}
         if missing := {one, other} - inputs.keys():
             known = ", ".join(map(str, inputs)) or "none"
             raise InvalidInput(field="run", problem=f"{min(missing)} is not a run of this job; there are {known}")
+        if not secrets:
+            inputs = {run: redact(given) for run, given in inputs.items()}
         return diff(inputs[one], inputs[other])
 
     def _input(self, job: Job, attempt: Attempt) -> Json:

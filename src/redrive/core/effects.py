@@ -1,8 +1,9 @@
-"""What a retry may repeat: an outside effect is intended, landed, absent or unknown."""
+"""What a retry may repeat: an outside effect is intended, landed, absent or unknown; a manifest says how to look."""
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -11,7 +12,7 @@ from redrive.core.job import Failure, Json
 Status = Literal["intended", "landed", "absent", "unknown"]
 
 
-class Effect(msgspec.Struct, frozen=True, omit_defaults=True):
+class EffectRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One `ctx.once`: written as an intent before the call, closed after it."""
 
     name: str
@@ -27,7 +28,7 @@ class Effect(msgspec.Struct, frozen=True, omit_defaults=True):
 NextStep = Literal["perform", "return_recorded", "verify", "hold"]
 
 
-def next_step(known: Effect | None, *, can_verify: bool, idempotent: bool) -> NextStep:
+def next_step(known: EffectRecord | None, *, can_verify: bool, idempotent: bool) -> NextStep:
     """What a (re)play does about an effect, given what is recorded of it."""
     if known is None or known.status == "absent":
         return "perform"
@@ -37,6 +38,65 @@ def next_step(known: Effect | None, *, can_verify: bool, idempotent: bool) -> Ne
         return "verify"
     return "perform" if idempotent else "hold"
 
+
+# ---- manifests
+
+
+Verdict = Literal["verified", "absent", "indeterminate", "partial"]
+Mode = Literal["present", "absent"]
+Verify = Callable[[dict[str, Any], Any], Any]
+
+
+class Effect:
+    """One outside effect of a task, and how to see whether it landed: `effects=[Effect("note", verify=find_note)]`.
+
+    `verify(payload, witness)` says True (or "verified") where it sees what the effect leaves behind, False (or
+    "absent") where it does not, None (or "indeterminate") where it cannot tell; an exception cannot tell either. It may
+    be async. `witness` is what the failed attempt left to look for (`OutcomeUnknown(witness=…)`), else None. For an
+    effect that removes something, `mode="absent"`: what is gone has landed.
+    """
+
+    def __init__(self, name: str, verify: Verify, *, mode: Mode = "present") -> None:
+        if mode not in ("present", "absent"):
+            raise ValueError(f"mode {mode!r} of effect {name!r}: there are present and absent")
+        self.name = name
+        self.verify = verify
+        self.mode = mode
+
+    def __repr__(self) -> str:
+        return f"Effect({self.name!r}, mode={self.mode!r})"
+
+
+def seen(found: object, mode: Mode) -> Verdict:
+    """What a verifier's answer means."""
+    if found is None or found == "indeterminate":
+        return "indeterminate"
+    if found is False or found == "absent":
+        return "absent" if mode == "present" else "verified"
+    return "verified" if mode == "present" else "absent"
+
+
+def together(verdicts: Sequence[Verdict]) -> Verdict:
+    """All of a task's effects in one word. Nothing to look at is nothing known."""
+    kinds = set(verdicts)
+    if not kinds or kinds == {"indeterminate"}:
+        return "indeterminate"
+    if kinds == {"verified"}:
+        return "verified"
+    return "partial" if "verified" in kinds else "absent"
+
+
+Replay = Literal["done", "run", "hold"]
+
+
+def before_replay(verdict: Verdict, *, idempotent: bool) -> Replay:
+    """What a replay does, given what was seen. What surely is not there may be done again by anybody."""
+    if verdict == "verified":
+        return "done"
+    return "run" if verdict == "absent" or idempotent else "hold"
+
+
+# ---- what an error proves
 
 _NEVER_SENT: Final = frozenset(
     {

@@ -9,15 +9,17 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import ContextVar
+from datetime import datetime
 from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
 from redrive.core.budget import left
 from redrive.core.changes import Change, outside_key
-from redrive.core.effects import Effect, Status, next_step, proves_absent
+from redrive.core.effects import EffectRecord, Status, next_step, proves_absent
 from redrive.core.job import Budget, Job, Json, Usage
 from redrive.core.payload import encode_result
+from redrive.core.schedule import SLOT_HEADER
 from redrive.core.store import Applied, Commit, Guard, Lease, Put, Store, Unknown
 from redrive.errors import CommitUnknown, RedriveError, Signal
 from redrive.runtime.capture import capture
@@ -106,6 +108,12 @@ class _Shared:
         return self.job.model
 
     @property
+    def slot(self) -> datetime | None:
+        """The instant a scheduled job is for, in UTC, however late it runs; None for other jobs."""
+        said = self.job.options.headers.get(SLOT_HEADER)
+        return datetime.fromisoformat(said) if said and self.job.reason == "scheduled_job" else None
+
+    @property
     def changes(self) -> list[dict[str, Json]]:
         """What this attempt does differently from the payload as it was enqueued."""
         return [msgspec.to_builtins(change) for change in self._taken]
@@ -174,7 +182,7 @@ class _Shared:
         name = self._named("once", name if key is None else f"{name}:{key}")
         outside_key = f"{self.idempotency_key}:{name}"
         document = yield Ask(self._store.doc("effect", f"{self.job.id}/{name}"))
-        known = msgspec.json.decode(document.value, type=Effect) if document else None
+        known = msgspec.json.decode(document.value, type=EffectRecord) if document else None
         step = next_step(known, can_verify=verify is not None, idempotent=self._idempotent)
         if step == "return_recorded" and known is not None:
             return known.result
@@ -184,7 +192,7 @@ class _Shared:
             found = yield from self._verified(name, outside_key, verify)
             if found is not None:
                 return found
-        yield Ask(self._note(Effect(name, outside_key, "intended", self._clock.now(), self.job.run, self.agent)))
+        yield Ask(self._note(EffectRecord(name, outside_key, "intended", self._clock.now(), self.job.run, self.agent)))
         value = yield from self._performed(name, outside_key, function)
         return (yield from self._landed(name, outside_key, value))
 
@@ -208,17 +216,17 @@ class _Shared:
             failure = capture(error)
             status: Status = "absent" if proves_absent(failure) else "unknown"
             note = failure.summary[:500]
-            yield Ask(self._note(Effect(name, key, status, self._clock.now(), self.job.run, self.agent, note=note)))
+            yield Ask(self._note(EffectRecord(name, key, status, self._clock.now(), self.job.run, self.agent, note=note)))
             raise
 
     def _landed(self, name: str, key: str, value: object, note: str | None = None) -> Steps:
         text, problem = encode_result(value)
         result = msgspec.json.decode(text) if text and not problem else None
-        effect = Effect(name, key, "landed", self._clock.now(), self.job.run, self.agent, result, problem or note)
+        effect = EffectRecord(name, key, "landed", self._clock.now(), self.job.run, self.agent, result, problem or note)
         yield Ask(self._note(effect))
         return value if problem else result
 
-    async def _note(self, effect: Effect) -> None:
+    async def _note(self, effect: EffectRecord) -> None:
         await self._keep("effect", effect.name, msgspec.json.encode(effect))
 
     async def _progress(self, fraction: float, note: str | None) -> None:
