@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tools import commands, reference, tables
+from tools import commands, failures, reference, tables
 
 ROOT = Path(__file__).parents[1]
 PART = re.compile(r"(?P<open><!-- generated: (?P<name>[\w.]+) -->\n)(?P<text>.*?)(?P<close><!-- end -->)", re.DOTALL)
@@ -28,11 +28,26 @@ PARTS: dict[str, Callable[[], str]] = {
     "policies.reasons": tables.reasons,
     "policies.presets": tables.presets,
     "policies.backoffs": tables.backoffs,
-    "failures.rules": tables.rules,
-    "failures.details": tables.details,
-    "failures.statuses": tables.statuses,
-    "failures.classes": tables.classes,
-    "failures.aliases": tables.aliases,
+    "failures.rules": failures.rules,
+    "failures.details": failures.details,
+    "failures.statuses": failures.statuses,
+    "failures.classes": failures.classes,
+    "failures.codes": failures.codes,
+    "failures.numbers": failures.numbers,
+    "failures.phrases": failures.phrases,
+    "failures.stops": failures.stops,
+    "failures.aliases": failures.aliases,
+    "strategies.order": failures.order,
+    "strategies.ways": failures.ways,
+    "preflight.models": failures.models,
+    "preflight.agents": failures.fleet,
+    "breakers.options": failures.breaker_options,
+    "breakers.opening": failures.opening,
+    "jsonl.fields": failures.fields,
+    "cycle.statuses": failures.cycle_statuses,
+    "morning.needs": failures.needs,
+    "groups.alerts": failures.alerts,
+    "groups.trends": failures.trends,
     "reference.settings": tables.settings,
     "reference.delivery": tables.delivery,
     "reference.errors": reference.errors,

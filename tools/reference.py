@@ -23,6 +23,8 @@ ABOUT = {
     "Tasks and jobs": ["Task", "JobHandle", "Item", "Many", "Job", "Attempt", "Failure", "Cause", "State", "Blob"],
     "Inside a task": ["Context", "BlockingContext", "current", "Retry", "Snooze", "GiveUp", "Cancel", "OutcomeUnknown"],
     "Policies": ["Policy", "Rate", "PRESETS", "Budget"],
+    "Trying differently": ["Adapt", "Model", "Agent"],
+    "Scripts and schedules": ["to_dead_letter", "diverting", "cron"],
     "Seeing": ["BusEvent", "Pain"],
 }
 """Public names in the order of a reader; errors have a page of their own."""
@@ -31,8 +33,17 @@ BESIDE = {
     "redrive.app.namespaces": ["Jobs", "Dead", "Queues"],
     "redrive.app.blocking": ["Blocking"],
     "redrive.tasks": ["Bound", "BlockingBound", "BlockingHandle"],
+    "redrive.app.groups": ["Groups"],
+    "redrive.insight.groups": ["GroupView", "Suggestion", "GroupState"],
     "redrive.insight.health": ["Health", "QueueNumbers"],
-    "redrive.core.store": ["Page", "Event"],
+    "redrive.insight.morning": ["Morning", "Need", "Delta", "Spike"],
+    "redrive.app.explaining": ["Explanation"],
+    "redrive.core.decision": ["RetryLater", "Bury", "Hold"],
+    "redrive.core.breakers": ["Breaker"],
+    "redrive.app.cycles": ["Cycle", "BlockingCycle", "RunningCycle", "Result"],
+    "redrive.core.cycle": ["Summary", "Left"],
+    "redrive.app.exchange": ["Imported", "Exported"],
+    "redrive.core.store": ["Page", "Event", "Group", "Lesson"],
     "redrive.runtime.bus": ["Subscription"],
 }
 """Classes that one meets without importing them: as rd.jobs, as a return value."""
@@ -45,6 +56,29 @@ REACHED_AS = {
     "Bound": "what `task.options(...)` gives",
     "BlockingBound": "what `task.blocking` gives",
     "BlockingHandle": "what `task.blocking.enqueue(...)` gives",
+    "Groups": "`rd.groups`",
+    "GroupView": "what `rd.groups.show(...)` gives, and an entry of `rd.groups.list(...)`",
+    "Suggestion": "`view.suggestion` of a group",
+    "GroupState": "`view.state` of a group",
+    "Morning": "what `await rd.morning()` gives",
+    "Need": "an entry of `morning.needs`",
+    "Delta": "an entry of `morning.deltas` and `morning.changes`",
+    "Spike": "what `rd.morning(spike=...)` takes, besides a number",
+    "Explanation": "what `rd.explain(...)` gives",
+    "RetryLater": "a decision: `rd.explain(...).decision`",
+    "Bury": "a decision: `rd.explain(...).decision`",
+    "Hold": "a decision: `rd.explain(...).decision`",
+    "Breaker": "an entry of `await rd.breakers()`",
+    "Cycle": "what `rd.cycle(...)` gives",
+    "BlockingCycle": "what `with rd.cycle(...) as night` gives",
+    "RunningCycle": "what `async with rd.cycle(...) as night` gives",
+    "Result": "what `night.run(...)` gives",
+    "Summary": "`night.summary`",
+    "Left": "an entry of `night.summary.left`",
+    "Imported": "what `rd.dead.import_(...)` gives",
+    "Exported": "what `rd.dead.export(...)` gives",
+    "Group": "`view.group` of a group",
+    "Lesson": "an entry of `view.lessons` of a group",
     "Health": "what `await rd.health()` gives",
     "QueueNumbers": "an entry of `await rd.queues.list()`",
     "Page": "what `rd.jobs.list(...)` and `rd.dead.list(...)` give",
@@ -56,7 +90,9 @@ WORDS = {
     "Redrive": {
         "settings": "The settings in force, read-only.",
         "jobs": "Single jobs: get, list, cancel, resolve, erase.",
-        "dead": "Dead letters: list, show, redrive, discard, restore, purge.",
+        "dead": "Dead letters: list, show, redrive, edit, diff, move_lane, discard, restore, purge, add, import_, "
+        "export.",
+        "groups": "The troubles behind the dead letters: list, show, resolve, ignore, reopen, note.",
         "queues": "Queues: list, pause, resume.",
     },
     "Task": {"name": "What it is enqueued by.", "queue": "Where its jobs go, unless an option says otherwise."},
@@ -113,6 +149,9 @@ WORDS = {
         "cause": "What it means.",
         "decision": "What was done about it, and why.",
         "usage": "What the task reported as spent.",
+        "changes": "What this attempt ran with, beside the payload.",
+        "fingerprint": "Of its failure: the group.",
+        "tier": "Where a retry waits: `immediate` (on the spot) or `delayed`; of a letter, its lane.",
     },
     "Budget": {
         "tokens": "Input and output tokens together.",
@@ -129,8 +168,10 @@ WORDS = {
 HIDDEN = {"Job": {"token", "version", "payload_hash", "options_json", "changes_json"}, "Context": {"results"}}
 """Attributes that are the store's own business."""
 
-WIRING = {"accept", "result_of", "events_of", "tell_workers", "make_scheduler", "run_blocking", "numbers", "store"}
-"""Methods of Redrive that its own parts call; users have better ones."""
+WIRING = {
+    "accept", "result_of", "events_of", "tell_workers", "make_scheduler", "run_blocking", "numbers", "store", "take_in",
+}  # fmt: skip
+"""Methods that redrive's own parts call; users have better ones."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +181,8 @@ class Source:
     names: dict[str, ast.stmt]
     docs: dict[str, str]
     """What the string below an assignment says."""
+    taken: dict[str, str]
+    """Names it has from another module of ours, which tells of them."""
 
 
 @cache
@@ -149,12 +192,21 @@ def source(module: str) -> Source:
         raise SystemExit(f"no module {module}")
     body = ast.parse(Path(spec.origin).read_text("utf-8")).body
     named: dict[str, ast.stmt] = {}
+    taken: dict[str, str] = {}
     for node in body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("redrive"):
+            taken |= {alias.name: node.module or "" for alias in node.names}
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             named[node.name] = node
         for name in _assigned(node):
             named[name] = node
-    return Source(named, attribute_docs(body))
+    return Source(named, attribute_docs(body), taken)
+
+
+def home(name: str, module: str) -> str:
+    """The module that a name is written in, which may be another than the one it is found in."""
+    found = source(module)
+    return module if name in found.names else home(name, found.taken[name])
 
 
 def _assigned(node: ast.stmt) -> list[str]:
@@ -222,6 +274,7 @@ def errors() -> str:
 
 
 def entry(name: str, module: str, shown: str, reached: str = "") -> str:
+    module = home(name, module)
     node = source(module).names[name]
     lines = [f"### `{shown}`\n"]
     if reached:
@@ -278,8 +331,8 @@ def _rows(node: ast.ClassDef, name: str, module: str) -> list[tuple[str, str, st
     return [*((code(attribute), "", "", said) for attribute, said in words.items()), *rows]
 
 
-_YOU_MAKE = {"Policy", "Rate", "Budget"}
-_SET_IN_INIT = {"settings", "jobs", "dead", "queues", "job"}
+_YOU_MAKE = {"Policy", "Rate", "Budget", "Adapt", "Model", "Agent", "Spike"}
+_SET_IN_INIT = {"settings", "jobs", "dead", "groups", "queues", "job"}
 
 
 def _fields(node: ast.ClassDef, module: str) -> Iterator[tuple[str, str, str, str]]:

@@ -8,8 +8,10 @@ from typing import Any
 
 import msgspec
 
-from redrive.config import Settings
-from redrive.core import classify, lifecycle, policy
+from redrive.config import _PLAIN, Settings
+from redrive.core import lifecycle, policy
+from redrive.core.agents import Agent, Model
+from redrive.core.classify import DeclaredRule
 from redrive.core.job import DEAD_REASONS, HOLD_REASONS, PRIORITIES
 from redrive.core.policy import Policy
 from redrive.runtime.delivery import DeliveryPolicy
@@ -29,7 +31,7 @@ def span(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:g} s"
 
 
-def _must_match(words: Mapping[str, object], names: Iterable[str], what: str) -> None:
+def must_match(words: Mapping[str, object], names: Iterable[str], what: str) -> None:
     names = list(names)
     missing, gone = [n for n in names if n not in words], [n for n in words if n not in names]
     if missing or gone:
@@ -53,44 +55,45 @@ def diagram() -> str:
 
 
 DEAD_WORDS = {
-    "attempts_exhausted": "It failed as often as it may, or an error nobody knows came a third time.",
+    "attempts_exhausted": "It failed as often as it may: its attempts, its changed tries, or three times with an error "
+    "that nobody knows.",
     "terminated": "The task raised `GiveUp`, or an error of `give_up_on=`.",
     "unroutable": "It was due for an hour, and no live worker knows its task.",
-    "preflight_rejected": "A check before the run said no.",
-    "context_overflow": "The prompt does not fit the model.",
+    "preflight_rejected": "A [check before the run](preflight.md) said no; no attempt was used.",
+    "context_overflow": "The prompt did not fit the model, also after it was shortened.",
     "permanent": "The failure is of a kind that waiting does not heal.",
     "too_old": "It kept failing for longer than `max_age`.",
     "crash_loop": "It ended its worker process three times, the last time running alone.",
     "budget_exhausted": "Its attempts together spent the budget.",
     "outcome_unknown": "Nobody knows whether its effect landed, and nobody looked for a week, or "
     '`on_lost="dead_letter"` forbids a second start.',
-    "diverted": "It failed in a script's cycle: it comes back in the next, or needs eyes.",
+    "diverted": "It failed in a [script](howto/scripts.md): it comes back in the next cycle, or needs eyes.",
     "imported": "It failed elsewhere and was brought here.",
     "restored": "It was discarded, and a person wanted it back.",
 }
 
 HOLD_WORDS = {
-    "approval": "A person must say yes.",
+    "approval": "A person must say yes, or answer.",
     "consent": "The session must say yes.",
     "outcome_unknown": "An effect was begun and nobody knows whether it landed.",
-    "circuit_open": "What it calls is known to be down.",
+    "circuit_open": "What it calls is down. It [comes back by itself](breakers.md).",
     "blocked": "Another job must end first.",
     "deferred": "Somebody put it off.",
 }
 
-SPOKEN = ("attempts_exhausted", "terminated", "unroutable", "permanent", "too_old", "crash_loop", "outcome_unknown",
-          "restored")  # fmt: skip
-"""The dead reasons that something gives today; the rest of the words are kept ready in the schema."""
+NOT_YET = {"consent", "blocked", "deferred"}
+"""Hold reasons that nothing gives today; the words are kept ready in the schema."""
 
 
 def dead_reasons() -> str:
-    _must_match(DEAD_WORDS, DEAD_REASONS, "DEAD_WORDS")
-    return table(("reason", "why it is dead"), [(code(name), DEAD_WORDS[name]) for name in SPOKEN])
+    must_match(DEAD_WORDS, DEAD_REASONS, "DEAD_WORDS")
+    return table(("reason", "why it is dead"), [(code(name), words) for name, words in DEAD_WORDS.items()])
 
 
 def hold_reasons() -> str:
-    _must_match(HOLD_WORDS, HOLD_REASONS, "HOLD_WORDS")
-    return table(("reason", "what it waits for"), [(code("outcome_unknown"), HOLD_WORDS["outcome_unknown"])])
+    must_match(HOLD_WORDS, HOLD_REASONS, "HOLD_WORDS")
+    rows = [(code(name), words) for name, words in HOLD_WORDS.items() if name not in NOT_YET]
+    return table(("reason", "what it waits for"), rows)
 
 
 # Policies -----------------------------------------------------------------------------------------------------------
@@ -126,7 +129,7 @@ POLICY_WORDS = {
 
 
 def policy_fields() -> str:
-    _must_match(POLICY_WORDS, Policy.__struct_fields__, "POLICY_WORDS")
+    must_match(POLICY_WORDS, Policy.__struct_fields__, "POLICY_WORDS")
     rows = [(code(name), said(getattr(policy.DEFAULT, name)), words) for name, words in POLICY_WORDS.items()]
     return table(("option", "default", "meaning"), rows)
 
@@ -181,82 +184,12 @@ BACKOFF_WORDS = {
 
 
 def backoffs() -> str:
-    _must_match(BACKOFF_WORDS, policy.BACKOFFS, "BACKOFF_WORDS")
+    must_match(BACKOFF_WORDS, policy.BACKOFFS, "BACKOFF_WORDS")
     rows = []
     for name, words in BACKOFF_WORDS.items():
         whole = policy.merge(Policy(backoff=name, max_attempts=9), policy.DEFAULT)
         rows.append((code(name), _schedule(whole), words))
     return table(("name", "first eight waits with the default base and cap", "in words"), rows)
-
-
-# Failures -----------------------------------------------------------------------------------------------------------
-
-def rules() -> str:
-    rows = [(str(number), code(name), classify.RULE_NOTES[name]) for number, (name, _) in enumerate(classify.RULES, 1)]
-    return table(("", "rule", "knows the failure by"), rows)
-
-
-HEAL_WORDS = {
-    "at_once": "by itself, soon",
-    "later": "by itself, with time",
-    "changed": "if it is tried differently",
-    "person": "when a person acts",
-    "unknown": "nobody knows",
-}
-
-FATES = {
-    "outcome_unknown": "held for a person; retried if the task is idempotent",
-    "preempted": "started again at once, costs no attempt; the third crash buries it",
-    "released": "given back at a shutdown, costs no attempt",
-    "suspended": "held until a person answers, costs no attempt",
-}
-"""Details that go their own way."""
-
-FATE = {
-    "transient": "retried until the attempts are used up",
-    "conditional": "tried again changed, once",
-    "permanent": "dead letter at once",
-    "unknown": "at most two more tries",
-}
-
-
-def details() -> str:
-    rows = [
-        (code(name), category, HEAL_WORDS[heals], subclass, _fate(name, category, heals))
-        for name, (category, heals, subclass) in classify.DETAILS.items()
-    ]
-    return table(("detail", "category", "heals", "sub-class", "what happens"), rows)
-
-
-def _fate(name: str, category: str, heals: str) -> str:
-    if name in FATES:
-        return FATES[name]
-    if category == "permanent" and heals == "later":
-        return "dead letter that comes back by itself after an hour"
-    return FATE[category]
-
-
-def statuses() -> str:
-    listed = {str(status): detail for status, detail in sorted(classify.STATUSES.items())} | {
-        "other 5xx": "server_error",
-        "other 3xx and 4xx": "invalid_input",
-    }
-    by_detail: dict[str, list[str]] = {}
-    for status, detail in listed.items():
-        by_detail.setdefault(detail, []).append(status)
-    return table(("status", "detail"), [(", ".join(found), code(detail)) for detail, found in by_detail.items()])
-
-
-def classes() -> str:
-    by_detail: dict[str, list[str]] = {}
-    for name, detail in classify.CLASSES.items():
-        by_detail.setdefault(detail, []).append(code(name.removeprefix("builtins.")))
-    return table(("detail", "classes"), [(code(detail), ", ".join(names)) for detail, names in by_detail.items()])
-
-
-def aliases() -> str:
-    rows = [(code(name), code(detail)) for name, detail in classify.ALIASES.items()]
-    return table(("`error_kind`", "is read as"), rows)
 
 
 # Settings -----------------------------------------------------------------------------------------------------------
@@ -277,10 +210,12 @@ SETTING_WORDS = {
     "version": "Of your application; kept with each attempt, so that a resolved group knows which version brought it "
     "back.",
     "escalation": "The agent who gets what no other can do.",
-    "agents": "Who does what, as tables `[agents.NAME]` with `does` and `models`; replaces the built-in map.",
-    "models": "What is known of models, as tables `[models.NAME]` with `context`, `larger`, `other`.",
-    "rules": "Rules of your own for failures, as tables `[[rules]]` with `detail` and any of `class`, `status`, `code`, "
-    "`message`, `error_kind`.",
+    "agents": "[Who does what](../strategies.md#other-agents-and-models), as tables `[agents.NAME]` with `does` and "
+    "`models`; replaces the built-in map.",
+    "models": "[What is known of models](../preflight.md#what-a-model-may-read), as tables `[models.NAME]` with "
+    "`context`, `larger`, `other`.",
+    "rules": "[Rules of your own](../failures.md#say-it-yourself) for failures, as tables `[[rules]]` with `detail` "
+    "and any of `class`, `status`, `code`, `message`, `error_kind`.",
     "queues": "Policies by queue, as tables `[queues.NAME]`. The options are those of the [policies](../policies.md).",
     "delivery": "What HTTP deliveries may do, as a table `[delivery]`.",
 }
@@ -294,27 +229,31 @@ DELIVERY_WORDS = {
 }
 
 
+TABLES = {name for name in Settings.__struct_fields__ if name not in _PLAIN}
+"""Settings that are tables of their own: no variable can say them."""
+
+
 def settings() -> str:
-    _must_match(SETTING_WORDS, Settings.__struct_fields__, "SETTING_WORDS")
+    must_match(SETTING_WORDS, Settings.__struct_fields__, "SETTING_WORDS")
     return _fields(Settings, SETTING_WORDS, variables=True)
 
 
 def delivery() -> str:
-    _must_match(DELIVERY_WORDS, DeliveryPolicy.__struct_fields__, "DELIVERY_WORDS")
+    must_match(DELIVERY_WORDS, DeliveryPolicy.__struct_fields__, "DELIVERY_WORDS")
     return _fields(DeliveryPolicy, DELIVERY_WORDS, variables=False)
 
 
 def _fields(struct: type[msgspec.Struct], words: Mapping[str, str], *, variables: bool) -> str:
     rows = []
     for field in msgspec.structs.fields(struct):
-        default = "" if field.name in ("queues", "delivery") else said(field.default) if field.default != "" else "none"
+        default = "" if field.name in TABLES else said(field.default) if field.default != "" else "none"
         name = [code(field.name)] + ([_variable(field.name)] if variables else [])
         rows.append((*name, kind(field.type), default, words[field.name]))
     return table(("setting", *(["variable"] if variables else []), "type", "default", "meaning"), rows)
 
 
 def _variable(name: str) -> str:
-    return "in the file only" if name in ("queues", "delivery") else code(f"REDRIVE_{name.upper()}")
+    return "in the file only" if name in TABLES else code(f"REDRIVE_{name.upper()}")
 
 
 KINDS: dict[Any, str] = {
@@ -325,6 +264,9 @@ KINDS: dict[Any, str] = {
     int | None: "number",
     float | None: "number",
     dict[str, Policy]: "tables",
+    dict[str, Agent] | None: "tables",
+    dict[str, Model]: "tables",
+    tuple[DeclaredRule, ...]: "tables",
     DeliveryPolicy: "table",
     tuple[str, ...]: "list of texts",
 }

@@ -11,9 +11,12 @@ if TYPE_CHECKING:
     from redrive.app.letters import diverting, to_dead_letter
     from redrive.core.agents import Agent, Model
     from redrive.core.changes import Adapt
+    from redrive.core.consent import Approval, Grant
+    from redrive.core.effects import Effect
     from redrive.core.job import Attempt, Budget, Cause, Failure, Job, State
     from redrive.core.payload import Blob
     from redrive.core.policy import PRESETS, Policy, Rate
+    from redrive.core.schedule import cron
     from redrive.errors import (
         Cancel,
         CommitUnknown,
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from redrive.insight.health import Pain
     from redrive.runtime.bus import BusEvent
     from redrive.runtime.context import BlockingContext, Context, current
+    from redrive.runtime.probes import Probe
     from redrive.tasks import Item, JobHandle, Many, Task
 
     get_queue = default
@@ -52,6 +56,7 @@ __all__ = [
     "PRESETS",
     "Adapt",
     "Agent",
+    "Approval",
     "Attempt",
     "Blob",
     "BlockingContext",
@@ -62,8 +67,10 @@ __all__ = [
     "CommitUnknown",
     "ConfigError",
     "Context",
+    "Effect",
     "Failure",
     "GiveUp",
+    "Grant",
     "IllegalMove",
     "InvalidInput",
     "InvalidOption",
@@ -82,6 +89,7 @@ __all__ = [
     "OutcomeUnknown",
     "Pain",
     "Policy",
+    "Probe",
     "Rate",
     "Redrive",
     "RedriveError",
@@ -94,6 +102,7 @@ __all__ = [
     "StoreFull",
     "StoreUnavailable",
     "Task",
+    "cron",
     "current",
     "default",
     "diverting",
@@ -109,14 +118,18 @@ _WHERE = {
         "redrive.app.letters": "diverting to_dead_letter",
         "redrive.core.agents": "Agent Model",
         "redrive.core.changes": "Adapt",
+        "redrive.core.consent": "Approval Grant",
+        "redrive.core.effects": "Effect",
         "redrive.core.job": "Attempt Budget Cause Failure Job State",
         "redrive.core.payload": "Blob",
         "redrive.core.policy": "PRESETS Policy Rate",
+        "redrive.core.schedule": "cron",
         "redrive.errors": "Cancel CommitUnknown ConfigError GiveUp IllegalMove InvalidInput InvalidOption "
         "InvalidPayload JobDead JobDiscarded JobError JobNotFound JobNotReady KeyReused OutcomeUnknown "
         "RedriveError Retry Snooze StaleJob StoreError StoreFailed StoreFull StoreUnavailable",
         "redrive.insight.health": "Pain",
         "redrive.runtime.bus": "BusEvent",
+        "redrive.runtime.probes": "Probe",
         "redrive.runtime.context": "BlockingContext Context current",
         "redrive.tasks": "Item JobHandle Many Task",
     }.items()

@@ -130,7 +130,14 @@ class CommitUnknown(StoreError):
 
 
 class OutcomeUnknown(RedriveError):
-    """Raised by a task: the outside call was made and nobody knows whether it landed."""
+    """Raised by a task: the outside call was made and nobody knows whether it landed.
+
+    `witness` is what to look for outside (JSON): kept with the job and given to the task's verifiers before a replay.
+    """
+
+    def __init__(self, *args: object, witness: object = None) -> None:
+        super().__init__(*args)
+        self.witness = witness
 
 
 class Signal(BaseException):

@@ -30,12 +30,15 @@ from redrive.errors import InvalidOption
 from redrive.runtime.attempt import Attempts
 from redrive.runtime.context import Steps, _Shared
 from redrive.runtime.registry import Handler
+from redrive.runtime.schedules import next_slot
 from redrive.runtime.threads import Threads
 from redrive.tasks import Task, seconds
 
 DAY = 86_400.0
+MOMENTS = 100_000
+"""How many instants at which something falls due `advance` goes through."""
 STEPS = 1_000
-"""How many times `advance` lets due jobs run before it says that they never stop."""
+"""How many times `run` lets due jobs run at one instant before it says that they never stop."""
 
 
 class FakeClock:
@@ -98,18 +101,22 @@ class Harness:
         """Let so much time pass, running what falls due on the way, in order."""
         end = self.clock.now() + seconds(passed, "advance")
         made = await self.run()
-        for _ in range(STEPS):
+        for _ in range(MOMENTS):
             due = await self._next_due(end)
             if due is None:
                 break
             self.clock.advance(max(0.0, due - self.clock.now()))
             made += await self.run()
+        else:
+            raise AssertionError(f"something fell due {MOMENTS:,} times: advance in smaller steps")
         self.clock.advance(max(0.0, end - self.clock.now()))
         return made + await self.run()
 
     async def _next_due(self, end: float) -> float | None:
         waiting = await self._all(Filter(states=(State.waiting,)))
         known = [job.run_at for job in waiting if job.task in self._rd.registry.handlers]
+        crons = [cron for handler in self._rd.registry.handlers.values() for cron in handler.schedules]
+        known += [next_slot(cron.line, cron.tz, self.clock.now()) for cron in crons]
         known += [breaker.until for breaker in await self._rd.breakers() if breaker.state == "open"]
         return min((at for at in known if self.clock.now() < at <= end), default=None)
 

@@ -13,7 +13,7 @@ import pytest
 import redrive
 from redrive import InvalidInput, InvalidOption, InvalidPayload, KeyReused, Redrive
 from redrive.errors import IllegalMove, JobNotFound, StoreRefused, StoreUnavailable
-from redrive.runtime.scheduler import next_slot
+from redrive.runtime.schedules import next_slot
 from redrive.runtime.spool import Entry
 from tests.support import snapshot, soon
 

@@ -18,7 +18,7 @@ from redrive import InvalidInput, InvalidOption
 from redrive.app import exchange
 from redrive.app.exchange import Imported
 from redrive.core.records import FIVE
-from tests.support import FakeClock, opened, process, snapshot, soon
+from tests.support import FakeClock, line_of, opened, process, snapshot, soon
 
 
 def record(job_id: str = "a", **said: Any) -> str:
@@ -431,3 +431,41 @@ async def test_progress_is_told_in_bytes(rd: redrive.Redrive, tmp_path: Path) ->
     seen: list[int] = []
     await rd.dead.import_(file, progress=seen.append)
     assert len(seen) == 2 and sum(seen) == file.stat().st_size
+
+
+async def test_a_file_is_read_as_it_is_taken_in(rd: redrive.Redrive) -> None:
+    """A thousand lines at a time, however many there are."""
+    consumed = 0
+    ahead: list[int] = []
+
+    def many() -> Any:
+        nonlocal consumed
+        for consumed in range(1, 5_001):
+            yield record(f"job-{consumed}")
+
+    await rd.dead.import_(many(), progress=lambda _: ahead.append(consumed))
+    assert ahead == [1_000, 2_000, 3_000, 4_000, 5_000]
+
+
+IMPORT = """
+    import asyncio, sys
+    import redrive
+
+    async def main(database, file):
+        async with redrive.Redrive(database) as rd:
+            await rd.dead.import_(file, progress=lambda _: print("some", flush=True))
+
+    asyncio.run(main(*sys.argv[1:3]))
+"""
+
+
+@pytest.mark.behaviour("000-7", "001-7")
+async def test_an_import_that_is_killed_is_simply_repeated(database: Path, tmp_path: Path) -> None:
+    file = written(tmp_path / "queue.jsonl", *(record(f"job-{n}") for n in range(5_000)))
+    with process(IMPORT, database, file) as child:
+        assert await line_of(child) == "some"
+    async with opened(database) as rd:
+        before = (await rd.stats())["totals"]["dead"]
+        done = await rd.dead.import_(file)
+        assert (done.read, done.imported, done.duplicates) == (5_000, 5_000 - before, before)
+        assert before >= 1_000 and (await rd.stats())["totals"]["dead"] == 5_000

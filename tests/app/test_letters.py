@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -496,6 +497,26 @@ def test_an_option_that_does_not_exist_is_refused_before_anything_runs() -> None
         diverting("a", {}, nonsense=1)
 
 
+@pytest.mark.parametrize("swallow", [True, False])
+async def test_inside_a_task_that_blocking_code_drains(database: Path, swallow: bool) -> None:
+    """The task runs on the loop that a blocking call would wait for."""
+    rd = redrive.Redrive(database)
+
+    @rd.task(max_attempts=1)
+    async def work() -> None:
+        to_dead_letter("inner", {}, TimeoutError(), rd=rd)
+        with diverting("block", {}, rd=rd, swallow=swallow):
+            fail()
+
+    def drain() -> set[str | None]:
+        with rd.blocking() as q:
+            q.enqueue("work")
+            q.drain()
+            return {job.key for job in q.run(rd.dead.list()).jobs}
+
+    assert {"inner", "block"} <= await soon(asyncio.to_thread(drain))
+
+
 # -- from many processes at once
 
 SCRIPT = """
@@ -552,3 +573,26 @@ async def test_what_was_recorded_is_there_after_a_kill(database: Path) -> None:
         assert await soon(asyncio.to_thread(child.wait)) == -9
     async with opened(database) as rd:
         assert [job.key for job in (await rd.dead.list()).jobs] == ["a"]
+
+
+FAR_AWAY = """
+    import sys, time
+    import redrive
+
+    time.tzset()
+    rd = redrive.Redrive(sys.argv[1])
+    redrive.to_dead_letter("a", {}, TimeoutError(), rd=rd)
+"""
+
+
+@pytest.mark.behaviour("001-14")
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "America/Los_Angeles", "Asia/Kathmandu"])
+async def test_times_are_utc_in_every_time_zone(database: Path, zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", zone)
+    start = datetime.now(UTC)
+    with process(FAR_AWAY, database) as child:
+        assert await soon(asyncio.to_thread(child.wait)) == 0
+    async with opened(database) as rd:
+        said = json.loads((await rd.dead.export()).lines[0])["failed_at"]
+    assert said.endswith("Z")
+    assert start - timedelta(seconds=1) <= datetime.fromisoformat(said) <= datetime.now(UTC)

@@ -45,7 +45,7 @@ def test_another_programs_lines(shell: Shell) -> None:
     (shell.folder / "completed.txt").write_text("8\n")
     mapped = ("--map", "job_id=id", "--map", "payload=event", "--completed", "completed.txt")
     rehearsed = shell.here("dead", "import", "q.jsonl", *mapped, "--task", "greet", "--waiting", "--dry-run")
-    assert (rehearsed.status, rehearsed.out) == (0, "2 lines: 1 would take in + 1 completed\n")
+    assert (rehearsed.status, rehearsed.out) == (0, "2 lines: 1 would be imported + 1 completed\n")
     assert not shell.database.exists()
     done = shell.here("dead", "import", "q.jsonl", *mapped, "--task", "greet", "--waiting")
     assert done.out == "2 lines: 1 imported + 1 completed\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -53,16 +54,12 @@ def test_in_json_and_for_one_pipeline(shell: Shell) -> None:
 
 @pytest.mark.behaviour("001-40")
 def test_the_threshold_of_a_spike(shell: Shell) -> None:
-    hours = {"2": 1, "30": 4}
-    import time
-
     now = time.time()
     records = [
         {"job_id": f"{ago}-{n}", "payload": {}, "error_class": "TimeoutError", "failed_at": now - float(ago) * 3600}
         for ago, number in {"80": 1, "30": 2, "2": 5}.items()
         for n in range(number)
     ]
-    assert hours
     import_letters(shell, *records)
     assert "TimeoutError: 5 (+3 against 2 the time before)" in shell.here("morning").out
     assert shell.here("morning", "--spike", "4", "--json").json["deltas"][0]["structural"] is False

@@ -60,7 +60,8 @@ def test_whom_things_are_escalated_to_can_be_chosen() -> None:
     ("model", "tokens"),
     [
         (None, 150_000), ("", 150_000), ("unheard-of", 150_000), ("claude-opus-4-1", 180_000),
-        ("anthropic/claude-sonnet-4-5", 180_000), ("openrouter/anthropic/claude-3-haiku", 180_000), ("my-claude-", 150_000),
+        ("anthropic/claude-sonnet-4-5", 180_000), ("openrouter/anthropic/claude-3-haiku", 180_000),
+        ("my-claude-", 150_000),
     ],
 )  # fmt: skip
 def test_how_much_a_model_may_read(model: str | None, tokens: int) -> None:
@@ -86,7 +87,8 @@ def test_a_longer_beginning_is_never_shadowed_by_a_shorter_one() -> None:
 
 def test_larger_and_other_only_as_declared() -> None:
     fleet = Fleet(
-        {"writer": Agent((), ("s", "m", "l"))}, {"s": Model(larger="xl", other="q"), "z": Model(), "m": Model(other="q")}
+        {"writer": Agent((), ("s", "m", "l"))},
+        {"s": Model(larger="xl", other="q"), "z": Model(), "m": Model(other="q")},
     )
     assert [fleet.larger(model, "writer") for model in ("s", "m", "l", "z", None)] == ["xl", "l", None, None, None]
     assert [fleet.other(model, "writer") for model in ("s", "m", "l", "z")] == ["q", "q", "s", "s"]

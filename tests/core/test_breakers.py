@@ -24,6 +24,7 @@ from redrive.core.breakers import (
     verdict,
 )
 from redrive.core.classify import DETAILS
+from redrive.core.job import Failure
 from tests.stores.jobs import T0, a_job
 
 
@@ -32,7 +33,7 @@ def an_open_one(pause: float = 5.0, release: float = 20.0) -> Breaker:
 
 
 def test_only_causes_that_speak_of_what_was_called_open_one() -> None:
-    assert OPENING == {"network", "timeout", "server_error", "rate_limited", "provider_overloaded"}
+    assert sorted(OPENING) == ["network", "provider_overloaded", "rate_limited", "server_error", "timeout"]
     assert all(DETAILS[detail][0] == "transient" for detail in OPENING)
 
 
@@ -164,8 +165,10 @@ def test_the_key_of_a_request_is_its_host_and_port(url: str, key: str | None) ->
 
 
 def test_what_a_job_depends_on() -> None:
-    named = {"downstream": "crm", "fingerprint": "f"}
-    assert key_of(a_job(model="m"), **named) == "crm"
-    assert key_of(a_job(model="m"), downstream=None, fingerprint="f") == "model:m"
-    assert key_of(a_job(), downstream=None, fingerprint="f") == "group:f"
-    assert key_of(a_job(), downstream=None, fingerprint=None) is None
+    refused = Failure("exception", ("httpx.ConnectError",), host="api.example:443")
+    silent = Failure("exception", ("x.Y",))
+    assert key_of(a_job(model="m"), downstream="crm", failure=refused, fingerprint="f") == "crm"
+    assert key_of(a_job(model="m"), downstream=None, failure=refused, fingerprint="f") == "host:api.example:443"
+    assert key_of(a_job(model="m"), downstream=None, failure=silent, fingerprint="f") == "model:m"
+    assert key_of(a_job(), downstream=None, failure=silent, fingerprint="f") == "group:f"
+    assert key_of(a_job(), downstream=None, failure=None, fingerprint=None) is None

@@ -40,12 +40,20 @@ def test_a_refusal_proves_that_nothing_happened(status: int) -> None:
     assert proves_absent(Failure("exception", ("x.Y",), status=status))
 
 
-@pytest.mark.parametrize("status", [408, 409, 425, 500, 502, 503, 504, None])
+@pytest.mark.parametrize("status", [408, 409, 425, 499, 500, 502, 503, 504, None])
 def test_other_answers_prove_nothing(status: int | None) -> None:
     assert not proves_absent(Failure("exception", ("x.Y",), status=status))
 
 
-@pytest.mark.parametrize("name", ["builtins.ConnectionRefusedError", "socket.gaierror", "httpx.ConnectError"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "builtins.ConnectionRefusedError", "socket.gaierror", "httpx.ConnectError",
+        "requests.exceptions.ConnectTimeout", "urllib3.exceptions.NewConnectionError",
+        "aiohttp.client_exceptions.ConnectionTimeoutError",
+        "botocore.exceptions.NoCredentialsError", "nats.errors.NoRespondersError",
+    ],
+)  # fmt: skip
 def test_what_was_never_sent_did_not_happen(name: str) -> None:
     assert proves_absent(Failure("exception", ("x.Y", name)))
 

@@ -101,3 +101,11 @@ def test_no_number_makes_a_group(numbers: list[int]) -> None:
 @pytest.mark.parametrize("text", ["a" * 100_000, "'" * 50_000, "/" * 50_000, "1," * 50_000, "a_" * 50_000 + "1"])
 def test_a_hostile_message_takes_no_longer_than_its_beginning(text: str) -> None:
     assert len(normalise(text)) <= 10_000
+
+
+def test_the_frames_of_the_application_count_where_a_library_raised() -> None:
+    """Two libraries, or two versions of one, below the same line of the application are one trouble."""
+    below = {"frames": ("httpx._client:send:9", "shop.pay:charge:10"), "origin": ("shop.pay:charge:10",)}
+    other = {"frames": ("httpx._transports:handle:7", "shop.pay:charge:10"), "origin": ("shop.pay:charge:11",)}
+    assert group(**below) == group(**other)
+    assert group(**below) != group(**{**below, "origin": ("shop.refund:run:3",)})

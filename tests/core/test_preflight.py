@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from redrive.core.agents import Fleet, Model
 from redrive.core.changes import Adapt, tokens
 from redrive.core.policy import DEFAULT, Policy, merge
-from redrive.core.preflight import READY, Conditions, NotReady, Ready, check, credentials, fits, still_wanted, surely_fits
+from redrive.core.preflight import (
+    READY,
+    Conditions,
+    NotReady,
+    Ready,
+    check,
+    credentials,
+    fits,
+    still_wanted,
+    surely_fits,
+)
 from tests.stores.jobs import T0, a_job
 
 POLICY = merge(Policy(), DEFAULT)
@@ -64,7 +74,9 @@ def test_how_many_subtasks_are_recommended(needed: int, budget: int, parts: int)
 @given(st.integers(1, 1_000_000), st.floats(1.01, 30))
 def test_subtasks_are_counted_without_a_float_in_the_way(budget: int, times: float) -> None:
     needed = ceil(budget * times)
-    over = fits({"prompt": "x"}, "m", Conditions(POLICY, Fleet(models={"m": Model(context=budget)}), count=lambda _: needed))
+    over = fits(
+        {"prompt": "x"}, "m", Conditions(POLICY, Fleet(models={"m": Model(context=budget)}), count=lambda _: needed)
+    )
     assert isinstance(over, NotReady)
     assert f"into {-(-10 * needed // (7 * budget))} subtasks" in over.recommendation
 

@@ -23,12 +23,13 @@ from redrive.core.changes import (
     encode,
     tokens,
 )
-from redrive.core.classify import DETAILS, cause_of
+from redrive.core.classify import DETAILS, cause_of, classify
 from redrive.core.decision import Abilities, Bury, Case, Decision, Hold, RetryLater
 from redrive.core.job import Attempt, Budget, Failure, Options, State
 from redrive.core.policy import DEFAULT, Policy, effective, merge
 from redrive.core.strategy import decide, recognised
 from redrive.runtime.capture import lost
+from redrive.runtime.settle import transition_for
 from tests.stores.jobs import T0, a_job
 
 CHAT: dict[str, Any] = {
@@ -133,7 +134,9 @@ def test_elsewhere_it_is_the_queues_backoff_unless_the_failure_says_when(detail:
 
 def test_a_lost_worker_is_a_crash_and_runs_again_at_once() -> None:
     failure = lost("w1")
-    case = msgspec.structs.replace(a_case("preempted"), failure=failure, cause=cause_of("preempted", "control", failure))
+    case = msgspec.structs.replace(
+        a_case("preempted"), failure=failure, cause=cause_of("preempted", "control", failure)
+    )
     decision = decide(case)
     assert isinstance(decision, RetryLater)
     assert (decision.delay, decision.costs_attempt, decision.crashed) == (0.0, False, True)
@@ -199,7 +202,9 @@ def test_what_no_other_agent_does_goes_to_the_escalation() -> None:
     fleet = Fleet(escalation="chief")
     decision = decided("hallucination_loop", SHORT, agent="cso", abilities=Abilities(fleet), task="compliance")
     assert decision.agent == "chief"
-    decision = decided("hallucination_loop", SHORT, agent="marketing", abilities=Abilities(fleet), task="technical_writing")
+    decision = decided(
+        "hallucination_loop", SHORT, agent="marketing", abilities=Abilities(fleet), task="technical_writing"
+    )
     assert decision.agent == "cto"
 
 
@@ -287,7 +292,9 @@ def test_every_rung_goes_further(rungs: int) -> None:
 def test_each_rung_asks_for_less() -> None:
     policy = merge(Policy(rungs=2), QUIET)
     options = Options(budget=Budget(output_tokens=1000))
-    second = decided("token_budget", SHORT, policy=policy, options=options, history=(attempt("token_budget"),), attempts=1)
+    second = decided(
+        "token_budget", SHORT, policy=policy, options=options, history=(attempt("token_budget"),), attempts=1
+    )
     assert only(SimplifyTask, second).max_output_tokens == 360
 
 
@@ -437,7 +444,9 @@ def test_the_unknown_gets_two_more_tries_on_the_queues_backoff() -> None:
 # ---- loops
 
 
-def again(output: str | None, message: str = "missing field", detail: str = "invalid_output") -> tuple[Failure, Attempt]:
+def again(
+    output: str | None, message: str = "missing field", detail: str = "invalid_output"
+) -> tuple[Failure, Attempt]:
     failure = Failure("exception", ("pydantic.ValidationError",), message, error_kind=detail, output_hash=output)
     return failure, Attempt(1, "failed", failure=failure, cause=cause_of(detail, "class_table", failure))
 
@@ -475,6 +484,142 @@ def test_other_failures_are_never_called_a_loop() -> None:
         failure, last = again("a", detail=detail)
         assert last.cause is not None
         assert recognised(last.cause, failure, [again("a", detail=detail)[1]] * 5) == last.cause
+
+
+# ---- on the spot, where somebody waits
+
+
+def on_the_spot(detail: str, tries: int, sitting: Any = "call", **how: Any) -> Decision:
+    return decide(msgspec.structs.replace(a_case(detail, **how), sitting=sitting, tries=tries))
+
+
+@pytest.mark.behaviour("001-20", "001-21", "001-22", "001-18")
+@pytest.mark.parametrize("sitting", ["call", "cycle"])
+@pytest.mark.parametrize("detail", ["network", "timeout", "server_error"])
+def test_three_tries_on_the_spot_each_later_than_the_last(detail: str, sitting: str) -> None:
+    policy = merge(Policy(max_attempts=50), QUIET)
+    decisions = [on_the_spot(detail, tries, sitting, policy=policy, attempts=tries - 1) for tries in (1, 2)]
+    assert [(d.tier, d.strategy) for d in decisions if isinstance(d, RetryLater)] == [("immediate", "on_the_spot")] * 2
+    first, second = [decision.delay for decision in decisions if isinstance(decision, RetryLater)]
+    assert 0 < first < second
+    for tries in (3, 4, 99):
+        after = on_the_spot(detail, tries, sitting, policy=policy, attempts=tries - 1)
+        assert not isinstance(after, RetryLater) or after.tier == "delayed"
+
+
+@pytest.mark.behaviour("001-20")
+@pytest.mark.parametrize("detail", [name for name, row in DETAILS.items() if row[:2] != ("transient", "at_once")])
+@pytest.mark.parametrize("sitting", ["call", "cycle"])
+def test_only_what_heals_at_once_is_tried_on_the_spot(detail: str, sitting: str) -> None:
+    decision = on_the_spot(detail, 1, sitting)
+    assert not isinstance(decision, RetryLater) or decision.tier == "delayed"
+
+
+@pytest.mark.behaviour("001-18", "001-23", "001-25")
+def test_a_script_sorts_what_is_left_into_two_lanes() -> None:
+    lanes = {}
+    for detail in DETAILS:
+        decision = on_the_spot(detail, 3, "cycle")
+        lanes[detail] = decision.lane if isinstance(decision, Bury) else type(decision).__name__
+    for detail in (
+        "network",
+        "rate_limited",
+        "provider_overloaded",
+        "contention",
+        "credentials_expired",
+        "invalid_output",
+    ):
+        assert lanes[detail] == "delayed", detail
+    for detail in ("invalid_input", "authority", "bug", "unknown", "credentials", "needs_human", "quota"):
+        assert lanes[detail] == "manual", detail
+
+
+@pytest.mark.behaviour("001-26", "001-29")
+def test_at_the_cap_even_what_heals_is_for_a_person() -> None:
+    for sitting in (None, "call", "cycle"):
+        decision = on_the_spot("network", 1, sitting, attempts=4)
+        assert isinstance(decision, Bury)
+        assert (decision.because, decision.lane) == ("attempts_exhausted", "manual")
+
+
+# ---- waits by name
+
+
+@pytest.mark.behaviour("003-58", "003-59", "003-60", "003-61")
+@pytest.mark.parametrize(
+    ("backoff", "expected"),
+    [
+        ("adaptive", [10, 20, 45, 90, 120, 120]), ("fixed_10s", [10] * 6), ("exponential", [10, 20, 40, 80, 120, 120]),
+        ("unheard of", [60] * 6),
+    ],
+)  # fmt: skip
+def test_the_waits_of_each_backoff(backoff: str, expected: list[int]) -> None:
+    policy = merge(Policy(backoff=backoff, max_attempts=9), QUIET)
+    assert [decided("network", policy=policy, attempts=failed).delay for failed in range(6)] == expected
+
+
+@pytest.mark.behaviour("003-61", "003-58")
+def test_a_deferred_job_has_one_attempt_and_a_retried_call_adapts() -> None:
+    deferred = effective(None, None, None, "deferred_submit")
+    assert ended("network", policy=deferred).because == "attempts_exhausted"
+    retry = effective(Policy(jitter=0.0), None, None, "retry")
+    waits = [decided("network", policy=retry, attempts=failed).delay for failed in range(4)]
+    assert waits == [10.0, 20.0, 45.0, 90.0], "five executions have four waits"
+    assert ended("network", policy=retry, attempts=4).because == "attempts_exhausted"
+
+
+# ---- the words of a fleet
+
+
+@pytest.mark.behaviour("004-1", "004-13")
+def test_the_taxonomy_knows_machines_and_models() -> None:
+    of_models = {"context_overflow", "hallucination_loop", "token_budget", "impossible_task", "model_confusion"}
+    of_machines = {"invalid_input", "data_integrity", "bug", "network", "timeout", "contention"}
+    assert of_models | of_machines <= DETAILS.keys()
+    assert {row[0] for row in DETAILS.values()} == {"transient", "conditional", "permanent", "control", "unknown"}
+
+
+@pytest.mark.behaviour("004-8")
+@pytest.mark.parametrize("detail", sorted(DETAILS))
+def test_every_dead_letter_has_one_of_four_subclasses(detail: str) -> None:
+    case = a_case(detail, attempts=4)
+    assert case.cause.subclass in ("Transient", "Logic", "Resource", "Authority")
+    decision = decide(case)
+    if isinstance(decision, Bury):
+        after = transition_for(case, decision, attempt(detail)).after(2)
+        assert (after.state, after.subclass) == (State.dead, case.cause.subclass)
+
+
+@pytest.mark.behaviour("004-14", "004-16")
+@pytest.mark.parametrize(
+    ("said", "detail"),
+    [
+        ("llm_provider_timeout", "timeout"), ("llm_provider_rate_limit", "rate_limited"), ("network_transient", "network"),
+        ("github_api_rate_limit", "rate_limited"), ("gke_node_preemption", "preempted"),
+        ("context_window_overflow", "context_overflow"), ("token_budget_exceeded", "token_budget"),
+        ("authority_exceeded", "authority"), ("dependency_unavailable", "dependency_gone"),
+    ],
+)  # fmt: skip
+def test_a_fleets_own_words_are_understood(said: str, detail: str) -> None:
+    assert classify(Failure("exception", ("x.Y",), error_kind=said)).detail == detail
+
+
+@pytest.mark.behaviour("004-14")
+def test_a_forbidden_that_speaks_of_a_limit_is_a_limit() -> None:
+    limited = Failure("exception", ("github.GithubException",), "API rate limit exceeded for user", status=403)
+    assert classify(limited).detail == "rate_limited"
+    assert (
+        classify(Failure("exception", ("github.GithubException",), "Must have admin rights", status=403)).detail
+        == "authority"
+    )
+
+
+@pytest.mark.behaviour("001-16")
+def test_what_an_error_means_follows_from_the_record_alone() -> None:
+    for status, message in ((429, "slow down"), (400, "prompt is too long"), (None, "what")):
+        failure = Failure("exception", ("x.Y",), message, status=status)
+        stored = msgspec.json.decode(msgspec.json.encode(failure), type=Failure)
+        assert classify(stored) == classify(failure) == classify(failure)
 
 
 # ---- always a value

@@ -1,6 +1,8 @@
 """Exceptions become plain data, however they behave."""
 
 import asyncio
+import enum
+import itertools
 import json
 import os
 import sqlite3
@@ -11,11 +13,16 @@ from typing import Any
 
 import httpx2
 import msgspec
+import pydantic
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from redrive.core.classify import DETAILS, classify
 from redrive.core.job import Failure
 from redrive.errors import GiveUp, Retry
-from redrive.runtime.capture import CHAIN_LIMIT, FRAMES, MESSAGE_LIMIT, capture, lost, timed_out
+from redrive.runtime.attributes import TELLING
+from redrive.runtime.capture import CHAIN_LIMIT, FRAMES, MESSAGE_LIMIT, capture, guarded, lost, timed_out
 
 
 def raised(error: BaseException) -> Failure:
@@ -252,7 +259,7 @@ async def test_an_async_timeout() -> None:
 
 
 def test_the_frames_of_the_runtime_itself_are_left_out() -> None:
-    from redrive.runtime.scheduler import next_slot
+    from redrive.runtime.schedules import next_slot
 
     with pytest.raises(ValueError) as caught:
         next_slot("nonsense", "UTC", 0.0)
@@ -263,3 +270,372 @@ def test_the_frames_of_the_runtime_itself_are_left_out() -> None:
 def test_lost_leases_and_timeouts_are_failures_too() -> None:
     assert lost("w1").kind == "lease_expired" and "w1" in lost("w1").message
     assert timed_out(2.5).kind == "timeout" and "2.5" in timed_out(2.5).message
+
+
+def test_a_plain_exception_has_a_name_too() -> None:
+    assert raised(Exception("odd")).error_class == "Exception"
+
+
+# What answers say -----------------------------------------------------------------------------------------------------
+
+
+class Answered(Exception):
+    """An exception with whatever attributes."""
+
+    def __init__(self, message: str = "failed", **attributes: Any) -> None:
+        super().__init__(message)
+        self.__dict__.update(attributes)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "codes"),
+    [
+        ({"code": "context_length_exceeded", "type": "x_error"}, ("context_length_exceeded", "x_error")),
+        ({"error_code": "ramp_limit_exceeded", "type": "x_error"}, ("ramp_limit_exceeded", "x_error")),
+        ({"subtype": "error_max_turns"}, ("error_max_turns",)),
+        ({"reason": "API_KEY_INVALID"}, ("API_KEY_INVALID",)),
+        ({"status": "RESOURCE_EXHAUSTED", "code": 429}, ("RESOURCE_EXHAUSTED",)),
+        ({"body": {"type": "error", "error": {"type": "overloaded_error"}}}, ("overloaded_error",)),
+        ({"body": {"error": {"type": "a", "details": {"error_code": "b"}}}}, ("b", "a")),
+        ({"body": '{"error": {"code": "from_text"}}'}, ("from_text",)),
+        ({"body": {"error": "invalid_grant"}}, ("invalid_grant",)),
+        ({"body": {"code": "content_filter", "innererror": {"code": "Policy"}}}, ("content_filter", "Policy")),
+        ({"response": {"Error": {"Code": "ThrottlingException"}}}, ("ThrottlingException",)),
+        ({"details": {"error": {"status": "INVALID", "details": [{"reason": "KEY"}]}}}, ("KEY", "INVALID")),
+        ({"details": [{"error": {"status": "X"}}]}, ("X",)),
+        ({"data": {"errors": [{"code": "already_exists"}]}}, ("already_exists",)),
+        ({"error_details": [{"reason": "rateLimitExceeded"}]}, ("rateLimitExceeded",)),
+        ({"err_code": 10071}, ("10071",)),
+        ({"code": "429", "type": "error"}, ()),
+        ({"code": "x" * 100, "type": 5, "body": [1], "data": "{broken"}, ()),
+    ],
+)  # fmt: skip
+def test_codes_are_found_where_libraries_keep_them(attributes: dict[str, Any], codes: tuple[str, ...]) -> None:
+    failure = raised(Answered(**attributes))
+    assert failure.codes == codes
+    assert failure.code == (codes[0] if codes else None)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "status"),
+    [
+        ({"status_code": 503}, 503),
+        ({"status": 404, "code": 500}, 404),
+        ({"code": 429}, 429),
+        ({"code": "429"}, 429),
+        ({"http_status": 502}, 502),
+        ({"api_error_status": 529}, 529),
+        ({"response": {"ResponseMetadata": {"HTTPStatusCode": 400}}}, 400),
+        ({"error": {"code": 408}}, 408),
+        ({"status_code": 42}, None),
+        ({"code": -32603}, None),
+    ],
+)
+def test_statuses_are_found_where_libraries_keep_them(attributes: dict[str, Any], status: int | None) -> None:
+    assert raised(Answered(**attributes)).status == status
+
+
+def test_json_rpc_and_grpc_codes() -> None:
+    class Data:
+        code = -32001
+
+    assert raised(Answered(error=Data())).rpc_code == -32001
+    assert raised(Answered(code=-32603)).rpc_code == -32603
+    assert raised(Answered(code=5)).rpc_code is None
+
+    class Status(enum.Enum):
+        UNAVAILABLE = 14
+
+    assert raised(Answered(grpc_status_code=Status.UNAVAILABLE)).rpc_status == "UNAVAILABLE"
+    called: list[int] = []
+    assert raised(Answered(code=lambda: called.append(1))).rpc_status is None and not called
+
+
+def test_a_body_that_has_been_read_is_read_again_and_one_that_has_not_is_left_alone() -> None:
+    request = httpx2.Request("POST", "https://user:secret@api.example.org:8443/v1/messages?key=1")
+    answer = httpx2.Response(400, json={"error": {"type": "x_error", "message": "prompt is too long"}}, request=request)
+    with pytest.raises(httpx2.HTTPStatusError) as caught:
+        answer.raise_for_status()
+    failure = capture(caught.value)
+    assert (failure.codes, failure.body) == (("x_error",), "prompt is too long")
+    assert (failure.host, failure.model_call) == ("api.example.org:8443", True)
+
+    class Unread:
+        status_code = 500
+
+        @property
+        def content(self) -> bytes:
+            raise AssertionError("this would read from the network")
+
+        text = content
+
+    assert raised(Answered(response=Unread())).status == 500
+
+
+@pytest.mark.parametrize(
+    ("attributes", "seconds"),
+    [
+        ({"retry_after": timedelta(seconds=3), "wait": 9}, 3.0),
+        ({"wait": 9.5}, 9.5),
+        ({"wait": lambda: 5, "headers": {"Retry-After": "4"}}, 4.0),
+        ({"details": {"error": {"details": [{"@type": "RetryInfo", "retryDelay": "34s"}]}}}, 34.0),
+        ({"body": {"details": [{"retryDelay": "1.5s"}]}}, 1.5),
+        ({"headers": {"retry-after": "2"}, "details": {"details": [{"retryDelay": "34s"}]}}, 2.0),
+        ({"retry_after": float("nan"), "headers": {"retry-after": "2"}}, 2.0),
+        ({"retry_after": float("inf")}, None),
+        ({"response": {"ResponseMetadata": {"HTTPHeaders": {"retry-after": "11"}}}}, 11.0),
+    ],
+)
+def test_how_long_to_wait_is_found_in_its_order(attributes: dict[str, Any], seconds: float | None) -> None:
+    assert raised(Answered(**attributes)).retry_after == seconds
+
+
+def test_an_instant_is_measured_from_the_given_now() -> None:
+    error = Answered(status_code=403, headers={"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1700000060"})
+    assert capture(error, now=1_700_000_000.0).retry_after == 60.0
+    limited = Answered(status_code=429, headers={"anthropic-ratelimit-tokens-reset": "2023-11-14T22:14:20Z"})
+    assert capture(limited, now=1_700_000_000.0).retry_after == 60.0
+    other = Answered(status_code=400, headers={"anthropic-ratelimit-tokens-reset": "2023-11-14T22:14:20Z"})
+    assert capture(other, now=1_700_000_000.0).retry_after is None
+
+
+# What is wrapped ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["orig", "exc", "original_exception", "reason", "original_error", "cause", "os_error"])
+def test_a_wrapped_exception_is_followed(name: str) -> None:
+    cause = raised(Answered(**{name: TimeoutError("inner")})).cause
+    assert cause is not None and cause.types[0] == "builtins.TimeoutError"
+
+
+def test_an_exception_among_the_arguments_is_followed() -> None:
+    cause = raised(RuntimeError("could not", ConnectionResetError(104, "reset"))).cause
+    assert cause is not None and cause.errno == 104
+
+
+def test_the_sql_state_of_a_wrapped_error_is_its_own() -> None:
+    class Original(Exception):
+        sqlstate = "40001"
+
+    assert raised(Answered(orig=Original())).sqlstate == "40001"
+    assert raised(Answered(connection_invalidated=True)).sqlstate == "08000"
+
+
+def test_a_group_keeps_one_of_each_class_so_that_the_worst_is_among_them() -> None:
+    many: list[Exception] = [TimeoutError(str(n)) for n in range(40)]
+    failure = raised(ExceptionGroup("many", [*many, TypeError("the worst")]))
+    assert "the worst" in [member.message for member in failure.members]
+    assert len(failure.members) == CHAIN_LIMIT
+    assert classify(failure).detail == "bug"
+
+
+def test_a_wide_and_deep_graph_is_kept_small() -> None:
+    error: Exception = ValueError("leaf")
+    for _ in range(6):
+        error = ExceptionGroup("nest", [error, *(Answered(str(n)) for n in range(4))])
+    assert _nodes(capture(error)) <= 30
+
+
+def _nodes(failure: Failure) -> int:
+    below = (*failure.members, *([failure.cause] if failure.cause else []))
+    return 1 + sum(_nodes(each) for each in below)
+
+
+# The wrong output -----------------------------------------------------------------------------------------------------
+
+
+def _hash_of(text: str) -> str | None:
+    try:
+        json.loads(text)
+    except ValueError as error:
+        return capture(error).output_hash
+    raise AssertionError("that was JSON")
+
+
+def test_the_same_wrong_output_has_the_same_hash() -> None:
+    assert _hash_of("{broken") == _hash_of("{broken") != _hash_of("{otherwise broken")
+    assert raised(ValueError("no output")).output_hash is None
+    one, two = (raised(Answered(raw_output=text)).output_hash for text in ("a", "b"))
+    assert one and two and one != two
+
+
+def test_the_hash_of_what_pydantic_was_given() -> None:
+    class Order(pydantic.BaseModel):
+        amount: int
+
+    hashes = []
+    for text in ("many", "many", "few"):
+        with pytest.raises(pydantic.ValidationError) as caught:
+            Order(amount=text)  # type: ignore[arg-type]
+        hashes.append(capture(caught.value).output_hash)
+    assert hashes[0] == hashes[1] != hashes[2]
+    assert all(hashes)
+
+
+# Where ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_frames_of_the_application_are_told_apart_from_those_of_libraries() -> None:
+    with pytest.raises(ValueError) as caught:
+        json.loads("{")
+    failure = capture(caught.value)
+    assert failure.frames[0].startswith("json.")
+    assert [frame.split(":")[0] for frame in failure.origin] == [__name__]
+    with pytest.raises(ZeroDivisionError) as own:
+        _divide()
+    assert capture(own.value).origin == ()
+
+
+def _divide() -> float:
+    return 1 / 0
+
+
+# Rules of the user ----------------------------------------------------------------------------------------------------
+
+
+def test_a_guarded_rule_reports_and_does_not_know() -> None:
+    told: list[tuple[str, str]] = []
+
+    def tell(name: str, error: BaseException) -> None:
+        told.append((name, type(error).__name__))
+
+    failure = Failure(status=404)
+    answers: list[Any] = [lambda _: 1 / 0, lambda _: 5, lambda _: "nonsense"]
+    assert [guarded("mine", rule, tell)(failure) for rule in answers] == [None, None, None]
+    assert told == [("mine", "ZeroDivisionError"), ("mine", "InvalidOption"), ("mine", "InvalidOption")]
+    assert guarded("mine", lambda _: "refused", tell)(failure) == "authority"
+    assert guarded("mine", lambda _: None, tell)(failure) is None
+    assert len(told) == 3
+
+
+# Whatever comes -------------------------------------------------------------------------------------------------------
+
+
+class Evil:
+    """Hurts whoever looks."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("not even my class")
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("no comparison")
+
+    def __hash__(self) -> int:
+        raise RuntimeError("no hash")
+
+
+class Bottomless(Exception):
+    def __getattr__(self, name: str) -> Any:
+        return self.__getattr__(name)
+
+
+class Mirror(Exception):
+    """Every attribute is another exception of the same kind."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Mirror(name)
+
+
+class Leaving(Exception):
+    @property
+    def status_code(self) -> int:
+        raise SystemExit(3)
+
+
+class Meta(type):
+    def __hash__(cls) -> int:
+        raise RuntimeError("no hash")
+
+    def __eq__(cls, other: object) -> bool:
+        raise RuntimeError("no comparison")
+
+
+class Unhashable(Exception, metaclass=Meta):
+    __module__ = None  # type: ignore[assignment]
+
+
+def _cyclic() -> dict[str, Any]:
+    body: dict[str, Any] = {"error": {"type": "x"}}
+    body["error"]["details"] = [body, body]
+    body["errors"] = body
+    return body
+
+
+class Endless(dict[str, str]):
+    def items(self) -> Any:
+        return ((f"x-ratelimit-{n}", "1") for n in itertools.count())
+
+
+ODD = [
+    Evil(), _cyclic(), Endless(), {5: 6, None: Evil(), "error": Evil()}, {"error": {"code": Evil()}}, "x" * 1_000_000,
+    "\ud800", b"\xff" * 100_000, "{" * 20_000, "[" * 20_000, 10**400, float("nan"), True, object(), [Evil()], {}, [],
+    {"error": "\udfff"}, range(10), int, Mirror("m"), Evil,
+]  # fmt: skip
+
+
+HOSTILE = {
+    "Bottomless": Bottomless,
+    "Mirror": lambda: Mirror("m"),
+    "Leaving": Leaving,
+    "Unhashable": lambda: Unhashable("u"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(HOSTILE))
+def test_hostile_exceptions_become_failures(name: str) -> None:
+    failure = raised(HOSTILE[name]())
+    assert failure.error_class == name
+    assert classify(failure).detail in DETAILS
+    msgspec.json.encode(failure)
+
+
+@pytest.mark.parametrize("name", sorted(TELLING))
+@pytest.mark.parametrize("place", range(len(ODD)))
+def test_no_attribute_hurts(name: str, place: int) -> None:
+    failure = capture(Answered(**{name: ODD[place]}))
+    assert failure.error_class == "Answered"
+    assert len(msgspec.json.encode(failure)) < 20_000
+    assert classify(failure).detail in DETAILS
+
+
+class Odd(int):
+    """Stands for an entry of ODD: the real one would hurt those who generate examples."""
+
+
+def _real(value: Any) -> Any:
+    if isinstance(value, Odd):
+        return ODD[value]
+    if isinstance(value, dict):
+        return {name: _real(inner) for name, inner in value.items()}
+    return [_real(inner) for inner in value] if isinstance(value, list) else value
+
+
+KEYS = st.sampled_from(["error", "code", "type", "details", "message", "status", "reason", "errors", "retryDelay"])
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.binary(max_size=20)
+VALUES = st.recursive(
+    PLAIN | st.integers(0, len(ODD) - 1).map(Odd),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(TELLING)), VALUES, max_size=6), st.text(max_size=50))
+def test_whatever_an_exception_carries_it_becomes_a_failure(attributes: dict[str, Any], message: str) -> None:
+    failure = capture(Answered(message, **_real(attributes)), now=1e9)
+    encoded = msgspec.json.encode(failure)
+    assert len(encoded) < 40_000
+    assert msgspec.json.decode(encoded, type=Failure) == failure
+    assert failure.retry_after is None or 0 <= failure.retry_after < 1e9
+    assert failure.error_class == "Answered"
+    assert classify(failure).detail in DETAILS

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from redrive.errors import InvalidOption
-from redrive.runtime.scheduler import next_slot
+from redrive.runtime.schedules import next_slot
 
 START = datetime(2026, 5, 13, 10, 20, 30, tzinfo=UTC)  # a Wednesday
 

@@ -20,26 +20,32 @@ import msgspec
 from redrive.app import following
 from redrive.app.accept import Desk, SpoolUnusable
 from redrive.app.blocking import Blocking
+from redrive.app.cycles import Cycle
 from redrive.app.explaining import Explanation, add_rule, declared_rules, explain, fleet_of
 from redrive.app.groups import Groups
 from redrive.app.namespaces import Dead, Jobs, Queues
 from redrive.app.portal import portal
 from redrive.app.registering import Registering
+from redrive.app.sessions import Sessions
 from redrive.app.watch import Watch
+from redrive.app.workflows import Workflow, Workflows
 from redrive.config import Settings, default_path, load
 from redrive.core.breakers import Breaker
 from redrive.core.changes import Counter, estimate
-from redrive.core.job import Job, Json, State
+from redrive.core.cycle import ALERT_AFTER, Repeat
+from redrive.core.job import Job, Json, State, keyed_id
 from redrive.core.policy import Policy
 from redrive.core.store import Event, Store
-from redrive.errors import ConfigError
+from redrive.errors import ConfigError, KeyReused
 from redrive.insight.health import Health, Pain, QueueNumbers
 from redrive.insight.morning import Morning, Spike
 from redrive.runtime.breakers import Breakers
 from redrive.runtime.bus import Bus, Subscriber, Subscription
 from redrive.runtime.clock import Clock, SystemClock
+from redrive.runtime.cycle import Wait
 from redrive.runtime.registry import HTTP_TASK, Registry, Summarise
 from redrive.runtime.scheduler import Scheduler
+from redrive.runtime.schedules import Scheduled, Schedules, forget, listed
 from redrive.runtime.spool import Spool
 from redrive.runtime.worker import Worker
 from redrive.tasks import Item, JobHandle, Many, Seconds, Task
@@ -94,9 +100,12 @@ class Redrive(Registering):
         self.dead = Dead(self)
         self._desk.again = self.dead.take_in
         self.queues = Queues(self)
+        self.sessions = Sessions(self)
+        self.workflows = Workflows(self)
         self.groups = Groups(self)
         self._blocks = threading.Lock()
         self._blocks_open = 0
+        self._opened_by_cycle = False
         self._add_delivery()
 
     # -- the store
@@ -184,6 +193,10 @@ class Redrive(Registering):
             job = await self.dead.redrive(job.id, who="enqueue", why=ENQUEUED_AGAIN)
         return JobHandle(self, job, duplicate=duplicate, spooled=spooled, warnings=prepared.warnings)
 
+    def workflow(self, name: str) -> Workflow:
+        """Steps that wait for each other: `add` them, then `start` it. Nothing is written before."""
+        return Workflow(self, name)
+
     async def result_of(self, handle: JobHandle[Any], timeout: Seconds | None) -> Any:
         return await following.result_of(self, handle, timeout)
 
@@ -240,6 +253,7 @@ class Redrive(Registering):
             self.store, self.registry, self.bus, self.clock, worker.settle_lapsed,
             retention=self.settings.retention, key_retention=self.settings.key_retention,
             watch=self._look, drain_spool=self._desk.drain_spool, mind_breakers=self._mind_breakers,
+            mind_schedules=self._mind_schedules, resume_workflows=worker.resume_workflows,
         )  # fmt: skip
 
     async def _mind_breakers(self) -> bool:
@@ -247,6 +261,20 @@ class Redrive(Registering):
         moves = await Breakers(self.store, self.clock).mind()
         self.bus.publish_moves(moves)
         return bool(moves)
+
+    async def _mind_schedules(self) -> int:
+        """How many jobs the due slots of schedules became."""
+        return await Schedules(self.store, self.registry, self.bus, self.clock, self._enqueue_slot).mind()
+
+    async def _enqueue_slot(self, task: str, payload: Mapping[str, Json], options: dict[str, Any]) -> str:
+        """A slot's job by the way of any job; one that a process with another payload made first stays."""
+        plan = self._desk.plan(task, options, "scheduled_job")
+        try:
+            job, _, _ = await self._desk.accept(self._desk.prepare(plan, payload))
+        except KeyReused as known:
+            log.warning("the slot has its job already, with another payload: %s", known)
+            return keyed_id(plan.queue, options["idempotency_key"])
+        return job.id
 
     async def _look(self) -> None:
         """The scheduler's look around: one that fails does not blind the other."""
@@ -287,7 +315,7 @@ class Redrive(Registering):
     async def drain(self, **options: Any) -> int:
         """Run everything that is due now, here; returns how many attempts were made. Later retries wait.
 
-        Takes the options of `worker()`. Raises when the store keeps failing.
+        Due slots of schedules run, too. Takes the options of `worker()`. Raises when the store keeps failing.
         """
         await self.open()
         await self._desk.drain_spool()
@@ -296,13 +324,37 @@ class Redrive(Registering):
         switch = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_SECONDS)
         try:
-            while not await worker.drained() or await self._mind_breakers():
+            while not await worker.drained() or await self._more_is_due(worker):
                 if worker.failing is not None and worker.errors >= DRAIN_ERRORS:
                     raise worker.failing
         finally:
             sys.setswitchinterval(switch)
             await worker.stop()
         return worker.made
+
+    async def _more_is_due(self, worker: Worker) -> bool:
+        """What a scheduler sees to, where none runs."""
+        return bool(await self._mind_breakers() or await worker.resume_workflows(None) or await self._mind_schedules())
+
+    def cycle(
+        self,
+        name: str,
+        cycle_id: str | int | None = None,
+        *,
+        tz: str = "UTC",
+        repeat: Repeat = "cycle",
+        alert_after: int = ALERT_AFTER,
+        quiet: bool = False,
+        wait: Wait | None = None,
+    ) -> Cycle:
+        """For scripts: `with rd.cycle("nightly") as night: night.run(publish, site=site)`. No worker is needed.
+
+        Each job is done once in a cycle, whose id is the date it started (in `tz`) unless you give one. What fails is
+        tried again on the spot, then diverted, and comes back in the next cycle. `wait` spends the seconds in between.
+        """
+        return Cycle(
+            self, name, cycle_id, tz=tz, repeat=repeat, alert_after=alert_after, quiet=quiet, wait=wait
+        )  # fmt: skip
 
     def tell_workers(self, message: Callable[[Worker], None]) -> None:
         """Reach the workers of this process, whatever event loop they run on."""
@@ -318,6 +370,14 @@ class Redrive(Registering):
     async def breakers(self) -> list[Breaker]:
         """What is down, as far as anybody noticed, and since when."""
         return await Breakers(self.store, self.clock).all()
+
+    async def schedules(self) -> list[Scheduled]:
+        """Every schedule that the store or this process knows: its line, last and next slot, last job."""
+        return await listed(self.store, self.registry, self.clock.now())
+
+    async def forget_schedule(self, name: str) -> bool:
+        """Drop what is known of a schedule that the code no longer has, e.g. `nightly#0`. False where nothing was."""
+        return await forget(self.store, name)
 
     async def close_breaker(self, key: str) -> bool:
         """A person knows that it answers again: its parked jobs come back. False where it is not open."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
@@ -13,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from redrive.config import Settings
-from redrive.core.job import PRIORITIES, Budget, Job, Options, State, hash_payload, keyed_id, new_id
+from redrive.core.job import PRIORITIES, Budget, Job, Options, Reason, State, hash_payload, keyed_id, new_id
 from redrive.core.payload import Encoded, blob_document, encode
 from redrive.core.preflight import NotReady, surely_fits
 from redrive.core.store import Inserted, Put, Store
@@ -26,9 +27,10 @@ from redrive.errors import (
     StoreError,
     StoreFailed,
 )
-from redrive.runtime.attempt import preflight
 from redrive.runtime.bus import Bus, BusEvent
 from redrive.runtime.clock import Clock
+from redrive.runtime.context import session_of
+from redrive.runtime.inputs import preflight
 from redrive.runtime.registry import HTTP_TASK, Handler, Registry
 from redrive.runtime.spool import Entry, Spool
 from redrive.tasks import Item, Many, seconds
@@ -43,6 +45,8 @@ OPTIONS: Final = frozenset(
     }
 )  # fmt: skip
 NAME_LIMIT: Final = 200
+SESSION_VARIABLE: Final = "REDRIVE_SESSION_ID"
+"""Whose session it is where nobody says: that of the task that runs here, else of this process."""
 CHUNK: Final = 1_000
 
 
@@ -99,8 +103,11 @@ class Desk:
 
     # -- preparing: pure but for the clock
 
-    def plan(self, task: str, options: Mapping[str, Any]) -> Plan:
+    def plan(self, task: str, options: Mapping[str, Any], reason: Reason = "direct") -> Plan:
         """Everything that does not depend on the payload, checked once for all jobs that are alike."""
+        session = session_of.get() or os.environ.get(SESSION_VARIABLE)
+        if session and options.get("session_id") is None:
+            options = {**options, "session_id": session}
         if unknown := options.keys() - OPTIONS:
             raise InvalidOption(field=min(unknown), problem=f"is not an option; there are {', '.join(sorted(OPTIONS))}")
         _check_name("task", task)
@@ -115,15 +122,15 @@ class Desk:
             queue,
             handler,
             options,
-            self._allowed(options, queue, task),
-            self._said(options),
+            self._allowed(options, queue, task, reason),
+            self._said(options, reason),
             options.get("on_duplicate") or "return",
             options.get("fallback"),
         )
 
-    def _said(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The job's fields that the options name."""
-        if not options:
+    def _said(self, options: Mapping[str, Any], reason: Reason) -> dict[str, Any]:
+        """The job's fields that the options name, and why it is here."""
+        if not options and reason == "direct":
             return {}
         key = options.get("idempotency_key")
         if key is not None:
@@ -135,6 +142,7 @@ class Desk:
             "session_id": _optional_name(options, "session_id"),
             "model": _optional_name(options, "model"),
             "options_json": _own_options(options),
+            "reason": reason,
         }
 
     def prepare(self, plan: Plan, payload: Mapping[str, Any]) -> Prepared:
@@ -180,7 +188,7 @@ class Desk:
             **plan.said,
         )
 
-    def _allowed(self, options: Mapping[str, Any], queue: str, task: str) -> int | None:
+    def _allowed(self, options: Mapping[str, Any], queue: str, task: str, reason: Reason) -> int | None:
         """Known when the job says it or the task is known here; otherwise the worker that runs it decides."""
         asked = options.get("max_attempts")
         if asked is not None:
@@ -190,7 +198,7 @@ class Desk:
         if task not in self._registry.handlers:
             return None
         agent = options.get("agent") is not None
-        return self._registry.policy(queue, task, "direct", agent=agent, options=None, job=None).max_attempts
+        return self._registry.policy(queue, task, reason, agent=agent, options=None, job=None).max_attempts
 
     # -- handing in
 

@@ -115,6 +115,7 @@ class Import:
         self._progress = progress
         self._completed: set[bytes] = set()
         self._closed: set[str] = set()
+        self._caps: dict[str, int] = {}
         self._counts = dict.fromkeys(("read", "imported", "updated", "duplicates", "completed", "aside", "closed"), 0)
         self._seen: dict[bytes, int] = {}
         self._problems: list[tuple[int, str]] = []
@@ -175,8 +176,12 @@ class Import:
     def _job(self, record: Record) -> Job:
         """The cap is the queue's own where it has one."""
         queue, _ = place_of(record, self._born)
-        cap = self._app.registry.queue_policy(queue).max_attempts or CAP
-        return job_from(record, msgspec.structs.replace(self._born, cap=cap))
+        return job_from(record, msgspec.structs.replace(self._born, cap=self._cap(queue)))
+
+    def _cap(self, queue: str) -> int:
+        if queue not in self._caps:
+            self._caps[queue] = self._app.registry.queue_policy(queue).max_attempts or CAP
+        return self._caps[queue]
 
     async def _insert(self, jobs: list[tuple[Line, Job]]) -> list[tuple[Line, str]]:
         """What is new goes in; what is known is compared. Returns the lines that contradict what is known."""
@@ -199,15 +204,16 @@ class Import:
                 "aside",
                 f"job_id: {known.key or known.id!r} stands for another payload already (job {known.short_id})",
             )
-        return ("updated" if await self._updated(job) else "duplicates"), None
+        further = _is_further(answer.job, job) and await self._updated(job)
+        return ("updated" if further else "duplicates"), None
 
     async def _updated(self, job: Job) -> bool:
         """A record that tells of more tries than the letter knows is a further failure of the same job."""
         (known,) = await self._app.store.get([job.id])
         if not _is_further(known, job):
             return False
-        cap = self._app.registry.queue_policy(job.queue).max_attempts or CAP
-        (outcome,) = await self._app.store.apply([Commit(failed_again(known, job, cap, job.attempts))])
+        moves = failed_again(known, job, self._cap(job.queue), job.attempts)
+        (outcome,) = await self._app.store.apply([Commit(moves)])
         return isinstance(outcome, Applied)
 
     async def _rehearse(self, jobs: list[tuple[Line, Job]]) -> list[tuple[Line, str]]:
@@ -369,8 +375,7 @@ def _aside_path(source: Source, said: str | Path | None) -> Path | None:
     if said is not None:
         return Path(said).expanduser()
     if isinstance(source, str | Path):
-        path = Path(source).expanduser()
-        return path.with_name(f"{path.name}.aside.jsonl")
+        return Path(f"{Path(source).expanduser()}.aside.jsonl")
     return None
 
 

@@ -14,11 +14,13 @@ from redrive.core.classify import DETAILS, RULE_NOTES, Rule, by_class, classify
 from redrive.core.decision import Abilities, Bury, Case, Decision, Hold, RetryLater
 from redrive.core.job import Cause, Failure, Job, Json, State
 from redrive.core.payload import encode
+from redrive.core.remedies import OTHERWISE, WAYS
 from redrive.core.strategy import decide
-from redrive.errors import InvalidOption
+from redrive.errors import Cancel, InvalidOption, Snooze
 from redrive.runtime.capture import capture, guarded, qualified
 from redrive.runtime.clock import Clock
 from redrive.runtime.registry import Handler, Registry
+from redrive.runtime.settle import signal_in
 
 log = logging.getLogger("redrive")
 
@@ -62,13 +64,51 @@ def explain(
         raise InvalidOption(field="task", problem=f"{task!r} is not a task of this Redrive")
     failure = capture(error)
     cause = classify(failure, registry.rules_for(handler))
-    job = _example(task or "example", handler, clock.now(), payload)
-    abilities = Abilities(registry.fleet, handler.adapt if handler else None, registry.count)
-    idempotent = handler.idempotent if handler else False
-    decision = decide(
-        Case(job, failure, cause, registry.policy_for(job), clock.now(), idempotent=idempotent, abilities=abilities)
+    given = payload if payload is not None else _imagined(handler)
+    job = _example(task or "example", handler, clock.now(), given)
+    case = Case(
+        job,
+        failure,
+        cause,
+        registry.policy_for(job),
+        clock.now(),
+        idempotent=handler.idempotent if handler else False,
+        abilities=_abilities(handler, registry),
+        effects=bool(handler and handler.effects),
+        manual=handler is not None and handler.retry_policy == "manual",
     )
-    return Explanation(failure, cause, why_rule(cause.rule), decision)
+    return Explanation(failure, cause, why_rule(cause.rule), _decision(error, case, handler))
+
+
+def _abilities(handler: Handler | None, registry: Registry) -> Abilities:
+    if handler is None:
+        return Abilities(registry.fleet, None, registry.count)
+    return Abilities(registry.fleet, handler.adapt, registry.count, handler.default_model)
+
+
+def _decision(error: BaseException, case: Case, handler: Handler | None) -> Decision:
+    """What is decided; signals that are no failures, and the task's own ways, have their say first."""
+    signal = signal_in(error)
+    if isinstance(signal, Snooze):
+        return RetryLater(signal.seconds, str(signal), "snoozed", costs_attempt=False)
+    if isinstance(signal, Cancel):
+        return Bury(
+            "cancelled", f"Discarded, not dead: {signal.reason}", "Nothing: the task does not want it any more."
+        )
+    decision, detail = decide(case), case.cause.detail
+    if handler is not None and detail in handler.ways and case.policy.rungs:
+        wait = WAYS.get(detail, OTHERWISE).delay
+        return RetryLater(
+            wait, f"{detail}: tried again in {wait:g} s, with what {case.job.task}.on makes of it.", "edit"
+        )
+    return decision
+
+
+def _imagined(handler: Handler | None) -> Mapping[str, Json]:
+    """Where nobody gives a payload: a long conversation, as far as the task takes one."""
+    if handler is None or handler.adapt is not None:
+        return _TALK
+    return {name: value for name, value in _TALK.items() if name in handler.signature.names}
 
 
 def why_rule(rule: str) -> str:
@@ -76,13 +116,17 @@ def why_rule(rule: str) -> str:
     return RULE_NOTES.get(rule, "a rule of your own")
 
 
-_TALK: Final = {"messages": [{"role": "user", "content": "word " * 400_000}]}
-"""What a conversation looks like, where nobody gives a payload: long enough to be compressed."""
+_LONG: Final = "word " * 100_000
+_TALK: Final[Mapping[str, Json]] = {
+    "messages": [{"role": "user", "content": "Do it."}, {"role": "assistant", "content": _LONG}],
+    "prompt": _LONG,
+    "context": [_LONG],
+}
 
 
-def _example(task: str, handler: Handler | None, now: float, payload: Mapping[str, Json] | None) -> Job:
+def _example(task: str, handler: Handler | None, now: float, payload: Mapping[str, Json]) -> Job:
     queue = handler.queue if handler else task
-    text = encode(dict(payload if payload is not None else _TALK), limit=1 << 40).text
+    text = encode(dict(payload), limit=1 << 40).text
     return Job("0" * 32, queue, task, None, State.running, 2, now, 1, now, now, text, run=1, started_at=now)
 
 

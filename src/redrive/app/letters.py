@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -56,6 +58,7 @@ from redrive.runtime.spool import Entry, Spool
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
+T = TypeVar("T")
 log = logging.getLogger("redrive.letters")
 LETTER_LIMIT: Final = 64 * 1024 * 1024
 """A letter keeps its whole input as far as it can: it is all there is to run the job again."""
@@ -395,7 +398,19 @@ def to_dead_letter(
     app = rd or _default(job_id, payload, error, said)
     if isinstance(app, str):
         return app
-    return portal.run(Letters(app).add(job_id, payload, error if error is not None else sys.exc_info()[1], said)).id
+    return _run(Letters(app).add(job_id, payload, error if error is not None else sys.exc_info()[1], said)).id
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Also from an async task that the portal itself runs: waiting for its own loop it would wait for ever."""
+    try:
+        here = asyncio.get_running_loop()
+    except RuntimeError:
+        here = None
+    if here is None or here is not portal._loop:
+        return portal.run(work)
+    with ThreadPoolExecutor(1, thread_name_prefix="redrive-letter") as aside:
+        return aside.submit(asyncio.run, work).result()
 
 
 def _default(job_id: object, payload: object, error: object, said: Said) -> Redrive | str:
@@ -457,8 +472,6 @@ class diverting:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        import asyncio
-
         return await asyncio.get_running_loop().run_in_executor(None, self.__exit__, kind, error, traceback)
 
     def _landed(self) -> None:
@@ -470,6 +483,6 @@ class diverting:
             task = _named(self._said.task, "task") or UNNAMED
             queue = _named(self._said.queue, "queue") or _queue_of(task, app)
             why = "it succeeded when it was run again"
-            portal.run(Letters(app).landed(queue, self._job_id, who="diverting", why=why))
+            _run(Letters(app).landed(queue, self._job_id, who="diverting", why=why))
         except (RedriveError, OSError) as error:
             log.warning("job %s succeeded; whether a letter of it stands is not known: %s", self._job_id, error)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
 
+from redrive.app.sessions import refused
 from redrive.core import lifecycle
 from redrive.core.change import edited
 from redrive.core.changes import apply, decode, diff, merge
@@ -18,12 +19,13 @@ from redrive.core.lifecycle import Transition
 from redrive.core.payload import encode
 from redrive.core.preflight import NotReady
 from redrive.core.redact import redact
-from redrive.core.store import Applied, Commit, Event, Filter, Page, Put, Stale
+from redrive.core.store import MAX_PARTS, Applied, Commit, Event, Filter, Page, Put, Stale
+from redrive.core.workflow import OUTPUT
 from redrive.errors import CommitUnknown, InvalidInput, JobNotFound, JobNotReady, StaleJob
 from redrive.insight.groups import GroupView
 from redrive.insight.health import QueueNumbers
-from redrive.runtime.attempt import preflight
-from redrive.runtime.bus import told
+from redrive.runtime.inputs import preflight
+from redrive.runtime.workflow import is_step
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 TRIES = 5
 """How often a command is decided anew when somebody else changed the job in between."""
 SOMEBODY = "api"
+ROOM = MAX_PARTS - 1
+"""What fits into a commit beside the job itself."""
 
 
 class _Namespace:
@@ -61,9 +65,10 @@ class _Namespace:
         job = await self._find_one(id)
         for _ in range(TRIES):
             transition = arrow(job, self._app.clock.now())
-            (outcome,) = await self._app.store.apply([Commit((transition,), tuple(puts))])
+            others = await self._app.workflows.companions(transition)
+            (outcome,) = await self._app.store.apply([Commit((transition, *others[: ROOM - len(puts)]), tuple(puts))])
             if isinstance(outcome, Applied):
-                self._app.bus.publish(told(transition))
+                self._app.bus.publish_moves([transition, *others])
                 return transition.after(outcome.fences[0])
             if not isinstance(outcome, Stale):
                 raise CommitUnknown(f"nobody knows whether job {job.short_id} was {transition.move}: look again")
@@ -91,6 +96,24 @@ class Jobs(_Namespace):
         job = await self._move(id, lambda job, now: lifecycle.cancelled(job, now, who=who, why=why))
         self._app.tell_workers(lambda worker: worker.cancelled(job.id))
         return job
+
+    async def approve(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
+        """Yes to what a held job asks for: consent to exactly this, or its question. It goes on."""
+        job = await self._find_one(id)
+        puts = await self._app.sessions.approved(job, who, why)
+        return await self._move(job.id, lambda job, now: lifecycle.unblocked(job, now, who=who, why=why), puts)
+
+    async def reject(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
+        """No. A job that needed consent is discarded; a task that asked a question goes on with the answer."""
+        job = await self._find_one(id)
+        puts = await self._app.sessions.rejected(job, who, why)
+        return await self._move(job.id, lambda job, now: refused(job, now, who, why), puts)
+
+    async def effects(self, id: str) -> Sequence[EffectRecord]:
+        """What a job did outside, effect by effect, as far as it is known."""
+        job = await self._find_one(id)
+        documents = await self._app.store.docs("effect", f"{job.id}/")
+        return [msgspec.json.decode(document.value, type=EffectRecord) for document in documents]
 
     async def resolve(self, id: str, *, why: str, who: str = SOMEBODY, landed: bool = True) -> Job:
         """A person's word about an outcome nobody knew. Landed: the job is done. Not landed: it runs again."""
@@ -169,7 +192,7 @@ class Dead(_Namespace):
 
         def arrow(job: Job, now: float) -> Transition:
             handler = self._app.registry.handlers.get(job.task)
-            if handler is not None:
+            if handler is not None and not (is_step(job) and OUTPUT in text):
                 handler.signature.arguments(text)  # refuse now what the worker could not use
             edit = edited(msgspec.json.decode(text), who, why)
             changes = encode_changes(merge(decode(job.changes_json), [edit]))

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast, get_args, overload
 
 from redrive.config import Settings
 from redrive.core.changes import Adapt, outside_key
+from redrive.core.effects import Effect
 from redrive.core.job import Job, OnLost
+from redrive.core.payload import encode
 from redrive.core.policy import Backoff, Policy, Rate, Scope
+from redrive.core.schedule import Cron
 from redrive.errors import InvalidOption
 from redrive.runtime.context import BlockingContext, Context
-from redrive.runtime.registry import HTTP_TASK, Handler, Registry, ResultPolicy
+from redrive.runtime.probes import Probe
+from redrive.runtime.registry import HTTP_TASK, Handler, Registry, ResultPolicy, RetryPolicy
 from redrive.tasks import (
     AsyncContextTask,
     AsyncTask,
@@ -79,6 +83,13 @@ class Registering:
         downstream: str | Callable[..., str | None] | None = None,
         credentials: Sequence[str] = (),
         result_policy: ResultPolicy = True,
+        schedule: Cron | Sequence[Cron] = (),
+        effects: Sequence[Effect] = (),
+        retry_policy: RetryPolicy = "replay",
+        requires: Sequence[Probe] = (),
+        consent: bool | str = False,
+        read_only: bool = False,
+        wraps: str | None = None,
     ) -> TaskDecorator: ...
     @overload
     def task(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
@@ -95,6 +106,7 @@ class Registering:
         name = name or getattr(function, "__name__", None) or type(function).__name__
         durations = ("timeout", "base", "cap", "lease", "max_age", "stalled_after")
         options |= {key: seconds(options[key], key) for key in durations if options.get(key) is not None}
+        _check_words(options)
         wants_context = _wants_context(function)
         handler = Handler(
             name,
@@ -110,7 +122,15 @@ class Registering:
             downstream=options.get("downstream"),
             credentials=options.get("credentials", ()),
             result_policy=options.get("result_policy", True),
+            schedules=_schedules(options.get("schedule")),
+            effects=options.get("effects", ()),
+            retry_policy=options.get("retry_policy", "replay"),
+            requires=options.get("requires", ()),
+            consent=options.get("consent", False),
+            read_only=bool(options.get("read_only", False)),
+            wraps=options.get("wraps"),
         )
+        self._check_schedules(handler)
         self.registry.add(handler)
         kinds = {
             (True, True): AsyncContextTask,
@@ -119,6 +139,16 @@ class Registering:
             (False, False): PlainTask,
         }
         return kinds[handler.is_async, wants_context](cast("Redrive", self), handler, options.get("idempotency_key"))
+
+    def _check_schedules(self, handler: Handler) -> None:
+        """Refuse now what could never fire, and payloads that the task could not use."""
+        from redrive.runtime.schedules import next_slot
+
+        for cron in handler.schedules:
+            next_slot(cron.line, cron.tz, 0.0)
+            encoded = encode(cron.payload, limit=self.settings.payload_limit)
+            if not encoded.blobs:
+                handler.signature.arguments(encoded.text)
 
     def _add_delivery(self) -> None:
         """The built-in task: one HTTP request, as durable as any job."""
@@ -140,6 +170,24 @@ class Registering:
         self.registry.add(handler)
 
 
+def _check_words(options: Mapping[str, Any]) -> None:
+    """Refuse at registration what would be refused, or ignored, when it is too late."""
+    if options.get("retry_policy", "replay") not in get_args(RetryPolicy):
+        raise InvalidOption(field="retry_policy", problem=f"is not one of {', '.join(get_args(RetryPolicy))}")
+    for field, kind in (("effects", Effect), ("requires", Probe)):
+        if not all(isinstance(one, kind) for one in options.get(field, ())):
+            raise InvalidOption(field=field, problem=f"must be a list of redrive.{kind.__name__}")
+    if options.get("read_only") and options.get("effects"):
+        raise InvalidOption(field="read_only", problem="a task with effects is not read-only")
+
+
+def _schedules(said: object) -> tuple[Cron, ...]:
+    listed = (said,) if isinstance(said, Cron) else said or ()
+    if not isinstance(listed, Sequence) or not all(isinstance(one, Cron) for one in listed):
+        raise InvalidOption(field="schedule", problem=f"{said!r} is not a redrive.cron(…) or a list of them")
+    return tuple(listed)
+
+
 def _wants_context(function: Callable[..., Any]) -> bool:
     """Whether the first parameter is for the context: by its annotation, or by the name `ctx`."""
     parameters = list(inspect.signature(function).parameters.values())
@@ -156,7 +204,8 @@ def _wants_context(function: Callable[..., Any]) -> bool:
 _TASK_OPTIONS: Final = frozenset(
     {
         "queue", "timeout", "idempotency_key", "retry_on", "give_up_on", "idempotent", "adapt", "downstream",
-        "credentials", "result_policy",
+        "credentials", "result_policy", "schedule", "effects", "retry_policy", "requires", "consent", "read_only",
+        "wraps",
     }
 )  # fmt: skip
 _POLICY_OPTIONS: Final = frozenset(

@@ -139,7 +139,8 @@ def keeps_failing(note: Note, alert_after: int) -> bool:
 
 
 def in_words(note: Note) -> str:
-    return f"{note.task} {note.job_id} has failed in {note.failing} cycles in a row: {note.error}"
+    said = f"{note.task} {note.job_id} has failed in {note.failing} cycles in a row: {note.error}"
+    return f"{said} → redrive dead show {note.job[-8:]}"
 
 
 def severity(note: Note, alert_after: int) -> float:
@@ -150,11 +151,11 @@ def severity(note: Note, alert_after: int) -> float:
 
 
 def pulled(job: Job, at: float, *, max_attempts: int, who: str) -> Transition:
-    """Back from the delayed lane. Nobody has looked at it, so its tries and what it had changed go on counting."""
-    move = lifecycle.redriven(
-        job, at, max_attempts=max_attempts, who=who, why="the delayed lane comes back in the next cycle", run_at=at
-    )
-    return msgspec.structs.replace(move, set={**move.set, "fresh_from": job.fresh_from})
+    """Back from the delayed lane. Nobody has looked at it: its tries go on counting, at the cap it is for a person."""
+    why = "the delayed lane comes back in the next cycle"
+    if job.attempts >= (job.allowed or max_attempts):
+        return lifecycle.rerouted(job, at, lane="manual", who=who, why="it has no tries left")
+    return lifecycle.redriven(job, at, max_attempts=max_attempts, who=who, why=why, run_at=at, fresh=False)
 
 
 def again_on_the_spot(move: Transition) -> bool:

@@ -66,6 +66,8 @@ class Abilities(msgspec.Struct, frozen=True):
     fleet: Fleet = Fleet()
     adapt: Adapt | None = None
     count: Counter = estimate
+    model: str | None = None
+    """The one the task uses where neither job nor payload names one."""
     offer: tuple[Change, ...] = ()
     """The task's own answer to this failure."""
 
@@ -87,6 +89,8 @@ class Case(msgspec.Struct, frozen=True):
     abilities: Abilities = NOTHING
     effects: bool = False
     """The task has said that it does something outside."""
+    manual: bool = False
+    """The task leaves every failure to a person."""
     usage: Usage | None = None
     """What this attempt has spent."""
     breaker: str | None = None

@@ -109,10 +109,23 @@ _NEVER_SENT: Final = frozenset(
         "httpx.InvalidURL",
         "httpcore.ConnectError",
         "httpcore.ConnectTimeout",
+        "httpcore.PoolTimeout",
+        "httpcore.UnsupportedProtocol",
         "aiohttp.client_exceptions.ClientConnectorError",
+        "aiohttp.client_exceptions.ConnectionTimeoutError",
+        "aiohttp.client_exceptions.InvalidURL",
+        "requests.exceptions.ConnectTimeout",
+        "requests.exceptions.MissingSchema",
+        "requests.exceptions.InvalidSchema",
+        "requests.exceptions.InvalidURL",
+        "urllib3.exceptions.NewConnectionError",
+        "botocore.exceptions.NoCredentialsError",
+        "botocore.exceptions.ParamValidationError",
+        "nats.errors.NoServersError",
+        "nats.errors.NoRespondersError",
     }
 )
-_MAY_HAVE_LANDED: Final = frozenset({408, 409, 425})
+_MAY_HAVE_LANDED: Final = frozenset({408, 409, 425, 499})
 
 
 def proves_absent(failure: Failure) -> bool:

@@ -36,6 +36,7 @@ FIRM_CLASSES: Final[dict[str, str]] = {
     "anthropic.APIConnectionError": "network",
     "anthropic.RetryableError": "server_error",
     "anthropic.CredentialsError": "credentials",
+    "anthropic.WorkloadIdentityError": "credentials",
     "anthropic.APIWebhookValidationError": "invalid_input",
     "openai.APITimeoutError": "timeout",
     "openai.APIConnectionError": "network",
@@ -44,6 +45,7 @@ FIRM_CLASSES: Final[dict[str, str]] = {
     "openai.InvalidWebhookSignatureError": "invalid_input",
     "openai.WebSocketConnectionClosedError": "network",
     "openai.WebSocketQueueFullError": "contention",
+    "openai._AmbiguousModuleClientUsageError": "bug",
     # google
     "google.genai.errors.UnknownFunctionCallArgumentError": "invalid_output",
     "google.genai.errors.FunctionInvocationError": "invalid_output",
@@ -66,6 +68,7 @@ FIRM_CLASSES: Final[dict[str, str]] = {
     "litellm.exceptions.BlockedPiiEntityError": "authority",
     "litellm.exceptions.UnsupportedParamsError": "invalid_input",
     "litellm.exceptions.LiteLLMUnknownProvider": "invalid_input",
+    "litellm.exceptions.ModelNotMappedError": "invalid_input",
     "litellm.exceptions.JSONSchemaValidationError": "invalid_output",
     # pydantic-ai
     "pydantic_ai.exceptions.ModelRateLimitError": "rate_limited",
@@ -140,6 +143,7 @@ FIRM_CLASSES: Final[dict[str, str]] = {
     "httpcore.ConnectionNotAvailable": "network",
     "httpcore.UnsupportedProtocol": "invalid_input",
     "httpcore.LocalProtocolError": "invalid_input",
+    "httpcore.ProtocolError": "network",
     # aiohttp
     "aiohttp.client_exceptions.ServerTimeoutError": "timeout",
     "aiohttp.client_exceptions.ClientConnectorCertificateError": "authority",
@@ -152,6 +156,7 @@ FIRM_CLASSES: Final[dict[str, str]] = {
     "aiohttp.client_exceptions.RedirectClientError": "invalid_input",
     "aiohttp.client_exceptions.TooManyRedirects": "invalid_input",
     # requests, urllib3
+    "requests.exceptions.ConnectTimeout": "timeout",
     "requests.exceptions.Timeout": "timeout",
     "requests.exceptions.SSLError": "authority",
     "requests.exceptions.ConnectionError": "network",
@@ -173,6 +178,8 @@ FIRM_CLASSES: Final[dict[str, str]] = {
     "urllib3.exceptions.ProxyError": "network",
     "urllib3.exceptions.ProtocolError": "network",
     "urllib3.exceptions.DecodeError": "network",
+    "urllib3.exceptions.HeaderParsingError": "network",
+    "urllib3.exceptions.TimeoutStateError": "bug",
     "urllib3.exceptions.IncompleteRead": "network",
     "urllib3.exceptions.InvalidChunkLength": "network",
     "urllib3.exceptions.EmptyPoolError": "contention",
@@ -435,6 +442,7 @@ STATUS_CLASSES: Final[dict[str, str]] = {
     "redis.exceptions.ResponseError": "invalid_input",
     "psycopg.errors.OperationalError": "network",
     "psycopg2.OperationalError": "network",
+    "sqlalchemy.exc.ProgrammingError": "bug",
     # wrappers that know less than what they wrap
     "urllib.error.URLError": "network",
     "urllib3.exceptions.MaxRetryError": "network",

@@ -179,6 +179,9 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     headers: dict[str, str] = {}
     traceparent: str | None = None
     message_type: str | None = None
+    workflow: str | None = None
+    """The workflow that this job is a step of."""
+    step: str | None = None
 
 
 NO_OPTIONS = Options()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
@@ -34,11 +35,16 @@ TRANSIENT: Final = {"TimeoutError": "timeout", "ConnectionError": "network", "Ra
 
 
 def named_failure(name: str, message: str = "", *, status: int | None = None, kind: str | None = None) -> Failure:
-    """What a mere name tells. A bare one stands for the builtin and for every class of that name that we know."""
+    """What a mere name tells."""
+    return Failure("exception", _types(name), message, status=status, error_kind=kind)
+
+
+@lru_cache(maxsize=1024)
+def _types(name: str) -> tuple[str, ...]:
+    """A bare name stands for the builtin and for every class of that name that we know."""
     bare = name.rpartition(".")[2]
     known = (full for full in CLASSES if full.rpartition(".")[2] == bare)
-    types = tuple(dict.fromkeys((name, *_builtin(bare), *known)))
-    return Failure("exception", types, message, status=status, error_kind=kind)
+    return tuple(dict.fromkeys((name, *_builtin(bare), *known)))
 
 
 def _builtin(bare: str) -> tuple[str, ...]:

@@ -205,6 +205,16 @@ class Signature:
         self._decoder = msgspec.json.Decoder(self._shape, dec_hook=_decode_hook) if self._shape else None
         self._returns = _hints(function).get("return", Any)
 
+    def default_text(self, name: str) -> str | None:
+        """The default of a parameter, where it is text."""
+        found = [parameter.default for parameter in self._parameters if parameter.name == name]
+        return found[0] if found and isinstance(found[0], str) else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters that a payload fills."""
+        return self._names
+
     def _make_shape(self, function: Callable[..., Any]) -> type[msgspec.Struct] | None:
         """A struct with the parameters as fields, so that one decode checks and converts them all."""
         hints = _hints(function)

@@ -170,7 +170,7 @@ def _asked(backoff: Callable[[int], float], failures: int) -> float:
         seconds = float(backoff(failures))
     except Exception:  # noqa: BLE001 - its answer would be told with the decision; there is none
         return SAFE_DELAY
-    return seconds if isfinite(seconds) else SAFE_DELAY
+    return seconds if isfinite(seconds) and seconds >= 0 else SAFE_DELAY
 
 
 def schedule(policy: Policy) -> list[float]:

@@ -46,6 +46,8 @@ class Conditions(msgspec.Struct, frozen=True):
     fleet: Fleet = Fleet()
     adapt: Adapt | None = None
     count: Counter = estimate
+    model: str | None = None
+    """The one the task uses where neither job nor payload names one."""
     missing: tuple[str, ...] = ()
     """Credentials the task needs and this process does not have."""
 
@@ -89,7 +91,7 @@ def fits(payload: Mapping[str, Json], model: str | None, conditions: Conditions)
     needed = tokens(payload, conditions.adapt, conditions.count)
     if needed is None:
         return None
-    name = model or _named_model(payload, conditions.adapt)
+    name = model or _named_model(payload, conditions.adapt) or conditions.model
     budget = conditions.fleet.context(name)
     if needed > budget:
         return _too_long(needed, budget, name)

@@ -57,7 +57,7 @@ def _model(case: Case) -> str | None:
     payload = case.input()
     path = locate(payload, case.abilities.adapt).model
     found = get(payload, path) if path else None
-    return found if isinstance(found, str) else None
+    return found if isinstance(found, str) else case.abilities.model
 
 
 def _out_of_the_loop(case: Case, rung: int) -> list[Change]:

@@ -60,13 +60,8 @@ def cron(
     """
     _check_text("schedule", line)
     _check_text("schedule.tz", tz)
-    if payload is not None and not isinstance(payload, Mapping):
-        raise InvalidPayload(field="schedule.payload", problem=f"must be a JSON object, not {type(payload).__name__}")
-    if catch_up not in get_args(CatchUp):
-        allowed = ", ".join(get_args(CatchUp))
-        raise InvalidOption(field="schedule.catch_up", problem=f"{catch_up!r} is not one of {allowed}")
-    if isinstance(cap, bool) or not isinstance(cap, int) or not 1 <= cap <= MOST:
-        raise InvalidOption(field="schedule.cap", problem=f"{cap!r} is not a number from 1 to {MOST}")
+    _check_payload(payload)
+    _check_missed(catch_up, cap)
     if not isinstance(overlap, bool):
         raise InvalidOption(field="schedule.overlap", problem=f"{overlap!r} is neither True nor False")
     return Cron(line.strip(), tz, dict(payload or {}), catch_up, cap, overlap, _jitter(jitter))
@@ -75,6 +70,19 @@ def cron(
 def _check_text(field: str, value: object) -> None:
     if not isinstance(value, str) or not value.isprintable() or len(value) > 200:
         raise InvalidOption(field=field, problem=f"{value!r} must be at most 200 printable characters")
+
+
+def _check_payload(payload: object) -> None:
+    if payload is not None and not isinstance(payload, Mapping):
+        raise InvalidPayload(field="schedule.payload", problem=f"must be a JSON object, not {type(payload).__name__}")
+
+
+def _check_missed(catch_up: object, cap: object) -> None:
+    if catch_up not in get_args(CatchUp):
+        allowed = ", ".join(get_args(CatchUp))
+        raise InvalidOption(field="schedule.catch_up", problem=f"{catch_up!r} is not one of {allowed}")
+    if isinstance(cap, bool) or not isinstance(cap, int) or not 1 <= cap <= MOST:
+        raise InvalidOption(field="schedule.cap", problem=f"{cap!r} is not a number from 1 to {MOST}")
 
 
 def _jitter(value: object) -> float:
@@ -146,9 +154,7 @@ class Standing(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def decided(self, cron: Cron, due: Due, note: str | None) -> Standing:
         """Dealt with up to there; what is to run is pending."""
-        marks = tuple(
-            Mark(mark.line, mark.tz, due.upto) if mark is self.mark_of(cron) else mark for mark in self.marks
-        )
+        marks = tuple(Mark(mark.line, mark.tz, due.upto) if mark is self.mark_of(cron) else mark for mark in self.marks)
         return msgspec.structs.replace(self, marks=marks, pending=due.run, note=note or self.note)
 
     def handed_in(self, slot: float, job: str) -> Standing:

@@ -175,6 +175,17 @@ def _uncertain(case: Case) -> Decision | None:
     )
 
 
+def _left_to_people(case: Case) -> Decision | None:
+    if not case.manual:
+        return None
+    return Bury(
+        "permanent",
+        f"Not retried: {case.failure.summary}, and the task's retry_policy is manual.",
+        "See what it did, then redrive it or discard it. retry_policy='replay' or 'verify_first' would retry it.",
+        owner=case.abilities.fleet.escalation,
+    )
+
+
 def _too_old(case: Case) -> Decision | None:
     age, max_age = age_of(case.job, case.now), case.policy.max_age
     if max_age is None or age is None or age <= max_age:
@@ -316,7 +327,7 @@ def _diverted(case: Case) -> Decision:
 
 
 _ENDS: Final[tuple[Strategy, ...]] = (
-    _lost, _released, _gave_up, _suspended, _uncertain, _exhausted, _too_old, _over_budget,
+    _lost, _released, _gave_up, _suspended, _uncertain, _left_to_people, _exhausted, _too_old, _over_budget,
 )  # fmt: skip
 _BY_CATEGORY: Final[tuple[Strategy, ...]] = (_permanent, _unknown, changed, _told_when)
 CATEGORIZED: Final[tuple[Strategy, ...]] = (*_ENDS, *_BY_CATEGORY)

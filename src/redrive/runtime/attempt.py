@@ -1,32 +1,29 @@
-"""One attempt, as a list of verbs: prepare → gate → perform → inspect → settle. One commit at the end."""
+"""One attempt, as a list of verbs: prepare → may it run? → perform → inspect → settle. One commit at the end."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
 import logging
-import os
 from typing import Any
 
-import msgspec
-
-from redrive.core.changes import apply, decode
 from redrive.core.job import Budget, Failure, Job
 from redrive.core.lifecycle import Transition
-from redrive.core.payload import Blob, blob_from
-from redrive.core.preflight import Conditions, NotReady, check, credentials, fits, still_wanted, surely_fits
 from redrive.core.store import Commit, Store
-from redrive.errors import InvalidPayload
 from redrive.runtime.breakers import Breakers
 from redrive.runtime.capture import capture, soft, timed_out
 from redrive.runtime.clock import Clock
-from redrive.runtime.context import BlockingContext, Context, LeaseLost, _current
-from redrive.runtime.registry import HTTP_TASK, Handler, Registry
+from redrive.runtime.consents import Consents
+from redrive.runtime.context import BlockingContext, Context, LeaseLost, _current, session_of
+from redrive.runtime.inputs import Inputs, Rejected
+from redrive.runtime.probes import down, lacking
+from redrive.runtime.registry import Handler, Registry
 from redrive.runtime.settle import Settlement, signal_in
 from redrive.runtime.threads import Threads
+from redrive.runtime.verify import Verifier
+from redrive.runtime.workflow import Workflows, is_step
 
 log = logging.getLogger("redrive.attempt")
-ENV = "env:"
 
 
 class Attempts:
@@ -38,7 +35,10 @@ class Attempts:
         self._clock = clock
         self._threads = threads
         self.breakers = Breakers(store, clock)
-        self.settlement = Settlement(registry, clock, self.breakers)
+        self.settlement = Settlement(registry, clock, self.breakers, Verifier(store, registry))
+        self._inputs = Inputs(store, registry, clock)
+        self._consents = Consents(store, clock)
+        self.workflows = Workflows(store, clock)
 
     def context_for(self, job: Job) -> Context | BlockingContext:
         handler = self._registry.handlers[job.task]
@@ -47,12 +47,21 @@ class Attempts:
 
     async def run(self, job: Job, context: Context | BlockingContext) -> Commit | None:
         """One attempt from start to end. None means that the job is no longer ours to settle."""
+        commit = await self._run(job, context)
+        return await self.workflows.accompanied(commit) if commit is not None and is_step(job) else commit
+
+    async def _run(self, job: Job, context: Context | BlockingContext) -> Commit | None:
         handler = self._registry.handlers[job.task]
         try:
-            arguments = await self._prepare(job, handler, context)
-            parked = await self.breakers.gate(job, handler)
-            if parked is not None:
-                return Commit((parked,))
+            if is_step(job):
+                entered = await self.workflows.enter(job, context)
+                if isinstance(entered, Transition):
+                    return Commit((entered,))
+                job = entered
+            arguments = await self._inputs.prepare(job, handler, context)
+            stopped = await self._stopped(job, handler, context)
+            if stopped is not None:
+                return stopped
             value = await self._perform(handler, context, arguments)
         except (SystemExit, KeyboardInterrupt, GeneratorExit):
             raise
@@ -64,6 +73,22 @@ class Attempts:
         if failure is not None:
             return await self.settlement.failed(job, handler, context, failure)
         return await self.settlement.succeeded(job, handler, context, value)
+
+    async def _stopped(self, job: Job, handler: Handler, context: Context | BlockingContext) -> Commit | None:
+        """Why it does not run now, if so: no consent, something is missing or down, or its effects landed already."""
+        held = await self._consents.gate(context.job, handler)  # as people see it: outputs of other steps named
+        if held is not None:
+            return Commit((held,))
+        if handler.requires:
+            missing, context._recovered = await lacking(handler.requires, self._clock)
+            if missing:
+                raise down(missing)
+        parked = await self.breakers.gate(job, handler)
+        if parked is not None:
+            return Commit((parked,))
+        if handler.effects and job.history:
+            return await self.settlement.looked(job, handler, context)
+        return None
 
     async def _ended_by(
         self, error: BaseException, job: Job, handler: Handler, context: Context | BlockingContext
@@ -78,59 +103,18 @@ class Attempts:
         signal = signal_in(error)
         if signal is not None:
             return await self.settlement.signalled(job, handler, context, signal)
-        return await self.settlement.failed(job, handler, context, capture(error))
+        witness = getattr(error, "witness", None)
+        return await self.settlement.failed(job, handler, context, capture(error), witness=witness)
 
     def settle_lost(self, job: Job, *, alone: bool) -> Transition:
         """A lapsed lease takes the same way as an exception."""
         return self.settlement.lost(job, self._registry.handlers.get(job.task), alone=alone)
 
-    # -- prepare
-
-    async def _prepare(self, job: Job, handler: Handler, context: Context | BlockingContext) -> dict[str, Any]:
-        """The effective input, checked before a token is spent on it, as the task's arguments."""
-        text = job.payload or "{}"
-        if job.changes_json is not None:
-            text = self._changed(job, handler, context)
-        self._preflight(job, handler, text)
-        blobs = await self._blobs(job) if '"$blob"' in text else None
-        try:
-            return handler.signature.arguments(text, blobs)
-        except InvalidPayload as error:
-            error.error_kind = "invalid_input"
-            raise
-
-    def _changed(self, job: Job, handler: Handler, context: Context | BlockingContext) -> str:
-        """Payload plus changes; what the task cannot take is told, and not recorded as applied."""
-        names = frozenset(name for name in ("model", "agent") if getattr(job, name) is not None)
-        wanted = decode(job.changes_json)
-        applied = apply(job.arguments, wanted, handler.adapt, self._registry.count, names=names)
-        for change, why in applied.refused:
-            log.warning("job %s (%s) runs without %r: %s", job.short_id, job.task, change, why)
-        context._taken = applied.taken
-        return msgspec.json.encode(applied.payload).decode()
-
-    def _preflight(self, job: Job, handler: Handler, text: str) -> None:
-        policy = self._registry.policy_for(job)
-        verdict = still_wanted(job, policy, self._clock.now()) or credentials(missing(job, handler))
-        if verdict is None and not surely_fits(text, self._registry.fleet, self._registry.count):
-            conditions = Conditions(policy, self._registry.fleet, handler.adapt, self._registry.count)
-            judged = fits(msgspec.json.decode(text), job.model, conditions)
-            if isinstance(judged, NotReady):
-                verdict = judged
-            elif judged is not None:
-                log.warning("job %s (%s): %s", job.short_id, job.task, "; ".join(judged.warnings))
-        if verdict is not None:
-            raise Rejected(verdict)
-
-    async def _blobs(self, job: Job) -> dict[int, Blob]:
-        documents = await self._store.docs("blob", f"{job.id}/")
-        return {int(document.key.rpartition("/")[2]): blob_from(document.value) for document in documents}
-
     # -- perform
 
     async def _perform(self, handler: Handler, context: Context | BlockingContext, arguments: dict[str, Any]) -> Any:
         args = (context,) if handler.wants_context else ()
-        token = _current.set(context)
+        token, session = _current.set(context), session_of.set(context.session_id)
         try:
             if isinstance(context, BlockingContext):
                 return await self._in_thread(handler, context, args, arguments)
@@ -140,6 +124,7 @@ class Attempts:
             return await _within(limit, handler.function(*args, **arguments))
         finally:
             _current.reset(token)
+            session_of.reset(session)
 
     async def _in_thread(
         self, handler: Handler, context: BlockingContext, args: tuple[Any, ...], arguments: dict[str, Any]
@@ -156,32 +141,6 @@ class Attempts:
         finally:
             if late is not None:
                 late.cancel()
-
-
-class Rejected(Exception):
-    """Preflight said no: the task is not called."""
-
-    def __init__(self, verdict: NotReady) -> None:
-        super().__init__(verdict.why)
-        self.verdict = verdict
-
-
-def missing(job: Job, handler: Handler | None) -> tuple[str, ...]:
-    """Credentials that a job needs and this process does not have."""
-    wanted = list(handler.credentials) if handler is not None else []
-    if job.task == HTTP_TASK and isinstance(auth := job.arguments.get("auth"), str):
-        wanted.append(auth)
-    names = [name.removeprefix(ENV) for name in wanted]
-    return tuple(name for name in names if not os.environ.get(name))
-
-
-def preflight(job: Job, handler: Handler | None, registry: Registry, now: float) -> NotReady | tuple[str, ...]:
-    """The check for whoever accepts or redrives a job, perhaps where no credentials are: a refusal, or warnings."""
-    adapt = handler.adapt if handler else None
-    names = frozenset(name for name in ("model", "agent") if getattr(job, name) is not None)
-    payload = apply(job.arguments, decode(job.changes_json), adapt, registry.count, names=names).payload
-    verdict = check(job, payload, Conditions(registry.policy_for(job), registry.fleet, adapt, registry.count), now)
-    return verdict if isinstance(verdict, NotReady) else verdict.warnings
 
 
 def _inspected(handler: Handler, value: object, job: Job) -> Failure | None:

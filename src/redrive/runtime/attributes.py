@@ -57,10 +57,20 @@ def traits(error: BaseException) -> dict[str, Any]:
     own = attribute(error, "__dict__")
     if isinstance(own, dict) and own:
         names = names.union(TELLING.intersection(own) if len(own) < 1_000 else TELLING)
-    found = {name: value for name in names if name != _MAY_WARN and (value := attribute(error, name)) is not None}
+    found = {name: value for name in names if name != _MAY_WARN and (value := _decent(error, name)) is not None}
     if _MAY_WARN in names and not isinstance(found.get("status"), int):
-        found[_MAY_WARN] = attribute(error, _MAY_WARN)
+        found[_MAY_WARN] = _decent(error, _MAY_WARN)
     return found
+
+
+def _decent(owner: object, name: str) -> Any:
+    """An attribute that can at least be asked what it is."""
+    try:
+        value = getattr(owner, name, None)
+        isinstance(value, int)
+    except Exception:  # noqa: BLE001 - a property of somebody else's object
+        return None
+    return value
 
 
 def clean(value: str, limit: int) -> str:

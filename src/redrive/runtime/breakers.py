@@ -6,6 +6,7 @@ Trouble with a breaker itself is told and costs no job anything: it runs, and it
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable
 from typing import Final, TypeVar
@@ -54,18 +55,29 @@ class Breakers:
         self._windows: dict[str, Window] = {}
         self._known: dict[str, tuple[Breaker, int]] = {}
         self._looked = float("-inf")
+        self._looking = asyncio.Lock()
 
     async def all(self) -> list[Breaker]:
         await self._look()
         return [breaker for breaker, _ in self._known.values()]
 
     async def _refresh(self) -> None:
-        if self._clock.monotonic() - self._looked >= REFRESH_SECONDS:
-            await self._look()
+        """Everybody who finds it stale waits for the same look: a whole batch begins together."""
+        if self._stale():
+            async with self._looking:
+                if self._stale():
+                    await self._read()
+
+    def _stale(self) -> bool:
+        return self._clock.monotonic() - self._looked >= REFRESH_SECONDS
 
     async def _look(self) -> None:
-        self._looked = self._clock.monotonic()
+        async with self._looking:
+            await self._read()
+
+    async def _read(self) -> None:
         self._known = {d.key: (_decode(d), d.version) for d in await self._store.docs(KIND)}
+        self._looked = self._clock.monotonic()
 
     # -- at a job's start and end
 

@@ -35,7 +35,7 @@ from redrive.runtime.answers import (
     status_of,
     wait_asked,
 )
-from redrive.runtime.attributes import attribute, clean, item, some, text_of, traits
+from redrive.runtime.attributes import attribute, clean, some, text_of, traits
 from redrive.runtime.soft import soft
 
 __all__ = ["capture", "guarded", "lost", "qualified", "soft", "timed_out"]
@@ -57,7 +57,7 @@ def capture(error: BaseException, *, now: float | None = None) -> Failure:
     """What an exception says, without the exception. `now` is for servers that answer with an instant."""
     kind: Any = type(error)
     try:
-        if kind in _SIMPLE and not error.__dict__ and error.__cause__ is None and error.__context__ is None:
+        if kind in _SIMPLE and _only_says(error):
             return Failure(
                 "exception", _types(kind), redact_text(_message(error)), frames=_frames(_steps(error.__traceback__))
             )
@@ -65,7 +65,22 @@ def capture(error: BaseException, *, now: float | None = None) -> Failure:
     except KeyboardInterrupt:
         raise
     except BaseException as odd:  # noqa: BLE001 - an exception built to hurt is still a failure with a name
-        return Failure("exception", _bare_types(kind), f"<unreadable: {type(odd).__name__} while it was read>")
+        return _unreadable(error, odd)
+
+
+def _only_says(error: BaseException) -> bool:
+    """Whether a message is all there is: nothing wrapped, nothing attached."""
+    bare = not error.__dict__ and error.__cause__ is None and error.__context__ is None
+    return bare and (not error.args or (len(error.args) == 1 and type(error.args[0]) is str))
+
+
+def _unreadable(error: BaseException, odd: BaseException) -> Failure:
+    """What is left of an exception that cannot be read in full: its classes, and its message if that works."""
+    kind: Any = type(error)
+    try:
+        return Failure("exception", _bare_types(kind), redact_text(_message(error)), body=f"unreadable: {type(odd)!r}")
+    except Exception:  # noqa: BLE001 - its name must do
+        return Failure("exception", _bare_types(kind), "<unreadable>")
 
 
 class _Look:
@@ -217,7 +232,7 @@ def _cause(error: BaseException, seen: dict[str, Any]) -> BaseException | None:
     if error.__cause__ is not None:
         return error.__cause__
     for name in _WRAPPED if seen else ():
-        found = seen.get(name)
+        found = seen[name] if name in seen else None
         if isinstance(found, BaseException) and found is not error:
             return found
     for argument in some(error.args):
@@ -248,10 +263,15 @@ def _errno(error: BaseException) -> int | None:
     return int.__int__(number) if isinstance(number, int) and abs(number) < 1 << 31 else None
 
 
+_STATES: Final = ("sqlstate", "pgcode", "sqlite_errorname")
+
+
 def _sqlstate(seen: dict[str, Any]) -> str | None:
-    for owner in (seen, seen.get("orig")):
-        for name in ("sqlstate", "pgcode", "sqlite_errorname"):
-            found = text_of(item(owner, name), 40)
+    """The exception's own, or that of the driver's exception which it wraps."""
+    original = seen.get("orig")
+    for owner in (seen, traits(original)) if isinstance(original, BaseException) else (seen,):
+        for name in _STATES:
+            found = text_of(owner[name], 40) if name in owner else None
             if found is not None:
                 return found
     return "08000" if seen.get("connection_invalidated") is True else None
@@ -308,13 +328,18 @@ def _invalid_input(error: BaseException) -> str | None:
 # ---- where
 
 
-def _steps(traceback: TracebackType | None) -> list[TracebackType]:
+Step = tuple[str, TracebackType]
+"""A module, and where in it."""
+
+
+def _steps(traceback: TracebackType | None) -> list[Step]:
     """The steps of the task's own code and of what it called, outermost first; ours are left out."""
     found: list[TracebackType] = []
     while traceback is not None:
         found.append(traceback)
         traceback = traceback.tb_next
-    return [step for step in found[-_STEPS:] if not _module(step).startswith("redrive.runtime")]
+    named = [(_module(step), step) for step in found[-_STEPS:]]
+    return [step for step in named if not step[0].startswith("redrive.runtime")]
 
 
 def _module(step: TracebackType) -> str:
@@ -323,20 +348,22 @@ def _module(step: TracebackType) -> str:
     return name if isinstance(name, str) else frame.f_code.co_filename
 
 
-def _shown_step(step: TracebackType) -> str:
-    return clean(f"{_module(step)}:{step.tb_frame.f_code.co_name}:{step.tb_lineno}", 300)
+def _shown_step(step: Step) -> str:
+    module, at = step
+    text = f"{module}:{at.tb_frame.f_code.co_name}:{at.tb_lineno}"
+    return text if len(text) <= 300 and text.isascii() else clean(text, 300)
 
 
-def _frames(steps: list[TracebackType]) -> tuple[str, ...]:
+def _frames(steps: list[Step]) -> tuple[str, ...]:
     """`module:function:line`, innermost first."""
-    return tuple(_shown_step(step) for step in reversed(steps[-FRAMES:]))
+    return tuple([_shown_step(step) for step in reversed(steps[-FRAMES:])])
 
 
-def _origin(steps: list[TracebackType]) -> tuple[str, ...]:
+def _origin(steps: list[Step]) -> tuple[str, ...]:
     """The innermost frames of the application, where it was a library that raised."""
-    if not steps or _in_application(steps[-1].tb_frame.f_code.co_filename):
+    if not steps or _in_application(steps[-1][1].tb_frame.f_code.co_filename):
         return ()
-    ours = [step for step in steps if _in_application(step.tb_frame.f_code.co_filename)]
+    ours = [step for step in steps if _in_application(step[1].tb_frame.f_code.co_filename)]
     return tuple(_shown_step(step) for step in reversed(ours[-APP_FRAMES:]))
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import ContextVar
@@ -16,6 +17,7 @@ import msgspec
 
 from redrive.core.budget import left
 from redrive.core.changes import Change, outside_key
+from redrive.core.consent import Approval, subject_of
 from redrive.core.effects import EffectRecord, Status, next_step, proves_absent
 from redrive.core.job import Budget, Job, Json, Usage
 from redrive.core.payload import encode_result
@@ -62,6 +64,8 @@ class Call:
 
 
 Steps = Generator[Ask | Call, Any, Any]
+session_of: ContextVar[str | None] = ContextVar("redrive_session", default=None)
+"""The session on whose behalf this runs: the one that asked for the job, also in a replay long after."""
 _current: ContextVar[Context | BlockingContext | None] = ContextVar("redrive_context", default=None)
 
 
@@ -86,6 +90,8 @@ class _Shared:
         self._usage: Usage | None = None
         self._taken: tuple[Change, ...] = ()
         """The changes that this attempt really runs with."""
+        self._recovered = False
+        """Something the task needs was away and is back."""
         self._cancelled = False
         self._releasing = False
         """The worker is stopping this attempt to give the job back."""
@@ -216,7 +222,9 @@ class _Shared:
             failure = capture(error)
             status: Status = "absent" if proves_absent(failure) else "unknown"
             note = failure.summary[:500]
-            yield Ask(self._note(EffectRecord(name, key, status, self._clock.now(), self.job.run, self.agent, note=note)))
+            yield Ask(
+                self._note(EffectRecord(name, key, status, self._clock.now(), self.job.run, self.agent, note=note))
+            )
             raise
 
     def _landed(self, name: str, key: str, value: object, note: str | None = None) -> Steps:
@@ -228,6 +236,26 @@ class _Shared:
 
     async def _note(self, effect: EffectRecord) -> None:
         await self._keep("effect", effect.name, msgspec.json.encode(effect))
+
+    def _approval(self, question: str, details: dict[str, Json] | None, expires: float | None) -> Steps:
+        """Asked once per input: an edited job asks anew."""
+        if not question.strip():
+            raise ValueError("an approval needs a question")
+        name = f"{hashlib.sha256(question.encode()).hexdigest()[:12]}"
+        self._named("approval", name)
+        document = yield Ask(self._store.doc("approval", f"{self.job.id}/{name}"))
+        known = msgspec.json.decode(document.value, type=Approval) if document else None
+        now, subject = self._clock.now(), subject_of(self.job)
+        if known is not None and known.subject == subject:
+            if known.answer == "open" and known.expires_at is not None and now >= known.expires_at:
+                return msgspec.structs.replace(known, answer="expired")
+            if known.answer != "open":
+                return known
+        else:
+            until = now + expires if expires is not None else None
+            known = Approval(question, now, subject, details or {}, until)
+            yield Ask(self._keep("approval", name, msgspec.json.encode(known)))
+        raise _asked(self.job, question)
 
     async def _progress(self, fraction: float, note: str | None) -> None:
         if not 0.0 <= fraction <= 1.0:
@@ -244,12 +272,30 @@ def _unverified(name: str, problem: str = "it has no verifier") -> Held:
     )
 
 
+def _asked(job: Job, question: str) -> Held:
+    return Held(
+        "approval",
+        f"It asks: {question}",
+        f"redrive approve {job.short_id} says yes, redrive reject {job.short_id} says no; then it goes on.",
+    )
+
+
 class Context(_Shared):
     """What an async task gets as its first argument, if it asks for it."""
 
     async def progress(self, fraction: float, note: str | None = None) -> None:
         """Say how far it is; shown with the job."""
         await self._progress(fraction, note)
+
+    async def approval(
+        self, question: str, *, details: dict[str, Json] | None = None, expires: float | None = None
+    ) -> Approval:
+        """Ask a person. The job is held, without using an attempt, and starts again with the answer.
+
+        What comes back is true only if somebody said yes; after `expires` seconds without an answer it is not.
+        """
+        found: Approval = await _drive(self._approval(question, details, expires))
+        return found
 
     @overload
     async def step(self, name: str, function: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T: ...
@@ -296,6 +342,12 @@ class BlockingContext(_Shared):
 
     def progress(self, fraction: float, note: str | None = None) -> None:
         self._wait(self._progress(fraction, note))
+
+    def approval(
+        self, question: str, *, details: dict[str, Json] | None = None, expires: float | None = None
+    ) -> Approval:
+        found: Approval = self._drive(self._approval(question, details, expires))
+        return found
 
     def step(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         found: T = self._drive(self._step(name, function, args, kwargs))

@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 import socket
+import threading
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -49,6 +50,7 @@ from redrive.runtime.heart import Heart
 from redrive.runtime.registry import Handler, Registry
 from redrive.runtime.settle import AnyContext, Settlement, Sitting
 from redrive.runtime.threads import Threads, _serve
+from redrive.runtime.verify import Verifier
 
 log = logging.getLogger("redrive.cycle")
 Wait = Callable[[float], Awaitable[None] | None]
@@ -86,7 +88,7 @@ class Caller(Threads):
 
     def __init__(self) -> None:
         super().__init__()
-        self._idle.release(2**31 - 1)  # it always has time: it waits for nothing else
+        self._idle = threading.Semaphore(2**31 - 1)  # it always has time: it waits for nothing else
 
     def serve(self) -> None:
         """Do what comes until `finish`."""
@@ -129,10 +131,23 @@ class SpotSettlement(Settlement):
         return await super().succeeded(job, handler, context, value)
 
     async def failed(
-        self, job: Job, handler: Handler, context: AnyContext, failure: Failure, *, sitting: Sitting = None, tries: int = 1
+        self,
+        job: Job,
+        handler: Handler,
+        context: AnyContext,
+        failure: Failure,
+        *,
+        sitting: Sitting = None,
+        tries: int = 1,
+        witness: object = None,
     ) -> Commit:
         said = self.tries.get(job.id, tries)
-        return await super().failed(job, handler, context, failure, sitting="cycle", tries=said)
+        return await super().failed(job, handler, context, failure, sitting="cycle", tries=said, witness=witness)
+
+    def released(self, job: Job) -> Transition:
+        now = self._clock.now()
+        attempt = self._attempt(job, "released", now, None, decision="the script was interrupted")
+        return lifecycle.released(job, now, attempt)
 
 
 class SpotAttempts(Attempts):
@@ -142,7 +157,7 @@ class SpotAttempts(Attempts):
 
     def __init__(self, store: Store, registry: Registry, clock: Clock, threads: Threads) -> None:
         super().__init__(store, registry, clock, threads)
-        self.settlement = SpotSettlement(registry, clock, self.breakers)
+        self.settlement = SpotSettlement(registry, clock, self.breakers, Verifier(store, registry))
 
 
 # ---- the cycle
@@ -182,6 +197,8 @@ class Turns:
         """Finished, and not yet on disk: their leases are kept until they are."""
         self._lapsed: dict[str, Job] = {}
         self._known: set[str] = set()
+        self._letters: defaultdict[str, list[str]] = defaultdict(list)
+        """Dead letters of earlier cycles, by what they are letters of."""
         self._had_turn: dict[str, str] = {}
         """Which job had the turn of a (task, job_id) here, or has it elsewhere."""
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -270,6 +287,8 @@ class Turns:
         async with self._locks[handler.name]:
             if handler.name in self._known:
                 return
+            async for letter in self._each(Filter(states=(State.dead,), queue=self.queue, task=handler.name)):
+                self._letters[note_key(self.queue, letter.task, names_of(letter)[0])].append(letter.id)
             for job in await self._left_behind(handler.name):
                 await self._resume(job, handler)
             self._known.add(handler.name)
@@ -282,31 +301,34 @@ class Turns:
             Filter(states=(State.held,), queue=self.queue, task=task, because="circuit_open"),
             Filter(states=(State.dead,), queue=self.queue, task=task, lane="delayed"),
         )
-        found = [job for filter in chosen for job in await self._all(filter)]
-        return sorted(found, key=lambda job: job.created_at)
+        found = [job.id for filter in chosen async for job in self._each(filter)]
+        return sorted(await self._store.get(found), key=lambda job: job.created_at)
 
-    async def _all(self, filter: Filter) -> list[Job]:
-        found: list[Job] = []
+    async def _each(self, filter: Filter) -> AsyncIterator[Job]:
         cursor = None
         while True:
             page = await self._store.find(filter, cursor, PAGE, oldest=True)
-            found += page.jobs
+            for job in page.jobs:
+                yield job
             cursor = page.cursor
             if cursor is None:
-                return await self._store.get([job.id for job in found])
+                return
 
     async def _resume(self, job: Job, handler: Handler) -> None:
         job_id, own = names_of(job)
         key = note_key(self.queue, job.task, job_id)
         async with self._locks[key]:
             note = await self._note(key)
-            if await self._has_had_turn(job, key, note):
-                return
-            if job.state is State.running and job.id not in self._lapsed:
+            if job.state is State.running and await self._is_lapsed(job):
+                job = await self._recovered(job, handler, key, note)
+            if job.state is State.running:
                 self._had_turn.setdefault(key, job.id)  # somebody else is at it
                 return
-            if job.state is State.dead:
-                job = await self._pulled(job)
+            if await self._has_had_turn(job, key, note):
+                return
+            if job.state is State.dead and job.lane == "delayed":
+                most = self._registry.policy_for(job).max_attempts or 1
+                job = await self._moved(pulled(job, self._clock.now(), max_attempts=most, who=self._who))
             entry = await self._turn(job, handler, key, note)
             self.brought_back += own != self.cycle_id and entry.status != "running_elsewhere"
 
@@ -331,19 +353,12 @@ class Turns:
         ids = [*own, *([self._had_turn[key]] if key in self._had_turn else [])]
         return any(other.state is State.done and other.id != job.id for other in await self._store.get(ids))
 
-    async def _pulled(self, job: Job) -> Job:
-        most = self._registry.policy_for(job).max_attempts or 1
-        if job.attempts >= (job.allowed or most):
-            log.warning("job %s (%s) has no tries left and stays where it is: redrive it", job.short_id, job.task)
-            return job
-        return await self._moved(pulled(job, self._clock.now(), max_attempts=most, who=self._who))
-
-    async def _close_letters(self, job: Job) -> None:
+    async def _close_letters(self, job: Job, key: str) -> None:
         """What was done needs no letters of earlier cycles; those with other arguments are other work."""
-        job_id, _ = names_of(job)
-        for letter in await self._all(Filter(states=(State.dead,), queue=self.queue, task=job.task)):
-            same = names_of(letter)[0] == job_id and letter.payload_hash == job.payload_hash
-            if same and letter.because != "outcome_unknown":
+        letters = await self._store.get(self._letters.pop(key, []))
+        for letter in letters:
+            same = letter.payload_hash == job.payload_hash and letter.because != "outcome_unknown"
+            if letter.state is State.dead and same:
                 why = f"the same job succeeded in cycle {self.cycle_id}"
                 await self._moved(lifecycle.resolved(letter, self._clock.now(), who=self._who, why=why))
 
@@ -351,6 +366,7 @@ class Turns:
 
     async def _tried(self, job: Job, handler: Handler, key: str, note: Note | None) -> Entry:
         """Run it, and again for as long as the decision is to try again here and now."""
+        move: Transition | None = None
         for tries in range(1, SPOT_TRIES + 1):
             async with self._room(job):
                 claimed = await self._claimed(job, handler)
@@ -361,8 +377,8 @@ class Turns:
                 break
             await self._pause(max(0.0, job.run_at - self._clock.now()))
         ran = move is not None
-        if ran and job.state is State.done and note is not None:
-            await self._close_letters(job)
+        if ran and job.state is State.done:
+            await self._close_letters(job, key)
         return self._counted(job, self._attempts.settlement.values.pop(job.id, None), ran=ran)
 
     async def _pause(self, seconds: float) -> None:
@@ -405,19 +421,25 @@ class Turns:
         """One attempt and its commit; the move, or None where the job was taken away."""
         self._attempts.settlement.tries[job.id] = tries
         commit, interruption = await self._performed(job)
-        try:
-            if commit is None:
-                log.warning("job %s (%s) was taken away while it ran", job.short_id, job.task)
-                return None, await self._fresh(job)
-            (move,) = commit.transitions
-            puts = (*commit.puts, *self._remembered(move, key, note))
-            after = await self._committed(msgspec.structs.replace(commit, puts=puts))
-        finally:
-            self._settling.pop(job.id, None)
+        if commit is None:
+            log.warning("job %s (%s) was taken away while it ran: its result does not count", job.short_id, job.task)
+            return None, await self._fresh(job)
+        (move,) = commit.transitions
+        puts = (*commit.puts, *self._remembered(move, key, note))
+        settling = asyncio.create_task(self._settled(job, msgspec.structs.replace(commit, puts=puts)))
+        after = await asyncio.shield(settling)  # carried through, whatever happens to the caller meanwhile
         if interruption is not None:
             self.entries[job.id] = Entry(status_of(after), after)
             raise interruption
         return move, after
+
+    async def _settled(self, job: Job, commit: Commit) -> Job:
+        """Its lease is kept until its end is on disk."""
+        self._settling[job.id] = job
+        try:
+            return await self._committed(commit)
+        finally:
+            del self._settling[job.id]
 
     def _remembered(self, move: Transition, key: str, note: Note | None) -> list[Put]:
         """What the next call or the next cycle must know, in the commit that ends this turn."""
@@ -443,11 +465,11 @@ class Turns:
             try:
                 commit = await asyncio.shield(work)
             except asyncio.CancelledError as cancelled:
-                commit = await self._given_back(job, context, work)
-                return commit, cancelled
+                if work.cancelled() and context.cancelled:
+                    return None, None  # the lease was lost before it began
+                return await self._given_back(job, context, work), cancelled
             return commit, Interrupted(asked[0]) if asked else None
         finally:
-            self._settling[job.id] = job
             del self._running[job.id]
 
     async def _until_end(
@@ -501,7 +523,9 @@ class Turns:
                     return move.after(outcome.fences[0])
                 if isinstance(outcome, Stale):
                     return await self._fresh(move.job)
-            log.warning("job %s (%s) waits for the store to take its end: %s", move.job.short_id, move.job.task, problem)
+            log.warning(
+                "job %s (%s) waits for the store to take its end: %s", move.job.short_id, move.job.task, problem
+            )
             await asyncio.sleep(AGAIN)  # repeating is safe: what landed after all is stale then
         raise problem
 
@@ -544,7 +568,12 @@ class Turns:
     async def left(self) -> list[Left]:
         """What stands in this cycle's queue and had no turn here."""
         found = Counter[tuple[str, Status]]()
-        for state, by in ((State.dead, "lane"), (State.held, "because"), (State.waiting, "state"), (State.running, "state")):
+        for state, by in (
+            (State.dead, "lane"),
+            (State.held, "because"),
+            (State.waiting, "state"),
+            (State.running, "state"),
+        ):
             counted = await self._store.count(Filter(states=(state,), queue=self.queue), by=("task", by))
             for (task, how), number in counted.items():
                 found[str(task), _left_status(state, how)] += number

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 
+import msgspec
+
+from redrive.core.lifecycle import Transition
 from redrive.core.store import Applied, Commit, Outcome, Stale, Store, Unknown
 from redrive.errors import StoreFailed, StoreUnavailable
 
@@ -20,9 +23,16 @@ AGAIN = 0.5
 class Outbox:
     """Applies commits in groups until the store has taken or refused each: a full disk loses no result."""
 
-    def __init__(self, store: Store, settled: Callable[[Sequence[Commit], Sequence[Commit]], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settled: Callable[[Sequence[Commit], Sequence[Commit]], None],
+        resume: Callable[[Sequence[Commit]], Awaitable[Sequence[Transition]]] | None = None,
+    ) -> None:
         self._store = store
         self._settled = settled
+        self._resume = resume
+        """Moves what waited for these commits."""
         self._waiting: list[Commit] = []
         self._task: asyncio.Task[None] | None = None
         self.refused = 0
@@ -51,15 +61,21 @@ class Outbox:
         while batch:
             outcomes = await self._insist(batch)
             answered = list(zip(batch, outcomes, strict=True))
-            refused = [commit for commit, outcome in answered if isinstance(outcome, Stale)]
-            self._settled([commit for commit, outcome in answered if isinstance(outcome, Applied)], refused)
+            stale = [(commit, outcome) for commit, outcome in answered if isinstance(outcome, Stale)]
+            crowded = [commit for commit, outcome in stale if _companion_moved(commit, outcome)]
+            refused = [commit for commit, outcome in stale if not _companion_moved(commit, outcome)]
+            applied = [commit for commit, outcome in answered if isinstance(outcome, Applied)]
+            self._settled(applied, refused)
             for commit in refused:
                 self._refuse(commit)
+            if self._resume is not None and (moves := await self._resume(applied)):
+                self._settled([Commit(tuple(moves))], [])
             # Repeating is safe: what landed after all is stale then.
             batch = [commit for commit, outcome in answered if isinstance(outcome, Unknown)]
             if batch:
                 log.warning("nobody knows whether %d results were stored: trying again", len(batch))
                 await asyncio.sleep(AGAIN)
+            batch += [msgspec.structs.replace(commit, transitions=commit.transitions[:1]) for commit in crowded]
 
     async def _insist(self, batch: list[Commit]) -> list[Outcome]:
         """A full disk or a lock: the results wait until the store takes them."""
@@ -84,3 +100,8 @@ class Outbox:
         self.refused += 1
         jobs = ", ".join(transition.job.short_id for transition in commit.transitions)
         log.warning("the result of job %s was refused: its lease was lost, or it had been stored already", jobs)
+
+
+def _companion_moved(commit: Commit, stale: Stale) -> bool:
+    """Refused for the sake of what should have moved along: the job's own end, which comes first, stands."""
+    return len(commit.transitions) > 1 and stale.job_id not in (None, commit.transitions[0].job.id)

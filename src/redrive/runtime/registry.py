@@ -5,18 +5,23 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from redrive.core.agents import Fleet
 from redrive.core.changes import Adapt, Counter, estimate
 from redrive.core.classify import Rule, by_class
+from redrive.core.effects import Effect
 from redrive.core.job import Failure, Job
 from redrive.core.payload import Signature
 from redrive.core.policy import PRESETS, Policy, check, effective, merge
+from redrive.core.schedule import Cron
 from redrive.errors import ConfigError
 from redrive.runtime.capture import qualified
+from redrive.runtime.probes import Probe
 
 log = logging.getLogger("redrive")
+RetryPolicy = Literal["replay", "verify_first", "manual"]
+"""What happens after a failure: run again; look first whether its effects landed; or leave it to a person."""
 ResultPolicy = bool | Callable[[Any], Any]
 """Whether a returned value may be a failure: in known shapes (True), never (False), or as a function says."""
 Summarise = Callable[[str, int], Awaitable[str] | str]
@@ -45,6 +50,13 @@ class Handler:
         downstream: str | Callable[..., str | None] | None = None,
         credentials: Sequence[str] = (),
         result_policy: ResultPolicy = True,
+        schedules: Sequence[Cron] = (),
+        effects: Sequence[Effect] = (),
+        retry_policy: RetryPolicy = "replay",
+        requires: Sequence[Probe] = (),
+        consent: bool | str = False,
+        read_only: bool = False,
+        wraps: str | None = None,
     ) -> None:
         self.name = name
         self.function = function
@@ -58,6 +70,16 @@ class Handler:
         """The task's own answers to failures, by detail: `@task.on("context_overflow")`."""
         self.credentials = tuple(credentials)
         self.result_policy = result_policy
+        self.schedules = tuple(schedules)
+        """When it runs by itself. Workers see to that."""
+        self.effects = tuple(effects)
+        self.retry_policy = retry_policy
+        self.requires = tuple(requires)
+        self.consent = consent
+        """Whether the session must agree before it runs; a label covers all tasks that share it."""
+        self.read_only = read_only
+        self.wraps = wraps
+        """The payload's field that names the operation which this task does again."""
         self._downstream = downstream
         self.direct: Callable[[Job, Mapping[str, Any]], Any] | None = None if wants_context else self._call
         """Does the work here and now, where neither store nor spool could accept it."""
@@ -68,6 +90,11 @@ class Handler:
             for rule, kinds, detail in (("give_up_on", give_up_on, "gave_up"), ("retry_on", retry_on, "asked_to_retry"))
             if kinds
         )
+
+    @property
+    def default_model(self) -> str | None:
+        """What the parameter for the model is where nobody gives one."""
+        return self.signature.default_text((self.adapt.model if self.adapt else None) or "model")
 
     @property
     def names_downstream(self) -> bool:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
 
 from redrive.core import lifecycle
 from redrive.core.classify import cause_of
+from redrive.core.consent import Approval
 from redrive.core.fingerprint import fingerprint
 from redrive.core.job import CYCLE, Failure, Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Applied, Commit, Filter, Put, Store, Wanted
-from redrive.errors import IllegalMove, InvalidOption
+from redrive.errors import IllegalMove
 from redrive.runtime.bus import Bus, told
 from redrive.runtime.clock import Clock
 from redrive.runtime.loop import Loop
@@ -45,6 +45,8 @@ class Scheduler(Loop):
         watch: Callable[[], Awaitable[None]] | None = None,
         drain_spool: Callable[[], Awaitable[None]] | None = None,
         mind_breakers: Callable[[], Awaitable[object]] | None = None,
+        resume_workflows: Callable[[], Awaitable[object]] | None = None,
+        mind_schedules: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         super().__init__("scheduler")
         self._store = store
@@ -58,9 +60,12 @@ class Scheduler(Loop):
         self._duties: list[tuple[float, Callable[[], Awaitable[object]]]] = [
             (1.0, self.recover),
             (1.0, mind_breakers or _nothing),
+            (1.0, resume_workflows or _nothing),
+            (1.0, mind_schedules or _nothing),
             (5.0, watch or _nothing),
             (5.0, drain_spool or _nothing),
             (5.0, self.mind_the_clock),
+            (10.0, self.expire_questions),
             (60.0, self.bury_unroutable),
             (600.0, self.pull_delayed),
             (600.0, self.bury_unresolved),
@@ -137,6 +142,17 @@ class Scheduler(Loop):
                 who="scheduler",
             )  # fmt: skip
 
+    async def expire_questions(self) -> None:
+        """A question that nobody answered in time: its task goes on, and hears that."""
+        now = self._clock.now()
+        for job in (await self._store.find(Filter(states=(State.held,), because="approval"), limit=1000)).jobs:
+            asked = [
+                msgspec.json.decode(document.value, type=Approval)
+                for document in await self._store.docs("approval", f"{job.id}/")
+            ]
+            if any(one.answer == "open" and one.expires_at is not None and now >= one.expires_at for one in asked):
+                await self._move(lifecycle.unblocked, job, who="scheduler", why="nobody answered in time")
+
     async def bury_unroutable(self) -> None:
         """Due jobs whose task no live worker has announced for an hour, while some worker lives."""
         now, steady = self._clock.now(), self._clock.monotonic()
@@ -190,33 +206,3 @@ class Scheduler(Loop):
 
 async def _nothing() -> None:
     return
-
-
-_NICKNAMES: Final[Mapping[str, str]] = {
-    "@hourly": "0 * * * *",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@weekly": "0 0 * * 0",
-    "@monthly": "0 0 1 * *",
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-}
-
-
-def next_slot(line: str, tz: str, after: float) -> float:
-    """When a cron line fires next after an instant. Five fields or a nickname; DST fires once."""
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-    from cronsim import CronSim, CronSimError
-
-    expression = _NICKNAMES.get(line.strip(), line)
-    try:
-        zone = UTC if tz == "UTC" else ZoneInfo(tz)
-    except (ZoneInfoNotFoundError, ValueError):
-        raise InvalidOption(field="schedule.tz", problem=f"{tz!r} is not a time zone") from None
-    try:
-        if len(expression.split()) != 5:
-            raise CronSimError("needs five fields")
-        return next(CronSim(expression, datetime.fromtimestamp(after, zone))).timestamp()
-    except (CronSimError, StopIteration) as error:
-        raise InvalidOption(field="schedule", problem=f"{line!r} is not a cron line: {error}") from None

@@ -9,9 +9,10 @@ from typing import Any, Literal
 import msgspec
 
 from redrive.core import lifecycle
-from redrive.core.changes import Change, CompressContext, Edit, dropped, encode
+from redrive.core.changes import Change, CompressContext, Edit, can_take, dropped, encode
 from redrive.core.classify import cause_of, classify
 from redrive.core.decision import Abilities, Bury, Case, Decision, Hold, RetryLater
+from redrive.core.effects import before_replay
 from redrive.core.fingerprint import fingerprint
 from redrive.core.job import Attempt, Cause, Failure, Job, Usage
 from redrive.core.lifecycle import Transition
@@ -26,6 +27,7 @@ from redrive.runtime.capture import capture, lost
 from redrive.runtime.clock import Clock
 from redrive.runtime.context import BlockingContext, Context, Held
 from redrive.runtime.registry import Handler, Registry
+from redrive.runtime.verify import Look, Verifier, keep
 
 log = logging.getLogger("redrive.attempt")
 RESULT_INLINE = 256 * 1024
@@ -41,10 +43,11 @@ AnyContext = Context | BlockingContext
 class Settlement:
     """Turns what an attempt said into the commit that ends it."""
 
-    def __init__(self, registry: Registry, clock: Clock, breakers: Breakers) -> None:
+    def __init__(self, registry: Registry, clock: Clock, breakers: Breakers, verifier: Verifier) -> None:
         self._registry = registry
         self._clock = clock
         self._breakers = breakers
+        self._verifier = verifier
 
     # -- good ends
 
@@ -96,18 +99,51 @@ class Settlement:
         *,
         sitting: Sitting = None,
         tries: int = 1,
+        witness: object = None,
     ) -> Commit:
-        """Failure → cause → decision → transition."""
+        """Failure → cause → effects → decision → transition."""
         cause = self._cause(job, handler, failure)
+        puts = (keep(job, witness),) if witness is not None else ()
+        look = await self._verifier.look(job, handler, witness) if _uncertain(cause, handler) else None
+        if look is not None and look.verdict == "verified":
+            return self._recovered(job, context, look, failure)
+        if look is not None and before_replay(look.verdict, idempotent=handler.idempotent) == "run":
+            cause = msgspec.structs.replace(cause, category="transient", heals="at_once")
         group, policy = fingerprint(failure, job.task, job.model), self._registry.policy_for(job)
         breaker, probes = await self._breakers.failed(job, handler, failure, cause, group, policy)
         case = Case(
             job, failure, cause, policy, self._clock.now(), self._clock.chance(), handler.idempotent,
-            abilities=Abilities(self._registry.fleet, handler.adapt, self._registry.count),
+            abilities=Abilities(self._registry.fleet, handler.adapt, self._registry.count, handler.default_model),
+            effects=bool(handler.effects), manual=handler.retry_policy == "manual",
             usage=context._usage, breaker=breaker, probes=probes, sitting=sitting, tries=tries,
         )  # fmt: skip
         decision = await self._decided(case, handler)
-        return Commit((self._transition(case, decision, group, context),))
+        return Commit((self._transition(case, decision, group, context),), puts)
+
+    async def looked(self, job: Job, handler: Handler, context: AnyContext) -> Commit | None:
+        """Before a replay: done where everything is seen outside, held where nobody can tell, else it runs."""
+        if not any(attempt.outcome in ("failed", "lost", "released") for attempt in job.history):
+            return None
+        look = await self._verifier.look(job, handler)
+        replay = before_replay(look.verdict, idempotent=handler.idempotent)
+        if replay == "run":
+            return None
+        if replay == "done":
+            return self._recovered(job, context, look, None)
+        held = Held(
+            "outcome_unknown",
+            f"Nobody can tell whether an earlier attempt landed ({look}), and the task is not idempotent.",
+            "Look at the receiver. Then `redrive resolve ID --landed` or `--not-landed`.",
+        )
+        return await self.signalled(job, handler, context, held)
+
+    def _recovered(self, job: Job, context: AnyContext, look: Look, failure: Failure | None) -> Commit:
+        """It failed, and all its effects are there all the same: it is done, and says how that is known."""
+        now = self._clock.now()
+        said = f"Its effects were seen outside ({look}): done, although the attempt did not say so."
+        log.warning("job %s (%s): %s", job.short_id, job.task, said)
+        attempt = self._attempt(job, "recovered", now, context, failure, decision=said, strategy="verify")
+        return Commit((lifecycle.succeeded(job, now, None, attempt),))
 
     async def _decided(self, case: Case, handler: Handler) -> Decision:
         """There is no path to silence: where deciding itself fails, the job is retried slowly, or buried at its cap."""
@@ -217,10 +253,19 @@ class Settlement:
             found = await found if inspect.isawaitable(found) else found
             if not isinstance(found, str):
                 raise TypeError(f"a summary must be text, this is {type(found).__name__}")
-            return msgspec.structs.replace(change, summary=found)
+            summed_up = msgspec.structs.replace(change, summary=found)
+            payload, names = case.input(), case.names
+            if can_take(summed_up, payload, abilities.adapt, abilities.count, names=names):
+                return summed_up
+            log.warning("job %s (%s): the summary is too long and left out", case.job.short_id, case.job.task)
+            return change
         except Exception as error:  # noqa: BLE001 - compressed without a summary, and told so
             log.warning("job %s (%s): summarising failed: %r", case.job.short_id, case.job.task, error)
             return change
+
+
+def _uncertain(cause: Cause, handler: Handler) -> bool:
+    return bool(handler.effects) and (cause.detail == "outcome_unknown" or handler.retry_policy == "verify_first")
 
 
 def _learned(move: Transition, job: Job, *, worked: bool) -> Transition:

@@ -124,15 +124,23 @@ def _declared(value: Mapping[str, Any]) -> str | None:
 
 
 def _words(value: Mapping[str, Any], default: str) -> str:
-    """What the result says to people; never empty."""
+    """What the result says to people; never empty. The error itself goes before a message beside it."""
     error = value.get("error")
-    said = error_message(value)
-    if said is None and error:
-        said = repr(error) if isinstance(error, dict | list) else str(error)
-    if not said or not said.strip():
-        found = next((text for name in ("message", "result", "detail") if (text := value.get(name))), None)
-        said = found if isinstance(found, str) else None
-    return said.strip() if said and said.strip() else default
+    candidates = (
+        error,
+        error_message(value),
+        _shown(error) if error else None,
+        value.get("message"),
+        value.get("result"),
+    )
+    return next((text.strip() for text in candidates if isinstance(text, str) and text.strip()), default)
+
+
+def _shown(error: object) -> str | None:
+    try:
+        return repr(error) if isinstance(error, dict | list) else str(error)
+    except Exception:  # noqa: BLE001 - an error that cannot be shown is still one: the default text stands for it
+        return None
 
 
 # ---- the shapes, the most telling first

@@ -26,6 +26,7 @@ from redrive.runtime.registry import Registry
 from redrive.runtime.runners import Runners
 from redrive.runtime.slots import Slots
 from redrive.runtime.threads import Threads
+from redrive.runtime.workflow import LOOKED_AT
 
 log = logging.getLogger("redrive.worker")
 POLL_SECONDS = 5.0
@@ -71,7 +72,7 @@ class Worker(Loop):
         self._poll = poll
         self._threads = Threads()
         self._attempts = Attempts(store, registry, clock, self._threads)
-        self.outbox = Outbox(store, self._settled)
+        self.outbox = Outbox(store, self._settled, self._attempts.workflows.resume_after)
         self._unsettled: dict[str, Job] = {}
         """Finished, and not yet on disk: their leases are kept until they are."""
         self._runners = Runners()
@@ -270,6 +271,12 @@ class Worker(Loop):
         self._bus.publish_moves(moves)
         if self._alone:
             self._nudged.set()
+
+    async def resume_workflows(self, most: int | None = LOOKED_AT) -> bool:
+        """Whether steps of workflows moved that nobody else had moved."""
+        moves = await self._attempts.workflows.mind(most)
+        self._bus.publish_moves(moves)
+        return bool(moves)
 
     async def _begin_alone(self, job: Job) -> None:
         """A job that was there at two crashes gets the process to itself, and the store knows before it starts."""

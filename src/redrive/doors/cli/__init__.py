@@ -18,8 +18,10 @@ from redrive.doors.cli.jobs import cancel, enqueue, erase, jobs, resolve, status
 from redrive.doors.cli.morning import morning
 from redrive.doors.cli.problems import Door
 from redrive.doors.cli.queues import health, queues, stats
+from redrive.doors.cli.schedules import schedules
 from redrive.doors.cli.upkeep import backup, doctor
 from redrive.doors.cli.worker import worker
+from redrive.doors.cli.workflows import workflows
 
 
 @click.group("redrive", cls=Door, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -35,7 +37,7 @@ def cli() -> None:
 
 for command in (
     demo, worker, enqueue, cancel, resolve, status, jobs, dead, queues, stats, health, morning, breakers, doctor,
-    backup, erase,
+    backup, erase, schedules, workflows,
 ):  # fmt: skip
     cli.add_command(command)
 

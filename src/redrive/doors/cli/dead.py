@@ -9,8 +9,9 @@ import click
 from redrive.doors.cli import output
 from redrive.doors.cli.asking import ask, confirm, shared, who, why
 from redrive.doors.cli.jobs import attempts, say_page, tell_more, tell_moved, tell_story, with_moves
+from redrive.doors.cli.payload import read
 from redrive.doors.cli.problems import Problem
-from redrive.doors.cli.text import ago, counted, short
+from redrive.doors.cli.text import ago, clean, counted, short
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -87,6 +88,36 @@ def discard(id: str, why: str | None) -> None:
 def restore(id: str, why: str | None) -> None:
     """A discarded job is a dead letter again."""
     tell_moved(ask(lambda rd: rd.dead.restore(id, who=who(), why=why)), "restored", "redrive dead redrive {id}")
+
+
+@dead.command()
+@click.argument("id")
+@click.argument("payload")
+@why
+@shared
+def edit(id: str, payload: str, why: str | None) -> None:
+    """Back to the queue with another input: JSON, @FILE, or - for standard input. What was enqueued stays on record."""
+
+    async def edited(rd: Redrive) -> Job:
+        given = read(payload, rd.settings.payload_limit)
+        return await rd.dead.edit(id, given, who=who(), why=why)
+
+    tell_moved(ask(edited), "edited and redriven", "redrive status {id}")
+
+
+@dead.command()
+@click.argument("id")
+@click.argument("one", type=int)
+@click.argument("other", type=int)
+@shared
+def diff(id: str, one: int, other: int) -> None:
+    """What two runs of a job were given differently, by their numbers in `dead show`."""
+    lines = ask(lambda rd: rd.dead.diff(id, one, other))
+    if output.as_json():
+        output.say_json(lines)
+    else:
+        for line in lines or [f"runs {one} and {other} were given the same"]:
+            output.say(clean(line))
 
 
 @dead.command()

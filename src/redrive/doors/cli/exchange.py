@@ -100,7 +100,7 @@ def _say(done: Imported) -> None:
 
 
 def _tell(done: Imported) -> None:
-    would = "would take in" if done.dry_run else "imported"
+    would = "would be imported" if done.dry_run else "imported"
     parts = [
         f"{done.imported} {would}",
         f"{done.updated} known with fewer tries" if done.updated else "",

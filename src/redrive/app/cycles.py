@@ -1,0 +1,457 @@
+"""`rd.cycle("nightly")`: a script's jobs, run where the script runs. No worker, no server, no event loop needed.
+
+    with rd.cycle("nightly") as night:
+        for site in sites:
+            night.run(publish, site=site)
+    sys.exit(night.exit_code)
+
+`run` never raises for a job: what fails is tried again on the spot, then diverted; the next cycle brings it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
+
+import msgspec
+
+from redrive.app.accept import Desk
+from redrive.app.portal import portal
+from redrive.app.registering import _wants_context
+from redrive.app.watch import tell_sinks
+from redrive.core.cycle import (
+    KIND,
+    Left,
+    Note,
+    Repeat,
+    Status,
+    Summary,
+    checked_id,
+    cycle_at,
+    id_from,
+    in_words,
+    keeps_failing,
+    key_of,
+    names_of,
+    queue_of,
+    severity,
+    summary_of,
+)
+from redrive.core.job import Job
+from redrive.core.payload import encode
+from redrive.core.policy import Policy
+from redrive.core.store import Applied, Commit, Document, Put
+from redrive.errors import InvalidOption, RedriveError
+from redrive.insight.health import Pain
+from redrive.runtime.bus import BusEvent
+from redrive.runtime.cycle import Caller, Entry, Interrupted, Turns, Wait, called_from
+from redrive.runtime.registry import Handler, Registry
+from redrive.runtime.settle import RESULT_APART
+from redrive.tasks import Task
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+log = logging.getLogger("redrive.cycle")
+GRACE: Final = 5.0
+"""How long an interrupted script waits for its job to be given back."""
+
+
+class Result(msgspec.Struct, Generic[R_co], frozen=True):
+    """What became of one job in this cycle. True where it is done, now or before."""
+
+    status: Status
+    task: str
+    job_id: str
+    """Its name in the cycle."""
+    id: str
+    """Its id in the store, for `redrive status` and `redrive dead show`."""
+    value: R_co | None = None
+    """What the function returned."""
+    error: str | None = None
+    recommendation: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.status in ("done", "skipped")
+
+
+class _Going:
+    """What both kinds of running cycle show."""
+
+    name: str
+    queue: str
+    cycle_id: str
+    results: list[Result[Any]]
+    """What `run` has returned so far."""
+
+    @property
+    def summary(self) -> Summary:
+        """The numbers so far; after the end also what was left, and what keeps failing."""
+        raise NotImplementedError
+
+    @property
+    def exit_code(self) -> int:
+        """0 only where every job of this cycle is done, now or before; else 1."""
+        return self.summary.exit_code
+
+
+class RunningCycle(_Going):
+    """Inside `async with rd.cycle(...)`."""
+
+    def __init__(self, plan: Cycle) -> None:
+        self._app = plan._app
+        self._plan = plan
+        self.name = plan.name
+        self.queue = plan.queue
+        self.cycle_id = plan.cycle_id or cycle_at(self._app.clock.now(), plan.tz)
+        self.results = []
+        self._registry = _own(self._app.registry)
+        self._left: list[Left] = []
+        self._alerts: list[str] = []
+        self._desk = Desk(
+            lambda: self._app.store, self._registry, self._app.bus, self._app.clock, self._app.settings, self._app.spool
+        )
+        self._turns = Turns(
+            self._app.store, self._registry, self._app.bus, self._app.clock, queue=self.queue, cycle_id=self.cycle_id,
+            wait=plan.wait,
+        )  # fmt: skip
+
+    @property
+    def summary(self) -> Summary:
+        turns = self._turns
+        return summary_of(
+            self.name, self.cycle_id, [entry.status for entry in turns.entries.values()], skipped=turns.skipped,
+            brought_back=turns.brought_back, left=self._left, alerts=self._alerts,
+        )  # fmt: skip
+
+    @overload
+    async def run(
+        self,
+        function: Callable[..., Coroutine[Any, Any, R]],
+        /,
+        *args: Any,
+        job_id: str | int | None = None,
+        repeat: Repeat | None = None,
+        **kwargs: Any,
+    ) -> Result[R]: ...
+    @overload
+    async def run(
+        self,
+        function: Callable[..., R],
+        /,
+        *args: Any,
+        job_id: str | int | None = None,
+        repeat: Repeat | None = None,
+        **kwargs: Any,
+    ) -> Result[R]: ...
+    async def run(
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        job_id: Any = None,
+        repeat: Any = None,
+        **kwargs: Any,
+    ) -> Result[Any]:
+        """Do it once in this cycle, or once for ever with `repeat="never"`. Never raises for what the job does.
+
+        The job is (function, `job_id`), or (function, arguments) where no id is given. A function that has a parameter
+        of the name `job_id` or `repeat` gets it, too.
+        """
+        try:
+            return await self._run(function, args, kwargs, job_id, repeat)
+        except Interrupted as interrupted:
+            raise interrupted.error from None
+
+    async def _run(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], job_id: Any, repeat: Any
+    ) -> Result[Any]:
+        handler = self._handler(function)
+        own = handler.signature._names
+        given = {"job_id": job_id, "repeat": repeat}
+        kwargs = kwargs | {name: value for name, value in given.items() if name in own and value is not None}
+        payload = handler.signature.bind(args, kwargs)
+        often = _repeat(None if "repeat" in own else repeat, self._plan.repeat)
+        named = self._named(payload, job_id, function, strict="job_id" not in own)
+        key = key_of(handler.name, named, self.cycle_id if often == "cycle" else None)
+        plan = self._desk.plan(handler.name, {"queue": self.queue, "idempotency_key": key})
+        prepared = self._desk.prepare(plan, payload)
+        entry = await self._turns.run(prepared.job, prepared.documents, handler)
+        found = await self._result(entry, handler)
+        self.results.append(found)
+        return found
+
+    def _handler(self, function: Any) -> Handler:
+        """A task as it is; a plain function becomes one for this cycle, under its own name."""
+        if isinstance(function, Task):
+            handler = function._handler
+        elif callable(function):
+            handler = self._adopted(function)
+        else:
+            raise InvalidOption(field="function", problem=f"{function!r} is neither a function nor a task")
+        if self._registry.handlers.get(handler.name) is not handler:
+            self._registry.add(handler)
+        return handler
+
+    def _adopted(self, function: Callable[..., Any]) -> Handler:
+        name = getattr(function, "__name__", None) or type(function).__name__
+        known = self._registry.handlers.get(name)
+        if known is not None and known.function == function:
+            return known
+        try:
+            wants_context = _wants_context(function)
+            return Handler(name, function, queue=self.queue, policy=Policy(), wants_context=wants_context)
+        except (TypeError, ValueError) as error:
+            raise InvalidOption(field="function", problem=f"{name} cannot be a job: {error}") from None
+
+    def _named(self, payload: dict[str, Any], job_id: Any, function: object, *, strict: bool) -> str:
+        if job_id is not None and (strict or isinstance(job_id, str | int)):
+            return checked_id("job_id", job_id)
+        if isinstance(function, Task) and function._key_template is not None:
+            return checked_id("job_id", function._key_for(payload))
+        return id_from(encode(payload, limit=self._app.settings.payload_limit).text)
+
+    async def _result(self, entry: Entry, handler: Handler) -> Result[Any]:
+        job = entry.job
+        value = await self._stored(job, handler) if entry.status == "skipped" else entry.value
+        job_id, _ = names_of(job)
+        return Result(entry.status, job.task, job_id, job.id, value, job.error, job.recommendation)
+
+    async def _stored(self, job: Job, handler: Handler) -> Any:
+        text = job.result
+        if text == RESULT_APART and (document := await self._app.store.doc("result", f"{job.id}/")):
+            text = document.value.decode()
+        return handler.signature.result(text)
+
+    # -- the end
+
+    async def _finish(self) -> None:
+        await self._turns.end()
+        for document in await self._app.store.docs(KIND, f"{self.queue}/"):
+            note = msgspec.json.decode(document.value, type=Note)
+            if keeps_failing(note, self._plan.alert_after):
+                await self._alert(document, note)
+        self._left = await self._turns.left()
+        await _spared("looking around", self._app._look())
+        await _spared("pruning", self._prune())
+
+    async def _alert(self, document: Document, note: Note) -> None:
+        """Told once in a cycle, by whoever is first; a sink that fails is told again at the end of the next run."""
+        told = msgspec.json.encode(msgspec.structs.replace(note, told=note.failed))
+        (outcome,) = await self._app.store.apply([Commit(puts=(Put(KIND, document.key, told, document.version),))])
+        if not isinstance(outcome, Applied):
+            return
+        message, hurts = f"{self.name}: {in_words(note)}", severity(note, self._plan.alert_after)
+        self._alerts.append(in_words(note))
+        log.warning("%s", message)
+        data = {"kind": "stale_failure", "severity": hurts, "message": message, "cycles": note.failing}
+        self._app.bus.publish(
+            BusEvent("stale_failure", self.queue, self._app.clock.now(), note.job, note.task, data=data)
+        )
+        if not await tell_sinks(self._app, Pain("stale_failure", self.queue, hurts, message)):
+            await self._app.store.apply([Commit(puts=(Put(KIND, document.key, document.value),))])
+
+    async def _prune(self) -> None:
+        """Where no worker ever runs, nobody else does."""
+        settings, now = self._app.settings, self._app.clock.now()
+        kept = {name: policy.retention for name, policy in self._registry.queues.items() if policy.retention}
+        while (await self._app.store.prune(now, kept, settings.retention, settings.key_retention)).payloads:
+            continue
+
+
+class BlockingCycle(_Going):
+    """Inside `with rd.cycle(...)`: the same without await. Plain functions run in the thread that calls `run`."""
+
+    def __init__(self, running: RunningCycle) -> None:
+        self._running = running
+        self.name = running.name
+        self.queue = running.queue
+        self.cycle_id = running.cycle_id
+        self.results = running.results
+
+    @property
+    def summary(self) -> Summary:
+        return self._running.summary
+
+    @overload
+    def run(
+        self,
+        function: Callable[..., Coroutine[Any, Any, R]],
+        /,
+        *args: Any,
+        job_id: str | int | None = None,
+        repeat: Repeat | None = None,
+        **kwargs: Any,
+    ) -> Result[R]: ...
+    @overload
+    def run(
+        self,
+        function: Callable[..., R],
+        /,
+        *args: Any,
+        job_id: str | int | None = None,
+        repeat: Repeat | None = None,
+        **kwargs: Any,
+    ) -> Result[R]: ...
+    def run(
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        job_id: Any = None,
+        repeat: Any = None,
+        **kwargs: Any,
+    ) -> Result[Any]:
+        """Do it once in this cycle, or once for ever with `repeat="never"`. Never raises for what the job does."""
+        return _from_here(lambda: self._running._run(function, args, kwargs, job_id, repeat))
+
+
+class Cycle:
+    """What `rd.cycle(...)` returns: use it with `with`, or with `async with` where there is an event loop."""
+
+    def __init__(
+        self,
+        app: Redrive,
+        name: str,
+        cycle_id: str | int | None,
+        *,
+        tz: str,
+        repeat: Repeat,
+        alert_after: int,
+        quiet: bool,
+        wait: Wait | None,
+    ) -> None:
+        self._app = app
+        self.name = name
+        self.queue = queue_of(name)
+        self.cycle_id = checked_id("cycle_id", cycle_id) if cycle_id is not None else None
+        self.tz = tz
+        self.repeat = _repeat(repeat, "cycle")
+        self.alert_after = _whole("alert_after", alert_after)
+        self.quiet = quiet
+        self.wait = wait
+        cycle_at(0.0, tz)
+        self._running: RunningCycle | None = None
+
+    def __enter__(self) -> BlockingCycle:
+        return BlockingCycle(portal.run(self.__aenter__()))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        portal.run(self.__aexit__(kind, error, traceback))
+
+    async def __aenter__(self) -> RunningCycle:
+        if self._running is not None:
+            raise RedriveError(f"cycle {self.name!r} is under way already")
+        _take(self._app)
+        try:
+            await self._app.open()
+            self._running = RunningCycle(self)
+            await _spared("emptying the spool", self._app._desk.drain_spool())
+        except BaseException:
+            await _give_back(self._app)
+            raise
+        return self._running
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """The sum is told whatever happens; the script's own exception goes on."""
+        running, self._running = self._running, None
+        if running is None:
+            return
+        try:
+            await running._finish()
+        except Exception as problem:
+            if error is None:
+                raise
+            log.warning("cycle %s could not be summed up: %r", self.name, problem)
+        finally:
+            if not self.quiet:
+                sys.stdout.write(f"{running.summary}\n")
+                sys.stdout.flush()
+            await _give_back(self._app)
+
+
+def _own(registry: Registry) -> Registry:
+    """A registry for this cycle alone: a plain function's name is taken only while the cycle lasts."""
+    own = copy.copy(registry)
+    own.handlers, own.queues = dict(registry.handlers), dict(registry.queues)
+    own._policies, own._limited = {}, None
+    return own
+
+
+def _repeat(said: Any, otherwise: Repeat) -> Repeat:
+    if said is None:
+        return otherwise
+    if said not in ("cycle", "never"):
+        raise InvalidOption(field="repeat", problem=f"{said!r} is not one of cycle, never")
+    found: Repeat = said
+    return found
+
+
+def _whole(field: str, said: object) -> int:
+    if not isinstance(said, int) or isinstance(said, bool) or said < 1:
+        raise InvalidOption(field=field, problem=f"{said!r} is not a number from 1")
+    return said
+
+
+async def _spared(what: str, work: Coroutine[Any, Any, object]) -> None:
+    """Told, and no reason to call the night a failure."""
+    try:
+        await work
+    except Exception as error:  # noqa: BLE001 - told
+        log.warning("%s failed at the edge of a cycle: %r", what, error)
+
+
+def _from_here(work: Callable[[], Coroutine[Any, Any, R]]) -> R:
+    """Carry it out on the portal's event loop; functions that are no coroutines run in this very thread."""
+    caller, over = Caller(), threading.Event()
+
+    async def there() -> R:
+        called_from(caller)
+        try:
+            return await work()
+        finally:
+            over.set()
+
+    future = asyncio.run_coroutine_threadsafe(there(), portal._ready())
+    future.add_done_callback(lambda _: caller.finish())
+    try:
+        caller.serve()
+    except BaseException:
+        future.cancel()
+        if not over.wait(GRACE):
+            log.warning("the script was interrupted; its job is taken up when this process has ended")
+        raise
+    try:
+        return future.result()
+    except Interrupted as interrupted:
+        raise interrupted.error from None
+
+
+def _take(app: Redrive) -> None:
+    """The store stays open for as long as any cycle or blocking caller of this process needs it."""
+    with app._blocks:
+        if app._store is None and not app._blocks_open:
+            app._opened_by_cycle = True
+        app._blocks_open += 1
+
+
+async def _give_back(app: Redrive) -> None:
+    with app._blocks:
+        app._blocks_open -= 1
+        last = not app._blocks_open and app._opened_by_cycle
+        if last:
+            app._opened_by_cycle = False
+    if last:
+        await app.close()

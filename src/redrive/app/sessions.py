@@ -1,0 +1,127 @@
+"""`rd.sessions`: who agreed to what, what it cost, and answering what jobs ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from redrive.core import lifecycle
+from redrive.core.consent import NO_SESSION, Approval, Grant, subject_of
+from redrive.core.job import Job, State, Usage, new_id
+from redrive.core.lifecycle import Transition
+from redrive.core.store import Commit, Filter, Put
+from redrive.errors import IllegalMove, InvalidInput
+from redrive.runtime.consents import KIND, Consents
+from redrive.tasks import Seconds, seconds
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+ANSWERABLE = ("consent", "approval")
+
+
+class Sessions:
+    """What belongs to the session that asked for work."""
+
+    def __init__(self, app: Redrive) -> None:
+        self._app = app
+
+    async def grants(self, session_id: str) -> list[Grant]:
+        """Everything that was ever agreed to, also what expired or was revoked."""
+        return await Consents(self._app.store, self._app.clock).of(session_id)
+
+    async def grant(
+        self,
+        session_id: str,
+        scope: str,
+        *,
+        by: str,
+        agent: str | None = None,
+        subject: str | None = None,
+        expires: Seconds | None = None,
+        blanket: bool = False,
+        why: str | None = None,
+    ) -> Grant:
+        """Agree to a task, or to all tasks with a label. A blanket grant covers first runs only, never replays."""
+        for field, value in (("session_id", session_id), ("scope", scope), ("by", by)):
+            if not value or "/" in value or len(value) > 200:
+                raise InvalidInput(field=field, problem=f"{value!r} must be 1 to 200 characters without '/'")
+        now = self._app.clock.now()
+        until = now + seconds(expires, "expires") if expires is not None else None
+        grant = Grant(_id(self._app), session_id, scope, now, by, agent, subject, until, None, blanket, why)
+        await self._app.store.apply([Commit(puts=(_put(grant),))])
+        return grant
+
+    async def revoke(self, session_id: str, grant_id: str) -> Grant:
+        """It counts no more, from now on."""
+        found = next((grant for grant in await self.grants(session_id) if grant.id == grant_id), None)
+        if found is None:
+            raise InvalidInput(field="grant_id", problem=f"session {session_id!r} has no grant {grant_id!r}")
+        revoked = msgspec.structs.replace(found, revoked_at=self._app.clock.now())
+        await self._app.store.apply([Commit(puts=(_put(revoked),))])
+        return revoked
+
+    async def costs(self, session_id: str) -> Usage:
+        """What all attempts of the session's jobs have spent, whoever ran them and whenever."""
+        total, cursor = Usage(), None
+        while True:
+            page = await self._app.store.find(Filter(session_id=session_id), cursor, 500)
+            for job in await self._app.store.get([job.id for job in page.jobs]):
+                for attempt in job.history:
+                    total = total + attempt.usage if attempt.usage is not None else total
+            cursor = page.cursor
+            if cursor is None:
+                return total
+
+    # -- answers
+
+    async def approved(self, job: Job, who: str, why: str | None) -> list[Put]:
+        """A yes to what the job waits for: a grant for exactly this, or an answer to its question."""
+        _check_asks(job)
+        if job.because == "approval":
+            return await self._answers(job, "approved", who, why)
+        session, now = job.session_id or NO_SESSION, self._app.clock.now()
+        return [_put(Grant(_id(self._app), session, job.task, now, who, job.agent, subject_of(job), why=why))]
+
+    async def rejected(self, job: Job, who: str, why: str | None) -> list[Put]:
+        _check_asks(job)
+        return await self._answers(job, "rejected", who, why) if job.because == "approval" else []
+
+    async def _answers(self, job: Job, answer: str, who: str, why: str | None) -> list[Put]:
+        puts, now = [], self._app.clock.now()
+        for document in await self._app.store.docs("approval", f"{job.id}/"):
+            asked = msgspec.json.decode(document.value, type=Approval)
+            if asked.answer == "open":
+                said = msgspec.structs.replace(asked, answer=answer, by=who, answered_at=now, why=why)
+                puts.append(Put("approval", document.key, msgspec.json.encode(said), document.version))
+        return puts
+
+    async def questions(self, job: Job) -> Sequence[Approval]:
+        """What a job has asked, with the answers."""
+        documents = await self._app.store.docs("approval", f"{job.id}/")
+        return [msgspec.json.decode(document.value, type=Approval) for document in documents]
+
+
+def refused(job: Job, now: float, who: str, why: str | None) -> Transition:
+    """No consent: the job is not wanted. No to a question: the task goes on, and knows."""
+    if job.because == "approval":
+        return lifecycle.unblocked(job, now, who=who, why=why or "rejected")
+    return lifecycle.cancelled(job, now, who=who, why=why or "consent was refused")
+
+
+def _check_asks(job: Job) -> None:
+    if job.state is not State.held or job.because not in ANSWERABLE:
+        said = f"{job.state} ({job.because})" if job.because else str(job.state)
+        raise IllegalMove(f"job {job.short_id} asks for nothing: it is {said}", job_id=job.id)
+
+
+def _put(grant: Grant) -> Put:
+    return Put(KIND, f"{grant.session_id}/{grant.id}", msgspec.json.encode(grant))
+
+
+def _id(app: Redrive) -> str:
+    import secrets
+
+    return new_id(app.clock.now(), secrets.randbits(74))

@@ -1,0 +1,362 @@
+"""`rd.workflow(name)` puts a workflow together and starts it; `rd.workflows` shows how workflows stand."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from redrive.app.following import FOLLOW_SECONDS
+from redrive.core.job import Job, Json, State, hash_payload, new_id
+from redrive.core.lifecycle import Transition
+from redrive.core.store import Inserted, Put
+from redrive.core.workflow import (
+    BLOCKED,
+    Flow,
+    FlowStep,
+    Output,
+    WorkflowStatus,
+    check_name,
+    check_references,
+    in_order,
+    shape_of,
+    status_of,
+    step_id,
+    stored,
+    workflow_id,
+)
+from redrive.errors import (
+    IllegalMove,
+    InvalidInput,
+    InvalidOption,
+    InvalidPayload,
+    JobDead,
+    JobDiscarded,
+    JobNotFound,
+    KeyReused,
+)
+from redrive.runtime.bus import BusEvent
+from redrive.runtime.workflow import KIND, recommended
+from redrive.runtime.workflow import Workflows as Flows
+from redrive.tasks import Bound, JobHandle, Seconds, Task, seconds
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+    from redrive.app.accept import Plan, Prepared
+
+REFUSED: Final = ("idempotency_key", "on_duplicate", "fallback")
+"""Options of jobs that a step cannot have: it is known, and accepted or not, together with its workflow."""
+KEY_LIMIT: Final = 500
+AnyTask = Task[Any, Any] | Bound[Any, Any] | str
+
+
+class Step:
+    """A step that was added to a workflow: name it in `after=`, or pass its `output` on."""
+
+    def __init__(self, name: str, prepared: Prepared, after: tuple[str, ...], *, delayed: bool) -> None:
+        self.name = name
+        self.after = after
+        self._prepared = prepared
+        self._delayed = delayed
+
+    @property
+    def output(self) -> Any:
+        """What the step will return, as an argument of a later one; `output["title"]` and `output.title` are parts."""
+        return Output(self.name)
+
+    def __repr__(self) -> str:
+        return f"<step {self.name!r}>"
+
+
+class Workflow:
+    """A workflow being put together. Nothing is written before `start`."""
+
+    def __init__(self, app: Redrive, name: str) -> None:
+        self._app = app
+        self.name = check_name("workflow", name)
+        self._steps: dict[str, Step] = {}
+
+    def add(
+        self,
+        task: AnyTask,
+        *args: Any,
+        after: Iterable[Step | str] | Step | str = (),
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> Step:
+        """A step: a task (with its options: `write.options(priority="high")`) and its arguments.
+
+        It waits for the steps in `after` and for those whose `output` it is given. Its name is the task's, with a
+        number where that is taken. An argument that is itself called `after` or `name` is given by position.
+        """
+        task_name, options = _task_of(task)
+        used: list[str] = []
+        payload = stored(self._bound(task_name, task, args, kwargs), used)
+        step = self._named(name, task_name)
+        prepared = self._prepared(self._app._desk.plan(task_name, options), payload, len(used))
+        waits_for = dict.fromkeys([*(_name_of(each) for each in _each(after)), *used])
+        added = self._steps[step] = Step(step, prepared, tuple(waits_for), delayed="run_at" not in options)
+        return added
+
+    def _bound(self, name: str, task: AnyTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+        """The arguments by name. A task that is known only by its name takes named ones, or one mapping."""
+        handler = self._app.registry.handlers.get(name)
+        if handler is not None:
+            return handler.signature.bind(args, kwargs)
+        if len(args) == 1 and isinstance(args[0], Mapping) and not kwargs:
+            return args[0]
+        if args:
+            raise InvalidPayload(field="arguments", problem=f"task {name!r} is not known here: name its arguments")
+        return kwargs
+
+    def _named(self, name: str | None, task: str) -> str:
+        if name is not None:
+            if check_name("name", name) in self._steps:
+                raise InvalidOption(field="name", problem=f"there is a step {name!r} already")
+            return name
+        tried = [task, *(f"{task}-{number}" for number in range(2, len(self._steps) + 2))]
+        return next(each for each in tried if each not in self._steps)
+
+    def _prepared(self, plan: Plan, payload: Mapping[str, Any], outputs: int) -> Prepared:
+        """Checked now, as far as that is possible before the outputs are there."""
+        prepared = self._app._desk.prepare(plan._replace(handler=None) if outputs else plan, payload)
+        check_references(msgspec.json.decode(prepared.job.payload or "{}"), outputs)
+        return prepared
+
+    # -- starting
+
+    async def start(self, *, idempotency_key: str | None = None, session_id: str | None = None) -> WorkflowHandle:
+        """Accept all of it durably, or nothing. With a key it is safe to repeat: the same workflow comes back."""
+        for field, value, limit in (("idempotency_key", idempotency_key, KEY_LIMIT), ("session_id", session_id, 200)):
+            if value is not None and (not value or len(value) > limit or not value.isprintable()):
+                raise InvalidOption(field=field, problem=f"{value!r} must be 1 to {limit} printable characters")
+        in_order({name: step.after for name, step in self._steps.items()})
+        flow = self._flow(idempotency_key)
+        known = await self._app.workflows._flows.flow(flow.id)
+        if known is not None:
+            return self._again(flow, known)
+        prepared = [self._job(flow, step, session_id) for step in flow.steps]
+        document = Put(KIND, flow.id, msgspec.json.encode(flow))
+        inserted = await self._app.store.insert(
+            [job for job, _ in prepared], [document, *(put for _, puts in prepared for put in puts)]
+        )
+        return await self._accepted(flow, inserted)
+
+    def _flow(self, key: str | None) -> Flow:
+        """What is written: which steps there are, whom they wait for, and the jobs that do them."""
+        now = self._app.clock.now()
+        id = new_id(now, random.getrandbits(74)) if key is None else workflow_id(self.name, key)
+        jobs = {name: step._prepared.job for name, step in self._steps.items()}
+        shape = shape_of(
+            (name, job.task, job.queue, self._steps[name].after, hash_payload(job.payload or "{}", job.task))
+            for name, job in jobs.items()
+        )
+        steps = [
+            FlowStep(name, step_id(id, name) if number else id, job.task, self._steps[name].after)
+            for number, (name, job) in enumerate(jobs.items())
+        ]
+        return Flow(id, self.name, tuple(steps), shape, now)
+
+    def _job(self, flow: Flow, step: FlowStep, session_id: str | None) -> tuple[Job, builtins.list[Put]]:
+        """The step's job as it begins: waiting, or held until the steps before it are done."""
+        said, now = self._steps[step.name], flow.created_at
+        job = said._prepared.job
+        options = msgspec.structs.replace(job.options, workflow=flow.id, step=step.name)
+        held: dict[str, Any] = {
+            "state": State.held, "because": BLOCKED, "held_for": flow.held_for, "held_at": now,
+            "recommendation": recommended(flow),
+        }  # fmt: skip
+        documents = [
+            msgspec.structs.replace(put, key=put.key.replace(job.id, step.job_id, 1))
+            for put in said._prepared.documents
+        ]
+        return msgspec.structs.replace(
+            job, id=step.job_id, created_at=now, updated_at=now, session_id=job.session_id or session_id,
+            run_at=now + (job.run_at - job.created_at) if said._delayed else job.run_at,
+            options_json=msgspec.json.encode(options).decode(), **(held if step.after else {}),
+        ), documents  # fmt: skip
+
+    async def _accepted(self, flow: Flow, inserted: Sequence[Inserted]) -> WorkflowHandle:
+        if not inserted[0].duplicate:
+            for each in inserted:
+                job = each.job
+                self._app.bus.publish(BusEvent("enqueued", job.queue, job.created_at, job.id, job.task))
+            return WorkflowHandle(self._app, flow)
+        known = await self._app.workflows._flows.flow(flow.id)  # somebody else was faster, perhaps with other steps
+        for job in [each.job for each in inserted if not each.duplicate]:
+            await self._app.jobs.cancel(job.id, who=KIND, why="its workflow was refused: the key was taken meanwhile")
+        if known is None:
+            raise KeyReused(field="idempotency_key", problem=f"job {flow.id} owns it, and is no workflow's step")
+        return self._again(flow, known)
+
+    def _again(self, flow: Flow, known: Flow) -> WorkflowHandle:
+        if flow.shape != known.shape:
+            raise KeyReused(
+                field="idempotency_key",
+                problem=f"already stands for workflow {known.id}, which has other steps or other inputs; use a new key",
+            )
+        return WorkflowHandle(self._app, known, duplicate=True)
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name!r} with {len(self._steps)} steps>"
+
+
+def _task_of(task: AnyTask) -> tuple[str, Mapping[str, Any]]:
+    options: Mapping[str, Any] = task._options if isinstance(task, Bound) else {}
+    if refused := [name for name in REFUSED if name in options]:
+        raise InvalidOption(field=refused[0], problem="is not for a step; a workflow's key is given to start()")
+    if isinstance(task, Bound):
+        return task._task.name, options
+    return (task if isinstance(task, str) else task.name), options
+
+
+def _each(after: Iterable[Step | str] | Step | str) -> Iterable[Step | str]:
+    return [after] if isinstance(after, Step | str) else after
+
+
+def _name_of(step: object) -> str:
+    if isinstance(step, Step):
+        return step.name
+    if isinstance(step, str):
+        return step
+    raise InvalidOption(field="after", problem=f"{step!r} is neither a step nor a step's name")
+
+
+class WorkflowHandle:
+    """A workflow that was started, here or elsewhere, now or long ago."""
+
+    def __init__(self, app: Redrive, flow: Flow, *, duplicate: bool = False) -> None:
+        self._app = app
+        self._flow = flow
+        self.duplicate = duplicate
+        """The key was known: this is the workflow that was there already."""
+
+    @property
+    def id(self) -> str:
+        return self._flow.id
+
+    @property
+    def name(self) -> str:
+        return self._flow.name
+
+    @property
+    def steps(self) -> dict[str, str]:
+        """The job of every step."""
+        return {step.name: step.job_id for step in self._flow.steps}
+
+    async def status(self) -> WorkflowStatus:
+        """How it stands, from the jobs themselves."""
+        jobs = await self._app.store.get([step.job_id for step in self._flow.steps])
+        return status_of(self._flow, {job.id: job for job in jobs})
+
+    async def result(self, timeout: Seconds | None = None) -> dict[str, Any]:
+        """Wait until all of it is done: the results of the steps that nobody waits for, by name.
+
+        Raises JobDead when a step dies (redriven, it goes on), JobDiscarded when steps were let go, TimeoutError.
+        """
+        async with asyncio.timeout(seconds(timeout, "timeout") if timeout is not None else None):
+            status = await self._settled()
+        if status.state == "blocked":
+            step = status.failed[0]
+            raise JobDead(
+                status.text, job_id=step.job_id, reason=step.because or "", recommendation=step.recommendation
+            )
+        if status.state == "discarded":
+            step = next(step for step in status.steps if step.state == "DISCARDED")
+            raise JobDiscarded(status.text, job_id=step.job_id)
+        return await self._results()
+
+    async def _results(self) -> dict[str, Any]:
+        jobs = {job.id: job for job in await self._app.store.get([step.job_id for step in self._flow.final])}
+        return {
+            step.name: await JobHandle[Any](self._app, jobs[step.job_id]).result()
+            for step in self._flow.final
+            if step.job_id in jobs
+        }
+
+    async def _settled(self) -> WorkflowStatus:
+        """Told at once by this process's bus, noticed soon where others do the work."""
+        mine, changed, loop = set(self.steps.values()), asyncio.Event(), asyncio.get_running_loop()
+
+        def told(event: BusEvent) -> None:
+            if event.job_id in mine:
+                loop.call_soon_threadsafe(changed.set)
+
+        subscription = self._app.bus.subscribe("*", told)
+        try:
+            while (status := await self.status()).state == "running":
+                try:
+                    async with asyncio.timeout(FOLLOW_SECONDS):
+                        await changed.wait()
+                except TimeoutError:
+                    continue
+                changed.clear()
+            return status
+        finally:
+            subscription.close()
+
+    async def cancel(self, reason: str | None = None, *, who: str = "api") -> WorkflowStatus:
+        """No longer wanted: what has not ended is cancelled, dead steps are discarded, what is done stays done."""
+        for step in self._flow.in_order:
+            for job in await self._app.store.get([step.job_id]):
+                try:
+                    if job.state is State.dead:
+                        await self._app.dead.discard(job.id, who=who, why=reason)
+                    elif not job.ended:
+                        await self._app.jobs.cancel(job.id, who=who, why=reason)
+                except IllegalMove:
+                    continue  # it ended while we looked
+        return await self.status()
+
+    def __repr__(self) -> str:
+        return f"WorkflowHandle({self.id}, {self.name!r}{', duplicate=True' if self.duplicate else ''})"
+
+
+class Workflows:
+    """Workflows as they are now, whoever started them."""
+
+    def __init__(self, app: Redrive) -> None:
+        self._app = app
+
+    @property
+    def _flows(self) -> Flows:
+        return Flows(self._app.store, self._app.clock)
+
+    async def get(self, id: str) -> WorkflowHandle:
+        """By the id of the workflow or of one of its steps' jobs; a part that only one job has is enough."""
+        flow = await self._flows.flow(id)
+        if flow is None:
+            job = await self._app.jobs.get(id)
+            flow = await self._flows.flow(job.options.workflow or job.id)
+        if flow is None:
+            raise JobNotFound(f"job {id!r} is no step of a workflow", job_id=id)
+        return WorkflowHandle(self._app, flow)
+
+    async def list(self, *, limit: int = 100, name: str | None = None) -> builtins.list[WorkflowStatus]:
+        """How the latest stand, newest first."""
+        if not 1 <= limit <= 10_000:
+            raise InvalidInput(field="limit", problem=f"{limit} is not from 1 to 10000")
+        documents = await self._app.store.docs(KIND)
+        flows = [msgspec.json.decode(document.value, type=Flow) for document in documents]
+        chosen = sorted((flow for flow in flows if name in (None, flow.name)), key=lambda flow: -flow.created_at)
+        return [await WorkflowHandle(self._app, flow).status() for flow in chosen[:limit]]
+
+    async def companions(self, move: Transition) -> tuple[Transition, ...]:
+        """What moves together with a step that a person ended: its dependents go on, or are let go with it."""
+        if move.job.options_json is None or move.job.options.workflow is None:
+            return ()
+        return await self._flows.companions(move)
+
+
+def public(status: WorkflowStatus) -> dict[str, Json]:
+    """A workflow as the outside sees it."""
+    from redrive.core.job import iso
+
+    body: dict[str, Json] = msgspec.to_builtins(status)
+    return {**body, "created_at": iso(status.created_at), "text": status.text,
+            "failed": [step.name for step in status.failed],
+            "blocked": [step.name for step in status.blocked]}  # fmt: skip

@@ -1,0 +1,94 @@
+"""Consent as values: what a grant covers, and what no grant covers any more.
+
+A grant belongs to a session and names an operation: a task, or a label that several tasks share. It may be bound to an
+agent and to exactly one input. What somebody edits or hands to another agent is another subject, so a grant for the old
+one says nothing about it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from redrive.core.change import Edit, decode
+from redrive.core.job import Job
+
+NO_SESSION: Final = "-"
+"""Where jobs without a session keep what was said about them."""
+
+
+class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Somebody said yes."""
+
+    id: str
+    session_id: str
+    scope: str
+    """A task's name or its consent label; anything, for a blanket grant."""
+    at: float
+    by: str
+    agent: str | None = None
+    subject: str | None = None
+    """Exactly this input (`subject_of`); None: any."""
+    expires_at: float | None = None
+    revoked_at: float | None = None
+    blanket: bool = False
+    """Given once for everything a workflow does: it does not cover a later replay."""
+    why: str | None = None
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """What needs a yes: an operation under all its names, by whom, on what, and whether it was tried before."""
+
+    scopes: frozenset[str]
+    agent: str | None
+    subject: str
+    replay: bool
+
+
+def subject_of(job: Job) -> str:
+    """The task and its input as enqueued or edited, in sixteen letters."""
+    edits = [change for change in decode(job.changes_json) if isinstance(change, Edit)] if job.changes_json else []
+    payload = edits[-1].payload if edits else job.arguments
+    text = msgspec.json.encode([job.task, payload], order="sorted")
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
+def wish_of(job: Job, label: str | None) -> Wish:
+    scopes = {job.task} | ({label} if label else set())
+    return Wish(frozenset(scopes), job.agent, subject_of(job), job.run > 1 or bool(job.history))
+
+
+def covers(grant: Grant, wish: Wish, now: float) -> bool:
+    """Whether this yes is about that wish, and still counts."""
+    if grant.revoked_at is not None or (grant.expires_at is not None and now >= grant.expires_at):
+        return False
+    if grant.blanket:
+        return not wish.replay
+    if grant.scope not in wish.scopes:
+        return False
+    return grant.agent in (None, wish.agent) and grant.subject in (None, wish.subject)
+
+
+def granted(grants: Iterable[Grant], wish: Wish, now: float) -> Grant | None:
+    return next((grant for grant in grants if covers(grant, wish, now)), None)
+
+
+class Approval(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A question that a running task has asked, and the answer. True only when somebody said yes."""
+
+    question: str
+    asked_at: float
+    subject: str
+    details: dict[str, object] = {}
+    expires_at: float | None = None
+    answer: str = "open"
+    """open, approved, rejected or expired."""
+    by: str | None = None
+    answered_at: float | None = None
+    why: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.answer == "approved"

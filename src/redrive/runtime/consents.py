@@ -1,0 +1,49 @@
+"""Consent at work: grants are looked up before a job runs; where there is none it is held, and somebody is asked."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from redrive.core import lifecycle
+from redrive.core.consent import NO_SESSION, Grant, granted, wish_of
+from redrive.core.job import Job
+from redrive.core.lifecycle import Transition
+from redrive.core.store import Store
+from redrive.runtime.clock import Clock
+from redrive.runtime.registry import Handler
+
+KIND: Final = "grant"
+
+
+class Consents:
+    """Reads the grants of sessions."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def of(self, session_id: str) -> list[Grant]:
+        documents = await self._store.docs(KIND, f"{session_id}/")
+        return [msgspec.json.decode(document.value, type=Grant) for document in documents]
+
+    async def gate(self, job: Job, handler: Handler) -> Transition | None:
+        """Held where the session that asked for the job has not agreed to it as it now is."""
+        if not handler.consent:
+            return None
+        session = job.session_id or NO_SESSION
+        wish = wish_of(job, handler.consent if isinstance(handler.consent, str) else None)
+        now = self._clock.now()
+        if granted(await self.of(session), wish, now) is not None:
+            return None
+        id = job.short_id
+        whose = f"session {job.session_id}" if job.session_id else "anybody"
+        return lifecycle.held_back(
+            job,
+            now,
+            because="consent",
+            why=f"{job.task} needs the consent of {whose}: nothing that was granted covers it as it is now.",
+            recommendation=f"redrive approve {id} lets exactly this run; redrive reject {id} ends it.",
+            held_for=f"consent:{session}",
+        )

@@ -1,0 +1,107 @@
+"""What an attempt is given: payload plus changes, checked before a token is spent, as the task's arguments."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import msgspec
+
+from redrive.core.changes import Applied, apply, decode
+from redrive.core.job import Job
+from redrive.core.payload import Blob, blob_from
+from redrive.core.policy import Policy
+from redrive.core.preflight import Conditions, NotReady, check, credentials, fits, still_wanted, surely_fits
+from redrive.core.store import Store
+from redrive.errors import InvalidPayload
+from redrive.runtime.clock import Clock
+from redrive.runtime.context import BlockingContext, Context
+from redrive.runtime.registry import HTTP_TASK, Handler, Registry
+
+log = logging.getLogger("redrive.attempt")
+ENV = "env:"
+
+
+class Rejected(Exception):
+    """Preflight said no: the task is not called."""
+
+    def __init__(self, verdict: NotReady) -> None:
+        super().__init__(verdict.why)
+        self.verdict = verdict
+
+
+class Inputs:
+    """Prepares the input of attempts."""
+
+    def __init__(self, store: Store, registry: Registry, clock: Clock) -> None:
+        self._store = store
+        self._registry = registry
+        self._clock = clock
+
+    async def prepare(self, job: Job, handler: Handler, context: Context | BlockingContext) -> dict[str, Any]:
+        """The effective input as arguments; raises Rejected where it cannot succeed."""
+        text = job.payload or "{}"
+        if job.changes_json is not None:
+            text = self._changed(job, handler, context)
+        self._preflight(job, handler, text)
+        blobs = await self._blobs(job) if '"$blob"' in text else None
+        try:
+            return handler.signature.arguments(text, blobs)
+        except InvalidPayload as error:
+            error.error_kind = "invalid_input"
+            raise
+
+    def _changed(self, job: Job, handler: Handler, context: Context | BlockingContext) -> str:
+        """What the task cannot take is told, and not recorded as applied."""
+        applied = effective(job, handler, self._registry)
+        for change, why in applied.refused:
+            log.warning("job %s (%s) runs without %r: %s", job.short_id, job.task, change, why)
+        context._taken = applied.taken
+        return msgspec.json.encode(applied.payload).decode()
+
+    def _preflight(self, job: Job, handler: Handler, text: str) -> None:
+        policy = self._registry.policy_for(job)
+        verdict = still_wanted(job, policy, self._clock.now()) or credentials(missing(job, handler))
+        if verdict is None and not surely_fits(text, self._registry.fleet, self._registry.count):
+            conditions = _conditions(policy, handler, self._registry)
+            judged = fits(msgspec.json.decode(text), job.model, conditions)
+            if isinstance(judged, NotReady):
+                verdict = judged
+            elif judged is not None:
+                log.warning("job %s (%s): %s", job.short_id, job.task, "; ".join(judged.warnings))
+        if verdict is not None:
+            raise Rejected(verdict)
+
+    async def _blobs(self, job: Job) -> dict[int, Blob]:
+        documents = await self._store.docs("blob", f"{job.id}/")
+        return {int(document.key.rpartition("/")[2]): blob_from(document.value) for document in documents}
+
+
+def effective(job: Job, handler: Handler | None, registry: Registry) -> Applied:
+    """The payload with the job's changes in it."""
+    names = frozenset(name for name in ("model", "agent") if getattr(job, name) is not None)
+    adapt = handler.adapt if handler else None
+    return apply(job.arguments, decode(job.changes_json), adapt, registry.count, names=names)
+
+
+def _conditions(policy: Policy, handler: Handler | None, registry: Registry) -> Conditions:
+    if handler is None:
+        return Conditions(policy, registry.fleet, None, registry.count)
+    return Conditions(policy, registry.fleet, handler.adapt, registry.count, handler.default_model)
+
+
+def missing(job: Job, handler: Handler | None) -> tuple[str, ...]:
+    """Credentials that a job needs and this process does not have."""
+    wanted = list(handler.credentials) if handler is not None else []
+    if job.task == HTTP_TASK and isinstance(auth := job.arguments.get("auth"), str):
+        wanted.append(auth)
+    names = [name.removeprefix(ENV) for name in wanted]
+    return tuple(name for name in names if not os.environ.get(name))
+
+
+def preflight(job: Job, handler: Handler | None, registry: Registry, now: float) -> NotReady | tuple[str, ...]:
+    """The check for whoever accepts or redrives a job, perhaps where no credentials are: a refusal, or warnings."""
+    conditions = _conditions(registry.policy_for(job), handler, registry)
+    verdict = check(job, effective(job, handler, registry).payload, conditions, now)
+    return verdict if isinstance(verdict, NotReady) else verdict.warnings

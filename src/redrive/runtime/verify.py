@@ -1,0 +1,71 @@
+"""Looking outside: whether the effects of an earlier attempt landed. One function for every path that may replay."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import Any, Final
+
+import msgspec
+
+from redrive.core.effects import Effect, Verdict, seen, together
+from redrive.core.job import Job, Json
+from redrive.core.store import Put, Store
+from redrive.runtime.inputs import effective
+from redrive.runtime.registry import Handler, Registry
+
+log = logging.getLogger("redrive.effects")
+KIND: Final = "witness"
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What was seen of each effect, and in one word."""
+
+    verdict: Verdict
+    effects: dict[str, Verdict]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {verdict}" for name, verdict in self.effects.items()) or "nothing to look at"
+
+
+class Verifier:
+    """Walks a task's manifest. A task that replays another operation is verified by that one's manifest."""
+
+    def __init__(self, store: Store, registry: Registry) -> None:
+        self._store = store
+        self._registry = registry
+
+    async def look(self, job: Job, handler: Handler, witness: Json = None) -> Look:
+        """With the witness of this moment, else with the one that was kept."""
+        inner, manifest = await self._inner(job, handler)
+        payload = effective(inner, manifest, self._registry).payload
+        if witness is None:
+            witness = await self.witness(inner)
+        found = {effect.name: await _seen(effect, payload, witness, inner) for effect in manifest.effects}
+        return Look(together(list(found.values())), found)
+
+    async def _inner(self, job: Job, handler: Handler) -> tuple[Job, Handler]:
+        """The operation whose effects count; its own where the inner one cannot be loaded."""
+        wrapped = job.arguments.get(handler.wraps) if handler.wraps else None
+        found = await self._store.get([str(wrapped)]) if wrapped else []
+        inner = self._registry.handlers.get(found[0].task) if found else None
+        return (found[0], inner) if found and inner is not None and inner.effects else (job, handler)
+
+    async def witness(self, job: Job) -> Json:
+        """What the last uncertain attempt left to look for."""
+        document = await self._store.doc(KIND, f"{job.id}/")
+        return msgspec.json.decode(document.value) if document else None
+
+
+def keep(job: Job, witness: Json) -> Put:
+    """The witness of the latest uncertainty; an older one no longer counts."""
+    return Put(KIND, f"{job.id}/", msgspec.json.encode(witness))
+
+
+async def _seen(effect: Effect, payload: dict[str, Any], witness: Json, job: Job) -> Verdict:
+    try:
+        found = effect.verify(dict(payload), witness)
+        return seen(await found if inspect.isawaitable(found) else found, effect.mode)
+    except Exception as error:  # noqa: BLE001 - it could not tell, which is an answer
+        log.warning("job %s (%s): effect %s cannot be verified: %r", job.short_id, job.task, effect.name, error)
+        return "indeterminate"

@@ -1,0 +1,420 @@
+"""Tables for the pages on failures: how they are recognised, what is done about them, what stands in between.
+
+Where the code decides, the table is made by asking it (every HTTP status is classified, every way is planned), so that
+a page cannot say something else. Words are checked for being whole, as in tables.py.
+"""
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import get_args
+
+from redrive.core import agents, breakers, classify, cycle, failure_codes, policy, records, remedies, strategy
+from redrive.core.changes import (
+    AddConstraint,
+    AddInstruction,
+    Change,
+    CompressContext,
+    SetAgent,
+    SetModel,
+    SimplifyTask,
+)
+from redrive.core.decision import Abilities, Case
+from redrive.core.failure_classes import FIRM_CLASSES, STATUS_CLASSES, package_of
+from redrive.core.job import Attempt, Failure, Job, State
+from redrive.insight import groups, morning
+from redrive.runtime import soft
+from tools.tables import POLICY_WORDS, code, must_match, said, table
+
+HOUR = 3600.0
+
+
+def _gathered(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """(what, detail) pairs by detail, in the order of the details, each thing once."""
+    found: dict[str, list[str]] = {detail: [] for detail in classify.DETAILS}
+    for what, detail in pairs:
+        if what not in found[detail]:
+            found[detail].append(what)
+    return {detail: names for detail, names in found.items() if names}
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(code(name) for name in names)
+
+
+# Recognising --------------------------------------------------------------------------------------------------------
+
+
+def rules() -> str:
+    rows = [(str(number), code(name), classify.RULE_NOTES[name]) for number, (name, _) in enumerate(classify.RULES, 1)]
+    return table(("", "rule", "knows the failure by"), rows)
+
+
+HEAL_WORDS = {
+    "at_once": "by itself, soon",
+    "later": "by itself, with time",
+    "changed": "if it is tried differently",
+    "person": "when a person acts",
+    "unknown": "nobody knows",
+}
+
+FATES = {
+    "outcome_unknown": "held for a person; retried if the task is idempotent",
+    "preempted": "started again at once, costs no attempt; the third crash buries it",
+    "released": "given back, costs no attempt",
+    "suspended": "held until a person answers, costs no attempt",
+    "credentials_expired": "dead letter that comes back by itself after an hour",
+}
+"""Details that go their own way."""
+
+
+def _fate(detail: str, category: str) -> str:
+    if detail in FATES:
+        return FATES[detail]
+    if category == "conditional":
+        way = remedies.WAYS.get(detail, remedies.OTHERWISE)
+        return f"tried again {_how(detail)} after {way.delay:g} s, then a dead letter"
+    return {
+        "transient": "retried until the attempts are used up",
+        "permanent": "dead letter at once",
+        "unknown": f"at most {strategy.UNKNOWN_TRIES - 1} more tries; with `idempotent=True`, all of them",
+    }[category]
+
+
+def _how(detail: str) -> str:
+    return "changed" if remedies.WAYS.get(detail, remedies.OTHERWISE).plan(example(detail), 1) else "once"
+
+
+def details() -> str:
+    rows = [
+        (code(name), category, HEAL_WORDS[heals], subclass, _fate(name, category))
+        for name, (category, heals, subclass) in classify.DETAILS.items()
+    ]
+    return table(("detail", "category", "heals", "sub-class", "what happens"), rows)
+
+
+def statuses() -> str:
+    """Every status from 300 to 599 is asked for; the most frequent answers are "any other"."""
+    found = {status: classify.classify(Failure(types=("x.X",), status=status)).detail for status in range(300, 600)}
+    usual = {"3xx": found[333], "4xx": found[488], "5xx": found[588]}
+    named = [(str(status), detail) for status, detail in found.items() if detail != usual[f"{status // 100}xx"]]
+    families = {status[0] for status, _ in named}
+    named += [(f"any other {family}" if family[0] in families else family, usual[family]) for family in usual]
+    rows = sorted((", ".join(names), code(detail)) for detail, names in _gathered(named).items())
+    return table(("status", "detail"), rows)
+
+
+def classes() -> str:
+    """Hundreds of classes, one row per library: what each detail is raised as."""
+    firm, weak = _by_library(FIRM_CLASSES), _by_library(STATUS_CLASSES)
+    libraries = sorted(firm.keys() | weak.keys(), key=lambda name: (name == PYTHON, name.lower()))
+    rows = [
+        (code(name) if name != PYTHON else name, _cell(firm.get(name, {})), _cell(weak.get(name, {})))
+        for name in libraries
+    ]
+    return table(("library", "classes", "classes, where no HTTP status says more"), rows)
+
+
+PYTHON = "Python itself"
+
+
+def _by_library(listed: Mapping[str, str]) -> dict[str, dict[str, list[str]]]:
+    pairs: dict[str, list[tuple[str, str]]] = {}
+    for name, detail in listed.items():
+        package = package_of(name)
+        own = package.partition(".")[0] in sys.stdlib_module_names
+        shown = name.removeprefix("builtins.") if own else name.rpartition(".")[2]
+        pairs.setdefault(PYTHON if own else package, []).append((shown, detail))
+    return {library: _gathered(found) for library, found in pairs.items()}
+
+
+def _cell(by_detail: Mapping[str, list[str]]) -> str:
+    return "<br>".join(f"**{detail}**: {_listed(names)}" for detail, names in by_detail.items())
+
+
+def codes() -> str:
+    """As the providers spell them, more or less: case and separators do not count."""
+    firm = _gathered(_spelled(failure_codes._CODES_BY_DETAIL))
+    weak = _gathered(_spelled(failure_codes._WEAK_CODES_BY_DETAIL))
+    starts = _gathered((f"{start}…", detail) for start, detail in failure_codes._CODE_STARTS)
+    rows = [
+        (code(detail), _listed([*firm.get(detail, ()), *starts.get(detail, ())]), _listed(weak.get(detail, ())))
+        for detail in classify.DETAILS
+        if detail in firm or detail in weak or detail in starts
+    ]
+    return table(("detail", "codes", "codes, where no HTTP status says more"), rows)
+
+
+def _spelled(listed: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(word, detail) for detail, words in listed.items() for word in words.split()]
+
+
+def numbers() -> str:
+    """Codes of databases and remote procedures."""
+    columns = {
+        "SQL state": _gathered(failure_codes.SQLSTATES.items()),
+        "SQLite": _gathered((name.removeprefix("SQLITE_"), what) for name, what in failure_codes.SQLITE_NAMES.items()),
+        "gRPC": _gathered(failure_codes.GRPC.items()),
+        "JSON-RPC, MCP": _gathered((str(number), what) for number, what in failure_codes.JSON_RPC.items()),
+    }
+    found = [detail for detail in classify.DETAILS if any(detail in column for column in columns.values())]
+    rows = [(code(detail), *(_listed(column.get(detail, ())) for column in columns.values())) for detail in found]
+    return table(("detail", *columns), rows)
+
+
+def phrases() -> str:
+    rows = [
+        (code("context_overflow"), ", ".join(f'"{phrase}"' for phrase in classify.OVERFLOW_PHRASES)),
+        (code("quota"), ", ".join(f'"{phrase}"' for phrase in classify.QUOTA_PHRASES)),
+    ]
+    return table(("detail", "phrases"), rows)
+
+
+def stops() -> str:
+    """Why a model may stop without having done its work."""
+    rows = [(code(detail), _listed(reasons)) for detail, reasons in _gathered(soft._STOPS.items()).items()]
+    return table(("detail", "the model stopped with"), rows)
+
+
+def aliases() -> str:
+    rows = [(code(detail), _listed(names)) for detail, names in _gathered(classify.ALIASES.items()).items()]
+    return table(("detail", "is also understood as"), rows)
+
+
+# Deciding -----------------------------------------------------------------------------------------------------------
+
+_FLEET = agents.Fleet(
+    {"one": agents.Agent(("example",)), "the next agent that does such work": agents.Agent(("example",))},
+    {"small": agents.Model(larger="the next larger model", other="another model")},
+)
+
+
+def example(detail: str) -> Case:
+    """A job that has everything a plan may ask for."""
+    job = Job(
+        "0" * 32, "example", "example", "one", State.running, 2, 0.0, 1, 0.0, 0.0, '{"max_tokens": 1001}', run=1,
+        started_at=0.0, model="small",
+    )  # fmt: skip
+    failure = Failure(types=("x.X",), message="what it said")
+    cause = classify.cause_of(detail, "example", failure)
+    return Case(job, failure, cause, policy.DEFAULT, 0.0, abilities=Abilities(_FLEET))
+
+
+def ways() -> str:
+    conditional = [name for name, (category, *_) in classify.DETAILS.items() if category == "conditional"]
+    must_match(remedies.WAYS, conditional, "WAYS (core/remedies.py)")
+    columns = ("detail", "after", "first changed try", "second, with `rungs=2`", "if the task takes none of it")
+    return table(columns, [(code(detail), *_way(detail, way)) for detail, way in remedies.WAYS.items()])
+
+
+def _way(detail: str, way: remedies.Way) -> tuple[str, ...]:
+    first, second = (way.plan(example(detail), rung) for rung in (1, 2))
+    further = [change for change in second if change not in first]
+    otherwise = "tried once more as it is" if way.blind else "dead letter at once"
+    return f"{way.delay:g} s", _plan(first) or "nothing", _plan(further) or "the same", otherwise
+
+
+def _plan(changes: Iterable[Change]) -> str:
+    return "<br>".join(map(_change, changes))
+
+
+def _change(change: Change) -> str:
+    name = code(remedies.change_name(change))
+    match change:
+        case CompressContext():
+            return f"{name} to {change.max_tokens:,} tokens"
+        case SimplifyTask():
+            return f"{name}: {change.max_output_tokens:,} tokens of output where the limit was 1,001"
+        case SetModel():
+            return f"{name}: {change.model}"
+        case SetAgent():
+            return f"{name}: {change.agent}"
+        case AddInstruction() | AddConstraint():
+            return f'{name}: "{change.text}"'
+        case _:
+            raise SystemExit(f"tools/failures.py: no words for {change}")
+
+
+STRATEGY_WORDS = {
+    "lost": (
+        "The worker died.",
+        f"Run again at once; no attempt is used. After {strategy.CRASHES_BEFORE_ALONE} crashes it runs alone, the next "
+        "buries it (`crash_loop`).",
+    ),
+    "released": ("The failure says that the work was given back.", "Retried; no attempt is used."),
+    "gave_up": ("`GiveUp`, or a class of `give_up_on=`.", "Dead letter (`terminated`)."),
+    "suspended": ("It waits for an approval or an answer.", "Held (`approval`)."),
+    "uncertain": ("Nobody knows whether the effect landed.", "Held (`outcome_unknown`), unless `idempotent=True`."),
+    "left_to_people": ("The task leaves every failure to a person.", "Dead letter (`permanent`)."),
+    "exhausted": ("This was the last allowed attempt.", "Dead letter (`attempts_exhausted`)."),
+    "too_old": ("It has been failing for longer than `max_age`.", "Dead letter (`too_old`)."),
+    "over_budget": ("The job's budget is spent.", "Dead letter (`budget_exhausted`)."),
+    "immediate": (
+        "It heals at once, and somebody waits.",
+        f"On the spot: {strategy.SPOT_TRIES} tries in all, after {strategy.SPOT_WAIT:g} s and "
+        f"{2 * strategy.SPOT_WAIT:g} s.",
+    ),
+    "permanent": (
+        "Waiting does not heal it.",
+        "Dead letter (`permanent`). Expired credentials go to the `delayed` lane.",
+    ),
+    "unknown": (
+        "No rule knows the failure.",
+        f"At most {strategy.UNKNOWN_TRIES - 1} more tries, then a dead letter, unless `idempotent=True`.",
+    ),
+    "changed": ("It heals only if something changes.", "Tried again changed: the table below."),
+    "told_when": (
+        "The failure says when to come back.",
+        f"Retried then, at most 10 % later; no sooner than {strategy.SAFE_WAIT:g} s or the backoff, whichever is less.",
+    ),
+    "diverted": (
+        "Anything else, in a script.",
+        "Dead letter (`diverted`): the `delayed` lane if it may heal, changed where that helps; else `manual`.",
+    ),
+}
+
+
+def order() -> str:
+    lists = {
+        "worker": strategy.CATEGORIZED,
+        "`plain`": strategy.PLAIN,
+        "script": strategy.CYCLE,
+    }
+    names = {column: [each.__name__.removeprefix("_") for each in listed] for column, listed in lists.items()}
+    must_match(STRATEGY_WORDS, dict.fromkeys(name for listed in names.values() for name in listed), "STRATEGY_WORDS")
+    assert strategy.RETRY_AFTER_JITTER == 0.10
+    rows = [
+        (*words, *("yes" if name in listed else "" for listed in names.values()))
+        for name, words in STRATEGY_WORDS.items()
+    ]
+    rows.append(("None of these.", "Retried by the queue's backoff.", "yes", "yes", ""))
+    return table(("when", "then", *names), rows)
+
+
+# Before and around --------------------------------------------------------------------------------------------------
+
+
+def models() -> str:
+    rows = [(f"{code(start)}…", f"{size:,}") for start, size in agents.CONTEXTS.items()]
+    return table(("model", "may read, in tokens"), [*rows, ("any other", f"{agents.USUAL_CONTEXT:,}")])
+
+
+def fleet() -> str:
+    rows = [(code(name), _listed(agent.does)) for name, agent in agents.AGENTS.items()]
+    return table(("agent", "does"), rows)
+
+
+def breaker_options() -> str:
+    names = [name for name in POLICY_WORDS if name.startswith("breaker_")]
+    rows = [(code(name), said(getattr(policy.DEFAULT, name)), POLICY_WORDS[name]) for name in names]
+    return table(("option", "default", "meaning"), rows)
+
+
+def opening() -> str:
+    ordered = [detail for detail in classify.DETAILS if detail in breakers.OPENING]
+    return _listed(ordered)
+
+
+FIELD_WORDS = {
+    "job_id": "Which job it is. Without one, the line itself is the identity.",
+    "payload": "The whole input: all that is needed to run it again. Without one, the whole line.",
+    "error_class": "The class of the exception; decides whether waiting heals it.",
+    "attempt": "Tries so far.",
+    "failed_at": "When, in UTC. A time without a zone counts as UTC; numbers are seconds or milliseconds since 1970.",
+    "error": "What the exception said, without secrets.",
+    "task": "Which function runs it.",
+    "queue": "Its queue; the task's name where none is said.",
+    "agent": "Who did the work.",
+    "session_id": "Who asked.",
+    "created_at": "When the work was accepted.",
+    "model": "The model it ran with.",
+    "status": "An HTTP status.",
+    "lane": "`manual` or `delayed`.",
+    "category": "What kind of failure.",
+    "detail": "What exactly; a [detail](../failures.md#what-it-means-and-what-is-done).",
+    "reason": "Why it is dead.",
+    "recommendation": "What a person can do.",
+    "key": "Its idempotency key.",
+    "fingerprint": "Its [group](groups.md).",
+    "redrive_id": "Its id here: the same job, wherever the line is imported.",
+}
+
+
+def fields() -> str:
+    """What an export writes and which names an import can map."""
+    failure = Failure(types=("x.X",), status=500)
+    whole = Job(
+        "0" * 32, "q", "t", "a", State.dead, 2, 0.0, 1, 0.0, 0.0, "{}", key="k", session_id="s", model="m", error="e",
+        error_class="E", lane="manual", category="transient", detail="network", because="imported",
+        recommendation="r", fingerprint="f", history=(Attempt(1, "failed", ended_at=0.0, failure=failure),),
+    )  # fmt: skip
+    written, mapped = records.record_of(whole), records.Mapping.__struct_fields__
+    must_match(FIELD_WORDS, dict.fromkeys((*mapped, *written)), "FIELD_WORDS")
+    assert tuple(written)[:5] == records.FIVE
+    rows = [
+        (f"**{code(name)}**" if name in records.FIVE else code(name), "yes" if name in mapped else "", words)
+        for name, words in FIELD_WORDS.items()
+    ]
+    return table(("field", "`--map`", "meaning"), rows)
+
+
+STATUS_WORDS = {
+    "done": "It ran here and succeeded.",
+    "skipped": 'It was done already in this cycle (or ever, with `repeat="never"`). Nothing ran.',
+    "diverted": "It failed and may heal: it is in the `delayed` lane, and the next cycle runs it first.",
+    "running_elsewhere": "Another process has it right now.",
+    "discarded": "Somebody cancelled or discarded it.",
+    "needs_you": "It failed and waiting does not help, or it is held: a person must look.",
+}
+
+
+def cycle_statuses() -> str:
+    must_match(STATUS_WORDS, cycle.WORDS, "STATUS_WORDS")
+    rows = [(code(name), cycle.WORDS[name][1], STATUS_WORDS[name]) for name in cycle.WORDS]
+    return table(("status", "in the summary", "meaning"), rows)
+
+
+_NIGHT = f"{morning.STUCK_AFTER / HOUR:.0f} hours"
+NEED_WORDS = {
+    "dead": "Dead letters in the manual lane, one line per group. Those of ignored groups are left out.",
+    "held": "Held for a person: an answer is wanted, or nobody knows whether an effect landed.",
+    "stuck": f"In the delayed lane for {_NIGHT}, and nobody fetched it: its script or worker does not run.",
+    "stale": f"In the delayed lane, and it failed on {morning.STALE_DAYS} different days: waiting does not heal it.",
+    "waiting": f"The oldest due job has been due for {_NIGHT}: nobody runs it.",
+    "spool": "Beside the store, because it could not take them.",
+}
+
+
+def needs() -> str:
+    must_match(NEED_WORDS, get_args(morning.Kind), "NEED_WORDS")
+    return table(("line", "what it is"), [(code(name), words) for name, words in NEED_WORDS.items()])
+
+
+ALERT_WORDS: dict[groups.Kind, str] = {
+    "new": "A group that nobody has seen before.",
+    "regressed": "A resolved group buried another job.",
+    "unignored": "An ignored group passed its limit.",
+}
+
+
+def alerts() -> str:
+    must_match(ALERT_WORDS, get_args(groups.Kind), "ALERT_WORDS")
+    rows = [
+        (code(kind), words, f"{groups.severity(kind, 1):g}", f"{groups.severity(kind, groups.SYSTEMIC):.2f}")
+        for kind, words in ALERT_WORDS.items()
+    ]
+    return table(("alert", "when", "severity with 1 dead letter", f"with {groups.SYSTEMIC}"), rows)
+
+
+TREND_WORDS = {
+    "new": "First seen less than a day ago.",
+    "growing": "More in the last day than in the day before.",
+    "steady": "As many.",
+    "shrinking": "Fewer.",
+    "quiet": "None for a day; some of its dead letters are still there.",
+    "cured": "None for a day, and none of its dead letters is left.",
+}
+
+
+def trends() -> str:
+    must_match(TREND_WORDS, get_args(groups.Trend), "TREND_WORDS")
+    return table(("trend", "meaning"), [(code(name), words) for name, words in TREND_WORDS.items()])
