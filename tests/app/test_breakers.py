@@ -572,6 +572,20 @@ async def test_a_success_ends_the_row(rd: redrive.Redrive) -> None:
     assert await rd.breakers() == []
 
 
+async def test_a_mixed_outage_opens_it_as_well(rd: redrive.Redrive) -> None:
+    """Refused, timed out, refused, …: two faces of one outage."""
+
+    @rd.task("sync", downstream="crm")
+    async def sync(n: int) -> int:
+        raise (ConnectionError if n % 2 else TimeoutError)("down")
+
+    for number in range(30):
+        await sync.enqueue(number)
+    await soon(rd.drain(concurrency=1))
+    assert (await the_breaker(rd)).key == "crm"
+    assert Counter(job.state for job in await all_jobs(rd)) == {State.waiting: 19, State.held: 11}
+
+
 # ---- by themselves, on the real clock
 
 

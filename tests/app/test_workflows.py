@@ -163,6 +163,22 @@ async def test_options_belong_to_the_task_of_a_step(rd: Redrive, clock: FakeCloc
     assert await handle.result(5) == {"later": None}
 
 
+async def test_a_workflow_belongs_to_the_session_that_starts_it(rd: Redrive) -> None:
+    give, *_ = add_tasks(rd)
+
+    @rd.task
+    async def plan(session_id: str | None = None) -> str:
+        return (await chain(rd, give, give).start(session_id=session_id)).id
+
+    inherited = await plan.options(session_id="s1").enqueue()
+    said = await plan.options(session_id="s1").enqueue("s2")
+    await soon(rd.drain())
+    for handle, session in ((inherited, "s1"), (said, "s2")):
+        started = await rd.workflows.get(await handle.result(5))
+        assert {job.session_id for job in await rd.store.get(list(started.steps.values()))} == {session}
+        assert (await started.status()).complete
+
+
 async def test_names_are_made_where_none_is_given(rd: Redrive) -> None:
     give, *_ = add_tasks(rd)
     wf = rd.workflow("names")

@@ -594,7 +594,8 @@ def test_every_dead_letter_has_one_of_four_subclasses(detail: str) -> None:
 @pytest.mark.parametrize(
     ("said", "detail"),
     [
-        ("llm_provider_timeout", "timeout"), ("llm_provider_rate_limit", "rate_limited"), ("network_transient", "network"),
+        ("llm_provider_timeout", "timeout"), ("llm_provider_rate_limit", "rate_limited"),
+        ("network_transient", "network"),
         ("github_api_rate_limit", "rate_limited"), ("gke_node_preemption", "preempted"),
         ("context_window_overflow", "context_overflow"), ("token_budget_exceeded", "token_budget"),
         ("authority_exceeded", "authority"), ("dependency_unavailable", "dependency_gone"),

@@ -14,6 +14,13 @@ SAYS = {
     "effects": ["/articles/q3", "3 attempts, 1 summary, 1 post"],
     "http_delivery": ["answered 200 after 3 tries, keys ['article-1']"],
     "limits": ["most at once: crm 2, index more than that: True"],
+    "nightly": [
+        "sites night 1: 4 jobs: 2 done, 1 comes back next cycle, 1 needs you → redrive morning",
+        "sites night 1: 4 jobs: 2 already done, 1 comes back next cycle, 1 needs you → redrive morning",
+        "sites night 2: 2 jobs (1 from earlier): 1 done, 1 already done",
+        "  left from before: 1 post (needs you)",
+        "posted: home blog news | exit codes: 1 1 0",
+    ],
     "script": [
         "refused item 2: payload: Object missing required field `width`",
         "cover-800.png",
@@ -25,6 +32,7 @@ ELSEWHERE = {"cms", "fastapi_app"}
 """A module the others use, and the one that test_readme.py runs."""
 
 
+@pytest.mark.behaviour("001-41")
 @pytest.mark.parametrize("name", SAYS)
 def test_an_example_does_what_it_says(name: str, tmp_path: Path) -> None:
     ran = subprocess.run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import logging
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.app.accept import Plan, Prepared
 
+log = logging.getLogger("redrive.workflow")
 REFUSED: Final = ("idempotency_key", "on_duplicate", "fallback")
 """Options of jobs that a step cannot have: it is known, and accepted or not, together with its workflow."""
 KEY_LIMIT: Final = 500
@@ -57,11 +59,11 @@ AnyTask = Task[Any, Any] | Bound[Any, Any] | str
 class Step:
     """A step that was added to a workflow: name it in `after=`, or pass its `output` on."""
 
-    def __init__(self, name: str, prepared: Prepared, after: tuple[str, ...], *, delayed: bool) -> None:
+    def __init__(self, name: str, prepared: Prepared, after: tuple[str, ...], options: Mapping[str, Any]) -> None:
         self.name = name
         self.after = after
         self._prepared = prepared
-        self._delayed = delayed
+        self._options = options
 
     @property
     def output(self) -> Any:
@@ -99,7 +101,7 @@ class Workflow:
         step = self._named(name, task_name)
         prepared = self._prepared(self._app._desk.plan(task_name, options), payload, len(used))
         waits_for = dict.fromkeys([*(_name_of(each) for each in _each(after)), *used])
-        added = self._steps[step] = Step(step, prepared, tuple(waits_for), delayed="run_at" not in options)
+        added = self._steps[step] = Step(step, prepared, tuple(waits_for), options)
         return added
 
     def _bound(self, name: str, task: AnyTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
@@ -175,8 +177,9 @@ class Workflow:
             for put in said._prepared.documents
         ]
         return msgspec.structs.replace(
-            job, id=step.job_id, created_at=now, updated_at=now, session_id=job.session_id or session_id,
-            run_at=now + (job.run_at - job.created_at) if said._delayed else job.run_at,
+            job, id=step.job_id, created_at=now, updated_at=now,
+            session_id=said._options.get("session_id") or session_id or job.session_id,
+            run_at=job.run_at if "run_at" in said._options else now + (job.run_at - job.created_at),
             options_json=msgspec.json.encode(options).decode(), **(held if step.after else {}),
         ), documents  # fmt: skip
 
@@ -188,10 +191,16 @@ class Workflow:
             return WorkflowHandle(self._app, flow)
         known = await self._app.workflows._flows.flow(flow.id)  # somebody else was faster, perhaps with other steps
         for job in [each.job for each in inserted if not each.duplicate]:
-            await self._app.jobs.cancel(job.id, who=KIND, why="its workflow was refused: the key was taken meanwhile")
+            await self._take_back(job)
         if known is None:
             raise KeyReused(field="idempotency_key", problem=f"job {flow.id} owns it, and is no workflow's step")
         return self._again(flow, known)
+
+    async def _take_back(self, job: Job) -> None:
+        try:
+            await self._app.jobs.cancel(job.id, who=KIND, why="its workflow was refused: the key was taken meanwhile")
+        except IllegalMove as error:
+            log.warning("%s", error)  # a worker was faster: it does not run what is no step
 
     def _again(self, flow: Flow, known: Flow) -> WorkflowHandle:
         if flow.shape != known.shape:

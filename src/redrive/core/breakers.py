@@ -76,9 +76,11 @@ def reopened(breaker: Breaker, now: float) -> Breaker:
 
 def answered(failure: Failure, cause: Cause) -> bool:
     """Whether a failure proves that what was called is there: it sent a status or a code, or a model's output."""
-    if cause.category == "conditional" or failure.status is not None or failure.rpc_code is not None:
+    if failure.kind == "signal":
+        return False
+    if cause.category == "conditional" or failure.status is not None:
         return True
-    return failure.rpc_status is not None or bool(failure.codes)
+    return failure.rpc_code is not None or failure.rpc_status is not None
 
 
 def closed(breaker: Breaker, now: float) -> Breaker:
@@ -107,26 +109,23 @@ def key_of(job: Job, *, downstream: str | None, failure: Failure | None, fingerp
     """The breaker a job depends on: what it says that it calls, else what its last failure tells of it."""
     if downstream is not None:
         return downstream
-    if failure is not None and failure.host is not None:
-        return f"host:{failure.host}"
     if job.model is not None:
         return f"model:{job.model}"
+    if failure is not None and failure.host is not None:
+        return f"host:{failure.host}"
     return f"group:{fingerprint}" if fingerprint is not None else None
 
 
 class Window:
-    """Failures of one cause in a row, of one thing that is called. A success ends the row."""
+    """Failures in a row of one thing that is called, by cause. A success ends the row."""
 
-    __slots__ = ("cause", "times")
+    __slots__ = ("_times",)
 
     def __init__(self) -> None:
-        self.cause = ""
-        self.times: list[float] = []
+        self._times: dict[str, list[float]] = {}
 
     def failed(self, cause: str, now: float, window: float) -> int:
-        """How many there are by now, inside the window."""
-        if cause != self.cause:
-            self.cause, self.times = cause, []
-        self.times = [at for at in self.times if at > now - window][-999:]
-        self.times.append(now)
-        return len(self.times)
+        """How many of this cause there are by now, inside the window."""
+        times = [at for at in self._times.get(cause, ()) if at > now - window][-999:]
+        self._times[cause] = [*times, now]
+        return len(times) + 1

@@ -137,7 +137,7 @@ def _released(case: Case) -> Decision | None:
     if case.cause.detail != "released":
         return None
     wait = max(SAFE_WAIT, delay_after(case.policy, case.failures, case.chance))
-    return RetryLater(
+    return _too_old(case) or RetryLater(
         wait, f"Given back: {case.failure.summary}. Again in {wait:.1f} s.", "released", costs_attempt=False
     )
 
@@ -234,11 +234,10 @@ def _permanent(case: Case) -> Decision | None:
         return None
     lane: Lane = "delayed" if case.cause.heals == "later" else "manual"
     why = "not retried now; it comes back in an hour" if lane == "delayed" else "which waiting does not heal"
-    name = case.failure.error_class
     return Bury(
         "permanent",
         f"Not retried: {case.failure.summary} is {case.cause.detail}, {why}.",
-        f"{ADVICE.get(case.cause.detail, 'Fix the cause, then redrive.')} retry_on=({name},) would retry it.",
+        f"{ADVICE.get(case.cause.detail, 'Fix the cause, then redrive.')} {_told_otherwise(case)} would retry it.",
         lane,
         owner=case.abilities.fleet.escalation if lane == "manual" else None,
     )
@@ -253,15 +252,26 @@ def _unknown(case: Case) -> Decision | None:
         return Bury(
             "permanent",
             f"Not retried: {name} is not known to heal, and the task has effects that a retry might repeat.",
-            f"See what landed, then redrive. idempotent=True or retry_on=({name},) on the task would retry it.",
+            f"See what landed, then redrive. idempotent=True or {_told_otherwise(case)} on the task would retry it.",
         )
     if tries < UNKNOWN_TRIES:
         return None
     return Bury(
         "attempts_exhausted",
         f"Not retried further: {name} is not known to heal.",
-        f"Add retry_on=({name},), give_up_on=({name},) or idempotent=True to the task; then redrive.",
+        f"Add {_told_otherwise(case)}, {_given_up(case)} or idempotent=True to the task; then redrive.",
     )
+
+
+def _told_otherwise(case: Case) -> str:
+    """The option by which the task could say that this heals."""
+    if case.failure.kind != "exception":
+        return "an error_kind in the result"
+    return f"retry_on=({case.failure.error_class},)"
+
+
+def _given_up(case: Case) -> str:
+    return f"give_up_on=({case.failure.error_class},)" if case.failure.kind == "exception" else "redrive.GiveUp"
 
 
 def _failed(attempts: Iterable[Attempt]) -> list[Attempt]:
@@ -318,11 +328,10 @@ def _diverted(case: Case) -> Decision:
         )
     if isinstance(differently, Bury):
         return differently
-    name = case.failure.error_class
     return Bury(
         "diverted",
         f"Not tried again: {case.failure.summary} is not known to heal by waiting.",
-        f"Look at it, then redrive it. retry_on=({name},) would bring it back in the next cycle.",
+        f"Look at it, then redrive it. {_told_otherwise(case)} would bring it back in the next cycle.",
     )
 
 

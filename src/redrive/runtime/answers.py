@@ -11,7 +11,7 @@ from typing import Any, Final
 from redrive.core.failure_codes import code_detail
 from redrive.core.redact import redact_text
 from redrive.core.retry_after import delay_in_text, duration, finite, header_wait, wait_of
-from redrive.runtime.attributes import attribute, clean, document, http_status, item, some, text_of
+from redrive.runtime.attributes import SCALARS, attribute, clean, document, http_status, item, some, text_of
 
 BODY_LIMIT: Final = 500
 CODE_LIMIT: Final = 64
@@ -149,7 +149,7 @@ def headers_of(traits: Traits, response: object) -> dict[str, str]:
 
 def _kept(headers: object) -> dict[str, str]:
     """The headers that say something about a retry, in lower case."""
-    if headers is None or isinstance(headers, str | bytes | int | float):
+    if headers is None or isinstance(headers, SCALARS):
         return {}
     try:
         pairs = islice(headers.items(), 200)  # type: ignore[attr-defined]

@@ -16,6 +16,10 @@ _MANY: Final = 10
 """So many entries of a list are looked at."""
 
 
+SCALARS: Final = (str, bytes, int, float)
+"""What has no attributes worth reading."""
+
+
 def attribute(owner: object, name: str) -> Any:
     """An attribute of anything; None where there is none, or where reading it raises."""
     try:
@@ -103,7 +107,7 @@ def item(owner: object, name: str) -> Any:
     """A key of a mapping or an attribute of an object: answers come as both."""
     if isinstance(owner, dict):
         return dict.get(owner, name)
-    return None if owner is None or isinstance(owner, str | bytes | int | float) else attribute(owner, name)
+    return None if owner is None or isinstance(owner, SCALARS) else attribute(owner, name)
 
 
 def some(value: object) -> Iterator[Any]:

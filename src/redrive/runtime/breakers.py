@@ -43,6 +43,8 @@ T = TypeVar("T")
 KIND: Final = "breaker"
 REFRESH_SECONDS: Final = 1.0
 TRIES: Final = 5
+FORGOTTEN_AFTER: Final = 3600.0
+"""A breaker that nobody waits for and nobody has tried for so long is dropped."""
 PARKED: Final = Filter(states=(State.held,), because="circuit_open")
 
 
@@ -93,11 +95,25 @@ class Breakers:
         found = self._known.get(key or "")
         if key is None or found is None:
             return None
-        now = self._clock.now()
-        judged = verdict(found[0], job.id, now)
-        if judged == "probe" and not await self._write(key, probing(found[0], job.id, now), found[1]):
-            judged = "park"
-        return self._parked(job, found[0], now) if judged == "park" else None
+        if verdict(found[0], job.id, self._clock.now()) == "run":
+            return None
+        return await self._admit(job, key)
+
+    async def _admit(self, job: Job, key: str) -> Transition | None:
+        """Nobody is parked, and nobody probes, on the word of an old look."""
+        for _ in range(TRIES):
+            await self._look()
+            found = self._known.get(key)
+            if found is None:
+                return None
+            breaker, version = found
+            now = self._clock.now()
+            judged = verdict(breaker, job.id, now)
+            if judged == "park":
+                return self._parked(job, breaker, now)
+            if judged == "run" or await self._write(key, probing(breaker, job.id, now), version):
+                return None
+        return None
 
     def _parked(self, job: Job, breaker: Breaker, now: float) -> Transition:
         return lifecycle.held_back(
@@ -203,9 +219,12 @@ class Breakers:
         if breaker.probe is not None and await self._vanished(breaker.probe):
             breaker = reopened(breaker, self._clock.now())
             await self._write(key, breaker, version)
-        if breaker.probe is not None or self._clock.now() < breaker.until:
-            return []
-        return await self._lift(key, 1, f"probes whether {key} answers again")
+        if self._clock.now() < breaker.until:
+            return []  # not yet, or a probe is under way
+        lifted = await self._lift(key, 1, f"probes whether {key} answers again")
+        if not lifted and self._clock.now() - breaker.until > FORGOTTEN_AFTER:
+            await self._write(key, None, version)
+        return lifted
 
     async def _vanished(self, job_id: str) -> bool:
         """Whether the probing job is no longer at it."""

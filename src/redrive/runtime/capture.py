@@ -232,7 +232,7 @@ def _cause(error: BaseException, seen: dict[str, Any]) -> BaseException | None:
     if error.__cause__ is not None:
         return error.__cause__
     for name in _WRAPPED if seen else ():
-        found = seen[name] if name in seen else None
+        found = seen.get(name)
         if isinstance(found, BaseException) and found is not error:
             return found
     for argument in some(error.args):

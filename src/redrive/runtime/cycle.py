@@ -48,7 +48,7 @@ from redrive.runtime.clock import Clock
 from redrive.runtime.context import BlockingContext, Context
 from redrive.runtime.heart import Heart
 from redrive.runtime.registry import Handler, Registry
-from redrive.runtime.settle import AnyContext, Settlement, Sitting
+from redrive.runtime.settle import AnyContext, Settlement
 from redrive.runtime.threads import Threads, _serve
 from redrive.runtime.verify import Verifier
 
@@ -130,19 +130,9 @@ class SpotSettlement(Settlement):
         self.values[job.id] = value
         return await super().succeeded(job, handler, context, value)
 
-    async def failed(
-        self,
-        job: Job,
-        handler: Handler,
-        context: AnyContext,
-        failure: Failure,
-        *,
-        sitting: Sitting = None,
-        tries: int = 1,
-        witness: object = None,
-    ) -> Commit:
-        said = self.tries.get(job.id, tries)
-        return await super().failed(job, handler, context, failure, sitting="cycle", tries=said, witness=witness)
+    async def failed(self, job: Job, handler: Handler, context: AnyContext, failure: Failure, **how: Any) -> Commit:
+        how |= {"sitting": "cycle", "tries": self.tries.get(job.id, 1)}
+        return await super().failed(job, handler, context, failure, **how)
 
     def released(self, job: Job) -> Transition:
         now = self._clock.now()
