@@ -57,6 +57,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "example.effects": lambda: example("effects"),
     "example.http_delivery": lambda: example("http_delivery"),
     "example.script": lambda: example("script"),
+    "example.sites": lambda: example("sites"),
+    "example.nightly": lambda: example("nightly"),
     "example.limits": lambda: example("limits"),
 }
 

@@ -25,6 +25,7 @@ ABOUT = {
     "Policies": ["Policy", "Rate", "PRESETS", "Budget"],
     "Trying differently": ["Adapt", "Model", "Agent"],
     "Scripts and schedules": ["to_dead_letter", "diverting", "cron"],
+    "Consent and effects": ["Approval", "Grant", "Effect", "Probe"],
     "Seeing": ["BusEvent", "Pain"],
 }
 """Public names in the order of a reader; errors have a page of their own."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from redrive.core.consent import Approval, Grant
     from redrive.core.effects import Effect
     from redrive.core.job import Attempt, Budget, Cause, Failure, Job, State
+    from redrive.core.outcome import Outcome
     from redrive.core.payload import Blob
     from redrive.core.policy import PRESETS, Policy, Rate
     from redrive.core.schedule import cron
@@ -86,6 +87,7 @@ __all__ = [
     "KeyReused",
     "Many",
     "Model",
+    "Outcome",
     "OutcomeUnknown",
     "Pain",
     "Policy",
@@ -121,6 +123,7 @@ _WHERE = {
         "redrive.core.consent": "Approval Grant",
         "redrive.core.effects": "Effect",
         "redrive.core.job": "Attempt Budget Cause Failure Job State",
+        "redrive.core.outcome": "Outcome",
         "redrive.core.payload": "Blob",
         "redrive.core.policy": "PRESETS Policy Rate",
         "redrive.core.schedule": "cron",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 import msgspec
 
 from redrive.core.job import Budget, Job, Json, OnDuplicate, OnLost, Priority, State
+from redrive.core.outcome import Outcome
 from redrive.core.store import Event
 from redrive.runtime.context import BlockingContext, Context
 from redrive.runtime.registry import Handler
@@ -198,6 +199,26 @@ class Task(Generic[P, R]):
     def blocking(self) -> BlockingBound[P, R]:
         """`task.blocking.enqueue(...)` for code without an event loop."""
         return BlockingBound(self, {})
+
+    async def call(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
+        """Run it now and be told honestly how it stands; see `rd.call`."""
+        return await self._app.call(self, self._handler.signature.bind(args, kwargs))
+
+    def as_tool(self) -> Callable[P, Coroutine[Any, Any, dict[str, Any]]]:
+        """A plain async function with this task's parameters and docstring, for any agent framework.
+
+        It answers with a dict that never looks like success unless it is one.
+        """
+
+        async def tool(*args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+            return (await self.call(*args, **kwargs)).public()
+
+        tool.__name__ = tool.__qualname__ = self.__name__
+        tool.__doc__ = self.__doc__
+        tool.__signature__ = self._handler.signature.public(dict[str, Any])  # type: ignore[attr-defined]
+        tool.__annotations__ = {p.name: p.annotation for p in tool.__signature__.parameters.values()}  # type: ignore[attr-defined]
+        tool.__annotations__["return"] = dict[str, Any]
+        return tool
 
     def on(self, detail: str) -> Callable[[Way], Way]:
         """The task's own way out of a failure: a function from the payload to a new one, or to None."""

@@ -269,7 +269,7 @@ def test_tries_add_up_over_the_cycles_and_at_five_a_person_looks(night: Night, s
     for number in range(1, 7):
         with night(cycle_id=f"n{number}") as cycle:
             cycle.run(site.publish, name="a", job_id="a")
-        job = next(job for job in all_jobs(nightly) if job.key == key_of("publish", "a", "n1"))
+        job = next(job for job in all_jobs(nightly) if job.key == key_of("cycle:nightly", "publish", "a", "n1"))
         seen.append((job.attempts, job.lane))
     assert seen == [(1, "delayed"), (2, "delayed"), (3, "delayed"), (4, "delayed"), (5, "manual"), (5, "manual")]
 
@@ -315,7 +315,7 @@ def test_a_changed_try_that_fails_in_the_same_way_is_for_a_person(night: Night, 
     for cycle_id in ("n1", "n2", "n3"):
         with night(cycle_id=cycle_id) as cycle:
             cycle.run(answer, messages=talk, job_id="a")
-    first = next(job for job in all_jobs(nightly) if job.key == key_of("answer", "a", "n1"))
+    first = next(job for job in all_jobs(nightly) if job.key == key_of("cycle:nightly", "answer", "a", "n1"))
     assert (first.lane, first.attempts) == ("manual", 2)
 
 
@@ -329,7 +329,7 @@ def test_a_job_is_done_once_in_a_cycle_and_again_in_the_next(night: Night, site:
             result = cycle.run(site.publish, name="a", job_id="front-page")
         assert result.value == "/a"
     assert site.calls == ["a", "a"]
-    assert [job.key for job in all_jobs(nightly)] == ["publish:front-page@n1", "publish:front-page@n2"]
+    assert [job.key for job in all_jobs(nightly)] == ["nightly/publish:front-page@n1", "nightly/publish:front-page@n2"]
 
 
 def test_the_second_start_counts_what_was_done_as_skipped(night: Night, site: Site) -> None:
@@ -446,7 +446,7 @@ def test_a_later_success_closes_the_letter_that_waited_for_a_person(night: Night
             cycle.run(site.publish, name="b" if cycle_id == "n1" else "c", job_id="b")
     dead = one_job(nightly, states=("dead",))
     assert dead.arguments == {"name": "b"}, "other arguments are other work"
-    closed = next(job for job in all_jobs(nightly) if job.key == key_of("publish", "a", "n1"))
+    closed = next(job for job in all_jobs(nightly) if job.key == key_of("cycle:nightly", "publish", "a", "n1"))
     assert closed.state == "done"
 
 
@@ -1062,12 +1062,26 @@ def test_a_cycle_under_way_cannot_be_entered_twice(nightly: Redrive) -> None:
         assert again.exit_code == 0
 
 
-@pytest.mark.parametrize("job_id", ["a:b@c", "%3A", "a%40b", "@", "ü"])
+@pytest.mark.parametrize("job_id", ["a:b@c", "%3A", "a%40b", "@", "a/b", "ü"])
 @pytest.mark.parametrize("cycle_id", ["2031-05-17", "x@y:z", None])
 def test_names_of_jobs_are_read_back(job_id: str, cycle_id: str | None) -> None:
-    key = key_of("my:task@home", job_id, cycle_id)
-    job = Job(keyed_id("q", key), "q", "my:task@home", None, redrive.State.waiting, 2, 0.0, 1, 0.0, 0.0, "{}", key=key)
+    queue, task = "cycle:my/site:1", "my:task@home"
+    key = key_of(queue, task, job_id, cycle_id)
+    job = Job(keyed_id(queue, key), queue, task, None, redrive.State.waiting, 2, 0.0, 1, 0.0, 0.0, "{}", key=key)
     assert names_of(job) == (job_id, cycle_id)
+
+
+def test_receivers_can_tell_two_scripts_apart(night: Night) -> None:
+    """The same function, the same names, the same night: other work all the same."""
+
+    def post(ctx: redrive.BlockingContext) -> str:
+        return ctx.idempotency_key
+
+    keys = []
+    for name in ("north", "south"):
+        with night(name, cycle_id="n1") as cycle:
+            keys.append(cycle.run(post, job_id="front").value)
+    assert keys == ["north/post:front@n1", "south/post:front@n1"]
 
 
 # ---- beside the rest of redrive

@@ -169,7 +169,7 @@ async def test_no_more_run_at_once_than_allowed(live: Redrive) -> None:
 
     await live.enqueue_many("work", [{}] * 20)
     async with live.worker(concurrency=3, grace=0.1) as worker:
-        await eventually(lambda: worker.slots.running == 3)
+        await eventually(lambda: worker.slots.running == 3 and gate.inside["all"] == 3)
         assert await live.store.count(Filter(), by=("state",)) == {("running",): 3, ("waiting",): 17}
         gate.opened.set()
         await eventually(lambda: len(gate.started) == 20)

@@ -192,7 +192,7 @@ def changes_only_what_a_change_heals(case: Case, decision: Decision) -> None:
 
 
 @pytest.mark.behaviour("001-29")
-@settings(max_examples=700)
+@settings(max_examples=500)
 @given(cases())
 def test_whatever_fails_the_decision_keeps_the_rules(case: Case) -> None:
     decision = decide(case)

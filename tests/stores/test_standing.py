@@ -10,6 +10,7 @@ import pytest
 from redrive.core.job import State
 from redrive.core.store import Claim, Filter, Wanted
 from redrive.stores.sqlite import SqliteStore
+from redrive.stores.sqlite.standing import Standing
 from tests.stores.jobs import a_job
 from tests.support import eventually
 
@@ -98,3 +99,24 @@ async def test_a_commit_that_fails_gives_nothing(store: SqliteStore) -> None:
     assert claim is not None
     assert [found.id for found in claim.jobs] == [job.id]
     await store.close()
+
+
+async def test_an_earlier_empty_answer_is_not_taken_for_the_one_under_way() -> None:
+    standing = Standing(Wanted(1), "w", time.time, asyncio.Event())
+    assert standing.begin()
+    standing.end(None)
+    await asyncio.sleep(0)
+    assert standing.begin()
+    withdrawing = asyncio.create_task(standing.withdraw())
+    await asyncio.sleep(0)
+    assert not withdrawing.done()
+    claim = Claim([a_job()], [])
+    standing.end(claim)
+    assert await asyncio.wait_for(withdrawing, LONG) is claim
+
+
+async def test_a_wish_is_granted_once() -> None:
+    standing = Standing(Wanted(1), "w", time.time, asyncio.Event())
+    assert standing.begin()
+    standing.end(Claim([a_job()], []))
+    assert not standing.begin()

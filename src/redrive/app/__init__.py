@@ -22,6 +22,7 @@ from redrive.app.accept import Desk, SpoolUnusable
 from redrive.app.blocking import Blocking
 from redrive.app.cycles import Cycle
 from redrive.app.explaining import Explanation, add_rule, declared_rules, explain, fleet_of
+from redrive.app.gateway import Gateway
 from redrive.app.groups import Groups
 from redrive.app.namespaces import Dead, Jobs, Queues
 from redrive.app.portal import portal
@@ -34,6 +35,7 @@ from redrive.core.breakers import Breaker
 from redrive.core.changes import Counter, estimate
 from redrive.core.cycle import ALERT_AFTER, Repeat
 from redrive.core.job import Job, Json, State, keyed_id
+from redrive.core.outcome import Outcome
 from redrive.core.policy import Policy
 from redrive.core.store import Event, Store
 from redrive.errors import ConfigError, KeyReused
@@ -101,6 +103,7 @@ class Redrive(Registering):
         self._desk.again = self.dead.take_in
         self.queues = Queues(self)
         self.sessions = Sessions(self)
+        self._gateway = Gateway(self)
         self.workflows = Workflows(self)
         self.groups = Groups(self)
         self._blocks = threading.Lock()
@@ -128,6 +131,7 @@ class Redrive(Registering):
 
     async def close(self) -> None:
         """Finish accepted writes. A later use opens the store again."""
+        await self._gateway.close()
         store, self._store = self._store, None
         if store is not None:
             await store.close()
@@ -203,6 +207,41 @@ class Redrive(Registering):
     def events_of(self, job_id: str) -> AsyncIterator[Event]:
         return following.events_of(self, job_id)
 
+    # -- for agents
+
+    async def call(
+        self,
+        task: Task[Any, Any] | str,
+        params: Mapping[str, Json] | None = None,
+        *,
+        timeout: Seconds | None = None,
+        **options: Any,
+    ) -> Outcome:
+        """Run a task now and here, and be told honestly: done, queued for retry (which is not done), or why not.
+
+        The operation is on disk before the task starts, unless the task is `read_only=True`. After `timeout` seconds
+        the answer is the operation's id; the task goes on.
+        """
+        return await self._gateway.call(task, {} if params is None else params, timeout=timeout, **options)
+
+    async def submit(
+        self, task: Task[Any, Any] | str, params: Mapping[str, Json] | None = None, **options: Any
+    ) -> Outcome:
+        """Have a worker do it later, in one attempt. The answer is an operation to ask about."""
+        return await self._gateway.submit(task, {} if params is None else params, **options)
+
+    async def retry(self, operation_id: str, *, timeout: Seconds | None = None, who: str = "gateway") -> Outcome:
+        """Once more, by the operation's id alone: with what was given the first time. What is done stays done."""
+        return await self._gateway.retry(operation_id, timeout=timeout, who=who)
+
+    async def outcome(self, operation_id: str) -> Outcome:
+        """How an operation stands, as `call` would tell it, with its result."""
+        return await self._gateway.outcome(await self.jobs.get(operation_id))
+
+    async def operations(self) -> dict[str, Json]:
+        """How many operations wait for a retry or their turn, when the next is due, and the latest of them."""
+        return await self._gateway.summary()
+
     # -- running work
 
     def make_worker(self, **options: Any) -> Worker:
@@ -252,15 +291,9 @@ class Redrive(Registering):
         return Scheduler(
             self.store, self.registry, self.bus, self.clock, worker.settle_lapsed,
             retention=self.settings.retention, key_retention=self.settings.key_retention,
-            watch=self._look, drain_spool=self._desk.drain_spool, mind_breakers=self._mind_breakers,
+            watch=self._look, drain_spool=self._desk.drain_spool, mind_breakers=worker.mind_breakers,
             mind_schedules=self._mind_schedules, resume_workflows=worker.resume_workflows,
         )  # fmt: skip
-
-    async def _mind_breakers(self) -> bool:
-        """Whether parked jobs were let go, if only one that probes."""
-        moves = await Breakers(self.store, self.clock).mind()
-        self.bus.publish_moves(moves)
-        return bool(moves)
 
     async def _mind_schedules(self) -> int:
         """How many jobs the due slots of schedules became."""
@@ -334,7 +367,7 @@ class Redrive(Registering):
 
     async def _more_is_due(self, worker: Worker) -> bool:
         """What a scheduler sees to, where none runs."""
-        return bool(await self._mind_breakers() or await worker.resume_workflows(None) or await self._mind_schedules())
+        return bool(await worker.mind_breakers() or await worker.resume_workflows(None) or await self._mind_schedules())
 
     def cycle(
         self,

@@ -181,7 +181,7 @@ class RunningCycle(_Going):
         payload = handler.signature.bind(args, kwargs)
         often = _repeat(None if "repeat" in own else repeat, self._plan.repeat)
         named = self._named(payload, job_id, function, strict="job_id" not in own)
-        key = key_of(handler.name, named, self.cycle_id if often == "cycle" else None)
+        key = key_of(self.queue, handler.name, named, self.cycle_id if often == "cycle" else None)
         plan = self._desk.plan(handler.name, {"queue": self.queue, "idempotency_key": key})
         prepared = self._desk.prepare(plan, payload)
         entry = await self._turns.run(prepared.job, prepared.documents, handler)

@@ -32,11 +32,17 @@ async def result_of(app: Redrive, handle: JobHandle[Any], timeout: Seconds | Non
         )  # fmt: skip
     if job.state in (State.discarded, State.purged):
         raise JobDiscarded(f"job {job.short_id} was {job.state}", job_id=job.id)
-    text = job.result
-    if text == RESULT_APART and (document := await app.store.doc("result", f"{job.id}/")):
-        text = document.value.decode()
+    text = await result_text(app, job)
     handler = app.registry.handlers.get(job.task)
     return handler.signature.result(text) if handler else (msgspec.json.decode(text) if text else None)
+
+
+async def result_text(app: Redrive, job: Job) -> str | None:
+    """The whole result as JSON, also where it is stored apart."""
+    if job.result != RESULT_APART:
+        return job.result
+    document = await app.store.doc("result", f"{job.id}/")
+    return document.value.decode() if document else None
 
 
 async def _ended(app: Redrive, handle: JobHandle[Any]) -> Job:

@@ -35,6 +35,7 @@ class Watch:
         by_state = await store.count(Filter(), by=("queue", "state"))
         due = await store.count(Filter(states=(State.waiting,), due_at=now), by=("queue",))
         stalled = await self._stalled(now)
+        blocked = await store.count(Filter(states=(State.held,), because="blocked"), by=("queue",))
         paused = {d.key for d in await store.docs("queue") if msgspec.json.decode(d.value).get("paused")}
         names = sorted({str(queue) for queue, _ in by_state} | paused)
         return [
@@ -44,6 +45,7 @@ class Watch:
                 due=due.get((name,), 0),
                 paused=name in paused,
                 stalled=stalled.get(name, ()),
+                blocked=blocked.get((name,), 0),
                 **{kind: by_state.get((name, kind), 0) for kind in COUNTED},
             )
             for name in names

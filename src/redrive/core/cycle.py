@@ -66,34 +66,41 @@ def id_from(payload: str) -> str:
     return hashlib.sha256(canonical).hexdigest()[:16]
 
 
-def key_of(task: str, job_id: str, cycle_id: str | None) -> str:
-    """`publish:site-1@2031-05-17`, or without a cycle where it is done once for ever."""
-    return _name(task, job_id) + (f"@{_escaped(cycle_id)}" if cycle_id is not None else "")
+def key_of(queue: str, task: str, job_id: str, cycle_id: str | None) -> str:
+    """`nightly/publish:site-1@2031-05-17`, or without a date where it is done once for ever.
+
+    Receivers see it as the idempotency key, so it names the cycle: two scripts may well use the same names.
+    """
+    name = f"{_escaped(queue.removeprefix(CYCLE))}/{_escaped(task)}:{_escaped(job_id)}"
+    return name if cycle_id is None else f"{name}@{_escaped(cycle_id)}"
 
 
 def note_key(queue: str, task: str, job_id: str) -> str:
-    return f"{queue}/{_name(task, job_id)}"
+    return f"{queue}/{_escaped(task)}:{_escaped(job_id)}"
 
 
 def names_of(job: Job) -> tuple[str, str | None]:
     """(job_id, cycle id) of a job that is found in a cycle's queue; one that came from elsewhere has no cycle."""
-    task, _, rest = (job.key or "").partition(":")
-    if not rest or _plain(task) != job.task:
+    ours = key_of(job.queue, job.task, "", None)
+    if job.key is None or not job.key.startswith(ours):
         return job.key or job.id, None
-    job_id, at, cycle_id = rest.partition("@")
+    job_id, at, cycle_id = job.key.removeprefix(ours).partition("@")
     return _plain(job_id), _plain(cycle_id) if at else None
 
 
-def _name(task: str, job_id: str) -> str:
-    return f"{_escaped(task)}:{_escaped(job_id)}"
+_ESCAPES: Final = (("%", "%25"), ("/", "%2F"), (":", "%3A"), ("@", "%40"))
 
 
 def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace(":", "%3A").replace("@", "%40")
+    for sign, code in _ESCAPES:
+        text = text.replace(sign, code)
+    return text
 
 
 def _plain(text: str) -> str:
-    return text.replace("%40", "@").replace("%3A", ":").replace("%25", "%")
+    for sign, code in reversed(_ESCAPES):
+        text = text.replace(code, sign)
+    return text
 
 
 # ---- what is remembered between cycles
@@ -120,7 +127,7 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
 def after_success(job: Job, cycle_id: str) -> Note | None:
     """None: the job's own state says it all, and nothing need be remembered."""
     job_id, _ = names_of(job)
-    own = (key_of(job.task, job_id, cycle_id), key_of(job.task, job_id, None))
+    own = [key_of(job.queue, job.task, job_id, cycle) for cycle in (cycle_id, None)]
     return None if job.key in own else Note(job.task, job_id, job.id, done=cycle_id)
 
 

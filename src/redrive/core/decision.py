@@ -127,5 +127,7 @@ class Case(msgspec.Struct, frozen=True):
 
     def input(self) -> dict[str, Json]:
         """What the failed attempt ran with."""
+        if self.job.changes_json is None:
+            return self.job.arguments
         abilities, changes = self.abilities, decode(self.job.changes_json)
         return apply(self.job.arguments, changes, abilities.adapt, abilities.count, names=self.names).payload

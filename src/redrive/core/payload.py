@@ -203,7 +203,14 @@ class Signature:
         self._names = tuple(parameter.name for parameter in self._parameters)
         self._shape = self._make_shape(function)
         self._decoder = msgspec.json.Decoder(self._shape, dec_hook=_decode_hook) if self._shape else None
-        self._returns = _hints(function).get("return", Any)
+        self._hinted = _hints(function)
+        self._returns = self._hinted.get("return", Any)
+
+    def public(self, returns: Any) -> inspect.Signature:
+        """The parameters that a caller gives, with their annotations resolved."""
+        hints = self._hinted
+        resolved = [p.replace(annotation=hints.get(p.name, p.annotation)) for p in self._signature.parameters.values()]
+        return inspect.Signature(resolved, return_annotation=returns)
 
     def default_text(self, name: str) -> str | None:
         """The default of a parameter, where it is text."""

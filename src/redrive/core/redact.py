@@ -23,7 +23,7 @@ _PATTERN: Final = re.compile(
 )
 _HINTS: Final = (
     "bearer", "basic", "token", "sk-", "sk_", "pk_", "rk_", "ghp_", "gho_", "ghs_", "xox", "glpat", "akia", "asia",
-    "aiza", "eyj", "pass", "secret", "key", "://",
+    "aiza", "eyj", "pass", "secret", "key",
 )  # fmt: skip
 """Without any of these there is nothing to find, and most messages have none."""
 
@@ -31,6 +31,8 @@ _HINTS: Final = (
 def redact_text(text: str) -> str:
     """A message without what looks like a secret."""
     low = text.lower()
+    if "@" in low and "://" in low:
+        return _PATTERN.sub(_mask, text)
     for hint in _HINTS:
         if hint in low:
             return _PATTERN.sub(_mask, text)

@@ -18,7 +18,6 @@ from redrive.core.changes import (
     SetModel,
     SimplifyTask,
     apply,
-    can_take,
     decode,
     merge,
     safe_quote,
@@ -138,11 +137,11 @@ def changed(case: Case) -> Decision | None:
 def _takeable(case: Case, wanted: Iterable[Change]) -> list[Change]:
     """Those the task can take, each on top of the ones before."""
     abilities, names = case.abilities, case.names
-    payload, taken = case.input(), []
+    payload, taken = case.input(), list[Change]()
     for change in wanted:
-        if can_take(change, payload, abilities.adapt, abilities.count, names=names):
-            payload = apply(payload, [change], abilities.adapt, abilities.count, names=names).payload
-            taken.append(change)
+        applied = apply(payload, (change,), abilities.adapt, abilities.count, names=names)
+        payload = applied.payload
+        taken += applied.taken
     return taken
 
 

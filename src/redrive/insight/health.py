@@ -22,6 +22,8 @@ class QueueNumbers(msgspec.Struct, frozen=True):
     waiting: int = 0
     running: int = 0
     held: int = 0
+    blocked: int = 0
+    """Held steps of workflows that only wait for the step before: nobody has to do anything."""
     done: int = 0
     dead: int = 0
     discarded: int = 0
@@ -68,8 +70,8 @@ def _issues(queue: QueueNumbers) -> list[str]:
         issues.append(f"{queue.name}: {queue.dead} dead letter{'s' if queue.dead != 1 else ''}")
     if queue.pending > (queue.policy.health_depth or 0):
         issues.append(f"{queue.name}: {queue.pending} pending (backed up)")
-    if queue.held:
-        issues.append(f"{queue.name}: {queue.held} held (waiting for a person or a dependency)")
+    if queue.held > queue.blocked:
+        issues.append(f"{queue.name}: {queue.held - queue.blocked} held (waiting for a person or a dependency)")
     issues.extend(f"{queue.name}: {stalled}" for stalled in queue.stalled)
     return issues
 

@@ -69,7 +69,7 @@ class Attempts:
             return Commit((self.settlement.rejected(job, rejected.verdict),))
         except BaseException as error:  # noqa: BLE001 - this is the place where failures are kept
             return await self._ended_by(error, job, handler, context)
-        failure = _inspected(handler, value, job)
+        failure = inspected(handler, value, f"job {job.short_id} ({job.task})")
         if failure is not None:
             return await self.settlement.failed(job, handler, context, failure)
         return await self.settlement.succeeded(job, handler, context, value)
@@ -103,8 +103,8 @@ class Attempts:
         signal = signal_in(error)
         if signal is not None:
             return await self.settlement.signalled(job, handler, context, signal)
-        witness = getattr(error, "witness", None)
-        return await self.settlement.failed(job, handler, context, capture(error), witness=witness)
+        failure, witness = capture(error, now=self._clock.now()), getattr(error, "witness", None)
+        return await self.settlement.failed(job, handler, context, failure, witness=witness)
 
     def settle_lost(self, job: Job, *, alone: bool) -> Transition:
         """A lapsed lease takes the same way as an exception."""
@@ -143,7 +143,7 @@ class Attempts:
                 late.cancel()
 
 
-def _inspected(handler: Handler, value: object, job: Job) -> Failure | None:
+def inspected(handler: Handler, value: object, whose: str) -> Failure | None:
     """A returned value that says that it failed."""
     policy = handler.result_policy
     if policy is True:
@@ -153,7 +153,7 @@ def _inspected(handler: Handler, value: object, job: Job) -> Failure | None:
     try:
         said = policy(value)
     except Exception as error:  # noqa: BLE001 - the task has returned: its own result counts
-        log.warning("job %s (%s): its result_policy failed: %r", job.short_id, job.task, error)
+        log.warning("%s: its result_policy failed: %r", whose, error)
         return None
     return soft({"error": said} if isinstance(said, str) else said) if said else None
 

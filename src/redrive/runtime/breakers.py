@@ -41,7 +41,8 @@ from redrive.runtime.registry import HTTP_TASK, Handler
 log = logging.getLogger("redrive.breakers")
 T = TypeVar("T")
 KIND: Final = "breaker"
-REFRESH_SECONDS: Final = 1.0
+REFRESH_SECONDS: Final = 3.0
+"""How old a look may be that lets a job run. A scheduler looks every second, so that starting one waits for nothing."""
 TRIES: Final = 5
 FORGOTTEN_AFTER: Final = 3600.0
 """A breaker that nobody waits for and nobody has tried for so long is dropped."""
@@ -49,7 +50,7 @@ PARKED: Final = Filter(states=(State.held,), because="circuit_open")
 
 
 class Breakers:
-    """Every breaker of the store, looked up at most once a second."""
+    """Every breaker of the store, as last seen."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store

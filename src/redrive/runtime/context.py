@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, Literal, TypeVar, overload
 
 import msgspec
 
@@ -90,6 +90,12 @@ class _Shared:
         self._usage: Usage | None = None
         self._taken: tuple[Change, ...] = ()
         """The changes that this attempt really runs with."""
+        self._sitting: Literal["call", "cycle"] | None = None
+        """Somebody waits for this attempt: a caller, or a script in its cycle."""
+        self._tries = 1
+        """Which try in that sitting it is."""
+        self._value: Any = None
+        """What the task returned."""
         self._recovered = False
         """Something the task needs was away and is back."""
         self._cancelled = False

@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import logging
 import os
+import queue
 import secrets
 import socket
 import threading
@@ -61,6 +62,7 @@ AGAIN: Final = 0.5
 ROUNDS: Final = 10
 """How often a job's state may change under our eyes before we let others have it."""
 PAGE: Final = 500
+SPELL: Final = 0.2
 
 
 class Interrupted(Exception):
@@ -83,11 +85,23 @@ class Entry(msgspec.Struct, frozen=True):
 # ---- where functions run
 
 
+class _Attentive(queue.SimpleQueue[Any]):
+    """Waits in short spells: a Ctrl-C in the moment before a wait is seen only after it."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        while True:
+            try:
+                return super().get(timeout=SPELL)
+            except queue.Empty:
+                continue
+
+
 class Caller(Threads):
     """The thread of whoever calls: a script's functions run there, as if it had called them itself."""
 
     def __init__(self) -> None:
         super().__init__()
+        self._work = _Attentive()
         self._idle = threading.Semaphore(2**31 - 1)  # it always has time: it waits for nothing else
 
     def serve(self) -> None:
@@ -338,7 +352,7 @@ class Turns:
         if note is not None and note.done == self.cycle_id:
             return True
         job_id, _ = names_of(job)
-        keys = (key_of(job.task, job_id, self.cycle_id), key_of(job.task, job_id, None))
+        keys = [key_of(self.queue, job.task, job_id, cycle) for cycle in (self.cycle_id, None)]
         own = [keyed_id(self.queue, own) for own in keys]
         ids = [*own, *([self._had_turn[key]] if key in self._had_turn else [])]
         return any(other.state is State.done and other.id != job.id for other in await self._store.get(ids))

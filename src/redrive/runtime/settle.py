@@ -52,6 +52,7 @@ class Settlement:
     # -- good ends
 
     async def succeeded(self, job: Job, handler: Handler, context: AnyContext, value: object) -> Commit:
+        context._value = value
         await self._breakers.succeeded(job, handler)
         now = self._clock.now()
         text, problem = encode_result(value)
@@ -81,7 +82,7 @@ class Settlement:
                 job, now, because=signal.because, why=str(signal), recommendation=signal.recommendation, attempt=attempt
             )
             return Commit((held,))
-        return await self.failed(job, handler, context, capture(signal))
+        return await self.failed(job, handler, context, capture(signal, now=now))
 
     def released(self, job: Job) -> Transition:
         """Given back at shutdown: costs no attempt."""
@@ -115,7 +116,8 @@ class Settlement:
             job, failure, cause, policy, self._clock.now(), self._clock.chance(), handler.idempotent,
             abilities=Abilities(self._registry.fleet, handler.adapt, self._registry.count, handler.default_model),
             effects=bool(handler.effects), manual=handler.retry_policy == "manual",
-            usage=context._usage, breaker=breaker, probes=probes, sitting=sitting, tries=tries,
+            usage=context._usage, breaker=breaker, probes=probes, sitting=sitting or context._sitting,
+            tries=max(tries, context._tries),
         )  # fmt: skip
         decision = await self._decided(case, handler)
         return Commit((self._transition(case, decision, group, context),), puts)

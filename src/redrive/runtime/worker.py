@@ -288,6 +288,12 @@ class Worker(Loop):
         self._lone = job.id
         self._spawn(job)
 
+    async def mind_breakers(self) -> bool:
+        """Whether parked jobs were let go, if only one that probes."""
+        moves = await self._attempts.breakers.mind()
+        self._bus.publish_moves(moves)
+        return bool(moves)
+
     async def settle_lapsed(self, jobs: list[Job]) -> None:
         """Jobs whose worker died take the normal failure path."""
         for job in jobs:

@@ -20,8 +20,10 @@ class Standing:
         self._woken = woken
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._serving = False
-        self._withdrawn = False
+        self._begun = 0
+        self._ended = 0
+        self._over = False
+        """Withdrawn, or served with jobs: nobody may serve it any more."""
         self._answered = asyncio.Event()
 
     # -- the writer's thread
@@ -29,14 +31,14 @@ class Standing:
     def begin(self) -> bool:
         """Whether the wish still stands; if so, it is being served from now on."""
         with self._lock:
-            self._serving = not self._withdrawn
-            return self._serving
+            self._begun += not self._over
+            return not self._over
 
     def end(self, claim: Claim | None) -> None:
-        """Served with these jobs, or not at all."""
-        if claim is None:
+        """Served with these jobs, or not at all: then the wish stands on."""
+        if claim is not None:
             with self._lock:
-                self._serving = False
+                self._over = True
         self._loop.call_soon_threadsafe(self._answer, claim)
 
     # -- the worker's loop
@@ -45,13 +47,15 @@ class Standing:
         if claim is not None:
             self.claim = claim
             self._woken.set()
+        self._ended += 1
         self._answered.set()
 
     async def withdraw(self) -> Claim | None:
         """The wish ends here. If it is being served this moment, the answer is waited for: no job is left behind."""
         with self._lock:
-            self._withdrawn = True
-            serving = self._serving
-        if serving and self.claim is None:
+            self._over = True
+            begun = self._begun
+        while self._ended < begun:
+            self._answered.clear()
             await self._answered.wait()
         return self.claim

@@ -1,0 +1,390 @@
+"""Notices as values: who is told what about a move, what counts as the same, and what is told together.
+
+A session that asked for work is told how it ended, by why the job was in the queue; a person is told only what a person
+must see. Success is an acknowledgement: nobody has to answer it. What failed for good, or waits for an answer, is
+actionable and stays until it is dealt with. Nothing here reads a clock or writes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from redrive.core.job import Job, Json, State, iso
+from redrive.core.lifecycle import Transition
+from redrive.core.store import Group
+from redrive.errors import InvalidInput
+
+Audience = Literal["session", "user", "both"]
+Level = Literal["acknowledgement", "actionable"]
+
+RESULT_CAP: Final = 100_000
+"""Characters of a result that a message carries; the whole one stays with its job."""
+TEXT_CAP: Final = 2_000
+ACKNOWLEDGED_FOR: Final = 7 * 86400.0
+"""An acknowledgement that nobody read is dropped after so long; an actionable notice stays until it is dealt with."""
+FOLD_SECONDS: Final = 300.0
+"""The same thing is not told to people again for so long, counted from its delivery."""
+BURST: Final = 6
+"""Messages of one kind in FOLD_SECONDS; where there is more to tell, the last of them sums it up."""
+LISTED: Final = 20
+LONGEST_PAUSE: Final = 300.0
+
+
+class NotifyPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whom to tell, and when so many dead letters are a matter for a person at once."""
+
+    urls: tuple[str, ...] = ()
+    page_after: int = 3
+    page_window: float = 3600.0
+
+
+def check_notify(policy: NotifyPolicy) -> None:
+    """Refuses impossible values by name. What a URL says is never repeated: it may hold a secret."""
+    if policy.page_after < 1:
+        raise InvalidInput(field="notify.page_after", problem=f"{policy.page_after} is not at least 1")
+    if not policy.page_window > 0:
+        raise InvalidInput(field="notify.page_window", problem=f"{policy.page_window:g} is not more than 0 seconds")
+    for number, url in enumerate(policy.urls):
+        if not url.startswith("env:") and "://" not in url:
+            raise InvalidInput(field=f"notify.urls[{number}]", problem='is neither "env:NAME" nor an Apprise URL')
+
+
+class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing somebody should know. The same event always makes the same id."""
+
+    id: str
+    kind: str
+    level: Level
+    audience: Audience
+    title: str
+    text: str
+    at: float
+    queue: str = ""
+    task: str = ""
+    job_id: str | None = None
+    session_id: str | None = None
+    turn: int = 0
+    """Which start of the job this is about: its run for a question, else the run after which a person brought it
+    back."""
+    fingerprint: str | None = None
+    read_at: float | None = None
+    """When the session said that it has seen it."""
+    settled: bool = False
+    """What it asked for has happened. An acknowledgement asks for nothing."""
+    told: tuple[str, ...] = ()
+    """The channels that have it."""
+    result: Json = None
+    """Read from the job when the message is read."""
+    truncated: bool = False
+
+    @property
+    def actionable(self) -> bool:
+        return self.level == "actionable"
+
+    @property
+    def status(self) -> str:
+        """pending only where somebody has to do something: nothing else may keep a session from ending its turn."""
+        return "pending" if self.actionable and not self.settled and self.read_at is None else "resolved"
+
+    @property
+    def priority(self) -> str:
+        return "high" if self.actionable else "normal"
+
+    def public(self) -> dict[str, Json]:
+        """As JSON shows it."""
+        body: dict[str, Json] = {
+            name: getattr(self, name) for name in self.__struct_fields__ if name not in ("told", "turn", "settled")
+        }
+        body |= {"at": iso(self.at), "read_at": iso(self.read_at), "status": self.status, "priority": self.priority}
+        return body
+
+
+# ---- who is told what
+
+
+class Told(NamedTuple):
+    """Under which name, to whom, and whether somebody has to do something."""
+
+    kind: str
+    audience: Audience
+    level: Level = "acknowledgement"
+
+
+class Rule(NamedTuple):
+    """What is told of the jobs that are in the queue for one reason."""
+
+    success: Told | None = None
+    failed: Told | None = None
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    "direct": Rule(),
+    "retry": Rule(Told("retry_success", "session"), Told("retry_exhausted", "both", "actionable")),
+    "deferred_submit": Rule(Told("deferred_done", "session"), Told("deferred_failed", "session", "actionable")),
+    "scheduled_job": Rule(None, Told("scheduled_failed", "session", "actionable")),
+}
+QUESTIONS: Final[Mapping[str, str]] = {
+    "consent": "needs_consent",
+    "approval": "needs_approval",
+    "outcome_unknown": "needs_check",
+}
+"""Reasons to hold a job that only somebody's answer ends."""
+FAILED: Final = frozenset(rule.failed.kind for rule in RULES.values() if rule.failed)
+
+
+def notice_for(move: Transition, rules: Mapping[str, Rule] = RULES) -> Notice | None:
+    """What a move means for the session that asked for the job, and for people; mostly nothing."""
+    if move.move == "held_back":
+        return _question(move)
+    reason = str(move.set.get("reason", move.job.reason))
+    rule = rules.get(reason, rules["retry"])
+    if rule == Rule() or (told := _ending(move, rule)) is None:
+        return None
+    job = move.after(0)
+    return _made(told, job, move.at, job.fresh_from, *_words(told, move, job))
+
+
+def _question(move: Transition) -> Notice | None:
+    """A held job says what it waits for. Without a session to ask, people are asked."""
+    job = move.after(0)
+    kind = QUESTIONS.get(job.because or "")
+    if kind is None:
+        return None
+    audience: Audience = "both" if kind == "needs_check" else "session" if job.session_id else "user"
+    title = {
+        "needs_consent": f"{job.task} needs consent",
+        "needs_approval": f"{job.task} asks for approval",
+        "needs_check": f"{job.task}: nobody knows whether it landed",
+    }[kind]
+    text = _sentences(move.why, job.recommendation or f"redrive approve {job.short_id} or redrive reject {job.short_id}")
+    return _made(Told(kind, audience, "actionable"), job, move.at, job.run, title, text)
+
+
+def _ending(move: Transition, rule: Rule) -> Told | None:
+    """What the end of a job is told as; None where it is not the end, or nobody waits for it."""
+    if move.move == "succeeded":
+        return rule.success
+    if move.move == "buried":
+        return None if comes_back(move.after(0)) else rule.failed
+    if move.move == "rerouted":
+        return rule.failed if move.set.get("lane") == "manual" else None
+    if rule.success is None:
+        return None
+    if move.move == "resolved":
+        return rule.success if move.job.state is State.held else Told("resolved", "session")
+    return Told("cancelled", "session") if move.move == "cancelled" else None
+
+
+def comes_back(job: Job) -> bool:
+    """A dead letter that the delayed lane brings back by itself: its story is not over."""
+    return job.lane == "delayed" and (job.allowed is None or job.attempts < job.allowed)
+
+
+def _words(told: Told, move: Transition, job: Job) -> tuple[str, str]:
+    if told.kind in FAILED:
+        see = f"See redrive dead show {job.short_id}."
+        return f"{job.task} failed for good", _sentences(job.error, move.why, job.recommendation, see)
+    if told.kind == "cancelled":
+        return f"{job.task} was cancelled", _sentences(_by(move))
+    if move.move == "resolved":
+        return f"{job.task} is done", _sentences(f"{move.who or 'Somebody'} confirmed that it landed", move.why)
+    tries = f"It succeeded after {job.attempts} attempts" if job.attempts > 1 else "It succeeded"
+    return f"{job.task} is done", _sentences(tries, move.attempt.decision if move.attempt else None)
+
+
+def _by(move: Transition) -> str:
+    return f"By {move.who}: {move.why}" if move.who and move.why else move.why or f"By {move.who or 'somebody'}"
+
+
+def _sentences(*parts: str | None) -> str:
+    said = [part.strip() for part in parts if part and part.strip()]
+    text = " ".join(part if part[-1] in ".!?" else f"{part}." for part in dict.fromkeys(said))
+    return text if len(text) <= TEXT_CAP else f"{text[:TEXT_CAP]}…"
+
+
+def _made(told: Told, job: Job, at: float, turn: int, title: str, text: str) -> Notice | None:
+    audience = told.audience
+    if job.session_id is None:
+        if audience == "session":
+            return None
+        audience = "user"
+    return Notice(
+        f"{job.id}.{told.kind}.{turn}", told.kind, told.level, audience, title, text, at, job.queue, job.task,
+        job.id, job.session_id, turn, job.fingerprint if told.kind in FAILED else None,
+    )  # fmt: skip
+
+
+def dealt_with(notice: Notice, job: Job | None) -> bool:
+    """Whether what a notice asked for has happened: its job was answered, brought back or is no more."""
+    if not notice.actionable or notice.read_at is not None or job is None:
+        return True
+    if notice.kind in QUESTIONS.values():
+        return job.state is not State.held or job.run != notice.turn
+    return job.state is not State.dead or job.fresh_from != notice.turn
+
+
+def inline_result(text: str | None, job_id: str) -> tuple[Json, bool]:
+    """A result as a message carries it: whole, or its first 100,000 characters and where to find the rest."""
+    if text is None or len(text) <= RESULT_CAP:
+        return msgspec.json.decode(text) if text else None, False
+    marker = f"… [cut after {RESULT_CAP:,} of {len(text):,} characters; the whole result is kept as job {job_id}]"
+    return text[:RESULT_CAP] + marker, True
+
+
+# ---- what people are told, and how much of it at once
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """A message that was taken."""
+
+    at: float
+    kind: str
+    alike: str
+
+
+class Message(msgspec.Struct, frozen=True):
+    """What a channel is given: one notice, several that say the same, or a summary of many."""
+
+    kind: str
+    level: Level
+    title: str
+    text: str
+    at: float
+    count: int
+    notice: Notice
+    """The first one."""
+    keys: tuple[str, ...]
+    """Of all notices that this tells."""
+    alike: str = ""
+
+    @property
+    def actionable(self) -> bool:
+        return self.level == "actionable"
+
+
+Waiting = tuple[str, Notice]
+"""A notice and the key it waits under."""
+
+
+def waiting_key(notice: Notice) -> str:
+    """Sorts by time."""
+    return f"{max(0, int(notice.at * 1000)):012x}.{notice.id}"
+
+
+def alike(notice: Notice) -> str:
+    """The same for notices that say the same: one trouble of one task, or the same words."""
+    said = notice.fingerprint or f"{notice.title}\0{notice.text}"
+    return hashlib.sha256(f"{notice.kind}\0{notice.task}\0{said}".encode()).hexdigest()[:16]
+
+
+def plan(waiting: Sequence[Waiting], sent: Sequence[Sent], now: float) -> list[Message]:
+    """What to tell now, in order. What says the same is told once with its number; of each kind a few messages go out
+    in a while, the last of them a summary of all the rest. What is left out waits, and is part of a later one.
+    """
+    recently = [one for one in sent if is_recent(one, now)]
+    used = Counter(one.kind for one in recently)
+    groups: dict[str, list[Waiting]] = {}
+    for key, notice in sorted(waiting):
+        groups.setdefault(alike(notice), []).append((key, notice))
+    for one in recently:
+        groups.pop(one.alike, None)
+    by_kind: dict[str, list[list[Waiting]]] = {}
+    for group in groups.values():
+        by_kind.setdefault(group[0][1].kind, []).append(group)
+    messages = [message for kind, found in by_kind.items() for message in _within(found, BURST - used[kind])]
+    return sorted(messages, key=lambda message: message.keys[0])
+
+
+def is_recent(sent: Sent, now: float) -> bool:
+    """A time in the future is a clock's mistake and keeps nobody quiet."""
+    return 0 <= now - sent.at < FOLD_SECONDS
+
+
+def _within(groups: list[list[Waiting]], room: int) -> list[Message]:
+    if room <= 0:
+        return []
+    alone = groups if len(groups) <= room else groups[: room - 1]
+    rest = groups[len(alone) :]
+    return [_folded(group) for group in alone] + ([_summary(rest)] if rest else [])
+
+
+def _folded(group: list[Waiting]) -> Message:
+    """One notice, or how often the same one came."""
+    first, last, number = group[0][1], group[-1][1], len(group)
+    keys = tuple(key for key, _ in group)
+    title = first.title if number == 1 else f"{number} × {first.title}"
+    often = "" if number == 1 else f"\n{number} times from {iso(first.at)} to {iso(last.at)}: {_jobs(group)}"
+    text = f"{first.text}\n{_line(first)}{often}"
+    return Message(first.kind, first.level, title, text, first.at, number, first, keys, alike(first))
+
+
+def _summary(groups: list[list[Waiting]]) -> Message:
+    """Everything that would be too much to tell one by one."""
+    every = sorted(waiting for group in groups for waiting in group)
+    if len(groups) == 1:
+        return _folded(every)
+    first, last = every[0][1], every[-1][1]
+    lines = [f"{len(group)} × {group[0][1].title}: {_jobs(group)}" for group in groups[:LISTED]]
+    if len(groups) > LISTED:
+        left = sum(len(group) for group in groups[LISTED:])
+        lines.append(f"and {left} of {len(groups) - LISTED} other kinds")
+    title = f"{len(every)} more: {first.kind.replace('_', ' ')}"
+    text = "\n".join([f"From {iso(first.at)} to {iso(last.at)}; each of them is kept. See redrive dead groups.", *lines])
+    return Message(first.kind, first.level, title, text, first.at, len(every), first, tuple(key for key, _ in every))
+
+
+def _line(notice: Notice) -> str:
+    parts = [f"job {notice.job_id}" if notice.job_id else "", f"session {notice.session_id}" if notice.session_id else ""]
+    return " · ".join(part for part in (*parts, iso(notice.at) or "") if part)
+
+
+def _jobs(group: Sequence[Waiting]) -> str:
+    ids = [notice.job_id[-8:] for _, notice in group if notice.job_id]
+    more = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
+    return ", ".join(ids[:5]) + more
+
+
+def pause_after(failures: int) -> float:
+    """Seconds until a channel that failed so often in a row is tried again."""
+    return min(LONGEST_PAUSE, 5.0 * 2.0 ** min(failures - 1, 10))
+
+
+# ---- pages
+
+
+class Paged(msgspec.Struct, frozen=True):
+    """The last page: when, and which groups of dead letters it was about."""
+
+    at: float
+    groups: tuple[str, ...] = ()
+
+
+def page_due(letters: Mapping[str, int], last: Paged | None, now: float, policy: NotifyPolicy) -> bool:
+    """So many dead letters within the window are systemic: a person must know, once per window, or sooner for a
+    group that the last page did not name.
+    """
+    if sum(letters.values()) < policy.page_after:
+        return False
+    if last is None or last.at > now or now - last.at >= policy.page_window:
+        return True
+    return now - last.at >= FOLD_SECONDS and not letters.keys() <= set(last.groups)
+
+
+def page(letters: Mapping[str, int], groups: Sequence[Group], now: float, policy: NotifyPolicy) -> Notice:
+    """Says how many, of what, and where to look."""
+    number = sum(letters.values())
+    named = sorted(groups, key=lambda group: -letters.get(group.fingerprint, 0))[:5]
+    lines = [f"{letters[group.fingerprint]} × {group.task}: {group.error or group.error_class}" for group in named]
+    if len(letters) > len(named):
+        lines.append(f"and {number - sum(letters[group.fingerprint] for group in named)} others")
+    window = "hour" if policy.page_window == 3600 else f"{policy.page_window / 60:g} minutes"
+    text = _sentences("; ".join(lines), "See redrive dead groups")
+    return Notice(
+        f"page.{int(now * 1000):x}", "page", "actionable", "user", f"{number} dead letters in the last {window}", text,
+        now, named[0].queue if named else "", named[0].task if named else "",
+    )  # fmt: skip

@@ -1,0 +1,152 @@
+"""What a caller is told: done, queued for a retry (which is not success), late, failed, or waiting for a person."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from redrive.core.job import Job, Json, State, iso
+
+INLINE: Final = 100_000
+"""Characters of a result that an answer carries; the whole is kept with the operation."""
+
+Status = Literal["ok", "queued_for_retry", "queued", "timeout", "failed", "needs_consent", "held"]
+
+
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The answer to a call. True only when it is done."""
+
+    status: Status
+    operation_id: str | None = None
+    result: Any = None
+    message: str = ""
+    """What happened and what to do next, for an agent."""
+    error: str | None = None
+    error_kind: str | None = None
+    retry_at: float | None = None
+    queue_reason: str | None = None
+    recovered: int = 0
+    """Effects that were seen outside although the attempt did not say so."""
+    registry_auto_recovered: bool = False
+    truncated: bool = False
+
+    def __bool__(self) -> bool:
+        return self.status == "ok"
+
+    def public(self) -> dict[str, Json]:
+        """As tools and doors show it. What is queued has no field that looks like success."""
+        body: dict[str, Json] = {"operation_id": self.operation_id} if self.operation_id else {}
+        body |= _SHAPES[self.status](self)
+        if self.error_kind:
+            body["error_kind"] = self.error_kind
+        if self.error and self.status != "ok":
+            body["error"] = self.error
+        if self.registry_auto_recovered:
+            body["registry_auto_recovered"] = True
+        return body
+
+
+def _ok(outcome: Outcome) -> dict[str, Json]:
+    body: dict[str, Json] = {"status": "ok", "result": outcome.result}
+    if outcome.truncated:
+        body["truncated"] = True
+    if outcome.recovered:
+        body |= {"post_write_recovery": True, "effects_verified": outcome.recovered, "warning": outcome.message}
+    return body
+
+
+def _queued_for_retry(outcome: Outcome) -> dict[str, Json]:
+    return {"queued_for_retry": True, "retry_hint": outcome.message, "retry_at": iso(outcome.retry_at)}
+
+
+def _queued(outcome: Outcome) -> dict[str, Json]:
+    return {"status": "queued", "hint": outcome.message, "queue_reason": outcome.queue_reason}
+
+
+def _said(outcome: Outcome) -> dict[str, Json]:
+    return {"status": outcome.status, "message": outcome.message}
+
+
+_SHAPES: Final = {
+    "ok": _ok,
+    "queued_for_retry": _queued_for_retry,
+    "queued": _queued,
+    "timeout": _said,
+    "failed": _said,
+    "needs_consent": _said,
+    "held": _said,
+}
+
+
+def outcome_of(job: Job, result: Json = None, *, recovered: bool = False) -> Outcome:
+    """How an operation stands, for whoever asked for it."""
+    kind = next((a.failure.error_kind for a in reversed(job.history) if a.failure and a.failure.error_kind), None)
+    outcome = Outcome(
+        _status(job),
+        job.id,
+        message=_message(job),
+        error=job.error,
+        error_kind=kind or job.detail,
+        retry_at=job.run_at if job.state is State.waiting else None,
+        queue_reason=job.reason,
+        recovered=_effects_seen(job),
+        registry_auto_recovered=recovered,
+    )
+    if job.state is not State.done:
+        return outcome
+    shown, cut = shortened(result, job.id)
+    return msgspec.structs.replace(outcome, result=shown, truncated=cut, error=None, error_kind=None)
+
+
+def shortened(result: Json, operation_id: str) -> tuple[Json, bool]:
+    """A result that fits an answer; what is longer is cut, and says where the whole is."""
+    text = msgspec.json.encode(result).decode()
+    if len(text) <= INLINE:
+        return result, False
+    whole = result if isinstance(result, str) else text
+    return f"{whole[:INLINE]}\n[… {len(whole) - INLINE:,} characters more: ask for operation {operation_id}]", True
+
+
+def _status(job: Job) -> Status:
+    match job.state:
+        case State.done:
+            return "ok"
+        case State.held:
+            return "needs_consent" if job.because == "consent" else "held"
+        case State.dead | State.discarded | State.purged:
+            return "failed"
+        case State.running:
+            return "timeout"
+        case _:
+            return "queued_for_retry" if job.attempts or job.history else "queued"
+
+
+def _message(job: Job) -> str:
+    id = job.short_id
+    match job.state:
+        case State.done:
+            seen = job.history[-1].decision if job.history and job.history[-1].outcome == "recovered" else None
+            return seen or "Done."
+        case State.dead:
+            return f"It failed and is not retried by itself ({job.because}): {job.error}. {job.recommendation}"
+        case State.held:
+            return f"It waits: {job.recommendation}"
+        case State.running:
+            return f"It still runs. Nothing is known yet: ask for the status of operation {id}, do not call it again."
+        case State.waiting if job.attempts or job.history:
+            return (
+                f"Not done: the attempt failed ({job.error}) and will be tried again. Retries can fail, too: do not "
+                f"report success before the status of operation {id} says done."
+            )
+        case State.waiting:
+            return f"Queued, not done. Ask for the status of operation {id}; the session is told when it ends."
+        case _:
+            return f"It was {job.state}."
+
+
+def _effects_seen(job: Job) -> int:
+    last = job.history[-1] if job.history else None
+    if last is None or last.outcome != "recovered" or not last.decision:
+        return 0
+    return last.decision.count(" verified")

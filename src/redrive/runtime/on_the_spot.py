@@ -1,0 +1,254 @@
+"""Running a job where somebody waits for it: claimed by its id, its lease kept, its end on disk before it is told.
+
+A worker takes what is due; a script's cycle and a caller of the gateway bring their own. A few tries on the spot are
+made here where the decision says so; everything else is the same as for any job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from redrive.core.job import Job
+from redrive.core.lifecycle import Transition
+from redrive.core.store import Applied, Commit, Guard, Lease, Put, Stale, Store, Wanted
+from redrive.core.strategy import CRASHES_BEFORE_ALONE, SPOT_TRIES
+from redrive.errors import CommitUnknown, StoreError, StoreFailed
+from redrive.runtime.attempt import Attempts
+from redrive.runtime.bus import Bus, told
+from redrive.runtime.clock import Clock
+from redrive.runtime.context import BlockingContext, Context
+from redrive.runtime.heart import Heart
+from redrive.runtime.registry import Registry
+from redrive.runtime.settle import Sitting
+from redrive.runtime.threads import Threads
+
+log = logging.getLogger("redrive.on_the_spot")
+Wait = Callable[[float], Awaitable[None] | None]
+"""Spends the seconds between two tries on the spot."""
+Beside = Callable[[Transition], list[Put]]
+"""Documents that go into the commit which ends an attempt."""
+INSIST: Final = 20
+AGAIN: Final = 0.5
+"""So often, and after so many seconds, the store is asked again to take a result."""
+
+
+class Interrupted(Exception):
+    """The job asked for the end of the process, or somebody pressed Ctrl-C: the job is given back."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(repr(error))
+        self.error = error
+
+
+class Ran(msgspec.Struct, frozen=True):
+    """How a job stands after its tries here. No move: it was taken away, or could not be claimed."""
+
+    job: Job
+    move: Transition | None = None
+    value: Any = None
+    """What the function returned, as it is."""
+    recovered: bool = False
+    """Something the task needs was away and is back."""
+
+
+class OnTheSpot:
+    """Runs single jobs in this process."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        bus: Bus,
+        clock: Clock,
+        sitting: Sitting,
+        *,
+        threads: Threads | None = None,
+        wait: Wait | None = None,
+        can_stop: Callable[[Context | BlockingContext], bool] = lambda context: isinstance(context, Context),
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._bus = bus
+        self._clock = clock
+        self._sitting = sitting
+        self._wait: Wait = wait or asyncio.sleep
+        self._can_stop = can_stop
+        self.worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.attempts = Attempts(store, registry, clock, threads or Threads())
+        self.lapsed: dict[str, Job] = {}
+        """Jobs whose process died, as the claims have told."""
+        self._heart: Heart | None = None
+        self._running: dict[str, tuple[Context | BlockingContext, asyncio.Task[Commit | None]]] = {}
+        self._settling: dict[str, Job] = {}
+        """Finished, and not yet on disk: their leases are kept until they are."""
+
+    async def stop(self) -> None:
+        heart, self._heart = self._heart, None
+        if heart is not None:
+            await heart.stop()
+
+    async def run(self, job: Job, beside: Beside = lambda move: []) -> Ran:
+        """Run it, and again for as long as the decision is to try again here and now."""
+        ran = Ran(job)
+        for tries in range(1, SPOT_TRIES + 1):
+            claimed = await self.claim(ran.job)
+            if claimed is None:
+                return Ran(await self.fresh(job), ran.move, ran.value, ran.recovered)
+            ran = await self._attempted(claimed, tries, beside)
+            if ran.move is None or not again_on_the_spot(ran.move):
+                return ran
+            await self._pause(max(0.0, ran.job.run_at - self._clock.now()))
+        return ran
+
+    async def _pause(self, seconds: float) -> None:
+        waited = self._wait(seconds)
+        if inspect.isawaitable(waited):
+            await waited
+
+    async def claim(self, job: Job) -> Job | None:
+        """This very job, due or not; None where it does not wait."""
+        policy = self._registry.policy_for(job)
+        wanted = Wanted(slots=1, ids=(job.id,), lease=policy.lease or 90.0, synced=policy.on_lost == "dead_letter")
+        claim = await self._store.claim(wanted, self.worker, self._clock.now())
+        self.lapsed.update((lapsed.id, lapsed) for lapsed in claim.lapsed)
+        if not claim.jobs:
+            return None
+        (claimed,) = claim.jobs
+        if claimed.crashes >= CRASHES_BEFORE_ALONE:
+            mark = Put("alone", f"{claimed.id}/", msgspec.json.encode(claimed.run))
+            await self._store.apply([Commit(puts=(mark,), guards=(Guard(Lease(claimed.id, claimed.token or "")),))])
+        return claimed
+
+    # -- one attempt
+
+    async def _attempted(self, job: Job, tries: int, beside: Beside) -> Ran:
+        """One attempt and its commit."""
+        context = self.attempts.context_for(job)
+        context._sitting, context._tries = self._sitting, tries
+        commit, interruption = await self._performed(job, context)
+        if commit is None:
+            log.warning("job %s (%s) was taken away while it ran: its result does not count", job.short_id, job.task)
+            return Ran(await self.fresh(job))
+        move = commit.transitions[0]
+        commit = msgspec.structs.replace(commit, puts=(*commit.puts, *beside(move)))
+        settling = asyncio.create_task(self._settled(job, commit))
+        after = await asyncio.shield(settling)  # carried through, whatever happens to the caller meanwhile
+        if interruption is not None:
+            raise interruption
+        return Ran(after, move, context._value, context._recovered)
+
+    async def _settled(self, job: Job, commit: Commit) -> Job:
+        """Its lease is kept until its end is on disk."""
+        self._settling[job.id] = job
+        try:
+            return await self.committed(commit)
+        finally:
+            del self._settling[job.id]
+
+    async def _performed(
+        self, job: Job, context: Context | BlockingContext
+    ) -> tuple[Commit | None, BaseException | None]:
+        """Runs it as a task of its own, so that whatever stops us gives the job back instead of leaving it behind."""
+        asked: list[BaseException] = []
+        work = asyncio.create_task(self._until_end(job, context, asked), name=job.task)
+        self._running[job.id] = (context, work)
+        self._beat()
+        try:
+            try:
+                commit = await asyncio.shield(work)
+            except asyncio.CancelledError as cancelled:
+                if work.cancelled() and context.cancelled:
+                    return None, None  # the lease was lost before it began
+                return await self._given_back(job, context, work), cancelled
+            return commit, Interrupted(asked[0]) if asked else None
+        finally:
+            del self._running[job.id]
+
+    async def _until_end(
+        self, job: Job, context: Context | BlockingContext, asked: list[BaseException]
+    ) -> Commit | None:
+        try:
+            return await self.attempts.run(job, context)
+        except (SystemExit, KeyboardInterrupt) as error:  # must not leave through the event loop: it would end it
+            asked.append(error)
+            return Commit((self.attempts.settlement.released(job),))
+
+    async def _given_back(
+        self, job: Job, context: Context | BlockingContext, work: asyncio.Task[Commit | None]
+    ) -> Commit | None:
+        """We are cancelled. A coroutine is stopped; a thread of ours cannot be, so its result is waited for."""
+        if self._can_stop(context):
+            context._releasing = True
+            work.cancel()
+        try:
+            return await work
+        except asyncio.CancelledError:  # it had not begun
+            return Commit((self.attempts.settlement.released(job),))
+
+    # -- the store
+
+    async def fresh(self, job: Job) -> Job:
+        found = await self._store.get([job.id])
+        return found[0] if found else job
+
+    async def committed(self, commit: Commit) -> Job:
+        """The job after this commit, or as somebody else has made it meanwhile. The store is asked insistently."""
+        move = commit.transitions[0]
+        problem: Exception = CommitUnknown(f"nobody knows whether job {move.job.short_id} was {move.move}")
+        for _ in range(INSIST):
+            try:
+                (outcome,) = await self._store.apply([commit])
+            except StoreFailed:
+                raise
+            except (StoreError, OSError) as error:
+                problem = error
+            else:
+                if isinstance(outcome, Applied):
+                    for applied in commit.transitions:
+                        self._bus.publish(told(applied))
+                    return move.after(outcome.fences[0])
+                if isinstance(outcome, Stale):
+                    if len(commit.transitions) == 1:
+                        return await self.fresh(move.job)
+                    commit = msgspec.structs.replace(commit, transitions=(move,))  # those beside it moved meanwhile
+                    continue
+            log.warning(
+                "job %s (%s) waits for the store to take its end: %s", move.job.short_id, move.job.task, problem
+            )
+            await asyncio.sleep(AGAIN)  # repeating is safe: what landed after all is stale then
+        raise problem
+
+    # -- leases
+
+    def _beat(self) -> None:
+        if self._heart is None:
+            self._heart = Heart(self._store, asyncio.get_running_loop(), self._leased, self._lost)
+            self._heart.start()
+
+    def _leased(self) -> list[Job]:
+        return [*(context.job for context, _ in list(self._running.values())), *list(self._settling.values())]
+
+    def _lost(self, lease: Lease) -> None:
+        """Cancelled by somebody, or expired while we slept: tell the function and stop it."""
+        context, work = self._running.get(lease.job_id, (None, None))
+        if context is not None and work is not None and context.job.token == lease.token:
+            context._cancelled = True
+            work.cancel()
+
+    async def look_for_lapsed(self) -> None:
+        claim = await self._store.claim(Wanted(slots=0), self.worker, self._clock.now())
+        self.lapsed.update((job.id, job) for job in claim.lapsed)
+
+
+def again_on_the_spot(move: Transition) -> bool:
+    """Whether the decision was to try again here and now."""
+    return move.move == "retried" and move.attempt is not None and move.attempt.tier == "immediate"
