@@ -397,7 +397,7 @@ ALERT_WORDS: dict[groups.Kind, str] = {
 
 
 def alerts() -> str:
-    must_match(ALERT_WORDS, get_args(groups.Kind), "ALERT_WORDS")
+    must_match({str(kind): words for kind, words in ALERT_WORDS.items()}, get_args(groups.Kind), "ALERT_WORDS")
     rows = [
         (code(kind), words, f"{groups.severity(kind, 1):g}", f"{groups.severity(kind, groups.SYSTEMIC):.2f}")
         for kind, words in ALERT_WORDS.items()

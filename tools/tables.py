@@ -13,6 +13,7 @@ from redrive.core import lifecycle, policy
 from redrive.core.agents import Agent, Model
 from redrive.core.classify import DeclaredRule
 from redrive.core.job import DEAD_REASONS, HOLD_REASONS, PRIORITIES
+from redrive.core.notices import NotifyPolicy
 from redrive.core.policy import Policy
 from redrive.runtime.delivery import DeliveryPolicy
 
@@ -218,6 +219,7 @@ SETTING_WORDS = {
     "and any of `class`, `status`, `code`, `message`, `error_kind`.",
     "queues": "Policies by queue, as tables `[queues.NAME]`. The options are those of the [policies](../policies.md).",
     "delivery": "What HTTP deliveries may do, as a table `[delivery]`.",
+    "notify": "Whom to tell what people must know, as a table `[notify]`.",
 }
 
 DELIVERY_WORDS = {
@@ -241,6 +243,19 @@ def settings() -> str:
 def delivery() -> str:
     must_match(DELIVERY_WORDS, DeliveryPolicy.__struct_fields__, "DELIVERY_WORDS")
     return _fields(DeliveryPolicy, DELIVERY_WORDS, variables=False)
+
+
+NOTIFY_WORDS = {
+    "urls": "Channels, as [Apprise](https://github.com/caronc/apprise) URLs or, where they hold a secret, as "
+    "`env:NAME`. Needs the extra `notify`.",
+    "page_after": "So many dead letters within `page_window` page a person.",
+    "page_window": "Seconds.",
+}
+
+
+def notify() -> str:
+    must_match(NOTIFY_WORDS, NotifyPolicy.__struct_fields__, "NOTIFY_WORDS")
+    return _fields(NotifyPolicy, NOTIFY_WORDS, variables=False)
 
 
 def _fields(struct: type[msgspec.Struct], words: Mapping[str, str], *, variables: bool) -> str:
@@ -268,6 +283,7 @@ KINDS: dict[Any, str] = {
     dict[str, Model]: "tables",
     tuple[DeclaredRule, ...]: "tables",
     DeliveryPolicy: "table",
+    NotifyPolicy: "table",
     tuple[str, ...]: "list of texts",
 }
 

@@ -11,6 +11,7 @@ import msgspec
 
 from redrive.core.agents import ESCALATION, Agent, Model
 from redrive.core.classify import DeclaredRule
+from redrive.core.notices import NotifyPolicy, check_notify
 from redrive.core.payload import LIMIT
 from redrive.core.policy import DEFAULT, Policy, check
 from redrive.errors import ConfigError, InvalidInput
@@ -39,6 +40,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rules: tuple[DeclaredRule, ...] = ()
     queues: dict[str, Policy] = {}
     delivery: DeliveryPolicy = DeliveryPolicy()
+    notify: NotifyPolicy = NotifyPolicy()
 
 
 def load(
@@ -57,6 +59,7 @@ def load(
             check(policy, f"queues.{name}")
         for rule in settings.rules:
             rule.as_rule()
+        check_notify(settings.notify)
     except InvalidInput as error:
         raise ConfigError(str(error)) from None
     if settings.concurrency < 1:

@@ -15,7 +15,7 @@ from redrive.core.cycle import Summary, cycle_at, key_of, names_of
 from redrive.core.job import keyed_id
 from redrive.core.store import Filter, Wanted
 from redrive.stores.sqlite import SqliteStore
-from tests.support import DEADLINE, FakeClock, process, soon
+from tests.support import DEADLINE, FakeClock, eventually, process, soon
 
 DAY = 86_400.0
 
@@ -376,6 +376,16 @@ def test_a_failure_of_what_came_back_is_this_cycles_failure(night: Night, site: 
     assert one_job(nightly).state == "done"
 
 
+def test_what_came_back_and_worked_is_not_done_again_in_the_same_cycle(night: Night, site: Site) -> None:
+    site.fails("a", Answered(429))
+    statuses = []
+    for cycle_id in ("n1", "n2", "n2", "n3"):
+        with night(cycle_id=cycle_id) as cycle:
+            statuses.append(cycle.run(site.publish, name="a").status)
+    assert statuses == ["diverted", "skipped", "skipped", "done"]
+    assert len(site.calls) == 3
+
+
 def test_the_oldest_letters_come_first_and_before_new_work(night: Night, site: Site, clock: FakeClock) -> None:
     for name in ("c", "b"):
         site.fails(name, Answered(429))
@@ -524,6 +534,50 @@ def test_a_job_that_ends_its_process_again_and_again_is_buried(database: Path, s
         assert cycle.run(site.publish, name="a").status == "needs_you"
     job = one_job(rd)
     assert (job.because, job.crashes, site.calls) == ("crash_loop", 3, [])
+
+
+async def test_a_job_that_was_there_at_two_crashes_runs_alone(database: Path, clock: FakeClock) -> None:
+    order: list[str] = []
+    gates = {name: (asyncio.Event(), asyncio.Event()) for name in ("before", "suspect", "after")}
+
+    async def work(name: str) -> None:
+        begun, go_on = gates[name]
+        order.append(f"{name} begins")
+        begun.set()
+        await go_on.wait()
+        order.append(f"{name} ends")
+
+    async with Redrive(database, clock=clock) as rd:
+        await crashed_twice(rd, database, work)
+        order.clear()
+        gates["suspect"][0].clear()
+        async with rd.cycle("nightly", "n1", quiet=True) as cycle:
+            cycle._turns._known.add("work")  # it has its turn when it is asked for
+            running = []
+            for name in gates:
+                running.append(asyncio.create_task(cycle.run(work, name, job_id=name)))
+                for _ in range(20):
+                    await asyncio.sleep(0.002)
+            for begun, go_on in gates.values():
+                await soon(begun.wait())
+                go_on.set()
+            await soon(asyncio.gather(*running))
+    assert order == [f"{name} {what}" for name in gates for what in ("begins", "ends")]
+
+
+async def crashed_twice(rd: Redrive, database: Path, work: Callable[..., Any]) -> None:
+    """The job `suspect`, as two processes have left it that died with it."""
+    async with rd.cycle("nightly", "n1", quiet=True) as cycle:
+        never_begun = asyncio.create_task(cycle.run(work, "suspect", job_id="suspect"))
+        await eventually(lambda: bool(cycle._turns._running), "it runs")
+        never_begun.cancel()
+        await asyncio.wait([never_begun])
+    (job,) = (await rd.jobs.list()).jobs
+    for _ in range(2):
+        await asyncio.to_thread(abandoned, database, job.id)
+        await rd.close()  # the next to open looks for the dead at once
+        await rd.drain()
+    assert (await rd.jobs.get(job.id)).crashes == 2
 
 
 @pytest.mark.behaviour("001-31", "001-36", "001-42")
@@ -909,6 +963,14 @@ async def test_inside_an_event_loop(rd: Redrive, site: Site) -> None:
     assert len((await rd.jobs.list(queue="cycle:nightly")).jobs) == 6, "the store is still open"
 
 
+async def test_a_block_without_await_in_a_running_loop_as_in_a_notebook(database: Path, site: Site) -> None:
+    async def fetch() -> int:
+        return 1
+
+    with Redrive(database).cycle("nightly", quiet=True) as cycle:
+        assert (cycle.run(site.publish, name="a").value, cycle.run(fetch).value) == ("/a", 1)
+
+
 async def test_the_same_job_asked_for_twice_at_once_runs_once(rd: Redrive) -> None:
     calls = []
 
@@ -1060,6 +1122,27 @@ def test_a_cycle_under_way_cannot_be_entered_twice(nightly: Redrive) -> None:
         pass
     with cycle as again:
         assert again.exit_code == 0
+
+
+def test_a_job_after_the_end_of_its_cycle(night: Night, site: Site) -> None:
+    with night() as cycle:
+        pass
+    with pytest.raises(redrive.RedriveError, match="is over"):
+        cycle.run(site.publish, name="a")
+    assert site.calls == []
+
+
+def test_a_cycle_whose_name_begins_like_another_is_another(night: Night, site: Site) -> None:
+    site.fails("a", PermissionError("no"))
+    with night("sites/north", alert_after=1) as cycle:
+        cycle.run(site.publish, name="a")
+    assert cycle.summary.alerts
+    site.fails("a", PermissionError("no"))
+    with night("sites/north", cycle_id="n2", alert_after=9) as cycle:
+        cycle.run(site.publish, name="a")
+    with night("sites", alert_after=1) as cycle:
+        cycle.run(site.publish, name="b")
+    assert not cycle.summary.alerts and not cycle.summary.left
 
 
 @pytest.mark.parametrize("job_id", ["a:b@c", "%3A", "a%40b", "@", "a/b", "ü"])

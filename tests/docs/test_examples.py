@@ -1,11 +1,12 @@
 """The programs in examples/ run, end by themselves and say what the docs say they do."""
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import PYTHON, ROOT
+from tests.docs.pages import PYTHON, REDRIVE, ROOT, blocks
 from tests.docs.test_blocks import environment
 
 EXAMPLES = ROOT / "examples"
@@ -28,8 +29,8 @@ SAYS = {
         "b: GiveUp: b: width -1 makes no sense. Correct the list, enqueue anew.",
     ],
 }
-ELSEWHERE = {"cms", "fastapi_app"}
-"""A module the others use, and the one that test_readme.py runs."""
+ELSEWHERE = {"cms", "fastapi_app", "sites"}
+"""A module the others use, the one that test_readme.py runs, and the one whose terminal is shown on a page."""
 
 
 @pytest.mark.behaviour("001-41")
@@ -41,6 +42,49 @@ def test_an_example_does_what_it_says(name: str, tmp_path: Path) -> None:
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines() == SAYS[name]
+
+
+def shown(page: str, command: str) -> str:
+    """What a page says that a command prints."""
+    console = "".join(block.text for block in blocks(ROOT / "docs" / page) if block.language == "console")
+    found = re.search(rf"^\$ {re.escape(command)}\n(?P<answer>(?:(?!\$ ).*\n)*)", console, re.MULTILINE)
+    assert found is not None, f"{page} does not show {command}"
+    return found["answer"]
+
+
+def alike(text: str) -> str:
+    """Without what differs from run to run."""
+    return re.sub(r"\b[0-9a-f]{8}\b", "ID", re.sub(r"\d{4}-\d\d-\d\d", "DATE", text))
+
+
+def in_a_terminal(folder: Path, *words: str) -> tuple[int, str]:
+    ran = subprocess.run(
+        words, cwd=folder, env=environment(folder), timeout=SECONDS, capture_output=True, text=True, check=False
+    )
+    return ran.returncode, ran.stdout
+
+
+@pytest.mark.behaviour("001-1")
+def test_a_nightly_script_tells_the_truth_in_the_terminal(tmp_path: Path) -> None:
+    status, night = in_a_terminal(tmp_path, PYTHON, str(EXAMPLES / "sites.py"))
+    assert alike(night) == alike(shown("howto/scripts.md", "python sites.py"))
+    assert status == int(shown("howto/scripts.md", "echo $?")) == 1
+    status, morning = in_a_terminal(tmp_path, REDRIVE, "--url", "sites.db", "morning")
+    assert alike(morning) == alike(shown("howto/scripts.md", "redrive --url sites.db morning"))
+    assert status == 1
+
+
+def test_the_two_nights_are_shown_as_they_are() -> None:
+    printed = [block.text.splitlines() for block in blocks(ROOT / "docs" / "howto" / "scripts.md")]
+    assert SAYS["nightly"] in printed
+
+
+def test_an_import_says_what_the_page_says(tmp_path: Path) -> None:
+    five = '{"job_id":"%s","payload":{"slug":"q3"},"error_class":"TimeoutError","attempt":1,"failed_at":"2026-05-17"}\n'
+    (tmp_path / "dead_letter.jsonl").write_text(five % "a" + five % "b" + '{"job_id":"c","pay', "utf-8")
+    (tmp_path / "completed.jsonl").write_text("b\n", "utf-8")
+    command = "redrive dead import dead_letter.jsonl --task publish --completed completed.jsonl"
+    assert in_a_terminal(tmp_path, REDRIVE, *command.split()[1:]) == (1, shown("howto/jsonl.md", command))
 
 
 def test_no_example_is_left_out() -> None:

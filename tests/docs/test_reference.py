@@ -2,20 +2,27 @@
 
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import redrive
 import redrive.errors
-from redrive.config import Settings
-from redrive.core.classify import DETAILS
+from redrive.config import Settings, load
+from redrive.core.agents import AGENTS, CONTEXTS
+from redrive.core.breakers import OPENING
+from redrive.core.classify import ALIASES, CLASSES, DETAILS, RULES
+from redrive.core.cycle import WORDS
+from redrive.core.failure_codes import CODES, plain
 from redrive.core.lifecycle import MOVES
 from redrive.core.policy import PRESETS, Policy
+from redrive.core.records import FIVE
+from redrive.core.remedies import WAYS
 from redrive.doors.cli import cli
 from redrive.runtime.delivery import DeliveryPolicy
-from tests.docs.pages import PAGES, ROOT, anchors, inline, links
-from tools import docs
+from tests.docs.pages import PAGES, ROOT, anchors, blocks, inline, links
+from tools import docs, failures, tables
 from tools.commands import walk
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -72,6 +79,69 @@ def test_the_tables_of_the_code_are_whole() -> None:
     assert [name for name in MOVES if f"| `{name}` |" not in text("lifecycle.md")] == []
     assert [name for name in DETAILS if f"| `{name}` |" not in text("failures.md")] == []
     assert [name for name in PRESETS if f"| `{name}` |" not in text("policies.md")] == []
+
+
+def test_the_tables_of_failures_are_whole() -> None:
+    page = text("failures.md")
+    assert [name for name, _ in RULES if f"| `{name}` |" not in page] == []
+    assert [name for name in CLASSES if f"`{name.rpartition('.')[2]}`" not in page and f"`{name}`" not in page] == []
+    spelled = {plain(word) for word in inline(ROOT / "docs" / "failures.md")}
+    assert [code for code in CODES if code not in spelled] == []
+    assert [name for name in ALIASES if f"`{name}`" not in page] == []
+    assert [name for name in WAYS if f"| `{name}` |" not in text("strategies.md")] == []
+    assert [name for name in CONTEXTS if f"| `{name}`… |" not in text("preflight.md")] == []
+    assert [name for name in AGENTS if f"| `{name}` |" not in text("strategies.md")] == []
+    assert [name for name in OPENING if f"`{name}`" not in text("breakers.md")] == []
+    assert [name for name in FIVE if f"| **`{name}`** |" not in text("howto/jsonl.md")] == []
+    assert [name for name in WORDS if f"| `{name}` |" not in text("howto/scripts.md")] == []
+
+
+def test_the_numbers_of_the_ways_are_those_of_the_code() -> None:
+    """Spelled out once more, by hand: a number that changes in the code must change here, too."""
+    page = text("strategies.md")
+    for detail, seconds in {
+        "context_overflow": 10,
+        "hallucination_loop": 60,
+        "token_budget": 10,
+        "refusal": 120,
+    }.items():
+        assert f"| `{detail}` | {seconds} s |" in page
+    assert "`compress_context` to 80,000 tokens" in page
+    assert "`simplify_task`: 600 tokens of output where the limit was 1,001" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "make"),
+    [
+        (failures.STRATEGY_WORDS, failures.order),
+        (failures.FIELD_WORDS, failures.fields),
+        (failures.STATUS_WORDS, failures.cycle_statuses),
+        (failures.NEED_WORDS, failures.needs),
+        (failures.ALERT_WORDS, failures.alerts),
+        (failures.TREND_WORDS, failures.trends),
+        (tables.DEAD_WORDS, tables.dead_reasons),
+        (tables.POLICY_WORDS, tables.policy_fields),
+        (tables.SETTING_WORDS, tables.settings),
+    ],
+    ids=lambda made: getattr(made, "__name__", ""),
+)
+def test_a_missing_word_is_noticed(
+    words: dict[str, object], make: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make()
+    monkeypatch.delitem(words, next(iter(words)))
+    with pytest.raises(SystemExit, match="no words for"):
+        make()
+
+
+TOML = [(block.page, block.line, block.text) for page in PAGES for block in blocks(page) if block.language == "toml"]
+
+
+@pytest.mark.parametrize(("page", "line", "lines"), TOML, ids=[f"{page}:{line}" for page, line, _ in TOML])
+def test_every_settings_file_of_a_page_is_taken(page: str, line: int, lines: str, tmp_path: Path) -> None:
+    (tmp_path / "redrive.toml").write_text(lines, "utf-8")
+    settings = load({"url": "jobs.db"}, environ={}, folder=tmp_path)
+    assert settings != load({"url": "jobs.db"}, environ={}, folder=tmp_path / "nowhere"), f"{page}:{line} sets nothing"
 
 
 def test_every_option_of_a_job_is_mentioned_where_people_learn() -> None:

@@ -25,6 +25,7 @@ from redrive.app.explaining import Explanation, add_rule, declared_rules, explai
 from redrive.app.gateway import Gateway
 from redrive.app.groups import Groups
 from redrive.app.namespaces import Dead, Jobs, Queues
+from redrive.app.notices import Notices
 from redrive.app.portal import portal
 from redrive.app.registering import Registering
 from redrive.app.sessions import Sessions
@@ -45,6 +46,8 @@ from redrive.runtime.breakers import Breakers
 from redrive.runtime.bus import Bus, Subscriber, Subscription
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.cycle import Wait
+from redrive.runtime.loop import Loop
+from redrive.runtime.notify import Courier, Receiver
 from redrive.runtime.registry import HTTP_TASK, Registry, Summarise
 from redrive.runtime.scheduler import Scheduler
 from redrive.runtime.schedules import Scheduled, Schedules, forget, listed
@@ -74,6 +77,7 @@ class Redrive(Registering):
         include: Sequence[str] = (),
         queues: Mapping[str, Policy | Mapping[str, Any]] | None = None,
         signals: Sequence[Callable[[Pain], Awaitable[None] | None]] = (),
+        channels: Sequence[Receiver] = (),
         clock: Clock | None = None,
         count_tokens: Counter | None = None,
         summarise: Summarise | None = None,
@@ -92,6 +96,7 @@ class Redrive(Registering):
             version=self.settings.version,
         )
         self.signals = list(signals)
+        self.channels = list(channels)
         self._include = tuple(include)
         self._store: Store | None = None
         self._workers: list[tuple[asyncio.AbstractEventLoop, Worker]] = []
@@ -102,6 +107,7 @@ class Redrive(Registering):
         self.dead = Dead(self)
         self._desk.again = self.dead.take_in
         self.queues = Queues(self)
+        self.notices = Notices(self)
         self.sessions = Sessions(self)
         self._gateway = Gateway(self)
         self.workflows = Workflows(self)
@@ -117,13 +123,17 @@ class Redrive(Registering):
     def store(self) -> Store:
         """The store, made on first use."""
         if self._store is None:
-            self._store = make_store(self.settings.url, self.clock)
+            store = make_store(self.settings.url, self.clock)
+            self._use(store, self.clock)
+            return store
         return self._store
 
     def _use(self, store: Store | None, clock: Clock) -> None:
         """Another store and clock from now on (redrive.testing)."""
         self._store, self.clock = store, clock
         self._desk.clock = clock
+        if store is not None and hasattr(store, "tell"):
+            store.tell = self.notices.heard
 
     async def open(self) -> Redrive:
         await self.store.open()
@@ -268,12 +278,12 @@ class Redrive(Registering):
         """A worker and a scheduler while the block runs; leaving it finishes or gives back what runs."""
         await self.open()
         worker = self.make_worker(concurrency=concurrency, queues=queues, agents=agents, grace=grace)
-        duties = self.make_scheduler(worker)
+        duties: list[Loop] = [self.make_scheduler(worker), *self._couriers()] if scheduler else []
         entry = (asyncio.get_running_loop(), worker)
         self._workers.append(entry)
         worker.start()
-        if scheduler:
-            duties.start()
+        for duty in duties:
+            duty.start()
         try:
             yield worker
         finally:
@@ -281,11 +291,17 @@ class Redrive(Registering):
             await asyncio.shield(stopping)  # carried through, whatever happens to the caller meanwhile
 
     async def _stop_worker(
-        self, duties: Scheduler, worker: Worker, entry: tuple[asyncio.AbstractEventLoop, Worker]
+        self, duties: Sequence[Loop], worker: Worker, entry: tuple[asyncio.AbstractEventLoop, Worker]
     ) -> None:
-        await duties.stop()
+        for duty in duties:
+            await duty.stop()
         await worker.stop()
         self._workers.remove(entry)
+
+    def _couriers(self) -> list[Courier]:
+        """Whoever carries notices to the channels of this process, where it has any."""
+        courier = self.notices.courier()
+        return [courier] if courier is not None else []
 
     def make_scheduler(self, worker: Worker) -> Scheduler:
         return Scheduler(
@@ -293,6 +309,7 @@ class Redrive(Registering):
             retention=self.settings.retention, key_retention=self.settings.key_retention,
             watch=self._look, drain_spool=self._desk.drain_spool, mind_breakers=worker.mind_breakers,
             mind_schedules=self._mind_schedules, resume_workflows=worker.resume_workflows,
+            prune_notices=self.notices.prune,
         )  # fmt: skip
 
     async def _mind_schedules(self) -> int:
@@ -314,7 +331,10 @@ class Redrive(Registering):
         try:
             await self._watch.look()
         finally:
-            await self.groups.look()
+            try:
+                await self.groups.look()
+            finally:
+                await self.notices.look()
 
     async def run_worker(self, **options: Any) -> None:
         """Run a worker until SIGTERM or SIGINT, then stop gracefully."""
@@ -363,6 +383,7 @@ class Redrive(Registering):
         finally:
             sys.setswitchinterval(switch)
             await worker.stop()
+        await self.notices.deliver()
         return worker.made
 
     async def _more_is_due(self, worker: Worker) -> bool:
@@ -487,12 +508,12 @@ def make_store(url: str, clock: Clock) -> Store:
     scheme = url.partition("://")[0] if "://" in url else ""
     if scheme not in ("", "sqlite"):
         raise ConfigError(f"{url!r}: redrive knows SQLite files only; give a path such as jobs.db")
-    from redrive.stores.sqlite import SqliteStore
+    from redrive.app.noticing import NoticingStore
 
     path = Path(_sqlite_path(url)).expanduser()
     if path == default_path(os.environ):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return SqliteStore(path, monotonic=clock.monotonic)
+    return NoticingStore(path, monotonic=clock.monotonic)
 
 
 def _sqlite_path(url: str) -> str:

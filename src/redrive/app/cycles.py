@@ -38,6 +38,7 @@ from redrive.core.cycle import (
     in_words,
     keeps_failing,
     key_of,
+    key_prefix,
     names_of,
     queue_of,
     severity,
@@ -114,6 +115,7 @@ class RunningCycle(_Going):
         self.cycle_id = plan.cycle_id or cycle_at(self._app.clock.now(), plan.tz)
         self.results = []
         self._registry = _own(self._app.registry)
+        self._over = False
         self._left: list[Left] = []
         self._alerts: list[str] = []
         self._desk = Desk(
@@ -174,6 +176,8 @@ class RunningCycle(_Going):
     async def _run(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], job_id: Any, repeat: Any
     ) -> Result[Any]:
+        if self._over:
+            raise RedriveError(f"cycle {self.name} {self.cycle_id} is over: run jobs inside its block")
         handler = self._handler(function)
         own = handler.signature._names
         given = {"job_id": job_id, "repeat": repeat}
@@ -234,8 +238,9 @@ class RunningCycle(_Going):
     # -- the end
 
     async def _finish(self) -> None:
+        self._over = True
         await self._turns.end()
-        for document in await self._app.store.docs(KIND, f"{self.queue}/"):
+        for document in await self._app.store.docs(KIND, key_prefix(self.queue)):
             note = msgspec.json.decode(document.value, type=Note)
             if keeps_failing(note, self._plan.alert_after):
                 await self._alert(document, note)
@@ -263,8 +268,9 @@ class RunningCycle(_Going):
         """Where no worker ever runs, nobody else does."""
         settings, now = self._app.settings, self._app.clock.now()
         kept = {name: policy.retention for name, policy in self._registry.queues.items() if policy.retention}
-        while (await self._app.store.prune(now, kept, settings.retention, settings.key_retention)).payloads:
-            continue
+        for _ in range(1000):
+            if not (await self._app.store.prune(now, kept, settings.retention, settings.key_retention)).payloads:
+                return
 
 
 class BlockingCycle(_Going):

@@ -73,17 +73,11 @@ def explain(
         registry.policy_for(job),
         clock.now(),
         idempotent=handler.idempotent if handler else False,
-        abilities=_abilities(handler, registry),
+        abilities=handler.abilities(registry.fleet, registry.count) if handler else Abilities(registry.fleet),
         effects=bool(handler and handler.effects),
         manual=handler is not None and handler.retry_policy == "manual",
     )
     return Explanation(failure, cause, why_rule(cause.rule), _decision(error, case, handler))
-
-
-def _abilities(handler: Handler | None, registry: Registry) -> Abilities:
-    if handler is None:
-        return Abilities(registry.fleet, None, registry.count)
-    return Abilities(registry.fleet, handler.adapt, registry.count, handler.default_model)
 
 
 def _decision(error: BaseException, case: Case, handler: Handler | None) -> Decision:

@@ -64,7 +64,7 @@ class Gateway:
         handler = self._app.registry.handlers.get(name)
         if handler is not None and handler.read_only:
             return await self._read(handler, params, limit)
-        prepared = self._app._desk.prepare(self._app._desk.plan(name, options, reason="retry"), params)
+        prepared = self._app._desk.prepare(self._app._desk.plan(name, options), params)
         if handler is None:
             job, _, _ = await self._app._desk.accept(prepared)
             return outcome_of(job)
@@ -89,6 +89,7 @@ class Gateway:
         done, _ = await asyncio.wait([going], timeout=limit)
         if done:
             return await going
+        self._spot().leave(job.id)
         return outcome_of(msgspec.structs.replace(job, state=State.running))
 
     async def _read(self, handler: Handler, params: Mapping[str, Json], limit: float | None) -> Outcome:

@@ -218,13 +218,16 @@ class Dead(_Namespace):
     async def diff(self, id: str, one: int, other: int, *, secrets: bool = False) -> builtins.list[str]:
         """What two runs of a job were given differently, in words; empty where nothing was. Secrets are masked."""
         job = await self._find_one(id)
-        inputs = {attempt.run: self._input(job, attempt) for attempt in job.history}
+        runs = {attempt.run: attempt for attempt in job.history}
+        inputs = {run: self._input(job, attempt) for run, attempt in runs.items()}
         if missing := {one, other} - inputs.keys():
             known = ", ".join(map(str, inputs)) or "none"
             raise InvalidInput(field="run", problem=f"{min(missing)} is not a run of this job; there are {known}")
         if not secrets:
             inputs = {run: redact(given) for run, given in inputs.items()}
-        return diff(inputs[one], inputs[other])
+        handler = self._app.registry.handlers.get(job.task)
+        adapt, count = handler.adapt if handler else None, self._app.registry.count
+        return _by_whom(runs[one], runs[other]) + diff(inputs[one], inputs[other], adapt=adapt, count=count)
 
     def _input(self, job: Job, attempt: Attempt) -> Json:
         handler = self._app.registry.handlers.get(job.task)
@@ -331,6 +334,12 @@ class Dead(_Namespace):
         for job in jobs:
             await self._move(job.id, lambda job, now: lifecycle.purged(job, now, who=who, why=why))
         return await self._app.store.erase([job.id for job in jobs])
+
+
+def _by_whom(one: Attempt, other: Attempt) -> builtins.list[str]:
+    """Who ran, and with which model, where that differs."""
+    names = (("agent", one.agent, other.agent), ("model", one.model, other.model))
+    return [f"{name}: {before or 'none'} → {after or 'none'}" for name, before, after in names if before != after]
 
 
 class Queues(_Namespace):

@@ -11,6 +11,7 @@ from redrive.core import lifecycle
 from redrive.core.consent import NO_SESSION, Approval, Grant, subject_of
 from redrive.core.job import Job, State, Usage, new_id
 from redrive.core.lifecycle import Transition
+from redrive.core.notices import Notice
 from redrive.core.store import Commit, Filter, Put
 from redrive.errors import IllegalMove, InvalidInput
 from redrive.runtime.consents import KIND, Consents
@@ -74,6 +75,20 @@ class Sessions:
             cursor = page.cursor
             if cursor is None:
                 return total
+
+    # -- messages
+
+    async def inbox(self, session_id: str, *, unread: bool = True, limit: int = 1000) -> list[Notice]:
+        """What the session is told, oldest first: how its work ended, and what waits for an answer.
+
+        Only what is `pending` asks for anything; `unread=False` shows the rest, too. Results are whole up to 100,000
+        characters, and read from the job: once its queue's retention has dropped them, the message says so.
+        """
+        return await self._app.notices.inbox(session_id, unread=unread, limit=limit)
+
+    async def acknowledge(self, session_id: str, notice_id: str) -> Notice:
+        """The session has seen it. A part of the id is enough where it is unique; repeating it is safe."""
+        return await self._app.notices.acknowledge(session_id, notice_id)
 
     # -- answers
 

@@ -255,8 +255,14 @@ _INPUT_TOKENS: Final = re.compile(
 )
 
 
+def _refused_with(failure: Failure) -> int | None:
+    """The status of a refusal. An error inside a stream carries the stream's own 200, which says nothing about it."""
+    status = failure.status
+    return status if status is not None and status >= 300 else None
+
+
 def _overflow_phrase(failure: Failure) -> str | None:
-    if failure.status not in (None, 400, 413, 422):
+    if _refused_with(failure) not in (None, 400, 413, 422):
         return None
     return "context_overflow" if _overflows(_text(failure)) else None
 
@@ -271,7 +277,7 @@ def _overflows(text: str) -> bool:
 def _quota(failure: Failure) -> str | None:
     if any(code_detail(code) == "quota" for code in failure.codes):
         return "quota"
-    if failure.status not in (None, 400, 402, 403, 429) or not _says(failure, QUOTA_PHRASES):
+    if _refused_with(failure) not in (None, 400, 402, 403, 429) or not _says(failure, QUOTA_PHRASES):
         return None
     per_time = _says(failure, _PER_TIME) or "resourceexhausted" in map(plain, failure.codes)
     return None if per_time else "quota"
@@ -378,7 +384,7 @@ def _certificate(failure: Failure) -> str | None:
 
 
 def _no_credentials(failure: Failure) -> str | None:
-    if failure.status in (None, 400, 401) and _says(failure, _NO_CREDENTIALS):
+    if _refused_with(failure) in (None, 400, 401) and _says(failure, _NO_CREDENTIALS):
         return "credentials"
     return None
 

@@ -71,12 +71,18 @@ def key_of(queue: str, task: str, job_id: str, cycle_id: str | None) -> str:
 
     Receivers see it as the idempotency key, so it names the cycle: two scripts may well use the same names.
     """
-    name = f"{_escaped(queue.removeprefix(CYCLE))}/{_escaped(task)}:{_escaped(job_id)}"
+    name = f"{key_prefix(queue)}{_escaped(task)}:{_escaped(job_id)}"
     return name if cycle_id is None else f"{name}@{_escaped(cycle_id)}"
 
 
+def key_prefix(queue: str) -> str:
+    """How the keys of a cycle's jobs and notes begin."""
+    return f"{_escaped(queue.removeprefix(CYCLE))}/"
+
+
 def note_key(queue: str, task: str, job_id: str) -> str:
-    return f"{queue}/{_escaped(task)}:{_escaped(job_id)}"
+    """One note for all cycles."""
+    return key_of(queue, task, job_id, None)
 
 
 def names_of(job: Job) -> tuple[str, str | None]:

@@ -68,6 +68,8 @@ class Abilities(msgspec.Struct, frozen=True):
     count: Counter = estimate
     model: str | None = None
     """The one the task uses where neither job nor payload names one."""
+    output_tokens: int | None = None
+    """The limit of its answer where the payload names none."""
     offer: tuple[Change, ...] = ()
     """The task's own answer to this failure."""
 

@@ -86,7 +86,7 @@ def lane_for(cause: Cause, attempt: int, *, cap: int = CAP, said: Lane | None = 
 
 def advice_for(cause: Cause, lane: Lane) -> str:
     if lane == "delayed":
-        return "It heals by waiting and comes back by itself; redrive it if it should run at once."
+        return "It heals by waiting: whoever knows its task (a worker, the next cycle) tries it again; or redrive it."
     return ADVICE.get(cause.detail, "Find out what the error means, fix it, then redrive or discard it.")
 
 

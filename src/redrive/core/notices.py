@@ -161,7 +161,9 @@ def _question(move: Transition) -> Notice | None:
         "needs_approval": f"{job.task} asks for approval",
         "needs_check": f"{job.task}: nobody knows whether it landed",
     }[kind]
-    text = _sentences(move.why, job.recommendation or f"redrive approve {job.short_id} or redrive reject {job.short_id}")
+    text = _sentences(
+        move.why, job.recommendation or f"redrive approve {job.short_id} or redrive reject {job.short_id}"
+    )
     return _made(Told(kind, audience, "actionable"), job, move.at, job.run, title, text)
 
 
@@ -334,12 +336,17 @@ def _summary(groups: list[list[Waiting]]) -> Message:
         left = sum(len(group) for group in groups[LISTED:])
         lines.append(f"and {left} of {len(groups) - LISTED} other kinds")
     title = f"{len(every)} more: {first.kind.replace('_', ' ')}"
-    text = "\n".join([f"From {iso(first.at)} to {iso(last.at)}; each of them is kept. See redrive dead groups.", *lines])
+    text = "\n".join(
+        [f"From {iso(first.at)} to {iso(last.at)}; each of them is kept. See redrive dead groups.", *lines]
+    )
     return Message(first.kind, first.level, title, text, first.at, len(every), first, tuple(key for key, _ in every))
 
 
 def _line(notice: Notice) -> str:
-    parts = [f"job {notice.job_id}" if notice.job_id else "", f"session {notice.session_id}" if notice.session_id else ""]
+    parts = [
+        f"job {notice.job_id}" if notice.job_id else "",
+        f"session {notice.session_id}" if notice.session_id else "",
+    ]
     return " · ".join(part for part in (*parts, iso(notice.at) or "") if part)
 
 

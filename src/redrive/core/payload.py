@@ -212,10 +212,11 @@ class Signature:
         resolved = [p.replace(annotation=hints.get(p.name, p.annotation)) for p in self._signature.parameters.values()]
         return inspect.Signature(resolved, return_annotation=returns)
 
-    def default_text(self, name: str) -> str | None:
-        """The default of a parameter, where it is text."""
-        found = [parameter.default for parameter in self._parameters if parameter.name == name]
-        return found[0] if found and isinstance(found[0], str) else None
+    def default(self, name: str | None) -> object:
+        """The default of a parameter; None where it has none."""
+        found = (parameter.default for parameter in self._parameters if parameter.name == name)
+        default = next(found, None)
+        return None if default is inspect.Parameter.empty else default
 
     @property
     def names(self) -> tuple[str, ...]:

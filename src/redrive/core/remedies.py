@@ -79,7 +79,7 @@ def _output_limit(case: Case) -> int | None:
     """What the input itself says that the answer may take."""
     payload = case.input()
     limits = [found for path in locate(payload, case.abilities.adapt).limits if is_count(found := get(payload, path))]
-    return min(limits, default=None)
+    return min(limits, default=case.abilities.output_tokens)
 
 
 def _what_was_wrong(case: Case, rung: int) -> list[Change]:

@@ -92,6 +92,8 @@ class _Shared:
         """The changes that this attempt really runs with."""
         self._sitting: Literal["call", "cycle"] | None = None
         """Somebody waits for this attempt: a caller, or a script in its cycle."""
+        self._left = False
+        """Nobody waits for it any more, although somebody did."""
         self._tries = 1
         """Which try in that sitting it is."""
         self._value: Any = None

@@ -209,6 +209,8 @@ class Turns:
         self._door = asyncio.Condition()
         self._inside = 0
         self._lone = False
+        self._suspects = 0
+        """Jobs that wait to have the process to themselves."""
 
     async def end(self) -> None:
         """Look once more for what ran elsewhere; let go of threads."""
@@ -395,9 +397,7 @@ class Turns:
         """A job that was there at two crashes gets the process to itself."""
         alone = job.crashes >= CRASHES_BEFORE_ALONE
         async with self._door:
-            await self._door.wait_for(lambda: not self._lone and not (alone and self._inside))
-            self._inside += 1
-            self._lone = alone
+            await self._enter(alone=alone)
         try:
             yield
         finally:
@@ -405,6 +405,16 @@ class Turns:
                 self._inside -= 1
                 self._lone = False
                 self._door.notify_all()
+
+    async def _enter(self, *, alone: bool) -> None:
+        """Whoever must be alone goes first; until then nobody else begins."""
+        self._suspects += alone
+        try:
+            await self._door.wait_for(lambda: not (self._inside if alone else self._lone or self._suspects))
+        finally:
+            self._suspects -= alone
+        self._inside += 1
+        self._lone = alone
 
     async def _claimed(self, job: Job, handler: Handler) -> Job | None:
         policy = self._registry.policy_for(job)

@@ -109,6 +109,12 @@ class OnTheSpot:
             await self._pause(max(0.0, ran.job.run_at - self._clock.now()))
         return ran
 
+    def leave(self, job_id: str) -> None:
+        """Whoever waited has gone: from now on it is a job like any other, whose end is told to the session."""
+        context, _ = self._running.get(job_id, (None, None))
+        if context is not None:
+            context._sitting, context._left = None, True
+
     async def _pause(self, seconds: float) -> None:
         waited = self._wait(seconds)
         if inspect.isawaitable(waited):

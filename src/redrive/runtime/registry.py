@@ -5,11 +5,14 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
+
+import msgspec
 
 from redrive.core.agents import Fleet
 from redrive.core.changes import Adapt, Counter, estimate
 from redrive.core.classify import Rule, by_class
+from redrive.core.decision import Abilities
 from redrive.core.effects import Effect
 from redrive.core.job import Failure, Job
 from redrive.core.payload import Signature
@@ -65,7 +68,6 @@ class Handler:
         self.wants_context = wants_context
         self.timeout = timeout
         self.idempotent = idempotent
-        self.adapt = adapt
         self.ways: dict[str, Callable[..., Any]] = {}
         """The task's own answers to failures, by detail: `@task.on("context_overflow")`."""
         self.credentials = tuple(credentials)
@@ -85,6 +87,7 @@ class Handler:
         """Does the work here and now, where neither store nor spool could accept it."""
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = Signature(function, skip_first=wants_context)
+        self.adapt = _completed(adapt, self.signature)
         self.rules: tuple[tuple[str, Rule], ...] = tuple(
             (rule, _but_uncertain(by_class([qualified(kind) for kind in kinds], detail), kinds))
             for rule, kinds, detail in (("give_up_on", give_up_on, "gave_up"), ("retry_on", retry_on, "asked_to_retry"))
@@ -94,7 +97,14 @@ class Handler:
     @property
     def default_model(self) -> str | None:
         """What the parameter for the model is where nobody gives one."""
-        return self.signature.default_text((self.adapt.model if self.adapt else None) or "model")
+        found = self.signature.default(self.adapt.model if self.adapt else None)
+        return found if isinstance(found, str) else None
+
+    def abilities(self, fleet: Fleet, count: Counter) -> Abilities:
+        """What the task can take when it is tried again."""
+        limit = self.signature.default(self.adapt.max_output_tokens if self.adapt else None)
+        whole = limit if isinstance(limit, int) and not isinstance(limit, bool) else None
+        return Abilities(fleet, self.adapt, count, self.default_model, whole)
 
     @property
     def names_downstream(self) -> bool:
@@ -113,6 +123,22 @@ class Handler:
 
     def _call(self, job: Job, payload: Mapping[str, Any]) -> Any:
         return self.function(**payload)
+
+
+_PLACES: Final = (
+    ("model", ("model",)),
+    ("max_output_tokens", ("max_output_tokens", "max_completion_tokens", "max_tokens")),
+)
+
+
+def _completed(adapt: Adapt | None, signature: Signature) -> Adapt | None:
+    """A parameter that is named for it takes the change, also where the payload leaves it to its default."""
+    said = msgspec.to_builtins(adapt) if adapt is not None else {}
+    for place, names in _PLACES:
+        found = next((name for name in names if name in signature.names), None)
+        if place not in said and found is not None:
+            said[place] = found
+    return Adapt(**said) if said else adapt
 
 
 def _but_uncertain(rule: Rule, kinds: Sequence[type[BaseException]]) -> Rule:

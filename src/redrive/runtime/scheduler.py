@@ -47,6 +47,7 @@ class Scheduler(Loop):
         mind_breakers: Callable[[], Awaitable[object]] | None = None,
         resume_workflows: Callable[[], Awaitable[object]] | None = None,
         mind_schedules: Callable[[], Awaitable[object]] | None = None,
+        prune_notices: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         super().__init__("scheduler")
         self._store = store
@@ -70,6 +71,7 @@ class Scheduler(Loop):
             (600.0, self.pull_delayed),
             (600.0, self.bury_unresolved),
             (HOUR, self.prune),
+            (HOUR, prune_notices or _nothing),
         ]
         self._last: dict[int, float] = {}
 

@@ -11,7 +11,7 @@ import msgspec
 from redrive.core import lifecycle
 from redrive.core.changes import Change, CompressContext, Edit, can_take, dropped, encode
 from redrive.core.classify import cause_of, classify
-from redrive.core.decision import Abilities, Bury, Case, Decision, Hold, RetryLater
+from redrive.core.decision import Bury, Case, Decision, Hold, RetryLater
 from redrive.core.effects import before_replay
 from redrive.core.fingerprint import fingerprint
 from redrive.core.job import Attempt, Cause, Failure, Job, Usage
@@ -63,7 +63,7 @@ class Settlement:
         apart = text is not None and len(text) > RESULT_INLINE
         puts = (Put("result", f"{job.id}/", text.encode()),) if apart and text is not None else ()
         move = lifecycle.succeeded(job, now, RESULT_APART if apart else text, attempt)
-        return Commit((_learned(move, job, worked=True),), puts)
+        return Commit((_queued(_learned(move, job, worked=True), called=context._left),), puts)
 
     async def signalled(self, job: Job, handler: Handler, context: AnyContext, signal: Signal) -> Commit:
         now = self._clock.now()
@@ -110,17 +110,20 @@ class Settlement:
             return self._recovered(job, context, look, failure)
         if look is not None and before_replay(look.verdict, idempotent=handler.idempotent) == "run":
             cause = msgspec.structs.replace(cause, category="transient", heals="at_once")
-        group, policy = fingerprint(failure, job.task, job.model), self._registry.policy_for(job)
+        called = sitting == "call" or context._sitting == "call" or context._left
+        policy = self._registry.policy_for(msgspec.structs.replace(job, reason="retry") if called else job)
+        group = fingerprint(failure, job.task, job.model)
         breaker, probes = await self._breakers.failed(job, handler, failure, cause, group, policy)
         case = Case(
             job, failure, cause, policy, self._clock.now(), self._clock.chance(), handler.idempotent,
-            abilities=Abilities(self._registry.fleet, handler.adapt, self._registry.count, handler.default_model),
+            abilities=handler.abilities(self._registry.fleet, self._registry.count),
             effects=bool(handler.effects), manual=handler.retry_policy == "manual",
             usage=context._usage, breaker=breaker, probes=probes, sitting=sitting or context._sitting,
             tries=max(tries, context._tries),
         )  # fmt: skip
         decision = await self._decided(case, handler)
-        return Commit((self._transition(case, decision, group, context),), puts)
+        move = self._transition(case, decision, group, context)
+        return Commit((_queued(move, called=called),), puts)
 
     async def looked(self, job: Job, handler: Handler, context: AnyContext) -> Commit | None:
         """Before a replay: done where everything is seen outside, held where nobody can tell, else it runs."""
@@ -268,6 +271,15 @@ class Settlement:
 
 def _uncertain(cause: Cause, handler: Handler) -> bool:
     return bool(handler.effects) and (cause.detail == "outcome_unknown" or handler.retry_policy == "verify_first")
+
+
+def _queued(move: Transition, *, called: bool) -> Transition:
+    """An operation that its caller did not see the end of is one of the retry queue from here on."""
+    attempt = move.attempt
+    on_the_spot = attempt is not None and attempt.tier == "immediate"
+    if not called or on_the_spot or move.job.reason != "direct":
+        return move
+    return msgspec.structs.replace(move, set={**move.set, "reason": "retry"})
 
 
 def _learned(move: Transition, job: Job, *, worked: bool) -> Transition:

@@ -20,6 +20,7 @@ SOFT_KEYS: Final = frozenset(
     {
         "error", "success", "error_kind", "verified", "is_error", "isError", "status", "choices", "candidates",
         "stop_reason", "stopReason", "incomplete_details", "prompt_feedback", "promptFeedback", "response_metadata",
+        "output",
     }
 )  # fmt: skip
 """A value with none of these is a success without a further look."""
@@ -67,10 +68,22 @@ def soft(value: object) -> Failure | None:
             return None
         if isinstance(value, dict):
             return None if value.keys().isdisjoint(SOFT_KEYS) else _judge(value)
+        told = attribute(value, "type")
+        inner = attribute(value, "response") if isinstance(told, str) and told.startswith("response.") else None
+        if inner is not None:
+            return soft(inner)  # the last event of a stream, with the whole answer in it
         names = _fields(kind)
-        return _judge({name: attribute(value, name) for name in names}) if names else None
+        return _judge({name: _plain_part(attribute(value, name)) for name in names}) if names else None
     except Exception:  # noqa: BLE001 - a value that cannot be read has a shape nobody knows: not a failure
         return None
+
+
+def _plain_part(part: object) -> object:
+    """An error that an SDK made an object of, as the dict it was."""
+    declared = attribute(type(part), "__pydantic_fields__")
+    if not isinstance(declared, Mapping):
+        return part
+    return {str(name): attribute(part, str(name)) for name in list(declared)[:20]}
 
 
 @lru_cache(maxsize=1024)
@@ -238,6 +251,24 @@ def _ended(answer: object, value: Mapping[str, Any]) -> Failure | None:
     return _failure(f"the model refused: {refusal}", value, "refusal") if isinstance(refusal, str) and refusal else None
 
 
+def _refused_output(value: Mapping[str, Any]) -> Failure | None:
+    """OpenAI's Responses: a message whose parts are refusals and no text."""
+    output = value.get("output")
+    if not isinstance(output, list):
+        return None
+    parts = [
+        part
+        for message in output[:10]
+        if item(message, "type") == "message"
+        for part in (item(message, "content") or ())
+    ]
+    kinds = {item(part, "type") for part in parts}
+    if "refusal" not in kinds or "output_text" in kinds:
+        return None
+    said = next(item(part, "refusal") for part in parts if item(part, "type") == "refusal")
+    return _failure(f"the model refused: {said}", value, "refusal")
+
+
 def _blocked(value: Mapping[str, Any]) -> Failure | None:
     feedback = value.get("prompt_feedback") or value.get("promptFeedback")
     reason = text_of(item(feedback, "block_reason") or item(feedback, "blockReason"), 60)
@@ -245,5 +276,5 @@ def _blocked(value: Mapping[str, Any]) -> Failure | None:
 
 
 _LOOKS: Final[tuple[Callable[[Mapping[str, Any]], Failure | None], ...]] = (
-    _error_key, _no_success, _marked, _kind_alone, _unverified, _status_word, _first_stop, _choices,
+    _error_key, _no_success, _marked, _kind_alone, _unverified, _status_word, _first_stop, _choices, _refused_output,
 )  # fmt: skip

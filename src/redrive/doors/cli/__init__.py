@@ -10,10 +10,12 @@ import click
 import redrive
 from redrive.doors.cli.asking import shared
 from redrive.doors.cli.breakers import breakers
+from redrive.doors.cli.consent import approve, consent, reject
 from redrive.doors.cli.dead import dead
 from redrive.doors.cli.demo import demo
 from redrive.doors.cli.exchange import export, import_
 from redrive.doors.cli.groups import group, groups, ignore_group, reopen_group, resolve_group
+from redrive.doors.cli.inbox import inbox
 from redrive.doors.cli.jobs import cancel, enqueue, erase, jobs, resolve, status
 from redrive.doors.cli.morning import morning
 from redrive.doors.cli.problems import Door
@@ -36,8 +38,8 @@ def cli() -> None:
 
 
 for command in (
-    demo, worker, enqueue, cancel, resolve, status, jobs, dead, queues, stats, health, morning, breakers, doctor,
-    backup, erase, schedules, workflows,
+    demo, worker, enqueue, cancel, approve, reject, resolve, status, jobs, dead, queues, stats, health, morning,
+    breakers, workflows, schedules, consent, doctor, backup, erase, inbox,
 ):  # fmt: skip
     cli.add_command(command)
 

@@ -150,6 +150,11 @@ def _next(job: Job) -> Iterator[str]:
 
 def _held_steps(job: Job) -> list[str]:
     unwanted = f"No longer wanted: redrive cancel {job.short_id}"
+    if job.because in ("consent", "approval"):
+        yes, no = f"Yes: redrive approve {job.short_id}", f"No: redrive reject {job.short_id} --why TEXT"
+        return [yes, no, unwanted]
+    if job.because == "blocked":
+        return ["It goes on when the steps before it are done: redrive workflows", unwanted]
     if job.because == "circuit_open":
         return [f"You know that it answers again: redrive breakers --close {job.held_for}", unwanted]
     return [

@@ -1,0 +1,228 @@
+"""`rd.notices`: what people are told, through which channels; pages; and the inboxes of sessions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from redrive.app.watch import tell_sinks
+from redrive.core.job import CYCLE, Job, State
+from redrive.core.notices import (
+    ACKNOWLEDGED_FOR,
+    Message,
+    Notice,
+    Paged,
+    dealt_with,
+    inline_result,
+    page,
+    page_due,
+    waiting_key,
+)
+from redrive.core.store import Applied, Commit, Document, Filter, Put, Store
+from redrive.errors import InvalidInput
+from redrive.insight.health import Pain
+from redrive.runtime.bus import BusEvent
+from redrive.runtime.notify import (
+    INBOX,
+    WAITING,
+    Channel,
+    Courier,
+    Undelivered,
+    channels_of,
+    read_standing,
+    read_waiting,
+    troubles,
+)
+from redrive.runtime.settle import RESULT_APART
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+log = logging.getLogger("redrive.notify")
+PAGE: Final = "page"
+LAST: Final = "last"
+NOT_PAGED: Final = frozenset({"imported", "restored", "diverted"})
+"""Dead letters that no failure of now has made: brought here, brought back, or put off by a script."""
+DROPPED_AT_ONCE: Final = 200
+TRIES: Final = 5
+NOT_LEFT: Final = "The result is no longer kept."
+
+
+class Notices:
+    """The way to people. Session inboxes are read through `rd.sessions`."""
+
+    def __init__(self, app: Redrive) -> None:
+        self._app = app
+        self._courier: Courier | None = None
+        self._heard: tuple[str, set[int]] = ("", set())
+
+    # -- telling people
+
+    def courier(self) -> Courier | None:
+        """Carries waiting notices to the channels of this process; None where it has none.
+
+        A channel that cannot be used at all (a variable that is not set, Apprise missing) is a ConfigError.
+        """
+        channels = channels_of(self._app.settings.notify.urls, self._app.channels)
+        if self._app.signals:
+            channels.append(Channel("signals", self._signal))
+        return Courier(self._app.store, self._app.clock, channels) if channels else None
+
+    async def deliver(self) -> int:
+        """Tell now what waits, as far as the channels take it; how many messages they took. Workers do it always."""
+        courier = self.courier()
+        return await courier.deliver() if courier is not None else 0
+
+    async def waiting(self) -> list[Notice]:
+        """What people are still to be told, in order."""
+        return [notice for _, notice in await read_waiting(self._app.store)]
+
+    async def troubles(self) -> list[str]:
+        """Channels that do not take anything, in words."""
+        standing, _ = await read_standing(self._app.store)
+        return troubles(standing, len(await self.waiting())) if standing.channels else []
+
+    def heard(self, notice: Notice) -> None:
+        """A notice was committed by this process: said on its bus."""
+        data = {
+            name: getattr(notice, name) for name in ("id", "kind", "level", "audience", "session_id", "title", "text")
+        }
+        self._app.bus.publish(BusEvent("notice", notice.queue, notice.at, notice.job_id, notice.task, data=data))
+
+    async def _signal(self, message: Message) -> None:
+        """To the signal sinks; those that took it are spared when another must be told again."""
+        first = message.keys[0]
+        if self._heard[0] != first:
+            self._heard = (first, set())
+        pain = Pain(
+            message.kind, message.notice.queue, 1.0 if message.actionable else 0.5, f"{message.title}: {message.text}"
+        )
+        if not await tell_sinks(self._app, pain, self._heard[1]):
+            raise Undelivered("a signal sink failed")
+
+    # -- pages
+
+    async def look(self) -> bool:
+        """Page a person when too many jobs died within the window; whether that was so. One process pages."""
+        app, now, policy = self._app, self._app.clock.now(), self._app.settings.notify
+        letters = await self._letters(now - policy.page_window, now)
+        if sum(letters.values()) < policy.page_after:
+            return False
+        document = await app.store.doc(PAGE, LAST)
+        last = msgspec.json.decode(document.value, type=Paged) if document else None
+        if not page_due(letters, last, now, policy):
+            return False
+        groups = await app.store.groups(fingerprints=[name for name in letters if name])
+        notice = page(letters, groups, now, policy)
+        paged = Put(PAGE, LAST, msgspec.json.encode(Paged(now, tuple(letters))), document.version if document else 0)
+        told = Put(WAITING, waiting_key(notice), msgspec.json.encode(notice))
+        (outcome,) = await app.store.apply([Commit(puts=(paged, told))])
+        if isinstance(outcome, Applied):
+            log.warning("%s: %s", notice.title, notice.text)
+            self.heard(notice)
+        return isinstance(outcome, Applied)
+
+    async def _letters(self, since: float, now: float) -> dict[str, int]:
+        """By group: what died since then and is dead still. Counted only where the hours' numbers say it may matter."""
+        store, policy = self._app.store, self._app.settings.notify
+        buried = sum(
+            tally.number
+            for tally in await store.tallies(since, now)
+            if tally.move == "buried" and not tally.queue.startswith(CYCLE)
+        )
+        if buried < policy.page_after:
+            return {}
+        counted = await store.count(Filter(states=(State.dead,), since=since), by=("fingerprint", "because", "queue"))
+        letters: dict[str, int] = {}
+        for (fingerprint, because, queue), number in counted.items():
+            if because not in NOT_PAGED and not str(queue).startswith(CYCLE):
+                letters[fingerprint or ""] = letters.get(fingerprint or "", 0) + number
+        return letters
+
+    # -- inboxes
+
+    async def inbox(self, session_id: str, *, unread: bool, limit: int) -> list[Notice]:
+        found = [notice for _, notice in await self._of(session_id)]
+        jobs = await self._jobs(found)
+        found = [msgspec.structs.replace(n, settled=dealt_with(n, jobs.get(n.job_id or ""))) for n in found]
+        if unread:
+            found = [n for n in found if n.read_at is None and (n.status == "pending" or not n.actionable)]
+        found.sort(key=lambda notice: (notice.at, notice.id))
+        return [await self._with_result(notice, jobs.get(notice.job_id or "")) for notice in found[:limit]]
+
+    async def acknowledge(self, session_id: str, notice_id: str) -> Notice:
+        """By its id, or a part of it that only one notice has. Safe to repeat."""
+        for _ in range(TRIES):
+            matching = [(d, n) for d, n in await self._of(session_id) if notice_id in n.id]
+            exact = [(d, n) for d, n in matching if n.id == notice_id] or matching
+            if len(exact) != 1 or not notice_id:
+                problem = "is the part of several ids; give more of it" if len(exact) > 1 else "is not in the inbox"
+                raise InvalidInput(field="notice_id", problem=f"{notice_id!r} {problem}")
+            ((document, notice),) = exact
+            if notice.read_at is not None:
+                return notice
+            read = msgspec.structs.replace(notice, read_at=self._app.clock.now())
+            put = Put(INBOX, document.key, msgspec.json.encode(read), document.version)
+            (outcome,) = await self._app.store.apply([Commit(puts=(put,))])
+            if isinstance(outcome, Applied):
+                return read
+        raise InvalidInput(field="notice_id", problem=f"{notice_id!r} keeps changing; try again")
+
+    async def _of(self, session_id: str) -> list[tuple[Document, Notice]]:
+        """A session's own: `a` has nothing of `a/b`."""
+        documents = await self._app.store.docs(INBOX, f"{session_id}/")
+        decoded = [(document, msgspec.json.decode(document.value, type=Notice)) for document in documents]
+        return [(document, notice) for document, notice in decoded if notice.session_id == session_id]
+
+    async def _jobs(self, notices: Sequence[Notice]) -> dict[str, Job]:
+        ids = list(dict.fromkeys(notice.job_id for notice in notices if notice.job_id))
+        return {job.id: job for job in await self._app.store.get(ids)}
+
+    async def _with_result(self, notice: Notice, job: Job | None) -> Notice:
+        """What a job that ended well gave, read from the job itself: never a shortened copy of it."""
+        if job is None or job.state is not State.done or notice.actionable:
+            return notice
+        text = job.result
+        if text == RESULT_APART:
+            document = await self._app.store.doc("result", f"{job.id}/")
+            text = document.value.decode() if document else None
+        elif text is None and job.payload is None:
+            return msgspec.structs.replace(notice, text=f"{notice.text} {NOT_LEFT}")
+        result, truncated = inline_result(text, job.id)
+        return msgspec.structs.replace(notice, result=result, truncated=truncated)
+
+    # -- upkeep
+
+    async def prune(self) -> int:
+        """Acknowledgements age out, read or not; actionable notices once they are dealt with; what nobody took goes
+        last, and is told here.
+        """
+        before = self._app.clock.now() - ACKNOWLEDGED_FOR
+        documents = await self._app.store.docs(INBOX)
+        old = [(d, n) for d in documents if (n := msgspec.json.decode(d.value, type=Notice)).at < before]
+        jobs = await self._jobs([notice for _, notice in old if notice.actionable])
+        keys = [d.key for d, notice in old if dealt_with(notice, jobs.get(notice.job_id or ""))]
+        await _drop(self._app.store, INBOX, keys)
+        untold = [(key, notice) for key, notice in await read_waiting(self._app.store) if notice.at < before]
+        if untold:
+            log.warning("%d notices found no channel that takes them for a week and are dropped: %s, …",
+                        len(untold), untold[0][1].title)  # fmt: skip
+            await _drop(self._app.store, WAITING, [key for key, _ in untold])
+        return len(keys) + len(untold)
+
+    async def forget(self, job: Job) -> None:
+        """Everything that was said about an erased job."""
+        if job.session_id is not None:
+            mine = await self._app.store.docs(INBOX, f"{job.session_id}/{job.id}.")
+            await _drop(self._app.store, INBOX, [document.key for document in mine])
+        waiting = [key for key, notice in await read_waiting(self._app.store) if notice.job_id == job.id]
+        await _drop(self._app.store, WAITING, waiting)
+
+
+async def _drop(store: Store, kind: str, keys: Sequence[str]) -> None:
+    for start in range(0, len(keys), DROPPED_AT_ONCE):
+        puts = tuple(Put(kind, key, None) for key in keys[start : start + DROPPED_AT_ONCE])
+        await store.apply([Commit(puts=puts)])

@@ -1,0 +1,82 @@
+"""The store as the app uses it: what a move must tell is written in the move's own commit, whoever made the move.
+
+Workers, the scheduler, people and other processes all move jobs through `apply`; so a notice can be neither lost nor
+made twice, and a job that nobody has to hear of costs one look at its reason.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from redrive.core.lifecycle import Transition
+from redrive.core.notices import Notice, notice_for, waiting_key
+from redrive.core.store import MAX_PARTS, Applied, Commit, Outcome, Put
+from redrive.runtime.notify import INBOX, WAITING
+from redrive.stores.sqlite import SqliteStore
+
+log = logging.getLogger("redrive.notify")
+
+
+class NoticingStore(SqliteStore):
+    """Adds notices to commits, and says on the bus which ones."""
+
+    tell: Callable[[Notice], None] | None = None
+
+    async def apply(self, group: Sequence[Commit]) -> list[Outcome]:
+        notices = [_notices(commit) for commit in group]
+        if not any(notices):
+            return await super().apply(group)
+        commits, overflowing = [], []
+        for commit, found in zip(group, notices, strict=True):
+            puts = [put for notice in found for put in puts_of(notice)]
+            room = max(0, MAX_PARTS - len(commit.transitions) - len(commit.puts) - len(commit.guards))
+            commits.append(msgspec.structs.replace(commit, puts=(*commit.puts, *puts[:room])))
+            overflowing.append(puts[room:])
+        outcomes = await super().apply(commits)
+        for outcome, found, late in zip(outcomes, notices, overflowing, strict=True):
+            if isinstance(outcome, Applied):
+                await self._write_late(late)
+                self._told(found)
+        return outcomes
+
+    async def _write_late(self, puts: Sequence[Put]) -> None:
+        """What did not fit beside the moves of one commit."""
+        for start in range(0, len(puts), MAX_PARTS):
+            await super().apply([Commit(puts=tuple(puts[start : start + MAX_PARTS]))])
+
+    def _told(self, notices: Sequence[Notice]) -> None:
+        if self.tell is not None:
+            for notice in notices:
+                self.tell(notice)
+
+
+def puts_of(notice: Notice) -> list[Put]:
+    """Into the session's inbox, and where people are to be told, among what waits for the channels."""
+    value, puts = msgspec.json.encode(notice), []
+    if notice.audience != "user" and notice.session_id is not None:
+        puts.append(Put(INBOX, f"{notice.session_id}/{notice.id}", value))
+    if notice.audience != "session":
+        puts.append(Put(WAITING, waiting_key(notice), value))
+    return puts
+
+
+def _notices(commit: Commit) -> list[Notice]:
+    return [notice for move in commit.transitions if _matters(move) and (notice := _composed(move)) is not None]
+
+
+def _matters(move: Transition) -> bool:
+    """Plain jobs, which are most, tell nobody anything unless they have a question."""
+    return move.job.reason != "direct" or move.move == "held_back" or "reason" in move.set
+
+
+def _composed(move: Transition) -> Notice | None:
+    """A notice that cannot be written must not cost the job its result."""
+    try:
+        return notice_for(move)
+    except Exception:
+        log.critical("job %s (%s): no notice could be made of %s", move.job.short_id, move.job.task, move.move,
+                     exc_info=True)  # fmt: skip
+        return None

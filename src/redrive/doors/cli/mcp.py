@@ -1,0 +1,181 @@
+"""`redrive mcp [APP]`: what agents may see of the queue, and with --allow-write, what they may do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from redrive.doors.cli.asking import asked, connect, shared
+from redrive.doors.cli.problems import Problem
+from redrive.doors.cli.worker import load
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
+
+    from redrive.app import Redrive
+
+ADDRESS: Final = "127.0.0.1:8421"
+SHORTEST: Final = 16
+"""Characters of a token that nobody guesses."""
+PARTS: Final = frozenset({"mcp", "mcp_types", "pydantic", "starlette", "uvicorn", "anyio"})
+
+
+@click.command("mcp")
+@click.argument("app", required=False)
+@click.option("--allow-write", is_flag=True, help="Tools that call, submit, retry and redrive one, too.")
+@click.option(
+    "--session", metavar="ID", help="Whose session it is: calls are made, and consents looked up, in its name."
+)
+@click.option(
+    "--http",
+    "address",
+    metavar="HOST:PORT",
+    is_flag=False,
+    flag_value=ADDRESS,
+    help=f"Serve HTTP instead of stdio; alone: {ADDRESS}.",
+)
+@click.option(
+    "--token",
+    metavar="TEXT",
+    envvar="REDRIVE_MCP_TOKEN",
+    help="What HTTP clients must show; else one is made and printed. Better in REDRIVE_MCP_TOKEN: others see command lines.",
+)
+@click.option(
+    "--allow-host",
+    "also",
+    metavar="HOST:PORT",
+    multiple=True,
+    help="Another name that HTTP clients may know this server by.",
+)
+@shared
+def mcp(
+    app: str | None,
+    allow_write: bool,
+    session: str | None,
+    address: str | None,
+    token: str | None,
+    also: tuple[str, ...],
+) -> None:
+    """Serve MCP, on standard input and output or over HTTP. Without --allow-write its tools only read.
+
+    APP is a `module:attribute` that names a Redrive, e.g. tasks:rd. Without it the tools work on the database alone, and
+    no task can be called.
+    """
+    _need_the_extra()
+    if address is not None:
+        rd = _the_app(app)
+        _serve_http(rd, address, token, also, tasks=app is not None, allow_write=allow_write, session=session)
+        return
+    with _stdout_to_stderr():
+        rd = _the_app(app)
+    _serve_stdio(rd, _server(rd, tasks=app is not None, allow_write=allow_write, session=session))
+
+
+def _need_the_extra() -> None:
+    """Before anything else is looked at."""
+    try:
+        import redrive.doors.mcp  # noqa: F401 - whether it can be
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in PARTS:
+            raise
+        raise Problem(f"the MCP server needs the package {error.name}", 'pip install "redrive[mcp]"') from None
+
+
+def _the_app(app: str | None) -> Redrive:
+    """With its tasks, or on the database alone. The log goes to standard error, where clients keep it."""
+    import importlib
+    import logging
+
+    rd = load(app) if app is not None else connect()
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    for module in rd._include:
+        importlib.import_module(module)
+    return rd
+
+
+def _server(rd: Redrive, **said: Any) -> MCPServer[Any]:
+    from redrive.doors.mcp import make_server
+
+    return make_server(rd, **said)
+
+
+@contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Standard output belongs to the protocol: what an app prints while it is imported must not reach it."""
+    import os
+    import sys
+
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _serve_stdio(rd: Redrive, server: MCPServer[Any]) -> None:
+    import asyncio
+
+    from redrive.doors.mcp.serving import over_stdio
+
+    asyncio.run(over_stdio(rd, server))
+
+
+def _serve_http(rd: Redrive, address: str, token: str | None, also: tuple[str, ...], **said: Any) -> None:
+    import asyncio
+    import secrets
+
+    from redrive.doors.mcp.http import PATH, allowed_hosts, is_loopback, listen
+    from redrive.doors.mcp.serving import over_http
+
+    host, port = _place(address)
+    _check_token(token, host, local=is_loopback(host))
+    chosen = token or secrets.token_urlsafe(32)
+    server = _server(rd, secrets=(chosen,), **said)
+    with listen(host, port) as sock:
+        port = sock.getsockname()[1]
+        _tell(f"http://{_written(host)}:{port}{PATH}", None if token else chosen)
+        asyncio.run(over_http(rd, server, sock, hosts=allowed_hosts(host, port, also), token=chosen))
+
+
+def _place(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise Problem(f"{address!r} is not HOST:PORT", f"write it like {ADDRESS} or [::1]:8421")
+    return host, int(port)
+
+
+def _check_token(token: str | None, host: str, *, local: bool) -> None:
+    if token is None and not local:
+        raise Problem(
+            f"{host} can be reached from outside, and there is no token",
+            f"set REDRIVE_MCP_TOKEN to a secret of your own, or serve on {ADDRESS}",
+        )
+    if token is not None and (len(token) < SHORTEST or not token.isascii() or not token.isprintable() or " " in token):
+        raise Problem(
+            f"token: must be at least {SHORTEST} plain characters without spaces",
+            'make one: python -c "import secrets; print(secrets.token_urlsafe(32))"',
+        )
+
+
+def _written(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _tell(url: str, token: str | None) -> None:
+    """The address; and the token, this once, where we made it."""
+    if asked().json:
+        from redrive.doors.cli import output
+
+        output.say_json({"url": url} | ({"token": token} if token else {}))
+        return
+    click.echo(f"MCP at {url}", err=True)
+    if token:
+        click.echo(f"token (shown once): {token}", err=True)

@@ -1,0 +1,216 @@
+"""Answers: one shape for every tool, honest about what is not done, with the next step in words."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, ParamSpec
+
+import msgspec
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
+from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
+from mcp_types import CallToolResult, TextContent, ToolAnnotations
+
+from redrive.app.following import result_text
+from redrive.core.job import Job, Json, State, iso
+from redrive.core.outcome import INLINE, Outcome
+from redrive.doors.mcp.wording import NOTE, Wording, as_text, without_none
+from redrive.errors import InvalidInput, JobNotFound, RedriveError
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+P = ParamSpec("P")
+MESSAGE: Final = 600
+IDS: Final = "Ids stand in the answers of `failures`, `morning`, `status` and of every call."
+
+
+class Desk:
+    """What the tools share: the app, the wording, and whose session this is."""
+
+    def __init__(self, rd: Redrive, wording: Wording, *, writes: bool, session: str | None = None) -> None:
+        self.rd = rd
+        self.wording = wording
+        self.writes = writes
+        self.session = session
+
+    @property
+    def who(self) -> str:
+        """For the record of whatever is moved."""
+        return f"mcp, session {self.session}" if self.session else "mcp"
+
+    # -- how an operation stands
+
+    async def told(self, outcome: Outcome) -> dict[str, Any]:
+        """An outcome for a model: the same fields, what is from outside apart, and what to do next."""
+        if outcome.operation_id is None:
+            return self._unkept(outcome)
+        job = await self.rd.jobs.get(outcome.operation_id)
+        body = self._plain(outcome, advice_from_outside(job))
+        if outcome.status == "ok":
+            body |= await self.result(job)
+        return body | without_none({"next": next_step(outcome, job, writes=self.writes)})
+
+    def _plain(self, outcome: Outcome, advice: str | None = None) -> dict[str, Any]:
+        """Our sentences without the outside's words in them; those stand apart."""
+        body = outcome.public()
+        error = body.pop("error", None)
+        for name in ("message", "retry_hint", "hint", "warning"):
+            if name in body:
+                said = without_words(body[name], (error, "see untrusted_error"), (advice, "see untrusted_advice"))
+                body[name] = self.wording.line(said, MESSAGE)
+        if "error_kind" in body:
+            body["error_kind"] = self.wording.line(body["error_kind"], 100)
+        body |= {"untrusted_error": self.wording.quoted(error)} if error else {}
+        return body | ({"untrusted_advice": self.wording.quoted(advice)} if advice else {})
+
+    def _unkept(self, outcome: Outcome) -> dict[str, Any]:
+        """Of a read-only task: nothing of it is stored, so there is nothing to ask for later."""
+        body = self._plain(outcome)
+        if outcome.status != "ok":
+            return body | {"next": "Nothing was changed. Correct the parameters, or call it again later."}
+        if not outcome.truncated:
+            return body | {"result": self.wording.value(outcome.result)}
+        text = self.wording.cut_value(str(outcome.result)[:INLINE])
+        return body | {"result": text, "next": "The rest was not kept: call it again for less at once."}
+
+    async def result(self, job: Job, offset: int = 0) -> dict[str, Any]:
+        """A result from there on, as far as it fits; masked before it is cut."""
+        stored = await result_text(self.rd, job)
+        value = self.wording.value(msgspec.json.decode(stored)) if stored else None
+        text = as_text(value)
+        if not offset and len(msgspec.json.encode(value)) <= INLINE:
+            return {"result": value}
+        end = offset + INLINE
+        body: dict[str, Any] = {"result": text[offset:end], "truncated": True, "characters": len(text)}
+        if end < len(text):
+            body["next_offset"] = end
+        return body
+
+
+def advice_from_outside(job: Job) -> str | None:
+    """A recommendation that is not ours: the task's own, or that of an imported record."""
+    if job.state is not State.dead or job.recommendation is None:
+        return None
+    said = job.history[-1].failure.recommendation if job.history and job.history[-1].failure else None
+    return job.recommendation if said or job.because == "imported" else None
+
+
+def without_words(text: str, *parts: tuple[str | None, str]) -> str:
+    """A sentence of ours without the outside's words in it."""
+    for part, instead in parts:
+        text = text.replace(part, instead) if part else text
+    return text
+
+
+def next_step(outcome: Outcome, job: Job, *, writes: bool) -> str | None:
+    """One sentence or two: what to do, and what not to do."""
+    id, now = job.id, f" `retry` {job.id} tries it at once." if writes else ""
+    match outcome.status:
+        case "ok":
+            return "It is longer than one answer: `operation` with offset reads on." if outcome.truncated else None
+        case "queued_for_retry":
+            return (
+                f"Do not report success, do not call it again. Ask `operation` {id} after {iso(job.run_at)}: a worker "
+                f"tries it then.{now}"
+            )
+        case "queued":
+            return f"Not started. Ask `operation` {id} later: a worker runs it.{now}"
+        case "timeout":
+            return f"It goes on. Ask `operation` {id} in a while, do not call it again."
+        case "failed" if job.state is State.dead:
+            return f"Do not call it again as it is. `explain_failure` {id} says why and what would help."
+        case "failed":
+            return "It is not wanted any more, nobody will run it."
+        case "needs_consent":
+            return asks_a_person(job)
+        case _:
+            return held_step(job)
+
+
+def asks_a_person(job: Job) -> str:
+    return (
+        f"A person must decide, in a terminal: `redrive approve {job.short_id}` or `redrive reject {job.short_id}`. "
+        f"No tool can. Tell them, then ask `operation` {job.id}."
+    )
+
+
+def held_step(job: Job) -> str:
+    if job.because == "approval":
+        return asks_a_person(job)
+    if job.because == "outcome_unknown":
+        return (
+            f"Nobody knows whether it landed. A person must look, then `redrive resolve {job.short_id} --landed` or "
+            f"`--not-landed`. Do not call it again: it could happen twice."
+        )
+    return f"It comes back by itself when what it waits for is there. Ask `operation` {job.id} later."
+
+
+# -- tools
+
+Answered = Callable[P, Awaitable[CallToolResult]]
+
+
+def tool(desk: Desk, function: Callable[P, Awaitable[dict[str, Any]]], **hints: bool) -> Tool:
+    """A method as a tool: its docstring tells what it does, its annotations what it takes, and no more is taken."""
+    made = Tool.from_function(
+        answering(desk, function),
+        annotations=hints_for(**hints),
+        structured_output=False,
+        description=described(function),
+    )
+    kind = made.fn_metadata.arg_model
+    strict: type[ArgModelBase] = types.new_class(kind.__name__, (kind,), {"extra": "forbid"})
+    made.fn_metadata.arg_model = strict
+    made.parameters = strict.model_json_schema(by_alias=True)
+    return made
+
+
+def described(function: Callable[..., Any]) -> str:
+    return " ".join((function.__doc__ or "").split())
+
+
+def hints_for(*, reads: bool = False, repeats: bool = False) -> ToolAnnotations:
+    """What a client may tell its user before it lets a model go on."""
+    return ToolAnnotations(
+        read_only_hint=reads, destructive_hint=not reads, idempotent_hint=repeats or reads, open_world_hint=not reads
+    )
+
+
+def answering(desk: Desk, function: Callable[P, Awaitable[dict[str, Any]]]) -> Answered[P]:
+    """What the app refuses is told to the model; anything else is a defect, whose text stays here."""
+
+    @functools.wraps(function)
+    async def answered(*args: P.args, **kwargs: P.kwargs) -> CallToolResult:
+        try:
+            return answer(await function(*args, **kwargs))
+        except RedriveError as error:
+            raise ToolError(refusal(error, desk.wording)) from error
+
+    return answered
+
+
+def refusal(error: RedriveError, wording: Wording) -> str:
+    """What was wrong, what it means, and what to do."""
+    said = wording.line(error, MESSAGE)
+    if isinstance(error, JobNotFound):
+        return f"{said}. {IDS}"
+    return f"{said}. Nothing was changed: correct it and call again." if isinstance(error, InvalidInput) else said
+
+
+def answer(body: dict[str, Any]) -> CallToolResult:
+    """Compact JSON for a model, the same for a program. Only what failed is an error to the protocol."""
+    whole: dict[str, Json] = body | ({"note": NOTE} if _from_outside(body) else {})
+    text = msgspec.json.encode(whole).decode()
+    failed = body.get("status") == "failed"
+    return CallToolResult(
+        content=[TextContent(type="text", text=text)], structured_content=msgspec.json.decode(text), is_error=failed
+    )
+
+
+def _from_outside(found: Json) -> bool:
+    if isinstance(found, dict):
+        return any(name.startswith("untrusted") or _from_outside(item) for name, item in found.items())
+    return isinstance(found, list) and any(_from_outside(item) for item in found)

@@ -1,0 +1,322 @@
+"""The tools that read: how things stand, what failed, why, and what would help. None of them moves a job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from mcp.server.mcpserver.tools import Tool
+from pydantic import Field
+
+from redrive.app.explaining import why_rule
+from redrive.core.job import Attempt, Job, State, iso
+from redrive.doors.mcp.answers import Desk, advice_from_outside, held_step, tool, without_words
+from redrive.doors.mcp.wording import without_none
+from redrive.errors import InvalidInput, JobDead, JobDiscarded
+from redrive.insight.morning import headline, in_words, lasting
+from redrive.tasks import JobHandle
+
+if TYPE_CHECKING:
+    from redrive.insight.groups import GroupView
+    from redrive.insight.health import QueueNumbers
+    from redrive.insight.morning import Need
+
+QUEUES: Final = 20
+ROWS: Final = 20
+ATTEMPTS: Final = 8
+"""So many of a job's attempts are told: the latest."""
+EXCERPT: Final = 1_000
+"""Characters of a payload in an explanation."""
+SHORT: Final = 160
+"""Characters of an error in a list."""
+WAIT: Final = 60
+"""Seconds that `operation` waits at most: clients give up on a tool after a minute or so."""
+
+Id = Annotated[str, Field(description="A job's id, or a part that only one job has.", min_length=3, max_length=64)]
+Name = Annotated[str | None, Field(max_length=200)]
+Rows = Annotated[int, Field(ge=1, le=100, description="How many at most.")]
+
+
+class Reading:
+    """Each method is a tool; its docstring is what a model reads of it."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._rd = desk.rd
+        self._wording = desk.wording
+
+    def tools(self) -> list[Tool]:
+        mine = (self.status, self.operation, self.failures, self.explain_failure, self.failure_groups, self.morning)
+        return [tool(self._desk, one, reads=True) for one in mine]
+
+    # -- how things stand
+
+    async def status(self) -> dict[str, Any]:
+        """Health in words, the queues that need eyes, and the operations that wait for a retry or their turn."""
+        health, operations = await self._rd.health(), await self._rd.operations()
+        queues = [queue for queue in await self._rd.numbers() if _needs_eyes(queue)]
+        return {
+            "health": health.status,
+            "issues": [self._wording.line(issue) for issue in health.issues[:ROWS]],
+            "queues_that_need_eyes": [self._queue(queue) for queue in queues[:QUEUES]],
+            "retry_queue": {name: operations[name] for name in ("queued", "by_reason", "next_retry_at")},
+            "recent_operations": [self._recent(one) for one in operations["recent"][:ROWS]],
+            "tools_can_write": self._desk.writes,
+            "next": "`morning` says what needs a person; `failures` lists dead letters."
+            if health.issues
+            else "Nothing needs anybody.",
+        }
+
+    def _queue(self, queue: QueueNumbers) -> dict[str, Any]:
+        counts = {name: getattr(queue, name) for name in ("due", "running", "held", "dead")}
+        return {"queue": self._wording.line(queue.name), "paused": queue.paused, **counts}
+
+    def _recent(self, one: dict[str, Any]) -> dict[str, Any]:
+        kept = {name: one.get(name) for name in ("operation_id", "status", "retry_at", "max_retries", "error_kind")}
+        return without_none(kept | {"task": self._wording.line(one["task"])})
+
+    async def operation(
+        self,
+        operation_id: Id,
+        offset: Annotated[int, Field(ge=0, description="Read a long result on from this character.")] = 0,
+        wait_seconds: Annotated[
+            float, Field(ge=0, le=WAIT, description="Wait so long for its end instead of asking again and again.")
+        ] = 0,
+    ) -> dict[str, Any]:
+        """How one operation (a job) stands: done with its result, queued, still running, failed, or waiting for a
+        person. Only `status: ok` is success."""
+        job = await self._rd.jobs.get(operation_id)
+        if wait_seconds and not job.ended:
+            await self._wait(job, wait_seconds)
+        outcome = await self._rd.outcome(job.id)
+        if offset and outcome.status == "ok":
+            return {"operation_id": job.id, "status": "ok", **await self._desk.result(job, offset)}
+        if offset:
+            raise InvalidInput(field="offset", problem=f"there is no result yet to read from {offset} on")
+        return await self._desk.told(outcome)
+
+    async def _wait(self, job: Job, seconds: float) -> None:
+        """Until it ends or the time is up; how it ended is told by whoever asked."""
+        try:
+            await JobHandle[Any](self._rd, job).result(timeout=seconds)
+        except (TimeoutError, JobDead, JobDiscarded):
+            return
+
+    # -- what failed
+
+    async def failures(
+        self,
+        queue: Name = None,
+        task: Name = None,
+        agent: Name = None,
+        session_id: Name = None,
+        lane: Annotated[str | None, Field(description="manual: needs a person; delayed: comes back by itself.")] = None,
+        because: Annotated[str | None, Field(description="e.g. attempts_exhausted, permanent, crash_loop.")] = None,
+        detail: Annotated[str | None, Field(description="The cause, e.g. rate_limited, credentials.")] = None,
+        error_class: Annotated[str | None, Field(description="e.g. TimeoutError.")] = None,
+        error_kind: Annotated[str | None, Field(description="A kind that any attempt of the job reported.")] = None,
+        group: Annotated[str | None, Field(description="A fingerprint from `failure_groups` or `morning`.")] = None,
+        limit: Rows = ROWS,
+        cursor: Annotated[str | None, Field(description="`next_cursor` of the page before.")] = None,
+    ) -> dict[str, Any]:
+        """Dead letters, the latest first, one short row each: jobs that failed and are not retried by themselves.
+        Every filter that is given must match."""
+        said = {"queue": queue, "task": task, "agent": agent, "session_id": session_id, "lane": lane}
+        said |= {"because": because, "detail": detail, "error_class": error_class, "error_kind": error_kind}
+        fingerprint = (await self._rd.groups.show(group)).fingerprint if group else None
+        page = await self._rd.dead.list(limit=limit, cursor=cursor, fingerprint=fingerprint, **said)
+        rows = [self._row(job) for job in page.jobs]
+        more = {"next_cursor": page.cursor} if page.cursor else {}
+        step = f"`explain_failure` {rows[0]['id']} says why." if rows else "No dead letters match: nothing to do here."
+        return {"failures": rows, **more, "next": step}
+
+    def _row(self, job: Job) -> dict[str, Any]:
+        line = self._wording.line
+        return without_none(
+            {
+                "id": job.id,
+                "task": line(job.task),
+                "queue": line(job.queue),
+                "died_at": iso(job.updated_at),
+                "because": job.because,
+                "cause": job.detail,
+                "lane": job.lane,
+                "attempts": job.attempts,
+                "group": job.fingerprint,
+                "untrusted_error": self._wording.maybe(job.error, SHORT),
+            }
+        )
+
+    async def explain_failure(self, failure_id: Id) -> dict[str, Any]:
+        """One dead letter: its cause, the rule that says so in words, what was tried, what redrive recommends, and
+        the next step."""
+        job = await self._rd.dead.show(failure_id)
+        if job.state is not State.dead:
+            return {
+                "id": job.id,
+                "state": str(job.state),
+                "explanation": f"It is {job.state}, not a dead letter.",
+                "next": held_step(job) if job.state is State.held else f"Ask `operation` {job.id}.",
+            }
+        body = self._row(job) | {"died_because": self._decision(job), "cause": self._cause(job)}
+        body |= {"tried": [self._tried(attempt) for attempt in job.history[-ATTEMPTS:]]}
+        body |= self._advice(job) | await self._effects(job) | await self._group(job)
+        body["untrusted_payload"] = self._wording.excerpt(job.arguments, EXCERPT)
+        body["untrusted_error"] = self._wording.quoted(job.error or "no error was recorded")
+        return body | {"resource": f"redrive://jobs/{job.id}", "next": self._after(job, body)}
+
+    def _decision(self, job: Job) -> str | None:
+        """Our own words for why it is not retried, without those of the error."""
+        last = job.history[-1] if job.history else None
+        if last is None or last.decision is None:
+            return None
+        message = last.failure.message if last.failure else None
+        return self._wording.line(without_words(last.decision, (job.error, "its error"), (message, "its error")))
+
+    def _cause(self, job: Job) -> dict[str, Any] | None:
+        cause = next((attempt.cause for attempt in reversed(job.history) if attempt.cause), None)
+        if cause is None:
+            return None
+        rule = f"{cause.rule or 'none'}: {why_rule(cause.rule)}" if cause.rule else "no rule knows it"
+        named = {"category": cause.category, "detail": cause.detail, "heals": cause.heals.replace("_", " ")}
+        return named | {"rule": self._wording.line(rule)}
+
+    def _tried(self, attempt: Attempt) -> dict[str, Any]:
+        failure = attempt.failure
+        changed = [str(change.get("change")) for change in attempt.changes or ()]
+        return without_none(
+            {
+                "run": attempt.run,
+                "outcome": attempt.outcome,
+                "ended_at": iso(attempt.ended_at),
+                "cause": attempt.cause.detail if attempt.cause else None,
+                "changed": changed or None,
+                "model": self._wording.maybe(attempt.model),
+                "next_strategy": attempt.strategy,
+                "untrusted_error": self._wording.line(failure.summary, SHORT) if failure else None,
+            }
+        )
+
+    def _advice(self, job: Job) -> dict[str, Any]:
+        """Ours is a recommendation; a task's or an imported record's is a text from outside."""
+        outside = advice_from_outside(job)
+        if outside:
+            return {"untrusted_advice": self._wording.quoted(outside)}
+        return {"recommendation": self._wording.line(job.recommendation or "Look at it.", 600)}
+
+    async def _effects(self, job: Job) -> dict[str, Any]:
+        """What it did outside: whoever repeats it should know."""
+        found = await self._rd.jobs.effects(job.id)
+        rows = [{"effect": self._wording.line(one.name), "status": one.status} for one in found[:ROWS]]
+        return {"effects": rows} if rows else {}
+
+    async def _group(self, job: Job) -> dict[str, Any]:
+        """Whether it stands alone, and what has helped against its like."""
+        if job.fingerprint is None:
+            return {}
+        view = await self._rd.groups.show(job.fingerprint)
+        helps = self._wording.line(view.suggestion.text) if view.suggestion.tried else None
+        return {"alike": without_none({"group": view.fingerprint, "dead_now": view.dead, "what_helped": helps})}
+
+    def _after(self, job: Job, body: dict[str, Any]) -> str:
+        open_effects = any(one["status"] in ("intended", "unknown") for one in body.get("effects", ()))
+        if open_effects or job.because == "outcome_unknown":
+            return "An effect may have landed. Have a person look outside before it is tried again."
+        how = (
+            f"`redrive_failure` {job.id} with a reason"
+            if self._desk.writes
+            else f"a person runs `redrive dead redrive {job.short_id} --why TEXT`"
+        )
+        if job.lane == "delayed":
+            return f"It comes back by itself. To try it sooner: {how}."
+        return f"First remove the cause (see recommendation); then {how}. As it is, it would fail again."
+
+    async def failure_groups(
+        self,
+        status: Annotated[str | None, Field(description="unresolved, ignored or resolved.")] = None,
+        queue: Name = None,
+        task: Name = None,
+        limit: Rows = ROWS,
+    ) -> dict[str, Any]:
+        """The troubles behind the dead letters, unresolved ones first: jobs that failed for one reason are one group,
+        with how many are dead, the trend, and what has helped."""
+        views = await self._rd.groups.list(status=status, queue=queue, task=task, limit=limit)
+        step = f"`failures` with group={views[0].fingerprint} lists its jobs." if views else "There are no groups here."
+        return {"groups": [self._group_row(view) for view in views], "next": step}
+
+    def _group_row(self, view: GroupView) -> dict[str, Any]:
+        seen, line = view.group, self._wording.line
+        return without_none(
+            {
+                "group": view.fingerprint,
+                "status": view.status,
+                "task": line(seen.task),
+                "queue": line(seen.queue),
+                "cause": seen.detail,
+                "dead_now": view.dead,
+                "died_in_all": seen.buried,
+                "trend": view.trend,
+                "last_at": iso(seen.last_at),
+                "suggestion": line(view.suggestion.text),
+                "latest": seen.sample,
+                "untrusted_error": self._wording.maybe(seen.error or seen.error_class, SHORT),
+            }
+        )
+
+    async def morning(
+        self,
+        hours: Annotated[float, Field(gt=0, le=24 * 366, description="The time to look back.")] = 24,
+        queue: Name = None,
+    ) -> dict[str, Any]:
+        """The morning report: what needs a person and nothing else, what changed against the time before, and one
+        line on a quiet day."""
+        page = await self._rd.morning(timedelta(hours=hours), queue=queue)
+        body: dict[str, Any] = {"headline": headline(page), "since": iso(page.since), "ok": page.ok}
+        body |= {"done": page.done, "failed": page.failed, "delayed": page.delayed}
+        body |= without_none({"retrying": page.retrying})
+        shown = page.needs[:ROWS]
+        outside = await self._advised_from_outside(shown)
+        body["needs"] = [self._need(need, ours=need.job_id not in outside) for need in shown]
+        body["changes"] = [self._wording.line(in_words(delta)) for delta in page.changes[:ROWS]]
+        if len(page.needs) > ROWS:
+            body["needs_not_shown"] = len(page.needs) - ROWS
+        first = next((need.job_id for need in page.needs if need.job_id), None)
+        return body | {"next": f"Begin with the first: {_look(page.needs[0])}" if first else "Nothing needs anybody."}
+
+    async def _advised_from_outside(self, needs: Sequence[Need]) -> set[str]:
+        """Jobs whose recommendation is not ours."""
+        jobs = await self._rd.store.get([need.job_id for need in needs if need.job_id])
+        return {job.id for job in jobs if advice_from_outside(job)}
+
+    def _need(self, need: Need, *, ours: bool) -> dict[str, Any]:
+        line = self._wording.line
+        return without_none(
+            {
+                "kind": need.kind,
+                "jobs": need.number,
+                "task": line(need.task),
+                "queue": line(need.queue),
+                "latest": need.job_id,
+                "group": need.fingerprint,
+                "lasting": lasting(need) or None,
+                "untrusted_error": line(need.what, SHORT),
+                "advice" if ours else "untrusted_advice": line(need.action),
+                "look": _look(need),
+            }
+        )
+
+
+def _needs_eyes(queue: QueueNumbers) -> bool:
+    """Something is dead, held for a person, stopped or stalled."""
+    backed_up = queue.due > (queue.policy.health_depth or 0)
+    return bool(queue.dead or queue.paused or queue.stalled or queue.held > queue.blocked or backed_up)
+
+
+def _look(need: Need) -> str:
+    """Which tool shows more of it."""
+    if need.kind in ("held", "waiting"):
+        return f"`operation` {need.job_id}"
+    if need.number > 1 and need.fingerprint:
+        return f"`failures` with group={need.fingerprint}"
+    return f"`explain_failure` {need.job_id}" if need.job_id else "a person runs `redrive doctor`"

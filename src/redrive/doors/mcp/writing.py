@@ -1,0 +1,164 @@
+"""The tools that write, for `--allow-write`: call, submit, retry, redrive one, and every task under its own name.
+
+Nothing here grants consent, approves, discards, purges or touches more than one job. Whose session it is, a person says
+when the server is started: a model cannot borrow what another session was allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from mcp.server.mcpserver.tools import Tool
+from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
+from mcp_types import CallToolResult
+from pydantic import Field
+
+from redrive.doors.mcp.answers import Desk, answering, described, hints_for, tool
+from redrive.doors.mcp.schema import schema_of
+from redrive.doors.mcp.tools import Id
+from redrive.errors import InvalidInput
+from redrive.runtime.registry import Handler
+
+WAIT: Final = 30.0
+"""Seconds that a call waits for its end. It goes on after that; clients give up on a tool after a minute or so."""
+LONGEST: Final = 600
+MOST: Final = 100
+"""So many tasks have a tool of their own; `call` reaches all."""
+OURS: Final = "redrive."
+"""Built-in tasks begin so. They are not for models: a delivery could carry a secret of ours anywhere."""
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]+")
+LONGEST_NAME: Final = 64
+"""What model providers take as the name of a tool."""
+
+Params = Annotated[dict[str, Any], Field(description="The task's parameters, by name.")]
+Wait = Annotated[
+    float, Field(gt=0, le=LONGEST, description="Wait so many seconds for the end; after that it goes on by itself.")
+]
+Key = Annotated[
+    str | None,
+    Field(max_length=500, description="The same key and params again: the same operation, no second."),
+]
+
+
+class Writing:
+    """Each method is a tool; its docstring is what a model reads of it."""
+
+    def __init__(self, desk: Desk, *, knows_tasks: bool) -> None:
+        self._desk = desk
+        self._rd = desk.rd
+        self._knows_tasks = knows_tasks
+
+    def tools(self) -> list[Tool]:
+        once = [tool(self._desk, one) for one in (self.retry, self.redrive_failure)]
+        if not self._knows_tasks:
+            return once
+        return [*(tool(self._desk, one) for one in (self.call, self.submit)), *once]
+
+    def task_tools(self, taken: set[str]) -> list[Tool]:
+        """Every task under its own name, with its real parameters."""
+        if not self._knows_tasks:
+            return []
+        made, names = [], set(taken)
+        for handler in list(self._tasks().values())[:MOST]:
+            name = _free_name(handler.name, names)
+            names.add(name)
+            made.append(self._task_tool(handler, name))
+        return made
+
+    def _tasks(self) -> dict[str, Handler]:
+        return {name: found for name, found in self._rd.registry.handlers.items() if not name.startswith(OURS)}
+
+    def _known(self, task: str) -> str:
+        """A task's name, as code knows it: work for nobody is not taken in from a model."""
+        if task in self._tasks():
+            return task
+        known = ", ".join(sorted(self._tasks())[:50]) or "none"
+        raise InvalidInput(field="task", problem=f"{task!r} is not a task here; there are {known}")
+
+    def _options(self, key: str | None = None) -> dict[str, Any]:
+        said = {"session_id": self._desk.session, "idempotency_key": key}
+        return {name: value for name, value in said.items() if value is not None}
+
+    async def call(
+        self, task: str, params: Params, timeout_seconds: Wait = WAIT, idempotency_key: Key = None
+    ) -> dict[str, Any]:
+        """Run a task now and be told honestly: `status: ok` is done. `queued_for_retry` is NOT done: the attempt
+        failed and will be tried again, which can fail, too. `timeout` goes on: ask `operation`. `needs_consent` waits
+        for a person."""
+        outcome = await self._rd.call(
+            self._known(task), params, timeout=timeout_seconds, **self._options(idempotency_key)
+        )
+        return await self._desk.told(outcome)
+
+    async def submit(self, task: str, params: Params, idempotency_key: Key = None) -> dict[str, Any]:
+        """Have a worker run a task later, in one attempt. Answers at once with an operation id; queued is NOT done."""
+        return await self._desk.told(await self._rd.submit(self._known(task), params, **self._options(idempotency_key)))
+
+    async def retry(self, operation_id: Id, timeout_seconds: Wait = WAIT) -> dict[str, Any]:
+        """Try an operation once more by its id alone, with what it was given the first time. What is done stays done,
+        and effects that landed are not repeated."""
+        return await self._desk.told(await self._rd.retry(operation_id, timeout=timeout_seconds, who=self._desk.who))
+
+    async def redrive_failure(
+        self,
+        failure_id: Id,
+        why: Annotated[str, Field(min_length=3, max_length=500, description="What was put right; kept on record.")],
+    ) -> dict[str, Any]:
+        """Bring ONE dead letter back to its queue: same id, key and history, fresh attempts. A worker runs it. Do so
+        only after its cause is gone (`explain_failure`)."""
+        job = await self._rd.dead.redrive(failure_id, who=self._desk.who, why=why)
+        return {
+            "operation_id": job.id,
+            "status": "queued",
+            "hint": "It is in the queue again, not done: a worker must take it, and it can fail again.",
+            "next": f"Ask `operation` {job.id}.",
+        }
+
+    def _task_tool(self, handler: Handler, name: str) -> Tool:
+        """Its arguments are judged by the task's own signature, as those of any other caller."""
+
+        async def run(params: Mapping[str, Any]) -> dict[str, Any]:
+            return await self._desk.told(await self._rd.call(handler.name, params, timeout=WAIT, **self._options()))
+
+        answered = answering(self._desk, run)
+
+        async def as_given(params: Mapping[str, Any]) -> CallToolResult:
+            return await answered(params)
+
+        return Tool(
+            fn=as_given,
+            name=name,
+            title=handler.name,
+            description=_told_of(handler),
+            parameters=schema_of(handler.signature),
+            fn_metadata=AsGiven(arg_model=ArgModelBase),
+            is_async=True,
+            context_kwarg=None,
+            annotations=hints_for(reads=handler.read_only, repeats=handler.idempotent),
+            icons=None,
+            meta=None,
+        )
+
+
+class AsGiven(FuncMetadata):
+    """Arguments go to the task as they came."""
+
+    def validate_arguments(self, arguments_to_validate: dict[str, Any]) -> dict[str, Any]:
+        return {"params": arguments_to_validate}
+
+
+def _told_of(handler: Handler) -> str:
+    """What the task says of itself, and what a model must know of every task."""
+    said = described(handler.function) or f"The task {handler.name}."
+    asks = " A person must agree before it runs: it may answer needs_consent." if handler.consent else ""
+    kept = "" if handler.read_only else " Only `status: ok` means done; queued_for_retry and timeout do not."
+    return f"{said}{asks}{kept}"
+
+
+def _free_name(task: str, taken: set[str]) -> str:
+    """The task's name as providers take it; one that is taken gets a number."""
+    plain = _NOT_IN_NAMES.sub("_", task)[: LONGEST_NAME - 5].strip("_") or "task"
+    plain = f"task_{plain}" if plain in taken else plain
+    return next(name for name in (plain, *(f"{plain}_{number}" for number in range(2, 1000))) if name not in taken)

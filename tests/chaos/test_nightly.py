@@ -1,0 +1,272 @@
+"""Four sites, night after night, by plain scripts: faults of every kind and kill -9. Nothing is lost or done twice.
+
+Thirty nights take some 30 s: every script is a process of its own, in the first night with an interpreter of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive import IllegalMove, Job, Redrive, State
+from redrive.core.cycle import key_of
+from redrive.core.job import keyed_id
+from redrive.insight.morning import Morning
+from tests.chaos.ledger import Ledger, all_events
+from tests.chaos.processes import ROOT, Child, Zygote
+from tests.chaos.sites import DAY, FIRST, PUBLISHED, SITES, SLOTS, STRUCTURAL, NightClock, trouble
+
+pytestmark = pytest.mark.chaos
+
+CALM = 6
+"""Nights without trouble at the end, in which everything that was diverted must come to its end."""
+STARTS = 4
+"""How often a script is started in one night at most: cron tries again."""
+ENDED = (State.done, State.discarded)
+
+
+class Plain:
+    """A script as cron starts it: an interpreter of its own."""
+
+    def __init__(self, folder: Path, **how: Any) -> None:
+        arguments = json.dumps({"folder": str(folder), **how})
+        with (folder / "scripts.log").open("a") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(ROOT / "tests" / "chaos" / "sites.py"), arguments],
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+            )
+        self.pid = self._process.pid
+
+    def send(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    async def exited(self) -> int:
+        return await asyncio.to_thread(self._process.wait, 60)
+
+
+class Nights:
+    """The machine on which the scripts run, and the person who looks in the morning."""
+
+    def __init__(self, zygote: Zygote, folder: Path, seed: int, nights: int) -> None:
+        self.chance = random.Random(seed)
+        self.zygote = zygote
+        self.folder = folder
+        self.seed = seed
+        self.nights = nights
+        self.ledger = Ledger(folder / "ledger")
+        self.rd = Redrive(folder / "jobs.db", clock=NightClock(0))
+        self.statuses: dict[int, int] = {}
+        self.mornings: list[Morning] = []
+        (folder / "marks").mkdir()
+
+    def start(self, site: str, night: int, start: int, **how: Any) -> Child | Plain:
+        said = {"site": site, "night": night, "start": start, "seed": self.seed, "nights": self.nights, **how}
+        if night == 0:
+            return Plain(self.folder, **said)
+        return self.zygote.start(
+            "tests.chaos.sites:script", log=self.folder / "scripts.log", folder=self.folder, **said
+        )
+
+    async def night_of(self, site: str, night: int) -> None:
+        """cron starts the script, something may kill it, and it may or may not be started again."""
+        restless = night < self.nights
+        for start in range(STARTS):
+            child = self.start(site, night, start)
+            if restless and self.chance.random() < 0.25:
+                await asyncio.sleep(self.chance.uniform(0.0, 0.25))
+                child.send(signal.SIGKILL)
+            status = self.statuses[child.pid] = await child.exited()
+            if status >= 0:
+                assert status in (0, 1), (self.folder / "scripts.log").read_text()[-3000:]
+                return
+            self.ledger.killed(child.pid)
+            if night not in STRUCTURAL and self.chance.random() < 0.3:
+                return  # nobody starts it again before the next night
+
+    async def run(self, night: int) -> None:
+        await asyncio.gather(*(self.night_of(site, night) for site in SITES))
+        self.rd.clock = self.rd._desk.clock = NightClock(night, hour=8.0)
+        page = await self.rd.morning()
+        self.mornings.append(page)
+        await self.look(page)
+
+    async def look(self, page: Morning) -> None:
+        """A person corrects what the manual lane asks for, and brings it back."""
+        while letters := (await self.rd.dead.list(lane="manual")).jobs:
+            assert page.needs, "letters need a person, and the page does not say so"
+            for letter in letters:
+                try:
+                    await self.rd.dead.redrive(letter.id, who="person", why="corrected")
+                except IllegalMove:
+                    await self.rd.dead.discard(letter.id, who="person", why="brought back often enough")
+
+
+class Account:
+    """What the store, the ledger and the outside say, compared."""
+
+    def __init__(self, nights: Nights, jobs: dict[str, Job], succeeded: Counter[str]) -> None:
+        self.jobs = jobs
+        self.succeeded = succeeded
+        self.books = nights.ledger.read()
+        self.killed = {pid for pid, status in nights.statuses.items() if status < 0}
+        self.statuses = nights.statuses
+        self.published = {path.name: path.read_text().splitlines() for path in (nights.folder / PUBLISHED).iterdir()}
+        self.asked: defaultdict[tuple[str, ...], set[int]] = defaultdict(set)
+        self.answers: defaultdict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
+        self.sums: dict[int, list[int]] = {}
+        for note in self.books.notes:
+            what, *words = note.split(" ")
+            if what == "asked":
+                self.asked[tuple(words[:3])].add(int(words[3]))
+            elif what == "answered":
+                self.answers[tuple(words[:3])].append((words[3], words[4]))
+            else:
+                self.sums[int(words[0])] = [int(word) for word in words[1:]]
+
+    @property
+    def problems(self) -> list[str]:
+        return [
+            *self._unaccounted(),
+            *(f"{job.key} is {job.state}, not ended" for job in self.jobs.values() if job.state not in ENDED),
+            *(f"{id} was completed {times} times" for id, times in self.succeeded.items() if times > 1),
+            *self._published_twice(),
+            *self._wrong_sums(),
+        ]
+
+    def _unaccounted(self) -> list[str]:
+        """Whatever a script asked for is a job, or had its turn as one, or its script died before it was accepted."""
+        found = []
+        for asked, pids in self.asked.items():
+            site, slot, night = asked
+            own = keyed_id(f"cycle:site-{site}", key_of(f"cycle:site-{site}", "publish", slot, date(int(night))))
+            told = [id for _, id in self.answers[asked]]
+            if own not in self.jobs and not any(id in self.jobs for id in told) and not pids <= self.killed:
+                found.append(f"{' '.join(asked)} is unaccounted for")
+        return found
+
+    def _published_twice(self) -> list[str]:
+        found = [f"{lines} under one key" for lines in self.published.values() if len(lines) != 1]
+        times = Counter(line for lines in self.published.values() for line in lines)
+        found += [f"published {number} times in one night: {line}" for line, number in times.items() if number > 1]
+        missing = len(self.succeeded) - len(self.published)
+        return found + ([f"{missing} jobs succeeded and nothing was published"] if missing > 0 else [])
+
+    def _wrong_sums(self) -> list[str]:
+        found = []
+        for pid, (accepted, *parts, _) in self.sums.items():
+            _done, _skipped, *rest = parts
+            if accepted != sum(parts):
+                found.append(f"{accepted} jobs, but {parts}")
+            if pid not in self.killed and self.statuses[pid] != (1 if any(rest) else 0):
+                found.append(f"exit status {self.statuses[pid]} for {parts}")
+        return found
+
+    def __str__(self) -> str:
+        answers = Counter(status for told in self.answers.values() for status, _ in told)
+        back, crashes = sum(parts[-1] for parts in self.sums.values()), sum(job.crashes for job in self.jobs.values())
+        return (
+            f"{len(self.jobs)} jobs, {len(self.published)} published, {dict(answers)}; {len(self.statuses)} scripts, "
+            f"{len(self.killed)} killed; {crashes} jobs lost with their script, {back} brought back"
+        )
+
+
+def date(night: int) -> str:
+    return datetime.fromtimestamp(FIRST + night * DAY, UTC).date().isoformat()
+
+
+async def account(nights: Nights) -> Account:
+    jobs = {job.id: job async for job in nights.rd.store.scan()}
+    succeeded = Counter(event.job_id for event in await all_events(nights.rd) if event.move == "succeeded")
+    return Account(nights, jobs, succeeded)
+
+
+@pytest.mark.behaviour("001-43", "001-31", "001-36", "001-2", "001-39", "B38")
+async def test_thirty_nights(zygote: Zygote, folder: Path, seed: int, size: Callable[[int, int], int]) -> None:
+    nights = Nights(zygote, folder, seed, size(30, 150))
+    async with nights.rd:
+        for night in range(nights.nights + CALM):
+            await nights.run(night)
+        found = await account(nights)
+        stats = await nights.rd.stats()
+    print(found)
+    assert found.problems == [], "\n".join(found.problems[:20])
+    assert stats["accepted"] == len(found.jobs), "the books balance"
+    assert len(found.killed) >= nights.nights / 2, "hardly anything was killed: this proved nothing"
+    assert sum(job.crashes for job in found.jobs.values()) > 0, "no kill hit a running job"
+    assert sum(parts[-1] for parts in found.sums.values()) > nights.nights / 2, "hardly anything came back"
+    tell_of_structural_changes(nights.mornings)
+
+
+def tell_of_structural_changes(mornings: list[Morning]) -> None:
+    """Each on its first day, and not before."""
+    for night, (_, name) in STRUCTURAL.items():
+        assert name in {change.error_class for change in mornings[night].changes}, f"night {night}: {name} is not told"
+        assert name not in {change.error_class for change in mornings[night - 1].changes}
+    quiet = mornings[-1]
+    assert quiet.ok and quiet.done == len(SITES) * len(SLOTS), "the last morning is a quiet one"
+
+
+# ---- controls
+
+
+async def small(zygote: Zygote, folder: Path, without: str | None, starts: list[tuple[int, int]]) -> list[str]:
+    """One site in a world whose night 22 limits rates and whose next is calm; what is wrong in the end."""
+    nights = Nights(zygote, folder, 1, 23)
+    async with nights.rd:
+        for night, start in starts:
+            child = nights.start("north", night, start, without=without)
+            nights.statuses[child.pid] = await child.exited()
+        return (await account(nights)).problems
+
+
+CARRIED = [(22, 0), (23, 0), (23, 1)]
+"""Everything is diverted, comes back in the next night, and then the script is started once more."""
+
+
+async def test_what_came_back_is_not_published_again_in_the_same_night(zygote: Zygote, folder: Path) -> None:
+    assert await small(zygote, folder, None, CARRIED) == []
+
+
+async def test_control_without_the_note_of_a_turn_it_is_published_twice(zygote: Zygote, folder: Path) -> None:
+    problems = await small(zygote, folder, "the note of a turn", CARRIED)
+    assert [problem for problem in problems if "published 2 times in one night" in problem]
+
+
+async def killed_once(zygote: Zygote, folder: Path, without: str | None) -> list[str]:
+    """A seed whose site dies between publishing and its record, then two calm nights."""
+    nights = Nights(zygote, folder, _deadly_seed(), 2)
+    async with nights.rd:
+        for night, start in ((1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (2, 0), (3, 0)):
+            child = nights.start("north", night, start, without=without)
+            nights.statuses[child.pid] = await child.exited()
+            for letter in (await nights.rd.dead.list(lane="manual")).jobs:
+                await nights.rd.dead.redrive(letter.id)
+        assert any(status == -signal.SIGKILL for status in nights.statuses.values())
+        return (await account(nights)).problems
+
+
+def _deadly_seed() -> int:
+    wanted = "kill between"
+    return next(seed for seed in range(10_000) if wanted in [trouble(seed, "north", slot, 1, 2) for slot in SLOTS[:2]])
+
+
+async def test_killed_between_publishing_and_its_record(zygote: Zygote, folder: Path) -> None:
+    assert await killed_once(zygote, folder, None) == []
+
+
+async def test_control_nobody_looks_for_the_dead_and_a_job_runs_for_ever(zygote: Zygote, folder: Path) -> None:
+    problems = await killed_once(zygote, folder, "the observer")
+    assert [problem for problem in problems if "is running, not ended" in problem]
