@@ -130,6 +130,10 @@ class Bound(Generic[P, R]):
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         return await self._task._enqueue(args, kwargs, self._options)
 
+    async def call(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
+        """Run it now and be told honestly how it stands; see `rd.call`."""
+        return await self._task._app.call(self._task, self._task._handler.signature.bind(args, kwargs), **self._options)
+
     @property
     def blocking(self) -> BlockingBound[P, R]:
         return BlockingBound(self._task, self._options)
@@ -204,14 +208,18 @@ class Task(Generic[P, R]):
         """Run it now and be told honestly how it stands; see `rd.call`."""
         return await self._app.call(self, self._handler.signature.bind(args, kwargs))
 
-    def as_tool(self) -> Callable[P, Coroutine[Any, Any, dict[str, Any]]]:
+    def as_tool(
+        self, *, timeout: Seconds | None = None, session_id: str | None = None
+    ) -> Callable[P, Coroutine[Any, Any, dict[str, Any]]]:
         """A plain async function with this task's parameters and docstring, for any agent framework.
 
         It answers with a dict that never looks like success unless it is one.
         """
+        said = {"session_id": session_id} if session_id is not None else {}
 
         async def tool(*args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
-            return (await self.call(*args, **kwargs)).public()
+            params = self._handler.signature.bind(args, kwargs)
+            return (await self._app.call(self, params, timeout=timeout, **said)).public()
 
         tool.__name__ = tool.__qualname__ = self.__name__
         tool.__doc__ = self.__doc__
@@ -238,19 +246,10 @@ class Task(Generic[P, R]):
     async def _enqueue(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> JobHandle[R]:
         payload = self._handler.signature.bind(args, kwargs)
         if self._key_template is not None and "idempotency_key" not in options:
-            options = {**options, "idempotency_key": self._key_for(payload)}
+            options = {**options, "idempotency_key": key_for(self._key_template, payload)}
         handle: JobHandle[R] = await self._app.accept(self.name, payload, options)
         return handle
 
-    def _key_for(self, payload: Mapping[str, Any]) -> str:
-        from redrive.errors import InvalidOption
-
-        try:
-            return (self._key_template or "").format(**payload)
-        except (KeyError, IndexError, AttributeError) as error:
-            raise InvalidOption(
-                field="idempotency_key", problem=f"template {self._key_template!r}: no {error}"
-            ) from None
 
     def __repr__(self) -> str:
         return f"<task {self.name!r} on queue {self.queue!r}>"
@@ -316,6 +315,16 @@ class Many(msgspec.Struct, frozen=True):
 
     def __bool__(self) -> bool:
         return not self.refused
+
+
+def key_for(template: str, payload: Mapping[str, Any]) -> str:
+    """A task's `idempotency_key="feedback_{feedback_id}"`, filled in."""
+    from redrive.errors import InvalidOption
+
+    try:
+        return template.format(**payload)
+    except (KeyError, IndexError, AttributeError) as error:
+        raise InvalidOption(field="idempotency_key", problem=f"template {template!r}: no {error}") from None
 
 
 def seconds(value: Seconds, field: str) -> float:

@@ -44,14 +44,14 @@ def add_tasks(rd: Redrive, ledger: Ledger, folder: Path) -> None:
 def _add_quick(rd: Redrive, ledger: Ledger) -> None:
     """One that succeeds, one that needs three tries, one that never will."""
 
-    @rd.task(backoff="none")
+    @rd.task(backoff="none", breaker_after=0)
     async def work(ctx: Context, n: int) -> int:
         ledger.started(ctx.job.id, ctx.job.run)
         await asyncio.sleep(0.002 * (n % 5))
         ledger.ended(ctx.job.id, ctx.job.run)
         return n
 
-    @rd.task(backoff="none")
+    @rd.task(backoff="none", breaker_after=0)
     async def flaky(ctx: Context, n: int) -> int:
         """Fails twice, then succeeds."""
         ledger.started(ctx.job.id, ctx.job.run)
@@ -59,7 +59,7 @@ def _add_quick(rd: Redrive, ledger: Ledger) -> None:
             raise ConnectionError("not yet")
         return n
 
-    @rd.task(backoff="none")
+    @rd.task(backoff="none", breaker_after=0)
     async def hopeless(ctx: Context, n: int) -> None:
         ledger.started(ctx.job.id, ctx.job.run)
         raise GiveUp("there is no hope", recommendation="Let it go.")
@@ -68,13 +68,13 @@ def _add_quick(rd: Redrive, ledger: Ledger) -> None:
 def _add_effects(rd: Redrive, ledger: Ledger, folder: Path) -> None:
     """Outside effects that must happen once: in a file, and over HTTP."""
 
-    @rd.task(backoff="none")
+    @rd.task(backoff="none", breaker_after=0)
     async def post(ctx: Context, n: int) -> int:
         """An outside effect on a receiver without idempotency keys that can be asked."""
         ledger.started(ctx.job.id, ctx.job.run)
         return await ctx.once("post", lambda key: append(folder, key), verify=lambda key: appended(folder, key))
 
-    @rd.task(backoff="none")
+    @rd.task(backoff="none", breaker_after=0)
     def call(ctx: BlockingContext, n: int, port: int) -> int:
         """The same over HTTP, from a thread."""
         ledger.started(ctx.job.id, ctx.job.run)
@@ -87,7 +87,7 @@ def is_open(folder: Path, gate: str, run: int) -> bool:
 
 
 def _add_gated(rd: Redrive, ledger: Ledger, folder: Path) -> None:
-    @rd.task(backoff="none")
+    @rd.task(backoff="none", breaker_after=0)
     async def gated(ctx: Context, gate: str, ignore: bool = False) -> str:
         """Runs until its gate is open, for 60 s at most; with `ignore`, whatever anybody says."""
         ledger.started(ctx.job.id, ctx.job.run)
@@ -115,18 +115,18 @@ def _add_stubborn(rd: Redrive, ledger: Ledger, folder: Path) -> None:
         ledger.ended(ctx.job.id, ctx.job.run)
         return gate
 
-    @rd.task(backoff="none")
+    @rd.task(backoff="none", breaker_after=0)
     def gated_thread(ctx: BlockingContext, gate: str) -> str:
         return stay(ctx, gate)
 
-    @rd.task(backoff="none")
+    @rd.task(backoff="none", breaker_after=0)
     async def blocking(ctx: Context, gate: str) -> str:
         """Nothing else runs in its event loop meanwhile: a mistake that happens."""
         return stay(ctx, gate)
 
 
 def _add_poison(rd: Redrive, ledger: Ledger) -> None:
-    @rd.task(backoff="none")
+    @rd.task(backoff="none", breaker_after=0)
     async def poison(ctx: Context, how: int) -> None:
         """Takes the whole process with it: by a signal, or by leaving with code 3."""
         ledger.started(ctx.job.id, ctx.job.run)

@@ -24,13 +24,18 @@ AT_ONCE = 3
 
 def burning(folder: str, **settings: Any) -> None:
     """The guard removed: what shutdown interrupts counts as a failure."""
-    from redrive.runtime.attempt import Attempts
+    from redrive.core.classify import classify
+    from redrive.core.decision import Case
+    from redrive.core.strategy import decide
     from redrive.runtime.capture import capture
+    from redrive.runtime.settle import Settlement
 
-    def failed(self: Attempts, job: Job) -> Any:
-        return self.settle(job, self._registry.handlers[job.task], capture(ConnectionError("interrupted")), None)
+    def failed(self: Settlement, job: Job) -> Any:
+        failure = capture(ConnectionError("interrupted"))
+        case = Case(job, failure, classify(failure), self._registry.policy_for(job), self._clock.now())
+        return self._transition(case, decide(case), "interrupted", None)
 
-    Attempts.released = failed  # type: ignore[method-assign]
+    Settlement.released = failed  # type: ignore[method-assign]
     worker(folder, **settings)
 
 

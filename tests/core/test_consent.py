@@ -64,10 +64,9 @@ def test_an_individual_grant(grant: Grant, job: Job, covered: bool) -> None:
     [
         (FIRST, True),
         (AGAIN, False),
-        (refund(run=2), False),
         (refund(run=1, history=(Attempt(1, "lost"),)), False),
     ],
-    ids=["first run", "replay", "second start", "after a crash"],
+    ids=["first run", "replay", "after a crash"],
 )
 def test_a_blanket_grant_does_not_carry_over_to_a_replay(job: Job, covered: bool) -> None:
     assert allowed(yes(scope="workflow", blanket=True), job) is covered

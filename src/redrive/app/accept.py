@@ -105,7 +105,9 @@ class Desk:
 
     def plan(self, task: str, options: Mapping[str, Any], reason: Reason = "direct") -> Plan:
         """Everything that does not depend on the payload, checked once for all jobs that are alike."""
-        session = session_of.get() or os.environ.get(SESSION_VARIABLE)
+        session = session_of.get()
+        if session is None:
+            session = os.environ.get(SESSION_VARIABLE)
         if session and options.get("session_id") is None:
             options = {**options, "session_id": session}
         if unknown := options.keys() - OPTIONS:

@@ -54,7 +54,7 @@ from redrive.runtime.bus import BusEvent
 from redrive.runtime.cycle import Caller, Entry, Interrupted, Turns, Wait, called_from
 from redrive.runtime.registry import Handler, Registry
 from redrive.runtime.settle import RESULT_APART
-from redrive.tasks import Task
+from redrive.tasks import Task, key_for
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -220,7 +220,7 @@ class RunningCycle(_Going):
         if job_id is not None and (strict or isinstance(job_id, str | int)):
             return checked_id("job_id", job_id)
         if isinstance(function, Task) and function._key_template is not None:
-            return checked_id("job_id", function._key_for(payload))
+            return checked_id("job_id", key_for(function._key_template, payload))
         return id_from(encode(payload, limit=self._app.settings.payload_limit).text)
 
     async def _result(self, entry: Entry, handler: Handler) -> Result[Any]:

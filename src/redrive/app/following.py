@@ -42,7 +42,7 @@ async def result_text(app: Redrive, job: Job) -> str | None:
     if job.result != RESULT_APART:
         return job.result
     document = await app.store.doc("result", f"{job.id}/")
-    return document.value.decode() if document else None
+    return document.value.decode() if document else job.result
 
 
 async def _ended(app: Redrive, handle: JobHandle[Any]) -> Job:

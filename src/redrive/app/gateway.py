@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -12,16 +11,19 @@ import msgspec
 
 from redrive.app.following import result_text
 from redrive.core import lifecycle
+from redrive.core.classify import classify
 from redrive.core.job import Job, Json, State, iso
 from redrive.core.outcome import Outcome, outcome_of, shortened
+from redrive.core.payload import encode
 from redrive.core.store import Filter
-from redrive.errors import InvalidOption, JobNotReady
+from redrive.errors import IllegalMove, InvalidOption, JobNotReady, Signal
 from redrive.runtime.attempt import inspected
 from redrive.runtime.capture import capture
+from redrive.runtime.context import session_of
 from redrive.runtime.on_the_spot import OnTheSpot
 from redrive.runtime.probes import down, lacking
 from redrive.runtime.registry import Handler
-from redrive.tasks import Seconds, Task, seconds
+from redrive.tasks import Seconds, Task, key_for, seconds
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("redrive.gateway")
 WHO: Final = "gateway"
 RECENT: Final = 20
+ALL: Final = 1000
 
 
 class Gateway:
@@ -37,40 +40,60 @@ class Gateway:
     def __init__(self, app: Redrive) -> None:
         self._app = app
         self._spots: dict[asyncio.AbstractEventLoop, OnTheSpot] = {}
-        self._late: set[asyncio.Task[Outcome]] = set()
-        """Calls that go on after their callers stopped waiting."""
+        self._late: dict[asyncio.AbstractEventLoop, set[asyncio.Task[Outcome]]] = {}
+        """Calls that go on after their callers stopped waiting, by the event loop they run on."""
 
     def _spot(self) -> OnTheSpot:
+        """The one of this event loop and the present store."""
         app, loop = self._app, asyncio.get_running_loop()
         spot = self._spots.get(loop)
-        if spot is None:
+        if spot is None or spot.store is not app.store:
             spot = self._spots[loop] = OnTheSpot(app.store, app.registry, app.bus, app.clock, "call")
         return spot
 
     async def close(self) -> None:
-        """Finish what goes on behind callers that stopped waiting."""
-        if self._late:
-            await asyncio.gather(*self._late, return_exceptions=True)
-        for spot in self._spots.values():
-            await spot.stop()
-        self._spots.clear()
+        """Let what goes on behind callers that stopped waiting finish, for a while; then its jobs are given back."""
+        here = asyncio.get_running_loop()
+        late = self._late.pop(here, set())
+        if late:
+            _, pending = await asyncio.wait(late, timeout=self._app.settings.grace)
+            for task in pending:
+                task.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+        for loop, spot in list(self._spots.items()):
+            if loop is here or loop.is_closed():
+                del self._spots[loop]
+                await spot.stop()
 
     async def call(
         self, task: Task[Any, Any] | str, params: Mapping[str, Json], *, timeout: Seconds | None, **options: Any
     ) -> Outcome:
         """Run it now and here; what fails and may heal is queued, and the answer says so."""
         name = task if isinstance(task, str) else task.name
+        if late := options.keys() & {"delay", "run_at"}:
+            raise InvalidOption(field=min(late), problem="a call runs now; submit it, or enqueue it, for later")
         limit = seconds(timeout, "timeout") if timeout is not None else None
         handler = self._app.registry.handlers.get(name)
+        plan = self._app._desk.plan(name, self._keyed(handler, params, options))
         if handler is not None and handler.read_only:
-            return await self._read(handler, params, limit)
-        prepared = self._app._desk.prepare(self._app._desk.plan(name, options), params)
-        if handler is None:
-            job, _, _ = await self._app._desk.accept(prepared)
-            return outcome_of(job)
-        reserved = msgspec.structs.replace(prepared, job=self._reserved(prepared.job))
-        job, duplicate, _ = await self._app._desk.accept(reserved)
-        return await self.outcome(job) if duplicate else await self._within(self._run(job), job, limit)
+            return await self._read(handler, params, limit, plan.said.get("session_id") if plan.said else None)
+        prepared = self._app._desk.prepare(plan, params)
+        if handler is not None:
+            prepared = msgspec.structs.replace(prepared, job=self._reserved(prepared.job))
+        job, duplicate, _ = await self._app._desk.accept(prepared)
+        if duplicate and prepared.on_duplicate == "redrive" and job.state is State.dead:
+            return await self.retry(job.id, timeout=timeout)
+        if duplicate or handler is None:
+            return await self.outcome(job)
+        return await self._within(self._run(job), job, limit)
+
+    def _keyed(
+        self, handler: Handler | None, params: Mapping[str, Json], options: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """The task's own key where the call gives none: the same call twice is one operation."""
+        if handler is None or handler.key_template is None or options.get("idempotency_key") is not None:
+            return options
+        return {**options, "idempotency_key": key_for(handler.key_template, params)}
 
     def _reserved(self, job: Job) -> Job:
         """Ours to run: no worker takes it before we have had the time to; if we die first, one does."""
@@ -83,37 +106,45 @@ class Gateway:
 
     async def _within(self, work: Coroutine[Any, Any, Outcome], job: Job, limit: float | None) -> Outcome:
         """The answer, or after `limit` seconds word that it goes on without us."""
-        going = asyncio.create_task(work)
-        self._late.add(going)
-        going.add_done_callback(self._late.discard)
+        going, late = asyncio.create_task(work), self._late.setdefault(asyncio.get_running_loop(), set())
+        late.add(going)
+        going.add_done_callback(late.discard)
         done, _ = await asyncio.wait([going], timeout=limit)
         if done:
             return await going
         self._spot().leave(job.id)
         return outcome_of(msgspec.structs.replace(job, state=State.running))
 
-    async def _read(self, handler: Handler, params: Mapping[str, Json], limit: float | None) -> Outcome:
+    async def _read(
+        self, handler: Handler, params: Mapping[str, Json], limit: float | None, session: str | None
+    ) -> Outcome:
         """Nothing is stored of what changes nothing."""
+        arguments = handler.signature.arguments(encode(dict(params), limit=self._app.settings.payload_limit).text)
+        token = session_of.set(session)
+        back, value = False, None
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(limit or handler.timeout):
                 missing, back = await lacking(handler.requires, self._app.clock)
                 if missing:
-                    raise down(missing)
-                found = handler.function(**handler.signature.arguments(msgspec.json.encode(dict(params)).decode()))
-                value = await found if inspect.isawaitable(found) else found
-        except Exception as error:  # noqa: BLE001 - told to whoever called
+                    raise down(missing, self._app.clock)
+                value = await _called(handler, arguments)
+            failure = inspected(handler, value, handler.name)
+        except (Exception, Signal) as error:  # noqa: BLE001 - told to whoever called
             failure = capture(error, now=self._app.clock.now())
-            return Outcome("failed", message=f"It failed: {failure.summary}", error=failure.summary)
-        soft = inspected(handler, value, handler.name)
-        if soft is not None:
-            return Outcome("failed", message=f"It failed: {soft.summary}", error=soft.summary)
-        shown, cut = shortened(value, handler.name)
+        finally:
+            session_of.reset(token)
+        if failure is not None:
+            kind = classify(failure, self._app.registry.rules_for(handler)).detail
+            return Outcome("failed", message=f"It failed: {failure.summary}", error=failure.summary, error_kind=kind,
+                           registry_auto_recovered=back)  # fmt: skip
+        shown, cut = shortened(msgspec.to_builtins(value), handler.name)
         return Outcome("ok", result=shown, message="Done.", truncated=cut, registry_auto_recovered=back)
 
     async def submit(self, task: Task[Any, Any] | str, params: Mapping[str, Json], **options: Any) -> Outcome:
         """Later, by a worker: one attempt. The answer is an operation to ask about."""
         name = task if isinstance(task, str) else task.name
-        prepared = self._app._desk.prepare(self._app._desk.plan(name, options, reason="deferred_submit"), params)
+        keyed = self._keyed(self._app.registry.handlers.get(name), params, options)
+        prepared = self._app._desk.prepare(self._app._desk.plan(name, keyed, reason="deferred_submit"), params)
         job, _, _ = await self._app._desk.accept(prepared)
         return await self.outcome(job)
 
@@ -127,21 +158,26 @@ class Gateway:
             raise InvalidOption(field="operation_id", problem=f"the task {job.task!r} is not known here")
         missing, back = await lacking(handler.requires, self._app.clock)
         if missing:
-            return Outcome("held", job.id, message=f"Not tried: {down(missing)}. Try again when it is there.")
-        if job.state is State.dead:
-            try:
-                job = await self._app.dead.redrive(job.id, who=who, why="asked to retry")
-            except JobNotReady as error:
-                return Outcome("failed", job.id, message=str(error), error=job.error)
-        elif job.state is State.held:
-            if job.because != "circuit_open":
-                return await self.outcome(job)
-            job = await self._app.jobs._move(
-                job.id, lambda job, now: lifecycle.unblocked(job, now, who=who, why="asked to retry")
-            )
+            said = f"Not tried: {down(missing, self._app.clock)}. Try again when it is there."
+            return msgspec.structs.replace(await self.outcome(job), message=said)
+        try:
+            job = await self._due(job, who)
+        except (JobNotReady, IllegalMove) as error:
+            return Outcome("failed", job.id, message=str(error), error=job.error)
+        if job.state is not State.waiting:
+            return await self.outcome(job)
         limit = seconds(timeout, "timeout") if timeout is not None else None
         outcome = await self._within(self._run(job), job, limit)
         return msgspec.structs.replace(outcome, registry_auto_recovered=outcome.registry_auto_recovered or back)
+
+    async def _due(self, job: Job, who: str) -> Job:
+        """Brought back where it is dead or parked; what waits for a person stays."""
+        if job.state is State.dead:
+            return await self._app.dead.redrive(job.id, who=who, why="asked to retry")
+        if job.state is State.held and job.because in ("circuit_open", "consent"):
+            why = "asked to retry"
+            return await self._app.jobs._move(job.id, lambda job, now: lifecycle.unblocked(job, now, who=who, why=why))
+        return job
 
     async def outcome(self, job: Job, *, recovered: bool = False) -> Outcome:
         """How an operation stands, with its result as far as it fits."""
@@ -154,12 +190,22 @@ class Gateway:
         store = self._app.store
         by_reason: dict[str, int] = {}
         recent: list[dict[str, Json]] = []
+        due: list[float] = []
         for reason in ("retry", "deferred_submit", "scheduled_job"):
             queued = Filter(states=(State.waiting,), reason=reason)
             by_reason[reason] = (await store.count(queued)).get((), 0)
-            recent += [_listed(job) for job in (await store.find(queued, limit=RECENT)).jobs]
-        due = min((one["retry_at"] for one in recent), default=None)
-        return {"queued": sum(by_reason.values()), "by_reason": by_reason, "next_retry_at": due, "recent": recent}
+            waiting = (await store.find(queued, limit=ALL)).jobs
+            due += [job.run_at for job in waiting]
+            recent += [_listed(job) for job in waiting[:RECENT]]
+        return {"queued": sum(by_reason.values()), "by_reason": by_reason, "next_retry_at": iso(min(due, default=None)),
+                "recent": recent}  # fmt: skip
+
+
+async def _called(handler: Handler, arguments: dict[str, Any]) -> Any:
+    """A plain function runs in a thread: nobody else has to wait for it."""
+    if handler.is_async:
+        return await handler.function(**arguments)
+    return await asyncio.to_thread(handler.function, **arguments)
 
 
 def _listed(job: Job) -> dict[str, Json]:

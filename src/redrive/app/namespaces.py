@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
 
-from redrive.app.sessions import refused
+from redrive.app.sessions import check_asks, refused
 from redrive.core import lifecycle
 from redrive.core.change import edited
 from redrive.core.changes import apply, decode, diff, merge
@@ -25,6 +25,7 @@ from redrive.errors import CommitUnknown, InvalidInput, JobNotFound, JobNotReady
 from redrive.insight.groups import GroupView
 from redrive.insight.health import QueueNumbers
 from redrive.runtime.inputs import preflight
+from redrive.runtime.verify import nothing_landed
 from redrive.runtime.workflow import is_step
 
 if TYPE_CHECKING:
@@ -101,7 +102,12 @@ class Jobs(_Namespace):
         """Yes to what a held job asks for: consent to exactly this, or its question. It goes on."""
         job = await self._find_one(id)
         puts = await self._app.sessions.approved(job, who, why)
-        return await self._move(job.id, lambda job, now: lifecycle.unblocked(job, now, who=who, why=why), puts)
+
+        def arrow(job: Job, now: float) -> Transition:
+            check_asks(job)
+            return lifecycle.unblocked(job, now, who=who, why=why)
+
+        return await self._move(job.id, arrow, puts)
 
     async def reject(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
         """No. A job that needed consent is discarded; a task that asked a question goes on with the answer."""
@@ -109,11 +115,12 @@ class Jobs(_Namespace):
         puts = await self._app.sessions.rejected(job, who, why)
         return await self._move(job.id, lambda job, now: refused(job, now, who, why), puts)
 
-    async def effects(self, id: str) -> Sequence[EffectRecord]:
-        """What a job did outside, effect by effect, as far as it is known."""
-        job = await self._find_one(id)
-        documents = await self._app.store.docs("effect", f"{job.id}/")
-        return [msgspec.json.decode(document.value, type=EffectRecord) for document in documents]
+    async def effects(self, id: str | None = None, *, agent: str | None = None) -> Sequence[EffectRecord]:
+        """What was done outside, effect by effect, as far as it is known: of one job, or of all, by agent."""
+        prefix = f"{(await self._find_one(id)).id}/" if id is not None else ""
+        documents = await self._app.store.docs("effect", prefix)
+        found = [msgspec.json.decode(document.value, type=EffectRecord) for document in documents]
+        return [effect for effect in found if agent in (None, effect.agent)]
 
     async def resolve(self, id: str, *, why: str, who: str = SOMEBODY, landed: bool = True) -> Job:
         """A person's word about an outcome nobody knew. Landed: the job is done. Not landed: it runs again."""
@@ -127,7 +134,8 @@ class Jobs(_Namespace):
             attempts = self._app.registry.policy_for(job).max_attempts or 1
             return lifecycle.redriven(job, now, max_attempts=attempts, who=who, why=why, run_at=now)
 
-        return await self._move(job.id, again, await self._absent(job, f"{who}: {why}"))
+        puts = [*await self._absent(job, f"{who}: {why}"), *nothing_landed(job)]
+        return await self._move(job.id, again, puts)
 
     async def _absent(self, job: Job, note: str) -> Sequence[Put]:
         """The job's open effects, closed by a person: they did not land."""
@@ -183,8 +191,19 @@ class Dead(_Namespace):
 
         return await self._move(id, lambda job, now: self._redriven(job, now, who, why))
 
-    async def edit(self, id: str, payload: dict[str, Json], *, who: str = SOMEBODY, why: str | None = None) -> Job:
-        """Back to the queue with another input. The payload as it was enqueued stays; receivers get a new key."""
+    async def edit(
+        self,
+        id: str,
+        payload: dict[str, Json],
+        *,
+        repeat: Sequence[str] = (),
+        who: str = SOMEBODY,
+        why: str | None = None,
+    ) -> Job:
+        """Back to the queue with another input. The payload as it was enqueued stays; receivers get a new key.
+
+        Effects of `ctx.once` that have landed are kept, except those named in `repeat`, which are done again.
+        """
         encoded = encode(payload, limit=self._app.settings.payload_limit)
         if encoded.blobs:
             raise InvalidInput(field="payload", problem="a Blob cannot be edited in; enqueue a new job for it")
@@ -198,7 +217,18 @@ class Dead(_Namespace):
             changes = encode_changes(merge(decode(job.changes_json), [edit]))
             return self._redriven(job, now, who, why, {"changes_json": changes})
 
-        return await self._move(id, arrow)
+        job = await self._find_one(id)
+        return await self._move(job.id, arrow, await self._forgotten(job, repeat))
+
+    async def _forgotten(self, job: Job, repeat: Sequence[str]) -> Sequence[Put]:
+        """What was remembered for the old input: steps, what to look for outside, and the effects to be done again."""
+        store = self._app.store
+        effects = {document.key.partition("/")[2]: document for document in await store.docs("effect", f"{job.id}/")}
+        if unknown := set(repeat) - effects.keys():
+            known = ", ".join(effects) or "none"
+            raise InvalidInput(field="repeat", problem=f"{min(unknown)!r} is no effect of this job; there are {known}")
+        steps = [Put("step", document.key, None) for document in await store.docs("step", f"{job.id}/")]
+        return [*steps, *nothing_landed(job), *(Put("effect", effects[name].key, None) for name in repeat)]
 
     def _redriven(
         self, job: Job, now: float, who: str, why: str | None, changed: Mapping[str, str] = lifecycle.NO_CHANGE

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from redrive.app.following import result_text
 from redrive.app.watch import tell_sinks
 from redrive.core.job import CYCLE, Job, State
 from redrive.core.notices import (
@@ -16,11 +17,11 @@ from redrive.core.notices import (
     Notice,
     Paged,
     dealt_with,
-    inline_result,
     page,
     page_due,
     waiting_key,
 )
+from redrive.core.outcome import shortened
 from redrive.core.store import Applied, Commit, Document, Filter, Put, Store
 from redrive.errors import InvalidInput
 from redrive.insight.health import Pain
@@ -36,7 +37,6 @@ from redrive.runtime.notify import (
     read_waiting,
     troubles,
 )
-from redrive.runtime.settle import RESULT_APART
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -130,7 +130,7 @@ class Notices:
         store, policy = self._app.store, self._app.settings.notify
         buried = sum(
             tally.number
-            for tally in await store.tallies(since, now)
+            for tally in await store.tallies(since, now + 1.0)  # what happened just now, too
             if tally.move == "buried" and not tally.queue.startswith(CYCLE)
         )
         if buried < policy.page_after:
@@ -185,14 +185,11 @@ class Notices:
         """What a job that ended well gave, read from the job itself: never a shortened copy of it."""
         if job is None or job.state is not State.done or notice.actionable:
             return notice
-        text = job.result
-        if text == RESULT_APART:
-            document = await self._app.store.doc("result", f"{job.id}/")
-            text = document.value.decode() if document else None
-        elif text is None and job.payload is None:
+        text = await result_text(self._app, job)
+        if text is None and job.payload is None:
             return msgspec.structs.replace(notice, text=f"{notice.text} {NOT_LEFT}")
-        result, truncated = inline_result(text, job.id)
-        return msgspec.structs.replace(notice, result=result, truncated=truncated)
+        result, cut = shortened(msgspec.json.decode(text) if text else None, job.id)
+        return msgspec.structs.replace(notice, result=result, truncated=cut)
 
     # -- upkeep
 

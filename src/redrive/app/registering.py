@@ -108,6 +108,8 @@ class Registering:
         options |= {key: seconds(options[key], key) for key in durations if options.get(key) is not None}
         _check_words(options)
         wants_context = _wants_context(function)
+        if wants_context and options.get("read_only"):
+            raise InvalidOption(field="read_only", problem="its calls are not stored, so there is no context to give")
         handler = Handler(
             name,
             function,
@@ -130,6 +132,7 @@ class Registering:
             read_only=bool(options.get("read_only", False)),
             wraps=options.get("wraps"),
         )
+        handler.key_template = options.get("idempotency_key")
         self._check_schedules(handler)
         self.registry.add(handler)
         kinds = {
@@ -177,8 +180,9 @@ def _check_words(options: Mapping[str, Any]) -> None:
     for field, kind in (("effects", Effect), ("requires", Probe)):
         if not all(isinstance(one, kind) for one in options.get(field, ())):
             raise InvalidOption(field=field, problem=f"must be a list of redrive.{kind.__name__}")
-    if options.get("read_only") and options.get("effects"):
-        raise InvalidOption(field="read_only", problem="a task with effects is not read-only")
+    for field in ("effects", "consent", "wraps"):
+        if options.get("read_only") and options.get(field):
+            raise InvalidOption(field="read_only", problem=f"a task with {field} is not read-only")
 
 
 def _schedules(said: object) -> tuple[Cron, ...]:

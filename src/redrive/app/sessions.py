@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from redrive.core import lifecycle
-from redrive.core.consent import NO_SESSION, Approval, Grant, subject_of
+from redrive.core.consent import NO_AGENT, NO_SESSION, Approval, Grant, subject_of
 from redrive.core.job import Job, State, Usage, new_id
 from redrive.core.lifecycle import Transition
 from redrive.core.notices import Notice
 from redrive.core.store import Commit, Filter, Put
 from redrive.errors import IllegalMove, InvalidInput
-from redrive.runtime.consents import KIND, Consents
+from redrive.runtime.consents import KIND, Consents, waits_for
 from redrive.tasks import Seconds, seconds
 
 if TYPE_CHECKING:
@@ -51,9 +51,17 @@ class Sessions:
                 raise InvalidInput(field=field, problem=f"{value!r} must be 1 to 200 characters without '/'")
         now = self._app.clock.now()
         until = now + seconds(expires, "expires") if expires is not None else None
-        grant = Grant(_id(self._app), session_id, scope, now, by, agent, subject, until, None, blanket, why)
+        grant = Grant(_id(self._app), session_id, scope, now, by, agent, subject, None, until, blanket=blanket, why=why)
         await self._app.store.apply([Commit(puts=(_put(grant),))])
+        await self._ask_again(session_id, by)
         return grant
+
+    async def _ask_again(self, session_id: str, who: str) -> None:
+        """Jobs that were held for want of consent see whether they have it now."""
+        held = Filter(states=(State.held,), because="consent", held_for=waits_for(session_id))
+        for job in (await self._app.store.find(held, limit=1000, oldest=True)).jobs:
+            move = lifecycle.unblocked(job, self._app.clock.now(), who=who, why="consent was given")
+            await self._app.store.apply([Commit((move,))])
 
     async def revoke(self, session_id: str, grant_id: str) -> Grant:
         """It counts no more, from now on."""
@@ -94,24 +102,26 @@ class Sessions:
 
     async def approved(self, job: Job, who: str, why: str | None) -> list[Put]:
         """A yes to what the job waits for: a grant for exactly this, or an answer to its question."""
-        _check_asks(job)
+        check_asks(job)
         if job.because == "approval":
             return await self._answers(job, "approved", who, why)
         session, now = job.session_id or NO_SESSION, self._app.clock.now()
-        return [_put(Grant(_id(self._app), session, job.task, now, who, job.agent, subject_of(job), why=why))]
+        agent, subject = job.agent or NO_AGENT, subject_of(job)
+        return [_put(Grant(_id(self._app), session, job.task, now, who, agent, subject, job.id, why=why))]
 
     async def rejected(self, job: Job, who: str, why: str | None) -> list[Put]:
-        _check_asks(job)
+        check_asks(job)
         return await self._answers(job, "rejected", who, why) if job.because == "approval" else []
 
     async def _answers(self, job: Job, answer: str, who: str, why: str | None) -> list[Put]:
-        puts, now = [], self._app.clock.now()
-        for document in await self._app.store.docs("approval", f"{job.id}/"):
-            asked = msgspec.json.decode(document.value, type=Approval)
-            if asked.answer == "open":
-                said = msgspec.structs.replace(asked, answer=answer, by=who, answered_at=now, why=why)
-                puts.append(Put("approval", document.key, msgspec.json.encode(said), document.version))
-        return puts
+        """To the question that the job waits for, and no other."""
+        name = (job.held_for or "").removeprefix("approval:")
+        document, now = await self._app.store.doc("approval", name), self._app.clock.now()
+        asked = msgspec.json.decode(document.value, type=Approval) if document else None
+        if document is None or asked is None or asked.answer != "open" or asked.expired(now):
+            raise IllegalMove(f"the question of job {job.short_id} has expired: it goes on by itself", job_id=job.id)
+        said = msgspec.structs.replace(asked, answer=answer, by=who, answered_at=now, why=why)
+        return [Put("approval", name, msgspec.json.encode(said), document.version)]
 
     async def questions(self, job: Job) -> Sequence[Approval]:
         """What a job has asked, with the answers."""
@@ -126,7 +136,7 @@ def refused(job: Job, now: float, who: str, why: str | None) -> Transition:
     return lifecycle.cancelled(job, now, who=who, why=why or "consent was refused")
 
 
-def _check_asks(job: Job) -> None:
+def check_asks(job: Job) -> None:
     if job.state is not State.held or job.because not in ANSWERABLE:
         said = f"{job.state} ({job.because})" if job.because else str(job.state)
         raise IllegalMove(f"job {job.short_id} asks for nothing: it is {said}", job_id=job.id)

@@ -8,7 +8,7 @@ one says nothing about it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -16,8 +16,10 @@ import msgspec
 from redrive.core.change import Edit, decode
 from redrive.core.job import Job
 
-NO_SESSION: Final = "-"
-"""Where jobs without a session keep what was said about them."""
+NO_SESSION: Final = "\n"
+"""Where jobs without a session keep what was said about them: no session can be called so."""
+ANY_AGENT: Final = None
+NO_AGENT: Final = ""
 
 
 class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -29,9 +31,12 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
     """A task's name or its consent label; anything, for a blanket grant."""
     at: float
     by: str
-    agent: str | None = None
+    agent: str | None = ANY_AGENT
+    """Only this one; NO_AGENT where nobody in particular may do it."""
     subject: str | None = None
     """Exactly this input (`subject_of`); None: any."""
+    job_id: str | None = None
+    """Exactly this job; None: any."""
     expires_at: float | None = None
     revoked_at: float | None = None
     blanket: bool = False
@@ -43,8 +48,9 @@ class Wish(msgspec.Struct, frozen=True):
     """What needs a yes: an operation under all its names, by whom, on what, and whether it was tried before."""
 
     scopes: frozenset[str]
-    agent: str | None
+    agent: str
     subject: str
+    job_id: str
     replay: bool
 
 
@@ -58,7 +64,7 @@ def subject_of(job: Job) -> str:
 
 def wish_of(job: Job, label: str | None) -> Wish:
     scopes = {job.task} | ({label} if label else set())
-    return Wish(frozenset(scopes), job.agent, subject_of(job), job.run > 1 or bool(job.history))
+    return Wish(frozenset(scopes), job.agent or NO_AGENT, subject_of(job), job.id, job.run > 1 or bool(job.history))
 
 
 def covers(grant: Grant, wish: Wish, now: float) -> bool:
@@ -69,7 +75,8 @@ def covers(grant: Grant, wish: Wish, now: float) -> bool:
         return not wish.replay
     if grant.scope not in wish.scopes:
         return False
-    return grant.agent in (None, wish.agent) and grant.subject in (None, wish.subject)
+    bound = ((grant.agent, wish.agent), (grant.subject, wish.subject), (grant.job_id, wish.job_id))
+    return all(said in (None, asked) for said, asked in bound)
 
 
 def granted(grants: Iterable[Grant], wish: Wish, now: float) -> Grant | None:
@@ -92,3 +99,13 @@ class Approval(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __bool__(self) -> bool:
         return self.answer == "approved"
+
+    def expired(self, now: float) -> bool:
+        """Nobody has answered in time."""
+        return self.answer == "open" and self.expires_at is not None and now >= self.expires_at
+
+
+def asked_subject(job: Job, details: Mapping[str, object]) -> str:
+    """What a question is about: the job's input, who does it, and the details that were shown."""
+    text = msgspec.json.encode([subject_of(job), job.agent, dict(details)], order="sorted")
+    return hashlib.sha256(text).hexdigest()[:16]

@@ -167,6 +167,8 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     tier: str | None = None
     version: str | None = None
     """Of the application that ran it, where it says so."""
+    effects: dict[str, str] | None = None
+    """What was seen outside of each declared effect, where somebody looked."""
 
 
 class Options(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -22,8 +22,6 @@ from redrive.errors import InvalidInput
 Audience = Literal["session", "user", "both"]
 Level = Literal["acknowledgement", "actionable"]
 
-RESULT_CAP: Final = 100_000
-"""Characters of a result that a message carries; the whole one stays with its job."""
 TEXT_CAP: Final = 2_000
 ACKNOWLEDGED_FOR: Final = 7 * 86400.0
 """An acknowledgement that nobody read is dropped after so long; an actionable notice stays until it is dealt with."""
@@ -228,14 +226,6 @@ def dealt_with(notice: Notice, job: Job | None) -> bool:
     if notice.kind in QUESTIONS.values():
         return job.state is not State.held or job.run != notice.turn
     return job.state is not State.dead or job.fresh_from != notice.turn
-
-
-def inline_result(text: str | None, job_id: str) -> tuple[Json, bool]:
-    """A result as a message carries it: whole, or its first 100,000 characters and where to find the rest."""
-    if text is None or len(text) <= RESULT_CAP:
-        return msgspec.json.decode(text) if text else None, False
-    marker = f"… [cut after {RESULT_CAP:,} of {len(text):,} characters; the whole result is kept as job {job_id}]"
-    return text[:RESULT_CAP] + marker, True
 
 
 # ---- what people are told, and how much of it at once

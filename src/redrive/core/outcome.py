@@ -119,7 +119,12 @@ def _status(job: Job) -> Status:
         case State.running:
             return "timeout"
         case _:
-            return "queued_for_retry" if job.attempts or job.history else "queued"
+            return "queued_for_retry" if _failed(job) else "queued"
+
+
+def _failed(job: Job) -> bool:
+    """Whether it waits after a failure, rather than for its first run or because it asked to."""
+    return job.error is not None
 
 
 def _message(job: Job) -> str:
@@ -134,7 +139,7 @@ def _message(job: Job) -> str:
             return f"It waits: {job.recommendation}"
         case State.running:
             return f"It still runs. Nothing is known yet: ask for the status of operation {id}, do not call it again."
-        case State.waiting if job.attempts or job.history:
+        case State.waiting if _failed(job):
             return (
                 f"Not done: the attempt failed ({job.error}) and will be tried again. Retries can fail, too: do not "
                 f"report success before the status of operation {id} says done."
@@ -147,6 +152,4 @@ def _message(job: Job) -> str:
 
 def _effects_seen(job: Job) -> int:
     last = job.history[-1] if job.history else None
-    if last is None or last.outcome != "recovered" or not last.decision:
-        return 0
-    return last.decision.count(" verified")
+    return len(last.effects) if last is not None and last.outcome == "recovered" and last.effects else 0

@@ -118,10 +118,11 @@ def _lost(case: Case) -> Decision | None:
             "Look for what kills the process (memory, a native crash, sys.exit). Fix the task, then redrive.",
             crashed=True,
         )
-    if case.policy.on_lost == "dead_letter":
+    if case.policy.on_lost == "dead_letter" or case.manual:
+        option = "on_lost='dead_letter'" if case.policy.on_lost == "dead_letter" else "retry_policy='manual'"
         return Bury(
             "outcome_unknown",
-            "Its worker died while it ran, and on_lost='dead_letter' forbids a second start.",
+            f"Its worker died while it ran, and {option} forbids a second start.",
             "Check whether its effect landed: resolve it if so, redrive it if not.",
             crashed=True,
         )

@@ -14,7 +14,7 @@ from redrive.runtime.breakers import Breakers
 from redrive.runtime.capture import capture, soft, timed_out
 from redrive.runtime.clock import Clock
 from redrive.runtime.consents import Consents
-from redrive.runtime.context import BlockingContext, Context, LeaseLost, _current, session_of
+from redrive.runtime.context import NOBODY, BlockingContext, Context, LeaseLost, _current, session_of
 from redrive.runtime.inputs import Inputs, Rejected
 from redrive.runtime.probes import down, lacking
 from redrive.runtime.registry import Handler, Registry
@@ -82,11 +82,11 @@ class Attempts:
         if handler.requires:
             missing, context._recovered = await lacking(handler.requires, self._clock)
             if missing:
-                raise down(missing)
+                raise down(missing, self._clock)
         parked = await self.breakers.gate(job, handler)
         if parked is not None:
             return Commit((parked,))
-        if handler.effects and job.history:
+        if handler.verifiable and job.history:
             return await self.settlement.looked(job, handler, context)
         return None
 
@@ -114,7 +114,7 @@ class Attempts:
 
     async def _perform(self, handler: Handler, context: Context | BlockingContext, arguments: dict[str, Any]) -> Any:
         args = (context,) if handler.wants_context else ()
-        token, session = _current.set(context), session_of.set(context.session_id)
+        token, session = _current.set(context), session_of.set(context.session_id or NOBODY)
         try:
             if isinstance(context, BlockingContext):
                 return await self._in_thread(handler, context, args, arguments)

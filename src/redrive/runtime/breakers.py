@@ -56,6 +56,8 @@ class Breakers:
         self._store = store
         self._clock = clock
         self._windows: dict[str, Window] = {}
+        self._troubles: dict[str, set[str]] = {}
+        """The groups that are counted for each task."""
         self._known: dict[str, tuple[Breaker, int]] = {}
         self._looked = float("-inf")
         self._looking = asyncio.Lock()
@@ -152,10 +154,12 @@ class Breakers:
             if probed:
                 await self._write(key, probe_failed(known[0], failure.summary, now), known[1])
             return key, probed
+        if key.startswith("group:"):
+            self._troubles.setdefault(job.task, set()).add(key)
         window = self._windows.setdefault(key, Window())
         if window.failed(cause.detail, now, policy.breaker_window or 60.0) < (policy.breaker_after or 0):
             return None, False
-        del self._windows[key]
+        self._windows.pop(key, None)
         pause, release = policy.breaker_pause or 5.0, policy.breaker_release or 20.0
         breaker = opened(key, cause.detail, failure.summary, now, pause=pause, release=release)
         if await self._write(key, breaker, known[1] if known else 0):
@@ -166,6 +170,8 @@ class Breakers:
         """What was called answers: the row of failures ends, and so does an open breaker."""
         if not self._windows and not self._known:
             return
+        for trouble in self._troubles.pop(job.task, ()):
+            self._windows.pop(trouble, None)  # not every job of the task is in trouble
         key = _key(job, handler)
         if key is None:
             return

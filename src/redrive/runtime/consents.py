@@ -17,6 +17,11 @@ from redrive.runtime.registry import Handler
 KIND: Final = "grant"
 
 
+def waits_for(session: str) -> str:
+    """What a job is held for that needs a session's consent."""
+    return f"consent:{session}"
+
+
 class Consents:
     """Reads the grants of sessions."""
 
@@ -26,7 +31,8 @@ class Consents:
 
     async def of(self, session_id: str) -> list[Grant]:
         documents = await self._store.docs(KIND, f"{session_id}/")
-        return [msgspec.json.decode(document.value, type=Grant) for document in documents]
+        grants = [msgspec.json.decode(document.value, type=Grant) for document in documents]
+        return [grant for grant in grants if grant.session_id == session_id]
 
     async def gate(self, job: Job, handler: Handler) -> Transition | None:
         """Held where the session that asked for the job has not agreed to it as it now is."""
@@ -45,5 +51,5 @@ class Consents:
             because="consent",
             why=f"{job.task} needs the consent of {whose}: nothing that was granted covers it as it is now.",
             recommendation=f"redrive approve {id} lets exactly this run; redrive reject {id} ends it.",
-            held_for=f"consent:{session}",
+            held_for=waits_for(session),
         )

@@ -17,7 +17,7 @@ import msgspec
 
 from redrive.core.budget import left
 from redrive.core.changes import Change, outside_key
-from redrive.core.consent import Approval, subject_of
+from redrive.core.consent import Approval, asked_subject
 from redrive.core.effects import EffectRecord, Status, next_step, proves_absent
 from redrive.core.job import Budget, Job, Json, Usage
 from redrive.core.payload import encode_result
@@ -33,10 +33,11 @@ T = TypeVar("T")
 class Held(Signal):
     """The attempt must stop and wait for a person."""
 
-    def __init__(self, because: str, why: str, recommendation: str) -> None:
+    def __init__(self, because: str, why: str, recommendation: str, held_for: str | None = None) -> None:
         super().__init__(why)
         self.because = because
         self.recommendation = recommendation
+        self.held_for = held_for
 
 
 class LeaseLost(Signal):
@@ -64,6 +65,8 @@ class Call:
 
 
 Steps = Generator[Ask | Call, Any, Any]
+NOBODY: Final = ""
+"""A task runs for no session: what it enqueues has none, whatever the process is called."""
 session_of: ContextVar[str | None] = ContextVar("redrive_session", default=None)
 """The session on whose behalf this runs: the one that asked for the job, also in a replay long after."""
 _current: ContextVar[Context | BlockingContext | None] = ContextVar("redrive_context", default=None)
@@ -253,17 +256,18 @@ class _Shared:
         self._named("approval", name)
         document = yield Ask(self._store.doc("approval", f"{self.job.id}/{name}"))
         known = msgspec.json.decode(document.value, type=Approval) if document else None
-        now, subject = self._clock.now(), subject_of(self.job)
+        now, subject = self._clock.now(), asked_subject(self.job, details or {})
         if known is not None and known.subject == subject:
-            if known.answer == "open" and known.expires_at is not None and now >= known.expires_at:
-                return msgspec.structs.replace(known, answer="expired")
+            if known.expired(now):
+                known = msgspec.structs.replace(known, answer="expired")
+                yield Ask(self._keep("approval", name, msgspec.json.encode(known)))
             if known.answer != "open":
                 return known
         else:
             until = now + expires if expires is not None else None
             known = Approval(question, now, subject, details or {}, until)
             yield Ask(self._keep("approval", name, msgspec.json.encode(known)))
-        raise _asked(self.job, question)
+        raise _asked(self.job, question, name)
 
     async def _progress(self, fraction: float, note: str | None) -> None:
         if not 0.0 <= fraction <= 1.0:
@@ -280,11 +284,12 @@ def _unverified(name: str, problem: str = "it has no verifier") -> Held:
     )
 
 
-def _asked(job: Job, question: str) -> Held:
+def _asked(job: Job, question: str, name: str) -> Held:
     return Held(
         "approval",
         f"It asks: {question}",
         f"redrive approve {job.short_id} says yes, redrive reject {job.short_id} says no; then it goes on.",
+        f"approval:{job.id}/{name}",
     )
 
 

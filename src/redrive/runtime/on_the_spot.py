@@ -75,6 +75,7 @@ class OnTheSpot:
         wait: Wait | None = None,
         can_stop: Callable[[Context | BlockingContext], bool] = lambda context: isinstance(context, Context),
     ) -> None:
+        self.store = store
         self._store = store
         self._registry = registry
         self._bus = bus
@@ -98,12 +99,14 @@ class OnTheSpot:
 
     async def run(self, job: Job, beside: Beside = lambda move: []) -> Ran:
         """Run it, and again for as long as the decision is to try again here and now."""
-        ran = Ran(job)
+        ran, recovered = Ran(job), False
         for tries in range(1, SPOT_TRIES + 1):
             claimed = await self.claim(ran.job)
             if claimed is None:
-                return Ran(await self.fresh(job), ran.move, ran.value, ran.recovered)
+                return Ran(await self.fresh(job), ran.move, ran.value, recovered)
             ran = await self._attempted(claimed, tries, beside)
+            recovered = recovered or ran.recovered
+            ran = msgspec.structs.replace(ran, recovered=recovered)
             if ran.move is None or not again_on_the_spot(ran.move):
                 return ran
             await self._pause(max(0.0, ran.job.run_at - self._clock.now()))

@@ -80,6 +80,8 @@ class Handler:
         self.consent = consent
         """Whether the session must agree before it runs; a label covers all tasks that share it."""
         self.read_only = read_only
+        self.key_template: str | None = None
+        """How a job's idempotency key is made of its payload."""
         self.wraps = wraps
         """The payload's field that names the operation which this task does again."""
         self._downstream = downstream
@@ -93,6 +95,11 @@ class Handler:
             for rule, kinds, detail in (("give_up_on", give_up_on, "gave_up"), ("retry_on", retry_on, "asked_to_retry"))
             if kinds
         )
+
+    @property
+    def verifiable(self) -> bool:
+        """Whether there is anything outside to look at."""
+        return bool(self.effects or self.wraps)
 
     @property
     def default_model(self) -> str | None:

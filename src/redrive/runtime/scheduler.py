@@ -152,7 +152,7 @@ class Scheduler(Loop):
                 msgspec.json.decode(document.value, type=Approval)
                 for document in await self._store.docs("approval", f"{job.id}/")
             ]
-            if any(one.answer == "open" and one.expires_at is not None and now >= one.expires_at for one in asked):
+            if any(one.expired(now) for one in asked):
                 await self._move(lifecycle.unblocked, job, who="scheduler", why="nobody answered in time")
 
     async def bury_unroutable(self) -> None:

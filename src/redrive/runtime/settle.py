@@ -79,8 +79,9 @@ class Settlement:
             log.warning("job %s (%s) is held: %s", job.short_id, job.task, signal)
             attempt = self._attempt(job, "held", now, context, decision=str(signal))
             held = lifecycle.held_back(
-                job, now, because=signal.because, why=str(signal), recommendation=signal.recommendation, attempt=attempt
-            )
+                job, now, because=signal.because, why=str(signal), recommendation=signal.recommendation,
+                attempt=attempt, held_for=signal.held_for,
+            )  # fmt: skip
             return Commit((held,))
         return await self.failed(job, handler, context, capture(signal, now=now))
 
@@ -108,8 +109,8 @@ class Settlement:
         look = await self._verifier.look(job, handler, witness) if _uncertain(cause, handler) else None
         if look is not None and look.verdict == "verified":
             return self._recovered(job, context, look, failure)
-        if look is not None and before_replay(look.verdict, idempotent=handler.idempotent) == "run":
-            cause = msgspec.structs.replace(cause, category="transient", heals="at_once")
+        if look is not None and cause.detail == "outcome_unknown":
+            cause = _cleared(cause, look, handler)
         called = sitting == "call" or context._sitting == "call" or context._left
         policy = self._registry.policy_for(msgspec.structs.replace(job, reason="retry") if called else job)
         group = fingerprint(failure, job.task, job.model)
@@ -127,7 +128,9 @@ class Settlement:
 
     async def looked(self, job: Job, handler: Handler, context: AnyContext) -> Commit | None:
         """Before a replay: done where everything is seen outside, held where nobody can tell, else it runs."""
-        if not any(attempt.outcome in ("failed", "lost", "released") for attempt in job.history):
+        absent = await self._verifier.absent_until(job)
+        begun = [attempt for attempt in job.history if attempt.outcome in ("failed", "lost", "released")]
+        if not any(attempt.run > absent for attempt in begun):
             return None
         look = await self._verifier.look(job, handler)
         replay = before_replay(look.verdict, idempotent=handler.idempotent)
@@ -148,6 +151,7 @@ class Settlement:
         said = f"Its effects were seen outside ({look}): done, although the attempt did not say so."
         log.warning("job %s (%s): %s", job.short_id, job.task, said)
         attempt = self._attempt(job, "recovered", now, context, failure, decision=said, strategy="verify")
+        attempt = msgspec.structs.replace(attempt, effects={name: str(seen) for name, seen in look.effects.items()})
         return Commit((lifecycle.succeeded(job, now, None, attempt),))
 
     async def _decided(self, case: Case, handler: Handler) -> Decision:
@@ -167,7 +171,7 @@ class Settlement:
         idempotent = handler.idempotent if handler else False
         case = Case(
             job, failure, cause, self._registry.policy_for(job), self._clock.now(), self._clock.chance(), idempotent,
-            alone,
+            alone, manual=handler is not None and handler.retry_policy == "manual",
         )  # fmt: skip
         return self._transition(case, decide(case), fingerprint(failure, job.task, job.model), None)
 
@@ -270,7 +274,16 @@ class Settlement:
 
 
 def _uncertain(cause: Cause, handler: Handler) -> bool:
-    return bool(handler.effects) and (cause.detail == "outcome_unknown" or handler.retry_policy == "verify_first")
+    return handler.verifiable and (cause.detail == "outcome_unknown" or handler.retry_policy == "verify_first")
+
+
+def _cleared(cause: Cause, look: Look, handler: Handler) -> Cause:
+    """What was seen outside takes the doubt away where a replay can do no harm."""
+    if before_replay(look.verdict, idempotent=handler.idempotent) != "run":
+        return cause
+    return msgspec.structs.replace(
+        cause, category="transient", detail="server_error", heals="at_once", subclass="Transient", rule="seen_outside"
+    )
 
 
 def _queued(move: Transition, *, called: bool) -> Transition:

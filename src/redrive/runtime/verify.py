@@ -10,12 +10,15 @@ import msgspec
 
 from redrive.core.effects import Effect, Verdict, seen, together
 from redrive.core.job import Job, Json
+from redrive.core.payload import encode_result
 from redrive.core.store import Put, Store
 from redrive.runtime.inputs import effective
 from redrive.runtime.registry import Handler, Registry
 
 log = logging.getLogger("redrive.effects")
 KIND: Final = "witness"
+ABSENT: Final = "absent"
+WITNESS_LIMIT: Final = 64 * 1024
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -56,10 +59,24 @@ class Verifier:
         document = await self._store.doc(KIND, f"{job.id}/")
         return msgspec.json.decode(document.value) if document else None
 
+    async def absent_until(self, job: Job) -> int:
+        """The last run of which a person said that nothing landed."""
+        document = await self._store.doc(ABSENT, f"{job.id}/")
+        return int(msgspec.json.decode(document.value)) if document else 0
 
-def keep(job: Job, witness: Json) -> Put:
+
+def keep(job: Job, witness: object) -> Put:
     """The witness of the latest uncertainty; an older one no longer counts."""
-    return Put(KIND, f"{job.id}/", msgspec.json.encode(witness))
+    text, problem = encode_result(witness)
+    if problem or text is None or len(text) > WITNESS_LIMIT:
+        log.warning("job %s (%s): its witness cannot be kept: %s", job.short_id, job.task, problem or "too long")
+        text = msgspec.json.encode(repr(witness)[:1000]).decode()
+    return Put(KIND, f"{job.id}/", text.encode())
+
+
+def nothing_landed(job: Job) -> list[Put]:
+    """Somebody knows that no attempt so far has left anything outside: none of them is looked for any more."""
+    return [Put(KIND, f"{job.id}/", None), Put(ABSENT, f"{job.id}/", msgspec.json.encode(job.run))]
 
 
 async def _seen(effect: Effect, payload: dict[str, Any], witness: Json, job: Job) -> Verdict:

@@ -78,7 +78,9 @@ class Worker(Loop):
         self._runners = Runners()
         self._contexts: dict[str, Context | BlockingContext] = {}
         self._leases = self._task_leases()
-        self._synced_claims = any(h.policy.on_lost == "dead_letter" for h in registry.handlers.values())
+        self._synced_claims = any(
+            handler.policy.on_lost == "dead_letter" or handler.effects for handler in registry.handlers.values()
+        )
         self._paused: frozenset[str] = frozenset()
         self._paused_at = float("-inf")
         self._alone: list[Job] = []

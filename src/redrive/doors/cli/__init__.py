@@ -17,6 +17,7 @@ from redrive.doors.cli.exchange import export, import_
 from redrive.doors.cli.groups import group, groups, ignore_group, reopen_group, resolve_group
 from redrive.doors.cli.inbox import inbox
 from redrive.doors.cli.jobs import cancel, enqueue, erase, jobs, resolve, status
+from redrive.doors.cli.mcp import mcp
 from redrive.doors.cli.morning import morning
 from redrive.doors.cli.problems import Door
 from redrive.doors.cli.queues import health, queues, stats
@@ -40,6 +41,7 @@ def cli() -> None:
 for command in (
     demo, worker, enqueue, cancel, approve, reject, resolve, status, jobs, dead, queues, stats, health, morning,
     breakers, workflows, schedules, consent, doctor, backup, erase, inbox,
+    mcp,
 ):  # fmt: skip
     cli.add_command(command)
 

@@ -93,14 +93,15 @@ def restore(id: str, why: str | None) -> None:
 @dead.command()
 @click.argument("id")
 @click.argument("payload")
+@click.option("--repeat", metavar="EFFECT", multiple=True, help="Do this effect again, although it has landed.")
 @why
 @shared
-def edit(id: str, payload: str, why: str | None) -> None:
+def edit(id: str, payload: str, repeat: tuple[str, ...], why: str | None) -> None:
     """Back to the queue with another input: JSON, @FILE, or - for standard input. What was enqueued stays on record."""
 
     async def edited(rd: Redrive) -> Job:
         given = read(payload, rd.settings.payload_limit)
-        return await rd.dead.edit(id, given, who=who(), why=why)
+        return await rd.dead.edit(id, given, repeat=repeat, who=who(), why=why)
 
     tell_moved(ask(edited), "edited and redriven", "redrive status {id}")
 

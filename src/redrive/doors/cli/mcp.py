@@ -13,8 +13,6 @@ from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.worker import load
 
 if TYPE_CHECKING:
-    from mcp.server.mcpserver import MCPServer
-
     from redrive.app import Redrive
 
 ADDRESS: Final = "127.0.0.1:8421"
@@ -41,7 +39,7 @@ PARTS: Final = frozenset({"mcp", "mcp_types", "pydantic", "starlette", "uvicorn"
     "--token",
     metavar="TEXT",
     envvar="REDRIVE_MCP_TOKEN",
-    help="What HTTP clients must show; else one is made and printed. Better in REDRIVE_MCP_TOKEN: others see command lines.",
+    help="What HTTP clients must show, better given in REDRIVE_MCP_TOKEN; else one is made and printed.",
 )
 @click.option(
     "--allow-host",
@@ -61,17 +59,19 @@ def mcp(
 ) -> None:
     """Serve MCP, on standard input and output or over HTTP. Without --allow-write its tools only read.
 
-    APP is a `module:attribute` that names a Redrive, e.g. tasks:rd. Without it the tools work on the database alone, and
-    no task can be called.
+    APP is a `module:attribute` that names a Redrive, e.g. tasks:rd. Without it the tools work on the database alone,
+    and no task can be called.
     """
     _need_the_extra()
+    _check_session(session)
+    said: dict[str, Any] = {"tasks": app is not None, "allow_write": allow_write, "session": session}
     if address is not None:
         rd = _the_app(app)
-        _serve_http(rd, address, token, also, tasks=app is not None, allow_write=allow_write, session=session)
+        _serve_http(rd, address, token, also, **said)
         return
     with _stdout_to_stderr():
         rd = _the_app(app)
-    _serve_stdio(rd, _server(rd, tasks=app is not None, allow_write=allow_write, session=session))
+    _serve_stdio(rd, **said)
 
 
 def _need_the_extra() -> None:
@@ -84,6 +84,12 @@ def _need_the_extra() -> None:
         raise Problem(f"the MCP server needs the package {error.name}", 'pip install "redrive[mcp]"') from None
 
 
+def _check_session(session: str | None) -> None:
+    """As `redrive consent` takes it."""
+    if session is not None and (not session or "/" in session or len(session) > 200):
+        raise Problem(f"session: {session[:50]!r} must be 1 to 200 characters without '/'", "name it like s1")
+
+
 def _the_app(app: str | None) -> Redrive:
     """With its tasks, or on the database alone. The log goes to standard error, where clients keep it."""
     import importlib
@@ -94,12 +100,6 @@ def _the_app(app: str | None) -> Redrive:
     for module in rd._include:
         importlib.import_module(module)
     return rd
-
-
-def _server(rd: Redrive, **said: Any) -> MCPServer[Any]:
-    from redrive.doors.mcp import make_server
-
-    return make_server(rd, **said)
 
 
 @contextmanager
@@ -119,25 +119,27 @@ def _stdout_to_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-def _serve_stdio(rd: Redrive, server: MCPServer[Any]) -> None:
+def _serve_stdio(rd: Redrive, **said: Any) -> None:
     import asyncio
 
+    from redrive.doors.mcp import make_server
     from redrive.doors.mcp.serving import over_stdio
 
-    asyncio.run(over_stdio(rd, server))
+    asyncio.run(over_stdio(rd, make_server(rd, **said)))
 
 
 def _serve_http(rd: Redrive, address: str, token: str | None, also: tuple[str, ...], **said: Any) -> None:
     import asyncio
     import secrets
 
+    from redrive.doors.mcp import make_server
     from redrive.doors.mcp.http import PATH, allowed_hosts, is_loopback, listen
     from redrive.doors.mcp.serving import over_http
 
     host, port = _place(address)
     _check_token(token, host, local=is_loopback(host))
     chosen = token or secrets.token_urlsafe(32)
-    server = _server(rd, secrets=(chosen,), **said)
+    server = make_server(rd, secrets=(chosen,), **said)
     with listen(host, port) as sock:
         port = sock.getsockname()[1]
         _tell(f"http://{_written(host)}:{port}{PATH}", None if token else chosen)
@@ -148,7 +150,7 @@ def _place(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise Problem(f"{address!r} is not HOST:PORT", f"write it like {ADDRESS} or [::1]:8421")
+        raise Problem(f"{address!r} is not HOST:PORT", f"APP goes first: redrive mcp APP --http {ADDRESS}")
     return host, int(port)
 
 

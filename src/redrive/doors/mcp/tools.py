@@ -230,7 +230,7 @@ class Reading:
         )
         if job.lane == "delayed":
             return f"It comes back by itself. To try it sooner: {how}."
-        return f"First remove the cause (see recommendation); then {how}. As it is, it would fail again."
+        return f"First remove the cause, as advised above; then {how}. As it is, it would fail again."
 
     async def failure_groups(
         self,

@@ -36,7 +36,7 @@ class Wording:
         """Without what looks like a secret, and without what is one here."""
         for secret in self._secrets:
             text = text.replace(secret, MASK)
-        return redact_text(text)
+        return MASK.join(redact_text(part) for part in text.split(MASK))  # what is masked is not looked at again
 
     def line(self, said: object, longest: int = LINE) -> str:
         """Some text on one line; cut after its secrets are gone, never through one."""

@@ -426,7 +426,7 @@ def heartbeat(connection: apsw.Connection, leases: Sequence[Lease]) -> list[Leas
     return lost
 
 
-_OF_JOB: Final = ("step", "effect", "blob", "result", "alone", "progress")
+_OF_JOB: Final = ("step", "effect", "blob", "result", "alone", "progress", "witness", "absent", "approval")
 """Kinds of documents that belong to one job and leave with its contents."""
 _PRUNE_BATCH: Final = 2_000
 
