@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from redrive.core.consent import Approval, Grant
     from redrive.core.effects import Effect
     from redrive.core.job import Attempt, Budget, Cause, Failure, Job, State
+    from redrive.core.notices import Message, Notice
     from redrive.core.outcome import Outcome
     from redrive.core.payload import Blob
     from redrive.core.policy import PRESETS, Policy, Rate
@@ -86,7 +87,9 @@ __all__ = [
     "JobNotReady",
     "KeyReused",
     "Many",
+    "Message",
     "Model",
+    "Notice",
     "Outcome",
     "OutcomeUnknown",
     "Pain",
@@ -123,6 +126,7 @@ _WHERE = {
         "redrive.core.consent": "Approval Grant",
         "redrive.core.effects": "Effect",
         "redrive.core.job": "Attempt Budget Cause Failure Job State",
+        "redrive.core.notices": "Message Notice",
         "redrive.core.outcome": "Outcome",
         "redrive.core.payload": "Blob",
         "redrive.core.policy": "PRESETS Policy Rate",

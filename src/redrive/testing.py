@@ -324,9 +324,11 @@ async def harness(rd: Redrive, *, start: float = 1_800_000_000.0) -> AsyncIterat
     with tempfile.TemporaryDirectory(prefix="redrive-test-") as folder:
         t = Harness(rd, clock)
         rd._use(make_store(str(Path(folder) / "jobs.db"), clock), clock)
+        loud, rd.notices.quiet = rd.notices.quiet, True  # nobody is told of what a test does
         try:
             yield t
         finally:
             t.restore()
+            rd.notices.quiet = loud
             await rd.close()
             rd._use(store, real_clock)

@@ -569,7 +569,7 @@ async def crashed_twice(rd: Redrive, database: Path, work: Callable[..., Any]) -
     """The job `suspect`, as two processes have left it that died with it."""
     async with rd.cycle("nightly", "n1", quiet=True) as cycle:
         never_begun = asyncio.create_task(cycle.run(work, "suspect", job_id="suspect"))
-        await eventually(lambda: bool(cycle._turns._running), "it runs")
+        await eventually(lambda: bool(cycle._turns._spot._running), "it runs")
         never_begun.cancel()
         await asyncio.wait([never_begun])
     (job,) = (await rd.jobs.list()).jobs

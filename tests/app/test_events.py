@@ -71,7 +71,7 @@ async def test_other_moves_are_told_too(rd: Redrive) -> None:
     other = await work.enqueue()
     await other.cancel()
     assert Counter(event.type for event in heard) == {
-        "enqueued": 2, "snoozed": 1, "held": 1, "resolved": 1, "cancelled": 1,
+        "enqueued": 2, "snoozed": 1, "held": 1, "notice": 1, "resolved": 1, "cancelled": 1,
     }  # fmt: skip
 
 

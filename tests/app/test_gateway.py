@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ async def test_a_call_answers_with_the_result(rd: Redrive) -> None:
     outcome = await soon(rd.call(add, {"a": 1}))
     assert outcome and (outcome.status, outcome.result) == ("ok", 3)
     job = await rd.jobs.get(outcome.operation_id or "")
-    assert (job.state, job.attempts, job.reason) == ("done", 1, "retry")
+    assert (job.state, job.attempts, job.reason) == ("done", 1, "direct")
     by_name = await soon(rd.call("add", {"a": 2, "b": 3}))
     assert by_name.result == 5
 
@@ -311,9 +311,10 @@ async def test_signals_are_told_as_what_they_are(rd: Redrive, signal: BaseExcept
 @pytest.mark.parametrize(
     ("params", "options", "field"),
     [
-        ({"n": "x"}, {}, "n"), ({}, {}, "n"), ({"n": 1, "m": 2}, {}, "m"), ({"n": float("nan")}, {}, "NaN"),
+        ({"n": "x"}, {}, "n"), ({}, {}, "n"), ({"n": 1, "m": 2}, {}, "m"), ({"n": float("nan")}, {}, "nan"),
         ({"n": 1}, {"sesion_id": "s"}, "sesion_id"), ({"n": 1}, {"timeout": "soon"}, "timeout"),
-        ({"n": 1}, {"timeout": -1}, "timeout"), ({"n": 1}, {"max_attempts": 0}, "max_attempts"),
+        ({"n": 1}, {"timeout": -1}, "timeout"), ({"n": 1}, {"delay": 60}, "delay"),
+        ({"n": 1}, {"max_attempts": 0}, "max_attempts"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("read_only", [False, True])
@@ -331,7 +332,7 @@ async def test_bad_input_is_refused_by_name_and_changes_nothing(
 
 async def test_a_call_of_a_task_that_others_know_waits_for_them(rd: Redrive, caplog: pytest.LogCaptureFixture) -> None:
     outcome = await soon(rd.call("elsewhere", {"n": 1}))
-    assert (outcome.status, outcome.queue_reason) == ("queued", "retry")
+    assert (outcome.status, outcome.queue_reason) == ("queued", "direct")
     assert "not known in this process" in caplog.text
     job = await rd.jobs.get(outcome.operation_id or "")
     assert (job.state, job.run_at) == ("waiting", rd.clock.now())
@@ -501,7 +502,7 @@ async def test_a_caller_who_is_cancelled_takes_nothing_away(rd: Redrive) -> None
     gate.go.set()
 
     async def done() -> bool:
-        return (await every_job(rd))[0].state == "done"
+        return bool((await every_job(rd))[0].state == "done")
 
     await eventually(done, "the operation goes on")
     assert gate.runs == [3]
@@ -942,7 +943,7 @@ async def test_nothing_is_a_result_like_any_other(rd: Redrive) -> None:
 
 
 @pytest.fixture
-async def tool(rd: Redrive) -> AsyncIterator[Any]:
+def tool(rd: Redrive) -> Any:
     @rd.task
     async def publish(
         ctx: Context, slug: str, tags: "list[str] | None" = None, *, draft: bool = False
@@ -950,7 +951,7 @@ async def tool(rd: Redrive) -> AsyncIterator[Any]:
         """Publish a page under its slug."""
         return {"slug": slug, "tags": tags, "draft": draft}
 
-    yield publish.as_tool()
+    return publish.as_tool()
 
 
 async def test_a_tool_looks_like_a_plain_function(tool: Any) -> None:
@@ -994,13 +995,15 @@ async def test_a_tool_refuses_what_the_task_could_not_use(tool: Any, rd: Redrive
 
 async def test_options_and_a_limit_for_calls_and_tools(rd: Redrive) -> None:
     gate = Gate(rd)
-    outcome = await soon(gate.task.options(session_id="s1", idempotency_key="k").call(1, timeout=0.01))
-    job = await rd.jobs.get(outcome.operation_id or "")
+    called = asyncio.create_task(gate.task.options(session_id="s1", idempotency_key="k").call(1))
+    await soon(gate.begun.wait())
+    (job,) = await every_job(rd)
     assert (job.session_id, job.key) == ("s1", "k")
     answer = await soon(gate.task.as_tool(timeout=0.01, session_id="s2")(2))
     assert answer["status"] == "timeout"
     assert (await rd.jobs.get(answer["operation_id"])).session_id == "s2"
     gate.go.set()
+    assert await soon(called)
 
 
 # All operations ------------------------------------------------------------------------------------------------------

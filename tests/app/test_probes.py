@@ -74,12 +74,12 @@ async def test_a_second_no_starts_the_cool_down_anew(clock: FakeClock) -> None:
 
 
 async def test_the_cool_down_can_be_chosen(clock: FakeClock) -> None:
-    asked: list[int] = []
-    probe = Probe("x", lambda: bool(asked.append(1)), cool_down=5)
-    await probe.ready(clock)
-    clock.advance(5)
-    await probe.ready(clock)
-    assert len(asked) == 2
+    vault = Resource(up=False)
+    probe = Probe("x", vault.check, cool_down=5)
+    for passed in (0.0, 4.9, 0.1):
+        clock.advance(passed)
+        await probe.ready(clock)
+    assert vault.asked == 2
 
 
 @pytest.mark.behaviour("B9")

@@ -106,8 +106,8 @@ def test_a_job_that_waits_without_having_failed_is_not_said_to_have_failed(last:
 
 def test_a_dead_one_says_why_and_what_to_do() -> None:
     outcome = outcome_of(EVERY_STATE["failed"])
-    for words in ("permanent", "Gone: away", "Let it go."):
-        assert words in outcome.message
+    assert "permanent" in outcome.message and "Let it go." in outcome.message
+    assert outcome.public()["error"] == "Gone: away"
 
 
 # A long result ------------------------------------------------------------------------------------------------------

@@ -10,10 +10,23 @@ import redrive
 from redrive.core.outcome import INLINE
 from redrive.doors.mcp import make_server
 from tests.mcp.agents import Busy, World, ask, client_of, names, refused
+from tests.runtime.receiver import answer, receiving
 from tests.support import opened, soon
 
 WRITING = {"call", "submit", "retry", "redrive_failure"}
-FORBIDDEN = ("approve", "reject", "grant", "consent", "purge", "discard", "erase", "cancel", "resolve", "restore", "all")
+FORBIDDEN = (
+    "approve",
+    "reject",
+    "grant",
+    "consent",
+    "purge",
+    "discard",
+    "erase",
+    "cancel",
+    "resolve",
+    "restore",
+    "all",
+)
 
 
 @pytest.mark.behaviour("003-3", "003-6", "003-68")
@@ -88,7 +101,10 @@ async def test_what_is_submitted_is_queued_with_an_id_and_a_hint(world: World) -
 @pytest.mark.behaviour("003-69", "003-70")
 async def test_a_write_that_was_seen_outside_is_told_as_recovered(world: World) -> None:
     @world.rd.task(
-        effects=[redrive.Effect("post", lambda params, witness: True), redrive.Effect("index", lambda params, witness: True)],
+        effects=[
+            redrive.Effect("post", lambda params, witness: True),
+            redrive.Effect("index", lambda params, witness: True),
+        ],
         retry_policy="verify_first",
     )
     async def post(slug: str) -> str:
@@ -254,11 +270,14 @@ async def test_no_tool_agrees_purges_or_moves_many(world: World) -> None:
 async def test_without_tasks_nothing_is_called_but_deliveries_are_retried(world: World, tmp_path: Path) -> None:
     handle = await world.rd.enqueue("broken")
     await soon(world.rd.drain())
-    delivery = await world.rd.enqueue_http("POST", "http://localhost:1/hook", json={"n": 1})
-    async with opened(tmp_path / "jobs.db", clock=world.clock) as bare:
-        async with mcp.Client(make_server(bare, tasks=False, allow_write=True)) as client:
-            assert await names(client) & (WRITING | {"publish"}) == {"retry", "redrive_failure"}
-            assert "'broken' is not known here" in await refused(client, "retry", operation_id=handle.id)
-            result = await soon(client.call_tool("retry", {"operation_id": delivery.id}))
-            assert (await bare.jobs.get(delivery.id)).attempts >= 1, result
-            assert (await ask(client, "redrive_failure", failure_id=handle.id, why="mended"))["status"] == "queued"
+    async with (
+        receiving(answer("200 OK", b"thanks")) as receiver,
+        opened(tmp_path / "jobs.db", clock=world.clock, delivery={"allow": ["127.0.0.1"]}) as bare,
+        mcp.Client(make_server(bare, tasks=False, allow_write=True)) as client,
+    ):
+        delivery = await bare.enqueue_http("POST", receiver.url("/hook"), json={"n": 1})
+        assert await names(client) & (WRITING | {"publish"}) == {"retry", "redrive_failure"}
+        assert "'broken' is not known here" in await refused(client, "retry", operation_id=handle.id)
+        assert (await soon(ask(client, "retry", operation_id=delivery.id)))["result"]["body"] == "thanks"
+        assert len(receiver.requests) == 1
+        assert (await ask(client, "redrive_failure", failure_id=handle.id, why="mended"))["status"] == "queued"

@@ -13,6 +13,7 @@ import pytest
 if os.environ.get("REDRIVE_SDKS") == "1":
     from tests.sdks.answers import Server
 
+    os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"  # else a proxy is asked for our own server
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else importing litellm goes to the network
 
     @pytest.fixture(scope="session")

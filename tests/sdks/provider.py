@@ -414,6 +414,12 @@ def ends(ending: Ending) -> Answer:
     return lambda request: OK(request)._replace(ending=ending)
 
 
+def trails_off(request: Request) -> Reply:
+    """Ends the stream in the middle, politely: as far as HTTP can tell it is whole."""
+    events = says("one two three four")(request).events or ()
+    return Reply(events=events[:4])
+
+
 def _unscripted(request: Request) -> Reply:
     return Reply(418, {"error": {"type": "unscripted", "message": f"nobody expected request to {request.path}"}})
 

@@ -24,7 +24,7 @@ import pytest
 import redrive
 from redrive.core.agents import Model
 from redrive.core.job import Attempt, Job, State
-from tests.sdks.provider import OK, Answer, Provider, Request, breaks_off, ends, fails, says, when, window
+from tests.sdks.provider import OK, Answer, Provider, Request, breaks_off, ends, fails, says, trails_off, when, window
 from tests.support import FakeClock, soon
 
 Messages = list[dict[str, Any]]
@@ -354,10 +354,22 @@ async def test_a_stream_that_began_well_and_broke_is_asked_for_again(
 ) -> None:
     """The status was 200 all the time; what was streamed so far is no answer."""
     provider.plays(failing, OK)
-    course = await followed(rd, register(rd, clients, ask, lambda reply: reply).enqueue(asked()))
+    course = await followed(rd, register(rd, clients, ask).enqueue(asked()))
     assert (course.job.state, course.job.attempts) == (State.done, 2)
+    assert course.job.result and '"42"' in course.job.result, "the SDK's own object is kept as JSON"
     assert [failure[0] for failure in course.failures()] == [detail]
     assert [request.body["stream"] for request in course.requests] == [True, True]
+
+
+@voices([anthropic_stream, chat_stream])
+async def test_a_stream_that_ended_politely_in_the_middle_is_no_answer(
+    rd: redrive.Redrive, clients: Clients, provider: Provider, followed: Follow, ask: Ask
+) -> None:
+    """No transport error, no error event: only the reason to stop is missing, and the SDKs return what came."""
+    provider.plays(trails_off, OK)
+    course = await followed(rd, register(rd, clients, ask).enqueue(asked()))
+    assert (course.job.state, course.job.attempts, len(course.requests)) == (State.done, 2, 2)
+    assert [failure[0] for failure in course.failures()] == ["network"]
 
 
 @voices([anthropic_plain, chat_plain])
@@ -469,6 +481,25 @@ async def test_a_long_talk_with_tools_is_cut_to_80_000_tokens_and_stays_whole(
     assert course.first.decision is not None and "80,000" in course.first.decision
     lines = await rd.dead.diff(course.job.id, 1, 2)
     assert 'model: "small" → "big"' in lines
+
+
+async def test_the_provider_refuses_a_call_that_was_parted_from_its_result(
+    clients: Clients, provider: Provider
+) -> None:
+    """The control for the test above: cutting a talk just anywhere does not get through."""
+    provider.always(OK)
+    called = {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "read", "input": {}}]}
+    answered = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "text"}]}
+    with pytest.raises(anthropic.BadRequestError, match="do not match"):
+        await anthropic_plain(clients, [*asked(), answered], "small", 50)
+    with pytest.raises(anthropic.BadRequestError, match="do not match"):
+        await anthropic_plain(clients, [*asked(), called, *asked()], "small", 50)
+    await anthropic_plain(clients, [*asked(), called, answered], "small", 50)
+    function = {"id": "t1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    with pytest.raises(openai.BadRequestError, match="did not have response"):
+        await chat_plain(clients, [{"role": "assistant", "tool_calls": [function]}, *asked()], "small", 50)
+    with pytest.raises(openai.BadRequestError, match="must be a response"):
+        await chat_plain(clients, [{"role": "tool", "tool_call_id": "t1", "content": "text"}], "small", 50)
 
 
 async def test_too_long_again_is_a_dead_letter_after_one_changed_try(
@@ -704,6 +735,7 @@ FRAMEWORKS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.filterwarnings("ignore:Item .* on TypedDict class")  # between litellm and pydantic
 @FRAMEWORKS
 @pytest.mark.parametrize(
     ("failing", "detail", "wait"),

@@ -45,9 +45,9 @@ from redrive.insight.morning import Morning, Spike
 from redrive.runtime.breakers import Breakers
 from redrive.runtime.bus import Bus, Subscriber, Subscription
 from redrive.runtime.clock import Clock, SystemClock
-from redrive.runtime.cycle import Wait
 from redrive.runtime.loop import Loop
 from redrive.runtime.notify import Courier, Receiver
+from redrive.runtime.on_the_spot import Wait
 from redrive.runtime.registry import HTTP_TASK, Registry, Summarise
 from redrive.runtime.scheduler import Scheduler
 from redrive.runtime.schedules import Scheduled, Schedules, forget, listed
@@ -232,6 +232,7 @@ class Redrive(Registering):
         The operation is on disk before the task starts, unless the task is `read_only=True`. After `timeout` seconds
         the answer is the operation's id; the task goes on.
         """
+        self.load()
         return await self._gateway.call(task, {} if params is None else params, timeout=timeout, **options)
 
     async def submit(
@@ -254,10 +255,14 @@ class Redrive(Registering):
 
     # -- running work
 
-    def make_worker(self, **options: Any) -> Worker:
-        """A worker, not started; `worker()` and `run_worker()` are what most programs want."""
+    def load(self) -> None:
+        """Import the modules of `include=`, so that their tasks are known here."""
         for module in self._include:
             importlib.import_module(module)
+
+    def make_worker(self, **options: Any) -> Worker:
+        """A worker, not started; `worker()` and `run_worker()` are what most programs want."""
+        self.load()
         settings = ("concurrency", "poll", "grace", "agent_concurrency")
         said: dict[str, Any] = {name: getattr(self.settings, name) for name in settings}
         said |= {name: value for name, value in options.items() if value is not None}
@@ -372,6 +377,7 @@ class Redrive(Registering):
         """
         await self.open()
         await self._desk.drain_spool()
+        couriers = self._couriers()
         worker = self.make_worker(**options)
         worker.start()
         switch = sys.getswitchinterval()
@@ -383,7 +389,8 @@ class Redrive(Registering):
         finally:
             sys.setswitchinterval(switch)
             await worker.stop()
-        await self.notices.deliver()
+        for courier in couriers:
+            await courier.deliver()
         return worker.made
 
     async def _more_is_due(self, worker: Worker) -> bool:

@@ -112,10 +112,10 @@ class Desk:
             options = {**options, "session_id": session}
         if unknown := options.keys() - OPTIONS:
             raise InvalidOption(field=min(unknown), problem=f"is not an option; there are {', '.join(sorted(OPTIONS))}")
-        _check_name("task", task)
+        check_name("task", task)
         handler = self._registry.handlers.get(task)
         queue = options["queue"] if options.get("queue") is not None else handler.queue if handler else task
-        _check_name("queue", queue)
+        check_name("queue", queue)
         if handler is None and task not in self._warned:
             self._warned.add(task)
             log.warning("task %r is not known in this process; its jobs wait for a worker that knows it", task)
@@ -136,7 +136,7 @@ class Desk:
             return {}
         key = options.get("idempotency_key")
         if key is not None:
-            _check_name("idempotency_key", key, 500)
+            check_name("idempotency_key", key, 500)
         return {
             "agent": _optional_name(options, "agent"),
             "priority": _priority(options.get("priority")),
@@ -360,7 +360,7 @@ def _chance() -> int:
     return random.getrandbits(74)
 
 
-def _check_name(field: str, value: object, limit: int = NAME_LIMIT) -> None:
+def check_name(field: str, value: object, limit: int = NAME_LIMIT) -> None:
     if not isinstance(value, str) or not 1 <= len(value) <= limit or not value.isprintable():
         raise InvalidOption(field=field, problem=f"{value!r} must be 1 to {limit} printable characters")
 
@@ -368,7 +368,7 @@ def _check_name(field: str, value: object, limit: int = NAME_LIMIT) -> None:
 def _optional_name(options: Mapping[str, Any], field: str) -> str | None:
     value: str | None = options.get(field)
     if value is not None:
-        _check_name(field, value)
+        check_name(field, value)
     return value
 
 

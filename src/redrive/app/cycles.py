@@ -51,7 +51,8 @@ from redrive.core.store import Applied, Commit, Document, Put
 from redrive.errors import InvalidOption, RedriveError
 from redrive.insight.health import Pain
 from redrive.runtime.bus import BusEvent
-from redrive.runtime.cycle import Caller, Entry, Interrupted, Turns, Wait, called_from
+from redrive.runtime.cycle import Caller, Entry, Turns, called_from
+from redrive.runtime.on_the_spot import Interrupted, Wait
 from redrive.runtime.registry import Handler, Registry
 from redrive.runtime.settle import RESULT_APART
 from redrive.tasks import Task, key_for

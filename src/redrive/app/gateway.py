@@ -15,6 +15,7 @@ from redrive.core.classify import classify
 from redrive.core.job import Job, Json, State, iso
 from redrive.core.outcome import Outcome, outcome_of, shortened
 from redrive.core.payload import encode
+from redrive.core.policy import REASONS
 from redrive.core.store import Filter
 from redrive.errors import IllegalMove, InvalidOption, JobNotReady, Signal
 from redrive.runtime.attempt import inspected
@@ -137,13 +138,14 @@ class Gateway:
             kind = classify(failure, self._app.registry.rules_for(handler)).detail
             return Outcome("failed", message=f"It failed: {failure.summary}", error=failure.summary, error_kind=kind,
                            registry_auto_recovered=back)  # fmt: skip
-        shown, cut = shortened(msgspec.to_builtins(value), handler.name)
+        shown, cut = shortened(msgspec.to_builtins(value), None)
         return Outcome("ok", result=shown, message="Done.", truncated=cut, registry_auto_recovered=back)
 
     async def submit(self, task: Task[Any, Any] | str, params: Mapping[str, Json], **options: Any) -> Outcome:
         """Later, by a worker: one attempt. The answer is an operation to ask about."""
         name = task if isinstance(task, str) else task.name
-        keyed = self._keyed(self._app.registry.handlers.get(name), params, options)
+        handler = self._app.registry.handlers.get(name)
+        keyed = {"lease": REASONS["deferred_submit"].lease, **self._keyed(handler, params, options)}
         prepared = self._app._desk.prepare(self._app._desk.plan(name, keyed, reason="deferred_submit"), params)
         job, _, _ = await self._app._desk.accept(prepared)
         return await self.outcome(job)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
 
+from redrive.app.following import result_text
 from redrive.app.sessions import check_asks, refused
 from redrive.core import lifecycle
 from redrive.core.change import edited
@@ -98,6 +99,11 @@ class Jobs(_Namespace):
         self._app.tell_workers(lambda worker: worker.cancelled(job.id))
         return job
 
+    async def result(self, id: str) -> Json:
+        """The whole result of a done job, however long; None where it has none."""
+        text = await result_text(self._app, await self._find_one(id))
+        return msgspec.json.decode(text) if text else None
+
     async def approve(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
         """Yes to what a held job asks for: consent to exactly this, or its question. It goes on."""
         job = await self._find_one(id)
@@ -157,6 +163,8 @@ class Jobs(_Namespace):
                 await self.cancel(job.id, who=who, why="erased")
             elif job.state is State.dead:
                 await self._move(job.id, lambda job, now: lifecycle.purged(job, now, who=who, why="erased"))
+        for job in jobs:
+            await self._app.notices.forget(job)
         return await self._app.store.erase([job.id for job in jobs])
 
     async def _of_session(self, session_id: str) -> Sequence[Job]:
@@ -228,7 +236,9 @@ class Dead(_Namespace):
             known = ", ".join(effects) or "none"
             raise InvalidInput(field="repeat", problem=f"{min(unknown)!r} is no effect of this job; there are {known}")
         steps = [Put("step", document.key, None) for document in await store.docs("step", f"{job.id}/")]
-        return [*steps, *nothing_landed(job), *(Put("effect", effects[name].key, None) for name in repeat)]
+        for start in range(0, len(steps), MAX_PARTS):
+            await store.apply([Commit(puts=tuple(steps[start : start + MAX_PARTS]))])  # harmless to repeat
+        return [*nothing_landed(job), *(Put("effect", effects[name].key, None) for name in repeat)]
 
     def _redriven(
         self, job: Job, now: float, who: str, why: str | None, changed: Mapping[str, str] = lifecycle.NO_CHANGE

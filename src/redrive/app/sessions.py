@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from redrive.app.accept import check_name
 from redrive.core import lifecycle
 from redrive.core.consent import NO_AGENT, NO_SESSION, Approval, Grant, subject_of
 from redrive.core.job import Job, State, Usage, new_id
@@ -14,7 +15,7 @@ from redrive.core.lifecycle import Transition
 from redrive.core.notices import Notice
 from redrive.core.store import Commit, Filter, Put
 from redrive.errors import IllegalMove, InvalidInput
-from redrive.runtime.consents import KIND, Consents, waits_for
+from redrive.runtime.consents import KIND, Consents, quoted, waits_for
 from redrive.tasks import Seconds, seconds
 
 if TYPE_CHECKING:
@@ -47,8 +48,7 @@ class Sessions:
     ) -> Grant:
         """Agree to a task, or to all tasks with a label. A blanket grant covers first runs only, never replays."""
         for field, value in (("session_id", session_id), ("scope", scope), ("by", by)):
-            if not value or "/" in value or len(value) > 200:
-                raise InvalidInput(field=field, problem=f"{value!r} must be 1 to 200 characters without '/'")
+            check_name(field, value)
         now = self._app.clock.now()
         until = now + seconds(expires, "expires") if expires is not None else None
         grant = Grant(_id(self._app), session_id, scope, now, by, agent, subject, None, until, blanket=blanket, why=why)
@@ -115,7 +115,9 @@ class Sessions:
 
     async def _answers(self, job: Job, answer: str, who: str, why: str | None) -> list[Put]:
         """To the question that the job waits for, and no other."""
-        name = (job.held_for or "").removeprefix("approval:")
+        if not job.held_for:
+            return []  # a framework inside the task has asked, and keeps the answer itself
+        name = job.held_for.removeprefix("approval:")
         document, now = await self._app.store.doc("approval", name), self._app.clock.now()
         asked = msgspec.json.decode(document.value, type=Approval) if document else None
         if document is None or asked is None or asked.answer != "open" or asked.expired(now):
@@ -143,7 +145,7 @@ def check_asks(job: Job) -> None:
 
 
 def _put(grant: Grant) -> Put:
-    return Put(KIND, f"{grant.session_id}/{grant.id}", msgspec.json.encode(grant))
+    return Put(KIND, f"{quoted(grant.session_id)}/{grant.id}", msgspec.json.encode(grant))
 
 
 def _id(app: Redrive) -> str:

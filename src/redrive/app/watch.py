@@ -70,6 +70,7 @@ class Watch:
         spooled = self._app.spool.count()
         troubles = [f"spool: {spooled} jobs wait for the store"] if spooled else []
         troubles += [f"{b.key} is down since {iso(b.since)} ({b.cause})" for b in await self._down()]
+        troubles += await self._app.notices.troubles()
         troubles += [f"event loop blocked by {name}" for name in self._blocked()]
         return health(await self.numbers(), troubles)
 

@@ -249,6 +249,9 @@ def _timed_out(failure: Failure) -> str | None:
     return "timeout" if failure.kind == "timeout" else None
 
 
+_TOO_MANY: Final = re.compile(
+    r"input token count is [\d,]+ but [^.]{0,40}supports (?:only )?up to|`inputs` tokens [^.]{0,40}must be <="
+)
 _INPUT_TOKENS: Final = re.compile(
     r"input token count[^.]{0,40} exceeds|prompt tokens[^.]{0,20} exceed|(?:prompt|input|context)[^.]{0,80} "
     r"(?:tokens?|length)[^.]{0,60} exceeds? (?:the |model |its )?(?:limit|maximum|max|context)"
@@ -264,14 +267,18 @@ def _refused_with(failure: Failure) -> int | None:
 def _overflow_phrase(failure: Failure) -> str | None:
     if _refused_with(failure) not in (None, 400, 413, 422):
         return None
+    if "throttl" in _text(failure) or any(code_detail(code) == "rate_limited" for code in failure.codes):
+        return None  # too many tokens a minute
     return "context_overflow" if _overflows(_text(failure)) else None
 
 
 @lru_cache(maxsize=1024)
 def _overflows(text: str) -> bool:
     if any(phrase in text for phrase in OVERFLOW_PHRASES):
+        return "please wait" not in text
+    if "exceed" in text and _INPUT_TOKENS.search(text) is not None:
         return True
-    return "exceed" in text and _INPUT_TOKENS.search(text) is not None
+    return "tokens" in text and _TOO_MANY.search(text) is not None
 
 
 def _quota(failure: Failure) -> str | None:
@@ -281,6 +288,20 @@ def _quota(failure: Failure) -> str | None:
         return None
     per_time = _says(failure, _PER_TIME) or "resourceexhausted" in map(plain, failure.codes)
     return None if per_time else "quota"
+
+
+REFUSAL_PHRASES: Final = (
+    "content management policy",
+    "content filtering policy",
+    "flagged as potentially violating",
+    "violates our usage polic",
+    "violating our usage polic",
+)
+
+
+def _refusal_phrase(failure: Failure) -> str | None:
+    """Told in words only, where a framework keeps nothing but the text."""
+    return "refusal" if _refused_with(failure) in (None, 400, 422) and _says(failure, REFUSAL_PHRASES) else None
 
 
 def _limit_class(failure: Failure) -> str | None:
@@ -454,10 +475,10 @@ _NETWORK_WORDS: Final = (
     "eof occurred in violation", "incomplete read", "peer closed connection", "socket hang up", "econnreset",
     "econnrefused",
 )  # fmt: skip
-_SERVER_WORDS: Final = (
-    "service unavailable", "bad gateway", "internal server error", "temporarily unavailable", "server error",
-    "overloaded", "try again later", "too many 50",
-)  # fmt: skip
+_SERVER_WORDS: Final = re.compile(
+    r"\b(?:service unavailable|bad gateway|temporarily unavailable|server error|(?:is|are|be|currently) overloaded|"
+    r"overloaded_error|overloaded$|server overloaded|model overloaded|try again later|too many 50)"
+)
 _LOCK_WORDS: Final = ("database is locked", "deadlock detected", "deadlock found", "could not serialize access")
 _EXPIRED_WORDS: Final = (
     "token expired", "token has expired", "token is expired", "expired token", "session expired", "session has expired",
@@ -492,7 +513,7 @@ def _network_blip(failure: Failure) -> str | None:
 def _server_words(failure: Failure) -> str | None:
     if _says(failure, _LOCK_WORDS):
         return "contention"
-    if _named(failure.types, _SERVER_NAME) or _says(failure, _SERVER_WORDS):
+    if _named(failure.types, _SERVER_NAME) or _SERVER_WORDS.search(_text(failure)) is not None:
         return "provider_overloaded" if _overloaded_name(failure.types) else _overloaded(failure)
     return None
 
@@ -508,6 +529,7 @@ _NOTED_RULES: Final[tuple[tuple[str, Rule, str], ...]] = (
     ("timed_out", _timed_out, "The task was stopped at its `timeout=`."),
     ("overflow_phrase", _overflow_phrase, "The message says that a prompt is too long (no status, 400, 413 or 422)."),
     ("quota", _quota, "A code or a message says that credits or a paid limit are used up."),
+    ("refusal_phrase", _refusal_phrase, "The message says that a policy forbids it (no status, 400 or 422)."),
     ("limit_class", _limit_class, "The class is one for a spent budget, a full context or a used-up quota."),
     ("expired_token", _expired_token, "It is about credentials, and the message says that they expired."),
     ("provider_code", _provider_code, "The provider's own code, in the exception or in the body of its answer."),

@@ -64,7 +64,7 @@ def subject_of(job: Job) -> str:
 
 def wish_of(job: Job, label: str | None) -> Wish:
     scopes = {job.task} | ({label} if label else set())
-    return Wish(frozenset(scopes), job.agent or NO_AGENT, subject_of(job), job.id, job.run > 1 or bool(job.history))
+    return Wish(frozenset(scopes), job.agent or NO_AGENT, subject_of(job), job.id, bool(job.history))
 
 
 def covers(grant: Grant, wish: Wish, now: float) -> bool:

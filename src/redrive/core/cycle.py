@@ -171,10 +171,6 @@ def pulled(job: Job, at: float, *, max_attempts: int, who: str) -> Transition:
     return lifecycle.redriven(job, at, max_attempts=max_attempts, who=who, why=why, run_at=at, fresh=False)
 
 
-def again_on_the_spot(move: Transition) -> bool:
-    return move.move == "retried" and move.attempt is not None and move.attempt.tier == "immediate"
-
-
 def status_of(job: Job) -> Status:
     """How a job stands when its turn in a cycle is over."""
     match job.state:

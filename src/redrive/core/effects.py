@@ -68,12 +68,11 @@ class Effect:
 
 
 def seen(found: object, mode: Mode) -> Verdict:
-    """What a verifier's answer means."""
-    if found is None or found == "indeterminate":
+    """What a verifier's answer means. A count or a search result speaks for itself; other words say nothing."""
+    if found is None or (isinstance(found, str) and found not in ("", "verified", "absent")):
         return "indeterminate"
-    if found is False or found == "absent":
-        return "absent" if mode == "present" else "verified"
-    return "verified" if mode == "present" else "absent"
+    there = found == "verified" if isinstance(found, str) else bool(found)
+    return "verified" if there == (mode == "present") else "absent"
 
 
 def together(verdicts: Sequence[Verdict]) -> Verdict:

@@ -41,8 +41,7 @@ _CODES_BY_DETAIL: Final[dict[str, str]] = {
         org_api_key_limit_exceeded org_member_limit_exceeded workspace_api_key_limit_exceeded
         workspace_member_limit_exceeded""",
     "token_budget": """
-        max_turns max_budget_usd max_tokens max_output_tokens error_max_turns error_max_budget_usd
-        graph_recursion_limit length max_completion_tokens""",
+        max_turns max_budget_usd error_max_turns error_max_budget_usd graph_recursion_limit""",
     "invalid_output": """
         error_max_structured_output_retries output_parsing_failure malformed_function_call tool_use_failed
         json_validate_failed unexpected_tool_call too_many_tool_calls malformed_response""",
@@ -73,7 +72,7 @@ _CODES_BY_DETAIL: Final[dict[str, str]] = {
         no_such_entity key_profile_mismatch""",
     "invalid_input": """
         validation param_validation invalid_parameter invalid_parameter_value malformed_query_string
-        unsupported_parameter unsupported_value missing_required_parameter invalid_prompt invalid_image
+        unsupported_parameter unsupported_value missing_required_parameter invalid_image
         image_too_large invalid_metadata unsupported_charset request_body_encoding_invalid tool_name_conflict
         request_body_encoding_unsupported wrongtype invalid_scope invalid_request_body""",
     "suspended": "approval_required input_required url_elicitation_required requires_action",

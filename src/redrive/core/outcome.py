@@ -99,13 +99,14 @@ def outcome_of(job: Job, result: Json = None, *, recovered: bool = False) -> Out
     return msgspec.structs.replace(outcome, result=shown, truncated=cut, error=None, error_kind=None)
 
 
-def shortened(result: Json, operation_id: str) -> tuple[Json, bool]:
+def shortened(result: Json, operation_id: str | None) -> tuple[Json, bool]:
     """A result that fits an answer; what is longer is cut, and says where the whole is."""
     text = msgspec.json.encode(result).decode()
     if len(text) <= INLINE:
         return result, False
     whole = result if isinstance(result, str) else text
-    return f"{whole[:INLINE]}\n[… {len(whole) - INLINE:,} characters more: ask for operation {operation_id}]", True
+    where = f"ask for operation {operation_id}" if operation_id else "they were not kept"
+    return f"{whole[:INLINE]}\n[… {len(whole) - INLINE:,} characters more: {where}]", True
 
 
 def _status(job: Job) -> Status:
@@ -134,20 +135,26 @@ def _message(job: Job) -> str:
             seen = job.history[-1].decision if job.history and job.history[-1].outcome == "recovered" else None
             return seen or "Done."
         case State.dead:
-            return f"It failed and is not retried by itself ({job.because}): {job.error}. {job.recommendation}"
+            return f"It failed and is not retried by itself ({job.because}): see error. {_advice(job)}"
         case State.held:
-            return f"It waits: {job.recommendation}"
+            return f"It waits ({job.because}): {_advice(job)}"
         case State.running:
             return f"It still runs. Nothing is known yet: ask for the status of operation {id}, do not call it again."
         case State.waiting if _failed(job):
             return (
-                f"Not done: the attempt failed ({job.error}) and will be tried again. Retries can fail, too: do not "
-                f"report success before the status of operation {id} says done."
+                f"Not done: the attempt failed ({job.detail}, see error) and will be tried again. Retries can fail, "
+                f"too: do not report success before the status of operation {id} says done."
             )
         case State.waiting:
             return f"Queued, not done. Ask for the status of operation {id}; the session is told when it ends."
         case _:
             return f"It was {job.state}."
+
+
+def _advice(job: Job) -> str:
+    """What to do next, in our own words: a recommendation may hold text from outside where the task wrote it."""
+    ours = job.because not in ("terminated", "imported")
+    return (job.recommendation or "") if ours else f"redrive dead show {job.short_id} says more."
 
 
 def _effects_seen(job: Job) -> int:

@@ -17,7 +17,7 @@ _PATTERN: Final = re.compile(
     r"|\b(?:sk|pk|rk|ghp|gho|ghs|xox[abp]|glpat|AKIA|ASIA|AIza)[-_A-Za-z0-9]{12,}"
     r"|\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*"
     r"|(?P<label>\b(?:password|passwd|secret|api[_-]?key|access[_-]?token|token|client_secret)\b['\"]?\s*[=:]\s*['\"]?)"
-    r"(?P<labelled>[^\s'\"&,;)}\]]{3,})"
+    r"(?!\[redacted\])(?P<labelled>[^\s'\"&,;)}\]]{3,})"
     r"|(?P<userinfo>://[^/\s:@]+:)(?P<userpass>[^@\s/]+)(?=@)",
     re.IGNORECASE,
 )

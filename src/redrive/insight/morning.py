@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from redrive.core.job import Job, iso
+from redrive.core.job import CYCLE, Job, iso
 from redrive.core.store import Tally
 from redrive.insight.groups import GroupView
 
@@ -324,7 +324,8 @@ def _waiting(seen: Seen) -> list[Need]:
         return []
     need = _pile(seen, "waiting", Pile(1, job))
     what = f"due since {iso(job.run_at)}, and nobody runs it"
-    return [msgspec.structs.replace(need, what=what, action="Start a worker that knows its task, or cancel it.")]
+    runs_it = "Run its script" if job.queue.startswith(CYCLE) else "Start a worker that knows its task"
+    return [msgspec.structs.replace(need, what=what, action=f"{runs_it}, or cancel it.")]
 
 
 def _spool(seen: Seen) -> list[Need]:

@@ -82,6 +82,9 @@ class Attempts:
         if handler.requires:
             missing, context._recovered = await lacking(handler.requires, self._clock)
             if missing:
+                landed = await self.settlement.landed(job, handler, context)
+                if landed is not None:
+                    return landed
                 raise down(missing, self._clock)
         parked = await self.breakers.gate(job, handler)
         if parked is not None:

@@ -83,6 +83,10 @@ def _unreadable(error: BaseException, odd: BaseException) -> Failure:
         return Failure("exception", _bare_types(kind), "<unreadable>")
 
 
+_MODEL_OPERATIONS: Final = frozenset({"InvokeModel", "InvokeModelWithResponseStream", "Converse", "ConverseStream"})
+"""What Bedrock calls a call of a model."""
+
+
 class _Look:
     """One look at an error and at what it wraps: a budget of nodes, so that no graph of errors is endless."""
 
@@ -117,6 +121,7 @@ class _Look:
         status = status_of(seen, response) if not isinstance(error, SystemExit) else None
         made_up = plain.types[0].startswith("litellm.")  # its requests are made up to satisfy a base class
         host, model_call = (None, True) if made_up else address_of(seen, response)
+        model_call = model_call or seen.get("operation_name") in _MODEL_OPERATIONS
         asked = wait_asked(seen, headers, bodies, is_limited(status, codes), self._now, message)
         return msgspec.structs.replace(
             plain,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -22,6 +23,11 @@ def waits_for(session: str) -> str:
     return f"consent:{session}"
 
 
+def quoted(session: str) -> str:
+    """A session as the first part of a document's key: none is the beginning of another."""
+    return quote(session, safe="")
+
+
 class Consents:
     """Reads the grants of sessions."""
 
@@ -30,7 +36,7 @@ class Consents:
         self._clock = clock
 
     async def of(self, session_id: str) -> list[Grant]:
-        documents = await self._store.docs(KIND, f"{session_id}/")
+        documents = await self._store.docs(KIND, f"{quoted(session_id)}/")
         grants = [msgspec.json.decode(document.value, type=Grant) for document in documents]
         return [grant for grant in grants if grant.session_id == session_id]
 

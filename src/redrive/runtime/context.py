@@ -206,7 +206,8 @@ class _Shared:
         if step == "hold":
             raise _unverified(name)
         if step == "verify" and verify is not None:
-            found = yield from self._verified(name, outside_key, verify)
+            begun_under = known.key if known is not None else outside_key
+            found = yield from self._verified(name, begun_under, verify)
             if found is not None:
                 return found
         yield Ask(self._note(EffectRecord(name, outside_key, "intended", self._clock.now(), self.job.run, self.agent)))

@@ -7,15 +7,11 @@ killed in the middle loses nothing, and of several that run at once each job bel
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-import os
 import queue
-import secrets
-import socket
 import threading
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any, Final
@@ -30,7 +26,6 @@ from redrive.core.cycle import (
     Status,
     after_failure,
     after_success,
-    again_on_the_spot,
     key_of,
     left_over,
     names_of,
@@ -38,39 +33,22 @@ from redrive.core.cycle import (
     pulled,
     status_of,
 )
-from redrive.core.job import Failure, Job, State, keyed_id
+from redrive.core.job import Job, State, keyed_id
 from redrive.core.lifecycle import Transition
-from redrive.core.store import Applied, Commit, Filter, Guard, Lease, Put, Stale, Store, Wanted
-from redrive.core.strategy import CRASHES_BEFORE_ALONE, SPOT_TRIES
-from redrive.errors import CommitUnknown, StoreError, StoreFailed
-from redrive.runtime.attempt import Attempts
-from redrive.runtime.bus import Bus, BusEvent, told
+from redrive.core.store import Commit, Filter, Put, Store
+from redrive.core.strategy import CRASHES_BEFORE_ALONE
+from redrive.runtime.bus import Bus, BusEvent
 from redrive.runtime.clock import Clock
 from redrive.runtime.context import BlockingContext, Context
-from redrive.runtime.heart import Heart
+from redrive.runtime.on_the_spot import OnTheSpot, Wait
 from redrive.runtime.registry import Handler, Registry
-from redrive.runtime.settle import AnyContext, Settlement
 from redrive.runtime.threads import Threads, _serve
-from redrive.runtime.verify import Verifier
 
 log = logging.getLogger("redrive.cycle")
-Wait = Callable[[float], Awaitable[None] | None]
-"""Spends the seconds between two tries on the spot."""
-INSIST: Final = 20
-AGAIN: Final = 0.5
-"""So often, and after so many seconds, the store is asked again to take a result."""
 ROUNDS: Final = 10
 """How often a job's state may change under our eyes before we let others have it."""
 PAGE: Final = 500
 SPELL: Final = 0.2
-
-
-class Interrupted(Exception):
-    """The job asked for the end of the process, or somebody pressed Ctrl-C: the job is given back, the script ends."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(repr(error))
-        self.error = error
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -123,45 +101,14 @@ class Callers(Threads):
         return super().run(function) if caller is None else caller.run(function)
 
 
+def _can_stop(context: Context | BlockingContext) -> bool:
+    """A coroutine can be stopped, and so can what runs in a caller's own thread; a thread of ours cannot."""
+    return isinstance(context, Context) or _caller.get() is not None
+
+
 def called_from(caller: Caller) -> None:
     """From here on, in this task, functions run in that thread."""
     _caller.set(caller)
-
-
-# ---- settling
-
-
-class SpotSettlement(Settlement):
-    """A few tries on the spot, then the delayed lane or a person: decided in core, told here that it is a cycle."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.tries: dict[str, int] = {}
-        self.values: dict[str, object] = {}
-        """What functions returned, as it is."""
-
-    async def succeeded(self, job: Job, handler: Handler, context: AnyContext, value: object) -> Commit:
-        self.values[job.id] = value
-        return await super().succeeded(job, handler, context, value)
-
-    async def failed(self, job: Job, handler: Handler, context: AnyContext, failure: Failure, **how: Any) -> Commit:
-        how |= {"sitting": "cycle", "tries": self.tries.get(job.id, 1)}
-        return await super().failed(job, handler, context, failure, **how)
-
-    def released(self, job: Job) -> Transition:
-        now = self._clock.now()
-        attempt = self._attempt(job, "released", now, None, decision="the script was interrupted")
-        return lifecycle.released(job, now, attempt)
-
-
-class SpotAttempts(Attempts):
-    """One attempt of a cycle's job."""
-
-    settlement: SpotSettlement
-
-    def __init__(self, store: Store, registry: Registry, clock: Clock, threads: Threads) -> None:
-        super().__init__(store, registry, clock, threads)
-        self.settlement = SpotSettlement(registry, clock, self.breakers, Verifier(store, registry))
 
 
 # ---- the cycle
@@ -192,14 +139,10 @@ class Turns:
         self._registry = registry
         self._bus = bus
         self._clock = clock
-        self._wait: Wait = wait or asyncio.sleep
-        self._worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        self._attempts = SpotAttempts(store, registry, clock, Callers())
-        self._heart: Heart | None = None
-        self._running: dict[str, tuple[Context | BlockingContext, asyncio.Task[Commit | None]]] = {}
-        self._settling: dict[str, Job] = {}
-        """Finished, and not yet on disk: their leases are kept until they are."""
-        self._lapsed: dict[str, Job] = {}
+        self._spot = OnTheSpot(
+            store, registry, bus, clock, "cycle", threads=Callers(), wait=wait, can_stop=_can_stop,
+            interrupted="the script was interrupted",
+        )  # fmt: skip
         self._known: set[str] = set()
         self._letters: defaultdict[str, list[str]] = defaultdict(list)
         """Dead letters of earlier cycles, by what they are letters of."""
@@ -214,9 +157,7 @@ class Turns:
 
     async def end(self) -> None:
         """Look once more for what ran elsewhere; let go of threads."""
-        if self._heart is not None:
-            await self._heart.stop()
-            self._heart = None
+        await self._spot.stop()
         elsewhere = [id for id, entry in self.entries.items() if entry.status == "running_elsewhere"]
         for job in await self._store.get(elsewhere) if elsewhere else []:
             if job.state is State.done:
@@ -300,7 +241,7 @@ class Turns:
             self._known.add(handler.name)
 
     async def _left_behind(self, task: str) -> list[Job]:
-        await self._look_for_lapsed()
+        await self._spot.look_for_lapsed()
         chosen = (
             Filter(states=(State.running,), queue=self.queue, task=task),
             Filter(states=(State.waiting,), queue=self.queue, task=task, due_at=self._clock.now()),
@@ -372,25 +313,16 @@ class Turns:
 
     async def _tried(self, job: Job, handler: Handler, key: str, note: Note | None) -> Entry:
         """Run it, and again for as long as the decision is to try again here and now."""
-        move: Transition | None = None
-        for tries in range(1, SPOT_TRIES + 1):
-            async with self._room(job):
-                claimed = await self._claimed(job, handler)
-                if claimed is None:
-                    return self._counted(await self._fresh(job))
-                move, job = await self._attempted(claimed, handler, key, note, tries)
-            if move is None or not again_on_the_spot(move):
-                break
-            await self._pause(max(0.0, job.run_at - self._clock.now()))
-        ran = move is not None
-        if ran and job.state is State.done:
-            await self._close_letters(job, key)
-        return self._counted(job, self._attempts.settlement.values.pop(job.id, None), ran=ran)
+        async with self._room(job):
+            ran = await self._spot.run(job, lambda move: self._remembered(move, key, note), self._interrupted)
+        done = ran.move is not None
+        if done and ran.job.state is State.done:
+            await self._close_letters(ran.job, key)
+        return self._counted(ran.job, ran.value, ran=done)
 
-    async def _pause(self, seconds: float) -> None:
-        waited = self._wait(seconds)
-        if inspect.isawaitable(waited):
-            await waited
+    def _interrupted(self, job: Job) -> None:
+        """How it stands is known to the summary, also where the script ends here."""
+        self.entries[job.id] = Entry(status_of(job), job)
 
     @asynccontextmanager
     async def _room(self, job: Job) -> AsyncIterator[None]:
@@ -416,45 +348,6 @@ class Turns:
         self._inside += 1
         self._lone = alone
 
-    async def _claimed(self, job: Job, handler: Handler) -> Job | None:
-        policy = self._registry.policy_for(job)
-        wanted = Wanted(slots=1, ids=(job.id,), lease=policy.lease or 90.0, synced=policy.on_lost == "dead_letter")
-        claim = await self._store.claim(wanted, self._worker, self._clock.now())
-        self._lapsed.update((lapsed.id, lapsed) for lapsed in claim.lapsed)
-        if not claim.jobs:
-            return None
-        (claimed,) = claim.jobs
-        if claimed.crashes >= CRASHES_BEFORE_ALONE:
-            mark = Put("alone", f"{claimed.id}/", msgspec.json.encode(claimed.run))
-            await self._store.apply([Commit(puts=(mark,), guards=(Guard(Lease(claimed.id, claimed.token or "")),))])
-        return claimed
-
-    async def _attempted(
-        self, job: Job, handler: Handler, key: str, note: Note | None, tries: int
-    ) -> tuple[Transition | None, Job]:
-        """One attempt and its commit; the move, or None where the job was taken away."""
-        self._attempts.settlement.tries[job.id] = tries
-        commit, interruption = await self._performed(job)
-        if commit is None:
-            log.warning("job %s (%s) was taken away while it ran: its result does not count", job.short_id, job.task)
-            return None, await self._fresh(job)
-        (move,) = commit.transitions
-        puts = (*commit.puts, *self._remembered(move, key, note))
-        settling = asyncio.create_task(self._settled(job, msgspec.structs.replace(commit, puts=puts)))
-        after = await asyncio.shield(settling)  # carried through, whatever happens to the caller meanwhile
-        if interruption is not None:
-            self.entries[job.id] = Entry(status_of(after), after)
-            raise interruption
-        return move, after
-
-    async def _settled(self, job: Job, commit: Commit) -> Job:
-        """Its lease is kept until its end is on disk."""
-        self._settling[job.id] = job
-        try:
-            return await self._committed(commit)
-        finally:
-            del self._settling[job.id]
-
     def _remembered(self, move: Transition, key: str, note: Note | None) -> list[Put]:
         """What the next call or the next cycle must know, in the commit that ends this turn."""
         after = move.after(0)
@@ -468,113 +361,29 @@ class Turns:
             return []
         return [Put(KIND, key, msgspec.json.encode(kept) if kept is not None else None)]
 
-    async def _performed(self, job: Job) -> tuple[Commit | None, BaseException | None]:
-        """Runs it as a task of its own, so that whatever stops us gives the job back instead of leaving it behind."""
-        context = self._attempts.context_for(job)
-        asked: list[BaseException] = []
-        work = asyncio.create_task(self._until_end(job, context, asked), name=job.task)
-        self._running[job.id] = (context, work)
-        self._beat()
-        try:
-            try:
-                commit = await asyncio.shield(work)
-            except asyncio.CancelledError as cancelled:
-                if work.cancelled() and context.cancelled:
-                    return None, None  # the lease was lost before it began
-                return await self._given_back(job, context, work), cancelled
-            return commit, Interrupted(asked[0]) if asked else None
-        finally:
-            del self._running[job.id]
-
-    async def _until_end(
-        self, job: Job, context: Context | BlockingContext, asked: list[BaseException]
-    ) -> Commit | None:
-        try:
-            return await self._attempts.run(job, context)
-        except (SystemExit, KeyboardInterrupt) as error:  # must not leave through the event loop: it would end it
-            asked.append(error)
-            return Commit((self._attempts.settlement.released(job),))
-
-    async def _given_back(
-        self, job: Job, context: Context | BlockingContext, work: asyncio.Task[Commit | None]
-    ) -> Commit | None:
-        """We are cancelled. A coroutine is stopped; a thread of ours cannot be, so its result is waited for."""
-        if isinstance(context, Context) or _caller.get() is not None:
-            context._releasing = True
-            work.cancel()
-        try:
-            return await work
-        except asyncio.CancelledError:  # it had not begun
-            return Commit((self._attempts.settlement.released(job),))
-
     # -- the store
 
     async def _note(self, key: str) -> Note | None:
         document = await self._store.doc(KIND, key)
         return msgspec.json.decode(document.value, type=Note) if document else None
 
-    async def _fresh(self, job: Job) -> Job:
-        found = await self._store.get([job.id])
-        return found[0] if found else job
-
     async def _moved(self, move: Transition, puts: Sequence[Put] = ()) -> Job:
         """The job after this move, or as somebody else has made it meanwhile."""
-        return await self._committed(Commit((move,), tuple(puts)))
-
-    async def _committed(self, commit: Commit) -> Job:
-        (move,) = commit.transitions
-        problem: Exception = CommitUnknown(f"nobody knows whether job {move.job.short_id} was {move.move}")
-        for _ in range(INSIST):
-            try:
-                (outcome,) = await self._store.apply([commit])
-            except StoreFailed:
-                raise
-            except (StoreError, OSError) as error:
-                problem = error
-            else:
-                if isinstance(outcome, Applied):
-                    self._bus.publish(told(move))
-                    return move.after(outcome.fences[0])
-                if isinstance(outcome, Stale):
-                    return await self._fresh(move.job)
-            log.warning(
-                "job %s (%s) waits for the store to take its end: %s", move.job.short_id, move.job.task, problem
-            )
-            await asyncio.sleep(AGAIN)  # repeating is safe: what landed after all is stale then
-        raise problem
+        return await self._spot.committed(Commit((move,), tuple(puts)))
 
     # -- leases
 
-    def _beat(self) -> None:
-        if self._heart is None:
-            self._heart = Heart(self._store, asyncio.get_running_loop(), self._leased, self._lost)
-            self._heart.start()
-
-    def _leased(self) -> list[Job]:
-        return [*(context.job for context, _ in list(self._running.values())), *list(self._settling.values())]
-
-    def _lost(self, lease: Lease) -> None:
-        """Cancelled by somebody, or expired while we slept: tell the function and stop it."""
-        context, work = self._running.get(lease.job_id, (None, None))
-        if context is not None and work is not None and context.job.token == lease.token:
-            context._cancelled = True
-            work.cancel()
-
-    async def _look_for_lapsed(self) -> None:
-        claim = await self._store.claim(Wanted(slots=0), self._worker, self._clock.now())
-        self._lapsed.update((job.id, job) for job in claim.lapsed)
-
     async def _is_lapsed(self, job: Job) -> bool:
-        if job.id not in self._lapsed:
-            await self._look_for_lapsed()
-        return job.id in self._lapsed and self._lapsed[job.id].token == job.token
+        if job.id not in self._spot.lapsed:
+            await self._spot.look_for_lapsed()
+        return job.id in self._spot.lapsed and self._spot.lapsed[job.id].token == job.token
 
     async def _recovered(self, job: Job, handler: Handler, key: str, note: Note | None) -> Job:
         """Its process died: the same way as any failure."""
-        self._lapsed.pop(job.id)
+        self._spot.lapsed.pop(job.id)
         document = await self._store.doc("alone", f"{job.id}/")
         alone = document is not None and msgspec.json.decode(document.value) == job.run
-        move = self._attempts.settle_lost(job, alone=alone)
+        move = self._spot.attempts.settle_lost(job, alone=alone)
         return await self._moved(move, self._remembered(move, key, note))
 
     # -- at the end

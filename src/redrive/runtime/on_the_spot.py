@@ -74,6 +74,7 @@ class OnTheSpot:
         threads: Threads | None = None,
         wait: Wait | None = None,
         can_stop: Callable[[Context | BlockingContext], bool] = lambda context: isinstance(context, Context),
+        interrupted: str = "whoever waited was interrupted",
     ) -> None:
         self.store = store
         self._store = store
@@ -83,6 +84,7 @@ class OnTheSpot:
         self._sitting = sitting
         self._wait: Wait = wait or asyncio.sleep
         self._can_stop = can_stop
+        self._why = interrupted
         self.worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.attempts = Attempts(store, registry, clock, threads or Threads())
         self.lapsed: dict[str, Job] = {}
@@ -97,14 +99,19 @@ class OnTheSpot:
         if heart is not None:
             await heart.stop()
 
-    async def run(self, job: Job, beside: Beside = lambda move: []) -> Ran:
-        """Run it, and again for as long as the decision is to try again here and now."""
+    async def run(
+        self, job: Job, beside: Beside = lambda move: [], interrupted: Callable[[Job], None] = lambda job: None
+    ) -> Ran:
+        """Run it, and again for as long as the decision is to try again here and now.
+
+        `interrupted` hears how the job stands where this ends with an exception: it was told to stop.
+        """
         ran, recovered = Ran(job), False
         for tries in range(1, SPOT_TRIES + 1):
             claimed = await self.claim(ran.job)
             if claimed is None:
                 return Ran(await self.fresh(job), ran.move, ran.value, recovered)
-            ran = await self._attempted(claimed, tries, beside)
+            ran = await self._attempted(claimed, tries, beside, interrupted)
             recovered = recovered or ran.recovered
             ran = msgspec.structs.replace(ran, recovered=recovered)
             if ran.move is None or not again_on_the_spot(ran.move):
@@ -139,7 +146,7 @@ class OnTheSpot:
 
     # -- one attempt
 
-    async def _attempted(self, job: Job, tries: int, beside: Beside) -> Ran:
+    async def _attempted(self, job: Job, tries: int, beside: Beside, interrupted: Callable[[Job], None]) -> Ran:
         """One attempt and its commit."""
         context = self.attempts.context_for(job)
         context._sitting, context._tries = self._sitting, tries
@@ -152,6 +159,7 @@ class OnTheSpot:
         settling = asyncio.create_task(self._settled(job, commit))
         after = await asyncio.shield(settling)  # carried through, whatever happens to the caller meanwhile
         if interruption is not None:
+            interrupted(after)
             raise interruption
         return Ran(after, move, context._value, context._recovered)
 
@@ -189,7 +197,7 @@ class OnTheSpot:
             return await self.attempts.run(job, context)
         except (SystemExit, KeyboardInterrupt) as error:  # must not leave through the event loop: it would end it
             asked.append(error)
-            return Commit((self.attempts.settlement.released(job),))
+            return Commit((self.attempts.settlement.released(job, self._why),))
 
     async def _given_back(
         self, job: Job, context: Context | BlockingContext, work: asyncio.Task[Commit | None]
@@ -201,7 +209,7 @@ class OnTheSpot:
         try:
             return await work
         except asyncio.CancelledError:  # it had not begun
-            return Commit((self.attempts.settlement.released(job),))
+            return Commit((self.attempts.settlement.released(job, self._why),))
 
     # -- the store
 

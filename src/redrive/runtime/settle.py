@@ -85,10 +85,10 @@ class Settlement:
             return Commit((held,))
         return await self.failed(job, handler, context, capture(signal, now=now))
 
-    def released(self, job: Job) -> Transition:
+    def released(self, job: Job, why: str = "the worker stopped") -> Transition:
         """Given back at shutdown: costs no attempt."""
         now = self._clock.now()
-        return lifecycle.released(job, now, self._attempt(job, "released", now, None, decision="the worker stopped"))
+        return lifecycle.released(job, now, self._attempt(job, "released", now, None, decision=why))
 
     # -- failures
 
@@ -99,8 +99,6 @@ class Settlement:
         context: AnyContext,
         failure: Failure,
         *,
-        sitting: Sitting = None,
-        tries: int = 1,
         witness: object = None,
     ) -> Commit:
         """Failure → cause → effects → decision → transition."""
@@ -111,7 +109,7 @@ class Settlement:
             return self._recovered(job, context, look, failure)
         if look is not None and cause.detail == "outcome_unknown":
             cause = _cleared(cause, look, handler)
-        called = sitting == "call" or context._sitting == "call" or context._left
+        called = context._sitting == "call" or context._left
         policy = self._registry.policy_for(msgspec.structs.replace(job, reason="retry") if called else job)
         group = fingerprint(failure, job.task, job.model)
         breaker, probes = await self._breakers.failed(job, handler, failure, cause, group, policy)
@@ -119,18 +117,29 @@ class Settlement:
             job, failure, cause, policy, self._clock.now(), self._clock.chance(), handler.idempotent,
             abilities=handler.abilities(self._registry.fleet, self._registry.count),
             effects=bool(handler.effects), manual=handler.retry_policy == "manual",
-            usage=context._usage, breaker=breaker, probes=probes, sitting=sitting or context._sitting,
-            tries=max(tries, context._tries),
+            usage=context._usage, breaker=breaker, probes=probes, sitting=context._sitting, tries=context._tries,
         )  # fmt: skip
         decision = await self._decided(case, handler)
         move = self._transition(case, decision, group, context)
-        return Commit((_queued(move, called=called),), puts)
+        told = context._left or (called and move.move != "buried")  # a caller who waits hears of a burial at once
+        return Commit((_queued(move, called=told),), puts)
+
+    async def landed(self, job: Job, handler: Handler, context: AnyContext) -> Commit | None:
+        """Done where all its effects are seen outside, although it cannot run now."""
+        if not handler.verifiable or not await self._begun(job):
+            return None
+        look = await self._verifier.look(job, handler)
+        return self._recovered(job, context, look, None) if look.verdict == "verified" else None
+
+    async def _begun(self, job: Job) -> bool:
+        """Whether an earlier attempt may have left something outside."""
+        absent = await self._verifier.absent_until(job)
+        begun = [attempt for attempt in job.history if attempt.outcome in ("failed", "lost", "released")]
+        return any(attempt.run > absent for attempt in begun)
 
     async def looked(self, job: Job, handler: Handler, context: AnyContext) -> Commit | None:
         """Before a replay: done where everything is seen outside, held where nobody can tell, else it runs."""
-        absent = await self._verifier.absent_until(job)
-        begun = [attempt for attempt in job.history if attempt.outcome in ("failed", "lost", "released")]
-        if not any(attempt.run > absent for attempt in begun):
+        if not await self._begun(job):
             return None
         look = await self._verifier.look(job, handler)
         replay = before_replay(look.verdict, idempotent=handler.idempotent)

@@ -25,8 +25,8 @@ SOFT_KEYS: Final = frozenset(
 )  # fmt: skip
 """A value with none of these is a success without a further look."""
 _ALSO_READ: Final = (
-    "message", "detail", "object", "type", "subtype", "result", "content", "transient", "errors", "terminal_reason",
-    "api_error_status", "code",
+    "message", "detail", "object", "role", "type", "subtype", "result", "content", "transient", "errors",
+    "terminal_reason", "api_error_status", "code",
 )  # fmt: skip
 _PLAIN: Final = frozenset({type(None), str, int, float, bool, list, tuple, bytes, set})
 _STOPS: Final = {
@@ -275,6 +275,18 @@ def _blocked(value: Mapping[str, Any]) -> Failure | None:
     return _failure(f"the prompt was blocked: {reason}", value, "refusal", reason) if reason else None
 
 
+def _endless(value: Mapping[str, Any]) -> Failure | None:
+    """A stream that was closed politely in the middle: half an answer, of which nobody said that it ends there."""
+    if value.get("type") == "message" and value.get("role") == "assistant" and "stop_reason" in value:
+        ended = value["stop_reason"] is not None
+    elif value.get("object") == "chat.completion" and isinstance(value.get("choices"), list) and value["choices"]:
+        ended = any(item(choice, "finish_reason") is not None for choice in value["choices"][:10])
+    else:
+        return None
+    return None if ended else _failure("the answer has no end: its stream broke off", value, "network")
+
+
 _LOOKS: Final[tuple[Callable[[Mapping[str, Any]], Failure | None], ...]] = (
-    _error_key, _no_success, _marked, _kind_alone, _unverified, _status_word, _first_stop, _choices, _refused_output,
+    _error_key, _no_success, _marked, _kind_alone, _unverified, _status_word, _first_stop, _choices,
+    _refused_output, _endless,
 )  # fmt: skip

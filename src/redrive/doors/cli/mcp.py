@@ -13,6 +13,8 @@ from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.worker import load
 
 if TYPE_CHECKING:
+    import socket
+
     from redrive.app import Redrive
 
 ADDRESS: Final = "127.0.0.1:8421"
@@ -66,8 +68,9 @@ def mcp(
     _check_session(session)
     said: dict[str, Any] = {"tasks": app is not None, "allow_write": allow_write, "session": session}
     if address is not None:
-        rd = _the_app(app)
-        _serve_http(rd, address, token, also, **said)
+        host, port = _place(address)
+        _check_token(token, host)
+        _serve_http(_the_app(app), host, port, token, also, **said)
         return
     with _stdout_to_stderr():
         rd = _the_app(app)
@@ -92,13 +95,11 @@ def _check_session(session: str | None) -> None:
 
 def _the_app(app: str | None) -> Redrive:
     """With its tasks, or on the database alone. The log goes to standard error, where clients keep it."""
-    import importlib
     import logging
 
     rd = load(app) if app is not None else connect()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    for module in rd._include:
-        importlib.import_module(module)
+    rd.load()
     return rd
 
 
@@ -128,22 +129,31 @@ def _serve_stdio(rd: Redrive, **said: Any) -> None:
     asyncio.run(over_stdio(rd, make_server(rd, **said)))
 
 
-def _serve_http(rd: Redrive, address: str, token: str | None, also: tuple[str, ...], **said: Any) -> None:
+def _serve_http(rd: Redrive, host: str, port: int, token: str | None, also: tuple[str, ...], **said: Any) -> None:
     import asyncio
     import secrets
 
     from redrive.doors.mcp import make_server
-    from redrive.doors.mcp.http import PATH, allowed_hosts, is_loopback, listen
+    from redrive.doors.mcp.http import PATH, allowed_hosts
     from redrive.doors.mcp.serving import over_http
 
-    host, port = _place(address)
-    _check_token(token, host, local=is_loopback(host))
     chosen = token or secrets.token_urlsafe(32)
     server = make_server(rd, secrets=(chosen,), **said)
-    with listen(host, port) as sock:
+    with _listening(host, port) as sock:
         port = sock.getsockname()[1]
         _tell(f"http://{_written(host)}:{port}{PATH}", None if token else chosen)
         asyncio.run(over_http(rd, server, sock, hosts=allowed_hosts(host, port, also), token=chosen))
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    from redrive.doors.mcp.http import listen
+
+    try:
+        return listen(host, port)
+    except OSError as error:
+        raise Problem(
+            f"cannot listen on {host}:{port}: {error.strerror or error}", "choose another HOST:PORT"
+        ) from None
 
 
 def _place(address: str) -> tuple[str, int]:
@@ -154,8 +164,10 @@ def _place(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _check_token(token: str | None, host: str, *, local: bool) -> None:
-    if token is None and not local:
+def _check_token(token: str | None, host: str) -> None:
+    from redrive.doors.mcp.http import is_loopback
+
+    if token is None and not is_loopback(host):
         raise Problem(
             f"{host} can be reached from outside, and there is no token",
             f"set REDRIVE_MCP_TOKEN to a secret of your own, or serve on {ADDRESS}",

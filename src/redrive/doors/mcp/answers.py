@@ -59,7 +59,8 @@ class Desk:
         error = body.pop("error", None)
         for name in ("message", "retry_hint", "hint", "warning"):
             if name in body:
-                said = without_words(body[name], (error, "see untrusted_error"), (advice, "see untrusted_advice"))
+                own = body[name].replace("see error", "see untrusted_error")
+                said = without_words(own, (error, "see untrusted_error"), (advice, "see untrusted_advice"))
                 body[name] = self.wording.line(said, MESSAGE)
         if "error_kind" in body:
             body["error_kind"] = self.wording.line(body["error_kind"], 100)

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from redrive.doors.mcp import http
 
 if TYPE_CHECKING:
@@ -19,17 +21,20 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
 
 GRACE: Final = 1.0
-"""Seconds that calls have to end when the client is gone: it kills a server that takes longer than two."""
+"""Seconds that calls have to end when the client is gone; then they are given back to the queue."""
 
 
 async def over_stdio(rd: Redrive, server: MCPServer[Any]) -> None:
-    """Until the client closes our standard input."""
-    if await _until_told(server.run_stdio_async(), lambda: None):
-        await leave(rd)
+    """Until the client closes our standard input. It kills a server that then takes its time, so we do not."""
+    rd.settings = msgspec.structs.replace(rd.settings, grace=min(rd.settings.grace, GRACE))
+    try:
+        told = await _until_told(server.run_stdio_async(), lambda: None)
+    finally:
+        await rd.close()
+    if told:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)  # standard input is read in a thread that nothing can stop
-    await leave(rd)
 
 
 async def over_http(
@@ -44,7 +49,7 @@ async def over_http(
     try:
         await _until_told(served.serve(sockets=[sock]), stop, waits=True)
     finally:
-        await leave(rd)
+        await rd.close()
 
 
 async def _until_told(serving: Coroutine[Any, Any, None], stop: Callable[[], None], *, waits: bool = False) -> bool:
@@ -61,11 +66,3 @@ async def _until_told(serving: Coroutine[Any, Any, None], stop: Callable[[], Non
     if waits or not told.is_set():
         await going
     return told.is_set()
-
-
-async def leave(rd: Redrive) -> None:
-    """Close the store. Calls that go on behind callers who left may end; then they are given back to the queue."""
-    try:
-        await asyncio.wait_for(rd.close(), GRACE)
-    except TimeoutError:
-        await rd.close()
