@@ -135,7 +135,7 @@ async def _give_back(rd: Redrive) -> None:
 
 
 def row_7(bench: Bench) -> list[Check]:
-    size, dead = bench.size(1_000_000, 50_000), bench.size(10_000, 500)
+    size, dead = bench.size(1_000_000, 100_000), bench.size(10_000, 500)
     with tempfile.TemporaryDirectory(dir=bench.folder) as name:
         folder = Path(name)
 

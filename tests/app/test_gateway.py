@@ -508,6 +508,62 @@ async def test_a_caller_who_is_cancelled_takes_nothing_away(rd: Redrive) -> None
     assert gate.runs == [3]
 
 
+@pytest.mark.behaviour("003-4", "003-9")
+@pytest.mark.parametrize("how", ["at once", "while it runs", "between two tries", "cancelled"])
+@pytest.mark.parametrize("works", [True, False])
+async def test_whoever_stops_waiting_is_told_by_notice(
+    rd: Redrive, monkeypatch: pytest.MonkeyPatch, how: str, works: bool
+) -> None:
+    """Nobody waits for the answer any more: the session hears how it ended, once."""
+    reached, go, tries = asyncio.Event(), asyncio.Event(), []
+
+    async def pause(self: OnTheSpot, seconds: float) -> None:
+        if how == "between two tries":
+            reached.set()
+            await go.wait()
+
+    monkeypatch.setattr(OnTheSpot, "_pause", pause)
+
+    @rd.task
+    async def work() -> str:
+        tries.append(1)
+        if how == "between two tries" and len(tries) == 1:
+            raise ConnectionError("cut")
+        if how != "between two tries":
+            reached.set()
+            await go.wait()
+        if not works:
+            raise redrive.GiveUp("hopeless")
+        return "well"
+
+    limit = 0 if how == "at once" else None if how == "cancelled" else 0.05
+    caller = asyncio.create_task(rd.call(work, session_id="s1", timeout=limit))
+    await soon(reached.wait())
+    if how == "cancelled":
+        caller.cancel()
+    await soon(asyncio.wait([caller]))
+    go.set()
+
+    async def over() -> bool:
+        (job,) = await every_job(rd)
+        return bool(job.ended)
+
+    await eventually(over, "it ends")
+    (notice,) = await rd.sessions.inbox("s1", unread=False)
+    assert notice.kind == ("retry_success" if works else "retry_exhausted")
+
+
+async def test_whoever_waits_is_not_told_twice(rd: Redrive) -> None:
+    @rd.task
+    async def work(fails: bool) -> None:
+        if fails:
+            raise redrive.GiveUp("hopeless")
+
+    await soon(rd.call(work, {"fails": False}, session_id="s1"))
+    await soon(rd.call(work, {"fails": True}, session_id="s1"))
+    assert await rd.sessions.inbox("s1", unread=False) == []
+
+
 async def test_closing_finishes_the_calls_nobody_waits_for(database: Path) -> None:
     async with Redrive(database) as rd:
         gate = Gate(rd)

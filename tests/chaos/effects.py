@@ -146,5 +146,5 @@ def _remove_the_guards() -> None:
     async def unseen(self: Settlement, *args: Any) -> None:
         return None
 
-    Context.once = plainly  # type: ignore[method-assign,assignment]
-    Settlement.looked = unseen  # type: ignore[method-assign]
+    Context.once = plainly  # type: ignore[method-assign]
+    Settlement.looked = unseen  # type: ignore[method-assign,assignment]

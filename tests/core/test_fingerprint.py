@@ -109,3 +109,11 @@ def test_the_frames_of_the_application_count_where_a_library_raised() -> None:
     other = {"frames": ("httpx._transports:handle:7", "shop.pay:charge:10"), "origin": ("shop.pay:charge:11",)}
     assert group(**below) == group(**other)
     assert group(**below) != group(**{**below, "origin": ("shop.refund:run:3",)})
+
+
+def test_a_number_in_a_code_does_not_make_a_new_group_either() -> None:
+    groups = {
+        fingerprint(Failure("exception", ("shop.Refused",), "no", code=f"order-{number} is closed"), "t")
+        for number in range(5)
+    }
+    assert len(groups) == 1

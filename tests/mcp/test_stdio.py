@@ -194,7 +194,8 @@ def test_what_cannot_be_served_is_told_in_a_line(shell: Shell, monkeypatch: pyte
     assert "at least 16" in refused(shell, "app:rd", "--http", "127.0.0.1:0", "--token", "short")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert f"cannot listen on {place}" in refused(shell, "app:rd", "--http", place)
+        shell.enqueue("greet")  # now there is a database
+        assert f"cannot listen on {place}" in refused(shell, "--http", place)
     monkeypatch.setattr(Shell, "environment", {**shell.environment, "REDRIVE_MCP_TOKEN": "short"})
     assert "at least 16" in refused(shell, "app:rd", "--http", "127.0.0.1:0")
 

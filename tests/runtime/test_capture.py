@@ -639,3 +639,8 @@ def test_whatever_an_exception_carries_it_becomes_a_failure(attributes: dict[str
     assert failure.retry_after is None or 0 <= failure.retry_after < 1e9
     assert failure.error_class == "Answered"
     assert classify(failure).detail in DETAILS
+
+
+def test_a_signals_own_words_are_no_code() -> None:
+    failure = capture(GiveUp("order 17 is closed", recommendation="Reopen it."))
+    assert (failure.codes, failure.code, failure.recommendation) == ((), None, "Reopen it.")

@@ -162,7 +162,7 @@ class Desk:
 
     def _advice(self, job: Job, handler: Handler | None) -> tuple[str, ...]:
         """Whether the worker would refuse it, said while the caller is still there to hear it."""
-        if surely_fits(job.payload or "", self._registry.fleet, self._registry.count):
+        if surely_fits(job.payload or "", self._registry.short):
             return ()
         found = preflight(job, handler, self._registry, self.clock.now())
         warnings = (found.why, found.recommendation) if isinstance(found, NotReady) else found

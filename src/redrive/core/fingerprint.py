@@ -41,7 +41,7 @@ def fingerprint(failure: Failure, task: str, model: str | None = None) -> str:
     return _digest(
         failure.types[0] if failure.types else failure.kind,
         normalise(failure.message),
-        failure.code or failure.error_kind or "",
+        normalise(failure.code or failure.error_kind or ""),
         failure.status or 0,
         task,
         model_family(model),

@@ -22,6 +22,8 @@ SPLIT_TO: Final = 7
 """Tenths of what the model may read that each part is to have: whole numbers, so that the boundary is exact."""
 LEAST_BYTES_PER_TOKEN: Final = 1.0
 MOST_BYTES_PER_CHARACTER: Final = 4
+FEW_IMAGES: Final = 1_000
+"""Characters in which not so many images can be named that they fill a model's window."""
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -117,9 +119,12 @@ def _too_long(needed: int, budget: int, model: str | None) -> NotReady:
     )
 
 
-def surely_fits(text: str, fleet: Fleet, count: Counter) -> bool:
-    """Whether a stored payload is so short that no estimate could be near any model's limit. Costs next to nothing."""
-    if '"$blob"' in text or "image" in text:
-        return False  # they count for more than their text
+def short_enough(fleet: Fleet, count: Counter) -> int:
+    """How many characters of a stored payload are so few that no estimate could be near any model's limit."""
     per_token = 3.5 if count is estimate else LEAST_BYTES_PER_TOKEN
-    return len(text) * MOST_BYTES_PER_CHARACTER <= WARN_ABOVE * fleet.smallest * per_token
+    return int(WARN_ABOVE * fleet.smallest * per_token / MOST_BYTES_PER_CHARACTER)
+
+
+def surely_fits(text: str, short: int) -> bool:
+    """Whether nothing needs to be counted. Blobs and images count for more than their text; a few do not matter."""
+    return len(text) <= short and '"$blob"' not in text and (len(text) <= FEW_IMAGES or "image" not in text)

@@ -59,9 +59,10 @@ class Attempts:
                     return Commit((entered,))
                 job = entered
             arguments = await self._inputs.prepare(job, handler, context)
-            stopped = await self._stopped(job, handler, context)
-            if stopped is not None:
-                return stopped
+            if handler.guarded or not self.breakers.calm:
+                stopped = await self._stopped(job, handler, context)
+                if stopped is not None:
+                    return stopped
             value = await self._perform(handler, context, arguments)
         except (SystemExit, KeyboardInterrupt, GeneratorExit):
             raise
@@ -163,7 +164,9 @@ def inspected(handler: Handler, value: object, whose: str) -> Failure | None:
 
 def _limit(handler: Handler, remaining: Budget | None) -> float | None:
     """The task's timeout, or what is left of the job's seconds."""
-    limits = [limit for limit in (handler.timeout, remaining.seconds if remaining else None) if limit is not None]
+    if remaining is None:
+        return handler.timeout
+    limits = [limit for limit in (handler.timeout, remaining.seconds) if limit is not None]
     return min(limits, default=None)
 
 

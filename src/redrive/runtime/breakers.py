@@ -66,6 +66,15 @@ class Breakers:
         await self._look()
         return [breaker for breaker, _ in self._known.values()]
 
+    @property
+    def calm(self) -> bool:
+        """Nothing is down, and that was seen a moment ago: nobody needs to be asked."""
+        return not self._known and not self._stale()
+
+    @property
+    def counting(self) -> bool:
+        return bool(self._windows or self._known)
+
     async def _refresh(self) -> None:
         """Everybody who finds it stale waits for the same look: a whole batch begins together."""
         if self._stale():

@@ -97,7 +97,7 @@ class _Look:
     def at(self, error: BaseException, depth: int) -> Failure:
         self._left -= 1
         kind: Any = type(error)
-        seen = traits(error)
+        seen = {} if isinstance(error, Signal) else traits(error)  # a signal says what it says in words of its own
         types = _types(kind)
         message = _message(error)
         steps = _steps(error.__traceback__)

@@ -83,6 +83,23 @@ def current() -> Context | BlockingContext:
 class _Shared:
     """What both kinds of context know and do."""
 
+    _usage: Usage | None = None
+    _taken: tuple[Change, ...] = ()
+    """The changes that this attempt really runs with."""
+    _sitting: Literal["call", "cycle"] | None = None
+    """Somebody waits for this attempt: a caller, or a script in its cycle."""
+    _left = False
+    """Nobody waits for it any more, although somebody did."""
+    _tries = 1
+    """Which try in that sitting it is."""
+    _value: Any = None
+    """What the task returned."""
+    _recovered = False
+    """Something the task needs was away and is back."""
+    _cancelled = False
+    _releasing = False
+    """The worker is stopping this attempt to give the job back."""
+
     def __init__(self, job: Job, store: Store, clock: Clock, *, idempotent: bool) -> None:
         self.job: Final = job
         self.results: dict[str, Json] = {}
@@ -90,22 +107,6 @@ class _Shared:
         self._clock = clock
         self._idempotent = idempotent
         self._names: set[str] = set()
-        self._usage: Usage | None = None
-        self._taken: tuple[Change, ...] = ()
-        """The changes that this attempt really runs with."""
-        self._sitting: Literal["call", "cycle"] | None = None
-        """Somebody waits for this attempt: a caller, or a script in its cycle."""
-        self._left = False
-        """Nobody waits for it any more, although somebody did."""
-        self._tries = 1
-        """Which try in that sitting it is."""
-        self._value: Any = None
-        """What the task returned."""
-        self._recovered = False
-        """Something the task needs was away and is back."""
-        self._cancelled = False
-        self._releasing = False
-        """The worker is stopping this attempt to give the job back."""
 
     @property
     def attempt(self) -> int:

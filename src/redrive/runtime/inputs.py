@@ -61,10 +61,11 @@ class Inputs:
         return msgspec.json.encode(applied.payload).decode()
 
     def _preflight(self, job: Job, handler: Handler, text: str) -> None:
-        policy = self._registry.policy_for(job)
-        verdict = still_wanted(job, policy, self._clock.now()) or credentials(missing(job, handler))
-        if verdict is None and not surely_fits(text, self._registry.fleet, self._registry.count):
-            conditions = _conditions(policy, handler, self._registry)
+        verdict = credentials(missing(job, handler)) if handler.credentials or job.task == HTTP_TASK else None
+        if job.first_failed_at is not None and verdict is None:
+            verdict = still_wanted(job, self._registry.policy_for(job), self._clock.now())
+        if verdict is None and not surely_fits(text, self._registry.short):
+            conditions = _conditions(self._registry.policy_for(job), handler, self._registry)
             judged = fits(msgspec.json.decode(text), job.model, conditions)
             if isinstance(judged, NotReady):
                 verdict = judged

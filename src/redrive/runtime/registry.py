@@ -17,6 +17,7 @@ from redrive.core.effects import Effect
 from redrive.core.job import Failure, Job
 from redrive.core.payload import Signature
 from redrive.core.policy import PRESETS, Policy, check, effective, merge
+from redrive.core.preflight import short_enough
 from redrive.core.schedule import Cron
 from redrive.errors import ConfigError
 from redrive.runtime.capture import qualified
@@ -95,6 +96,11 @@ class Handler:
             for rule, kinds, detail in (("give_up_on", give_up_on, "gave_up"), ("retry_on", retry_on, "asked_to_retry"))
             if kinds
         )
+
+    @property
+    def guarded(self) -> bool:
+        """Whether something of its own must be asked before it runs."""
+        return bool(self.consent or self.requires or self.effects or self.wraps)
 
     @property
     def verifiable(self) -> bool:
@@ -178,6 +184,8 @@ class Registry:
         self.rules: list[tuple[str, Rule]] = list(rules)
         """The user's own rules for failures, in front of ours and behind the task's."""
         self.count = count
+        self.short = short_enough(self.fleet, count)
+        """Payloads of no more characters than this fit every model."""
         self.summarise = summarise
         self.version = version
         """Of the application, kept with each attempt."""

@@ -52,8 +52,10 @@ class Settlement:
     # -- good ends
 
     async def succeeded(self, job: Job, handler: Handler, context: AnyContext, value: object) -> Commit:
-        context._value = value
-        await self._breakers.succeeded(job, handler)
+        if context._sitting is not None:
+            context._value = value
+        if self._breakers.counting:
+            await self._breakers.succeeded(job, handler)
         now = self._clock.now()
         text, problem = encode_result(value)
         if problem:
@@ -63,7 +65,9 @@ class Settlement:
         apart = text is not None and len(text) > RESULT_INLINE
         puts = (Put("result", f"{job.id}/", text.encode()),) if apart and text is not None else ()
         move = lifecycle.succeeded(job, now, RESULT_APART if apart else text, attempt)
-        return Commit((_queued(_learned(move, job, worked=True), called=context._left),), puts)
+        if job.history or context._left:
+            move = _queued(_learned(move, job, worked=True), called=context._left)
+        return Commit((move,), puts)
 
     async def signalled(self, job: Job, handler: Handler, context: AnyContext, signal: Signal) -> Commit:
         now = self._clock.now()

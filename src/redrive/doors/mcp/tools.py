@@ -73,8 +73,9 @@ class Reading:
         return {"queue": self._wording.line(queue.name), "paused": queue.paused, **counts}
 
     def _recent(self, one: dict[str, Any]) -> dict[str, Any]:
-        kept = {name: one.get(name) for name in ("operation_id", "status", "retry_at", "max_retries", "error_kind")}
-        return without_none(kept | {"task": self._wording.line(one["task"])})
+        kept = {name: one.get(name) for name in ("operation_id", "status", "retry_at", "max_retries")}
+        kind = self._wording.maybe(one.get("error_kind"), 100)
+        return without_none(kept | {"error_kind": kind, "task": self._wording.line(one["task"])})
 
     async def operation(
         self,
@@ -91,7 +92,11 @@ class Reading:
             await self._wait(job, wait_seconds)
         outcome = await self._rd.outcome(job.id)
         if offset and outcome.status == "ok":
-            return {"operation_id": job.id, "status": "ok", **await self._desk.result(job, offset)}
+            return {
+                "operation_id": job.id,
+                "status": "ok",
+                **await self._desk.result(await self._rd.jobs.get(job.id), offset),
+            }
         if offset:
             raise InvalidInput(field="offset", problem=f"there is no result yet to read from {offset} on")
         return await self._desk.told(outcome)
