@@ -12,8 +12,9 @@ import pytest
 
 import redrive
 from redrive import Context, Outcome, Probe, Redrive
-from redrive.core.job import iso
+from redrive.core.job import iso, public
 from redrive.core.outcome import INLINE
+from redrive.core.store import Wanted
 from redrive.errors import InvalidInput, InvalidOption, InvalidPayload, JobNotFound
 from redrive.runtime.context import session_of
 from redrive.runtime.on_the_spot import OnTheSpot
@@ -1125,3 +1126,166 @@ async def test_what_an_operation_did_outside_can_be_asked_for(rd: Redrive) -> No
     outcome = await soon(post.call())
     (effect,) = await rd.jobs.effects(outcome.operation_id or "")
     assert (effect.name, effect.status, effect.result) == ("post", "landed", {"id": "p1"})
+
+
+# The sweep and its policy --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.behaviour("003-22", "003-29")
+async def test_an_operation_says_all_there_is_to_say(rd: Redrive, clock: FakeClock) -> None:
+    flaky = Flaky(99, BridgeBusy)
+
+    @rd.task
+    async def work(text: str) -> None:
+        await flaky(text)
+
+    outcome = await soon(rd.call(work, {"text": "x"}, session_id="s1", idempotency_key="k"))
+    shown = public(await rd.jobs.get(outcome.operation_id or ""))
+    assert shown | {"history": None, "id": None} == shown | {
+        "history": None, "id": None, "task": "work", "queue": "work", "payload": {"text": "x"}, "state": "waiting",
+        "attempts": 3, "allowed": 5, "session_id": "s1", "reason": "retry", "key": "k", "error_class": "BridgeBusy",
+        "error": "BridgeBusy", "result": None, "run_at": iso(clock.now() + 45),
+    }  # fmt: skip
+    assert {"created_at", "updated_at", "started_at", "first_failed_at", "lease", "worker", "category"} <= shown.keys()
+    assert [attempt["failure"]["error_kind"] for attempt in shown["history"]] == ["server_error"] * 3
+    assert all(attempt["decision"] for attempt in shown["history"])
+
+
+@pytest.mark.behaviour("003-21")
+async def test_an_operation_may_have_a_longer_lease(rd: Redrive) -> None:
+    leases: list[float | None] = []
+
+    @rd.task
+    async def work(ctx: Context) -> None:
+        leases.append(ctx.job.lease)
+
+    await soon(work.call())
+    await soon(rd.call(work, lease=600))
+    await work.enqueue()
+    await work.options(lease=600).enqueue()
+    await soon(rd.drain())
+    assert sorted(map(str, leases)) == ["600.0", "600.0", "90.0", "90.0"]
+
+
+@pytest.mark.behaviour("003-53")
+async def test_a_sweep_that_fails_does_not_end_the_sweeping(
+    rd: Redrive, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = rd.make_scheduler(rd.make_worker())
+    rounds: list[int] = []
+
+    async def recover() -> None:
+        rounds.append(1)
+        raise OSError("the disk is away")
+
+    monkeypatch.setattr(scheduler, "_duties", [(1.0, recover)])
+    for _ in range(3):
+        await scheduler.tick()
+        rd.clock.advance(1)  # type: ignore[attr-defined]
+    assert len(rounds) == 3
+    assert "the disk is away" in caplog.text
+
+
+@pytest.mark.behaviour("003-54", "003-55", "003-56")
+async def test_what_is_due_is_taken_by_one_with_what_was_stored(rd: Redrive, clock: FakeClock, database: Path) -> None:
+    given: list[Any] = []
+
+    @rd.task
+    async def work(**kwargs: Any) -> None:
+        given.append(kwargs)
+
+    due, later = await work.enqueue(a=1, b=["x"]), await work.options(delay=60).enqueue(a=2)
+    async with Redrive(database, clock=clock) as other:
+        first = await rd.store.claim(Wanted(slots=5), "one", clock.now())
+        second = await other.store.claim(Wanted(slots=5), "two", clock.now())
+    assert [job.id for job in first.jobs] == [due.id] and second.jobs == []
+    clock.advance(60)
+    await soon(rd.drain())
+    assert given == [{"a": 2}] and (await later.refresh()).state == "done"
+
+
+@pytest.mark.behaviour("003-72")
+async def test_a_queue_that_is_switched_off_is_left_alone(rd: Redrive, clock: FakeClock) -> None:
+    flaky = Flaky(3)
+
+    @rd.task
+    async def work() -> str:
+        return str(await flaky("well"))
+
+    outcome = await soon(work.call())
+    await rd.queues.pause("work")
+    clock.advance(60)
+    assert await soon(rd.drain()) == 0
+    assert (await rd.outcome(outcome.operation_id or "")).status == "queued_for_retry"
+    await rd.queues.resume("work")
+    await soon(rd.drain())
+    assert (await rd.outcome(outcome.operation_id or "")).result == "well"
+
+
+@pytest.mark.behaviour("003-73", "003-74", "003-75", "003-2")
+@pytest.mark.parametrize(
+    ("said", "waits", "end"),
+    [
+        ({}, [45.0, 90.0], "attempts_exhausted"),
+        ({"max_attempts": 4}, [45.0], "attempts_exhausted"),
+        ({"backoff": "fixed_10s"}, [10.0, 10.0], "attempts_exhausted"),
+        ({"max_age": 40}, [45.0], "too_old"),
+        ({"max_attempts": 99}, [45.0, 90.0, 120.0], "too_old"),
+    ],
+    ids=str,
+)
+async def test_how_operations_are_retried_and_how_that_is_changed(
+    rd: Redrive, clock: FakeClock, said: Any, waits: list[float], end: str
+) -> None:
+    """Five tries, the adaptive table, half an hour; each can be said otherwise, and has its effect."""
+    flaky = Flaky(99)
+
+    @rd.task(**said)
+    async def work() -> None:
+        await flaky()
+
+    outcome = await soon(work.call())
+    seen: list[float] = []
+    for _ in range(30):
+        job = await rd.jobs.get(outcome.operation_id or "")
+        if job.state != "waiting":
+            break
+        seen.append(round(job.run_at - clock.now(), 3))
+        clock.advance(job.run_at - clock.now())
+        await soon(rd.drain())
+    assert (job.state, job.because) == ("dead", end)
+    assert seen[: len(waits)] == waits
+
+
+@pytest.mark.behaviour("C35", "004-51", "004-52")
+async def test_a_repeat_is_told_and_not_dropped_in_silence(rd: Redrive, clock: FakeClock) -> None:
+    told: list[str] = []
+    rd.subscribe("duplicate", lambda event: told.append(str(event.job_id)))
+
+    @rd.task
+    async def work(n: int) -> int:
+        return n
+
+    first = await work.options(idempotency_key="task-7").enqueue(1)
+    live = await work.options(idempotency_key="task-7").enqueue(1)
+    await soon(rd.drain())
+    clock.advance(6 * 60)
+    done = await work.options(idempotency_key="task-7").enqueue(1)
+    assert [first.duplicate, live.duplicate, done.duplicate] == [False, True, True]
+    assert {first.id, live.id, done.id} == {first.id}
+    await eventually(lambda: told == [first.id] * 2, "each repeat is told")
+    assert len(await every_job(rd)) == 1, "one live copy"
+
+
+@pytest.mark.behaviour("004-49")
+async def test_headers_travel_with_the_job(rd: Redrive) -> None:
+    headers = {"X-Task-ID": "t7", "X-Task-Type": "publish", "X-Retry-Strategy": "categorized"}
+    seen: list[Any] = []
+
+    @rd.task
+    async def work(ctx: Context) -> None:
+        seen.append((ctx.job.options.headers, ctx.idempotency_key, ctx.job.created_at, ctx.job.allowed))
+
+    await work.options(headers=headers, idempotency_key="t7-1", max_attempts=3).enqueue()
+    await soon(rd.drain())
+    assert seen == [(headers, "t7-1", rd.clock.now(), 3)]

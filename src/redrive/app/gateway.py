@@ -110,7 +110,11 @@ class Gateway:
         going, late = asyncio.create_task(work), self._late.setdefault(asyncio.get_running_loop(), set())
         late.add(going)
         going.add_done_callback(late.discard)
-        done, _ = await asyncio.wait([going], timeout=limit)
+        try:
+            done, _ = await asyncio.wait([going], timeout=limit)
+        except asyncio.CancelledError:
+            self._spot().leave(job.id)
+            raise
         if done:
             return await going
         self._spot().leave(job.id)

@@ -91,6 +91,8 @@ class OnTheSpot:
         """Jobs whose process died, as the claims have told."""
         self._heart: Heart | None = None
         self._running: dict[str, tuple[Context | BlockingContext, asyncio.Task[Commit | None]]] = {}
+        self._left: set[str] = set()
+        """Jobs for which nobody waits any more."""
         self._settling: dict[str, Job] = {}
         """Finished, and not yet on disk: their leases are kept until they are."""
 
@@ -106,6 +108,12 @@ class OnTheSpot:
 
         `interrupted` hears how the job stands where this ends with an exception: it was told to stop.
         """
+        try:
+            return await self._tried(job, beside, interrupted)
+        finally:
+            self._left.discard(job.id)
+
+    async def _tried(self, job: Job, beside: Beside, interrupted: Callable[[Job], None]) -> Ran:
         ran, recovered = Ran(job), False
         for tries in range(1, SPOT_TRIES + 1):
             claimed = await self.claim(ran.job)
@@ -121,6 +129,7 @@ class OnTheSpot:
 
     def leave(self, job_id: str) -> None:
         """Whoever waited has gone: from now on it is a job like any other, whose end is told to the session."""
+        self._left.add(job_id)
         context, _ = self._running.get(job_id, (None, None))
         if context is not None:
             context._sitting, context._left = None, True
@@ -149,7 +158,8 @@ class OnTheSpot:
     async def _attempted(self, job: Job, tries: int, beside: Beside, interrupted: Callable[[Job], None]) -> Ran:
         """One attempt and its commit."""
         context = self.attempts.context_for(job)
-        context._sitting, context._tries = self._sitting, tries
+        left = job.id in self._left
+        context._sitting, context._tries, context._left = None if left else self._sitting, tries, left
         commit, interruption = await self._performed(job, context)
         if commit is None:
             log.warning("job %s (%s) was taken away while it ran: its result does not count", job.short_id, job.task)
