@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import get_args
 
-from redrive.core import agents, breakers, classify, cycle, failure_codes, policy, records, remedies, strategy
+from redrive.core import agents, breakers, classify, cycle, policy, records, remedies, strategy
 from redrive.core.changes import (
     AddConstraint,
     AddInstruction,
@@ -18,8 +18,9 @@ from redrive.core.changes import (
     SetModel,
     SimplifyTask,
 )
+from redrive.core.classify import codes as known_codes
+from redrive.core.classify.classes import FIRM_CLASSES, STATUS_CLASSES, package_of
 from redrive.core.decision import Abilities, Case
-from redrive.core.failure_classes import FIRM_CLASSES, STATUS_CLASSES, package_of
 from redrive.core.job import Attempt, Failure, Job, State
 from redrive.insight import groups, morning
 from redrive.runtime import soft
@@ -133,9 +134,9 @@ def _cell(by_detail: Mapping[str, list[str]]) -> str:
 
 def codes() -> str:
     """As the providers spell them, more or less: case and separators do not count."""
-    firm = _gathered(_spelled(failure_codes._CODES_BY_DETAIL))
-    weak = _gathered(_spelled(failure_codes._WEAK_CODES_BY_DETAIL))
-    starts = _gathered((f"{start}…", detail) for start, detail in failure_codes._CODE_STARTS)
+    firm = _gathered(_spelled(known_codes._CODES_BY_DETAIL))
+    weak = _gathered(_spelled(known_codes._WEAK_CODES_BY_DETAIL))
+    starts = _gathered((f"{start}…", detail) for start, detail in known_codes._CODE_STARTS)
     rows = [
         (code(detail), _listed([*firm.get(detail, ()), *starts.get(detail, ())]), _listed(weak.get(detail, ())))
         for detail in classify.DETAILS
@@ -151,10 +152,10 @@ def _spelled(listed: Mapping[str, str]) -> list[tuple[str, str]]:
 def numbers() -> str:
     """Codes of databases and remote procedures."""
     columns = {
-        "SQL state": _gathered(failure_codes.SQLSTATES.items()),
-        "SQLite": _gathered((name.removeprefix("SQLITE_"), what) for name, what in failure_codes.SQLITE_NAMES.items()),
-        "gRPC": _gathered(failure_codes.GRPC.items()),
-        "JSON-RPC, MCP": _gathered((str(number), what) for number, what in failure_codes.JSON_RPC.items()),
+        "SQL state": _gathered(known_codes.SQLSTATES.items()),
+        "SQLite": _gathered((name.removeprefix("SQLITE_"), what) for name, what in known_codes.SQLITE_NAMES.items()),
+        "gRPC": _gathered(known_codes.GRPC.items()),
+        "JSON-RPC, MCP": _gathered((str(number), what) for number, what in known_codes.JSON_RPC.items()),
     }
     found = [detail for detail in classify.DETAILS if any(detail in column for column in columns.values())]
     rows = [(code(detail), *(_listed(column.get(detail, ())) for column in columns.values())) for detail in found]

@@ -250,7 +250,6 @@ class Task(Generic[P, R]):
         handle: JobHandle[R] = await self._app.accept(self.name, payload, options)
         return handle
 
-
     def __repr__(self) -> str:
         return f"<task {self.name!r} on queue {self.queue!r}>"
 

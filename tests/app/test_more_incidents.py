@@ -9,7 +9,7 @@ import pytest
 
 from redrive import Context, InvalidInput, Redrive, State
 from redrive.core.store import Wanted
-from redrive.doors.cli import mcp as mcp_command
+from redrive.doors.cli.mcp import ADDRESS
 from tests.runtime.receiver import Seen, answer, receiving
 from tests.support import FakeClock, eventually, opened, soon
 
@@ -111,7 +111,7 @@ async def test_b43_other_refusals_are_not_tried_again(clock: FakeClock, database
 
 @pytest.mark.behaviour("B44")
 def test_b44_addresses_by_default_are_numbers() -> None:
-    host, _, port = mcp_command.ADDRESS.rpartition(":")
+    host, _, port = ADDRESS.rpartition(":")
     assert (host, port.isdigit()) == ("127.0.0.1", True)
 
 
@@ -165,21 +165,26 @@ async def test_b51_looking_at_an_open_breaker_does_not_keep_it_open(clock: FakeC
 
 
 @pytest.mark.behaviour("B51")
-async def test_b51_who_asks_by_hand_does_not_wait_for_the_breaker(rd: Redrive, clock: FakeClock) -> None:
+async def test_b51_a_person_who_knows_better_does_not_wait_for_the_breaker(clock: FakeClock, database: Path) -> None:
     up = False
+    policy = {"fetch": {"breaker_after": 1, "breaker_pause": 900}}
+    async with opened(database, clock=clock, queues=policy) as rd:
 
-    @rd.task(breaker_after=1, breaker_pause=900)
-    async def fetch(url: str) -> str:
-        if not up:
-            raise ConnectionError("down")
-        return "here"
+        @rd.task(downstream="crm")
+        async def fetch() -> str:
+            if not up:
+                raise ConnectionError("down")
+            return "here"
 
-    jobs = [await fetch.enqueue("http://10.1.2.3/") for _ in range(2)]
-    await soon(rd.drain(concurrency=1))
-    states = {(await rd.jobs.get(job.id)).state: job.id for job in jobs}
-    up = True
-    answered = await rd.retry(states[State.held])
-    assert (answered.status, answered.result) == ("ok", "here")
+        jobs = [await fetch.enqueue() for _ in range(2)]
+        await soon(rd.drain(concurrency=1))
+        by_state = {(await rd.jobs.get(job.id)).state: job.id for job in jobs}
+        assert by_state.keys() == {State.waiting, State.held}
+        up = True
+        assert await rd.close_breaker("crm")
+        clock.advance(1)
+        await soon(rd.drain())
+        assert (await rd.jobs.get(by_state[State.held])).state is State.done
 
 
 @pytest.mark.behaviour("B53")

@@ -23,8 +23,8 @@ from redrive.core.classify import (
     classify,
     known_detail,
 )
-from redrive.core.failure_classes import class_detail, status_class_detail
-from redrive.core.failure_codes import CODES, ERRNOS, GRPC, JSON_RPC, SQLITE_NAMES, SQLSTATES, WEAK_CODES, code_detail
+from redrive.core.classify.classes import class_detail, status_class_detail
+from redrive.core.classify.codes import CODES, ERRNOS, GRPC, JSON_RPC, SQLITE_NAMES, SQLSTATES, WEAK_CODES, code_detail
 from redrive.core.job import Cause, Failure
 from redrive.errors import InvalidOption
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.core.changes import Adapt, Applied, CompressContext, apply, can_take, dropped, estimate, tokens
-from redrive.core.compress import Compressed, compress
-from redrive.core.reading import texts
+from redrive.core.changes.compress import Compressed, compress
+from redrive.core.changes.reading import texts
 from tests.core.conversations import (
     answers_in,
     anthropic_call,

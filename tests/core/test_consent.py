@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from redrive.core.change import edited
 from redrive.core.changes import AddInstruction, CompressContext, SetModel, encode
+from redrive.core.changes.change import edited
 from redrive.core.consent import Approval, Grant, covers, granted, subject_of, wish_of
 from redrive.core.job import Attempt, Job
 from tests.stores.jobs import T0, a_job

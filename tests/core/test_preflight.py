@@ -22,6 +22,7 @@ from redrive.core.preflight import (
     credentials,
     fits,
     still_wanted,
+    short_enough,
     surely_fits,
 )
 from tests.stores.jobs import T0, a_job
@@ -121,7 +122,7 @@ def test_what_failed_for_too_long_is_not_started_again() -> None:
 def overlooks(payload: dict[str, Any], fleet: Fleet = Fleet()) -> bool:  # noqa: B008 - a value
     """Passed unseen although it is not plainly ready."""
     text = msgspec.json.encode(payload).decode()
-    unseen = surely_fits(text, fleet, Conditions(POLICY).count)
+    unseen = surely_fits(text, short_enough(fleet, Conditions(POLICY).count))
     return unseen and fits(payload, None, Conditions(POLICY, fleet)) is not None
 
 
@@ -157,6 +158,6 @@ def test_nothing_passes_unseen_that_would_warn(messages: list[dict[str, Any]], c
 
 
 def test_a_short_payload_costs_no_look() -> None:
-    assert surely_fits('{"prompt":"Write."}', Fleet(), Conditions(POLICY).count)
-    assert not surely_fits("x" * 10_000_000, Fleet(), Conditions(POLICY).count)
-    assert not surely_fits("x" * 100, Fleet(models={"m": Model(context=10)}), words)
+    assert surely_fits('{"prompt":"Write."}', short_enough(Fleet(), Conditions(POLICY).count))
+    assert not surely_fits("x" * 10_000_000, short_enough(Fleet(), Conditions(POLICY).count))
+    assert not surely_fits("x" * 100, short_enough(Fleet(models={"m": Model(context=10)}), words))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.retry_after import LONGEST, delay_in_text, duration, header_wait, wait_of
+from redrive.core.classify.retry_after import LONGEST, delay_in_text, duration, header_wait, wait_of
 
 NOW = datetime(2026, 6, 1, 12, 0, 0, tzinfo=UTC)
 AT = NOW.timestamp()

@@ -13,8 +13,8 @@ from redrive.config import Settings, load
 from redrive.core.agents import AGENTS, CONTEXTS
 from redrive.core.breakers import OPENING
 from redrive.core.classify import ALIASES, CLASSES, DETAILS, RULES
+from redrive.core.classify.codes import CODES, plain
 from redrive.core.cycle import WORDS
-from redrive.core.failure_codes import CODES, plain
 from redrive.core.lifecycle import MOVES
 from redrive.core.policy import PRESETS, Policy
 from redrive.core.records import FIVE

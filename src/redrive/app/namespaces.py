@@ -11,9 +11,9 @@ import msgspec
 from redrive.app.following import result_text
 from redrive.app.sessions import check_asks, refused
 from redrive.core import lifecycle
-from redrive.core.change import edited
 from redrive.core.changes import apply, decode, diff, merge
 from redrive.core.changes import encode as encode_changes
+from redrive.core.changes.change import edited
 from redrive.core.effects import EffectRecord
 from redrive.core.job import Attempt, Job, Json, Lane, State
 from redrive.core.lifecycle import Transition

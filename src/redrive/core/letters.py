@@ -15,7 +15,7 @@ import msgspec
 
 from redrive.core.advice import ADVICE
 from redrive.core.classify import Rule, classify
-from redrive.core.failure_classes import CLASSES
+from redrive.core.classify.classes import CLASSES
 from redrive.core.fingerprint import fingerprint
 from redrive.core.job import Attempt, Cause, Failure, Job, Lane, State, hash_payload, keyed_id
 from redrive.core.records import LANES, Record

@@ -12,9 +12,9 @@ import msgspec
 
 from redrive.core.agents import Fleet
 from redrive.core.changes import Adapt, Counter, estimate, tokens
+from redrive.core.changes.shapes import get, locate
 from redrive.core.job import Job, Json
 from redrive.core.policy import Policy
-from redrive.core.shapes import get, locate
 from redrive.core.strategy import age_of, too_old_words
 
 WARN_ABOVE: Final = 0.8

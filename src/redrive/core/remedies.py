@@ -23,8 +23,8 @@ from redrive.core.changes import (
     safe_quote,
     tokens,
 )
+from redrive.core.changes.shapes import get, is_count, locate
 from redrive.core.decision import LONGEST_WAIT, Bury, Case, Decision, RetryLater
-from redrive.core.shapes import get, is_count, locate
 
 COMPRESSED: Final = 80_000
 SHORTER: Final = 0.6

@@ -8,9 +8,9 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
 
-from redrive.core.failure_codes import code_detail
+from redrive.core.classify.codes import code_detail
+from redrive.core.classify.retry_after import delay_in_text, duration, finite, header_wait, wait_of
 from redrive.core.redact import redact_text
-from redrive.core.retry_after import delay_in_text, duration, finite, header_wait, wait_of
 from redrive.runtime.attributes import SCALARS, attribute, clean, document, http_status, item, some, text_of
 
 BODY_LIMIT: Final = 500

@@ -29,7 +29,7 @@ from redrive.core.breakers import (
     reopened,
     verdict,
 )
-from redrive.core.change import Edit, decode
+from redrive.core.changes.change import Edit, decode
 from redrive.core.job import Cause, Failure, Job, Json, State
 from redrive.core.lifecycle import Transition
 from redrive.core.policy import Policy

@@ -18,9 +18,9 @@ from typing import Any, Final
 import msgspec
 
 from redrive.core.classify import Rule, known_detail
+from redrive.core.classify.retry_after import wait_of
 from redrive.core.job import Failure
 from redrive.core.redact import redact_text
-from redrive.core.retry_after import wait_of
 from redrive.errors import GiveUp, InvalidOption, Retry, Signal
 from redrive.runtime.answers import (
     address_of,

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
+from redrive.core.changes.quoting import safe_quote, without_hidden
 from redrive.core.job import Json
-from redrive.core.quoting import safe_quote, without_hidden
 from redrive.core.redact import MASK, redact, redact_text
 
 LINE: Final = 300

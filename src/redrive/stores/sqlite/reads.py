@@ -84,9 +84,7 @@ def find(
     order = f"jobs.updated_at {way}, jobs.seq {way}" if by_change else f"jobs.seq {way}"
     if cursor is not None:
         at, seq = _cursor(cursor)
-        clause += (
-            f" AND (jobs.updated_at, jobs.seq) {beyond} (?, ?)" if by_change else f" AND jobs.seq {beyond} ?"
-        )
+        clause += f" AND (jobs.updated_at, jobs.seq) {beyond} (?, ?)" if by_change else f" AND jobs.seq {beyond} ?"
         values += [at, seq] if by_change else [seq]
     rows = select(
         connection,

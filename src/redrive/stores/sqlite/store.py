@@ -174,13 +174,9 @@ class SqliteStore:
     async def docs(self, kind: str, prefix: str = "") -> list[Document]:
         return await self._read(lambda connection: reads.docs(connection, kind, prefix))
 
-    async def find(
-        self, filter: Filter, cursor: str | None = None, limit: int = 100, *, oldest: bool = False
-    ) -> Page:
+    async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100, *, oldest: bool = False) -> Page:
         routes = self._routes
-        return await self._read(
-            lambda connection: reads.find(connection, routes, filter, cursor, limit, oldest=oldest)
-        )
+        return await self._read(lambda connection: reads.find(connection, routes, filter, cursor, limit, oldest=oldest))
 
     async def count(self, filter: Filter, by: Sequence[str] = ()) -> dict[tuple[str | None, ...], int]:
         return await self._read(lambda connection: reads.count(connection, filter, by))

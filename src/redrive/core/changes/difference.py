@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from difflib import SequenceMatcher
 from typing import Final
 
+from redrive.core.changes.reading import Counter, estimate, json_text, texts, tokens
+from redrive.core.changes.shapes import Adapt
 from redrive.core.job import Json
-from redrive.core.reading import Counter, estimate, json_text, texts, tokens
-from redrive.core.shapes import Adapt
 
 SHOWN: Final = 60
 """Characters of a value that a line shows."""

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from redrive.core.changes.reading import blocks
+from redrive.core.changes.shapes import SYSTEM_ROLES
 from redrive.core.job import Json
-from redrive.core.reading import blocks
-from redrive.core.shapes import SYSTEM_ROLES
 
 Message = Mapping[str, Json]
 

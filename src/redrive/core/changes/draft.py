@@ -10,8 +10,7 @@ from typing import Final
 
 import msgspec
 
-from redrive.core.job import Json
-from redrive.core.reading import (
+from redrive.core.changes.reading import (
     MESSAGE_TOKENS,
     TEXT_KEYS,
     Counter,
@@ -22,8 +21,9 @@ from redrive.core.reading import (
     standing_tokens,
     texts,
 )
-from redrive.core.shapes import SYSTEM_ROLES, Path, Shape, get, put
-from redrive.core.turns import calls, task_of, turns
+from redrive.core.changes.shapes import SYSTEM_ROLES, Path, Shape, get, put
+from redrive.core.changes.turns import calls, task_of, turns
+from redrive.core.job import Json
 
 MISSING_TURNS: Final = "[… earlier messages left out …]"
 SUMMARY: Final = "[Summary of earlier content that was left out for length]\n{}\n[End of the summary]"

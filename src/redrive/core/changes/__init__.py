@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from redrive.core.change import (
+from redrive.core.changes.change import (
     ORDER,
     AddConstraint,
     AddInstruction,
@@ -29,12 +29,12 @@ from redrive.core.change import (
     merge,
     outside_key,
 )
-from redrive.core.compress import TooLong, compress, dropped
-from redrive.core.difference import diff, same
+from redrive.core.changes.compress import TooLong, compress, dropped
+from redrive.core.changes.difference import diff, same
+from redrive.core.changes.quoting import safe_quote, without_hidden
+from redrive.core.changes.reading import Counter, estimate, tokens
+from redrive.core.changes.shapes import MISSING, SYSTEM_ROLES, Adapt, Path, Shape, get, is_count, locate, put, spell
 from redrive.core.job import Json
-from redrive.core.quoting import safe_quote, without_hidden
-from redrive.core.reading import Counter, estimate, tokens
-from redrive.core.shapes import MISSING, SYSTEM_ROLES, Adapt, Path, Shape, get, is_count, locate, put, spell
 
 __all__ = [
     "Adapt", "AddConstraint", "AddInstruction", "Applied", "Change", "CompressContext", "Counter", "Edit", "SetAgent",

@@ -12,10 +12,10 @@ from typing import Final
 
 import msgspec
 
-from redrive.core.draft import Draft, Text, left_out, put_together, take_apart
+from redrive.core.changes.draft import Draft, Text, left_out, put_together, take_apart
+from redrive.core.changes.reading import Counter, estimate, tokens
+from redrive.core.changes.shapes import Adapt, locate
 from redrive.core.job import Json
-from redrive.core.reading import Counter, estimate, tokens
-from redrive.core.shapes import Adapt, locate
 
 OLD_TEXT: Final = (10_000, 2_000)
 """To how many characters an old text is cut before whole turns are dropped: first a little, then a lot."""

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from redrive.core.failure_classes import (
+from redrive.core.classify.classes import (
     CLASSES,
     STATUS_CLASSES,
     calls_models,
@@ -21,7 +21,7 @@ from redrive.core.failure_classes import (
     class_detail,
     status_class_detail,
 )
-from redrive.core.failure_codes import ERRNOS, WEAK_CODES, code_detail, plain, rpc_detail, sql_detail
+from redrive.core.classify.codes import ERRNOS, WEAK_CODES, code_detail, plain, rpc_detail, sql_detail
 from redrive.core.job import Category, Cause, Failure, Heals, Subclass
 from redrive.errors import InvalidOption
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from redrive.core.changes.shapes import MISSING, Adapt, Path, Shape, get, is_count, is_text, locate, outside
 from redrive.core.job import Json
-from redrive.core.shapes import MISSING, Adapt, Path, Shape, get, is_count, is_text, locate, outside
 
 Counter = Callable[[str], int]
 """How many tokens a text is."""
