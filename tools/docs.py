@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tools import commands, failures, reference, tables
+from tools import agents, commands, failures, reference, tables
 
 ROOT = Path(__file__).parents[1]
 PART = re.compile(r"(?P<open><!-- generated: (?P<name>[\w.]+) -->\n)(?P<text>.*?)(?P<close><!-- end -->)", re.DOTALL)
@@ -48,8 +48,23 @@ PARTS: dict[str, Callable[[], str]] = {
     "morning.needs": failures.needs,
     "groups.alerts": failures.alerts,
     "groups.trends": failures.trends,
+    "agents.outcomes": agents.outcomes,
+    "effects.seen": agents.seen,
+    "effects.together": agents.together,
+    "effects.once": agents.once,
+    "effects.never_sent": agents.never_sent,
+    "consent.grant": agents.grant,
+    "consent.covers": agents.covers,
+    "schedules.cron": agents.cron,
+    "schedules.catch_up": agents.catch_up,
+    "schedules.nicknames": agents.nicknames,
+    "workflows.steps": agents.step_states,
+    "workflows.states": agents.flow_states,
+    "notices.rules": agents.rules,
+    "notices.questions": agents.questions,
     "reference.settings": tables.settings,
     "reference.delivery": tables.delivery,
+    "reference.notify": tables.notify,
     "reference.errors": reference.errors,
     "reference.api": reference.api,
     "reference.cli": commands.cli,

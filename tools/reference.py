@@ -26,7 +26,7 @@ ABOUT = {
     "Trying differently": ["Adapt", "Model", "Agent"],
     "Scripts and schedules": ["to_dead_letter", "diverting", "cron"],
     "Agents, consent and effects": ["Outcome", "Approval", "Grant", "Effect", "Probe"],
-    "Seeing": ["BusEvent", "Pain"],
+    "Seeing": ["BusEvent", "Pain", "Notice", "Message"],
 }
 """Public names in the order of a reader; errors have a page of their own."""
 
@@ -44,6 +44,13 @@ BESIDE = {
     "redrive.core.cycle": ["Summary", "Left"],
     "redrive.app.exchange": ["Imported", "Exported"],
     "redrive.core.store": ["Page", "Event"],
+    "redrive.app.sessions": ["Sessions"],
+    "redrive.app.notices": ["Notices"],
+    "redrive.app.workflows": ["Workflow", "Step", "WorkflowHandle", "Workflows"],
+    "redrive.core.workflow": ["WorkflowStatus", "StepStatus"],
+    "redrive.core.effects": ["EffectRecord"],
+    "redrive.core.job": ["Usage"],
+    "redrive.runtime.schedules": ["Scheduled"],
     "redrive.runtime.bus": ["Subscription"],
 }
 """Classes that one meets without importing them: as rd.jobs, as a return value."""
@@ -78,21 +85,41 @@ REACHED_AS = {
     "Page": "what `rd.jobs.list(...)` and `rd.dead.list(...)` give",
     "Event": "what `handle.events()` and `rd.jobs.story(id)` give",
     "Subscription": "what `rd.subscribe(...)` gives",
+    "Sessions": "`rd.sessions`",
+    "Notices": "`rd.notices`",
+    "Workflow": "what `rd.workflow(...)` gives",
+    "Step": "what `workflow.add(...)` gives",
+    "WorkflowHandle": "what `await workflow.start()` and `await rd.workflows.get(...)` give",
+    "Workflows": "`rd.workflows`",
+    "WorkflowStatus": "what `await handle.status()` gives, and an entry of `await rd.workflows.list()`",
+    "StepStatus": "an entry of `status.steps`",
+    "EffectRecord": "an entry of `await rd.jobs.effects(...)`",
+    "Usage": "`attempt.usage`, and what `await rd.sessions.costs(...)` gives",
+    "Scheduled": "an entry of `await rd.schedules()`",
 }
 
 WORDS = {
     "Redrive": {
         "settings": "The settings in force, read-only.",
-        "jobs": "Single jobs: get, list, cancel, resolve, erase.",
+        "jobs": "Single jobs: get, list, result, cancel, approve, reject, effects, resolve, erase.",
         "dead": "Dead letters: list, show, redrive, edit, diff, move_lane, discard, restore, purge, add, import_, "
         "export.",
         "groups": "The troubles behind the dead letters: list, show, resolve, ignore, reopen, note.",
         "queues": "Queues: list, pause, resume.",
+        "sessions": "Sessions: grants, grant, revoke, costs, inbox, acknowledge, questions.",
+        "workflows": "Workflows that were started: get, list.",
+        "notices": "What people are told: waiting, deliver, troubles.",
     },
     "Task": {"name": "What it is enqueued by.", "queue": "Where its jobs go, unless an option says otherwise."},
     "JobHandle": {"id": "The job's id.", "job": "The job as last seen."},
-    "Context": {"job": "The job, as it was claimed."},
-    "BlockingContext": {"job": "The job, as it was claimed."},
+    "Context": {
+        "job": "The job, as it was claimed.",
+        "results": "What the steps before this one have returned, by name (workflows).",
+    },
+    "BlockingContext": {
+        "job": "The job, as it was claimed.",
+        "results": "What the steps before this one have returned, by name (workflows).",
+    },
     "Job": {
         "id": "32 hexadecimal characters; jobs with a key derive it from queue and key.",
         "queue": "Whose policy holds.",
@@ -211,16 +238,120 @@ WORDS = {
         "status": "unresolved, resolved or ignored.",
     },
     "Policy": POLICY_WORDS,
+    "Outcome": {
+        "status": "ok, queued_for_retry, queued, timeout, failed, needs_consent or held.",
+        "operation_id": "The job's id; none where nothing is stored (`read_only=True`).",
+        "result": "What it returned, up to 100,000 characters.",
+        "error": "The last failure in one line, without secrets.",
+        "error_kind": "What exactly: the kind that the error names, else our detail.",
+        "retry_at": "When it is tried again.",
+        "queue_reason": "retry, deferred_submit, scheduled_job or direct.",
+        "registry_auto_recovered": "Something that the task needs was away and is back.",
+        "truncated": "The result is longer than an answer; `rd.jobs.result(id)` has all of it.",
+    },
+    "Approval": {
+        "question": "As it was asked.",
+        "asked_at": "When.",
+        "subject": "What it is about: the input, the agent and the details, as a hash.",
+        "details": "What was shown with it.",
+        "expires_at": "Until when an answer counts.",
+        "by": "Who answered.",
+        "answered_at": "When.",
+        "why": "What was said about it.",
+    },
+    "Grant": {
+        "id": "What `revoke` takes.",
+        "session_id": "Whose yes it is.",
+        "at": "When.",
+        "by": "Who said so.",
+        "expires_at": "Until when it counts.",
+        "revoked_at": "Since when it counts no more.",
+        "why": "What was said about it.",
+    },
+    "Notice": {
+        "id": "What `acknowledge` takes; the same event always makes the same one.",
+        "kind": "retry_success, retry_exhausted, needs_consent, …",
+        "level": "acknowledgement or actionable.",
+        "audience": "session, user or both.",
+        "title": "In one line.",
+        "text": "In some more.",
+        "at": "When it happened.",
+        "queue": "Of its job.",
+        "task": "Of its job.",
+        "job_id": "The job, if it is about one.",
+        "session_id": "Whose inbox it is in.",
+        "fingerprint": "Of a failure: its group.",
+        "truncated": "The result is longer than a message; `rd.jobs.result(id)` has all of it.",
+        "actionable": "Somebody has to do something.",
+        "priority": "high or normal.",
+    },
+    "Message": {
+        "kind": "Of its notices.",
+        "level": "acknowledgement or actionable.",
+        "title": "In one line.",
+        "text": "The rest.",
+        "at": "When the first of them happened.",
+        "count": "How many notices it tells.",
+        "alike": "The same for messages that say the same.",
+        "actionable": "Somebody has to do something.",
+    },
+    "WorkflowHandle": {"id": "Of the workflow, and of its first step's job.", "name": "As it was given."},
+    "WorkflowStatus": {
+        "id": "Of the workflow, and of its first step's job.",
+        "name": "As it was given.",
+        "state": "running, blocked, complete or discarded.",
+        "steps": "In the order in which they were added.",
+        "created_at": "When it was started.",
+        "session_id": "Who asked.",
+        "failed": "The steps that are dead letters.",
+        "complete": "Every step is done.",
+    },
+    "StepStatus": {
+        "name": "In the workflow.",
+        "task": "What it runs.",
+        "job_id": "Its job.",
+        "state": "PENDING, RUNNING, RETRY_PENDING, BLOCKED, HELD, FAILED, DONE, DISCARDED or FORGOTTEN.",
+        "after": "The steps it waits for, by name.",
+        "attempts": "How many were settled.",
+        "because": "Why it is dead, held or discarded.",
+        "error": "The last failure in one line.",
+        "recommendation": "What a person can do.",
+    },
+    "EffectRecord": {
+        "name": "Given to `ctx.once`.",
+        "key": "What the receiver was given.",
+        "status": "intended, landed, absent or unknown.",
+        "at": "When that became known.",
+        "run": "Which start of the job did it.",
+        "agent": "Who did the work.",
+        "result": "What came back.",
+        "note": "What is known beside that: an error, who resolved it.",
+    },
+    "Usage": {"input_tokens": "Read.", "output_tokens": "Written.", "cost": "In your currency."},
+    "Scheduled": {
+        "name": "`nightly#0`: the task, and which of its schedules.",
+        "task": "What runs.",
+        "line": "The cron line.",
+        "tz": "Its time zone.",
+        "next_slot": "When it fires next.",
+        "job": "The last job's id.",
+    },
     "Many": {"duplicates": "How many were there already.", "accepted": "How many were not refused."},
     "Rate": {"count": "Starts.", "per": "Seconds."},
 }
 """What the source itself does not say of its attributes."""
 
-HIDDEN = {"Job": {"token", "version", "payload_hash", "options_json", "changes_json"}, "Context": {"results"}}
-"""Attributes that are the store's own business."""
+HIDDEN = {
+    "Job": {"token", "version", "payload_hash", "options_json", "changes_json"},
+    "Notice": {"turn", "told"},
+    "Message": {"keys"},
+    "Notices": {"quiet", "look", "inbox", "acknowledge", "prune", "forget"},
+}
+"""Attributes and methods that are redrive's own business."""
 
 WIRING = {
     "accept", "result_of", "events_of", "tell_workers", "make_scheduler", "run_blocking", "numbers", "store", "take_in",
+    "approved", "rejected", "companions", "heard", "courier", "cooling", "ready", "expired", "handed_in",
 }  # fmt: skip
 """Methods that redrive's own parts call; users have better ones."""
 
@@ -383,7 +514,9 @@ def _rows(node: ast.ClassDef, name: str, module: str) -> list[tuple[str, str, st
 
 
 _YOU_MAKE = {"Policy", "Rate", "Budget", "Adapt", "Model", "Agent", "Spike"}
-_SET_IN_INIT = {"settings", "jobs", "dead", "groups", "queues", "job"}
+_SET_IN_INIT = {
+    "settings", "jobs", "dead", "groups", "queues", "sessions", "workflows", "notices", "job", "results", "id", "name",
+}  # fmt: skip
 
 
 def _fields(node: ast.ClassDef, module: str) -> Iterator[tuple[str, str, str, str]]:
@@ -432,8 +565,9 @@ def _methods(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]
 def _shown_methods(node: ast.ClassDef, module: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Public methods in order; of overloads the one that says most, where it says more than the method itself."""
     by_name: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+    ours = WIRING | HIDDEN.get(node.name, set())
     for method in _inherited(node, module):
-        if _is_public(method.name) and not _is_property(method) and method.name not in WIRING:
+        if _is_public(method.name) and not _is_property(method) and method.name not in ours:
             by_name.setdefault(method.name, []).append(method)
     return [_fullest(variants) for variants in by_name.values()]
 

@@ -74,15 +74,16 @@ DEAD_WORDS = {
 }
 
 HOLD_WORDS = {
-    "approval": "A person must say yes, or answer.",
-    "consent": "The session must say yes.",
-    "outcome_unknown": "An effect was begun and nobody knows whether it landed.",
+    "approval": "[A person must answer](consent.md#questions).",
+    "consent": "[The session must agree](consent.md).",
+    "outcome_unknown": "An effect was begun and nobody knows whether it landed. "
+    "[Somebody must look](effects.md#what-is-held).",
     "circuit_open": "What it calls is down. It [comes back by itself](breakers.md).",
-    "blocked": "Another job must end first.",
+    "blocked": "Another [step of its workflow](howto/workflows.md) must be done first.",
     "deferred": "Somebody put it off.",
 }
 
-NOT_YET = {"consent", "blocked", "deferred"}
+NOT_YET = {"deferred"}
 """Hold reasons that nothing gives today; the words are kept ready in the schema."""
 
 

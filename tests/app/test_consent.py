@@ -281,6 +281,24 @@ async def test_consent_given_later_brings_back_what_waits_for_it(desk: Desk, bla
     assert await desk.asks(theirs)
 
 
+async def test_consent_brings_back_everything_that_waits_for_it(desk: Desk) -> None:
+    await desk.rd.enqueue_many("refund", [{"amount": n} for n in range(1_100)], session_id="s1")
+    await soon(desk.rd.drain())
+    await soon(desk.rd.sessions.grant("s1", "refund", by="ann"))
+    await soon(desk.rd.drain())
+    assert len(desk.ran) == 1_100
+
+
+@pytest.mark.behaviour("003-4")
+async def test_a_call_that_had_to_ask_is_told_when_it_ends(desk: Desk) -> None:
+    outcome = await soon(desk.rd.call(desk.task, {"amount": 900}, session_id="s1"))
+    assert outcome.status == "needs_consent"
+    await desk.rd.jobs.approve(outcome.operation_id or "")
+    await soon(desk.rd.drain())
+    kinds = [notice.kind for notice in await desk.rd.sessions.inbox("s1", unread=False)]
+    assert kinds == ["needs_consent", "retry_success"]
+
+
 async def test_a_grant_for_something_else_brings_back_nothing(desk: Desk) -> None:
     handle = await desk.ask()
     await desk.rd.sessions.grant("s1", "other", by="ann")
@@ -442,6 +460,18 @@ async def test_nobody_in_time_is_not_a_yes(asker: Asker) -> None:
     await soon(asker.rd.drain())
     assert await handle.result(5) is False
     assert [said.answer for said in asker.heard] == ["expired"]
+
+
+async def test_an_old_question_expires_behind_many_new_ones(asker: Asker) -> None:
+    asker.expires = 60
+    old = await asker.enqueue()
+    asker.expires = 86_400
+    await asker.rd.enqueue_many("ask", [{"amount": n} for n in range(1_050)])
+    await soon(asker.rd.drain())
+    asker.clock.advance(61)
+    await soon(asker.rd.make_scheduler(asker.rd.make_worker()).expire_questions())
+    await soon(asker.rd.drain())
+    assert await old.result(5) is False
 
 
 async def test_a_yes_that_comes_too_late_is_refused(asker: Asker) -> None:

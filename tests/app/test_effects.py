@@ -1,6 +1,7 @@
 """Effects with manifests: looked for before anything is repeated, on every path that may repeat it."""
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import redrive
 from redrive import Context, Effect, JobHandle, OutcomeUnknown, Redrive
 from redrive.core.store import Commit, Wanted
-from redrive.errors import InvalidInput, InvalidOption
+from redrive.errors import InvalidInput, InvalidOption, StoreBusy
 from redrive.runtime.on_the_spot import OnTheSpot
 from tests.support import FakeClock, soon
 
@@ -476,6 +477,62 @@ async def test_a_verifier_that_fails_cannot_tell(
     job = await over(rd, clock, await note.enqueue())
     assert (job.state, job.because) == ("held", "outcome_unknown")
     assert "cannot be verified" in caplog.text and "the search is down" in caplog.text
+
+
+async def test_a_plain_verifier_stops_nobody_else(rd: Redrive) -> None:
+    here, elsewhere = threading.get_ident(), []
+
+    def look(payload: dict[str, Any], witness: Any) -> bool:
+        elsewhere.append(threading.get_ident() != here)
+        return True
+
+    @rd.task(effects=[Effect("note", look)])
+    async def note() -> None:
+        raise OutcomeUnknown("no answer")
+
+    assert await soon(note.call())
+    assert elsewhere == [True]
+
+
+async def test_a_verifier_that_hangs_cannot_tell(rd: Redrive, clock: FakeClock) -> None:
+    async def look(payload: dict[str, Any], witness: Any) -> bool:
+        await asyncio.Event().wait()
+        return True
+
+    @rd.task(effects=[Effect("note", look)], timeout=0.05)
+    async def note() -> None:
+        raise OutcomeUnknown("no answer")
+
+    job = await over(rd, clock, await note.enqueue())
+    assert (job.state, job.because) == ("held", "outcome_unknown")
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+async def test_a_store_that_hiccups_during_the_look_strands_no_job(
+    rd: Redrive, clock: FakeClock, vault: Vault, monkeypatch: pytest.MonkeyPatch, idempotent: bool
+) -> None:
+    calls: list[int] = []
+
+    @rd.task(effects=[Effect("note", vault.find)], idempotent=idempotent, backoff="none")
+    async def note(text: str) -> str:
+        calls.append(1)
+        if len(calls) == 1:
+            raise OutcomeUnknown("no answer")
+        return "written"
+
+    read, hiccups = rd.store.doc, [1]
+
+    async def doc(kind: str, key: str) -> Any:
+        if kind == "witness" and hiccups:
+            hiccups.pop()
+            raise StoreBusy("another process holds the store")
+        return await read(kind, key)
+
+    handle = await note.enqueue("hello")
+    monkeypatch.setattr(rd.store, "doc", doc)
+    job = await over(rd, clock, handle)
+    assert not hiccups
+    assert job.state == "done" or (job.state, job.because) == ("held", "outcome_unknown")
 
 
 async def test_a_verifier_sees_the_input_and_cannot_change_it(rd: Redrive, clock: FakeClock) -> None:

@@ -333,7 +333,7 @@ async def test_bad_input_is_refused_by_name_and_changes_nothing(
 
 async def test_a_call_of_a_task_that_others_know_waits_for_them(rd: Redrive, caplog: pytest.LogCaptureFixture) -> None:
     outcome = await soon(rd.call("elsewhere", {"n": 1}))
-    assert (outcome.status, outcome.queue_reason) == ("queued", "direct")
+    assert (outcome.status, outcome.queue_reason) == ("queued", "retry")
     assert "not known in this process" in caplog.text
     job = await rd.jobs.get(outcome.operation_id or "")
     assert (job.state, job.run_at) == ("waiting", rd.clock.now())
@@ -572,6 +572,38 @@ async def test_closing_finishes_the_calls_nobody_waits_for(database: Path) -> No
         asyncio.get_running_loop().call_later(0.05, gate.go.set)
     async with Redrive(database) as again:
         assert (await again.outcome(outcome.operation_id or "")).result == 3
+
+
+@pytest.mark.behaviour("003-4")
+async def test_what_was_given_back_at_closing_is_told_when_a_worker_ends_it(database: Path) -> None:
+    hangs = True
+    async with Redrive(database, grace=0.05) as rd:
+
+        @rd.task
+        async def work() -> str:
+            if hangs:
+                await asyncio.Event().wait()
+            return "well"
+
+        await soon(rd.call(work, session_id="s1", timeout=0.02))
+        await soon(rd.close())
+        hangs = False
+        await soon(rd.drain())
+        (notice,) = await rd.sessions.inbox("s1", unread=False)
+        assert (notice.kind, notice.result) == ("retry_success", "well")
+
+
+async def test_a_running_call_is_cancelled_at_once(live: Redrive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a worker's job is: nobody waits for the next heartbeat."""
+    monkeypatch.setattr("redrive.runtime.heart.BEAT_SECONDS", 3_600.0)
+    gate = Gate(live)
+    caller = asyncio.create_task(live.call(gate.task))
+    await soon(gate.begun.wait())
+    (job,) = await every_job(live)
+    await live.jobs.cancel(job.id, why="not wanted")
+    outcome = await soon(caller)
+    assert outcome.status == "failed" and "discarded" in outcome.message
+    assert gate.ended.is_set()
 
 
 async def test_closing_gives_back_what_does_not_end(database: Path) -> None:

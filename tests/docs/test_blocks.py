@@ -51,6 +51,13 @@ def test_the_pages_that_teach_have_blocks() -> None:
         "docs/howto/jsonl.md",
         "docs/howto/groups.md",
         "docs/howto/testing.md",
+        "docs/agents.md",
+        "docs/effects.md",
+        "docs/consent.md",
+        "docs/mcp.md",
+        "docs/howto/schedules.md",
+        "docs/howto/workflows.md",
+        "docs/howto/notifications.md",
     }
     silent = {page.name for page in WITH_PYTHON if not any(block.prints for block in runnable(page))}
     assert silent == {"README.md", "policies.md"}

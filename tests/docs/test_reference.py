@@ -16,13 +16,14 @@ from redrive.core.classify import ALIASES, CLASSES, DETAILS, RULES
 from redrive.core.classify.codes import CODES, plain
 from redrive.core.cycle import WORDS
 from redrive.core.lifecycle import MOVES
+from redrive.core.notices import NotifyPolicy
 from redrive.core.policy import PRESETS, Policy
 from redrive.core.records import FIVE
 from redrive.core.remedies import WAYS
 from redrive.doors.cli import cli
 from redrive.runtime.delivery import DeliveryPolicy
 from tests.docs.pages import PAGES, ROOT, anchors, blocks, inline, links
-from tools import docs, failures, tables
+from tools import agents, docs, failures, tables
 from tools.commands import walk
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -69,7 +70,7 @@ def test_every_command_has_a_place() -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("struct", [Settings, DeliveryPolicy, Policy])
+@pytest.mark.parametrize("struct", [Settings, DeliveryPolicy, NotifyPolicy, Policy])
 def test_every_setting_has_a_place(struct: type) -> None:
     page = text("reference/settings.md")
     assert [name for name in struct.__struct_fields__ if f"| `{name}` |" not in page] == []  # type: ignore[attr-defined]
@@ -119,9 +120,20 @@ def test_the_numbers_of_the_ways_are_those_of_the_code() -> None:
         (failures.NEED_WORDS, failures.needs),
         (failures.ALERT_WORDS, failures.alerts),
         (failures.TREND_WORDS, failures.trends),
+        (agents.OUTCOME_WORDS, agents.outcomes),
+        (agents.KNOWN_WORDS, agents.once),
+        (agents.REPLAY_WORDS, agents.together),
+        (agents.GRANT_WORDS, agents.grant),
+        (agents.CRON_WORDS, agents.cron),
+        (agents.CATCH_UP_WORDS, agents.catch_up),
+        (agents.STEP_WORDS, agents.step_states),
+        (agents.FLOW_WORDS, agents.flow_states),
+        (agents.REASON_WORDS, agents.rules),
+        (agents.QUESTION_WORDS, agents.questions),
         (tables.DEAD_WORDS, tables.dead_reasons),
         (tables.POLICY_WORDS, tables.policy_fields),
         (tables.SETTING_WORDS, tables.settings),
+        (tables.NOTIFY_WORDS, tables.notify),
     ],
     ids=lambda made: getattr(made, "__name__", ""),
 )

@@ -52,6 +52,12 @@ class Gateway:
             spot = self._spots[loop] = OnTheSpot(app.store, app.registry, app.bus, app.clock, "call")
         return spot
 
+    def cancelled(self, job_id: str) -> None:
+        """Somebody in this process cancelled an operation: no need to wait for the heartbeat."""
+        for loop, spot in list(self._spots.items()):
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(spot.cancelled, job_id)
+
     async def close(self) -> None:
         """Let what goes on behind callers that stopped waiting finish, for a while; then its jobs are given back."""
         here = asyncio.get_running_loop()
@@ -75,13 +81,15 @@ class Gateway:
             raise InvalidOption(field=min(late), problem="a call runs now; submit it, or enqueue it, for later")
         limit = seconds(timeout, "timeout") if timeout is not None else None
         handler = self._app.registry.handlers.get(name)
-        plan = self._app._desk.plan(name, self._keyed(handler, params, options))
+        plan = self._app._desk.plan(name, self._keyed(handler, params, options), reason="retry")
         if handler is not None and handler.read_only:
             return await self._read(handler, params, limit, plan.said.get("session_id") if plan.said else None)
         prepared = self._app._desk.prepare(plan, params)
         if handler is not None:
             prepared = msgspec.structs.replace(prepared, job=self._reserved(prepared.job))
-        job, duplicate, _ = await self._app._desk.accept(prepared)
+        job, duplicate, spooled = await self._app._desk.accept(prepared)
+        if spooled:
+            return outcome_of(job)
         if duplicate and prepared.on_duplicate == "redrive" and job.state is State.dead:
             return await self.retry(job.id, timeout=timeout)
         if duplicate or handler is None:
@@ -110,6 +118,7 @@ class Gateway:
         going, late = asyncio.create_task(work), self._late.setdefault(asyncio.get_running_loop(), set())
         late.add(going)
         going.add_done_callback(late.discard)
+        self._late = {loop: tasks for loop, tasks in self._late.items() if tasks and not loop.is_closed()}
         try:
             done, _ = await asyncio.wait([going], timeout=limit)
         except asyncio.CancelledError:
@@ -182,6 +191,8 @@ class Gateway:
             return await self._app.dead.redrive(job.id, who=who, why="asked to retry")
         if job.state is State.held and job.because in ("circuit_open", "consent"):
             why = "asked to retry"
+            if job.because == "circuit_open":
+                await self._spot().attempts.breakers.send(job)
             return await self._app.jobs._move(job.id, lambda job, now: lifecycle.unblocked(job, now, who=who, why=why))
         return job
 

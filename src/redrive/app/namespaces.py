@@ -97,6 +97,7 @@ class Jobs(_Namespace):
         """No longer wanted. A running task sees ctx.cancelled; what it still says does not count."""
         job = await self._move(id, lambda job, now: lifecycle.cancelled(job, now, who=who, why=why))
         self._app.tell_workers(lambda worker: worker.cancelled(job.id))
+        self._app._gateway.cancelled(job.id)
         return job
 
     async def result(self, id: str) -> Json:

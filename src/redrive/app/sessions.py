@@ -59,9 +59,15 @@ class Sessions:
     async def _ask_again(self, session_id: str, who: str) -> None:
         """Jobs that were held for want of consent see whether they have it now."""
         held = Filter(states=(State.held,), because="consent", held_for=waits_for(session_id))
-        for job in (await self._app.store.find(held, limit=1000, oldest=True)).jobs:
-            move = lifecycle.unblocked(job, self._app.clock.now(), who=who, why="consent was given")
-            await self._app.store.apply([Commit((move,))])
+        cursor = None
+        while True:
+            page = await self._app.store.find(held, cursor, 500, oldest=True)
+            now = self._app.clock.now()
+            moves = [lifecycle.unblocked(job, now, who=who, why="consent was given") for job in page.jobs]
+            await self._app.store.apply([Commit((move,)) for move in moves])
+            cursor = page.cursor
+            if cursor is None:
+                return
 
     async def revoke(self, session_id: str, grant_id: str) -> Grant:
         """It counts no more, from now on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -88,11 +88,11 @@ def together(verdicts: Sequence[Verdict]) -> Verdict:
 Replay = Literal["done", "run", "hold"]
 
 
-def before_replay(verdict: Verdict, *, idempotent: bool) -> Replay:
-    """What a replay does, given what was seen. What surely is not there may be done again by anybody."""
-    if verdict == "verified":
+def before_replay(verdicts: Collection[Verdict], *, idempotent: bool) -> Replay:
+    """What a replay does, given what was seen of each effect. What surely is not there may be done by anybody."""
+    if together(list(verdicts)) == "verified":
         return "done"
-    return "run" if verdict == "absent" or idempotent else "hold"
+    return "run" if idempotent or set(verdicts) == {"absent"} else "hold"
 
 
 # ---- what an error proves

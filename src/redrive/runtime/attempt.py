@@ -10,6 +10,7 @@ from typing import Any
 from redrive.core.job import Budget, Failure, Job
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Commit, Store
+from redrive.errors import StoreError
 from redrive.runtime.breakers import Breakers
 from redrive.runtime.capture import capture, soft, timed_out
 from redrive.runtime.clock import Clock
@@ -48,7 +49,13 @@ class Attempts:
     async def run(self, job: Job, context: Context | BlockingContext) -> Commit | None:
         """One attempt from start to end. None means that the job is no longer ours to settle."""
         commit = await self._run(job, context)
-        return await self.workflows.accompanied(commit) if commit is not None and is_step(job) else commit
+        if commit is None or not is_step(job):
+            return commit
+        try:
+            return await self.workflows.accompanied(commit)
+        except StoreError as error:  # the step's own end counts; its dependents are looked after from time to time
+            log.warning("job %s (%s): its dependents wait for the scheduler: %s", job.short_id, job.task, error)
+            return commit
 
     async def _run(self, job: Job, context: Context | BlockingContext) -> Commit | None:
         handler = self._registry.handlers[job.task]
@@ -69,10 +76,10 @@ class Attempts:
         except Rejected as rejected:
             return Commit((self.settlement.rejected(job, rejected.verdict),))
         except BaseException as error:  # noqa: BLE001 - this is the place where failures are kept
-            return await self._ended_by(error, job, handler, context)
+            return await self._ended(error, job, handler, context)
         failure = inspected(handler, value, f"job {job.short_id} ({job.task})")
         if failure is not None:
-            return await self.settlement.failed(job, handler, context, failure)
+            return await self._ended(failure, job, handler, context)
         return await self.settlement.succeeded(job, handler, context, value)
 
     async def _stopped(self, job: Job, handler: Handler, context: Context | BlockingContext) -> Commit | None:
@@ -93,6 +100,19 @@ class Attempts:
         if handler.verifiable and job.history:
             return await self.settlement.looked(job, handler, context)
         return None
+
+    async def _ended(
+        self, how: BaseException | Failure, job: Job, handler: Handler, context: Context | BlockingContext
+    ) -> Commit | None:
+        """There is no path to silence: whatever goes wrong while a failure is settled, the job is settled."""
+        try:
+            if isinstance(how, Failure):
+                return await self.settlement.failed(job, handler, context, how)
+            return await self._ended_by(how, job, handler, context)
+        except Exception as error:
+            log.critical("job %s (%s): settling failed", job.short_id, job.task, exc_info=True)
+            failure = how if isinstance(how, Failure) else capture(how, now=self._clock.now())
+            return Commit((self.settlement.unsettled(job, handler, context, failure, error),))
 
     async def _ended_by(
         self, error: BaseException, job: Job, handler: Handler, context: Context | BlockingContext

@@ -189,6 +189,13 @@ class Breakers:
         if known is not None and known[0].state != "closed":
             await _spared(self.close(key), False)
 
+    async def send(self, job: Job) -> None:
+        """Somebody asks for this parked job by hand: it is the next to probe, and does not wait for its time."""
+        await self._look()
+        found = self._known.get(job.held_for or "")
+        if found is not None and found[0].state == "open":
+            await self._write(found[0].key, probing(found[0], job.id, self._clock.now()), found[1])
+
     async def no_verdict(self, job: Job) -> None:
         """A probe ended without having asked: the next one may."""
         for key, (breaker, version) in list(self._known.items()):

@@ -271,6 +271,12 @@ class OnTheSpot:
             context._cancelled = True
             work.cancel()
 
+    def cancelled(self, job_id: str) -> None:
+        """Somebody here cancelled it."""
+        context, _ = self._running.get(job_id, (None, None))
+        if context is not None:
+            self._lost(context._lease)
+
     async def look_for_lapsed(self) -> None:
         claim = await self._store.claim(Wanted(slots=0), self.worker, self._clock.now())
         self.lapsed.update((job.id, job) for job in claim.lapsed)

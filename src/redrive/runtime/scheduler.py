@@ -147,7 +147,8 @@ class Scheduler(Loop):
     async def expire_questions(self) -> None:
         """A question that nobody answered in time: its task goes on, and hears that."""
         now = self._clock.now()
-        for job in (await self._store.find(Filter(states=(State.held,), because="approval"), limit=1000)).jobs:
+        held = Filter(states=(State.held,), because="approval")
+        for job in (await self._store.find(held, limit=10_000, oldest=True)).jobs:
             asked = [
                 msgspec.json.decode(document.value, type=Approval)
                 for document in await self._store.docs("approval", f"{job.id}/")

@@ -14,7 +14,7 @@ from redrive.core.classify import cause_of, classify
 from redrive.core.decision import Bury, Case, Decision, Hold, RetryLater
 from redrive.core.effects import before_replay
 from redrive.core.fingerprint import fingerprint
-from redrive.core.job import Attempt, Cause, Failure, Job, Usage
+from redrive.core.job import Attempt, Cause, Failure, Job, State, Usage
 from redrive.core.lifecycle import Transition
 from redrive.core.payload import encode as encode_payload
 from redrive.core.payload import encode_result
@@ -65,8 +65,8 @@ class Settlement:
         apart = text is not None and len(text) > RESULT_INLINE
         puts = (Put("result", f"{job.id}/", text.encode()),) if apart and text is not None else ()
         move = lifecycle.succeeded(job, now, RESULT_APART if apart else text, attempt)
-        if job.history or context._left:
-            move = _queued(_learned(move, job, worked=True), called=context._left)
+        if job.history or context._sitting is not None:
+            move = _answered(_learned(move, job, worked=True), context)
         return Commit((move,), puts)
 
     async def signalled(self, job: Job, handler: Handler, context: AnyContext, signal: Signal) -> Commit:
@@ -113,9 +113,7 @@ class Settlement:
             return self._recovered(job, context, look, failure)
         if look is not None and cause.detail == "outcome_unknown":
             cause = _cleared(cause, look, handler)
-        called = context._sitting == "call" or context._left
-        policy = self._registry.policy_for(msgspec.structs.replace(job, reason="retry") if called else job)
-        group = fingerprint(failure, job.task, job.model)
+        group, policy = fingerprint(failure, job.task, job.model), self._registry.policy_for(job)
         breaker, probes = await self._breakers.failed(job, handler, failure, cause, group, policy)
         case = Case(
             job, failure, cause, policy, self._clock.now(), self._clock.chance(), handler.idempotent,
@@ -124,9 +122,7 @@ class Settlement:
             usage=context._usage, breaker=breaker, probes=probes, sitting=context._sitting, tries=context._tries,
         )  # fmt: skip
         decision = await self._decided(case, handler)
-        move = self._transition(case, decision, group, context)
-        told = context._left or (called and move.move != "buried")  # a caller who waits hears of a burial at once
-        return Commit((_queued(move, called=told),), puts)
+        return Commit((_answered(self._transition(case, decision, group, context), context),), puts)
 
     async def landed(self, job: Job, handler: Handler, context: AnyContext) -> Commit | None:
         """Done where all its effects are seen outside, although it cannot run now."""
@@ -146,7 +142,7 @@ class Settlement:
         if not await self._begun(job):
             return None
         look = await self._verifier.look(job, handler)
-        replay = before_replay(look.verdict, idempotent=handler.idempotent)
+        replay = before_replay(look.effects.values(), idempotent=handler.idempotent)
         if replay == "run":
             return None
         if replay == "done":
@@ -176,6 +172,19 @@ class Settlement:
         except Exception as error:
             log.critical("job %s (%s): deciding failed", case.job.short_id, case.job.task, exc_info=True)
             return undecided(case, f"{type(error).__name__}: {error}")
+
+    def unsettled(
+        self, job: Job, handler: Handler, context: AnyContext, failure: Failure, error: Exception
+    ) -> Transition:
+        """Settling itself failed: slow and safe, and never a second try of what may have landed."""
+        cause = self._cause(job, handler, failure)
+        case = Case(job, failure, cause, self._registry.policy_for(job), self._clock.now(), self._clock.chance())
+        problem = f"{type(error).__name__}: {error}"
+        decision = undecided(case, problem)
+        if handler.verifiable and not handler.idempotent:
+            words = "Look at the receiver. Then `redrive resolve ID --landed` or `--not-landed`."
+            decision = Hold("outcome_unknown", f"It failed, and settling it failed, too: {problem}", words)
+        return self._transition(case, decision, fingerprint(failure, job.task, job.model), context)
 
     def lost(self, job: Job, handler: Handler | None, *, alone: bool) -> Transition:
         """The worker is gone: there is nothing to ask and nothing to change."""
@@ -292,20 +301,18 @@ def _uncertain(cause: Cause, handler: Handler) -> bool:
 
 def _cleared(cause: Cause, look: Look, handler: Handler) -> Cause:
     """What was seen outside takes the doubt away where a replay can do no harm."""
-    if before_replay(look.verdict, idempotent=handler.idempotent) != "run":
+    if before_replay(look.effects.values(), idempotent=handler.idempotent) != "run":
         return cause
     return msgspec.structs.replace(
         cause, category="transient", detail="server_error", heals="at_once", subclass="Transient", rule="seen_outside"
     )
 
 
-def _queued(move: Transition, *, called: bool) -> Transition:
-    """An operation that its caller did not see the end of is one of the retry queue from here on."""
-    attempt = move.attempt
-    on_the_spot = attempt is not None and attempt.tier == "immediate"
-    if not called or on_the_spot or move.job.reason != "direct":
+def _answered(move: Transition, context: AnyContext) -> Transition:
+    """Whoever called is still there and hears of the end at once: nothing is left for a notice to tell."""
+    if context._sitting != "call" or move.to not in (State.done, State.dead):
         return move
-    return msgspec.structs.replace(move, set={**move.set, "reason": "retry"})
+    return msgspec.structs.replace(move, set={**move.set, "reason": "direct"})
 
 
 def _learned(move: Transition, job: Job, *, worked: bool) -> Transition:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from typing import Any, Final
@@ -12,12 +13,15 @@ from redrive.core.effects import Effect, Verdict, seen, together
 from redrive.core.job import Job, Json
 from redrive.core.payload import encode_result
 from redrive.core.store import Put, Store
+from redrive.errors import StoreError
 from redrive.runtime.inputs import effective
 from redrive.runtime.registry import Handler, Registry
 
 log = logging.getLogger("redrive.effects")
 KIND: Final = "witness"
 ABSENT: Final = "absent"
+LOOK_SECONDS: Final = 60.0
+"""A verifier that takes longer cannot tell, unless its task has a timeout of its own."""
 WITNESS_LIMIT: Final = 64 * 1024
 
 
@@ -39,12 +43,16 @@ class Verifier:
         self._registry = registry
 
     async def look(self, job: Job, handler: Handler, witness: Json = None) -> Look:
-        """With the witness of this moment, else with the one that was kept."""
-        inner, manifest = await self._inner(job, handler)
+        """With the witness of this moment, else with the one that was kept. Whoever cannot look cannot tell."""
+        try:
+            inner, manifest = await self._inner(job, handler)
+            witness = await self.witness(inner) if witness is None else witness
+        except StoreError as error:
+            log.warning("job %s (%s): its effects cannot be looked for: %s", job.short_id, job.task, error)
+            return Look("indeterminate", dict.fromkeys((effect.name for effect in handler.effects), "indeterminate"))
         payload = effective(inner, manifest, self._registry).payload
-        if witness is None:
-            witness = await self.witness(inner)
-        found = {effect.name: await _seen(effect, payload, witness, inner) for effect in manifest.effects}
+        limit = manifest.timeout or LOOK_SECONDS
+        found = {effect.name: await _seen(effect, payload, witness, inner, limit) for effect in manifest.effects}
         return Look(together(list(found.values())), found)
 
     async def _inner(self, job: Job, handler: Handler) -> tuple[Job, Handler]:
@@ -79,10 +87,18 @@ def nothing_landed(job: Job) -> list[Put]:
     return [Put(KIND, f"{job.id}/", None), Put(ABSENT, f"{job.id}/", msgspec.json.encode(job.run))]
 
 
-async def _seen(effect: Effect, payload: dict[str, Any], witness: Json, job: Job) -> Verdict:
+async def _asked(effect: Effect, payload: dict[str, Any], witness: Json) -> object:
+    """A plain function is asked in a thread: nobody else has to wait for it."""
+    if inspect.iscoroutinefunction(effect.verify):
+        return await effect.verify(payload, witness)
+    found = await asyncio.to_thread(effect.verify, payload, witness)
+    return await found if inspect.isawaitable(found) else found
+
+
+async def _seen(effect: Effect, payload: dict[str, Any], witness: Json, job: Job, limit: float) -> Verdict:
     try:
-        found = effect.verify(dict(payload), witness)
-        return seen(await found if inspect.isawaitable(found) else found, effect.mode)
+        async with asyncio.timeout(limit):
+            return seen(await _asked(effect, dict(payload), witness), effect.mode)
     except Exception as error:  # noqa: BLE001 - it could not tell, which is an answer
         log.warning("job %s (%s): effect %s cannot be verified: %r", job.short_id, job.task, effect.name, error)
         return "indeterminate"
