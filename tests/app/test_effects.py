@@ -374,6 +374,20 @@ async def test_the_look_before_a_replay_ends_the_job_in_the_store(rd: Redrive, c
     assert job.history[-1].effects == {"file": "verified", "index": "verified"}
 
 
+@pytest.mark.behaviour("C29", "B6")
+async def test_one_effect_that_nobody_can_see_is_enough_to_ask(rd: Redrive, clock: FakeClock) -> None:
+    """The other one surely is not there; this one may be, and must not be repeated."""
+    calls: list[int] = []
+
+    @rd.task(effects=[Effect("file", lambda payload, witness: False), Effect("mail", lambda payload, witness: None)])
+    async def create() -> None:
+        calls.append(1)
+        raise OutcomeUnknown("no answer")
+
+    job = await over(rd, clock, await create.enqueue())
+    assert (job.state, job.because, len(calls)) == ("held", "outcome_unknown", 1)
+
+
 async def test_names_do_not_count(rd: Redrive) -> None:
     @rd.task(effects=[Effect("mail verified", lambda payload, witness: True)])
     async def send() -> None:

@@ -554,6 +554,37 @@ async def test_whoever_stops_waiting_is_told_by_notice(
     assert notice.kind == ("retry_success" if works else "retry_exhausted")
 
 
+@pytest.mark.behaviour("003-4")
+async def test_a_timeout_while_the_end_is_written_is_no_silence(rd: Redrive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer, or a notice: one of them."""
+
+    @rd.task
+    async def work() -> str:
+        return "well"
+
+    write, deciding, go = rd.store.apply, asyncio.Event(), asyncio.Event()
+
+    async def slowly(commits: Any) -> Any:
+        if commits[0].transitions and commits[0].transitions[0].move == "succeeded":
+            deciding.set()
+            await go.wait()
+        return await write(commits)
+
+    monkeypatch.setattr(rd.store, "apply", slowly)
+    caller = asyncio.create_task(rd.call(work, session_id="s1", timeout=0.05))
+    await soon(deciding.wait())
+    await asyncio.wait([caller], timeout=0.1)
+    go.set()
+    outcome = await soon(caller)
+
+    async def done() -> bool:
+        return bool(await rd.outcome(outcome.operation_id or ""))
+
+    await eventually(done, "it ends")
+    told = [notice.kind for notice in await rd.sessions.inbox("s1", unread=False)]
+    assert (outcome.status, told) in (("ok", []), ("timeout", ["retry_success"]))
+
+
 async def test_whoever_waits_is_not_told_twice(rd: Redrive) -> None:
     @rd.task
     async def work(fails: bool) -> None:

@@ -237,27 +237,30 @@ async def test_an_operation_shows_its_whole_record(rd: Redrive, clock: FakeClock
 
 
 @pytest.mark.behaviour("003-53")
-async def test_a_look_that_fails_stops_nothing(database: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Who listens for signals raises at every look; the worker works on, and the failure is logged."""
+async def test_a_look_that_fails_stops_nothing(
+    rd: Redrive, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One duty of every tick raises; those after it have their turn all the same, at this tick and at the next."""
     looks = 0
 
-    def broken(pain: object) -> None:
+    async def broken() -> None:
         nonlocal looks
         looks += 1
         raise RuntimeError("the pager is broken")
 
-    queues = {"greet": {"pain_dead": 0}}
-    async with opened(database, signals=[broken], queues=queues) as rd:
+    monkeypatch.setattr(rd._watch, "look", broken)
 
-        @rd.task
-        async def greet(name: str) -> str:
-            return f"hello {name}"
+    @rd.task
+    async def greet(name: str) -> None: ...
 
-        await rd.dead.add("old", {"name": "?"}, "ValueError: no", queue="greet", task="greet")
-        async with rd.worker():
-            await eventually(lambda: looks >= 1, "the signal")
-            assert await (await greet.enqueue("ada")).result(20) == "hello ada"
+    letter = await rd.dead.add("old", {"name": "ada"}, TimeoutError("late"), task="greet", lane="delayed")
+    scheduler = rd.make_scheduler(rd.make_worker())
+    await soon(scheduler.tick())
+    clock.advance(3700)
+    await soon(scheduler.tick())
+    assert (looks, scheduler.errors) == (2, 2)
     assert "the pager is broken" in caplog.text
+    assert (await rd.jobs.get(letter.id)).state is State.waiting, "the delayed lane came back"
 
 
 @pytest.mark.behaviour("003-54")
@@ -301,15 +304,19 @@ async def test_retries_wait_while_their_queue_is_paused(rd: Redrive, clock: Fake
     async def fetch() -> None:
         nonlocal ran
         ran += 1
+        if ran == 1:
+            raise ConnectionError("down")
 
     job = await fetch.enqueue()
+    await soon(rd.drain())
     await rd.queues.pause("fetch", who="ann", why="maintenance")
     clock.advance(600)
     await soon(rd.drain())
-    assert (ran, (await rd.jobs.get(job.id)).state) == (0, State.waiting)
+    waiting = await rd.jobs.get(job.id)
+    assert (ran, waiting.state, waiting.attempts) == (1, State.waiting, 1)
     await rd.queues.resume("fetch")
     await soon(rd.drain())
-    assert (ran, (await rd.jobs.get(job.id)).state) == (1, State.done)
+    assert (ran, (await rd.jobs.get(job.id)).state) == (2, State.done)
 
 
 @pytest.mark.behaviour("003-73", "003-74")

@@ -75,18 +75,24 @@ def test_no_unproven_effect_hides_behind_a_proven_one(verdicts: tuple[Verdict, .
 
 @pytest.mark.behaviour("C29", "003-32", "003-33", "003-36")
 @pytest.mark.parametrize(
-    ("verdicts", "idempotent", "then"),
+    ("verdicts", "harmless", "otherwise"),
     [
-        (["verified", "verified"], False, "done"), (["verified"], True, "done"),
-        (["absent", "absent"], False, "run"), (["absent"], True, "run"),
-        (["verified", "absent"], True, "run"), (["indeterminate"], True, "run"),
-        (["verified", "absent"], False, "hold"), (["indeterminate"], False, "hold"),
-        (["absent", "indeterminate"], True, "run"), (["absent", "indeterminate"], False, "hold"), ([], False, "hold"),
+        (("verified",), "done", "done"),
+        (("verified", "verified"), "done", "done"),
+        (("absent",), "run", "run"),
+        (("absent", "absent"), "run", "run"),
+        (("verified", "absent"), "run", "hold"),
+        (("verified", "indeterminate"), "run", "hold"),
+        (("indeterminate",), "run", "hold"),
+        (("absent", "indeterminate"), "run", "hold"),
+        ((), "run", "hold"),
     ],
-)  # fmt: skip
-def test_what_a_replay_does_about_it(verdicts: list[Verdict], idempotent: bool, then: str) -> None:
+    ids=str,
+)
+def test_what_a_replay_does_about_it(verdicts: tuple[Verdict, ...], harmless: str, otherwise: str) -> None:
     """Repeating what perhaps, or partly, is there already needs a task that has said that it may be repeated."""
-    assert before_replay(verdicts, idempotent=idempotent) == then
+    assert before_replay(verdicts, idempotent=True) == harmless
+    assert before_replay(verdicts, idempotent=False) == otherwise
 
 
 def test_a_mode_that_nobody_knows_is_refused_with_its_name() -> None:

@@ -6,15 +6,21 @@ no longer notices fails the build.
 
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 import redrive
 from redrive import BlockingContext, BusEvent, Context, Item, Job, JobHandle, Many, Pain, Redrive, State
 from redrive.app.blocking import Blocking
+from redrive.app.cycles import Result
+from redrive.app.workflows import Step, Workflow, WorkflowHandle
+from redrive.core.effects import EffectRecord
+from redrive.core.job import Usage
 from redrive.core.store import Page
+from redrive.core.workflow import WorkflowStatus
 from redrive.insight.health import Health
+from redrive.runtime.schedules import Scheduled
 from redrive.tasks import AsyncContextTask, AsyncTask, BlockingHandle, Bound, PlainContextTask, PlainTask
 
 rd = Redrive("jobs.db", include=["app.tasks"], queues={"mail": {"max_attempts": 3}, "web": redrive.Policy(base=1.0)})
@@ -271,6 +277,119 @@ async def the_rest(sink: Callable[[Pain], Awaitable[None]]) -> None:
     await rd.enqueue(5)  # type: ignore[arg-type]
     await rd.enqueue("plain", [1])  # type: ignore[arg-type]
     rd.subscribe("*", 5)  # type: ignore[arg-type]
+
+
+# -- agents, effects, consent
+
+
+def is_there(payload: dict[str, Any], witness: Any) -> bool | None:
+    return bool(payload)
+
+
+async def is_open() -> bool:
+    return True
+
+
+@rd.task(
+    effects=[redrive.Effect("note", is_there), redrive.Effect("old note", is_there, mode="absent")],
+    requires=[redrive.Probe("vault", is_open, cool_down=5)], retry_policy="verify_first", consent="money",
+    idempotent=True, result_policy=False, wraps="a",
+)  # fmt: skip
+async def careful(ctx: Context, a: str) -> str:
+    answer = await ctx.approval("Sure?", details={"a": a}, expires=60)
+    assert_type(answer, redrive.Approval)
+    assert_type(bool(answer), bool)
+    raise redrive.OutcomeUnknown("no answer", witness={"line": a})
+
+
+@rd.task(read_only=True)
+def looked_up(a: int) -> int:
+    return a
+
+
+async def agents() -> None:
+    assert_type(await rd.call("plain", {"a": 1}, timeout=5, session_id="s"), redrive.Outcome)
+    assert_type(await rd.call(plain, {"a": 1}, timeout=timedelta(seconds=5)), redrive.Outcome)
+    assert_type(await rd.submit(plain, {"a": 1}, session_id="s"), redrive.Outcome)
+    assert_type(await rd.retry("id", timeout=5), redrive.Outcome)
+    told = await plain.call(1, b="x")
+    assert_type(told, redrive.Outcome)
+    assert_type(told.operation_id, str | None)
+    assert_type(told.public(), dict[str, Any])
+    assert_type(await careful.options(session_id="s").call("a"), redrive.Outcome)
+    assert_type(await looked_up.call(1), redrive.Outcome)
+    tool = plain.as_tool(timeout=5, session_id="s")
+    assert_type(await tool(1, b="x"), dict[str, Any])
+    assert_type(await rd.outcome("id"), redrive.Outcome)
+    assert_type(await rd.operations(), dict[str, Any])
+    await plain.call("x")  # type: ignore[arg-type]
+    await plain.call(1, session_id="s")  # type: ignore[call-arg]
+    await tool("x")  # type: ignore[arg-type]
+    await rd.call(5)  # type: ignore[arg-type]
+    rd.task(retry_policy="sometimes")  # type: ignore[call-overload]
+    rd.task(effects=["note"])  # type: ignore[list-item]
+    redrive.Effect("note", is_there, mode="maybe")  # type: ignore[arg-type]
+    redrive.Probe("vault", is_there)  # type: ignore[arg-type]
+
+
+async def sessions() -> None:
+    grant = await rd.sessions.grant("s", "money", by="ann", expires=timedelta(hours=1), blanket=True)
+    assert_type(grant, redrive.Grant)
+    assert_type(await rd.sessions.grants("s"), list[redrive.Grant])
+    assert_type(await rd.sessions.revoke("s", grant.id), redrive.Grant)
+    assert_type(await rd.sessions.costs("s"), Usage)
+    assert_type(await rd.sessions.inbox("s", unread=False), list[redrive.Notice])
+    assert_type(await rd.jobs.approve("id", who="ann"), Job)
+    assert_type(await rd.jobs.reject("id", why="no"), Job)
+    assert_type(await rd.jobs.effects("id"), Sequence[EffectRecord])
+    assert_type(await rd.dead.edit("id", {"a": 1}, repeat=["post"]), Job)
+    await rd.sessions.grant("s", "money")  # type: ignore[call-arg]
+
+    def tell(message: redrive.Message) -> bool:
+        return message.actionable
+
+    Redrive(channels=[tell])
+
+
+# -- scripts, schedules, workflows
+
+
+def scripts() -> None:
+    with rd.cycle("nightly", tz="Europe/Rome", quiet=True) as night:
+        assert_type(night.run(plain, 1, repeat="never"), Result[list[int]])
+        assert_type(night.run(count, "x", job_id="a"), Result[int])
+    assert_type(night.exit_code, int)
+
+
+async def scripts_in_a_loop() -> None:
+    async with rd.cycle("nightly") as night:
+        assert_type(await night.run(plain, 1), Result[list[int]])
+
+
+@rd.task(schedule=redrive.cron("0 3 * * *", tz="Europe/Rome", catch_up="all", jitter=timedelta(minutes=1)))
+async def nightly(ctx: Context) -> None:
+    assert_type(ctx.slot, datetime | None)
+
+
+@rd.task(schedule=[redrive.cron("@daily"), redrive.cron("@weekly", payload={"a": 1})])
+async def twice(a: int = 0) -> None: ...
+
+
+async def schedules_and_workflows() -> None:
+    redrive.cron("@daily", catch_up="some")  # type: ignore[arg-type]
+    rd.task(schedule="@daily")  # type: ignore[arg-type]
+    assert_type(await rd.schedules(), list[Scheduled])
+    flow = rd.workflow("article")
+    assert_type(flow, Workflow)
+    first = flow.add(plain, 1)
+    assert_type(first, Step)
+    flow.add(named.options(priority="high"), a=first.output[0], after=[first, "plain"], name="second")
+    started = await flow.start(idempotency_key="k", session_id="s")
+    assert_type(started, WorkflowHandle)
+    assert_type(await started.status(), WorkflowStatus)
+    assert_type(await started.result(timeout=5), dict[str, Any])
+    assert_type(await rd.workflows.get("id"), WorkflowHandle)
+    flow.add(5)  # type: ignore[arg-type]
 
 
 def signals() -> None:

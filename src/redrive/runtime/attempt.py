@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+from collections.abc import Coroutine
 from typing import Any
 
 from redrive.core.job import Budget, Failure, Job
@@ -46,13 +47,15 @@ class Attempts:
         kind = Context if handler.is_async else BlockingContext
         return kind(job, self._store, self._clock, idempotent=handler.idempotent)
 
-    async def run(self, job: Job, context: Context | BlockingContext) -> Commit | None:
+    def run(self, job: Job, context: Context | BlockingContext) -> Coroutine[Any, Any, Commit | None]:
         """One attempt from start to end. None means that the job is no longer ours to settle."""
+        return self._run_step(job, context) if is_step(job) else self._run(job, context)
+
+    async def _run_step(self, job: Job, context: Context | BlockingContext) -> Commit | None:
+        """The dependents of a step move with it."""
         commit = await self._run(job, context)
-        if commit is None or not is_step(job):
-            return commit
         try:
-            return await self.workflows.accompanied(commit)
+            return await self.workflows.accompanied(commit) if commit is not None else None
         except StoreError as error:  # the step's own end counts; its dependents are looked after from time to time
             log.warning("job %s (%s): its dependents wait for the scheduler: %s", job.short_id, job.task, error)
             return commit
@@ -65,7 +68,9 @@ class Attempts:
                 if isinstance(entered, Transition):
                     return Commit((entered,))
                 job = entered
-            arguments = await self._inputs.prepare(job, handler, context)
+            arguments = self._inputs.quick(job, handler)
+            if arguments is None:
+                arguments = await self._inputs.prepare(job, handler, context)
             if handler.guarded or not self.breakers.calm:
                 stopped = await self._stopped(job, handler, context)
                 if stopped is not None:
@@ -77,7 +82,7 @@ class Attempts:
             return Commit((self.settlement.rejected(job, rejected.verdict),))
         except BaseException as error:  # noqa: BLE001 - this is the place where failures are kept
             return await self._ended(error, job, handler, context)
-        failure = inspected(handler, value, f"job {job.short_id} ({job.task})")
+        failure = inspected(handler, value, job.id)
         if failure is not None:
             return await self._ended(failure, job, handler, context)
         return await self.settlement.succeeded(job, handler, context, value)
@@ -138,7 +143,7 @@ class Attempts:
 
     async def _perform(self, handler: Handler, context: Context | BlockingContext, arguments: dict[str, Any]) -> Any:
         args = (context,) if handler.wants_context else ()
-        token, session = _current.set(context), session_of.set(context.session_id or NOBODY)
+        token, session = _current.set(context), session_of.set(context.job.session_id or NOBODY)
         try:
             if isinstance(context, BlockingContext):
                 return await self._in_thread(handler, context, args, arguments)
