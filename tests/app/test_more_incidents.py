@@ -165,7 +165,10 @@ async def test_b51_looking_at_an_open_breaker_does_not_keep_it_open(clock: FakeC
 
 
 @pytest.mark.behaviour("B51")
-async def test_b51_a_person_who_knows_better_does_not_wait_for_the_breaker(clock: FakeClock, database: Path) -> None:
+@pytest.mark.parametrize("way", ["the breaker is closed", "the job is retried"])
+async def test_b51_a_person_who_knows_better_does_not_wait_for_the_breaker(
+    clock: FakeClock, database: Path, way: str
+) -> None:
     up = False
     policy = {"fetch": {"breaker_after": 1, "breaker_pause": 900}}
     async with opened(database, clock=clock, queues=policy) as rd:
@@ -181,9 +184,12 @@ async def test_b51_a_person_who_knows_better_does_not_wait_for_the_breaker(clock
         by_state = {(await rd.jobs.get(job.id)).state: job.id for job in jobs}
         assert by_state.keys() == {State.waiting, State.held}
         up = True
-        assert await rd.close_breaker("crm")
-        clock.advance(1)
-        await soon(rd.drain())
+        if way == "the job is retried":
+            assert (await rd.retry(by_state[State.held])).status == "ok"
+        else:
+            assert await rd.close_breaker("crm")
+            clock.advance(1)
+            await soon(rd.drain())
         assert (await rd.jobs.get(by_state[State.held])).state is State.done
 
 

@@ -62,6 +62,8 @@ class Gateway:
         """Let what goes on behind callers that stopped waiting finish, for a while; then its jobs are given back."""
         here = asyncio.get_running_loop()
         late = self._late.pop(here, set())
+        for loop in [loop for loop in list(self._late) if loop.is_closed()]:
+            self._late.pop(loop, None)
         if late:
             _, pending = await asyncio.wait(late, timeout=self._app.settings.grace)
             for task in pending:
@@ -118,15 +120,13 @@ class Gateway:
         going, late = asyncio.create_task(work), self._late.setdefault(asyncio.get_running_loop(), set())
         late.add(going)
         going.add_done_callback(late.discard)
-        self._late = {loop: tasks for loop, tasks in self._late.items() if tasks and not loop.is_closed()}
         try:
             done, _ = await asyncio.wait([going], timeout=limit)
         except asyncio.CancelledError:
             self._spot().leave(job.id)
             raise
-        if done:
+        if done or not self._spot().leave(job.id):
             return await going
-        self._spot().leave(job.id)
         return outcome_of(msgspec.structs.replace(job, state=State.running))
 
     async def _read(

@@ -127,12 +127,18 @@ class OnTheSpot:
             await self._pause(max(0.0, ran.job.run_at - self._clock.now()))
         return ran
 
-    def leave(self, job_id: str) -> None:
-        """Whoever waited has gone: from now on it is a job like any other, whose end is told to the session."""
+    def leave(self, job_id: str) -> bool:
+        """Whoever waited has gone: from now on it is a job like any other, whose end is told to the session.
+
+        False where its end is being written this moment: whoever wants to go hears it if he stays.
+        """
+        if job_id in self._settling:
+            return False
         self._left.add(job_id)
         context, _ = self._running.get(job_id, (None, None))
         if context is not None:
             context._sitting, context._left = None, True
+        return True
 
     async def _pause(self, seconds: float) -> None:
         waited = self._wait(seconds)
