@@ -10,6 +10,7 @@ import pytest
 import redrive
 import redrive.errors
 from redrive.config import Settings, load
+from redrive.core import notices, outcome, policy, workflow
 from redrive.core.agents import AGENTS, CONTEXTS
 from redrive.core.breakers import OPENING
 from redrive.core.classify import ALIASES, CLASSES, DETAILS, RULES
@@ -21,6 +22,7 @@ from redrive.core.policy import PRESETS, Policy
 from redrive.core.records import FIVE
 from redrive.core.remedies import WAYS
 from redrive.doors.cli import cli
+from redrive.runtime import probes
 from redrive.runtime.delivery import DeliveryPolicy
 from tests.docs.pages import PAGES, ROOT, anchors, blocks, inline, links
 from tools import agents, docs, failures, tables
@@ -109,6 +111,22 @@ def test_the_numbers_of_the_ways_are_those_of_the_code() -> None:
         assert f"| `{detail}` | {seconds} s |" in page
     assert "`compress_context` to 80,000 tokens" in page
     assert "`simplify_task`: 600 tokens of output where the limit was 1,001" in page
+
+
+def test_the_numbers_of_the_pages_on_agents_are_those_of_the_code() -> None:
+    """What these pages say in words. Whoever changes a number here changes the sentence, too."""
+    assert (outcome.INLINE, probes.COOL_DOWN, probes.TIMEOUT) == (100_000, 30, 10)
+    assert "100,000 characters" in text("agents.md") and "for 30 seconds" in text("agents.md")
+    assert policy.REASONS["deferred_submit"].lease == 600 and "a lease of ten minutes" in text("agents.md")
+    assert policy.REASONS["retry"].max_age == 1800 and "half an hour" in text("agents.md")
+    waits = policy.schedule(policy.effective(None, None, None, "retry"))
+    assert waits == [10, 20, 45, 90] and "after 10, 20, 45 and 90 seconds" in text("agents.md")
+    assert (notices.BURST, notices.FOLD_SECONDS, notices.ACKNOWLEDGED_FOR) == (6, 300, 7 * 86400)
+    told = text("howto/notifications.md")
+    assert "at most six messages go out in five minutes" in told and "age out after a week" in told
+    assert (NotifyPolicy().page_after, NotifyPolicy().page_window) == (3, 3600)
+    assert "Three dead letters within an hour" in told
+    assert workflow.MAX_STEPS == 10_000 and "more than 10,000" in text("howto/workflows.md")
 
 
 @pytest.mark.parametrize(
