@@ -21,8 +21,8 @@ from redrive.core.preflight import (
     check,
     credentials,
     fits,
-    still_wanted,
     short_enough,
+    still_wanted,
     surely_fits,
 )
 from tests.stores.jobs import T0, a_job
