@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import accepting, backlog, latency, report, running, starting
+from benchmarks import accepting, backlog, failing, latency, report, running, starting
 from benchmarks.bench import ROOT, Bench, Check, ContestantFailed
 
 ROWS: dict[int, Callable[[Bench], list[Check]]] = {
@@ -24,6 +24,7 @@ ROWS: dict[int, Callable[[Bench], list[Check]]] = {
     6: latency.row_6,
     7: backlog.row_7,
     8: starting.row_8,
+    9: failing.row_9,
 }
 PAGE = ROOT / "docs" / "performance.md"
 

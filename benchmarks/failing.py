@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import httpx2
 
+from benchmarks.bench import Bench, Check
 from redrive.core.classify import classify
 from redrive.core.decision import Case
 from redrive.core.fingerprint import fingerprint
@@ -139,6 +140,22 @@ def _judging(error: BaseException, job: Job) -> Callable[[], object]:
 
 def _looking(value: object) -> Callable[[], object]:
     return lambda: soft(value)
+
+
+def row_9(bench: Bench) -> list[Check]:
+    """The dearest of the single failures: capture, classification, fingerprint and decision together."""
+    found = bench.stages("judging failures", {f"{n + 1}": measure for n in range(bench.rounds(5))})
+    times = {name: [one[name] for one in found.values()] for name in measure_names()}
+    dearest = max(times, key=lambda name: statistics.median(times[name]))
+    said = {name: f"{statistics.median(taken):.0f} µs" for name, taken in times.items()}
+    reached = statistics.median(times[dearest])
+    work = f"a failure captured, classified and decided (the dearest: {dearest})"
+    return [Check(9, work, reached, "<", LIMIT_US, "µs", said, times)]
+
+
+def measure_names() -> list[str]:
+    """Single failures; a group is as many as it has members."""
+    return [name for name in CASES if "group" not in name]
 
 
 def main() -> dict[str, float]:

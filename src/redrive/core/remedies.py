@@ -23,11 +23,13 @@ from redrive.core.changes import (
     safe_quote,
     tokens,
 )
-from redrive.core.changes.shapes import get, is_count, locate
+from redrive.core.changes.shapes import Shape, get, is_count, locate
 from redrive.core.decision import LONGEST_WAIT, Bury, Case, Decision, RetryLater
 
 COMPRESSED: Final = 80_000
 SHORTER: Final = 0.6
+NOWHERE: Final = Shape()
+"""A payload in which nothing has a place that a change could go to."""
 
 
 class Way(msgspec.Struct, frozen=True):
@@ -119,7 +121,9 @@ def changed(case: Case) -> Decision | None:
     way, rung = WAYS.get(cause.detail, OTHERWISE), case.seen(cause.detail) + 1
     if rung > (case.policy.rungs or 0):
         return _no_more_rungs(case)
-    new = _takeable(case, case.abilities.offer) or _takeable(case, way.plan(case, rung))
+    new = _takeable(case, case.abilities.offer)
+    if not new and (case.names or locate(case.input(), case.abilities.adapt) != NOWHERE):
+        new = _takeable(case, way.plan(case, rung))
     if not way.blind and not any(isinstance(change, way.needs) for change in new):
         return _cannot_change(case)
     wait = max(way.delay, min(cause.retry_after or 0.0, case.policy.cap or LONGEST_WAIT))
@@ -135,14 +139,12 @@ def changed(case: Case) -> Decision | None:
 
 
 def _takeable(case: Case, wanted: Iterable[Change]) -> list[Change]:
-    """Those the task can take, each on top of the ones before."""
-    abilities, names = case.abilities, case.names
-    payload, taken = case.input(), list[Change]()
-    for change in wanted:
-        applied = apply(payload, (change,), abilities.adapt, abilities.count, names=names)
-        payload = applied.payload
-        taken += applied.taken
-    return taken
+    """Those the task can take, all of them together."""
+    abilities, asked = case.abilities, tuple(wanted)
+    if not asked:
+        return []
+    taken = apply(case.input(), asked, abilities.adapt, abilities.count, names=case.names).taken
+    return [change for change in asked if change in taken]
 
 
 def change_name(change: Change) -> str:

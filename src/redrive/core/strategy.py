@@ -266,6 +266,8 @@ def _unknown(case: Case) -> Decision | None:
 
 def _told_otherwise(case: Case) -> str:
     """The option by which the task could say that this heals."""
+    if case.job.task.startswith("redrive."):
+        return "a rule of your own ([[rules]] in redrive.toml)"
     if case.failure.kind != "exception":
         return "an error_kind in the result"
     return f"retry_on=({case.failure.error_class},)"

@@ -176,6 +176,7 @@ def _steps(job: Job) -> list[str]:
         "done": ["Nothing: it is done."],
         "dead": [
             f"Try again once the cause is gone: redrive dead redrive {id} --why TEXT",
+            f"Try again with another input: redrive dead edit {id} JSON --why TEXT",
             f"Let it go: redrive dead discard {id} --why TEXT",
         ],
         "discarded": [f"Bring it back among the dead letters: redrive dead restore {id}"],
