@@ -81,6 +81,7 @@ class Handler:
         self.consent = consent
         """Whether the session must agree before it runs; a label covers all tasks that share it."""
         self.read_only = read_only
+        self._abilities: Abilities | None = None
         self.key_template: str | None = None
         """How a job's idempotency key is made of its payload."""
         self.wraps = wraps
@@ -114,10 +115,13 @@ class Handler:
         return found if isinstance(found, str) else None
 
     def abilities(self, fleet: Fleet, count: Counter) -> Abilities:
-        """What the task can take when it is tried again."""
+        """What the task can take when it is tried again; worked out once."""
+        if self._abilities is not None:
+            return self._abilities
         limit = self.signature.default(self.adapt.max_output_tokens if self.adapt else None)
         whole = limit if isinstance(limit, int) and not isinstance(limit, bool) else None
-        return Abilities(fleet, self.adapt, count, self.default_model, whole)
+        self._abilities = Abilities(fleet, self.adapt, count, self.default_model, whole)
+        return self._abilities
 
     @property
     def names_downstream(self) -> bool:
