@@ -16,7 +16,7 @@ from redrive.core.policy import Policy
 LONGEST_WAIT: Final = 365 * 86400.0
 
 
-class RetryLater(msgspec.Struct, frozen=True):
+class RetryLater(msgspec.Struct, frozen=True, gc=False):
     """Run again after `delay` seconds, perhaps changed. `changes` are all that hold from then on; None: as before."""
 
     delay: float
@@ -30,7 +30,7 @@ class RetryLater(msgspec.Struct, frozen=True):
     crashed: bool = False
 
 
-class Bury(msgspec.Struct, frozen=True):
+class Bury(msgspec.Struct, frozen=True, gc=False):
     """A dead letter: why, where it waits, and what a person can do."""
 
     because: str
@@ -47,7 +47,7 @@ class Bury(msgspec.Struct, frozen=True):
     crashed: bool = False
 
 
-class Hold(msgspec.Struct, frozen=True):
+class Hold(msgspec.Struct, frozen=True, gc=False):
     """Wait, visibly, for a person or for what is called. Costs no attempt."""
 
     because: str
@@ -77,7 +77,7 @@ class Abilities(msgspec.Struct, frozen=True):
 NOTHING: Final = Abilities()
 
 
-class Case(msgspec.Struct, frozen=True):
+class Case(msgspec.Struct, frozen=True, gc=False):
     """Everything a strategy may look at."""
 
     job: Job
