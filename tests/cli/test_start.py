@@ -14,6 +14,10 @@ from tests.cli.shell import Shell
 OPTIONS = {
     "demo": ("--file", "--jobs", "--plain"),
     "worker": ("--processes", "--concurrency", "--queues", "--agents", "--drain", "--grace", "--url", "--json"),
+    "call": ("--timeout", "--key", "--session", "--url", "--json"),
+    "submit": ("--key", "--session", "--url", "--json"),
+    "retry": ("--timeout", "--url", "--json"),
+    "operations": ("--url", "--json"),
     "enqueue": ("--queue", "--delay", "--run-at", "--priority", "--key", "--session", "--agent", "--model",
                 "--max-attempts", "--url", "--json"),
     "cancel": ("--why", "--url", "--json"),

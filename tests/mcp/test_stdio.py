@@ -187,7 +187,7 @@ def test_what_cannot_be_served_is_told_in_a_line(shell: Shell, monkeypatch: pyte
     assert "no database" in refused(shell)
     assert "is not module:attribute" in refused(shell, "app.py")
     assert "cannot import nowhere" in refused(shell, "nowhere:rd")
-    assert "session" in refused(shell, "app:rd", "--session", "a/b")
+    assert "session" in refused(shell, "app:rd", "--session", "a\nb")
     assert "is not HOST:PORT" in refused(shell, "--http", "app:rd")
     assert "can be reached from outside" in refused(shell, "app:rd", "--http", "0.0.0.0:0")
     assert "can be reached from outside" in refused(shell, "app:rd", "--http", "[::]:0")

@@ -14,6 +14,7 @@ from redrive.doors.cli.consent import approve, consent, reject
 from redrive.doors.cli.dead import dead
 from redrive.doors.cli.demo import demo
 from redrive.doors.cli.exchange import export, import_
+from redrive.doors.cli.gateway import call, operations, retry, submit
 from redrive.doors.cli.groups import group, groups, ignore_group, reopen_group, resolve_group
 from redrive.doors.cli.inbox import inbox
 from redrive.doors.cli.jobs import cancel, enqueue, erase, jobs, resolve, status
@@ -39,9 +40,8 @@ def cli() -> None:
 
 
 for command in (
-    demo, worker, enqueue, cancel, approve, reject, resolve, status, jobs, dead, queues, stats, health, morning,
-    breakers, workflows, schedules, consent, doctor, backup, erase, inbox,
-    mcp,
+    demo, worker, enqueue, call, submit, retry, operations, cancel, approve, reject, resolve, status, jobs, dead,
+    queues, stats, health, morning, breakers, workflows, schedules, consent, inbox, mcp, doctor, backup, erase,
 ):  # fmt: skip
     cli.add_command(command)
 

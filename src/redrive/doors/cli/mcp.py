@@ -89,8 +89,8 @@ def _need_the_extra() -> None:
 
 def _check_session(session: str | None) -> None:
     """As `redrive consent` takes it."""
-    if session is not None and (not session or "/" in session or len(session) > 200):
-        raise Problem(f"session: {session[:50]!r} must be 1 to 200 characters without '/'", "name it like s1")
+    if session is not None and (not 1 <= len(session) <= 200 or not session.isprintable()):
+        raise Problem(f"session: {session[:50]!r} must be 1 to 200 printable characters", "name it like s1")
 
 
 def _the_app(app: str | None) -> Redrive:
