@@ -118,3 +118,23 @@ def test_erase_forgets_a_job_or_a_session_after_yes(shell: Shell) -> None:
 
 def _bytes(folder: Path) -> list[bytes]:
     return [path.read_bytes() for path in folder.glob("jobs.db*") if path.is_file()]
+
+
+@pytest.mark.behaviour("003-11", "003-79")
+def test_a_kind_is_found_over_the_whole_history(shell: Shell) -> None:
+    (shell.folder / "kinds.py").write_text(
+        "import redrive\n"
+        "rd = redrive.Redrive()\n"
+        "class Closed(Exception):\n    error_kind = 'needs_human'\n"
+        "@rd.task\nasync def work(n: int) -> int:\n    raise Closed('the app is closed')\n"
+        "@rd.task\nasync def fine(n: int) -> int:\n    return n\n"
+    )
+    for task in ("work", "fine"):
+        shell.run("enqueue", task, '{"n": 1}')
+    assert shell.run("worker", "kinds:rd", "--drain").status == 0
+    found = shell.run("jobs", "--error-kind", "needs_human", "--json").json["jobs"]
+    assert [job["task"] for job in found] == ["work"]
+    assert [job["task"] for job in shell.run("dead", "list", "--error-kind", "needs_human", "--json").json["jobs"]] == [
+        "work"
+    ]
+    assert shell.run("jobs", "--error-kind", "refused", "--json").json["jobs"] == []

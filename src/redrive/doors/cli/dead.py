@@ -31,6 +31,7 @@ def dead() -> None:
 @click.option("--session", metavar="ID")
 @click.option("--lane", metavar="NAME", help="manual (needs eyes) or delayed (comes back by itself).")
 @click.option("--error-class", metavar="NAME", help="e.g. TimeoutError.")
+@click.option("--error-kind", metavar="NAME", help="Any attempt failed with this kind.")
 @click.option("--fingerprint", metavar="ID", help="The dead letters of one group.")
 @click.option("--because", metavar="REASON", help="e.g. attempts_exhausted, permanent, crash_loop.")
 @click.option("--limit", metavar="N", type=int, default=50, show_default=True)

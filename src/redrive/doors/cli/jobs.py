@@ -131,6 +131,7 @@ def resolve(id: str, landed: bool, why: str) -> None:
 @click.option("--task", metavar="NAME")
 @click.option("--agent", metavar="NAME")
 @click.option("--session", metavar="ID")
+@click.option("--error-kind", metavar="NAME", help="Any attempt failed with this kind, however it ended.")
 @click.option("--limit", metavar="N", type=int, default=50, show_default=True)
 @click.option("--cursor", metavar="TEXT", help="Go on where the last page ended.")
 @shared
