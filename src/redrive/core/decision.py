@@ -16,7 +16,7 @@ from redrive.core.policy import Policy
 LONGEST_WAIT: Final = 365 * 86400.0
 
 
-class RetryLater(msgspec.Struct, frozen=True, gc=False):
+class RetryLater(msgspec.Struct, frozen=True):
     """Run again after `delay` seconds, perhaps changed. `changes` are all that hold from then on; None: as before."""
 
     delay: float
@@ -30,7 +30,7 @@ class RetryLater(msgspec.Struct, frozen=True, gc=False):
     crashed: bool = False
 
 
-class Bury(msgspec.Struct, frozen=True, gc=False):
+class Bury(msgspec.Struct, frozen=True):
     """A dead letter: why, where it waits, and what a person can do."""
 
     because: str
@@ -47,7 +47,7 @@ class Bury(msgspec.Struct, frozen=True, gc=False):
     crashed: bool = False
 
 
-class Hold(msgspec.Struct, frozen=True, gc=False):
+class Hold(msgspec.Struct, frozen=True):
     """Wait, visibly, for a person or for what is called. Costs no attempt."""
 
     because: str
@@ -77,7 +77,7 @@ class Abilities(msgspec.Struct, frozen=True):
 NOTHING: Final = Abilities()
 
 
-class Case(msgspec.Struct, frozen=True, gc=False):
+class Case(msgspec.Struct, frozen=True):
     """Everything a strategy may look at."""
 
     job: Job

@@ -69,7 +69,7 @@ class Budget(msgspec.Struct, frozen=True, omit_defaults=True):
     seconds: float | None = None
 
 
-class Usage(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an attempt has spent, as the task reported it."""
 
     input_tokens: int = 0
@@ -82,7 +82,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         )
 
 
-class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was seen when an attempt failed: plain data, no exception objects, secrets already removed.
 
     `types` are the MRO's `module.qualname`s, most specific first; the class that was raised is the first.
@@ -135,7 +135,7 @@ Heals = Literal["at_once", "later", "changed", "person", "unknown"]
 Subclass = Literal["Transient", "Logic", "Resource", "Authority"]
 
 
-class Cause(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a failure means, and which rule said so."""
 
     category: Category
@@ -146,7 +146,7 @@ class Cause(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     retry_after: float | None = None
 
 
-class Attempt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     """One execution of a job, kept for ever with it."""
 
     run: int

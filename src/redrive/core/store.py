@@ -35,7 +35,7 @@ class Lease(msgspec.Struct, frozen=True):
     token: str
 
 
-class Put(msgspec.Struct, frozen=True, gc=False):
+class Put(msgspec.Struct, frozen=True):
     """Write a document; `value=None` removes it. With `expect`, only if its version is still that one (0: absent)."""
 
     kind: str
@@ -50,7 +50,7 @@ class Guard(msgspec.Struct, frozen=True):
     lease: Lease
 
 
-class Commit(msgspec.Struct, frozen=True, gc=False):
+class Commit(msgspec.Struct, frozen=True):
     """At most 250 parts, written whole or not at all, and only if every fence holds."""
 
     transitions: tuple[Transition, ...] = ()
@@ -61,7 +61,7 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
 MAX_PARTS = 250
 
 
-class Applied(msgspec.Struct, frozen=True, gc=False):
+class Applied(msgspec.Struct, frozen=True):
     """The commit is durable; these are the new fences of its transitions, in order."""
 
     fences: tuple[int, ...] = ()
@@ -82,7 +82,7 @@ class Unknown(msgspec.Struct, frozen=True):
 Outcome = Applied | Stale | Unknown
 
 
-class Inserted(msgspec.Struct, frozen=True, gc=False):
+class Inserted(msgspec.Struct, frozen=True):
     """What became of one job of an insert: new, or the one that owns the key already."""
 
     job: Job

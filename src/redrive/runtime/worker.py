@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from redrive.core.job import Job
+from redrive.core.job import Job, State
 from redrive.core.store import Applied, Claim, Commit, Guard, Lease, Put, Store, Wanted
 from redrive.core.strategy import CRASHES_BEFORE_ALONE
 from redrive.runtime.attempt import Attempts
@@ -299,6 +299,8 @@ class Worker(Loop):
     async def settle_lapsed(self, jobs: list[Job]) -> None:
         """Jobs whose worker died take the normal failure path."""
         for job in jobs:
+            if job.state is not State.running:
+                continue  # somebody else has settled it since it was found
             if any(job.id == ours.id and job.token == ours.token for ours in self._running()):
                 continue  # ours and alive: the heart will see to it
             document = await self._store.doc("alone", f"{job.id}/")
