@@ -149,7 +149,9 @@ class World:
         return key
 
     def find(self, key: str) -> str | None:
-        return key if self._file(key).exists() else None
+        """A file is made before its line is written, and a kill may come between: only the line is a publication."""
+        file = self._file(key)
+        return key if file.exists() and file.stat().st_size else None
 
     def _file(self, key: str) -> Path:
         return published(self._folder, key)

@@ -123,7 +123,8 @@ class Account:
         self.books = nights.ledger.read()
         self.killed = {pid for pid, status in nights.statuses.items() if status < 0}
         self.statuses = nights.statuses
-        self.published = {path.name: path.read_text().splitlines() for path in (nights.folder / PUBLISHED).iterdir()}
+        files = {path.name: path.read_text().splitlines() for path in (nights.folder / PUBLISHED).iterdir()}
+        self.published = {name: lines for name, lines in files.items() if lines}
         self.asked: defaultdict[tuple[str, ...], set[int]] = defaultdict(set)
         self.answers: defaultdict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
         self.sums: dict[int, list[int]] = {}
