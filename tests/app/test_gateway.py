@@ -1351,3 +1351,41 @@ async def test_headers_travel_with_the_job(rd: Redrive) -> None:
     await work.options(headers=headers, idempotency_key="t7-1", max_attempts=3).enqueue()
     await soon(rd.drain())
     assert seen == [(headers, "t7-1", rd.clock.now(), 3)]
+
+
+# The caller who waits is told once --------------------------------------------------------------------------------------
+
+
+async def test_a_call_refused_before_it_starts_is_no_notice(rd: Redrive) -> None:
+    @rd.task(credentials=["env:NO_SUCH_TOKEN_HERE"])
+    async def post(n: int) -> int:
+        return n
+
+    outcome = await soon(rd.call(post, {"n": 1}, session_id="s1"))
+    assert (outcome.status, outcome.error_kind) == ("failed", "credentials")
+    assert await rd.sessions.inbox("s1", unread=False) == []
+
+
+async def test_a_call_whose_effect_was_seen_is_no_notice(rd: Redrive) -> None:
+    @rd.task(effects=[redrive.Effect("note", lambda payload, witness: True)])
+    async def note(n: int) -> int:
+        raise redrive.OutcomeUnknown("the line went dead")
+
+    outcome = await soon(rd.call(note, {"n": 1}, session_id="s1"))
+    assert outcome.public()["post_write_recovery"] is True
+    assert await rd.sessions.inbox("s1", unread=False) == []
+
+
+async def test_a_retry_knows_the_tasks_of_included_modules(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "doubling_tasks.py").write_text(
+        "import redrive\n\n\n@redrive.default().task\nasync def double(n: int) -> int:\n    return 2 * n\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    rd = Redrive(database, include=["doubling_tasks"])
+    monkeypatch.setattr("redrive.app._default", rd)
+    handle = await rd.enqueue("double", {"n": 21})
+    outcome = await soon(rd.retry(handle.id))
+    await rd.close()
+    assert (outcome.status, outcome.result) == ("ok", 42)

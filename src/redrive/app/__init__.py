@@ -239,10 +239,12 @@ class Redrive(Registering):
         self, task: Task[Any, Any] | str, params: Mapping[str, Json] | None = None, **options: Any
     ) -> Outcome:
         """Have a worker do it later, in one attempt. The answer is an operation to ask about."""
+        self.load()
         return await self._gateway.submit(task, {} if params is None else params, **options)
 
     async def retry(self, operation_id: str, *, timeout: Seconds | None = None, who: str = "gateway") -> Outcome:
         """Once more, by the operation's id alone: with what was given the first time. What is done stays done."""
+        self.load()
         return await self._gateway.retry(operation_id, timeout=timeout, who=who)
 
     async def outcome(self, operation_id: str) -> Outcome:

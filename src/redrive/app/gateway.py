@@ -85,7 +85,7 @@ class Gateway:
         handler = self._app.registry.handlers.get(name)
         plan = self._app._desk.plan(name, self._keyed(handler, params, options), reason="retry")
         if handler is not None and handler.read_only:
-            return await self._read(handler, params, limit, plan.said.get("session_id") if plan.said else None)
+            return await self._read(handler, params, limit, plan.said.get("session_id"))
         prepared = self._app._desk.prepare(plan, params)
         if handler is not None:
             prepared = msgspec.structs.replace(prepared, job=self._reserved(prepared.job))
@@ -137,7 +137,7 @@ class Gateway:
         token = session_of.set(session)
         back, value = False, None
         try:
-            async with asyncio.timeout(limit or handler.timeout):
+            async with asyncio.timeout(limit if limit is not None else handler.timeout):
                 missing, back = await lacking(handler.requires, self._app.clock)
                 if missing:
                     raise down(missing, self._app.clock)

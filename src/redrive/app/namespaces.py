@@ -67,8 +67,8 @@ class _Namespace:
         job = await self._find_one(id)
         for _ in range(TRIES):
             transition = arrow(job, self._app.clock.now())
-            others = await self._app.workflows.companions(transition)
-            (outcome,) = await self._app.store.apply([Commit((transition, *others[: ROOM - len(puts)]), tuple(puts))])
+            others = (await self._app.workflows.companions(transition))[: ROOM - len(puts)]
+            (outcome,) = await self._app.store.apply([Commit((transition, *others), tuple(puts))])
             if isinstance(outcome, Applied):
                 self._app.bus.publish_moves([transition, *others])
                 return transition.after(outcome.fences[0])
@@ -197,7 +197,6 @@ class Dead(_Namespace):
 
     async def redrive(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
         """Back to the queue: same id, key and history; fresh attempts where they were used up."""
-
         return await self._move(id, lambda job, now: self._redriven(job, now, who, why))
 
     async def edit(

@@ -8,9 +8,11 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from redrive.core.job import Budget, Failure, Job
+import msgspec
+
+from redrive.core.job import Failure, Job
 from redrive.core.lifecycle import Transition
-from redrive.core.store import Commit, Store
+from redrive.core.store import Applied, Commit, Guard, Lease, Put, Store
 from redrive.errors import StoreError
 from redrive.runtime.breakers import Breakers
 from redrive.runtime.capture import capture, soft, timed_out
@@ -26,6 +28,8 @@ from redrive.runtime.verify import Verifier
 from redrive.runtime.workflow import Workflows, is_step
 
 log = logging.getLogger("redrive.attempt")
+ALONE = "alone"
+"""Documents that say which run of a job had its process to itself."""
 
 
 class Attempts:
@@ -79,7 +83,7 @@ class Attempts:
         except (SystemExit, KeyboardInterrupt, GeneratorExit):
             raise
         except Rejected as rejected:
-            return Commit((self.settlement.rejected(job, rejected.verdict),))
+            return Commit((self.settlement.rejected(job, context, rejected.verdict),))
         except BaseException as error:  # noqa: BLE001 - this is the place where failures are kept
             return await self._ended(error, job, handler, context)
         failure = inspected(handler, value, job.id)
@@ -135,9 +139,19 @@ class Attempts:
         failure, witness = capture(error, now=self._clock.now()), getattr(error, "witness", None)
         return await self.settlement.failed(job, handler, context, failure, witness=witness)
 
+    async def lost(self, job: Job) -> Transition:
+        """A lapsed lease takes the same way as an exception. Whether it was alone, its worker had written before."""
+        document = await self._store.doc(ALONE, f"{job.id}/")
+        return self.settle_lost(job, alone=document is not None and msgspec.json.decode(document.value) == job.run)
+
     def settle_lost(self, job: Job, *, alone: bool) -> Transition:
-        """A lapsed lease takes the same way as an exception."""
         return self.settlement.lost(job, self._registry.handlers.get(job.task), alone=alone)
+
+    async def alone(self, job: Job) -> bool:
+        """The store knows before it starts that this job has the process to itself. False where it is ours no more."""
+        mark = Put(ALONE, f"{job.id}/", msgspec.json.encode(job.run))
+        (outcome,) = await self._store.apply([Commit(puts=(mark,), guards=(Guard(Lease(job.id, job.token or "")),))])
+        return isinstance(outcome, Applied)
 
     # -- perform
 
@@ -147,7 +161,7 @@ class Attempts:
         try:
             if isinstance(context, BlockingContext):
                 return await self._in_thread(handler, context, args, arguments)
-            limit = _limit(handler, context.remaining if context.job.options_json else None)
+            limit = _limit(handler, context)
             if limit is None:
                 return await handler.function(*args, **arguments)
             return await _within(limit, handler.function(*args, **arguments))
@@ -163,7 +177,7 @@ class Attempts:
         context._loop = loop
         call = contextvars.copy_context().run
         work = self._threads.run(lambda: call(handler.function, *args, **arguments))
-        limit = _limit(handler, context.remaining if context.job.options_json else None)
+        limit = _limit(handler, context)
         late = loop.call_later(limit, _tell_late, context, handler, limit) if limit else None
         try:
             return await asyncio.shield(work)
@@ -187,8 +201,9 @@ def inspected(handler: Handler, value: object, whose: str) -> Failure | None:
     return soft({"error": said} if isinstance(said, str) else said) if said else None
 
 
-def _limit(handler: Handler, remaining: Budget | None) -> float | None:
+def _limit(handler: Handler, context: Context | BlockingContext) -> float | None:
     """The task's timeout, or what is left of the job's seconds."""
+    remaining = context.remaining if context.job.options_json else None
     if remaining is None:
         return handler.timeout
     limits = [limit for limit in (handler.timeout, remaining.seconds) if limit is not None]

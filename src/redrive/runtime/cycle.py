@@ -381,9 +381,7 @@ class Turns:
     async def _recovered(self, job: Job, handler: Handler, key: str, note: Note | None) -> Job:
         """Its process died: the same way as any failure."""
         self._spot.lapsed.pop(job.id)
-        document = await self._store.doc("alone", f"{job.id}/")
-        alone = document is not None and msgspec.json.decode(document.value) == job.run
-        move = self._spot.attempts.settle_lost(job, alone=alone)
+        move = await self._spot.attempts.lost(job)
         return await self._moved(move, self._remembered(move, key, note))
 
     # -- at the end

@@ -19,7 +19,7 @@ import msgspec
 
 from redrive.core.job import Job
 from redrive.core.lifecycle import Transition
-from redrive.core.store import Applied, Commit, Guard, Lease, Put, Stale, Store, Wanted
+from redrive.core.store import Applied, Commit, Lease, Put, Stale, Store, Wanted
 from redrive.core.strategy import CRASHES_BEFORE_ALONE, SPOT_TRIES
 from redrive.errors import CommitUnknown, StoreError, StoreFailed
 from redrive.runtime.attempt import Attempts
@@ -147,16 +147,16 @@ class OnTheSpot:
 
     async def claim(self, job: Job) -> Job | None:
         """This very job, due or not; None where it does not wait."""
-        policy = self._registry.policy_for(job)
-        wanted = Wanted(slots=1, ids=(job.id,), lease=policy.lease or 90.0, synced=policy.on_lost == "dead_letter")
+        lease = self._registry.policy_for(job).lease or 90.0
+        synced = self._registry.starts_once(self._registry.handlers[job.task], job)
+        wanted = Wanted(slots=1, ids=(job.id,), lease=lease, synced=synced)
         claim = await self._store.claim(wanted, self.worker, self._clock.now())
         self.lapsed.update((lapsed.id, lapsed) for lapsed in claim.lapsed)
         if not claim.jobs:
             return None
         (claimed,) = claim.jobs
         if claimed.crashes >= CRASHES_BEFORE_ALONE:
-            mark = Put("alone", f"{claimed.id}/", msgspec.json.encode(claimed.run))
-            await self._store.apply([Commit(puts=(mark,), guards=(Guard(Lease(claimed.id, claimed.token or "")),))])
+            await self.attempts.alone(claimed)
         return claimed
 
     # -- one attempt

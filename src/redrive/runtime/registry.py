@@ -215,6 +215,11 @@ class Registry:
             self.configure(handler.queue, limits)
         self._policies.clear()
 
+    def starts_once(self, handler: Handler, job: Job | None = None) -> bool:
+        """Whether a start must be on disk before it counts, because nobody may take the job for one never begun."""
+        policy = self.policy_for(job) if job is not None else handler.policy
+        return policy.on_lost == "dead_letter" or handler.verifiable
+
     def rules_for(self, handler: Handler | None) -> Sequence[tuple[str, Rule]]:
         return (*(handler.rules if handler else ()), *self.rules)
 

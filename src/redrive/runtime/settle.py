@@ -161,7 +161,8 @@ class Settlement:
         log.warning("job %s (%s): %s", job.short_id, job.task, said)
         attempt = self._attempt(job, "recovered", now, context, failure, decision=said, strategy="verify")
         attempt = msgspec.structs.replace(attempt, effects={name: str(seen) for name, seen in look.effects.items()})
-        return Commit((lifecycle.succeeded(job, now, None, attempt),))
+        move = lifecycle.succeeded(job, now, None, attempt)
+        return Commit((_answered(_learned(move, job, worked=True), context),))
 
     async def _decided(self, case: Case, handler: Handler) -> Decision:
         """There is no path to silence: where deciding itself fails, the job is retried slowly, or buried at its cap."""
@@ -197,15 +198,16 @@ class Settlement:
         )  # fmt: skip
         return self._transition(case, decide(case), fingerprint(failure, job.task, job.model), None)
 
-    def rejected(self, job: Job, verdict: NotReady) -> Transition:
+    def rejected(self, job: Job, context: AnyContext, verdict: NotReady) -> Transition:
         """A dead letter at once, without an attempt."""
         failure = Failure("exception", ("redrive.NotReady",), verdict.why)
         log.warning("job %s (%s): %s", job.short_id, job.task, verdict.why)
-        return lifecycle.buried(
+        move = lifecycle.buried(
             job, self._clock.now(), because=verdict.because, why=verdict.why, recommendation=verdict.recommendation,
             failure=failure, cause=cause_of(verdict.detail, "preflight", failure),
             fingerprint=fingerprint(failure, job.task, job.model), owner=self._registry.fleet.escalation,
         )  # fmt: skip
+        return _answered(move, context)
 
     def _cause(self, job: Job, handler: Handler | None, failure: Failure) -> Cause:
         cause = classify(failure, self._registry.rules_for(handler))

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from redrive.core.job import Job, State
-from redrive.core.store import Applied, Claim, Commit, Guard, Lease, Put, Store, Wanted
+from redrive.core.store import Applied, Claim, Commit, Lease, Put, Store, Wanted
 from redrive.core.strategy import CRASHES_BEFORE_ALONE
 from redrive.runtime.attempt import Attempts
 from redrive.runtime.bus import Bus, told
@@ -78,9 +78,7 @@ class Worker(Loop):
         self._runners = Runners()
         self._contexts: dict[str, Context | BlockingContext] = {}
         self._leases = self._task_leases()
-        self._synced_claims = any(
-            handler.policy.on_lost == "dead_letter" or handler.effects for handler in registry.handlers.values()
-        )
+        self._synced_claims = any(registry.starts_once(handler) for handler in registry.handlers.values())
         self._paused: frozenset[str] = frozenset()
         self._paused_at = float("-inf")
         self._alone: list[Job] = []
@@ -282,9 +280,7 @@ class Worker(Loop):
 
     async def _begin_alone(self, job: Job) -> None:
         """A job that was there at two crashes gets the process to itself, and the store knows before it starts."""
-        mark = Put("alone", f"{job.id}/", msgspec.json.encode(job.run))
-        (outcome,) = await self._store.apply([Commit(puts=(mark,), guards=(Guard(Lease(job.id, job.token or "")),))])
-        if not isinstance(outcome, Applied):
+        if not await self._attempts.alone(job):
             self.slots.freed(job)
             return
         self._lone = job.id
@@ -303,9 +299,7 @@ class Worker(Loop):
                 continue  # somebody else has settled it since it was found
             if any(job.id == ours.id and job.token == ours.token for ours in self._running()):
                 continue  # ours and alive: the heart will see to it
-            document = await self._store.doc("alone", f"{job.id}/")
-            alone = document is not None and msgspec.json.decode(document.value) == job.run
-            transition = self._attempts.settle_lost(job, alone=alone)
+            transition = await self._attempts.lost(job)
             (outcome,) = await self._store.apply([Commit((transition,))])
             if isinstance(outcome, Applied):
                 self._bus.publish(told(transition))
