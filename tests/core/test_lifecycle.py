@@ -24,7 +24,7 @@ TROUBLE: dict[str, Any] = {"failure": FAILURE, "cause": CAUSE, "fingerprint": "f
 def job_in(state: State, **fields: Any) -> Job:
     own: dict[State, dict[str, Any]] = {
         R: {"token": "t", "worker": "w1", "started_at": T0, "run": 1},
-        H: {"because": "approval", "held_at": T0},
+        H: {"because": "deferred", "held_at": T0},
         DEAD: {"because": "permanent", "lane": "manual", "recommendation": "x", "error_class": "E", "error": "E: x"},
         DISCARDED: {"because": "cancelled"},
     }
@@ -43,6 +43,8 @@ ARROWS: dict[str, Callable[[Job], Transition]] = {
     ),
     "redriven": lambda job: lifecycle.redriven(job, T0 + 1, max_attempts=5, who="ann", why=None, run_at=T0 + 1),
     "rerouted": lambda job: lifecycle.rerouted(job, T0 + 1, lane="delayed", who="ann", why=None),
+    "deferred": lambda job: lifecycle.deferred(job, T0 + 1, owner="ann", until=T0 + 99, who="ann", why=None),
+    "recalled": lambda job: lifecycle.recalled(job, T0 + 1, who="ann", why=None),
     "resolved": lambda job: lifecycle.resolved(job, T0 + 1, who="ann", why="it landed"),
     "cancelled": lambda job: lifecycle.cancelled(job, T0 + 1, who="ann", why=None),
     "discarded": lambda job: lifecycle.discarded(job, T0 + 1, who="ann", why=None),
@@ -59,6 +61,8 @@ LEGAL: dict[str, tuple[set[State], State]] = {
     "buried": ({W, R, H}, DEAD),
     "redriven": ({DEAD}, W),
     "rerouted": ({DEAD}, DEAD),
+    "deferred": ({DEAD}, H),
+    "recalled": ({H}, DEAD),
     "resolved": ({H, DEAD}, DONE),
     "cancelled": ({W, R, H}, DISCARDED),
     "discarded": ({DEAD}, DISCARDED),
@@ -241,3 +245,17 @@ def test_a_decision_changes_nothing_it_was_made_of() -> None:
     for arrow in ("succeeded", "retried", "buried"):
         ARROWS[arrow](job)
     assert job == copy
+
+
+def test_only_what_was_deferred_is_recalled() -> None:
+    with pytest.raises(IllegalMove, match="not deferred"):
+        lifecycle.recalled(job_in(H, because="approval"), T0, who="ann", why=None)
+
+
+def test_a_deferred_job_keeps_its_trouble_and_comes_back_with_it() -> None:
+    dead = job_in(DEAD, owner="ceo", fingerprint="f" * 16)
+    held = lifecycle.deferred(dead, T0, owner="ann", until=T0 + 99, who="ann", why="after the release").after(2)
+    assert (held.because, held.held_for, held.owner, held.run_at) == ("deferred", "permanent", "ann", T0 + 99)
+    assert (held.error, held.fingerprint, held.lane) == (dead.error, dead.fingerprint, dead.lane)
+    back = lifecycle.recalled(held, T0 + 99, who="scheduler", why=None).after(3)
+    assert (back.because, back.held_for, back.lane, back.deferrals) == ("permanent", None, "manual", 1)

@@ -10,7 +10,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -1115,6 +1115,10 @@ async def fed(store: Store) -> Counter[tuple[object, ...]]:
     )
 
 
+async def became(store: Store) -> dict[tuple[float, str], tuple[int, float]]:
+    return {(tally.hour, tally.what): (tally.number, tally.seconds) for tally in await store.outcomes(0, 1e10)}
+
+
 def teach(move: Transition, strategy: str, *, worked: bool, trouble: str = "trouble") -> Transition:
     return msgspec.structs.replace(move, lesson=(trouble, strategy, worked))
 
@@ -1163,6 +1167,76 @@ class AddingUp:
             ],
             key=repr,
         )
+
+    @pytest.mark.parametrize("together", [False, True], ids=["one by one", "together"])
+    async def test_what_became_of_what_died_stands_in_the_hour_of_its_death(self, store: Store, together: bool) -> None:
+        jobs = await taken(store, *(a_job() for _ in range(6)))
+        buried = await do(store, *(burial(job) for job in jobs))
+        later = T0 + 2 + 5 * HOUR
+
+        def back(job: Job, by: Literal["auto", "person"]) -> Transition:
+            return lifecycle.redriven(job, later, max_attempts=3, who="x", why=None, run_at=later, by=by)
+
+        waiting = await do(store, back(buried[0], "auto"), back(buried[1], "person"))
+        running = (await store.claim(Wanted(2), "w", later)).jobs
+        assert {job.id for job in running} == {job.id for job in waiting}
+        ends = [
+            *(success(job, later) for job in running),
+            lifecycle.resolved(buried[2], later, who="x", why="y"),
+            lifecycle.discarded(buried[3], later, who="x", why=None),
+            lifecycle.deferred(buried[4], later, owner="ann", until=later + 9, who="x", why=None),
+        ]
+        ended = []
+        for group in [ends] if together else [[move] for move in ends]:
+            ended += await do(store, *group)
+        hour, took = T0 // HOUR * HOUR, 5 * HOUR
+        assert await became(store) == {
+            (hour, "died"): (6, 0.0), (hour, "auto"): (1, took), (hour, "person"): (3, 3 * took),
+            (hour, "deferred"): (1, 0.0),
+        }  # fmt: skip
+        (recalled,) = await do(store, lifecycle.recalled(ended[4], later, who="x", why=None))
+        assert (recalled.state, recalled.because, recalled.held_for) == (State.dead, buried[4].because, None)
+        await do(store, lifecycle.deferred(recalled, later, owner="ann", until=later + 9, who="x", why=None))
+        await do(store, lifecycle.restored(ended[3], later + 7, who="x", why=None))
+        again = await became(store)
+        assert (again[hour, "person"], again[hour, "deferred"], again[hour, "died"]) == (
+            (2, 2 * took),
+            (1, 0.0),
+            (6, 0.0),
+        )
+        assert await store.outcomes(hour + HOUR, hour + 9 * HOUR) == []
+
+    async def test_a_job_that_dies_again_died_once(self, store: Store) -> None:
+        (job,) = await taken(store, a_job())
+        (dead,) = await do(store, burial(job))
+        await do(store, lifecycle.redriven(dead, T0 + 9, max_attempts=3, who="x", why=None, run_at=T0 + 9))
+        (again,) = (await store.claim(Wanted(1), "w", T0 + 9)).jobs
+        (dead,) = await do(store, burial(again, T0 + 10))
+        assert dead.died_at == T0 + 2
+        assert await became(store) == {(T0 // HOUR * HOUR, "died"): (1, 0.0)}
+
+    async def test_a_plain_success_never_died(self, store: Store) -> None:
+        await do(store, *(lifecycle.succeeded(job, T0 + 2, None) for job in await taken(store, a_job(), a_job())))
+        assert await became(store) == {}
+
+    async def test_what_was_tried_is_told_by_the_hour_and_by_strategy(self, store: Store) -> None:
+        one, other = await taken(store, a_job(), a_job())
+        await do(store, teach(success(one), "smaller", worked=True), teach(retry(other), "smaller", worked=False))
+        found = {(tally.what, tally.name, tally.number) for tally in await store.outcomes(0, 1e10)}
+        assert found == {("worked", "smaller", 1), ("failed", "smaller", 1)}
+
+    async def test_the_minutes_of_a_day(self, store: Store) -> None:
+        jobs = await taken(store, *(a_job() for _ in range(3)))
+        await do(store, *(lifecycle.succeeded(job, T0 + 60, None) for job in jobs[:2]), retry(jobs[2], T0 + 60))
+        start = T0 // 60 * 60
+        found = {(minute.at, minute.queue, minute.move): minute.number for minute in await store.minutes(0, 1e10)}
+        assert found == {
+            (start, "feedback", "enqueued"): 3, (start + 60, "feedback", "succeeded"): 2,
+            (start + 60, "feedback", "retried"): 1,
+        }  # fmt: skip
+        assert [minute.move for minute in await store.minutes(start, start + 60)] == ["enqueued"]
+        await store.prune(T0 + 86_400 + 60, {}, 9e9)
+        assert {minute.at for minute in await store.minutes(0, 1e10)} == {start + 60}
 
     async def test_tallies_are_asked_for_by_the_hour(self, store: Store) -> None:
         start = (T0 // HOUR + 1) * HOUR

@@ -240,6 +240,11 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     """What exactly a held job waits for: a breaker, a step, a question."""
     owner: str | None = None
     """Who must see to a dead letter."""
+    died_at: float | None = None
+    """When it first became a dead letter; reports count from then until it is done or let go."""
+    revived_by: str | None = None
+    """Who brought it back last: "auto" or "person"."""
+    deferrals: int = 0
     history: tuple[Attempt, ...] = ()
 
     @property
@@ -300,7 +305,7 @@ def public(job: Job) -> dict[str, Json]:
     return body
 
 
-_TIMES = ("run_at", "created_at", "updated_at", "started_at", "first_failed_at", "held_at")
+_TIMES = ("run_at", "created_at", "updated_at", "started_at", "first_failed_at", "held_at", "died_at")
 _PRIVATE = {"token", "version", "options_json", "changes_json", "history", "payload", "result", "priority"}
 
 

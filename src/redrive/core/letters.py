@@ -180,6 +180,7 @@ def buried_at_birth(
         created_at=min(job.created_at, at),
         attempts=attempt,
         first_failed_at=at,
+        died_at=at,
         because=born.because,
         lane=lane,
         category=cause.category,

@@ -7,7 +7,7 @@ that refuses other moves and the diagram in the docs are generated from MOVES.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -17,6 +17,7 @@ from redrive.errors import IllegalMove
 MAX_GRANTS: Final = 3
 """How often a person may give a job fresh attempts before it must be enqueued anew."""
 
+Revival = Literal["auto", "person"]
 NO_CHANGE: Final[Mapping[str, str]] = {}
 NEW: Final = None
 """The state before the first: the job does not exist yet."""
@@ -48,6 +49,8 @@ MOVES: Final[dict[str, Move]] = {
         Move("buried", (_W, _R, _H), (State.dead,), "a dead letter: reason, lane, recommendation"),
         Move("redriven", (State.dead,), (_W,), "brought back; same id, key and history"),
         Move("rerouted", (State.dead,), (State.dead,), "a person chose the other lane"),
+        Move("deferred", (State.dead,), (_H,), "a person sees to it later; owner and time are named"),
+        Move("recalled", (_H,), (State.dead,), "its time came, or somebody wants it now: a dead letter again"),
         Move("resolved", (_H, State.dead), (State.done,), "somebody confirmed that the effect landed"),
         Move("cancelled", (_W, _R, _H), (State.discarded,), "no longer wanted"),
         Move("discarded", (State.dead,), (State.discarded,), "a person let it go"),
@@ -151,6 +154,8 @@ def _trouble(job: Job, failure: Failure, cause: Cause, fingerprint: str | None, 
 def succeeded(job: Job, at: float, result: str | None, attempt: Attempt | None = None) -> Transition:
     """An attempt is given where there is more to say of it than when and where it ran, which the job says itself."""
     fields: dict[str, object] = {"result": result, "attempts": job.attempts + 1}
+    if job.died_at is not None:
+        fields["revived_by"] = job.revived_by  # said again, because this success has more to tell than most
     return _move("succeeded", job, at, _without_trouble(job, fields), attempt=attempt)
 
 
@@ -232,6 +237,7 @@ def buried(
 ) -> Transition:
     fields = _trouble(job, failure, cause, fingerprint, at)
     fields |= {"because": because, "lane": lane, "recommendation": recommendation, **changed}
+    fields["died_at"] = at if job.died_at is None else job.died_at
     if owner is not None:
         fields["owner"] = owner
     if attempt and costs_attempt:
@@ -253,12 +259,14 @@ def redriven(
     run_at: float,
     changed: Mapping[str, str] = NO_CHANGE,
     fresh: bool = True,
+    by: Revival | None = None,
 ) -> Transition:
     """Back to waiting. Where the attempts are used up this is a grant of `max_attempts` more, at most three times.
 
-    A person's redrive is a fresh start for budgets, ages and changed tries; the delayed lane's is not.
+    A person's redrive is a fresh start for budgets, ages and changed tries; the delayed lane's is not. `by` says whose
+    success it will be, for reports.
     """
-    fields: dict[str, object] = {"run_at": run_at, **changed}
+    fields: dict[str, object] = {"run_at": run_at, "revived_by": by or ("person" if fresh else "auto"), **changed}
     if fresh:
         fields |= {"first_failed_at": None, "held_seconds": 0.0, "fresh_from": job.run}
     allowed = job.allowed if job.allowed is not None else max_attempts
@@ -276,6 +284,26 @@ def redriven(
 def rerouted(job: Job, at: float, *, lane: Lane, who: str, why: str | None) -> Transition:
     """Into the delayed lane, from where it comes back by itself, or into the manual one."""
     return _move("rerouted", job, at, {"lane": lane}, who=who, why=why)
+
+
+DEFERRED: Final = "deferred"
+
+
+def deferred(job: Job, at: float, *, owner: str, until: float, who: str, why: str | None) -> Transition:
+    """Out of the way until then. It keeps its trouble, and what it died of."""
+    fields: dict[str, object] = {
+        "because": DEFERRED, "held_for": job.because, "held_at": at, "owner": owner, "run_at": until,
+        "deferrals": job.deferrals + 1,
+    }  # fmt: skip
+    return _move(DEFERRED, job, at, fields, who=who, why=why)
+
+
+def recalled(job: Job, at: float, *, who: str, why: str | None) -> Transition:
+    """Only what was deferred: the other holds have exits of their own."""
+    move = _move("recalled", job, at, {"because": job.held_for or "restored", "held_for": None}, who=who, why=why)
+    if job.because != DEFERRED:
+        raise IllegalMove(f"job {job.short_id} is held ({job.because}), not deferred; it has no recall", job_id=job.id)
+    return move
 
 
 def resolved(job: Job, at: float, *, who: str, why: str) -> Transition:
@@ -299,6 +327,7 @@ def restored(job: Job, at: float, *, who: str, why: str | None) -> Transition:
         "subclass": job.subclass or "Logic",
         "error_class": job.error_class or "restored",
         "recommendation": job.recommendation or "Brought back by a person: redrive it or discard it.",
+        "died_at": at if job.died_at is None else job.died_at,
     }
     return _move("restored", job, at, fields, who=who, why=why)
 

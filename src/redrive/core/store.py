@@ -158,6 +158,7 @@ class Filter(msgspec.Struct, frozen=True, omit_defaults=True):
     since: float | None = None
     until: float | None = None
     due_at: float | None = None
+    ids: tuple[str, ...] = ()
 
     @property
     def empty(self) -> bool:
@@ -226,6 +227,33 @@ class Lesson(msgspec.Struct, frozen=True):
     failed: int
 
 
+class OutcomeTally(msgspec.Struct, frozen=True):
+    """What became of dead letters, or of what was tried, added up by the hour.
+
+    `died`, `auto`, `person` and `deferred` stand in the hour in which the jobs died, so that what died in an hour is
+    what was resolved of it, by itself or by a person, and what is still open. `seconds` is how long that took, in sum.
+    `worked` and `failed` stand in the hour in which the strategy `name` was tried.
+    """
+
+    hour: float
+    queue: str
+    task: str
+    agent: str | None
+    what: Literal["died", "auto", "person", "deferred", "worked", "failed"]
+    name: str
+    number: int
+    seconds: float
+
+
+class Minute(msgspec.Struct, frozen=True):
+    """How often a move happened in a queue in one minute."""
+
+    at: float
+    queue: str
+    move: str
+    number: int
+
+
 class Pruned(msgspec.Struct, frozen=True):
     """What a prune dropped."""
 
@@ -283,6 +311,12 @@ class Store(Protocol):
 
     async def tallies(self, since: float, until: float) -> list[Tally]:
         """The view: what happened, by the hour, from the hour of `since` up to that of `until`."""
+
+    async def outcomes(self, since: float, until: float) -> list[OutcomeTally]:
+        """The view: what became of what died, by the hour, from the hour of `since` up to that of `until`."""
+
+    async def minutes(self, since: float, until: float) -> list[Minute]:
+        """The view: what happened, new jobs included, by the minute; remembered for a day."""
 
     async def groups(self, since: float = 0.0, fingerprints: Sequence[str] | None = None) -> list[Group]:
         """The view: every trouble that buried a job since then, latest first, or just these."""

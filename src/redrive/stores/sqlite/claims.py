@@ -18,7 +18,7 @@ PRIORITIES = range(4)
 _DUE = "FROM jobs WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at <= ?"
 _STORIED = (
     "(run > 0 OR key IS NOT NULL OR options_json IS NOT NULL OR session_id IS NOT NULL OR model IS NOT NULL"
-    " OR reason <> 'direct' OR changes_json IS NOT NULL OR grants > 0 OR held_seconds > 0)"
+    " OR reason <> 'direct' OR changes_json IS NOT NULL OR grants > 0 OR held_seconds > 0 OR died_at IS NOT NULL)"
 )
 """Whether there is more to a waiting job than a payload: then its whole record is read."""
 _FIELDS = "seq, id, priority, run_at, version, created_at, payload, allowed, "

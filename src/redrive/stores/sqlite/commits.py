@@ -16,7 +16,7 @@ from redrive.core.store import MAX_PARTS, Applied, Commit, Guard, Inserted, Leas
 from redrive.errors import StoreError
 from redrive.stores.sqlite import reads, schema
 from redrive.stores.sqlite.connection import BUSY_MS, CHECKPOINT_BUSY_MS
-from redrive.stores.sqlite.ledger import Ledger
+from redrive.stores.sqlite.ledger import Ledger, forget_minutes
 from redrive.stores.sqlite.routes import Routes
 from redrive.stores.sqlite.rows import (
     INSERT,
@@ -147,10 +147,14 @@ def _count(states: tuple[str, ...]) -> str:
 
 
 def _enrol(connection: apsw.Connection, routes: Routes, jobs: Sequence[Job]) -> None:
-    tally = Tally()
+    tally, ledger = Tally(), Ledger()
     for (queue, task, agent, state), number in Counter((j.queue, j.task, j.agent, j.state) for j in jobs).items():
-        tally.add(routes.number((queue, task, agent)), state, number)
+        route = routes.number((queue, task, agent))
+        tally.add(route, state, number)
+        if state is not State.dead:
+            ledger.enqueued(jobs[-1].created_at, route, number)
     tally.write(connection)
+    ledger.write(connection)
 
 
 def _note_imports(connection: apsw.Connection, routes: Routes, jobs: Sequence[Job]) -> None:
@@ -453,6 +457,7 @@ def prune(
     for queue, kept in retention.items():
         old += select(connection, f"{_ENDED_BEFORE} AND routes.queue = ?2 LIMIT {_PRUNE_BATCH}", (now - kept, queue))
     _forget(connection, old)
+    forget_minutes(connection, now)
     return Pruned(
         len(old), _drop_moves(connection, old), _forget_keys(connection, now - keys) if keys is not None else 0
     )

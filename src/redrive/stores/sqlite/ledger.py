@@ -7,13 +7,15 @@ from typing import Final
 
 import apsw
 
-from redrive.core.job import Job
+from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
-from redrive.core.store import Group, Lesson, Tally
+from redrive.core.store import Group, Lesson, Minute, OutcomeTally, Tally
 from redrive.stores.sqlite.routes import Routes
 from redrive.stores.sqlite.rows import Route, Row, select
 
 HOUR: Final = 3600
+MINUTE: Final = 60
+DAY: Final = 86_400
 _TALLY: Final = (
     "INSERT INTO tallies (hour, route, move, error_class, detail, number) VALUES (?, ?, ?, ?, ?, ?)"
     " ON CONFLICT DO UPDATE SET number = number + excluded.number"
@@ -32,6 +34,17 @@ _LESSON: Final = (
 )
 
 
+_OUTCOME: Final = (
+    "INSERT INTO outcomes (hour, route, what, name, number, seconds) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE"
+    " SET number = number + excluded.number, seconds = seconds + excluded.seconds"
+)
+_MINUTE: Final = (
+    "INSERT INTO minutes (minute, route, move, number) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT DO UPDATE SET number = number + excluded.number"
+)
+_LET_GO: Final = ("resolved", "discarded", "cancelled")
+
+
 class Ledger:
     """Collects what one transaction did and writes it once per kind, not once per job."""
 
@@ -40,26 +53,57 @@ class Ledger:
         self._groups: dict[str, tuple[int, float, int, Job]] = {}
         """How many, the first time, and the latest job with its route."""
         self._lessons: dict[tuple[str, str], list[int]] = {}
+        self._outcomes: dict[tuple[int, int, str, str], tuple[int, float]] = {}
+        self._minutes: dict[tuple[int, int, str], int] = {}
 
     def count(self, at: float, route: int, move: str, number: int = 1) -> None:
-        self._add((int(at) // HOUR, route, move, "", ""), number)
+        self._add(at, route, move, "", "", number)
 
-    def _add(self, key: tuple[int, int, str, str, str], number: int) -> None:
-        self._tallies[key] = self._tallies.get(key, 0) + number
+    def enqueued(self, at: float, route: int, number: int) -> None:
+        """Only for plots: the job's row says the rest."""
+        self._minutes[int(at) // MINUTE, route, "enqueued"] = number
+
+    def _add(self, at: float, route: int, move: str, error_class: str, detail: str, number: int = 1) -> None:
+        hourly, minutely = (int(at) // HOUR, route, move, error_class, detail), (int(at) // MINUTE, route, move)
+        self._tallies[hourly] = self._tallies.get(hourly, 0) + number
+        self._minutes[minutely] = self._minutes.get(minutely, 0) + number
 
     def moved(self, move: Transition, route: int) -> None:
         said = move.set if "error_class" in move.set else None
         error_class, detail = (said["error_class"] or "", said["detail"] or "") if said else ("", "")
-        self._add((int(move.at) // HOUR, route, move.move, str(error_class), str(detail)), 1)
+        self._add(move.at, route, move.move, str(error_class), str(detail))
+        self._settled(move, route)
         if move.move == "buried" and move.set.get("fingerprint"):
             self._grouped(move.after(0), route)
         if move.lesson is not None:
             fingerprint, strategy, worked = move.lesson
             counts = self._lessons.setdefault((fingerprint, strategy), [0, 0])
             counts[0 if worked else 1] += 1
+            self._became(move.at, route, "worked" if worked else "failed", name=strategy)
+
+    def _settled(self, move: Transition, route: int) -> None:
+        """What a move means for the dead letter that the job is or was."""
+        job, died = move.job, move.job.died_at
+        if died is None:
+            if move.set.get("died_at") is not None:
+                self._became(move.at, route, "died")
+        elif move.move == "succeeded":
+            self._became(died, route, job.revived_by or "person", seconds=move.at - died)
+        elif move.move in _LET_GO or (move.move == "purged" and job.state is State.dead):
+            self._became(died, route, "person", seconds=move.at - died)
+        elif move.move == "restored":
+            self._became(died, route, "person", -1, died - job.updated_at)  # it was let go, and now it was not
+        elif move.move == "deferred" and not job.deferrals:
+            self._became(died, route, "deferred")
+
+    def _became(self, at: float, route: int, what: str, number: int = 1, seconds: float = 0.0, name: str = "") -> None:
+        key = (int(at) // HOUR, route, what, name)
+        before, spent = self._outcomes.get(key, (0, 0.0))
+        self._outcomes[key] = (before + number, spent + seconds)
 
     def imported(self, job: Job, route: int) -> None:
-        self._add((int(job.updated_at) // HOUR, route, "imported", job.error_class or "", job.detail or ""), 1)
+        self._add(job.updated_at, route, "imported", job.error_class or "", job.detail or "")
+        self._became(job.died_at or job.updated_at, route, "died")
         if job.fingerprint:
             self._grouped(job, route)
 
@@ -73,6 +117,10 @@ class Ledger:
     def write(self, connection: apsw.Connection) -> None:
         for key, number in self._tallies.items():
             connection.execute(_TALLY, (*key, number))
+        for moment, number in self._minutes.items():
+            connection.execute(_MINUTE, (*moment, number))
+        for what, sums in self._outcomes.items():
+            connection.execute(_OUTCOME, (*what, *sums))
         for fingerprint, (number, first, route, job) in self._groups.items():
             said = (job.error_class, job.detail, (job.error or "")[:500], job.id)
             connection.execute(_GROUP, (fingerprint, first, job.updated_at, number, route, *said))
@@ -88,6 +136,30 @@ def tallies(connection: apsw.Connection, routes: Routes, since: float, until: fl
         (int(since // HOUR), -int(-until // HOUR)),
     )
     return [Tally(hour * float(HOUR), *names[route], *said) for hour, route, *said in rows]
+
+
+def outcomes(connection: apsw.Connection, routes: Routes, since: float, until: float) -> list[OutcomeTally]:
+    names = routes.names(connection)
+    rows = select(
+        connection,
+        "SELECT hour, route, what, name, number, seconds FROM outcomes WHERE hour >= ? AND hour < ? ORDER BY hour",
+        (int(since // HOUR), -int(-until // HOUR)),
+    )
+    return [OutcomeTally(hour * float(HOUR), *names[route], *said) for hour, route, *said in rows]
+
+
+def minutes(connection: apsw.Connection, since: float, until: float) -> list[Minute]:
+    rows = select(
+        connection,
+        "SELECT minute, routes.queue, move, sum(number) FROM minutes JOIN routes ON routes.id = minutes.route"
+        " WHERE minute >= ? AND minute < ? GROUP BY minute, routes.queue, move ORDER BY minute",
+        (int(since // MINUTE), -int(-until // MINUTE)),
+    )
+    return [Minute(minute * float(MINUTE), *said) for minute, *said in rows]
+
+
+def forget_minutes(connection: apsw.Connection, now: float) -> None:
+    connection.execute("DELETE FROM minutes WHERE minute < ?", (int(now - DAY) // MINUTE,))
 
 
 _GROUPS: Final = "SELECT fingerprint, first_at, last_at, buried, route, error_class, detail, error, sample FROM groups"

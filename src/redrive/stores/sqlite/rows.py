@@ -27,7 +27,7 @@ _INSERTED: Final = (
     "id", "route", "state", "priority", "run_at", "created_at", "updated_at", "payload", "allowed", "lease", "key",
     "payload_hash", "session_id", "model", "reason", "options_json", "because", "lane", "category", "detail",
     "subclass", "fingerprint", "error_class", "error", "recommendation", "attempts", "held_at", "first_failed_at",
-    "held_for",
+    "held_for", "died_at", "owner",
 )  # fmt: skip
 INSERT: Final = (
     f"INSERT INTO jobs ({', '.join(_INSERTED)}) VALUES ({', '.join('?' * len(_INSERTED))}) ON CONFLICT (id) DO NOTHING"
@@ -91,6 +91,7 @@ def where(filter: Filter) -> tuple[str, list[object]]:
         *((f"routes.{name} = ?", getattr(filter, name)) for name in ("queue", "task", "agent")),
         *((f"jobs.{name} = ?", getattr(filter, name)) for name in _FIELDS),
         ("jobs.seq IN (SELECT job FROM moves WHERE error_kind = ?)", filter.error_kind),
+        ("jobs.id IN (SELECT value FROM json_each(?))", _listed(filter.ids)),
         ("instr(jobs.id, ?) > 0", filter.id_part),
         ("jobs.updated_at >= ?", filter.since),
         ("jobs.updated_at < ?", filter.until),
@@ -100,6 +101,10 @@ def where(filter: Filter) -> tuple[str, list[object]]:
             clauses.append(clause)
             values.append(value)
     return " AND ".join(clauses) or "true", values
+
+
+def _listed(ids: Sequence[str]) -> str | None:
+    return msgspec.json.encode(ids).decode() if ids else None
 
 
 def _state_clauses(states: Sequence[State]) -> list[str]:

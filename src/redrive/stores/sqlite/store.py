@@ -30,7 +30,9 @@ from redrive.core.store import (
     Inserted,
     Lease,
     Lesson,
+    Minute,
     Outcome,
+    OutcomeTally,
     Page,
     Pruned,
     Put,
@@ -189,6 +191,12 @@ class SqliteStore:
 
     async def tallies(self, since: float, until: float) -> list[Tally]:
         return await self._read(lambda connection: ledger.tallies(connection, self._routes, since, until))
+
+    async def outcomes(self, since: float, until: float) -> list[OutcomeTally]:
+        return await self._read(lambda connection: ledger.outcomes(connection, self._routes, since, until))
+
+    async def minutes(self, since: float, until: float) -> list[Minute]:
+        return await self._read(lambda connection: ledger.minutes(connection, since, until))
 
     async def groups(self, since: float = 0.0, fingerprints: Sequence[str] | None = None) -> list[Group]:
         return await self._read(lambda connection: ledger.groups(connection, self._routes, since, fingerprints))
