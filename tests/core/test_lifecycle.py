@@ -62,7 +62,7 @@ LEGAL: dict[str, tuple[set[State], State]] = {
     "redriven": ({DEAD}, W),
     "rerouted": ({DEAD}, DEAD),
     "deferred": ({DEAD}, H),
-    "recalled": ({H}, DEAD),
+    "recalled": ({W, H}, DEAD),
     "resolved": ({H, DEAD}, DONE),
     "cancelled": ({W, R, H}, DISCARDED),
     "discarded": ({DEAD}, DISCARDED),

@@ -1098,6 +1098,11 @@ HOUR = 3_600.0
 ANOTHER_FAILURE = msgspec.structs.replace(A_FAILURE, types=("builtins.TimeoutError",), message="too slow")
 
 
+async def moved(store: Store, since: float = 0.0, until: float = 1e10) -> list[Tally]:
+    """What happened after the arrivals."""
+    return [tally for tally in await store.tallies(since, until) if tally.move != "enqueued"]
+
+
 async def tallied(store: Store, *by: str) -> Counter[tuple[object, ...]]:
     """Everything that ever happened, by these fields of a tally."""
     found: Counter[tuple[object, ...]] = Counter()
@@ -1107,16 +1112,19 @@ async def tallied(store: Store, *by: str) -> Counter[tuple[object, ...]]:
 
 
 async def fed(store: Store) -> Counter[tuple[object, ...]]:
-    """The same from the feed: by hour, queue, task and move. Arrivals are no tally: the records say those."""
-    return Counter(
-        (event.at // HOUR * HOUR, event.queue, event.task, event.move)
-        for event in await all_events(store)
-        if event.move != "enqueued"
-    )
+    """The same from the feed: by hour, queue, task and move."""
+    return Counter((event.at // HOUR * HOUR, event.queue, event.task, event.move) for event in await all_events(store))
 
 
 async def became(store: Store) -> dict[tuple[float, str], tuple[int, float]]:
-    return {(tally.hour, tally.what): (tally.number, tally.seconds) for tally in await store.outcomes(0, 1e10)}
+    """What became of what died; `opened` says what is still open."""
+    found = [tally for tally in await store.outcomes(0, 1e10) if tally.what not in ("open", "back")]
+    return {(tally.hour, tally.what): (tally.number, tally.seconds) for tally in found}
+
+
+async def rest(store: Store, what: str) -> dict[str, int]:
+    """What is open, or what came back, by name."""
+    return {tally.name: tally.number for tally in await store.outcomes(0, 1e10) if tally.what == what}
 
 
 def teach(move: Transition, strategy: str, *, worked: bool, trouble: str = "trouble") -> Transition:
@@ -1158,7 +1166,7 @@ class AddingUp:
         for group in [moves] if together else [[move] for move in moves]:
             await do(store, *group)
         hour = T0 // HOUR * HOUR
-        assert sorted(await store.tallies(T0, T0 + 9), key=repr) == sorted(
+        assert sorted(await moved(store, T0, T0 + 9), key=repr) == sorted(
             [
                 Tally(hour, "feedback", "post", "ann", "succeeded", "", "", 2),
                 Tally(hour, "feedback", "post", "ann", "retried", "ConnectionError", "network", 1),
@@ -1194,6 +1202,8 @@ class AddingUp:
             (hour, "died"): (6, 0.0), (hour, "auto"): (1, took), (hour, "person"): (3, 3 * took),
             (hour, "deferred"): (1, 0.0),
         }  # fmt: skip
+        assert await rest(store, "open") == {"manual": 1, "held": 1}
+        assert await rest(store, "back") == {"auto": 1, "person": 2}
         (recalled,) = await do(store, lifecycle.recalled(ended[4], later, who="x", why=None))
         assert (recalled.state, recalled.because, recalled.held_for) == (State.dead, buried[4].because, None)
         await do(store, lifecycle.deferred(recalled, later, owner="ann", until=later + 9, who="x", why=None))
@@ -1204,7 +1214,7 @@ class AddingUp:
             (1, 0.0),
             (6, 0.0),
         )
-        assert await store.outcomes(hour + HOUR, hour + 9 * HOUR) == []
+        assert {tally.what for tally in await store.outcomes(hour + HOUR, hour + 9 * HOUR)} == {"back"}
 
     async def test_a_job_that_dies_again_died_once(self, store: Store) -> None:
         (job,) = await taken(store, a_job())
@@ -1224,6 +1234,32 @@ class AddingUp:
         await do(store, teach(success(one), "smaller", worked=True), teach(retry(other), "smaller", worked=False))
         found = {(tally.what, tally.name, tally.number) for tally in await store.outcomes(0, 1e10)}
         assert found == {("worked", "smaller", 1), ("failed", "smaller", 1)}
+
+    @pytest.mark.parametrize(
+        ("since", "until"), [(0.0, 9.0), (1.0, 8.5), (5.5, 6.5), (0.0, 3.0), (3.0, 3.2), (9.0, 99.0)]
+    )
+    async def test_totals_are_the_tallies_summed_up(self, store: Store, since: float, until: float) -> None:
+        """In days, from a day's beginning on: whole ones, and what is left of them at both ends."""
+        start = (T0 // 86_400 + 1) * 86_400
+        for day in range(9):
+            (job,) = await taken(store, a_job(agent="ann" if day % 2 else None))
+            await do(store, success(job, start + day * 86_400 + 3 * HOUR))
+        begin, end = start + since * 86_400, start + until * 86_400
+        summed: Counter[tuple[object, ...]] = Counter()
+        for tally in await store.tallies(begin, end):
+            summed[tally.queue, tally.task, tally.agent, tally.move] += tally.number
+        found = {(one.queue, one.task, one.agent, one.move): one.number for one in await store.totals(begin, end)}
+        assert found == summed
+
+    async def test_the_jobs_that_are_overdue(self, store: Store) -> None:
+        jobs = [a_job(queue, run_at=T0 + at, priority=priority) for queue, at, priority in (
+            ("a", 3, 0), ("a", 1, 3), ("b", 2, 2), ("b", 50, 1),
+        )]  # fmt: skip
+        await accept(store, *jobs)
+        assert [job.id for job in await store.overdue(T0 + 9, limit=9)] == [jobs[n].id for n in (1, 2, 0)]
+        assert [job.id for job in await store.overdue(T0 + 99, "b", 9)] == [jobs[n].id for n in (2, 3)]
+        assert [job.id for job in await store.overdue(T0 + 99)] == [jobs[1].id]
+        assert await store.overdue(T0 - 1) == []
 
     async def test_the_minutes_of_a_day(self, store: Store) -> None:
         jobs = await taken(store, *(a_job() for _ in range(3)))
@@ -1250,7 +1286,7 @@ class AddingUp:
             (start + HOUR, start + 2 * HOUR + 1, [1, 2]),
             (start + 3 * HOUR, start + 9 * HOUR, []),
         ):
-            found = [int((tally.hour - start) // HOUR) for tally in await store.tallies(since, until)]
+            found = [int((tally.hour - start) // HOUR) for tally in await moved(store, since, until)]
             assert found == hours, (since, until)
 
     @pytest.mark.parametrize("beside", [0, 3])
@@ -1261,7 +1297,7 @@ class AddingUp:
         stale = teach(burial(job, T0 + 5), "same", worked=False)
         outcomes = await store.apply([Commit((move,)) for move in (stale, *(burial(other) for other in others))])
         assert [type(outcome) for outcome in outcomes] == [Stale, *[Applied] * beside]
-        assert await tallied(store, "move") == {("buried",): 1 + beside}
+        assert await tallied(store, "move") == {("enqueued",): 1 + beside, ("buried",): 1 + beside}
         assert [(group.buried, group.last_at) for group in await store.groups()] == [(1 + beside, T0 + 2)]
         assert await store.lessons("trouble") == []
 
@@ -1270,7 +1306,7 @@ class AddingUp:
         move = teach(burial(job), "same", worked=False)
         (outcome,) = await store.apply([Commit((move,), (Put("step", "x", b"1", expect=7),))])
         assert isinstance(outcome, Stale)
-        assert (await store.tallies(0, 1e10), await store.groups(), await store.lessons("trouble")) == ([], [], [])
+        assert (await moved(store), await store.groups(), await store.lessons("trouble")) == ([], [], [])
 
     async def test_an_imported_dead_letter_is_counted(self, store: Store) -> None:
         dead = [a_dead_job(fingerprint="abc"), a_dead_job(fingerprint="abc"), a_dead_job()]
@@ -1346,7 +1382,7 @@ class AddingUp:
             jobs = await taken(store, *(a_job() for _ in range(2)))
             await do(store, *(teach(burial(job), "same", worked=False) for job in jobs))
         for store in stores:
-            assert await tallied(store, "move") == {("buried",): 6}
+            assert await tallied(store, "move") == {("enqueued",): 6, ("buried",): 6}
             assert [group.buried for group in await store.groups()] == [6]
             assert await store.lessons("trouble") == [Lesson("trouble", "same", 0, 6)]
 

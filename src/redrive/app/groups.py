@@ -134,11 +134,19 @@ class Groups:
     async def _views(self, groups: Sequence[Group]) -> builtins.list[GroupView]:
         store, now = self._app.store, self._app.clock.now()
         known = await read_states(store, [group.fingerprint for group in groups])
-        dead = await store.count(Filter(states=(State.dead,)), by=("fingerprint",))
+        dead = await self._dead(groups)
         return [
             insight.view(group, known.get(group.fingerprint, (None, 0))[0], dead.get((group.fingerprint,), 0), now)
             for group in groups
         ]
+
+    async def _dead(self, groups: Sequence[Group]) -> dict[tuple[str | None, ...], int]:
+        """How many dead letters each has now: all at once, or the one that is asked for."""
+        if len(groups) == 1:
+            name = groups[0].fingerprint
+            one = await self._app.store.count(Filter(states=(State.dead,), fingerprint=name))
+            return {(name,): sum(one.values())}
+        return await self._app.store.count(Filter(states=(State.dead,)), by=("fingerprint",))
 
     async def _with_lessons(self, seen: GroupView, samples: Sequence[Any] = ()) -> GroupView:
         lessons = await self._app.store.lessons(seen.fingerprint)

@@ -50,7 +50,7 @@ MOVES: Final[dict[str, Move]] = {
         Move("redriven", (State.dead,), (_W,), "brought back; same id, key and history"),
         Move("rerouted", (State.dead,), (State.dead,), "a person chose the other lane"),
         Move("deferred", (State.dead,), (_H,), "a person sees to it later; owner and time are named"),
-        Move("recalled", (_H,), (State.dead,), "its time came, or somebody wants it now: a dead letter again"),
+        Move("recalled", (_W, _H), (State.dead,), "its time came, or somebody wants it back: a dead letter again"),
         Move("resolved", (_H, State.dead), (State.done,), "somebody confirmed that the effect landed"),
         Move("cancelled", (_W, _R, _H), (State.discarded,), "no longer wanted"),
         Move("discarded", (State.dead,), (State.discarded,), "a person let it go"),
@@ -298,10 +298,16 @@ def deferred(job: Job, at: float, *, owner: str, until: float, who: str, why: st
     return _move(DEFERRED, job, at, fields, who=who, why=why)
 
 
-def recalled(job: Job, at: float, *, who: str, why: str | None) -> Transition:
-    """Only what was deferred: the other holds have exits of their own."""
-    move = _move("recalled", job, at, {"because": job.held_for or "restored", "held_for": None}, who=who, why=why)
-    if job.because != DEFERRED:
+def recalled(
+    job: Job, at: float, *, who: str, why: str | None, trouble: Mapping[str, object] = NO_CHANGE
+) -> Transition:
+    """What was deferred (the other holds have exits of their own), or what was brought back and has not run since.
+
+    The second has forgotten its trouble; whoever takes the redrive back says what it was.
+    """
+    fields = {"because": job.held_for or "restored", "held_for": None, **trouble}
+    move = _move("recalled", job, at, fields, who=who, why=why)
+    if job.state is State.held and job.because != DEFERRED:
         raise IllegalMove(f"job {job.short_id} is held ({job.because}), not deferred; it has no recall", job_id=job.id)
     return move
 

@@ -227,19 +227,31 @@ class Lesson(msgspec.Struct, frozen=True):
     failed: int
 
 
+class Total(msgspec.Struct, frozen=True):
+    """How often a move happened on one route in some time."""
+
+    queue: str
+    task: str
+    agent: str | None
+    move: str
+    number: int
+
+
 class OutcomeTally(msgspec.Struct, frozen=True):
     """What became of dead letters, or of what was tried, added up by the hour.
 
     `died`, `auto`, `person` and `deferred` stand in the hour in which the jobs died, so that what died in an hour is
     what was resolved of it, by itself or by a person, and what is still open. `seconds` is how long that took, in sum.
-    `worked` and `failed` stand in the hour in which the strategy `name` was tried.
+    `open` is counted when it is asked for: where what died has not come to its end, by `name`: manual, delayed, held,
+    or moving (in its queue again). `back` stands in the hour in which a job that had died was done, by whom it was
+    brought back. `worked` and `failed` stand in the hour in which the strategy `name` was tried.
     """
 
     hour: float
     queue: str
     task: str
     agent: str | None
-    what: Literal["died", "auto", "person", "deferred", "worked", "failed"]
+    what: Literal["died", "auto", "person", "deferred", "open", "back", "worked", "failed"]
     name: str
     number: int
     seconds: float
@@ -300,6 +312,9 @@ class Store(Protocol):
     async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100, *, oldest: bool = False) -> Page:
         """The view, newest first unless asked otherwise: may lag, acted on only through get + fence."""
 
+    async def overdue(self, now: float, queue: str | None = None, limit: int = 1) -> list[Job]:
+        """The view: waiting jobs that have been due for longest."""
+
     async def count(self, filter: Filter, by: Sequence[str] = ()) -> dict[tuple[str | None, ...], int]:
         """The view, counted, by any of queue, task, agent, state and the filter's other fields."""
 
@@ -311,6 +326,9 @@ class Store(Protocol):
 
     async def tallies(self, since: float, until: float) -> list[Tally]:
         """The view: what happened, by the hour, from the hour of `since` up to that of `until`."""
+
+    async def totals(self, since: float, until: float) -> list[Total]:
+        """The view: the tallies between two hours, summed up; months cost little."""
 
     async def outcomes(self, since: float, until: float) -> list[OutcomeTally]:
         """The view: what became of what died, by the hour, from the hour of `since` up to that of `until`."""

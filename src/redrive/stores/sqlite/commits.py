@@ -16,7 +16,7 @@ from redrive.core.store import MAX_PARTS, Applied, Commit, Guard, Inserted, Leas
 from redrive.errors import StoreError
 from redrive.stores.sqlite import reads, schema
 from redrive.stores.sqlite.connection import BUSY_MS, CHECKPOINT_BUSY_MS
-from redrive.stores.sqlite.ledger import Ledger, forget_minutes
+from redrive.stores.sqlite.ledger import MINUTE, Ledger, forget_minutes
 from redrive.stores.sqlite.routes import Routes
 from redrive.stores.sqlite.rows import (
     INSERT,
@@ -148,11 +148,12 @@ def _count(states: tuple[str, ...]) -> str:
 
 def _enrol(connection: apsw.Connection, routes: Routes, jobs: Sequence[Job]) -> None:
     tally, ledger = Tally(), Ledger()
-    for (queue, task, agent, state), number in Counter((j.queue, j.task, j.agent, j.state) for j in jobs).items():
+    kinds = Counter((job.queue, job.task, job.agent, job.state, job.created_at // MINUTE) for job in jobs)
+    for (queue, task, agent, state, minute), number in kinds.items():
         route = routes.number((queue, task, agent))
         tally.add(route, state, number)
         if state is not State.dead:
-            ledger.enqueued(jobs[-1].created_at, route, number)
+            ledger.count(minute * MINUTE, route, "enqueued", number)
     tally.write(connection)
     ledger.write(connection)
 
@@ -430,7 +431,7 @@ def heartbeat(connection: apsw.Connection, leases: Sequence[Lease]) -> list[Leas
     return lost
 
 
-_OF_JOB: Final = ("step", "effect", "blob", "result", "alone", "progress", "witness", "absent", "approval")
+_OF_JOB: Final = ("step", "effect", "blob", "result", "alone", "progress", "witness", "absent", "approval", "note")
 """Kinds of documents that belong to one job and leave with its contents."""
 _PRUNE_BATCH: Final = 2_000
 

@@ -147,6 +147,7 @@ def open_reader(path: Path) -> apsw.Connection:
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # only the writer checkpoints, and only while sound
     connection.set_busy_timeout(BUSY_MS)
     connection.pragma("mmap_size", 0)
+    connection.pragma("cache_size", -16_000)
     connection.pragma("query_only", True)
     return connection
 

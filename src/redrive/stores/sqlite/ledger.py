@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import apsw
 
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
-from redrive.core.store import Group, Lesson, Minute, OutcomeTally, Tally
+from redrive.core.store import Group, Lesson, Minute, OutcomeTally, Tally, Total
 from redrive.stores.sqlite.routes import Routes
 from redrive.stores.sqlite.rows import Route, Row, select
 
@@ -42,7 +42,18 @@ _MINUTE: Final = (
     "INSERT INTO minutes (minute, route, move, number) VALUES (?, ?, ?, ?)"
     " ON CONFLICT DO UPDATE SET number = number + excluded.number"
 )
-_LET_GO: Final = ("resolved", "discarded", "cancelled")
+_DAY: Final = (
+    "INSERT INTO days (day, route, move, number) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT DO UPDATE SET number = number + excluded.number"
+)
+_LET_GO: Final = ("discarded", "cancelled")
+
+
+K = TypeVar("K")
+
+
+def _plus(counts: dict[K, int], key: K, number: int) -> None:
+    counts[key] = counts.get(key, 0) + number
 
 
 class Ledger:
@@ -55,18 +66,16 @@ class Ledger:
         self._lessons: dict[tuple[str, str], list[int]] = {}
         self._outcomes: dict[tuple[int, int, str, str], tuple[int, float]] = {}
         self._minutes: dict[tuple[int, int, str], int] = {}
+        self._days: dict[tuple[int, int, str], int] = {}
 
     def count(self, at: float, route: int, move: str, number: int = 1) -> None:
         self._add(at, route, move, "", "", number)
 
-    def enqueued(self, at: float, route: int, number: int) -> None:
-        """Only for plots: the job's row says the rest."""
-        self._minutes[int(at) // MINUTE, route, "enqueued"] = number
-
     def _add(self, at: float, route: int, move: str, error_class: str, detail: str, number: int = 1) -> None:
-        hourly, minutely = (int(at) // HOUR, route, move, error_class, detail), (int(at) // MINUTE, route, move)
-        self._tallies[hourly] = self._tallies.get(hourly, 0) + number
-        self._minutes[minutely] = self._minutes.get(minutely, 0) + number
+        second = int(at)
+        _plus(self._tallies, (second // HOUR, route, move, error_class, detail), number)
+        _plus(self._minutes, (second // MINUTE, route, move), number)
+        _plus(self._days, (second // DAY, route, move), number)
 
     def moved(self, move: Transition, route: int) -> None:
         said = move.set if "error_class" in move.set else None
@@ -87,8 +96,10 @@ class Ledger:
         if died is None:
             if move.set.get("died_at") is not None:
                 self._became(move.at, route, "died")
-        elif move.move == "succeeded":
-            self._became(died, route, job.revived_by or "person", seconds=move.at - died)
+        elif move.to is State.done:
+            kind = (job.revived_by if move.move == "succeeded" else None) or "person"
+            self._became(died, route, kind, seconds=move.at - died)
+            self._became(move.at, route, "back", name=kind)
         elif move.move in _LET_GO or (move.move == "purged" and job.state is State.dead):
             self._became(died, route, "person", seconds=move.at - died)
         elif move.move == "restored":
@@ -117,8 +128,10 @@ class Ledger:
     def write(self, connection: apsw.Connection) -> None:
         for key, number in self._tallies.items():
             connection.execute(_TALLY, (*key, number))
-        for moment, number in self._minutes.items():
-            connection.execute(_MINUTE, (*moment, number))
+        for minute, number in self._minutes.items():
+            connection.execute(_MINUTE, (*minute, number))
+        for day, number in self._days.items():
+            connection.execute(_DAY, (*day, number))
         for what, sums in self._outcomes.items():
             connection.execute(_OUTCOME, (*what, *sums))
         for fingerprint, (number, first, route, job) in self._groups.items():
@@ -145,7 +158,40 @@ def outcomes(connection: apsw.Connection, routes: Routes, since: float, until: f
         "SELECT hour, route, what, name, number, seconds FROM outcomes WHERE hour >= ? AND hour < ? ORDER BY hour",
         (int(since // HOUR), -int(-until // HOUR)),
     )
+    rows += select(connection, _OPEN, (int(since // HOUR) * HOUR, -int(-until // HOUR) * HOUR))
     return [OutcomeTally(hour * float(HOUR), *names[route], *said) for hour, route, *said in rows]
+
+
+_OPEN: Final = (
+    "SELECT CAST(died_at AS INTEGER) / 3600, route, 'open',"
+    " CASE state WHEN 'dead' THEN lane WHEN 'held' THEN 'held' ELSE 'moving' END, count(*), 0.0"
+    " FROM jobs INDEXED BY jobs_died WHERE died_at IS NOT NULL AND state IN ('waiting', 'running', 'held', 'dead')"
+    " AND died_at >= ? AND died_at < ? GROUP BY 1, 2, 4"
+)
+"""Counted when somebody asks: what died and has not come to its end."""
+
+
+def totals(connection: apsw.Connection, routes: Routes, since: float, until: float) -> list[Total]:
+    """Whole days from the days, what is left at both ends from the hours."""
+    names = routes.names(connection)
+    first, last = int(since // HOUR), -int(-until // HOUR)
+    begin, end = -(-first // 24), last // 24
+    if begin >= end:
+        begin = end = first // 24
+        hours = (first, last, 0, 0)
+    else:
+        hours = (first, begin * 24, end * 24, last)
+    rows = select(connection, _TOTALS, (begin, end, *hours))
+    return [Total(*names[route], move, number) for route, move, number in rows]
+
+
+_TOTALS: Final = (
+    "SELECT route, move, sum(number) FROM ("
+    "SELECT route, move, number FROM days WHERE day >= ?1 AND day < ?2"
+    " UNION ALL SELECT route, move, number FROM tallies WHERE hour >= ?3 AND hour < ?4"
+    " UNION ALL SELECT route, move, number FROM tallies WHERE hour >= ?5 AND hour < ?6"
+    ") GROUP BY route, move"
+)
 
 
 def minutes(connection: apsw.Connection, since: float, until: float) -> list[Minute]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,11 +15,11 @@ from redrive.core.job import PRIORITIES, Attempt, Job, State
 from redrive.core.store import Document, Event, Filter, Page
 from redrive.errors import InvalidInput
 from redrive.stores.sqlite.routes import Routes
-from redrive.stores.sqlite.rows import COLUMNS, STATES, WATCHED, attempt_from, job_from, select, where
+from redrive.stores.sqlite.rows import COLUMNS, STATES, WATCHED, Route, attempt_from, job_from, select, where
 
 RUNNING: Final = (
     "SELECT id, token, beat, ifnull(lease, 90.0), process FROM jobs"
-    " WHERE state = 'running' AND state IN ('running', 'held', 'dead')"
+    " WHERE state = 'running' AND state IN ('running', 'held')"
 )
 COUNTERS: Final = "SELECT id, " + ", ".join(State) + " FROM routes"
 
@@ -78,7 +78,11 @@ def find(
     oldest: bool = False,
 ) -> Page:
     """By the last change where one partial index covers the state, else by arrival."""
-    clause, values = where(filter)
+    names = routes.names(connection)
+    meant = _meant(names, filter)
+    if meant is not None and not _any(connection, filter, meant):
+        return Page([], None, time.time())
+    clause, values = where(filter, meant)
     by_change = len(filter.states) == 1 and filter.states[0] in WATCHED
     way, beyond = ("ASC", ">") if oldest else ("DESC", "<")
     order = f"jobs.updated_at {way}, jobs.seq {way}" if by_change else f"jobs.seq {way}"
@@ -88,25 +92,72 @@ def find(
         values += [at, seq] if by_change else [seq]
     rows = select(
         connection,
-        f"SELECT {COLUMNS}, jobs.seq FROM jobs {_hint(connection, filter)} JOIN routes ON routes.id = jobs.route"
-        f" WHERE {clause} ORDER BY {order} LIMIT ?",
+        f"SELECT {COLUMNS}, jobs.seq FROM jobs {_hint(connection, filter)} WHERE {clause} ORDER BY {order} LIMIT ?",
         (*values, limit),
     )
-    names = routes.names(connection)
     jobs = [job_from(row[:-1], names[row[1]]) for row in rows]
     more = f"{jobs[-1].updated_at!r}:{rows[-1][-1]}" if rows and len(rows) == limit else None
     return Page(jobs, more, time.time())
 
 
+def _meant(names: Mapping[int, Route], filter: Filter) -> list[int] | None:
+    """The routes that a filter's queue, task and agent name; None where it names none of them."""
+    wanted = (filter.queue, filter.task, filter.agent)
+    if wanted == (None, None, None):
+        return None
+    return [
+        number
+        for number, route in names.items()
+        if all(want in (None, is_) for want, is_ in zip(wanted, route, strict=True))
+    ]
+
+
+def _any(connection: apsw.Connection, filter: Filter, meant: Sequence[int]) -> bool:
+    """Whether the counters know of any such job at all."""
+    states = " + ".join(filter.states or State)
+    listed = ", ".join(map(str, meant))
+    return bool(connection.execute(f"SELECT sum({states}) FROM routes WHERE id IN ({listed})").get)
+
+
 _FEW: Final = 20_000
+_PICKY: Final = frozenset({"session_id", "key", "fingerprint", "ids", "id_part", "error_kind"})
+"""What SQLite finds by better indexes than the one over all dead letters."""
 
 
 def _hint(connection: apsw.Connection, filter: Filter) -> str:
-    """A few waiting jobs among a million done ones are found through their own index, then sorted."""
+    """Which index to use, where SQLite cannot know how the jobs are spread."""
+    if filter.states == (State.dead,):
+        return _dead_hint(filter)
     if filter.states == (State.waiting,):
+        if filter.reason not in (None, "direct"):
+            return "INDEXED BY jobs_asked"
         waiting = connection.execute("SELECT sum(waiting) FROM routes").get or 0
-        return "INDEXED BY jobs_due" if waiting <= _FEW else ""
+        return "INDEXED BY jobs_due" if waiting <= _FEW and filter.key is None and not filter.ids else ""
     return ""
+
+
+def _dead_hint(filter: Filter) -> str:
+    if filter.session_id is not None:
+        return "INDEXED BY jobs_session"
+    return "" if any(getattr(filter, name) for name in _PICKY) else "INDEXED BY jobs_dead"
+
+
+_OVERDUE: Final = (
+    "SELECT id, run_at FROM jobs INDEXED BY jobs_due"
+    " WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at <= ? ORDER BY run_at LIMIT ?"
+)
+
+
+def overdue(connection: apsw.Connection, routes: Routes, now: float, queue: str | None, limit: int) -> list[Job]:
+    """By one seek per route and priority."""
+    found = [
+        (run_at, id)
+        for route, of_queue in select(connection, "SELECT id, queue FROM routes WHERE waiting > 0")
+        if queue in (None, of_queue)
+        for priority in range(len(PRIORITIES))
+        for id, run_at in connection.execute(_OVERDUE, (route, priority, now, limit))
+    ]
+    return get(connection, routes, [id for _, id in sorted(found)[:limit]])
 
 
 def _cursor(text: str) -> tuple[float, int]:
@@ -124,7 +175,9 @@ _GROUPABLE: Final = _COUNTED | {
 }  # fmt: skip
 
 
-def count(connection: apsw.Connection, filter: Filter, by: Sequence[str]) -> dict[tuple[str | None, ...], int]:
+def count(
+    connection: apsw.Connection, routes: Routes, filter: Filter, by: Sequence[str]
+) -> dict[tuple[str | None, ...], int]:
     """From the counters where they can say it, else by the filter's index."""
     unknown = set(by) - _GROUPABLE
     if unknown:
@@ -134,15 +187,42 @@ def count(connection: apsw.Connection, filter: Filter, by: Sequence[str]) -> dic
     plain = Filter(states=filter.states, queue=filter.queue, task=filter.task, agent=filter.agent)
     if filter == plain and set(by) <= _COUNTED:
         return _from_counters(connection, filter, by)
-    clause, values = where(filter)
-    columns = [f"routes.{name}" if name in ("queue", "task", "agent") else f"jobs.{name}" for name in by]
+    return _counted(connection, routes, filter, by)
+
+
+def _counted(
+    connection: apsw.Connection, routes: Routes, filter: Filter, by: Sequence[str]
+) -> dict[tuple[str | None, ...], int]:
+    """By columns of the job alone; what its route says is added afterwards."""
+    names = routes.names(connection)
+    clause, values = where(filter, _meant(names, filter))
+    columns = list(dict.fromkeys("route" if name in _OF_ROUTE else name for name in by))
     grouped = f" GROUP BY {', '.join(columns)}" if columns else ""
-    rows = connection.execute(
-        f"SELECT {', '.join([*columns, 'count(*)'])} FROM jobs JOIN routes ON routes.id = jobs.route"
+    rows = select(
+        connection,
+        f"SELECT {', '.join([*columns, 'count(*)'])} FROM jobs {_count_hint(connection, filter, columns)}"
         f" WHERE {clause}{grouped}",
         values,
     )
-    return {tuple(row[:-1]): row[-1] for row in rows}
+    totals: dict[tuple[str | None, ...], int] = {}
+    for row in rows:
+        said = dict(zip(columns, row, strict=False))
+        if "route" in said:
+            said |= zip(_OF_ROUTE, names[said["route"]], strict=True)
+        key = tuple(said[name] for name in by)
+        totals[key] = totals.get(key, 0) + row[-1]
+    return totals or ({} if by else {(): 0})
+
+
+_OF_ROUTE: Final = ("queue", "task", "agent")
+
+
+def _count_hint(connection: apsw.Connection, filter: Filter, columns: Sequence[str]) -> str:
+    if filter == Filter(states=(State.dead,)) and list(columns) == ["fingerprint"]:
+        return "INDEXED BY jobs_group"
+    if filter.states == () and list(columns) == ["session_id"]:
+        return ""
+    return _hint(connection, filter)
 
 
 _SCHEDULED: Final = "SELECT count(*) FROM jobs WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at > ?"

@@ -16,7 +16,14 @@ Route = tuple[str, str, str | None]
 """Queue, task, agent: where a job goes."""
 
 STATES: Final = {str(state): state for state in State}
-WATCHED: Final = (State.running, State.held, State.dead)
+WATCHED: Final = {
+    State.running: "jobs.state IN ('running', 'held')",
+    State.held: "jobs.state IN ('running', 'held')",
+    State.dead: "jobs.state = 'dead'",
+    State.discarded: "jobs.state IN ('discarded', 'purged')",
+    State.purged: "jobs.state IN ('discarded', 'purged')",
+}
+"""States that are listed by their last change, and the condition of the partial index that holds them."""
 _AFTER_STATE: Final = tuple(
     name for name in Job.__struct_fields__ if name not in ("id", "queue", "task", "agent", "state", "history")
 )
@@ -83,12 +90,15 @@ _FIELDS: Final = (
 )  # fmt: skip
 
 
-def where(filter: Filter) -> tuple[str, list[object]]:
-    """The filter as a WHERE clause over `jobs JOIN routes`."""
+def where(filter: Filter, routes: Sequence[int] | None) -> tuple[str, list[object]]:
+    """The filter as a WHERE clause over `jobs`. Its queue, task and agent are these routes; None: it names none."""
     clauses = _state_clauses(filter.states)
+    if routes is not None:
+        clauses.append(f"jobs.route IN ({', '.join(map(str, routes))})")
+    if filter.states == (State.waiting,) and filter.reason not in (None, "direct"):
+        clauses.append("jobs.reason <> 'direct'")
     values: list[object] = []
     for clause, value in (
-        *((f"routes.{name} = ?", getattr(filter, name)) for name in ("queue", "task", "agent")),
         *((f"jobs.{name} = ?", getattr(filter, name)) for name in _FIELDS),
         ("jobs.seq IN (SELECT job FROM moves WHERE error_kind = ?)", filter.error_kind),
         ("jobs.id IN (SELECT value FROM json_each(?))", _listed(filter.ids)),
@@ -113,7 +123,7 @@ def _state_clauses(states: Sequence[State]) -> list[str]:
         return []
     if len(states) > 1:
         return ["jobs.state IN (" + ", ".join(f"'{state}'" for state in states) + ")"]
-    watched = ["jobs.state IN ('running', 'held', 'dead')"] if states[0] in WATCHED else []
+    watched = [WATCHED[states[0]]] if states[0] in WATCHED else []
     return [f"jobs.state = '{states[0]}'", *watched]
 
 

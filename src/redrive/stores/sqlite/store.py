@@ -37,6 +37,7 @@ from redrive.core.store import (
     Pruned,
     Put,
     Tally,
+    Total,
     Unknown,
     Wanted,
 )
@@ -180,8 +181,11 @@ class SqliteStore:
         routes = self._routes
         return await self._read(lambda connection: reads.find(connection, routes, filter, cursor, limit, oldest=oldest))
 
+    async def overdue(self, now: float, queue: str | None = None, limit: int = 1) -> list[Job]:
+        return await self._read(lambda connection: reads.overdue(connection, self._routes, now, queue, limit))
+
     async def count(self, filter: Filter, by: Sequence[str] = ()) -> dict[tuple[str | None, ...], int]:
-        return await self._read(lambda connection: reads.count(connection, filter, by))
+        return await self._read(lambda connection: reads.count(connection, self._routes, filter, by))
 
     async def events(self, after: str | None, limit: int = 1000) -> list[Event]:
         return await self._read(lambda connection: reads.events(connection, self._routes, after, limit))
@@ -191,6 +195,9 @@ class SqliteStore:
 
     async def tallies(self, since: float, until: float) -> list[Tally]:
         return await self._read(lambda connection: ledger.tallies(connection, self._routes, since, until))
+
+    async def totals(self, since: float, until: float) -> list[Total]:
+        return await self._read(lambda connection: ledger.totals(connection, self._routes, since, until))
 
     async def outcomes(self, since: float, until: float) -> list[OutcomeTally]:
         return await self._read(lambda connection: ledger.outcomes(connection, self._routes, since, until))
