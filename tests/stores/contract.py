@@ -1136,6 +1136,12 @@ async def the_group(store: Store, fingerprint: str | None) -> Group:
     return found
 
 
+NOBODYS: list[dict[str, Any]] = [
+    {"queue": "nobody"}, {"task": "none"}, {"agent": "x"}, {"lane": "manual"}, {"session_id": "s"}, {"reason": "retry"},
+    {"key": "k"}, {"fingerprint": "f"}, {"ids": ("0" * 32,)}, {"error_kind": "k"}, {"id_part": "zz"},
+]  # fmt: skip
+
+
 class AddingUp:
     async def test_the_tallies_are_what_the_feed_tells(self, store: Store) -> None:
         await a_mixed_population(store)
@@ -1250,6 +1256,15 @@ class AddingUp:
             summed[tally.queue, tally.task, tally.agent, tally.move] += tally.number
         found = {(one.queue, one.task, one.agent, one.move): one.number for one in await store.totals(begin, end)}
         assert found == summed
+
+    @pytest.mark.parametrize("state", list(State))
+    @pytest.mark.parametrize("said", NOBODYS, ids=str)
+    async def test_nothing_is_found_where_nothing_is(self, store: Store, state: State, said: dict[str, Any]) -> None:
+        await a_mixed_population(store)
+        chosen = Filter(states=(state,), **said, until=T0 - 99)
+        assert (await store.find(chosen)).jobs == []
+        assert sum((await store.count(chosen)).values()) == 0
+        assert await store.count(chosen, by=("queue", "lane")) == {}
 
     async def test_the_jobs_that_are_overdue(self, store: Store) -> None:
         jobs = [a_job(queue, run_at=T0 + at, priority=priority) for queue, at, priority in (

@@ -195,7 +195,10 @@ def _counted(
 ) -> dict[tuple[str | None, ...], int]:
     """By columns of the job alone; what its route says is added afterwards."""
     names = routes.names(connection)
-    clause, values = where(filter, _meant(names, filter))
+    meant = _meant(names, filter)
+    if meant is not None and not _any(connection, filter, meant):
+        return {} if by else {(): 0}
+    clause, values = where(filter, meant)
     columns = list(dict.fromkeys("route" if name in _OF_ROUTE else name for name in by))
     grouped = f" GROUP BY {', '.join(columns)}" if columns else ""
     rows = select(
@@ -220,8 +223,6 @@ _OF_ROUTE: Final = ("queue", "task", "agent")
 def _count_hint(connection: apsw.Connection, filter: Filter, columns: Sequence[str]) -> str:
     if filter == Filter(states=(State.dead,)) and list(columns) == ["fingerprint"]:
         return "INDEXED BY jobs_group"
-    if filter.states == () and list(columns) == ["session_id"]:
-        return ""
     return _hint(connection, filter)
 
 
