@@ -6,14 +6,14 @@ import asyncio
 import os
 import signal
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from redrive import Redrive, StoreUnavailable
-from redrive.runtime import spool
+from redrive.runtime import jsonl
 from tests.chaos.app import add_tasks
 from tests.chaos.ledger import Audit, Ledger, audit
 from tests.chaos.processes import Zygote, until
@@ -35,7 +35,7 @@ def make_app(folder: Path) -> tuple[Redrive, Ledger]:
 def producer(folder: str, *, buffered: bool = False) -> None:
     """Hands in while there is no store, and dies by SIGKILL in the next instant."""
     if buffered:
-        spool._append = _append_buffered
+        jsonl.append = _append_buffered
     rd, ledger = make_app(Path(folder))
 
     async def hand_in() -> None:
@@ -51,12 +51,11 @@ def producer(folder: str, *, buffered: bool = False) -> None:
 _open_files: list[Any] = []
 
 
-def _append_buffered(path: Path, line: bytes) -> bool:
+def _append_buffered(path: Path, lines: Iterable[bytes]) -> None:
     """The guard removed: written some time, not now."""
     file = path.open("ab")
-    file.write(line)
+    file.writelines(lines)
     _open_files.append(file)
-    return True
 
 
 def drainer(folder: str) -> None:

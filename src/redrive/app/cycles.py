@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 import msgspec
 
 from redrive.app.accept import Desk
+from redrive.app.following import result_text
 from redrive.app.portal import portal
 from redrive.app.registering import _wants_context
 from redrive.app.watch import tell_sinks
@@ -44,7 +45,6 @@ from redrive.core.cycle import (
     severity,
     summary_of,
 )
-from redrive.core.job import Job
 from redrive.core.payload import encode
 from redrive.core.policy import Policy
 from redrive.core.store import Applied, Commit, Document, Put
@@ -54,7 +54,7 @@ from redrive.runtime.bus import BusEvent
 from redrive.runtime.cycle import Caller, Entry, Turns, called_from
 from redrive.runtime.on_the_spot import Interrupted, Wait
 from redrive.runtime.registry import Handler, Registry
-from redrive.runtime.settle import RESULT_APART
+from redrive.runtime.scheduler import prune
 from redrive.tasks import Task, key_for
 
 if TYPE_CHECKING:
@@ -226,15 +226,10 @@ class RunningCycle(_Going):
 
     async def _result(self, entry: Entry, handler: Handler) -> Result[Any]:
         job = entry.job
-        value = await self._stored(job, handler) if entry.status == "skipped" else entry.value
+        skipped = entry.status == "skipped"
+        value = handler.signature.result(await result_text(self._app, job)) if skipped else entry.value
         job_id, _ = names_of(job)
         return Result(entry.status, job.task, job_id, job.id, value, job.error, job.recommendation)
-
-    async def _stored(self, job: Job, handler: Handler) -> Any:
-        text = job.result
-        if text == RESULT_APART and (document := await self._app.store.doc("result", f"{job.id}/")):
-            text = document.value.decode()
-        return handler.signature.result(text)
 
     # -- the end
 
@@ -267,11 +262,8 @@ class RunningCycle(_Going):
 
     async def _prune(self) -> None:
         """Where no worker ever runs, nobody else does."""
-        settings, now = self._app.settings, self._app.clock.now()
-        kept = {name: policy.retention for name, policy in self._registry.queues.items() if policy.retention}
-        for _ in range(1000):
-            if not (await self._app.store.prune(now, kept, settings.retention, settings.key_retention)).payloads:
-                return
+        app = self._app
+        await prune(app.store, self._registry, app.clock.now(), app.settings.retention, app.settings.key_retention)
 
 
 class BlockingCycle(_Going):

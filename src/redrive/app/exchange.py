@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final, Literal
 
 import msgspec
 
+from redrive.app.accept import check_name
 from redrive.app.letters import Letters, failed_again
 from redrive.core import records
 from redrive.core.job import Job, State, iso
@@ -27,7 +28,7 @@ from redrive.core.letters import (
     place_of,
     same_work,
 )
-from redrive.core.records import NAME_LIMIT, Record
+from redrive.core.records import Record
 from redrive.core.store import Applied, Commit, Filter, Inserted
 from redrive.errors import InvalidInput, InvalidOption
 from redrive.runtime import jsonl
@@ -397,8 +398,8 @@ async def import_(
 
 
 def _checked(field: str, name: str | None) -> str | None:
-    if name is not None and (not 1 <= len(name) <= NAME_LIMIT or not name.isprintable()):
-        raise InvalidOption(field=field, problem=f"{name!r} must be 1 to {NAME_LIMIT} printable characters")
+    if name is not None:
+        check_name(field, name)
     return name
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+RESOLVE: Final = "Look at the receiver. Then `redrive resolve ID --landed` or `--not-landed`."
+"""For an outcome that nobody knows."""
+
 ADVICE: Final[dict[str, str]] = {
     "network": "See whether the receiver is up and reachable, then redrive.",
     "timeout": "See whether the receiver is slow or the timeout too short, then redrive.",

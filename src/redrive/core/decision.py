@@ -10,10 +10,15 @@ import msgspec
 from redrive.core.agents import Fleet
 from redrive.core.budget import recent
 from redrive.core.changes import Adapt, Change, Counter, apply, decode, estimate
+from redrive.core.changes.change import named
 from redrive.core.job import Attempt, Cause, Failure, Job, Json, Lane, Usage
 from redrive.core.policy import Policy
 
 LONGEST_WAIT: Final = 365 * 86400.0
+
+
+Sitting = Literal["call", "cycle"] | None
+"""Who waits while an attempt runs: a caller, a script in its cycle, or nobody."""
 
 
 class RetryLater(msgspec.Struct, frozen=True):
@@ -99,7 +104,7 @@ class Case(msgspec.Struct, frozen=True):
     """The open breaker of what it calls."""
     probes: bool = False
     """This attempt was sent to see whether that answers again."""
-    sitting: Literal["call", "cycle"] | None = None
+    sitting: Sitting = None
     """Somebody waits: a caller, or a script in its cycle."""
     tries: int = 1
     """Tries made in this sitting, this one included."""
@@ -125,7 +130,7 @@ class Case(msgspec.Struct, frozen=True):
     @property
     def names(self) -> frozenset[str]:
         """The job's own names that its task goes by."""
-        return frozenset(name for name in ("model", "agent") if getattr(self.job, name) is not None)
+        return named(self.job)
 
     def input(self) -> dict[str, Json]:
         """What the failed attempt ran with."""

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from redrive.core.advice import ADVICE
+from redrive.core.advice import ADVICE, RESOLVE
 from redrive.core.budget import overspent
 from redrive.core.decision import LONGEST_WAIT, Bury, Case, Decision, Hold, RetryLater
 from redrive.core.job import Attempt, Cause, Failure, Job, Lane
@@ -172,7 +172,7 @@ def _uncertain(case: Case) -> Decision | None:
     return Hold(
         "outcome_unknown",
         f"Nobody knows whether the effect landed: {case.failure.message}",
-        "Look at the receiver. Then `redrive resolve ID --landed` or `--not-landed`. Or give the task a verifier.",
+        f"{RESOLVE} Or give the task a verifier.",
     )
 
 

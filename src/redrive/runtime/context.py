@@ -11,13 +11,14 @@ import inspect
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, Final, Literal, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
 from redrive.core.budget import left
 from redrive.core.changes import Change, outside_key
 from redrive.core.consent import Approval, asked_subject
+from redrive.core.decision import Sitting
 from redrive.core.effects import EffectRecord, Status, next_step, proves_absent
 from redrive.core.job import Budget, Job, Json, Usage
 from redrive.core.payload import encode_result
@@ -86,7 +87,7 @@ class _Shared:
     _usage: Usage | None = None
     _taken: tuple[Change, ...] = ()
     """The changes that this attempt really runs with."""
-    _sitting: Literal["call", "cycle"] | None = None
+    _sitting: Sitting = None
     """Somebody waits for this attempt: a caller, or a script in its cycle."""
     _left = False
     """Nobody waits for it any more, although somebody did."""

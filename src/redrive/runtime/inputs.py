@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from redrive.core.changes import Applied, apply, decode
+from redrive.core.changes.change import named
 from redrive.core.job import Job
 from redrive.core.payload import Blob, blob_from
 from redrive.core.policy import Policy
@@ -93,7 +94,7 @@ class Inputs:
 
 def effective(job: Job, handler: Handler | None, registry: Registry) -> Applied:
     """The payload with the job's changes in it."""
-    names = frozenset(name for name in ("model", "agent") if getattr(job, name) is not None)
+    names = named(job)
     adapt = handler.adapt if handler else None
     return apply(job.arguments, decode(job.changes_json), adapt, registry.count, names=names)
 

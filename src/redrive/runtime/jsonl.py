@@ -61,24 +61,46 @@ def append(path: Path, lines: Iterable[bytes]) -> None:
     What could not be written whole is taken back. A torn line that a crash left behind is ended first.
     """
     new = not path.exists()
+    while not _append(path, lines):
+        continue  # somebody took the file away while we waited for its lock
+    if new:
+        sync_folder(path.parent)
+
+
+def _append(path: Path, lines: Iterable[bytes]) -> bool:
+    """False, and nothing written, where the name does not mean the file any more once it is ours."""
     handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, PRIVATE)
     try:
-        if fcntl is not None:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        lock(handle)
+        if not is_still(path, handle):
+            return False
         end = os.lseek(handle, 0, os.SEEK_END)
         try:
             if end and os.pread(handle, 1, end - 1) != b"\n":
-                _write(handle, b"\n")
+                _write(handle, b"\n")  # a torn line of a crash before us must not swallow ours
             for line in lines:
                 _write(handle, line)
             os.fsync(handle)
         except BaseException:
-            os.ftruncate(handle, end)
+            os.ftruncate(handle, end)  # the caller is told no, so nobody may read it later
             raise
     finally:
         os.close(handle)
-    if new:
-        sync_folder(path.parent)
+    return True
+
+
+def lock(handle: int, *, wait: bool = True) -> None:
+    """Ours alone until it is closed. OSError where it is somebody else's and we do not wait."""
+    if fcntl is not None:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
+def is_still(path: Path, handle: int) -> bool:
+    """Whether the name still means the file we opened."""
+    try:
+        return path.stat().st_ino == os.fstat(handle).st_ino
+    except FileNotFoundError:
+        return False
 
 
 def _write(handle: int, data: bytes) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from redrive.core.decision import Sitting
 from redrive.core.job import Job
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Applied, Commit, Lease, Put, Stale, Store, Wanted
@@ -28,7 +29,6 @@ from redrive.runtime.clock import Clock
 from redrive.runtime.context import BlockingContext, Context
 from redrive.runtime.heart import Heart
 from redrive.runtime.registry import Registry
-from redrive.runtime.settle import Sitting
 from redrive.runtime.threads import Threads
 
 log = logging.getLogger("redrive.on_the_spot")

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from redrive.core import lifecycle
+from redrive.core.advice import RESOLVE
 from redrive.core.classify import cause_of
 from redrive.core.consent import Approval
 from redrive.core.fingerprint import fingerprint
@@ -48,6 +49,9 @@ class Scheduler(Loop):
         resume_workflows: Callable[[], Awaitable[object]] | None = None,
         mind_schedules: Callable[[], Awaitable[object]] | None = None,
         prune_notices: Callable[[], Awaitable[object]] | None = None,
+        advance_redrives: Callable[[], Awaitable[object]] | None = None,
+        triage: Callable[[], Awaitable[object]] | None = None,
+        prune_acts: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         super().__init__("scheduler")
         self._store = store
@@ -63,15 +67,19 @@ class Scheduler(Loop):
             (1.0, mind_breakers or _nothing),
             (1.0, resume_workflows or _nothing),
             (1.0, mind_schedules or _nothing),
+            (1.0, advance_redrives or _nothing),
             (5.0, watch or _nothing),
             (5.0, drain_spool or _nothing),
             (5.0, self.mind_the_clock),
             (10.0, self.expire_questions),
+            (10.0, self.recall_deferred),
             (60.0, self.bury_unroutable),
+            (60.0, triage or _nothing),
             (600.0, self.pull_delayed),
             (600.0, self.bury_unresolved),
             (HOUR, self.prune),
             (HOUR, prune_notices or _nothing),
+            (HOUR, prune_acts or _nothing),
         ]
         self._last: dict[int, float] = {}
 
@@ -95,11 +103,7 @@ class Scheduler(Loop):
         await self._settle_lapsed(claim.lapsed)
 
     async def prune(self) -> None:
-        retention = {
-            name: policy.retention for name, policy in self._registry.queues.items() if policy.retention is not None
-        }
-        while (await self._store.prune(self._clock.now(), retention, self._retention, self._key_retention)).payloads:
-            continue
+        await prune(self._store, self._registry, self._clock.now(), self._retention, self._key_retention)
 
     async def mind_the_clock(self) -> None:
         """If the clock has gone back, jobs stamped in the future get their delay from now."""
@@ -131,6 +135,13 @@ class Scheduler(Loop):
                 fresh=False,
             )
 
+    async def recall_deferred(self) -> None:
+        """What somebody put off is a dead letter again when its time comes: nothing is put off for ever."""
+        now = self._clock.now()
+        due = Filter(states=(State.held,), because=lifecycle.DEFERRED, due_at=now)
+        for job in (await self._store.find(due, limit=1000, oldest=True)).jobs:
+            await self._move(lifecycle.recalled, job, who="scheduler", why="the time it was deferred to has come")
+
     async def bury_unresolved(self) -> None:
         """An unknown outcome that nobody looked at for a week becomes a dead letter, where somebody will."""
         now = self._clock.now()
@@ -139,7 +150,7 @@ class Scheduler(Loop):
             failure = Failure("exception", ("redrive.errors.OutcomeUnknown",), job.error or "unknown outcome")
             await self._move(
                 lifecycle.buried, job, because="outcome_unknown", why="Nobody resolved it for seven days.",
-                recommendation="Look at the receiver. Then `redrive resolve ID --landed` or `--not-landed`.",
+                recommendation=RESOLVE,
                 failure=failure, cause=cause_of("outcome_unknown", "unresolved", failure), fingerprint=job.fingerprint,
                 who="scheduler",
             )  # fmt: skip
@@ -205,6 +216,13 @@ class Scheduler(Loop):
         if isinstance(outcome, Applied):
             log.warning("job %s (%s): %s: %s", job.short_id, job.task, transition.move, transition.why)
             self._bus.publish(told(transition))
+
+
+async def prune(store: Store, registry: Registry, now: float, retention: float, keys: float | None) -> None:
+    """Batch by batch, until nothing is left that is older than its queue keeps it."""
+    own = {name: policy.retention for name, policy in registry.queues.items() if policy.retention is not None}
+    while (await store.prune(now, own, retention, keys)).payloads:
+        continue
 
 
 async def _nothing() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import logging
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from redrive.core import lifecycle
+from redrive.core.advice import RESOLVE
 from redrive.core.changes import Change, CompressContext, Edit, can_take, dropped, encode
 from redrive.core.classify import cause_of, classify
 from redrive.core.decision import Bury, Case, Decision, Hold, RetryLater
@@ -36,7 +37,6 @@ RESULT_APART = '{"$result":"stored apart"}'
 SUMMARY_SHARE = 10
 """A summary may take a tenth of what its context was compressed to."""
 
-Sitting = Literal["call", "cycle"] | None
 AnyContext = Context | BlockingContext
 
 
@@ -150,7 +150,7 @@ class Settlement:
         held = Held(
             "outcome_unknown",
             f"Nobody can tell whether an earlier attempt landed ({look}), and the task is not idempotent.",
-            "Look at the receiver. Then `redrive resolve ID --landed` or `--not-landed`.",
+            RESOLVE,
         )
         return await self.signalled(job, handler, context, held)
 
@@ -183,8 +183,7 @@ class Settlement:
         problem = f"{type(error).__name__}: {error}"
         decision = undecided(case, problem)
         if handler.verifiable and not handler.idempotent:
-            words = "Look at the receiver. Then `redrive resolve ID --landed` or `--not-landed`."
-            decision = Hold("outcome_unknown", f"It failed, and settling it failed, too: {problem}", words)
+            decision = Hold("outcome_unknown", f"It failed, and settling it failed, too: {problem}", RESOLVE)
         return self._transition(case, decision, fingerprint(failure, job.task, job.model), context)
 
     def lost(self, job: Job, handler: Handler | None, *, alone: bool) -> Transition:

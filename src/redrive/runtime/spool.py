@@ -12,18 +12,12 @@ import os
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import msgspec
 
 from redrive.core.job import Job
 from redrive.core.store import Put
-
-fcntl: ModuleType | None
-try:
-    import fcntl
-except ImportError:  # Windows: one process at a time may use the spool
-    fcntl = None
+from redrive.runtime import jsonl
 
 log = logging.getLogger("redrive.spool")
 
@@ -47,12 +41,9 @@ class Spool:
     def append(self, entry: Entry) -> None:
         if not self.folder.is_dir():
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _sync_folder(self.folder.parent)
-        line = msgspec.json.encode(entry) + b"\n"
-        path = self.folder / f"{os.getpid()}.jsonl"
-        while not _append(path, line):
-            continue  # a drainer took the file away while we waited for its lock
-        _sync_folder(self.folder)
+            jsonl.sync_folder(self.folder.parent)
+        jsonl.append(self.folder / f"{os.getpid()}.jsonl", [msgspec.json.encode(entry) + b"\n"])
+        jsonl.sync_folder(self.folder)
 
     def count(self) -> int:
         """Jobs that wait here."""
@@ -100,36 +91,6 @@ def _lines(path: Path) -> list[tuple[int, bytes]]:
     return [(number, line) for number, line in enumerate(text.split(b"\n"), start=1) if line.strip()]
 
 
-def _is_still(path: Path, handle: int) -> bool:
-    """Whether the name still means the file we opened."""
-    try:
-        return path.stat().st_ino == os.fstat(handle).st_ino
-    except FileNotFoundError:
-        return False
-
-
-def _append(path: Path, line: bytes) -> bool:
-    """One synced line; False where the file was taken away under us."""
-    handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
-    try:
-        _lock(handle)
-        if not _is_still(path, handle):
-            return False
-        end = os.lseek(handle, 0, os.SEEK_END)
-        if end and os.pread(handle, 1, end - 1) != b"\n":
-            line = b"\n" + line  # a torn line of a crash before us must not swallow ours
-        try:
-            while line:
-                line = line[os.write(handle, line) :]  # a nearly full disk may take a part only
-            os.fsync(handle)
-        except OSError:
-            os.ftruncate(handle, end)  # the caller is told no, so it must not be drained later
-            raise
-    finally:
-        os.close(handle)
-    return True
-
-
 def _take_away(path: Path) -> None:
     """Give the file a name no appender uses, between two appends."""
     try:
@@ -137,8 +98,8 @@ def _take_away(path: Path) -> None:
     except FileNotFoundError:
         return  # another drainer was faster
     try:
-        _lock(handle)
-        if _is_still(path, handle):
+        jsonl.lock(handle)
+        if jsonl.is_still(path, handle):
             path.rename(path.with_name(f"{path.stem}-{secrets.token_hex(4)}.draining"))
     finally:
         os.close(handle)
@@ -154,26 +115,10 @@ def _held(path: Path) -> Iterator[bool]:
         return
     try:
         try:
-            if fcntl is not None:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            jsonl.lock(handle, wait=False)
         except OSError:
             yield False
         else:
             yield path.exists()
-    finally:
-        os.close(handle)
-
-
-def _lock(handle: int) -> None:
-    if fcntl is not None:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
     finally:
         os.close(handle)

@@ -89,6 +89,11 @@ def decode(stored: str | bytes | Sequence[Mapping[str, Json]] | None) -> tuple[C
     return msgspec.convert(list(stored), tuple[Change, ...])
 
 
+def named(one: object) -> frozenset[str]:
+    """Which of model and agent a job or an attempt names itself, so that a change must not look for them."""
+    return frozenset(name for name in ("model", "agent") if getattr(one, name) is not None)
+
+
 def merge(before: Sequence[Change], new: Sequence[Change]) -> tuple[Change, ...]:
     """The changes in force after new ones came: one of each kind, the later one, in the order they apply."""
     in_force: dict[type[Change], Change] = {}
