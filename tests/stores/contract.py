@@ -1221,6 +1221,18 @@ class AddingUp:
             (6, 0.0),
         )
         assert {tally.what for tally in await store.outcomes(hour + HOUR, hour + 9 * HOUR)} == {"back"}
+        whole = {
+            (tally.what, tally.name): tally.number for tally in await store.outcomes(hour, hour + HOUR, whole=True)
+        }
+        parts = {(tally.what, tally.name): tally.number for tally in await store.outcomes(hour, hour + HOUR)}
+        assert whole == parts and whole["died", ""] == 6
+
+    async def test_the_latest_moves_come_first(self, store: Store) -> None:
+        await a_mixed_population(store)
+        told = sorted((event.at for event in await all_events(store)), reverse=True)
+        found = await store.latest(5)
+        assert [event.at for event in found] == told[:5]
+        assert all(event.job_id and event.queue for event in found)
 
     async def test_a_job_that_dies_again_died_once(self, store: Store) -> None:
         (job,) = await taken(store, a_job())
@@ -1256,6 +1268,10 @@ class AddingUp:
             summed[tally.queue, tally.task, tally.agent, tally.move] += tally.number
         found = {(one.queue, one.task, one.agent, one.move): one.number for one in await store.totals(begin, end)}
         assert found == summed
+        whole: Counter[tuple[object, ...]] = Counter()
+        for tally in await store.tallies(begin, end, whole=True):
+            whole[tally.queue, tally.task, tally.agent, tally.move] += tally.number
+        assert whole == summed
 
     @pytest.mark.parametrize("state", list(State))
     @pytest.mark.parametrize("said", NOBODYS, ids=str)

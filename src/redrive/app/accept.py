@@ -27,6 +27,7 @@ from redrive.errors import (
     StoreError,
     StoreFailed,
 )
+from redrive.runtime import tracing
 from redrive.runtime.bus import Bus, BusEvent
 from redrive.runtime.clock import Clock
 from redrive.runtime.context import session_of
@@ -207,7 +208,7 @@ class Desk:
     async def accept(self, prepared: Prepared) -> tuple[Job, bool, bool]:
         """Durable on return: (job, duplicate, spooled). Falls back to the spool only where the caller asked for it."""
         try:
-            (inserted,) = await self._store().insert([prepared.job], prepared.documents)
+            (inserted,) = await self.insert([prepared.job], prepared.documents)
         except (StoreError, OSError) as error:
             if prepared.fallback is None or prepared.fallback is False:
                 raise
@@ -217,6 +218,16 @@ class Desk:
             return prepared.job, False, True
         self._note(inserted, prepared)
         return inserted.job, inserted.duplicate, False
+
+    async def insert(self, jobs: Sequence[Job], documents: Sequence[Put]) -> list[Inserted]:
+        """Where somebody listens, as one span whose context the jobs keep."""
+        tracer = tracing.tracer()
+        if tracer is None:
+            return await self._store().insert(jobs, documents)
+        with tracer.sending(jobs) as sent:
+            inserted = await self._store().insert(sent.jobs, documents)
+            sent.accepted(inserted)
+            return inserted
 
     def _spool_or_raise(self, prepared: Prepared, error: Exception) -> None:
         try:
@@ -319,7 +330,7 @@ class Desk:
         """One write for all; where the store cannot and every item has a fallback, the spool (None)."""
         documents = [put for prepared in ready.values() for put in prepared.documents]
         try:
-            return await self._store().insert([prepared.job for prepared in ready.values()], documents)
+            return await self.insert([prepared.job for prepared in ready.values()], documents)
         except (StoreError, OSError) as error:
             if not all(prepared.fallback for prepared in ready.values()):
                 raise

@@ -14,6 +14,7 @@ from redrive.core.payload import encode
 from redrive.core.policy import Backoff, Policy, Rate, Scope
 from redrive.core.schedule import Cron
 from redrive.errors import InvalidOption
+from redrive.runtime import tracing
 from redrive.runtime.context import BlockingContext, Context
 from redrive.runtime.probes import Probe
 from redrive.runtime.registry import HTTP_TASK, Handler, Registry, ResultPolicy, RetryPolicy
@@ -159,7 +160,7 @@ class Registering:
         async def send(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
             from redrive.runtime import delivery
 
-            key, traceparent = outside_key(job), job.options.traceparent
+            key, traceparent = outside_key(job), tracing.current_traceparent() or job.options.traceparent
             policy = self.settings.delivery
             return await delivery.deliver(request, idempotency_key=key, traceparent=traceparent, policy=policy)
 

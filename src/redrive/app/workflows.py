@@ -143,7 +143,7 @@ class Workflow:
             return self._again(flow, known)
         prepared = [self._job(flow, step, session_id) for step in flow.steps]
         document = Put(KIND, flow.id, msgspec.json.encode(flow))
-        inserted = await self._app.store.insert(
+        inserted = await self._app._desk.insert(
             [job for job, _ in prepared], [document, *(put for _, puts in prepared for put in puts)]
         )
         return await self._accepted(flow, inserted)

@@ -321,17 +321,20 @@ class Store(Protocol):
     async def events(self, after: str | None, limit: int = 1000) -> list[Event]:
         """Committed moves in order after the cursor; None starts at the end, "" at the beginning."""
 
+    async def latest(self, limit: int = 50) -> list[Event]:
+        """The last committed moves, the newest first."""
+
     async def story(self, job_id: str) -> list[Event]:
         """The committed moves of one job, in order, with who and why."""
 
-    async def tallies(self, since: float, until: float) -> list[Tally]:
-        """The view: what happened, by the hour, from the hour of `since` up to that of `until`."""
+    async def tallies(self, since: float, until: float, *, whole: bool = False) -> list[Tally]:
+        """The view: what happened, by the hour or in the whole time, from the hour of `since` up to that of `until`."""
 
     async def totals(self, since: float, until: float) -> list[Total]:
         """The view: the tallies between two hours, summed up; months cost little."""
 
-    async def outcomes(self, since: float, until: float) -> list[OutcomeTally]:
-        """The view: what became of what died, by the hour, from the hour of `since` up to that of `until`."""
+    async def outcomes(self, since: float, until: float, *, whole: bool = False) -> list[OutcomeTally]:
+        """The view: what became of what died, by the hour or in the whole time, as for `tallies`."""
 
     async def minutes(self, since: float, until: float) -> list[Minute]:
         """The view: what happened, new jobs included, by the minute; remembered for a day."""

@@ -294,7 +294,10 @@ class Suggestion(msgspec.Struct, frozen=True, omit_defaults=True):
         return {**msgspec.structs.asdict(self), "success_rate": self.rate}
 
 
-UNCHANGED: Final = frozenset({"retry", "run_again", "retry_after", "once_more", "on_the_spot", "bury", "hold"})
+UNCHANGED: Final = frozenset({
+    "retry", "run_again", "retry_after", "once_more", "on_the_spot", "bury", "hold", "undecided", "released", "breaker",
+    "verify",
+})  # fmt: skip
 """Strategies that change nothing but the time."""
 _BY_HEALING: Final[dict[str, tuple[Action, str]]] = {
     "at_once": ("redrive", "See whether what it calls is well again, then redrive."),

@@ -24,6 +24,7 @@ from redrive.runtime.probes import down, lacking
 from redrive.runtime.registry import Handler, Registry
 from redrive.runtime.settle import Settlement, signal_in
 from redrive.runtime.threads import Threads
+from redrive.runtime.tracing import Tracer, tracer
 from redrive.runtime.verify import Verifier
 from redrive.runtime.workflow import Workflows, is_step
 
@@ -45,6 +46,7 @@ class Attempts:
         self._inputs = Inputs(store, registry, clock)
         self._consents = Consents(store, clock)
         self.workflows = Workflows(store, clock)
+        self._tracer = tracer()
 
     def context_for(self, job: Job) -> Context | BlockingContext:
         handler = self._registry.handlers[job.task]
@@ -53,7 +55,15 @@ class Attempts:
 
     def run(self, job: Job, context: Context | BlockingContext) -> Coroutine[Any, Any, Commit | None]:
         """One attempt from start to end. None means that the job is no longer ours to settle."""
+        if self._tracer is not None:
+            return self._run_traced(job, context, self._tracer)
         return self._run_step(job, context) if is_step(job) else self._run(job, context)
+
+    async def _run_traced(self, job: Job, context: Context | BlockingContext, tracer: Tracer) -> Commit | None:
+        with tracer.attempt(job, somebody_waits=context._sitting is not None) as span:
+            commit = await (self._run_step(job, context) if is_step(job) else self._run(job, context))
+            tracer.settled(span, commit)
+            return commit
 
     async def _run_step(self, job: Job, context: Context | BlockingContext) -> Commit | None:
         """The dependents of a step move with it."""
@@ -143,6 +153,11 @@ class Attempts:
         """A lapsed lease takes the same way as an exception. Whether it was alone, its worker had written before."""
         document = await self._store.doc(ALONE, f"{job.id}/")
         return self.settle_lost(job, alone=document is not None and msgspec.json.decode(document.value) == job.run)
+
+    def trace_lost(self, move: Transition) -> None:
+        """What a dead worker cannot tell any more, where somebody listens."""
+        if self._tracer is not None:
+            self._tracer.lost(move)
 
     def settle_lost(self, job: Job, *, alone: bool) -> Transition:
         return self.settlement.lost(job, self._registry.handlers.get(job.task), alone=alone)

@@ -302,6 +302,7 @@ class Worker(Loop):
             transition = await self._attempts.lost(job)
             (outcome,) = await self._store.apply([Commit((transition,))])
             if isinstance(outcome, Applied):
+                self._attempts.trace_lost(transition)
                 self._bus.publish(told(transition))
 
     # -- leases

@@ -141,32 +141,46 @@ class Ledger:
             connection.execute(_LESSON, (fingerprint, strategy, worked, failed))
 
 
-def tallies(connection: apsw.Connection, routes: Routes, since: float, until: float) -> list[Tally]:
+_TALLIES: Final = (
+    "SELECT hour, route, move, error_class, detail, number FROM tallies WHERE hour >= ?1 AND hour < ?2 ORDER BY hour"
+)
+_ALL_TALLIES: Final = (
+    "SELECT ?1, route, move, error_class, detail, sum(number) FROM tallies WHERE hour >= ?1 AND hour < ?2"
+    " GROUP BY route, move, error_class, detail"
+)
+
+
+def tallies(
+    connection: apsw.Connection, routes: Routes, since: float, until: float, *, whole: bool = False
+) -> list[Tally]:
     names = routes.names(connection)
-    rows = select(
-        connection,
-        "SELECT hour, route, move, error_class, detail, number FROM tallies WHERE hour >= ? AND hour < ? ORDER BY hour",
-        (int(since // HOUR), -int(-until // HOUR)),
-    )
+    first, last = int(since // HOUR), -int(-until // HOUR)
+    rows = select(connection, _ALL_TALLIES if whole else _TALLIES, (first, last))
     return [Tally(hour * float(HOUR), *names[route], *said) for hour, route, *said in rows]
 
 
-def outcomes(connection: apsw.Connection, routes: Routes, since: float, until: float) -> list[OutcomeTally]:
+def outcomes(
+    connection: apsw.Connection, routes: Routes, since: float, until: float, *, whole: bool = False
+) -> list[OutcomeTally]:
     names = routes.names(connection)
+    first, last = int(since // HOUR), -int(-until // HOUR)
+    hour = "?1" if whole else "hour"
     rows = select(
         connection,
-        "SELECT hour, route, what, name, number, seconds FROM outcomes WHERE hour >= ? AND hour < ? ORDER BY hour",
-        (int(since // HOUR), -int(-until // HOUR)),
+        f"SELECT {hour} AS at, route, what, name, sum(number), sum(seconds) FROM outcomes"
+        " WHERE hour >= ?1 AND hour < ?2 GROUP BY at, route, what, name ORDER BY at",
+        (first, last),
     )
-    rows += select(connection, _OPEN, (int(since // HOUR) * HOUR, -int(-until // HOUR) * HOUR))
+    rows += select(connection, _OPEN.format(hour="?1" if whole else _DIED_IN), (first, last))
     return [OutcomeTally(hour * float(HOUR), *names[route], *said) for hour, route, *said in rows]
 
 
+_DIED_IN: Final = f"CAST(died_at AS INTEGER) / {HOUR}"
 _OPEN: Final = (
-    "SELECT CAST(died_at AS INTEGER) / 3600, route, 'open',"
+    "SELECT {hour}, route, 'open',"
     " CASE state WHEN 'dead' THEN lane WHEN 'held' THEN 'held' ELSE 'moving' END, count(*), 0.0"
     " FROM jobs INDEXED BY jobs_died WHERE died_at IS NOT NULL AND state IN ('waiting', 'running', 'held', 'dead')"
-    " AND died_at >= ? AND died_at < ? GROUP BY 1, 2, 4"
+    f" AND died_at >= ?1 * {HOUR} AND died_at < ?2 * {HOUR} GROUP BY 1, 2, 4"
 )
 """Counted when somebody asks: what died and has not come to its end."""
 

@@ -199,6 +199,8 @@ def _counted(
     if meant is not None and not _any(connection, filter, meant):
         return {} if by else {(): 0}
     clause, values = where(filter, meant)
+    if list(by) == ["session_id"]:
+        clause += " AND jobs.session_id IS NOT NULL"  # so that its index says it all
     columns = list(dict.fromkeys("route" if name in _OF_ROUTE else name for name in by))
     grouped = f" GROUP BY {', '.join(columns)}" if columns else ""
     rows = select(
@@ -283,13 +285,29 @@ _MOVES: Final = (
     "SELECT moves.seq, moves.move, moves.at, jobs.route, jobs.id, moves.state, moves.run, moves.attempts,"
     " moves.who, moves.why FROM moves JOIN jobs ON jobs.seq = moves.job"
 )
-_BORN: Final = (
+_BIRTH: Final = (
     "SELECT seq, id, route, created_at,"
     " EXISTS (SELECT 1 FROM moves WHERE job = jobs.seq AND move = 'imported'),"
-    " CASE version WHEN 1 THEN state ELSE 'waiting' END FROM jobs WHERE seq > ? ORDER BY seq LIMIT ?"
+    " CASE version WHEN 1 THEN state ELSE 'waiting' END FROM jobs"
 )
+_BORN: Final = f"{_BIRTH} WHERE seq > ? ORDER BY seq LIMIT ?"
+_NEWEST: Final = f"{_BIRTH} ORDER BY seq DESC LIMIT ?"
 _FEED: Final = f"{_MOVES} WHERE moves.seq > ?1 AND moves.job <= ?3 ORDER BY moves.seq LIMIT ?2"
 _STORY: Final = f"{_MOVES} WHERE moves.job = ? ORDER BY moves.seq"
+
+
+def latest(connection: apsw.Connection, routes: Routes, limit: int) -> list[Event]:
+    """New jobs and moves, by when they happened."""
+    names = routes.names(connection)
+    found = []
+    for seq, id, route, at, imported, state in select(connection, _NEWEST, (limit,)):
+        queue, task, _ = names[route]
+        if not imported:
+            found.append(Event(f"{seq}.0", "enqueued", at, id, queue, task, STATES[state], 0, 0))
+    for row in select(connection, f"{_MOVES} ORDER BY moves.seq DESC LIMIT ?", (limit,)):
+        queue, task, _ = names[row[3]]
+        found.append(_event(f"{row[0]}.{row[0]}", row, queue, task))
+    return sorted(found, key=lambda event: -event.at)[:limit]
 
 
 def story(connection: apsw.Connection, routes: Routes, job_id: str) -> list[Event]:

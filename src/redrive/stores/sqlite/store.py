@@ -190,17 +190,20 @@ class SqliteStore:
     async def events(self, after: str | None, limit: int = 1000) -> list[Event]:
         return await self._read(lambda connection: reads.events(connection, self._routes, after, limit))
 
+    async def latest(self, limit: int = 50) -> list[Event]:
+        return await self._read(lambda connection: reads.latest(connection, self._routes, limit))
+
     async def story(self, job_id: str) -> list[Event]:
         return await self._read(lambda connection: reads.story(connection, self._routes, job_id))
 
-    async def tallies(self, since: float, until: float) -> list[Tally]:
-        return await self._read(lambda connection: ledger.tallies(connection, self._routes, since, until))
+    async def tallies(self, since: float, until: float, *, whole: bool = False) -> list[Tally]:
+        return await self._read(lambda connection: ledger.tallies(connection, self._routes, since, until, whole=whole))
 
     async def totals(self, since: float, until: float) -> list[Total]:
         return await self._read(lambda connection: ledger.totals(connection, self._routes, since, until))
 
-    async def outcomes(self, since: float, until: float) -> list[OutcomeTally]:
-        return await self._read(lambda connection: ledger.outcomes(connection, self._routes, since, until))
+    async def outcomes(self, since: float, until: float, *, whole: bool = False) -> list[OutcomeTally]:
+        return await self._read(lambda connection: ledger.outcomes(connection, self._routes, since, until, whole=whole))
 
     async def minutes(self, since: float, until: float) -> list[Minute]:
         return await self._read(lambda connection: ledger.minutes(connection, since, until))

@@ -1,0 +1,294 @@
+"""Traces by OpenTelemetry's conventions for messaging: who sent a job, and every attempt to do it.
+
+A job keeps the context it was sent in (`traceparent`) for as long as it lives. So each of its attempts, in whatever
+process, after whatever retries and redrives, is a span of the trace of whoever asked for the work.
+
+Nobody pays for what nobody listens to. opentelemetry is never imported first from here: a program that wants traces has
+imported it and has set a tracer provider before it starts a worker. Without one there is no tracer and no span.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from redrive.core.job import Attempt, Job, Options
+from redrive.core.lifecycle import Transition
+from redrive.core.store import Commit, Inserted
+
+if TYPE_CHECKING:
+    from opentelemetry import trace
+    from opentelemetry.context import Context as TraceContext
+    from opentelemetry.util.types import AttributeValue
+
+T = TypeVar("T")
+log = logging.getLogger("redrive.tracing")
+SYSTEM: Final = "redrive"
+TRACEPARENT: Final = "traceparent"
+LOST: Final = "preempted"
+"""What a failure is called where the worker, or its lease, is gone."""
+_FAILED: Final = frozenset({"failed", "lost"})
+"""Outcomes of attempts that are errors, whatever is decided next. Held or snoozed is none."""
+
+Attributes = dict[str, "AttributeValue"]
+
+
+def spared(act: Callable[..., T], *said: object) -> T | None:
+    """Whoever listens must not harm the work: what goes wrong in a span processor is told, and that is all."""
+    try:
+        return act(*said)
+    except Exception as error:  # noqa: BLE001 - whatever a span processor of somebody else raises
+        log.warning("a trace is incomplete, the work goes on: %r", error)
+        return None
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """Jobs on their way to the store, each with the context of its sending."""
+
+    span: trace.Span | None
+    jobs: list[Job]
+
+    def accepted(self, inserted: Sequence[Inserted]) -> None:
+        """Which jobs they became: a repeated key has one already."""
+        if self.span is None:
+            return
+        if len(inserted) == 1:
+            self.span.set_attribute("messaging.message.id", inserted[0].job.id)
+        if duplicates := sum(each.duplicate for each in inserted):
+            self.span.set_attribute("messaging.redrive.duplicates", duplicates)
+
+
+class Tracer:
+    """Makes redrive's spans with one tracer provider."""
+
+    def __init__(self, provider: trace.TracerProvider) -> None:
+        from opentelemetry import context, trace
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self.provider = provider
+        self._tracer = provider.get_tracer(SYSTEM)
+        self._trace = trace
+        self._contexts = context
+        self._wire = TraceContextTextMapPropagator()
+
+    # -- sending
+
+    @contextmanager
+    def sending(self, jobs: Sequence[Job]) -> Iterator[Sent]:
+        """One span for what is handed in together, with the error where the store does not take it."""
+        span = spared(self._send, jobs)
+        with self._current(span):
+            said = self.traceparent() if span is not None else None
+            try:
+                yield Sent(span, [_stamped(job, said) for job in jobs] if said else list(jobs))
+            except Exception as error:
+                if span is not None:
+                    spared(self._failed, span, type(error).__name__, str(error))
+                raise
+
+    def _send(self, jobs: Sequence[Job]) -> trace.Span:
+        queues = {job.queue for job in jobs}
+        queue = queues.pop() if len(queues) == 1 else None
+        alone = len(jobs) == 1
+        attributes = _of_job(jobs[0]) if alone else {"messaging.batch.message_count": len(jobs)}
+        return self._tracer.start_span(
+            f"send {queue}" if queue else "send",
+            context=self._asked_by(jobs),
+            kind=self._trace.SpanKind.PRODUCER,
+            attributes=_of_queue(queue, "send") | attributes,
+        )
+
+    @contextmanager
+    def _current(self, span: trace.Span | None) -> Iterator[None]:
+        """Current while the block runs, so that what is called there becomes a part of it; then it is over."""
+        if span is None:
+            yield
+            return
+        token = self._contexts.attach(self._trace.set_span_in_context(span))
+        try:
+            yield
+        finally:
+            self._contexts.detach(token)
+            spared(span.end)
+
+    def _asked_by(self, jobs: Sequence[Job]) -> TraceContext | None:
+        """Whoever asks now, or the one whom the caller named in the headers; None means: what is current."""
+        if self._trace.get_current_span().get_span_context().is_valid:
+            return None
+        return self._creation(jobs[0]) if jobs else None
+
+    def _creation(self, job: Job) -> TraceContext | None:
+        """The context in which the job was sent, as far as it is known."""
+        said = job.options.traceparent if job.options_json else None
+        if said is None:
+            return None
+        found = self._wire.extract({TRACEPARENT: said})
+        return found if self._trace.get_current_span(found).get_span_context().is_valid else None
+
+    def traceparent(self) -> str | None:
+        """Of the current span, as it goes over the wire."""
+        carrier: dict[str, str] = {}
+        self._wire.inject(carrier)
+        return carrier.get(TRACEPARENT)
+
+    # -- attempts
+
+    @contextmanager
+    def attempt(self, job: Job, *, somebody_waits: bool) -> Iterator[trace.Span | None]:
+        """The span of one attempt. Somebody who waits for it may have a trace of his own."""
+        span = spared(self._begin, job, somebody_waits)
+        with self._current(span):
+            yield span
+
+    def _begin(self, job: Job, somebody_waits: bool, started_at: float | None = None) -> trace.Span:
+        creation = self._creation(job)
+        links = [self._trace.Link(self._trace.get_current_span(creation).get_span_context())] if creation else None
+        return self._tracer.start_span(
+            f"process {job.queue}",
+            # What happens to be current in a worker has nothing to do with the job.
+            context=creation or (None if somebody_waits else self._contexts.Context()),
+            kind=self._trace.SpanKind.CONSUMER,
+            attributes=_of_queue(job.queue, "process") | _of_job(job) | _of_run(job),
+            links=links,
+            start_time=None if started_at is None else _nanoseconds(started_at),
+        )
+
+    def settled(self, span: trace.Span | None, commit: Commit | None) -> None:
+        """How the attempt ended and what was decided, as an event."""
+        if span is not None and span.is_recording():
+            spared(self._settled, span, commit)
+
+    def _settled(self, span: trace.Span, commit: Commit | None) -> None:
+        if commit is None:
+            self._failed(span, LOST, "the lease was lost: the result does not count")
+            span.add_event("lease_lost")
+        elif commit.transitions:
+            self._decided(span, commit.transitions[0])
+
+    def lost(self, move: Transition) -> None:
+        """The attempt of a worker that died, told by whoever found it: its own span went with it."""
+        spared(self._lost, move)
+
+    def _lost(self, move: Transition) -> None:
+        span = self._begin(move.job, False, move.job.started_at)
+        self._decided(span, move)
+        span.end(_nanoseconds(move.at))
+
+    def _decided(self, span: trace.Span, move: Transition) -> None:
+        attempt = move.attempt
+        span.set_attribute("messaging.redrive.move", move.move)
+        if attempt is not None:
+            self._told(span, attempt)
+        if move.move != "succeeded" or attempt is not None:
+            span.add_event(move.move, _decision(move), _nanoseconds(move.at))
+
+    def _told(self, span: trace.Span, attempt: Attempt) -> None:
+        if attempt.usage is not None:
+            span.set_attribute("gen_ai.usage.input_tokens", attempt.usage.input_tokens)
+            span.set_attribute("gen_ai.usage.output_tokens", attempt.usage.output_tokens)
+        failure = attempt.failure
+        if failure is None:
+            return
+        kind = failure.types[0] if failure.types else failure.kind
+        span.add_event("exception", {"exception.type": kind, "exception.message": failure.message})
+        if attempt.outcome in _FAILED:
+            self._failed(span, attempt.cause.detail if attempt.cause else "unknown", failure.summary)
+
+    def _failed(self, span: trace.Span, detail: str, why: str) -> None:
+        span.set_attribute("error.type", detail)
+        span.set_status(self._trace.StatusCode.ERROR, why)
+
+
+_tracer: Tracer | None = None
+
+
+def tracer() -> Tracer | None:
+    """The tracer, if this program has a tracer provider by now. Without opentelemetry this is one look into a dict."""
+    global _tracer
+    api = sys.modules.get("opentelemetry.trace")
+    if api is None:
+        return None
+    provider = api.get_tracer_provider()
+    if isinstance(provider, api.ProxyTracerProvider | api.NoOpTracerProvider):
+        return None
+    if _tracer is None or _tracer.provider is not provider:
+        _tracer = Tracer(provider)
+    return _tracer
+
+
+def current_traceparent() -> str | None:
+    """Of the attempt that runs here, for those whom it calls; None where nobody listens."""
+    found = tracer()
+    return None if found is None else found.traceparent()
+
+
+def _stamped(job: Job, traceparent: str) -> Job:
+    options = msgspec.structs.replace(job.options, traceparent=traceparent) if job.options_json else None
+    said = options or Options(traceparent=traceparent)
+    return msgspec.structs.replace(job, options_json=msgspec.json.encode(said).decode())
+
+
+def _of_queue(queue: str | None, operation: str) -> Attributes:
+    said: Attributes = {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+    }
+    return said if queue is None else said | {"messaging.destination.name": queue}
+
+
+def _of_job(job: Job) -> Attributes:
+    said = {
+        "messaging.message.id": job.id,
+        "messaging.message.conversation_id": job.session_id,
+        "messaging.message.body.size": len(job.payload or ""),
+        "messaging.redrive.task": job.task,
+        "messaging.redrive.agent": job.agent,
+        "messaging.redrive.model": job.model,
+    }
+    return _known(said)
+
+
+def _of_run(job: Job) -> Attributes:
+    return _known(
+        {
+            "messaging.client.id": job.worker,
+            "messaging.redrive.message.delivery_count": job.run,
+            "messaging.redrive.message.retry_count": job.attempts,
+        }
+    )
+
+
+def _decision(move: Transition) -> Attributes:
+    """What was decided, and why, in redrive's own words; never what the job carries."""
+    attempt, cause = move.attempt, move.attempt.cause if move.attempt else None
+    said: dict[str, object] = {
+        "why": move.why,
+        "category": cause.category if cause else None,
+        "detail": cause.detail if cause else None,
+        "rule": cause.rule if cause else None,
+        "strategy": attempt.strategy if attempt else None,
+        "group": attempt.fingerprint if attempt else None,
+        "because": move.set.get("because"),
+        "lane": move.set.get("lane"),
+        "delay_seconds": _delay(move),
+    }
+    return _known({f"redrive.{name}": value for name, value in said.items()})
+
+
+def _delay(move: Transition) -> float | None:
+    run_at = move.set.get("run_at")
+    return max(0.0, run_at - move.at) if isinstance(run_at, float | int) else None
+
+
+def _known(said: Mapping[str, object]) -> Attributes:
+    return {name: value for name, value in said.items() if isinstance(value, str | bool | int | float)}
+
+
+def _nanoseconds(at: float) -> int:
+    return int(at * 1e9)
