@@ -35,6 +35,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ring: int = 20
     version: str | None = None
     escalation: str = ESCALATION
+    triage: bool = False
+    triage_owner: str = "person"
+    triage_defer: float = 86400.0
     agents: dict[str, Agent] | None = None
     models: dict[str, Model] = {}
     rules: tuple[DeclaredRule, ...] = ()
@@ -64,6 +67,8 @@ def load(
         raise ConfigError(str(error)) from None
     if settings.concurrency < 1:
         raise ConfigError("concurrency: must be at least 1")
+    if not settings.triage_owner or not 0 < settings.triage_defer <= 366 * 86400:
+        raise ConfigError("triage_owner: must name somebody; triage_defer: must be at most a year of seconds")
     return settings if settings.url else msgspec.structs.replace(settings, url=str(default_path(environ)))
 
 
@@ -83,7 +88,7 @@ def _from_file(environ: Mapping[str, str], folder: Path) -> dict[str, Any]:
 
 
 _PLAIN = ("url", "concurrency", "agent_concurrency", "grace", "poll", "payload_limit", "retention", "key_retention",
-          "spool", "ring", "version", "escalation")  # fmt: skip
+          "spool", "ring", "version", "escalation", "triage", "triage_owner", "triage_defer")  # fmt: skip
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:

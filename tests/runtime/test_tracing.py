@@ -20,6 +20,7 @@ from opentelemetry.util._once import Once
 import redrive
 from redrive.core.store import Lease
 from redrive.runtime import tracing
+from tests.runtime.receiver import answer, receiving
 from tests.support import FakeClock, process, soon
 
 GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -232,6 +233,27 @@ async def test_a_call_that_is_waited_for_is_in_the_callers_trace(
     assert trace_of(send) == trace_of(attempt) == turn.get_span_context().trace_id
 
 
+def test_a_script_and_its_cycle_are_in_the_scripts_trace(
+    tmp_path: Path, exporter: InMemorySpanExporter, provider: TracerProvider
+) -> None:
+    """Without an event loop: work is handed to a thread, and the trace goes with it."""
+    rd = redrive.Redrive(tmp_path / "jobs.db")
+
+    @rd.task
+    async def later() -> None: ...
+
+    def now() -> int:
+        return 1
+
+    with provider.get_tracer("the script").start_as_current_span("night") as night, rd.blocking():
+        later.blocking.enqueue()
+        with rd.cycle("nightly", quiet=True) as cycle:
+            assert cycle.run(now).status == "done"
+    (send,), (attempt,) = named(exporter, "send later"), named(exporter, "process cycle:nightly")
+    for span in (send, attempt):
+        assert span.parent is not None and span.parent.span_id == night.get_span_context().span_id
+
+
 async def test_a_plain_function_sees_the_span_in_its_thread(
     rd: redrive.Redrive, exporter: InMemorySpanExporter
 ) -> None:
@@ -280,6 +302,42 @@ async def test_what_a_task_enqueues_is_a_part_of_its_attempt(
     await soon(rd.drain())
     (attempt,), (send,) = named(exporter, "process first"), named(exporter, "send second")
     assert send.parent is not None and send.parent.span_id == id_of(attempt)
+
+
+async def test_every_step_of_a_workflow_is_in_the_trace_of_whoever_started_it(
+    rd: redrive.Redrive, exporter: InMemorySpanExporter, provider: TracerProvider
+) -> None:
+    @rd.task
+    async def write(topic: str) -> str:
+        return topic
+
+    @rd.task
+    async def review(text: str) -> str:
+        return text
+
+    flow = rd.workflow("article")
+    draft = flow.add(write, topic="rain")
+    flow.add(review, text=draft.output)
+    with provider.get_tracer("the editor").start_as_current_span("order") as order:
+        await flow.start()
+    await soon(rd.drain())
+    steps = [*named(exporter, "process write"), *named(exporter, "process review")]
+    assert len(steps) == 2
+    assert {trace_of(span) for span in steps} == {order.get_span_context().trace_id}
+
+
+async def test_the_receiver_of_a_delivery_is_told_which_attempt_it_is(
+    tmp_path: Path, exporter: InMemorySpanExporter
+) -> None:
+    async with (
+        redrive.Redrive(tmp_path / "jobs.db", delivery={"allow": ["127.0.0.1"]}) as rd,
+        receiving(answer("204 No Content")) as receiver,
+    ):
+        await rd.enqueue_http("POST", receiver.url(), json={})
+        await soon(rd.drain())
+    (attempt,), (seen,) = named(exporter, "process http"), receiver.requests
+    _, trace_id, span_id, _ = seen.headers["traceparent"].split("-")
+    assert (int(trace_id, 16), int(span_id, 16)) == (trace_of(attempt), id_of(attempt))
 
 
 async def test_tokens_and_snoozes_are_told_and_are_no_errors(

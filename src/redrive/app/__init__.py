@@ -27,8 +27,11 @@ from redrive.app.groups import Groups
 from redrive.app.namespaces import Dead, Jobs, Queues
 from redrive.app.notices import Notices
 from redrive.app.portal import portal
+from redrive.app.redrives import Redrives
 from redrive.app.registering import Registering
+from redrive.app.reports import Reports
 from redrive.app.sessions import Sessions
+from redrive.app.triager import Triager
 from redrive.app.watch import Watch
 from redrive.app.workflows import Workflow, Workflows
 from redrive.config import Settings, default_path, load
@@ -112,6 +115,9 @@ class Redrive(Registering):
         self._gateway = Gateway(self)
         self.workflows = Workflows(self)
         self.groups = Groups(self)
+        self.reports = Reports(self)
+        self.redrives = Redrives(self)
+        self.triager = Triager(self)
         self._blocks = threading.Lock()
         self._blocks_open = 0
         self._opened_by_cycle = False
@@ -316,7 +322,8 @@ class Redrive(Registering):
             retention=self.settings.retention, key_retention=self.settings.key_retention,
             watch=self._look, drain_spool=self._desk.drain_spool, mind_breakers=worker.mind_breakers,
             mind_schedules=self._mind_schedules, resume_workflows=worker.resume_workflows,
-            prune_notices=self.notices.prune,
+            prune_notices=self.notices.prune, advance_redrives=self.redrives.advance,
+            triage=self.triager.work if self.settings.triage else None, prune_acts=self.dead.prune_acts,
         )  # fmt: skip
 
     async def _mind_schedules(self) -> int:
@@ -397,7 +404,8 @@ class Redrive(Registering):
 
     async def _more_is_due(self, worker: Worker) -> bool:
         """What a scheduler sees to, where none runs."""
-        return bool(await worker.mind_breakers() or await worker.resume_workflows(None) or await self._mind_schedules())
+        minded = await worker.mind_breakers() or await worker.resume_workflows(None) or await self._mind_schedules()
+        return bool(minded or await self.redrives.advance(thorough=True))
 
     def cycle(
         self,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redrive.app.alerts import TRIES, GroupWatch, read_states, write
 from redrive.core.job import State
-from redrive.core.store import Applied, Filter, Group, Stale
+from redrive.core.store import Applied, Filter, Group, Lesson, Stale
 from redrive.errors import CommitUnknown, InvalidInput, StoreBusy
 from redrive.insight import groups as insight
 from redrive.insight.groups import STATUSES, GroupState, GroupView
@@ -44,7 +44,7 @@ class Groups:
         chosen = [view for view in views if status in (None, view.status)]
         order: builtins.list[str] = ["unresolved", "ignored", "resolved"]
         ranked = sorted(chosen, key=lambda view: (order.index(view.status), -view.group.last_at))[:limit]
-        return [await self._with_lessons(view) for view in ranked]
+        return await self._with_all_lessons(ranked)
 
     async def show(self, fingerprint: str) -> GroupView:
         """One group by its fingerprint or a unique beginning of it: what was tried, and its latest dead letters."""
@@ -147,6 +147,16 @@ class Groups:
             one = await self._app.store.count(Filter(states=(State.dead,), fingerprint=name))
             return {(name,): sum(one.values())}
         return await self._app.store.count(Filter(states=(State.dead,)), by=("fingerprint",))
+
+    async def _with_all_lessons(self, views: Sequence[GroupView]) -> builtins.list[GroupView]:
+        """What helped against each, read at once."""
+        known: dict[str, builtins.list[Lesson]] = {}
+        for lesson in await self._app.store.lessons(*(view.fingerprint for view in views)):
+            known.setdefault(lesson.fingerprint, []).append(lesson)
+        now = self._app.clock.now()
+        return [
+            insight.view(view.group, view.state, view.dead, now, known.get(view.fingerprint, ())) for view in views
+        ]
 
     async def _with_lessons(self, seen: GroupView, samples: Sequence[Any] = ()) -> GroupView:
         lessons = await self._app.store.lessons(seen.fingerprint)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from redrive.app.alerts import read_states
 from redrive.core.job import Job, State
-from redrive.core.store import Filter
+from redrive.core.lifecycle import DEFERRED
+from redrive.core.store import Filter, Group, Tally
 from redrive.errors import InvalidOption
 from redrive.insight.groups import GroupView, view
 from redrive.insight.morning import (
     DAY,
     FOR_A_PERSON,
+    HOUR,
     SHOWN,
     Morning,
     Pile,
@@ -29,9 +31,8 @@ from redrive.insight.morning import (
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
-RETURNING: Final = 1_000
+RETURNING: Final = 200
 """So many letters of the delayed lane, the oldest first, are looked at for ones that do not heal."""
-OLDEST: Final = 100
 FEW: Final = 20_000
 """Waiting jobs up to which it costs next to nothing to ask how many of them have failed before."""
 LONGEST: Final = 366 * DAY
@@ -48,22 +49,34 @@ async def look(
     now = app.clock.now()
     start = _start(since, now)
     threshold = _spike(spike)
+    lanes = await _lanes(app, queue)
     seen = Seen(
         now,
         start,
-        await app.store.tallies(window_start(now, start) - (now - start) - 3600.0, now + 1.0),
+        await _tallies(app, now, start),
         frozenset(),
-        await _manual(app, queue),
+        await _manual(app, queue, lanes, start, now),
         await _held(app, queue),
         await _returning(app, queue),
-        await _count(app, queue, State.dead, lane="delayed"),
+        sum(lanes.delayed.values()),
         await _retrying(app, queue),
         await _oldest(app, queue, now),
         app.spool.count() if queue is None else 0,
         queue=queue,
+        deferred=await _count(app, queue, State.held, because=DEFERRED),
+        overdue=await _overdue(app, queue, now),
+        cured=await _cured(app, queue, lanes, start, now),
     )
     known, groups = await _known_classes(app, seen), await _views(app, seen)
-    return morning(msgspec.structs.replace(seen, known_classes=known, groups=groups), threshold)
+    return morning(replace(seen, known_classes=known, groups=groups), threshold)
+
+
+async def _tallies(app: Redrive, now: float, since: float) -> list[Tally]:
+    """What happened since then, and in as much time before: two sums, however many hours."""
+    start = window_start(now, since)
+    length = now // HOUR * HOUR + HOUR - start
+    here = await app.store.tallies(start, now + 1.0, whole=True)
+    return here + await app.store.tallies(start - length, start, whole=True)
 
 
 def _start(since: timedelta | datetime | float | None, now: float) -> float:
@@ -90,41 +103,104 @@ async def _count(app: Redrive, queue: str | None, state: State, **said: Any) -> 
     return sum((await app.store.count(Filter(states=(state,), queue=queue, **said))).values())
 
 
-async def _manual(app: Redrive, queue: str | None) -> list[Pile]:
+class Lanes(NamedTuple):
+    """The dead letters by trouble: in the manual lane, and in the delayed one."""
+
+    manual: dict[str | None, int]
+    delayed: dict[str | None, int]
+
+    @property
+    def troubles(self) -> set[str | None]:
+        return self.manual.keys() | self.delayed.keys()
+
+
+async def _lanes(app: Redrive, queue: str | None) -> Lanes:
+    """All of them less the delayed ones: much faster than asking for the manual lane, where most of them are."""
+    dead = Filter(states=(State.dead,), queue=queue)
+    every = await _by_trouble(app, dead)
+    delayed = await _by_trouble(app, replace(dead, lane="delayed"))
+    manual = {name: number - delayed.get(name, 0) for name, number in every.items()}
+    return Lanes({name: number for name, number in manual.items() if number > 0}, delayed)
+
+
+async def _by_trouble(app: Redrive, chosen: Filter) -> dict[str | None, int]:
+    return {name: number for (name,), number in (await app.store.count(chosen, by=("fingerprint",))).items()}
+
+
+async def _manual(app: Redrive, queue: str | None, lanes: Lanes, since: float, now: float) -> list[Pile]:
     """The manual lane by trouble, the largest piles first; what is beyond the twenty largest is one pile per class."""
-    by = ("fingerprint", "queue", "task", "error_class")
-    counted = await app.store.count(Filter(states=(State.dead,), queue=queue, lane="manual"), by=by)
-    largest = sorted(counted.items(), key=lambda entry: (-entry[1], str(entry[0])))
+    grouped = [(name, number) for name, number in lanes.manual.items() if name is not None]
+    largest = sorted(grouped, key=lambda entry: (-entry[1], entry[0]))
+    shown, rest = largest[:SHOWN], largest[SHOWN:]
+    chosen = Filter(states=(State.dead,), queue=queue, lane="manual")
+    fresh = await _by_trouble(app, replace(chosen, since=since))
+    before = await _by_trouble(app, replace(chosen, since=2 * since - now, until=since))
     piles = []
-    for (fingerprint, of_queue, task, error_class), number in largest[:SHOWN]:
-        one = Filter(
-            states=(State.dead,), lane="manual", fingerprint=fingerprint, queue=of_queue, task=task,
-            error_class=error_class,
-        )  # fmt: skip
-        piles += await _pile(app, one, number)
-    rest: dict[str | None, int] = {}
-    for (_, _, _, error_class), number in largest[SHOWN:]:
-        rest[error_class] = rest.get(error_class, 0) + number
-    for error_class, number in rest.items():
-        piles += await _pile(
-            app, Filter(states=(State.dead,), lane="manual", queue=queue, error_class=error_class), number
-        )
-    return piles
+    for pile in await _piles(app, [(replace(chosen, fingerprint=name), number) for name, number in shown]):
+        name = pile.sample.fingerprint
+        oldest = (await app.store.find(replace(chosen, fingerprint=name), limit=1, oldest=True)).jobs
+        since_when = oldest[0].updated_at if oldest else None
+        piles.append(replace(pile, oldest_at=since_when, fresh=fresh.get(name, 0), before=before.get(name, 0)))
+    ungrouped = await _ungrouped(app, chosen) if None in lanes.manual else []
+    return piles + ungrouped + await _rest(app, chosen, dict(rest))
 
 
-async def _pile(app: Redrive, chosen: Filter, number: int) -> list[Pile]:
-    """With its latest job; nothing where the last of them has left this moment."""
-    latest = (await app.store.find(chosen, limit=1)).jobs
-    return [Pile(number, job) for job in await app.store.get([job.id for job in latest])]
+async def _ungrouped(app: Redrive, chosen: Filter) -> list[Pile]:
+    """Letters that no failure of theirs put into a group, such as a cancelled job that somebody restored: by task."""
+    by = ("queue", "task", "error_class", "fingerprint")
+    counted = await app.store.count(chosen, by=by)
+    wanted = [
+        (replace(chosen, queue=queue, task=task, error_class=error_class), number)
+        for (queue, task, error_class, fingerprint), number in counted.items()
+        if fingerprint is None
+    ]
+    return await _piles(app, wanted)
+
+
+async def _rest(app: Redrive, chosen: Filter, rest: dict[str, int]) -> list[Pile]:
+    """The small troubles that nobody ignores, by the class of their error."""
+    states = await read_states(app.store, list(rest)) if rest else {}
+    ignored = {name for name, (state, _) in states.items() if state is not None and state.status == "ignored"}
+    classes: dict[str | None, list[int]] = {}
+    for group in await app.store.groups() if rest else ():
+        if (number := rest.get(group.fingerprint)) and group.fingerprint not in ignored:
+            classes.setdefault(group.error_class, []).append(number)
+    piles = await _piles(app, [(replace(chosen, error_class=name), sum(each)) for name, each in classes.items()])
+    return [replace(pile, troubles=len(classes.get(pile.sample.error_class, [0]))) for pile in piles]
+
+
+async def _piles(app: Redrive, wanted: Sequence[tuple[Filter, int]]) -> list[Pile]:
+    """Each with its latest job; nothing where the last of them has left this moment."""
+    latest = [(job.id, number) for chosen, number in wanted for job in (await app.store.find(chosen, limit=1)).jobs]
+    found = {job.id: job for job in await app.store.get([id for id, _ in latest])}
+    return [Pile(number, found[id]) for id, number in latest if id in found]
+
+
+async def _overdue(app: Redrive, queue: str | None, now: float) -> list[Pile]:
+    """Deferred jobs whose time has come, and that nobody has recalled."""
+    return await _by_task(app, [Filter(states=(State.held,), because=DEFERRED, queue=queue, due_at=now)])
 
 
 async def _held(app: Redrive, queue: str | None) -> list[Pile]:
-    piles = []
-    for because in FOR_A_PERSON:
-        chosen = Filter(states=(State.held,), because=because, queue=queue)
-        for (of_queue, task), number in (await app.store.count(chosen, by=("queue", "task"))).items():
-            piles += await _pile(app, msgspec.structs.replace(chosen, queue=of_queue, task=task), number)
-    return piles
+    return await _by_task(app, [Filter(states=(State.held,), because=because, queue=queue) for because in FOR_A_PERSON])
+
+
+async def _by_task(app: Redrive, filters: Sequence[Filter]) -> list[Pile]:
+    wanted = []
+    for chosen in filters:
+        for (queue, task), number in (await app.store.count(chosen, by=("queue", "task"))).items():
+            wanted.append((replace(chosen, queue=queue, task=task), number))
+    return await _piles(app, wanted)
+
+
+async def _cured(app: Redrive, queue: str | None, lanes: Lanes, since: float, now: float) -> list[Group]:
+    """Troubles of the time before that buried nothing since and have nothing left."""
+    groups = await app.store.groups(since=2 * since - now)
+    silent = [group for group in groups if group.last_at < since and queue in (None, group.queue)]
+    if not silent:
+        return []
+    left = lanes.troubles | (await _by_trouble(app, Filter(states=(State.held,)))).keys()
+    return [group for group in silent if group.fingerprint not in left][:SHOWN]
 
 
 async def _returning(app: Redrive, queue: str | None) -> Sequence[Job]:
@@ -142,9 +218,8 @@ async def _retrying(app: Redrive, queue: str | None) -> int | None:
 
 
 async def _oldest(app: Redrive, queue: str | None, now: float) -> Job | None:
-    """Of the due jobs that came first, the one that has been due for longest."""
-    page = await app.store.find(Filter(states=(State.waiting,), queue=queue, due_at=now), limit=OLDEST, oldest=True)
-    return min(page.jobs, key=lambda job: job.run_at, default=None)
+    """The due job that has been due for longest."""
+    return next(iter(await app.store.overdue(now, queue)), None)
 
 
 async def _known_classes(app: Redrive, seen: Seen) -> frozenset[str]:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast, get_args
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, overload
 
 import msgspec
 
+from redrive.app import triage
+from redrive.app.acts import Acts, Order
 from redrive.app.following import result_text
 from redrive.app.sessions import check_asks, refused
 from redrive.core import lifecycle
 from redrive.core.changes import apply, decode, diff, merge
 from redrive.core.changes import encode as encode_changes
-from redrive.core.changes.change import edited
+from redrive.core.changes.change import edited, named
 from redrive.core.effects import EffectRecord
-from redrive.core.job import Attempt, Job, Json, Lane, State
+from redrive.core.job import Attempt, Job, Json, State
 from redrive.core.lifecycle import Transition
 from redrive.core.payload import encode
 from redrive.core.preflight import NotReady
 from redrive.core.redact import redact
 from redrive.core.store import MAX_PARTS, Applied, Commit, Event, Filter, Page, Put, Stale
+from redrive.core.triage import Act, Acted, EditPreview, Note, outside_texts, quoted
 from redrive.core.workflow import OUTPUT
 from redrive.errors import CommitUnknown, InvalidInput, JobNotFound, JobNotReady, StaleJob
 from redrive.insight.groups import GroupView
@@ -33,8 +37,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from redrive.app import Redrive
+    from redrive.app.acts import PurgePlan
     from redrive.app.exchange import Exported, Form, Imported, Source, Target
     from redrive.core.records import Mapping as Fields
+    from redrive.core.redrives import RedriveRun
 
 TRIES = 5
 """How often a command is decided anew when somebody else changed the job in between."""
@@ -134,6 +140,8 @@ class Jobs(_Namespace):
         if landed:
             return await self._move(id, lambda job, now: lifecycle.resolved(job, now, who=who, why=why))
         job = await self._find_one(id)
+        if job.state is State.held and job.because == lifecycle.DEFERRED:
+            job = await self._app.dead.recall(job.id, who=who, why=why)
 
         def again(job: Job, now: float) -> Transition:
             if job.state is State.held:
@@ -180,7 +188,15 @@ class Jobs(_Namespace):
 
 
 class Dead(_Namespace):
-    """Dead letters: what failed, why, and what to do about it."""
+    """Dead letters: what failed, why, and what to do about it.
+
+    The verbs of triage take one id and give the job; or `ids=[…]`, or the filters of `list` (all=True for everything),
+    and give what became of them all. Whatever was done can be taken back with `undo`, except a purge.
+    """
+
+    def __init__(self, app: Redrive) -> None:
+        super().__init__(app)
+        self._acts = Acts(app)
 
     async def list(self, *, limit: int = 100, cursor: str | None = None, **filters: Any) -> Page:
         """Newest first. Filters: queue, task, agent, lane, because, category, detail, error_class, …"""
@@ -195,9 +211,112 @@ class Dead(_Namespace):
         """The troubles behind the dead letters, unresolved ones first; `rd.groups` resolves or ignores them."""
         return await self._app.groups.list(**filters)
 
-    async def redrive(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
-        """Back to the queue: same id, key and history; fresh attempts where they were used up."""
-        return await self._move(id, lambda job, now: self._redriven(job, now, who, why))
+    @overload
+    async def redrive(self, id: str, *, who: str = ..., why: str | None = ...) -> Job: ...
+    @overload
+    async def redrive(
+        self, *, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., why: str | None = ..., **filters: Any
+    ) -> RedriveRun: ...
+    async def redrive(
+        self,
+        id: str | None = None,
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        **filters: Any,
+    ) -> Job | RedriveRun:
+        """Back to the queue: same id, key and history; fresh attempts where they were used up.
+
+        Many at once are a redrive of their own, which workers carry out: see `rd.redrives`.
+        """
+        if id is None:
+            return await self._app.redrives.start(ids, all=all, who=who, why=why, **filters)
+        _check_alone(ids, filters, all=all)
+        return await self._acts.one(triage.redriving(self._app, who, why), id)
+
+    async def _act(
+        self, order: Order, id: str | None, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool
+    ) -> Job | Acted:
+        if id is None:
+            return await self._acts.many(order, ids, filters, all=all)
+        _check_alone(ids, filters, all=all)
+        return await self._acts.one(order, id)
+
+    @overload
+    async def reassign(self, id: str, *, agent: str, who: str = ..., why: str | None = ...) -> Job: ...
+    @overload
+    async def reassign(
+        self, *, agent: str, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., why: str | None = ...,
+        where: Mapping[str, Any] | None = ..., **filters: Any,
+    ) -> Acted: ...  # fmt: skip
+    async def reassign(
+        self,
+        id: str | None = None,
+        *,
+        agent: str,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        **filters: Any,
+    ) -> Job | Acted:
+        """Back to the queue for another agent. Consents that were given for the one before do not count for it.
+
+        `agent` names the new one; `where={"agent": "cto"}` are filters whose names the verb has taken.
+        """
+        order = triage.reassigning(self._app, agent, who, why)
+        return await self._act(order, id, ids, {**filters, **(where or {})}, all=all)
+
+    @overload
+    async def defer(
+        self, id: str, *, owner: str, until: datetime | timedelta | float, who: str = ..., why: str | None = ...
+    ) -> Job: ...
+    @overload
+    async def defer(
+        self, *, owner: str, until: datetime | timedelta | float, ids: Sequence[str] = ..., all: bool = ...,
+        who: str = ..., why: str | None = ..., where: Mapping[str, Any] | None = ..., **filters: Any,
+    ) -> Acted: ...  # fmt: skip
+    async def defer(
+        self,
+        id: str | None = None,
+        *,
+        owner: str,
+        until: datetime | timedelta | float,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        **filters: Any,
+    ) -> Job | Acted:
+        """Out of the way until then (a time, or a span from now); `owner` sees to it. It comes back by itself.
+
+        `where={"owner": "ceo"}` are filters whose names the verb has taken.
+        """
+        order = triage.deferring(self._app, owner, until, who, why)
+        return await self._act(order, id, ids, {**filters, **(where or {})}, all=all)
+
+    @overload
+    async def recall(self, id: str, *, who: str = ..., why: str | None = ...) -> Job: ...
+    @overload
+    async def recall(
+        self, *, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., why: str | None = ..., **filters: Any
+    ) -> Acted: ...
+    async def recall(
+        self,
+        id: str | None = None,
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        **filters: Any,
+    ) -> Job | Acted:
+        """What was deferred is a dead letter again, before its time."""
+        return await self._act(triage.recalling(who, why), id, ids, filters, all=all)
 
     async def edit(
         self,
@@ -221,12 +340,25 @@ class Dead(_Namespace):
             handler = self._app.registry.handlers.get(job.task)
             if handler is not None and not (is_step(job) and OUTPUT in text):
                 handler.signature.arguments(text)  # refuse now what the worker could not use
-            edit = edited(msgspec.json.decode(text), who, why)
+            given = msgspec.json.decode(text)
+            edit = edited(given, who, why)
+            if quoted(given, outside_texts(job)):
+                edit = msgspec.structs.replace(edit, tainted=True)
             changes = encode_changes(merge(decode(job.changes_json), [edit]))
             return self._redriven(job, now, who, why, {"changes_json": changes})
 
-        job = await self._find_one(id)
-        return await self._move(job.id, arrow, await self._forgotten(job, repeat))
+        order = Order("edit", who, why, arrow, {"repeat": builtins.list(repeat)})
+        job = await self._acts.checked(order, id)  # what is refused must not have forgotten anything
+        return await self._acts.one(order, job.id, await self._forgotten(job, repeat))
+
+    async def preview_edit(self, id: str, payload: Mapping[str, Json]) -> EditPreview:
+        """What an edit would mean: differences in words, errors by field, what it voids, what landed, what is tainted.
+
+        Changes nothing.
+        """
+        from redrive.app.editing import preview
+
+        return await preview(self._app, id, payload)
 
     async def _forgotten(self, job: Job, repeat: Sequence[str]) -> Sequence[Put]:
         """What was remembered for the old input: steps, what to look for outside, and the effects to be done again."""
@@ -241,11 +373,17 @@ class Dead(_Namespace):
         return [*nothing_landed(job), *(Put("effect", effects[name].key, None) for name in repeat)]
 
     def _redriven(
-        self, job: Job, now: float, who: str, why: str | None, changed: Mapping[str, str] = lifecycle.NO_CHANGE
+        self,
+        job: Job,
+        now: float,
+        who: str,
+        why: str | None,
+        changed: Mapping[str, str] = lifecycle.NO_CHANGE,
+        by: lifecycle.Revival | None = None,
     ) -> Transition:
         """Refused where the job, as it would then be, could not start."""
         move = lifecycle.redriven(
-            job, now, max_attempts=self._grant(job), who=who, why=why, run_at=now, changed=changed
+            job, now, max_attempts=self._grant(job), who=who, why=why, run_at=now, changed=changed, by=by
         )
         registry = self._app.registry
         verdict = preflight(move.after(job.version), registry.handlers.get(job.task), registry, now)
@@ -259,19 +397,25 @@ class Dead(_Namespace):
         """What two runs of a job were given differently, in words; empty where nothing was. Secrets are masked."""
         job = await self._find_one(id)
         runs = {attempt.run: attempt for attempt in job.history}
-        inputs = {run: self._input(job, attempt) for run, attempt in runs.items()}
+        inputs = self._inputs(job, secrets=secrets)
         if missing := {one, other} - inputs.keys():
             known = ", ".join(map(str, inputs)) or "none"
             raise InvalidInput(field="run", problem=f"{min(missing)} is not a run of this job; there are {known}")
-        if not secrets:
-            inputs = {run: redact(given) for run, given in inputs.items()}
         handler = self._app.registry.handlers.get(job.task)
         adapt, count = handler.adapt if handler else None, self._app.registry.count
         return _by_whom(runs[one], runs[other]) + diff(inputs[one], inputs[other], adapt=adapt, count=count)
 
+    async def inputs(self, id: str, *, secrets: bool = False) -> dict[int, Json]:
+        """What each run of a job was given. Secrets are masked."""
+        return self._inputs(await self._find_one(id), secrets=secrets)
+
+    def _inputs(self, job: Job, *, secrets: bool) -> dict[int, Json]:
+        given = {attempt.run: self._input(job, attempt) for attempt in job.history}
+        return given if secrets else {run: redact(one) for run, one in given.items()}
+
     def _input(self, job: Job, attempt: Attempt) -> Json:
         handler = self._app.registry.handlers.get(job.task)
-        names = frozenset(name for name in ("model", "agent") if getattr(attempt, name) is not None)
+        names = named(attempt)
         adapt, count = handler.adapt if handler else None, self._app.registry.count
         return apply(job.arguments, decode(attempt.changes), adapt, count, names=names).payload
 
@@ -281,20 +425,107 @@ class Dead(_Namespace):
             return max(1, job.allowed // (job.grants + 1))
         return self._app.registry.policy_for(job).max_attempts or 1
 
-    async def move_lane(self, id: str, lane: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
-        """`delayed`: it comes back by itself. `manual`: it waits for eyes."""
-        if lane not in get_args(Lane):
-            raise InvalidInput(field="lane", problem=f"{lane!r} is not one of {', '.join(get_args(Lane))}")
-        chosen = cast(Lane, lane)
-        return await self._move(id, lambda job, now: lifecycle.rerouted(job, now, lane=chosen, who=who, why=why))
+    @overload
+    async def move_lane(self, id: str, lane: str, *, who: str = ..., why: str | None = ...) -> Job: ...
+    @overload
+    async def move_lane(
+        self, *, lane: str, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., why: str | None = ...,
+        where: Mapping[str, Any] | None = ..., **filters: Any,
+    ) -> Acted: ...  # fmt: skip
+    async def move_lane(
+        self,
+        id: str | None = None,
+        lane: str = "",
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        **filters: Any,
+    ) -> Job | Acted:
+        """`delayed`: it comes back by itself. `manual`: it waits for eyes. `where={"lane": …}` says from which."""
+        return await self._act(triage.rerouting(lane, who, why), id, ids, {**filters, **(where or {})}, all=all)
 
-    async def discard(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
+    @overload
+    async def discard(self, id: str, *, who: str = ..., why: str | None = ...) -> Job: ...
+    @overload
+    async def discard(
+        self, *, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., why: str | None = ..., **filters: Any
+    ) -> Acted: ...
+    async def discard(
+        self,
+        id: str | None = None,
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        **filters: Any,
+    ) -> Job | Acted:
         """Let it go; it can be restored."""
-        return await self._move(id, lambda job, now: lifecycle.discarded(job, now, who=who, why=why))
+        return await self._act(triage.discarding(who, why), id, ids, filters, all=all)
 
-    async def restore(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
+    @overload
+    async def restore(self, id: str, *, who: str = ..., why: str | None = ...) -> Job: ...
+    @overload
+    async def restore(
+        self, *, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., why: str | None = ..., **filters: Any
+    ) -> Acted: ...
+    async def restore(
+        self,
+        id: str | None = None,
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        **filters: Any,
+    ) -> Job | Acted:
         """A discarded job is a dead letter again, in the manual lane."""
-        return await self._move(id, lambda job, now: lifecycle.restored(job, now, who=who, why=why))
+        return await self._act(triage.restoring(who, why), id, ids, filters, all=all)
+
+    @overload
+    async def note(self, id: str, text: str, *, who: str = ...) -> Job: ...
+    @overload
+    async def note(
+        self, *, text: str, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., **filters: Any
+    ) -> Acted: ...
+    async def note(
+        self,
+        id: str | None = None,
+        text: str = "",
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        **filters: Any,
+    ) -> Job | Acted:
+        """Write something beside it for whoever looks next; it moves nothing."""
+        return await self._act(triage.noting(text, who), id, ids, filters, all=all)
+
+    async def matching(self, verb: str, ids: Sequence[str] = (), *, all: bool = False, **filters: Any) -> int:
+        """How many jobs a verb would be about, as things are now; for asking before acting."""
+        return await self._acts.matching(verb, ids, filters, all=all)
+
+    async def notes(self, id: str) -> Sequence[Note]:
+        """What was written beside a job, in order."""
+        return await self._acts.notes(id)
+
+    async def acts(self, limit: int = 50) -> Sequence[Act]:
+        """What was done to dead letters and said of groups, by whom and why, the latest first."""
+        return await self._acts.latest(_check_limit(limit))
+
+    async def undo(self, act_id: str, *, who: str = SOMEBODY, why: str | None = None) -> Acted:
+        """Take an act back: every job that nobody has touched since goes where it was; the others are told.
+
+        By the act's id; the last act on a single job by that job's id. A purge cannot be taken back.
+        """
+        return await self._acts.undo(act_id, who, why)
+
+    async def prune_acts(self) -> int:
+        """Forget what can no longer be taken back. The scheduler does it."""
+        return await self._acts.prune()
 
     async def add(
         self, job_id: str, payload: Json, error: BaseException | type[BaseException] | str | None = None, **said: Any
@@ -353,27 +584,25 @@ class Dead(_Namespace):
         how = {"secrets": secrets, "overwrite": overwrite, "append": append}
         return await exchange.export(self._app, path, chosen, **how)
 
-    async def purge(
-        self, ids: Sequence[str] = (), *, who: str = SOMEBODY, why: str | None = None, all: bool = False, **filters: Any
-    ) -> int:
-        """Remove contents for good, by id or by filter (dead letters only); the keys stay remembered. Counted."""
-        if ids:
-            return await self._purge(ids, who, why)
-        if not filters and not all:
-            raise InvalidInput(field="filter", problem="purging everything needs all=True")
-        purged = 0
-        while page := (await self.list(limit=1000, **filters)).jobs:
-            purged += await self._purge([job.id for job in page], who, why)
-        return purged
+    async def purge_plan(self, ids: Sequence[str] = (), *, all: bool = False, **filters: Any) -> PurgePlan:
+        """How many dead letters a purge would remove for good, and a token that stands for exactly these."""
+        return await self._acts.purge_plan(ids, filters, all=all)
 
-    async def _purge(self, ids: Sequence[str], who: str, why: str | None) -> int:
-        """Everything is found and judged before anything is removed."""
-        jobs = [await self._find_one(id) for id in ids]
-        for job in jobs:
-            lifecycle.purged(job, self._app.clock.now(), who=who, why=why)
-        for job in jobs:
-            await self._move(job.id, lambda job, now: lifecycle.purged(job, now, who=who, why=why))
-        return await self._app.store.erase([job.id for job in jobs])
+    async def purge(
+        self,
+        ids: Sequence[str] = (),
+        *,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        all: bool = False,
+        confirm: str | None = None,
+        **filters: Any,
+    ) -> int:
+        """Remove contents for good, by id or by filter (dead letters only); the keys stay remembered. Counted.
+
+        `confirm` is the token of `purge_plan`: nothing goes unless it is exactly what was counted there.
+        """
+        return await self._acts.purge(await self._acts.purgeable(ids, filters, all=all), who, why, confirm)
 
 
 def _by_whom(one: Attempt, other: Attempt) -> builtins.list[str]:
@@ -414,7 +643,25 @@ def make_filter(said: dict[str, Any]) -> Filter:
             raise InvalidInput(field="state", problem=f"{error}; there are {', '.join(State)}") from None
     if unknown := said.keys() - set(Filter.__struct_fields__):
         raise InvalidInput(field=min(unknown), problem="is not a filter")
+    for name, value in said.items():
+        try:
+            msgspec.convert(value, _KINDS[name], strict=True)
+        except msgspec.ValidationError:
+            raise InvalidInput(field=name, problem=f"{value!r} is not {_kind(name)}") from None
     return Filter(**said)
+
+
+_KINDS: Final = {field.name: field.type for field in msgspec.structs.fields(Filter)}
+
+
+def _kind(name: str) -> str:
+    return "a time in seconds since 1970" if name in ("since", "until", "due_at") else "a text"
+
+
+def _check_alone(ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> None:
+    """One id, or many: both would say two things."""
+    if ids or filters or all:
+        raise InvalidInput(field=min(filters, default="ids"), problem="give one id, or ids or a filter, not both")
 
 
 def _check_limit(limit: int) -> int:

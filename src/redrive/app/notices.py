@@ -13,6 +13,9 @@ from redrive.app.watch import tell_sinks
 from redrive.core.job import CYCLE, Job, State
 from redrive.core.notices import (
     ACKNOWLEDGED_FOR,
+    DEFERRED,
+    ESCALATED,
+    OWNER,
     Message,
     Notice,
     Paged,
@@ -48,6 +51,8 @@ NOT_PAGED: Final = frozenset({"imported", "restored", "diverted"})
 """Dead letters that no failure of now has made: brought here, brought back, or put off by a script."""
 DROPPED_AT_ONCE: Final = 200
 TRIES: Final = 5
+Owned = dict[tuple[str, str, str | None], int]
+"""Letters by inbox, kind of message and trouble."""
 NOT_LEFT: Final = "The result is no longer kept."
 
 
@@ -150,11 +155,22 @@ class Notices:
     async def inbox(self, session_id: str, *, unread: bool, limit: int) -> list[Notice]:
         found = [notice for _, notice in await self._of(session_id)]
         jobs = await self._jobs(found)
-        found = [msgspec.structs.replace(n, settled=dealt_with(n, jobs.get(n.job_id or ""))) for n in found]
+        owned = await self._owned(found)
+        found = [_as_it_is_now(notice, jobs.get(notice.job_id or ""), owned) for notice in found]
         if unread:
             found = [n for n in found if n.read_at is None and (n.status == "pending" or not n.actionable)]
         found.sort(key=lambda notice: (notice.at, notice.id))
         return [await self._with_result(notice, jobs.get(notice.job_id or "")) for notice in found[:limit]]
+
+    async def _owned(self, notices: Sequence[Notice]) -> Owned:
+        """How many letters of each trouble the owners still have: counted once for each of them."""
+        owned: Owned = {}
+        for inbox, kind in {(n.session_id or "", n.kind) for n in notices if n.kind in (ESCALATED, DEFERRED)}:
+            state, because = (State.held, DEFERRED) if kind == DEFERRED else (State.dead, None)
+            chosen = Filter(states=(state,), because=because, owner=inbox.removeprefix(OWNER))
+            for (fingerprint,), number in (await self._app.store.count(chosen, by=("fingerprint",))).items():
+                owned[inbox, kind, fingerprint] = number
+        return owned
 
     async def acknowledge(self, session_id: str, notice_id: str) -> Notice:
         """By its id, or a part of it that only one notice has. Safe to repeat."""
@@ -204,7 +220,9 @@ class Notices:
         documents = await self._app.store.docs(INBOX)
         old = [(d, n) for d in documents if (n := msgspec.json.decode(d.value, type=Notice)).at < before]
         jobs = await self._jobs([notice for _, notice in old if notice.actionable])
-        keys = [d.key for d, notice in old if dealt_with(notice, jobs.get(notice.job_id or ""))]
+        owned = await self._owned([notice for _, notice in old])
+        now = [(d, _as_it_is_now(notice, jobs.get(notice.job_id or ""), owned)) for d, notice in old]
+        keys = [d.key for d, notice in now if notice.settled or not notice.actionable or notice.read_at is not None]
         await _drop(self._app.store, INBOX, keys)
         untold = [(key, notice) for key, notice in await read_waiting(self._app.store) if notice.at < before]
         if untold:
@@ -218,8 +236,20 @@ class Notices:
         if job.session_id is not None:
             mine = await self._app.store.docs(INBOX, f"{job.session_id}/{job.id}.")
             await _drop(self._app.store, INBOX, [document.key for document in mine])
+        owned = await self._app.store.docs(INBOX, OWNER)
+        keys = [d.key for d in owned if msgspec.json.decode(d.value, type=Notice).job_id == job.id]
+        await _drop(self._app.store, INBOX, keys)
         waiting = [key for key, notice in await read_waiting(self._app.store) if notice.job_id == job.id]
         await _drop(self._app.store, WAITING, waiting)
+
+
+def _as_it_is_now(notice: Notice, job: Job | None, owned: Owned) -> Notice:
+    """Whether somebody still has to do something, and about how many."""
+    if notice.kind not in (ESCALATED, DEFERRED) or notice.fingerprint is None:
+        return msgspec.structs.replace(notice, settled=dealt_with(notice, job))
+    number = owned.get((notice.session_id or "", notice.kind, notice.fingerprint), 0)
+    more = f"{notice.text} {number} of this kind." if number > 1 else notice.text
+    return msgspec.structs.replace(notice, settled=not number or notice.read_at is not None, text=more)
 
 
 async def _drop(store: Store, kind: str, keys: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from redrive.core.lifecycle import Transition
-from redrive.core.notices import Notice, notice_for, waiting_key
+from redrive.core.notices import ESCALATED, Notice, escalation_for, notice_for, waiting_key
 from redrive.core.store import MAX_PARTS, Applied, Commit, Outcome, Put
 from redrive.runtime.notify import INBOX, WAITING
 from redrive.stores.sqlite import SqliteStore
@@ -48,9 +48,11 @@ class NoticingStore(SqliteStore):
             await super().apply([Commit(puts=tuple(puts[start : start + MAX_PARTS]))])
 
     def _told(self, notices: Sequence[Notice]) -> None:
+        """Escalations are one message for many burials, which the bus has heard of."""
         if self.tell is not None:
             for notice in notices:
-                self.tell(notice)
+                if notice.kind != ESCALATED:
+                    self.tell(notice)
 
 
 def puts_of(notice: Notice) -> list[Put]:
@@ -64,7 +66,9 @@ def puts_of(notice: Notice) -> list[Put]:
 
 
 def _notices(commit: Commit) -> list[Notice]:
-    return [notice for move in commit.transitions if _matters(move) and (notice := _composed(move)) is not None]
+    found = [notice for move in commit.transitions if _matters(move) and (notice := _composed(move)) is not None]
+    owned = (move for move in commit.transitions if move.set.get("owner") is not None or move.move == "recalled")
+    return found + [notice for move in owned if (notice := _composed(move, escalation_for)) is not None]
 
 
 def _matters(move: Transition) -> bool:
@@ -72,10 +76,10 @@ def _matters(move: Transition) -> bool:
     return move.job.reason != "direct" or move.move == "held_back" or "reason" in move.set
 
 
-def _composed(move: Transition) -> Notice | None:
+def _composed(move: Transition, compose: Callable[[Transition], Notice | None] = notice_for) -> Notice | None:
     """A notice that cannot be written must not cost the job its result."""
     try:
-        return notice_for(move)
+        return compose(move)
     except Exception:
         log.critical("job %s (%s): no notice could be made of %s", move.job.short_id, move.job.task, move.move,
                      exc_info=True)  # fmt: skip

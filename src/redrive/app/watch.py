@@ -7,11 +7,14 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from redrive.core.breakers import Breaker
 from redrive.core.job import State, iso
+from redrive.core.lifecycle import DEFERRED
+from redrive.core.redrives import RedriveRun
 from redrive.core.store import Filter
-from redrive.insight.health import Health, Pain, QueueNumbers, Remembered, health, pains
+from redrive.insight.health import OLD_DEFERRAL, Health, Pain, QueueNumbers, Remembered, health, pains
 from redrive.runtime.bus import BusEvent
 
 if TYPE_CHECKING:
@@ -36,6 +39,10 @@ class Watch:
         due = await store.count(Filter(states=(State.waiting,), due_at=now), by=("queue",))
         stalled = await self._stalled(now)
         blocked = await store.count(Filter(states=(State.held,), because="blocked"), by=("queue",))
+        later = Filter(states=(State.held,), because=DEFERRED)
+        deferred = await store.count(later, by=("queue",))
+        overdue = await store.count(replace(later, due_at=now), by=("queue",)) if deferred else {}
+        put_off = await store.count(replace(later, until=now - OLD_DEFERRAL), by=("queue",)) if deferred else {}
         paused = {d.key for d in await store.docs("queue") if msgspec.json.decode(d.value).get("paused")}
         names = sorted({str(queue) for queue, _ in by_state} | paused)
         return [
@@ -46,6 +53,9 @@ class Watch:
                 paused=name in paused,
                 stalled=stalled.get(name, ()),
                 blocked=blocked.get((name,), 0),
+                deferred=deferred.get((name,), 0),
+                overdue=overdue.get((name,), 0),
+                put_off=put_off.get((name,), 0),
                 **{kind: by_state.get((name, kind), 0) for kind in COUNTED},
             )
             for name in names
@@ -70,9 +80,14 @@ class Watch:
         spooled = self._app.spool.count()
         troubles = [f"spool: {spooled} jobs wait for the store"] if spooled else []
         troubles += [f"{b.key} is down since {iso(b.since)} ({b.cause})" for b in await self._down()]
+        troubles += [f"redrive {run.short_id} is paused ({run.reason})" for run in await self._paused()]
         troubles += await self._app.notices.troubles()
         troubles += [f"event loop blocked by {name}" for name in self._blocked()]
         return health(await self.numbers(), troubles)
+
+    async def _paused(self) -> list[RedriveRun]:
+        """Bulk redrives that go on when a person says so: a canary that failed, or somebody stopped them."""
+        return [run for run in await self._app.redrives.live() if run.state == "paused"]
 
     async def _down(self) -> list[Breaker]:
         return [breaker for breaker in await self._app.breakers() if breaker.state != "closed"]

@@ -147,6 +147,37 @@ def notice_for(move: Transition, rules: Mapping[str, Rule] = RULES) -> Notice | 
     return _made(told, job, move.at, job.fresh_from, *_words(told, move, job))
 
 
+OWNER: Final = "owner:"
+"""The inbox of whoever owns dead letters, an agent or a person, is that of a session of this name: `owner:ceo`."""
+ESCALATED: Final = "escalated"
+DEFERRED: Final = "deferred"
+
+
+def owner_inbox(owner: str) -> str:
+    return f"{OWNER}{owner}"
+
+
+def escalation_for(move: Transition) -> Notice | None:
+    """What a move means for the one who must see to it: one message per trouble, however many jobs it buries."""
+    if move.move not in ("buried", "deferred", "recalled"):
+        return None
+    job = move.after(0)
+    if job.owner is None or move.who == job.owner or (job.state is State.dead and job.lane != "manual"):
+        return None
+    if move.move == "recalled" and move.who != "scheduler":
+        return None  # somebody has it in hand
+    kind = DEFERRED if move.to is State.held else ESCALATED
+    title = f"{job.task} is put off for you" if kind == DEFERRED else f"{job.task} needs {job.owner}"
+    until = f"It comes back at {iso(job.run_at)}" if kind == DEFERRED else None
+    see = f"See redrive dead show {job.short_id}."
+    text = _sentences(job.error, move.why, until, job.recommendation, see)
+    fold = job.fingerprint or job.id
+    return Notice(
+        f"{fold}.{kind}", kind, "actionable", "session", title, text, move.at, job.queue, job.task, job.id,
+        owner_inbox(job.owner), job.fresh_from, job.fingerprint,
+    )  # fmt: skip
+
+
 def _question(move: Transition) -> Notice | None:
     """A held job says what it waits for. Without a session to ask, people are asked."""
     job = move.after(0)

@@ -342,8 +342,8 @@ class Store(Protocol):
     async def groups(self, since: float = 0.0, fingerprints: Sequence[str] | None = None) -> list[Group]:
         """The view: every trouble that buried a job since then, latest first, or just these."""
 
-    async def lessons(self, fingerprint: str) -> list[Lesson]:
-        """The view: what was tried against a trouble, and how often it worked."""
+    async def lessons(self, *fingerprints: str) -> list[Lesson]:
+        """The view: what was tried against these troubles, and how often it worked."""
 
     def scan(self) -> AsyncIterator[Job]:
         """Every record, for export and rebuild."""

@@ -214,6 +214,7 @@ def _exhausted(case: Case) -> Decision | None:
         "attempts_exhausted",
         f"Failed {case.failures} of {case.allowed} allowed times; the last: {case.failure.summary}",
         f"{advice} max_attempts= allows more tries.",
+        owner=case.abilities.fleet.escalation if case.cause.category == "permanent" else None,
     )
 
 

@@ -9,6 +9,8 @@ import msgspec
 
 from redrive.core.policy import Policy
 
+OLD_DEFERRAL: Final = 7 * 86400.0
+"""What was deferred so long ago may have been forgotten."""
 REPEAT_AFTER: Final = 300.0
 """An identical signal is not repeated for so long, counted from its delivery."""
 
@@ -24,6 +26,12 @@ class QueueNumbers(msgspec.Struct, frozen=True):
     held: int = 0
     blocked: int = 0
     """Held steps of workflows that only wait for the step before: nobody has to do anything."""
+    deferred: int = 0
+    """Dead letters that somebody sees to later."""
+    overdue: int = 0
+    """Deferred ones whose time has come, and that nobody has recalled."""
+    put_off: int = 0
+    """Deferred ones that have been so for longer than a week."""
     done: int = 0
     dead: int = 0
     discarded: int = 0
@@ -70,8 +78,13 @@ def _issues(queue: QueueNumbers) -> list[str]:
         issues.append(f"{queue.name}: {queue.dead} dead letter{'s' if queue.dead != 1 else ''}")
     if queue.pending > (queue.policy.health_depth or 0):
         issues.append(f"{queue.name}: {queue.pending} pending (backed up)")
-    if queue.held > queue.blocked:
-        issues.append(f"{queue.name}: {queue.held - queue.blocked} held (waiting for a person or a dependency)")
+    held = queue.held - queue.blocked - queue.deferred
+    if held > 0:
+        issues.append(f"{queue.name}: {held} held (waiting for a person or a dependency)")
+    if queue.overdue:
+        issues.append(f"{queue.name}: {queue.overdue} deferred and overdue (their time has come)")
+    if queue.put_off:
+        issues.append(f"{queue.name}: {queue.put_off} deferred for more than a week (does anybody see to them?)")
     issues.extend(f"{queue.name}: {stalled}" for stalled in queue.stalled)
     return issues
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from redrive.core.job import CYCLE, Job, iso
-from redrive.core.store import Tally
+from redrive.core.store import Group, Tally
 from redrive.insight.groups import GroupView
 
 HOUR: Final = 3600.0
@@ -25,12 +25,16 @@ STALE_DAYS: Final = 3
 """A job that comes back by itself and has failed on so many days does not heal by waiting."""
 SHOWN: Final = 20
 """So many lines are told one by one."""
+MESSAGE_TEXT: Final = 100
+"""So much of an error goes into a message."""
 FAILED: Final = ("buried", "imported")
 DONE: Final = ("succeeded", "resolved")
 FOR_A_PERSON: Final = ("approval", "consent", "outcome_unknown")
 """Holds that nobody but a person ends."""
 
-Kind = Literal["dead", "held", "stuck", "stale", "waiting", "spool"]
+Kind = Literal["dead", "held", "deferred", "stuck", "stale", "waiting", "spool"]
+Course = Literal["new", "regressed", "growing", "steady", "shrinking", "quiet"]
+"""How a trouble went since the time before. A cured one needs nobody, and is told apart."""
 
 
 class Spike(msgspec.Struct, frozen=True):
@@ -48,6 +52,13 @@ class Pile(msgspec.Struct, frozen=True):
 
     number: int
     sample: Job
+    oldest_at: float | None = None
+    """Since when the one that lies there for longest does."""
+    fresh: int = 0
+    """How many of them came since then, and in the time before."""
+    before: int = 0
+    troubles: int = 1
+    """More where it stands for all the small ones of a class."""
 
 
 class Need(msgspec.Struct, frozen=True):
@@ -67,6 +78,25 @@ class Need(msgspec.Struct, frozen=True):
     """On so many days it has failed."""
     since: float | None = None
     """When it failed first."""
+    course: Course | None = None
+    fresh: int = 0
+    """How many of them came since then, and in the time before."""
+    before: int = 0
+    oldest_at: float | None = None
+    """Since when the one that lies there for longest does."""
+    owner: str | None = None
+    """Who is to see to it, where somebody is named."""
+
+
+class Cured(msgspec.Struct, frozen=True):
+    """A trouble that buried jobs in the time before, and since then none; nothing of it is left."""
+
+    fingerprint: str
+    queue: str
+    task: str
+    error_class: str | None
+    what: str
+    last_at: float
 
 
 class Delta(msgspec.Struct, frozen=True):
@@ -106,6 +136,10 @@ class Seen(msgspec.Struct, frozen=True):
     groups: Mapping[str, GroupView] = {}
     """What is known of the piles' troubles, by fingerprint."""
     queue: str | None = None
+    deferred: int = 0
+    overdue: Sequence[Pile] = ()
+    """Deferred jobs whose time has come."""
+    cured: Sequence[Group] = ()
 
 
 class Morning(msgspec.Struct, frozen=True):
@@ -122,6 +156,9 @@ class Morning(msgspec.Struct, frozen=True):
     deltas: list[Delta]
     oldest_waiting: Job | None = None
     queue: str | None = None
+    deferred: int = 0
+    """Put off to a later day, and not to be seen to yet."""
+    cured: list[Cured] = []
 
     @property
     def changes(self) -> list[Delta]:
@@ -149,7 +186,12 @@ class Morning(msgspec.Struct, frozen=True):
             "delayed": self.delayed,
             "retrying": self.retrying,
             "ignored": self.ignored,
-            "needs": [msgspec.structs.asdict(need) | {"since": iso(need.since)} for need in self.needs],
+            "deferred": self.deferred,
+            "needs": [
+                msgspec.structs.asdict(need) | {"since": iso(need.since), "oldest_at": iso(need.oldest_at)}
+                for need in self.needs
+            ],
+            "cured": [msgspec.structs.asdict(cured) | {"last_at": iso(cured.last_at)} for cured in self.cured],
             "deltas": [
                 msgspec.structs.asdict(delta) | {"more": delta.more, "structural": delta.structural}
                 for delta in self.deltas
@@ -162,7 +204,7 @@ class Morning(msgspec.Struct, frozen=True):
 def morning(seen: Seen, spike: Spike | None = None) -> Morning:
     """What the numbers mean to a person."""
     here, before = _windows(seen)
-    needs = [*_dead(seen), *_held(seen), *_returning(seen), *_waiting(seen), *_spool(seen)]
+    needs = [*_dead(seen), *_held(seen), *_overdue(seen), *_returning(seen), *_waiting(seen), *_spool(seen)]
     return Morning(
         since=seen.since,
         until=seen.now,
@@ -175,7 +217,14 @@ def morning(seen: Seen, spike: Spike | None = None) -> Morning:
         deltas=deltas(here, before, seen.known_classes, spike or Spike()),
         oldest_waiting=seen.oldest,
         queue=seen.queue,
+        deferred=max(0, seen.deferred - sum(pile.number for pile in seen.overdue)),
+        cured=[_cured(group) for group in seen.cured],
     )
+
+
+def _cured(group: Group) -> Cured:
+    what = group.error or group.error_class or "no error was recorded"
+    return Cured(group.fingerprint, group.queue, group.task, group.error_class, what, group.last_at)
 
 
 # -- numbers
@@ -232,13 +281,16 @@ def unheard_of(seen: Seen) -> set[str]:
 
 
 def _ignored(seen: Seen, pile: Pile) -> bool:
+    if pile.troubles > 1:
+        return False
     view = seen.groups.get(pile.sample.fingerprint or "")
     return view is not None and view.status == "ignored"
 
 
 def _dead(seen: Seen) -> list[Need]:
     """The manual lane, the largest pile first."""
-    piles = sorted((pile for pile in seen.manual if not _ignored(seen, pile)), key=lambda pile: -pile.number)
+    seen_to = (pile for pile in seen.manual if not _ignored(seen, pile))
+    piles = sorted(seen_to, key=lambda pile: (pile.troubles > 1, -pile.number))
     return [_pile(seen, "dead", pile) for pile in piles]
 
 
@@ -255,14 +307,52 @@ def _pile(seen: Seen, kind: Kind, pile: Pile) -> Need:
         job.queue,
         job.task,
         job.error_class,
-        job.error or job.because or "no error was recorded",
+        _what(pile),
         _action(seen, job),
         _command(kind, pile),
         job.id,
         job.fingerprint,
         len(failed_on),
         _first_failure(job),
+        _course(seen, pile) if kind == "dead" else None,
+        pile.fresh,
+        pile.before,
+        pile.oldest_at,
+        job.owner,
     )
+
+
+def _what(pile: Pile) -> str:
+    said = pile.sample.error or pile.sample.because or "no error was recorded"
+    return said if pile.troubles == 1 else f"{pile.troubles} smaller troubles, such as {said}"
+
+
+def _course(seen: Seen, pile: Pile) -> Course | None:
+    """By what came since then against the time before; that it came back after somebody called it cured goes first."""
+    view = seen.groups.get(pile.sample.fingerprint or "")
+    if view is None or pile.troubles > 1:
+        return None
+    if _regressed(view, seen.since):
+        return "regressed"
+    if view.group.first_at >= seen.since:
+        return "new"
+    if not pile.fresh and not pile.before:
+        return "quiet"
+    return "growing" if pile.fresh > pile.before else "shrinking" if pile.fresh < pile.before else "steady"
+
+
+def _regressed(view: GroupView, since: float) -> bool:
+    """It was resolved and is back; whoever watches said so, or nobody has looked yet."""
+    state = view.state
+    if state.status == "resolved":
+        return state.resolved_at is not None and view.group.last_at > state.resolved_at and view.dead > 0
+    return any(said.what == "regressed" and said.at >= since for said in state.story)
+
+
+def _overdue(seen: Seen) -> list[Need]:
+    """Put off until a time that has come: whoever put it off meant to see to it now."""
+    action = "The time it was put off to has come. See to it now, or put it off again."
+    return [msgspec.structs.replace(_pile(seen, "deferred", pile), action=action) for pile in seen.overdue]
 
 
 def _action(seen: Seen, job: Job) -> str:
@@ -274,8 +364,10 @@ def _action(seen: Seen, job: Job) -> str:
 
 
 def _command(kind: Kind, pile: Pile) -> str:
-    if kind == "held":
+    if kind in ("held", "deferred"):
         return f"redrive status {pile.sample.short_id}"
+    if pile.troubles > 1:
+        return f"redrive dead list --lane manual --error-class {pile.sample.error_class}"
     if pile.number > 1 and pile.sample.fingerprint:
         return f"redrive dead list --fingerprint {pile.sample.fingerprint}"
     return f"redrive dead show {pile.sample.short_id}"
@@ -342,13 +434,15 @@ def headline(page: Morning) -> str:
     """The whole page in one line."""
     returning = f", {page.delayed} will come back" if page.delayed else ""
     if page.ok:
-        return f"quiet: {page.done} done{returning}, nothing needs you"
+        cured = f", {len(page.cured)} cured" if page.cured else ""
+        return f"quiet: {page.done} done{returning}{cured}, nothing needs you"
     retrying = f" · {page.retrying} retrying" if page.retrying else ""
     delayed = f" · {page.delayed} delayed" if page.delayed else ""
     number = page.waiting_for_you
     needs = f" · {number} {'needs' if number == 1 else 'need'} you" if number else ""
+    deferred = f" · {page.deferred} deferred" if page.deferred else ""
     changes = f" · {len(page.changes)} structural change{'s' if len(page.changes) != 1 else ''}" if page.changes else ""
-    return f"{page.done} done{retrying}{delayed}{needs}{changes}"
+    return f"{page.done} done{retrying}{delayed}{needs}{deferred}{changes}"
 
 
 def in_words(delta: Delta) -> str:
@@ -364,3 +458,28 @@ def lasting(need: Need) -> str:
     if need.days < 2 or need.since is None:
         return ""
     return f"failing on {need.days} days since {_day(need.since).isoformat()}"
+
+
+def course(need: Need) -> str:
+    """`growing: 4, 1 the time before`, where that is known."""
+    if need.course in (None, "quiet"):
+        return need.course or ""
+    if need.course == "new":
+        return "new"
+    return f"{need.course}: {need.fresh}, {need.before} the time before"
+
+
+def in_lines(page: Morning) -> list[str]:
+    """What needs eyes and what changed, for a message; the headline is its title."""
+    lines = [_in_line(need) for need in page.needs[:SHOWN]]
+    if len(page.needs) > SHOWN:
+        lines.append(f"and {sum(need.number for need in page.needs[SHOWN:])} more: redrive dead list --lane manual")
+    lines += [in_words(delta) for delta in page.changes]
+    lines += [f"cured: {cured.task}: {cured.what[:MESSAGE_TEXT]}" for cured in page.cured[:SHOWN]]
+    return lines
+
+
+def _in_line(need: Need) -> str:
+    said = f" [{course(need)}]" if course(need) else ""
+    place = need.task or "spool"
+    return f"{need.number} {need.kind} {place}: {need.what[:MESSAGE_TEXT]}{said} → {need.action} {need.command}"

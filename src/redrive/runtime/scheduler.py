@@ -140,7 +140,10 @@ class Scheduler(Loop):
         now = self._clock.now()
         due = Filter(states=(State.held,), because=lifecycle.DEFERRED, due_at=now)
         for job in (await self._store.find(due, limit=1000, oldest=True)).jobs:
-            await self._move(lifecycle.recalled, job, who="scheduler", why="the time it was deferred to has come")
+            await self._move(
+                lifecycle.recalled, job, who="scheduler", why="the time it was deferred to has come",
+                trouble={"lane": "manual"},
+            )  # fmt: skip
 
     async def bury_unresolved(self) -> None:
         """An unknown outcome that nobody looked at for a week becomes a dead letter, where somebody will."""

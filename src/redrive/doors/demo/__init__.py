@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
+
 import redrive
 from redrive.doors.demo.receiver import Receiver
 from redrive.doors.demo.view import View
@@ -23,6 +25,8 @@ ARRIVAL = 8.0
 """The work arrives over so many seconds."""
 OUTAGE = (3.0, 4.0)
 """The receiver goes down so many seconds after the start, for so long."""
+BRIEFS = 12
+"""So many jobs go to an agent that may not do them."""
 POISON = ("a bug", "a frozen deploy", "kills its worker")
 
 
@@ -49,7 +53,7 @@ class Demo:
         self._jobs = jobs
         self._view = view
         self._receiver = Receiver()
-        os.environ["REDRIVE_DEMO_FILE"] = str(database)
+        os.environ["REDRIVE_URL"] = str(database)
         from redrive.doors.demo.tasks import rd  # made for the file that the line above names
 
         self._rd = rd
@@ -72,7 +76,7 @@ class Demo:
     async def _enqueue(self) -> None:
         hook = f"http://127.0.0.1:{self._receiver.port}/hook"
         poison, articles, research = len(POISON), self._jobs * 3 // 10, self._jobs * 3 // 10
-        deliveries = max(1, self._jobs - articles - research - poison - 1)
+        deliveries = max(1, self._jobs - articles - research - BRIEFS - poison - 1)
         for number in range(deliveries):
             await self._rd.enqueue_http(
                 "POST", hook, json={"event": number}, queue="deliveries", idempotency_key=f"event_{number}",
@@ -81,6 +85,9 @@ class Demo:
         await self._rd.enqueue_http("POST", hook + "/typo", json={}, queue="deliveries")
         await self._rd.enqueue_many("publish", _arriving({"slug": f"article-{n}"} for n in range(articles)))
         await self._rd.enqueue_many("research", _arriving({"topic": n} for n in range(research)))
+        await self._rd.enqueue_many(
+            "brief", _arriving({"topic": f"quarter {n + 1}"} for n in range(BRIEFS)), agent="intern"
+        )
         await self._rd.enqueue_many("poison", _arriving({"kind": kind} for kind in POISON))
         self._view.say(
             f"{(await self._rd.stats())['accepted']} jobs accepted; each was on disk before its call returned"
@@ -175,19 +182,21 @@ class Demo:
         return 0 if all(good for *_, good in lines) else 1
 
     async def _what_next(self) -> list[str]:
-        dead = (await self._rd.dead.list(limit=10)).jobs
-        lines = ["", f"[bold]{len(dead)} dead letters[/] wait for you, and each says why:"]
-        lines += [f"  {job.short_id}  {job.because}: {job.error}" for job in dead]
-        first = dead[0].short_id if dead else "ID"
+        groups, program = await self._rd.dead.groups(), _program()
+        dead = sum(view.dead for view in groups)
+        lines = ["", f"[bold]{dead} dead letters[/] of {len(groups)} kinds wait for you, and each says why:"]
+        for view in sorted(groups, key=lambda view: -view.dead):
+            lines.append(f"  {view.dead:>3}  {escape(view.group.task)}: {escape(view.group.error or '')}")
+            lines.append(f"       [dim]{escape(view.suggestion.text)}[/]")
         return [
             *lines,
             "",
-            "Try next:",
+            "Try next, with the mouse:",
             f"  export REDRIVE_URL={self._database}",
-            f"  {_program()} dead list               what failed, and why",
-            f"  {_program()} dead show {first}      one of them, with every attempt",
-            f"  {_program()} dead redrive {first}   bring it back",
-            f"  {_program()} health                  the same in one word",
+            f"  {program} serve redrive.doors.demo.tasks:rd --open   the dashboard, and a worker for these jobs",
+            "or in the terminal:",
+            f"  {program} morning               what needs you, and what to do about it",
+            f"  {program} dead list             one by one; `dead show ID` tells a whole story",
         ]
 
 

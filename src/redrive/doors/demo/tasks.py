@@ -9,13 +9,15 @@ from urllib.parse import quote
 import redrive
 
 FAST = {"base": 0.4, "cap": 1.5, "max_attempts": 60}
-QUEUES = ("deliveries", "articles", "research", "poison")
+QUEUES = ("deliveries", "articles", "research", "briefs", "poison")
+AGENTS = {"intern": {"does": ["brief"]}, "editor": {"does": ["brief", "publish"]}}
 
 
 # Quick retries, so that a minute shows what otherwise takes an hour.
 rd = redrive.Redrive(
-    os.environ.get("REDRIVE_DEMO_FILE", ":memory:"),
+    os.environ.get("REDRIVE_URL", ":memory:"),
     queues={name: dict(FAST) for name in QUEUES},
+    agents=AGENTS,
     delivery={"allow": ["127.0.0.1/32"]},
 )
 
@@ -63,6 +65,14 @@ async def research(ctx: redrive.Context, topic: int) -> int:
     if ctx.attempt == 1 and topic % 5 == 0:
         raise TimeoutError("the model did not answer in time")
     return topic * topic
+
+
+@rd.task("brief", queue="briefs")
+async def brief(ctx: redrive.Context, topic: str) -> str:
+    """Somebody gave this to the wrong agent. Reassign it, and it is done."""
+    if ctx.agent != "editor":
+        raise PermissionError(f"{ctx.agent} may not write to the press folder")
+    return f"{topic}: filed by the {ctx.agent}"
 
 
 @rd.task("poison", queue="poison")

@@ -432,7 +432,7 @@ def heartbeat(connection: apsw.Connection, leases: Sequence[Lease]) -> list[Leas
 
 
 _OF_JOB: Final = ("step", "effect", "blob", "result", "alone", "progress", "witness", "absent", "approval", "note",
-                   "act_items")  # fmt: skip
+                   "act_items", "triaged")  # fmt: skip
 """Kinds of documents that belong to one job and leave with its contents."""
 _PRUNE_BATCH: Final = 2_000
 

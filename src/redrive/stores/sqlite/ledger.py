@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final, TypeVar
 
 import apsw
+import msgspec
 
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
@@ -241,10 +242,11 @@ def _group(row: Row, route: Route) -> Group:
     return Group(fingerprint, first_at, last_at, buried, *route, error_class, detail, error, sample)
 
 
-def lessons(connection: apsw.Connection, fingerprint: str) -> list[Lesson]:
+def lessons(connection: apsw.Connection, fingerprints: Sequence[str]) -> list[Lesson]:
     rows = select(
         connection,
-        "SELECT fingerprint, strategy, worked, failed FROM lessons WHERE fingerprint = ? ORDER BY strategy",
-        (fingerprint,),
+        "SELECT fingerprint, strategy, worked, failed FROM lessons"
+        " WHERE fingerprint IN (SELECT value FROM json_each(?)) ORDER BY fingerprint, strategy",
+        (msgspec.json.encode(fingerprints).decode(),),
     )
     return [Lesson(*row) for row in rows]

@@ -211,8 +211,8 @@ class SqliteStore:
     async def groups(self, since: float = 0.0, fingerprints: Sequence[str] | None = None) -> list[Group]:
         return await self._read(lambda connection: ledger.groups(connection, self._routes, since, fingerprints))
 
-    async def lessons(self, fingerprint: str) -> list[Lesson]:
-        return await self._read(lambda connection: ledger.lessons(connection, fingerprint))
+    async def lessons(self, *fingerprints: str) -> list[Lesson]:
+        return await self._read(lambda connection: ledger.lessons(connection, fingerprints))
 
     async def scan(self) -> AsyncIterator[Job]:
         last = 0

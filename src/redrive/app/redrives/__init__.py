@@ -1,0 +1,290 @@
+"""`rd.redrives`: many dead letters back to their queues, as one durable object that survives whoever started it."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import logging
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from redrive.app.following import FOLLOW_SECONDS
+from redrive.app.namespaces import SOMEBODY, TRIES
+from redrive.app.redrives import choosing
+from redrive.app.redrives.documents import Documents, Loaded, flown
+from redrive.app.redrives.steps import Steps
+from redrive.core import redrives as core
+from redrive.core.job import Job, new_id
+from redrive.core.redrives import PASS_RATE, Flight, ItemPage, Plan, RedriveRun
+from redrive.core.store import Commit
+from redrive.errors import InvalidInput, StoreBusy
+from redrive.runtime.scheduler import WORKER_GONE_AFTER
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+log = logging.getLogger("redrive.redrives")
+MOST_CANARY: Final = 10_000
+MOST_RATE: Final = 1_000_000.0
+LONGEST_TEXT: Final = 1000
+LEAST_PART: Final = 3
+"""Characters of an id by which a redrive is found."""
+FORGOTTEN_AT_ONCE: Final = 10
+
+
+class Redrives:
+    """Bulk redrives: plan one, start it, follow it, stop it."""
+
+    def __init__(self, app: Redrive) -> None:
+        self._app = app
+        self._documents = Documents(app)
+        self._steps = Steps(app, self._documents)
+
+    # -- beginning
+
+    async def plan(self, ids: Sequence[str] = (), *, all: bool = False, **filters: Any) -> Plan:
+        """A dry run: what a redrive of these ids, or of what the filters say, would do. Changes nothing.
+
+        Takes the filters of `rd.dead.list`. `token`, given to `start`, refuses to move anything but exactly these.
+        """
+        refused: Counter[str] = Counter()
+        now = self._app.clock.now()
+
+        def judge(job: Job) -> None:
+            found = choosing.decided(self._app, job, now, SOMEBODY, None)
+            if isinstance(found, str):
+                refused[found] += 1
+
+        selection = await choosing.select(self._app, ids, filters, all=all, judge=judge)
+        flights, _ = await self._documents.flights()
+        moving = len(selection) - refused.total()
+        return Plan(
+            len(selection), selection.chosen, selection.rows(), dict(selection.queues.most_common()),
+            core.reasons(refused.elements()),
+            await choosing.estimate(self._app, builtins.list(selection.group_of), moving),
+            selection.token, tuple(sorted(set(core.in_the_way(flights, selection.fingerprints).values()))),
+            await choosing.warnings(self._app, selection),
+        )  # fmt: skip
+
+    async def start(
+        self,
+        ids: Sequence[str] = (),
+        *,
+        canary: int = 0,
+        pass_rate: float = PASS_RATE,
+        rate: float | None = None,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        token: str | None = None,
+        all: bool = False,
+        **filters: Any,
+    ) -> RedriveRun:
+        """Freeze these dead letters and begin to move them back. Workers (their scheduler) carry it on.
+
+        `canary` items go first, from every group in turn; the rest follows once `pass_rate` of them have succeeded,
+        and waits for a person where they have not. `rate` is how many may move in a second. With the `token` of a plan,
+        nothing is started unless exactly the planned dead letters are still the ones that match.
+        """
+        _check_how(canary, pass_rate, rate)
+        _check_texts(who=who, why=why, token=token)
+        selection = await choosing.select(self._app, ids, filters, all=all)
+        if not len(selection):
+            raise InvalidInput(field="filter", problem=f"no dead letter is like that: {selection.chosen}")
+        if token is not None and token != selection.token:
+            raise InvalidInput(field="token", problem="the plan was for other dead letters than match now; plan again")
+        now = self._app.clock.now()
+        await self._forget_items(now)
+        run = core.begun(
+            new_id(now, random.getrandbits(74)), now, who=who, why=why, chosen=selection.chosen,
+            groups=selection.rows(), total=len(selection), canary=canary, pass_rate=pass_rate, rate=rate,
+        )  # fmt: skip
+        flight = await self._take_flight(run.id, Flight(now, tuple(selection.fingerprints)))
+        await self._documents.freeze(run.id, core.chunked(core.spread(selection.places(), canary)))
+        await self._launch(run, flight)
+        return run
+
+    async def _take_flight(self, id: str, flight: Flight) -> Flight:
+        for _ in range(TRIES):
+            flights, version = await self._documents.flights()
+            if taken := core.in_the_way(flights, flight.groups):
+                group, other = min(taken.items())
+                raise InvalidInput(
+                    field="redrive",
+                    problem=f"redrive {other} is still moving group {group[:8]}; wait for it, or cancel it",
+                )
+            if await self._documents.wrote(Commit(puts=(flown(flights, version, id, flight),))):
+                return flight
+        raise StoreBusy("redrives keep being started and ended, nothing was written; try again")
+
+    async def _launch(self, run: RedriveRun, flight: Flight) -> None:
+        """From here on it exists."""
+        for _ in range(TRIES):
+            if await self._documents.fly(run.id, flight, msgspec.structs.replace(flight, frozen=True), run):
+                return
+            flights, _ = await self._documents.flights()
+            if flights.get(run.id) != flight:
+                raise StoreBusy("starting took so long that it was taken for dead; nothing was moved, try again")
+        raise StoreBusy("redrives keep being started and ended, nothing was moved; try again")
+
+    async def _forget_items(self, now: float) -> None:
+        """Items of redrives that were over long ago go when a new one comes; the scorecards stay."""
+        old = [
+            run.id
+            for run in await self._documents.latest(None)
+            if run.items_kept and run.ended_at is not None and run.ended_at < now - self._app.settings.retention
+        ]
+        for id in old[:FORGOTTEN_AT_ONCE]:
+            await self._documents.drop_items(id)
+            loaded = await self._documents.load(id)
+            if loaded is not None:
+                await self._documents.saved(msgspec.structs.replace(loaded.run, items_kept=False), loaded.version)
+
+    # -- looking
+
+    async def get(self, id: str) -> RedriveRun:
+        """By its id, or by a part of it that only one redrive has. Its numbers are those of the last step."""
+        run = (await self._find(id)).run
+        fingerprints = [group.fingerprint for group in run.by_group if group.fingerprint]
+        known = await self._app.store.groups(fingerprints=fingerprints)
+        return core.with_errors(run, {group.fingerprint: group.error for group in known})
+
+    async def list(self, *, limit: int = 100) -> builtins.list[RedriveRun]:
+        """The latest first."""
+        if not 1 <= limit <= 10_000:
+            raise InvalidInput(field="limit", problem=f"{limit} is not from 1 to 10000")
+        return await self._documents.latest(limit)
+
+    async def live(self) -> builtins.list[RedriveRun]:
+        """Those that are not over, the latest first. A paused one waits for a person."""
+        flights, _ = await self._documents.flights()
+        loaded = [await self._documents.load(id) for id in sorted(flights, reverse=True)]
+        return [found.run for found in loaded if found is not None]
+
+    async def items(self, id: str, cursor: str | None = None) -> ItemPage:
+        """What became of each, in the order in which they are taken, some hundreds at a time."""
+        run, number = (await self._find(id)).run, _chunk_number(cursor)
+        if not run.items_kept:
+            return ItemPage([], None, kept=False)
+        chunk = await self._documents.chunk(run.id, number)
+        views = [core.viewed(run, item) for item in chunk.items] if chunk is not None else []
+        return ItemPage(views, str(number + 1) if number + 1 < len(run.open_in) else None)
+
+    async def follow(self, id: str) -> AsyncIterator[RedriveRun]:
+        """How it stands, again and again, carrying it on meanwhile, so that it moves without a worker, too.
+
+        Ends when it is over or paused, and where the rest depends on jobs that no living worker would run.
+        """
+        found = (await self._find(id)).run.id
+        while True:
+            done = await self.advance()
+            run = await self.get(found)
+            yield run
+            if run.over or run.state == "paused" or not (done or core.paced(run) or await self._is_run(run)):
+                return
+            if not done:
+                await asyncio.sleep(FOLLOW_SECONDS)
+
+    async def _is_run(self, run: RedriveRun) -> bool:
+        """Whether a living worker knows any of its tasks."""
+        now, tasks = self._app.clock.now(), {group.task for group in run.by_group}
+        announced = [msgspec.json.decode(document.value) for document in await self._app.store.docs("worker")]
+        return any(now - said["at"] <= WORKER_GONE_AFTER and tasks & set(said["tasks"]) for said in announced)
+
+    async def _find(self, id: str) -> Loaded:
+        loaded = await self._documents.load(id)
+        if loaded is not None:
+            return loaded
+        found = []
+        if len(id) >= LEAST_PART:
+            found = [known for known in await self._documents.ids() if id.lower() in known]
+        if len(found) > 1:
+            raise InvalidInput(field="redrive", problem=f"{id!r} is the part of several ids; give more of it")
+        loaded = await self._documents.load(found[0]) if found else None
+        if loaded is None:
+            raise InvalidInput(field="redrive", problem=f"there is no redrive {id!r}")
+        return loaded
+
+    # -- steering
+
+    async def pause(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> RedriveRun:
+        """Nothing more moves until it is resumed. What was moved goes on."""
+        _check_texts(who=who, why=why)
+        return await self._steer(id, "paused", lambda run, now: core.paused(run, now, who, why))
+
+    async def resume(
+        self, id: str, *, canary: int | None = None, who: str = SOMEBODY, why: str | None = None
+    ) -> RedriveRun:
+        """On where it stopped. After a canary that failed another one goes first; `canary=0` goes on without."""
+        _check_texts(who=who, why=why)
+        if canary is not None:
+            _check_canary(canary)
+        return await self._steer(id, "resumed", lambda run, now: core.resumed(run, now, who, why, canary))
+
+    async def cancel(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> RedriveRun:
+        """For good. What was moved stays moved and is still counted as it ends; the rest stays dead."""
+        _check_texts(who=who, why=why)
+        return await self._steer(id, "cancelled", lambda run, now: core.cancelled(run, now, who, why))
+
+    async def _steer(self, id: str, what: str, decide: Callable[[RedriveRun, float], RedriveRun | None]) -> RedriveRun:
+        for _ in range(TRIES):
+            loaded = await self._find(id)
+            decided = decide(loaded.run, self._app.clock.now())
+            if decided is None:
+                now = f"redrive {loaded.run.id} is {loaded.run.state}"
+                raise InvalidInput(field="redrive", problem=f"{now}: it cannot be {what}")
+            if await self._documents.saved(decided, loaded.version):
+                return decided
+        raise StoreBusy(f"redrive {id} keeps changing, nothing was written; try again")
+
+    # -- going on
+
+    async def advance(self, *, thorough: bool = False) -> int:
+        """One bounded step of every redrive that is not over; how much changed, 0 when there is nothing to do now.
+
+        The scheduler of every worker calls it each second. `thorough` looks at all open items instead of some.
+        """
+        flights, _ = await self._documents.flights()
+        done, failed = 0, None
+        for id, flight in flights.items():
+            try:
+                if flight.frozen:
+                    done += await self._steps.take(id, among=len(flights), thorough=thorough)
+                else:
+                    done += await self._steps.clear(id, flight)
+            except Exception as error:  # noqa: BLE001 - told, and raised once the others had their turn
+                log.warning("redrive %s: this step failed and will be taken again: %s", id, error)
+                failed = failed or error
+        if failed is not None:
+            raise failed
+        return done
+
+
+def _chunk_number(cursor: str | None) -> int:
+    if cursor is None:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit()) or len(cursor) > 6:
+        raise InvalidInput(field="cursor", problem="not a cursor that a listing gave")
+    return int(cursor)
+
+
+def _check_how(canary: int, pass_rate: float, rate: float | None) -> None:
+    _check_canary(canary)
+    if not choosing.is_number(pass_rate) or not 0 < pass_rate <= 1:
+        raise InvalidInput(field="pass_rate", problem=f"{pass_rate!r} is not above 0 and at most 1")
+    if rate is not None and (not choosing.is_number(rate) or not 0 < rate <= MOST_RATE):
+        raise InvalidInput(field="rate", problem=f"{rate!r} is not above 0 and at most {MOST_RATE:,.0f} a second")
+
+
+def _check_canary(canary: object) -> None:
+    if not isinstance(canary, int) or isinstance(canary, bool) or not 0 <= canary <= MOST_CANARY:
+        raise InvalidInput(field="canary", problem=f"{canary!r} is not a whole number from 0 to {MOST_CANARY:,}")
+
+
+def _check_texts(**said: object) -> None:
+    for field, text in said.items():
+        if text is not None and not (isinstance(text, str) and 0 < len(text) <= LONGEST_TEXT):
+            raise InvalidInput(field=field, problem=f"must be a text of 1 to {LONGEST_TEXT} characters")

@@ -1,0 +1,132 @@
+"""What bulk redrives are written in: the run, its frozen items in chunks, and one document of which runs fly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from redrive.core import redrives as core
+from redrive.core.redrives import Flight, Flights, Item, RedriveRun
+from redrive.core.store import MAX_PARTS, Applied, Commit, Outcome, Put, Stale, Store
+from redrive.errors import CommitUnknown, StoreBusy
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+RUN: Final = "redrive"
+ITEMS: Final = "redrive_items"
+FLIGHTS: Final = "redrive_flights"
+ALL: Final = "all"
+FROZEN_AT_ONCE: Final = 25
+"""Chunks that are written in one commit."""
+
+_encode = msgspec.json.Encoder().encode
+_run = msgspec.json.Decoder(RedriveRun).decode
+_items = msgspec.json.Decoder(tuple[Item, ...]).decode
+_flights = msgspec.json.Decoder(Flights).decode
+
+
+class Loaded(NamedTuple):
+    """A run, and the version it was read at."""
+
+    run: RedriveRun
+    version: int
+
+
+class Chunk(NamedTuple):
+    """Some items in a row, and the version they were read at."""
+
+    number: int
+    items: tuple[Item, ...]
+    version: int
+
+
+class Documents:
+    """Reads them, and writes them only as they were read."""
+
+    def __init__(self, app: Redrive) -> None:
+        self._app = app
+
+    @property
+    def _store(self) -> Store:
+        return self._app.store
+
+    # -- reading
+
+    async def load(self, id: str) -> Loaded | None:
+        document = await self._store.doc(RUN, id)
+        return Loaded(_run(document.value), document.version) if document is not None else None
+
+    async def ids(self) -> list[str]:
+        """Of every redrive there ever was, the latest first."""
+        return sorted((document.key for document in await self._store.docs(RUN)), reverse=True)
+
+    async def latest(self, limit: int | None) -> list[RedriveRun]:
+        documents = sorted(await self._store.docs(RUN), key=lambda document: document.key, reverse=True)
+        return [_run(document.value) for document in documents[:limit]]
+
+    async def chunk(self, id: str, number: int) -> Chunk | None:
+        document = await self._store.doc(ITEMS, _key(id, number))
+        return Chunk(number, _items(document.value), document.version) if document is not None else None
+
+    async def flights(self) -> tuple[Flights, int]:
+        document = await self._store.doc(FLIGHTS, ALL)
+        return (_flights(document.value), document.version) if document is not None else ({}, 0)
+
+    # -- writing
+
+    async def wrote(self, commit: Commit) -> bool:
+        """Whether it was written; False when somebody was faster, and nothing was."""
+        outcome: Outcome
+        (outcome,) = await self._store.apply([commit])
+        if isinstance(outcome, Applied | Stale):
+            return isinstance(outcome, Applied)
+        raise CommitUnknown(f"nobody knows whether a step of a redrive was written ({outcome.problem}): look again")
+
+    async def freeze(self, id: str, chunks: Sequence[tuple[Item, ...]]) -> None:
+        puts = [Put(ITEMS, _key(id, number), _encode(items)) for number, items in enumerate(chunks)]
+        for start in range(0, len(puts), FROZEN_AT_ONCE):
+            if not await self.wrote(Commit(puts=tuple(puts[start : start + FROZEN_AT_ONCE]))):
+                raise StoreBusy("the items could not be written; nothing was moved, try again")
+
+    async def drop_items(self, id: str) -> None:
+        keys = [document.key for document in await self._store.docs(ITEMS, f"{id}/")]
+        for start in range(0, len(keys), MAX_PARTS):
+            await self.wrote(Commit(puts=tuple(Put(ITEMS, key, None) for key in keys[start : start + MAX_PARTS])))
+
+    async def saved(self, run: RedriveRun, version: int) -> bool:
+        """The run as it is from now on, and what it still holds, if nobody was faster."""
+        put = Put(RUN, run.id, _encode(run), version)
+        flights, read_at = await self.flights()
+        flight = core.flight_of(run, flights.get(run.id))
+        if flight == flights.get(run.id):
+            return await self.wrote(Commit(puts=(put,)))
+        return await self.wrote(Commit(puts=(put, flown(flights, read_at, run.id, flight))))
+
+    async def fly(self, id: str, known: Flight | None, flight: Flight | None, run: RedriveRun | None = None) -> bool:
+        """Change a flight, if it is still the one that is known; with the run that begins with it, if one does."""
+        flights, version = await self.flights()
+        if flights.get(id) != known:
+            return False
+        begun = (Put(RUN, run.id, _encode(run), 0),) if run is not None else ()
+        return await self.wrote(Commit(puts=(*begun, flown(flights, version, id, flight))))
+
+
+def parts(chunk: Chunk, items: Sequence[Item], loaded: Loaded, run: RedriveRun) -> tuple[Put, Put]:
+    """What a step writes beside its moves: its items and the run, if both are still as they were read."""
+    return (
+        Put(ITEMS, _key(run.id, chunk.number), _encode(items), chunk.version),
+        Put(RUN, run.id, _encode(run), loaded.version),
+    )
+
+
+def flown(flights: Flights, version: int, id: str, flight: Flight | None) -> Put:
+    """The flights as they were read, with this one as it is from now on."""
+    others = {other: flying for other, flying in flights.items() if other != id}
+    return Put(FLIGHTS, ALL, _encode(others if flight is None else {**others, id: flight}), version)
+
+
+def _key(id: str, number: int) -> str:
+    return f"{id}/{number:06d}"

@@ -1,0 +1,268 @@
+"""`rd.reports`: asks the store what insight's reports need to know. Reads; only `notify` writes, a notice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from redrive.core.classify import ALIASES
+from redrive.core.job import State
+from redrive.core.notices import TEXT_CAP, Level, Notice, waiting_key
+from redrive.core.store import Applied, Commit, Filter, OutcomeTally, Put, Tally, Total
+from redrive.errors import CommitUnknown, InvalidOption
+from redrive.insight import report as insight
+from redrive.insight.activity import HOUR, MINUTE, UNFINISHED, Activity, AgentLoad, activity, from_minutes, from_tallies
+from redrive.insight.activity import load as load_of
+from redrive.insight.glance import Glance, glance
+from redrive.insight.morning import Morning, headline, in_lines
+from redrive.insight.report import FailureLog, Kind, Report
+from redrive.runtime.notify import WAITING
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+DAY: Final = 86400.0
+MOST_MONTHS: Final = 120
+MOST_WEEKS: Final = 520
+MOST_MINUTES: Final = 24 * 60
+"""Minutes are remembered for a day."""
+MOST_HOURS: Final = 24 * 62
+LONGEST_LOG: Final = 366 * DAY
+FIRST_DAY: Final = date(1970, 1, 2)
+LAST_DAY: Final = date(2999, 12, 31)
+Instant = datetime | timedelta | float
+T = TypeVar("T", Tally, OutcomeTally, Total)
+
+
+class Reports:
+    """Weeks, months, failures and activity in numbers."""
+
+    def __init__(self, app: Redrive) -> None:
+        self._app = app
+
+    async def weekly(
+        self,
+        weeks: int = 4,
+        *,
+        tz: str = "UTC",
+        queue: str | None = None,
+        task: str | None = None,
+        agent: str | None = None,
+    ) -> Report:
+        """The last weeks with this one: what was processed, what died and what became of it; causes and strategies."""
+        check_range("weeks", weeks, 1, MOST_WEEKS)
+        periods = insight.weeks(self._app.clock.now(), weeks, zone_of(tz))
+        return await self._report("weekly", tz, periods, queue=queue, task=task, agent=agent)
+
+    async def monthly(
+        self,
+        months: int = 12,
+        *,
+        tz: str = "UTC",
+        queue: str | None = None,
+        task: str | None = None,
+        agent: str | None = None,
+    ) -> Report:
+        """The last months with this one: what was processed, what died and what became of it; causes and strategies."""
+        check_range("months", months, 1, MOST_MONTHS)
+        periods = insight.months(self._app.clock.now(), months, zone_of(tz))
+        return await self._report("monthly", tz, periods, queue=queue, task=task, agent=agent)
+
+    async def _report(self, kind: Kind, tz: str, periods: Sequence[insight.Period], **said: str | None) -> Report:
+        store = self._app.store
+        books = []
+        for place, period in enumerate(periods):
+            hours, causes_told = insight.hours_of(period), place >= len(periods) - 2
+            totals, outcomes = await store.totals(*hours), await store.outcomes(*hours, whole=True)
+            tallies = await store.tallies(*hours, whole=True) if causes_told else []
+            books.append(insight.Book(period, _of(totals, said), _of(outcomes, said), _of(tallies, said)))
+        return insight.report(kind, tz, books)
+
+    async def failures(
+        self,
+        *,
+        agent: str | None = None,
+        category: str | None = None,
+        date: date | str | None = None,
+        since: Instant | None = None,
+        until: Instant | None = None,
+        tz: str = "UTC",
+        limit: int = 50,
+        **filters: str | None,
+    ) -> FailureLog:
+        """What failed, by day: of one agent, one category, one day (or a span, the last week unless you say).
+
+        Other filters: queue, task, detail, error_class. With them come the latest dead letters that fit, `limit` of
+        them, as far as they are dead still; the numbers are kept for ever.
+        """
+        check_range("limit", limit, 0, 10_000)
+        if unknown := filters.keys() - {"queue", "task", "detail", "error_class"}:
+            raise InvalidOption(field=min(unknown), problem="is not a filter of failures")
+        if (detail := filters.get("detail")) is not None:
+            filters["detail"] = ALIASES.get(detail, detail)
+        zone = zone_of(tz)
+        start, end = self._span(date, since, until, zone)
+        said: dict[str, Any] = {**filters, "agent": agent}
+
+        def fits(tally: Tally, its: str) -> bool:
+            return category in (None, its) and _fits(tally, said)
+
+        lines = insight.failure_lines(await self._app.store.tallies(start, end), start, end, zone, fits)
+        chosen = Filter(states=(State.dead,), category=category, since=start, until=end, **said)
+        page = await self._app.store.find(chosen, limit=limit + 1)
+        more = len(page.jobs) > limit
+        return insight.failure_log(start, end, tz, lines, page.jobs[:limit], more_letters=more)
+
+    def _span(
+        self, day: date | str | None, since: Instant | None, until: Instant | None, zone: tzinfo
+    ) -> tuple[float, float]:
+        now = self._app.clock.now()
+        if day is not None:
+            if since is not None or until is not None:
+                raise InvalidOption(field="date", problem="is given beside since or until; give one of them")
+            start = datetime.combine(_day(day), time(), zone)
+            following = datetime.combine(_day(day) + timedelta(days=1), time(), zone)
+            return start.timestamp(), following.timestamp()
+        end = now + 1.0 if until is None else instant("until", until, now)  # this very moment, too
+        start_at = end - 7 * DAY if since is None else instant("since", since, now)
+        if not (0 < end - start_at <= LONGEST_LOG + HOUR and start_at >= 0):
+            raise InvalidOption(field="since", problem="must be before `until`, by a year at most, and after 1970")
+        return start_at // HOUR * HOUR, end
+
+    async def activity(
+        self, *, minutes: int | None = None, hours: int | None = None, queue: str | None = None
+    ) -> Activity:
+        """Series for plots, by the minute (the last hour unless you say, a day at most) or by the hour.
+
+        Per queue: enqueued, succeeded, retried, buried, redriven, and how many jobs were unfinished at each moment.
+        Costs milliseconds, however many jobs there are.
+        """
+        if minutes is not None and hours is not None:
+            raise InvalidOption(field="minutes", problem="is given beside hours; give one of them")
+        number, step = (60 if minutes is None else minutes, MINUTE) if hours is None else (hours, HOUR)
+        check_range("minutes" if hours is None else "hours", number, 1, MOST_MINUTES if hours is None else MOST_HOURS)
+        store, now = self._app.store, self._app.clock.now()
+        since = now // step * step - (number - 1) * step
+        if hours is None:
+            moved = from_minutes(await store.minutes(since, now + 1.0))
+        else:
+            moved = from_tallies(await store.tallies(since, now + 1.0))
+        unfinished = await self._unfinished()
+        if queue is not None:
+            moved, unfinished = [m for m in moved if m.queue == queue], {queue: unfinished.get(queue, 0)}
+        return activity(now, number, step, moved, unfinished)
+
+    async def _unfinished(self) -> dict[str, int]:
+        states = tuple(State(name) for name in UNFINISHED)
+        counted = await self._app.store.count(Filter(states=states), by=("queue",))
+        return {str(queue): number for (queue,), number in counted.items()}
+
+    async def load(self, *, hours: int = 24) -> list[AgentLoad]:
+        """By agent: what waits, runs, is held or dead now, and how the last hours went."""
+        check_range("hours", hours, 1, MOST_HOURS)
+        now = self._app.clock.now()
+        counted = await self._app.store.count(Filter(), by=("agent", "state"))
+        tallies = await self._app.store.tallies(now - hours * HOUR, now + 1.0)
+        return load_of(counted, tallies, self._app.settings.agents or ())
+
+    async def glance(self, *, minutes: int = 30, running: int = 10, troubles: int = 10) -> Glance:
+        """Everything that matters now, for one screen: `redrive top` shows it once a second."""
+        check_range("minutes", minutes, 2, MOST_MINUTES)
+        check_range("running", running, 0, 1000)
+        check_range("troubles", troubles, 0, 100)
+        app, store, now = self._app, self._app.store, self._app.clock.now()
+        longest = await store.find(Filter(states=(State.running,)), limit=running, oldest=True) if running else None
+        latest = (await store.groups(since=now - DAY))[:troubles]
+        dead = {
+            group.fingerprint: sum(
+                (await store.count(Filter(states=(State.dead,), fingerprint=group.fingerprint))).values()
+            )
+            for group in latest
+        }
+        return glance(
+            now,
+            await app.health(),
+            await app.numbers(),
+            await self.activity(minutes=minutes),
+            longest.jobs if longest else [],
+            latest,
+            dead,
+            await app.breakers(),
+        )
+
+    async def notify(self, found: Report | Morning) -> int:
+        """Tell people through the channels; how many messages the channels of this process took.
+
+        A quiet morning is not told. What no channel takes now waits in the store for a worker that has one.
+        """
+        if isinstance(found, Morning):
+            if found.ok:
+                return 0
+            return await self._tell("morning", "actionable", headline(found), "\n".join(in_lines(found)))
+        text = "\n".join([*(_line(row) for row in found.rows), _line(found.total), *insight.advice(found)])
+        return await self._tell(found.kind, "acknowledgement", insight.headline(found), text)
+
+    async def _tell(self, kind: str, level: Level, title: str, text: str) -> int:
+        app, now = self._app, self._app.clock.now()
+        notice = Notice(f"{kind}.{int(now * 1000)}", kind, level, "user", title, text[:TEXT_CAP], now)
+        put = Put(WAITING, waiting_key(notice), msgspec.json.encode(notice))
+        (outcome,) = await app.store.apply([Commit(puts=(put,))])
+        if not isinstance(outcome, Applied):
+            raise CommitUnknown(f"nobody knows whether the {kind} report will be told: try again")
+        app.notices.heard(notice)
+        return await app.notices.deliver()
+
+
+def _line(row: insight.Row) -> str:
+    open_ = f", {row.open} open" if row.open else ""
+    return (
+        f"{row.label}: {row.processed:,} processed, {row.died} dead ({insight.percent(row.rate, 2)}), "
+        f"{row.auto} auto, {row.human} human{open_}"
+    )
+
+
+def _of(found: Sequence[T], said: dict[str, str | None]) -> list[T]:
+    return [one for one in found if _fits(one, said)]
+
+
+def _fits(one: Any, said: dict[str, str | None]) -> bool:
+    return all(value is None or getattr(one, name) == value for name, value in said.items())
+
+
+def zone_of(tz: str) -> tzinfo:
+    """A time zone by its name."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        return UTC if tz == "UTC" else ZoneInfo(tz)
+    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
+        raise InvalidOption(field="tz", problem=f"{tz!r} is not a known time zone, e.g. Europe/Rome") from None
+
+
+def check_range(field: str, value: object, least: int, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InvalidOption(field=field, problem=f"{value!r} is not a whole number from {least} to {most}")
+
+
+def instant(field: str, said: object, now: float) -> float:
+    """A moment, or as long ago."""
+    if isinstance(said, datetime):
+        if said.tzinfo is None:
+            raise InvalidOption(field=field, problem=f"{said} has no time zone")
+        return said.timestamp()
+    if not isinstance(said, timedelta | int | float) or isinstance(said, bool):
+        raise InvalidOption(field=field, problem=f"{said!r} is not a datetime, a timedelta or a number of seconds")
+    return now - (said.total_seconds() if isinstance(said, timedelta) else said)
+
+
+def _day(said: object) -> date:
+    try:
+        day = date.fromisoformat(said) if isinstance(said, str) else said
+    except ValueError:
+        raise InvalidOption(field="date", problem=f"{said!r} is not a day such as 2031-05-17") from None
+    if not isinstance(day, date) or isinstance(day, datetime) or not FIRST_DAY <= day <= LAST_DAY:
+        raise InvalidOption(field="date", problem=f"{said!r} is not a day from {FIRST_DAY} to {LAST_DAY}")
+    return day
