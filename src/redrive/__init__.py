@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from redrive.core.payload import Blob
     from redrive.core.policy import PRESETS, Policy, Rate
     from redrive.core.schedule import cron
+    from redrive.doors.web import asgi
     from redrive.errors import (
         Cancel,
         CommitUnknown,
@@ -107,6 +108,7 @@ __all__ = [
     "StoreFull",
     "StoreUnavailable",
     "Task",
+    "asgi",
     "cron",
     "current",
     "default",
@@ -131,6 +133,7 @@ _WHERE = {
         "redrive.core.payload": "Blob",
         "redrive.core.policy": "PRESETS Policy Rate",
         "redrive.core.schedule": "cron",
+        "redrive.doors.web": "asgi",
         "redrive.errors": "Cancel CommitUnknown ConfigError GiveUp IllegalMove InvalidInput InvalidOption "
         "InvalidPayload JobDead JobDiscarded JobError JobNotFound JobNotReady KeyReused OutcomeUnknown "
         "RedriveError Retry Snooze StaleJob StoreError StoreFailed StoreFull StoreUnavailable",

@@ -12,7 +12,7 @@ import mcp
 import pytest
 from mcp.client.streamable_http import streamable_http_client
 
-from redrive.doors.mcp.http import allowed_hosts, allowed_origins, is_loopback
+from redrive.doors.web.guard import allowed_hosts, allowed_origins, is_loopback
 from tests.cli.shell import Shell, make_shell
 from tests.mcp.agents import ask
 from tests.support import soon

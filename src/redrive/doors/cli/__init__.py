@@ -22,7 +22,13 @@ from redrive.doors.cli.mcp import mcp
 from redrive.doors.cli.morning import morning
 from redrive.doors.cli.problems import Door
 from redrive.doors.cli.queues import health, queues, stats
+from redrive.doors.cli.redrives import redrive_, redrives
+from redrive.doors.cli.report import report
 from redrive.doors.cli.schedules import schedules
+from redrive.doors.cli.serve import serve
+from redrive.doors.cli.token import token
+from redrive.doors.cli.top import top
+from redrive.doors.cli.triage import acts, defer, discard, lane, note, reassign, recall, restore, undo
 from redrive.doors.cli.upkeep import backup, doctor
 from redrive.doors.cli.worker import worker
 from redrive.doors.cli.workflows import workflows
@@ -40,12 +46,16 @@ def cli() -> None:
 
 
 for command in (
-    demo, worker, enqueue, call, submit, retry, operations, cancel, approve, reject, resolve, status, jobs, dead,
-    queues, stats, health, morning, breakers, workflows, schedules, consent, inbox, mcp, doctor, backup, erase,
+    demo, serve, worker, enqueue, call, submit, retry, operations, cancel, approve, reject, resolve, status, jobs, dead,
+    redrives, queues, stats, health, morning, report, top, breakers, workflows, schedules, consent, inbox, mcp, token,
+    doctor, backup, erase,
 ):  # fmt: skip
     cli.add_command(command)
 
-for command in (groups, group, resolve_group, ignore_group, reopen_group, import_, export):
+for command in (redrive_, groups, group, resolve_group, ignore_group, reopen_group, import_, export):
+    dead.add_command(command)
+
+for command in (reassign, defer, recall, discard, restore, lane, note, acts, undo):
     dead.add_command(command)
 
 

@@ -11,12 +11,13 @@ import click
 
 from redrive.doors.cli import output
 from redrive.doors.cli.asking import ask, asked, connect, path_of, perform, shared, who, why
+from redrive.doors.cli.filters import filtered, understood
 from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.text import clean, counted
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.app.exchange import Imported
+    from redrive.app.exchange import Exported, Imported, Target
 
 TOLD = 10
 """So many lines that were kept aside are told one by one."""
@@ -122,27 +123,23 @@ def _tell(done: Imported) -> None:
 
 @click.command()
 @click.argument("file", default="-")
-@click.option("--queue", metavar="NAME")
-@click.option("--task", metavar="NAME")
-@click.option("--agent", metavar="NAME")
-@click.option("--session", metavar="ID")
-@click.option("--lane", metavar="NAME", help="manual (needs eyes) or delayed (comes back by itself).")
-@click.option("--error-class", metavar="NAME", help="e.g. TimeoutError.")
-@click.option("--fingerprint", metavar="ID", help="The dead letters of one group.")
-@click.option("--because", metavar="REASON", help="e.g. attempts_exhausted, permanent, crash_loop.")
+@filtered
 @click.option("--append", is_flag=True, help="Add to the file; several processes may at once.")
 @click.option("--overwrite", is_flag=True, help="Replace the file if there is one.")
 @click.option("--secrets", is_flag=True, help="Leave error texts as they are. The payload is always whole.")
 @shared
-def export(file: str, session: str | None, append: bool, overwrite: bool, **said: Any) -> None:
+def export(file: str, filters: dict[str, Any], **how: Any) -> None:
     """Write dead letters as JSON lines, one record per line: to a new private file, or to a pipe (-)."""
-    how = {"append": append, "overwrite": overwrite, "session_id": session, **said}
     if file == "-":
-        ask(lambda rd: rd.dead.export(sys.stdout.buffer, **how))
+        ask(lambda rd: _exported(rd, sys.stdout.buffer, filters, how))
         return
-    done = ask(lambda rd: rd.dead.export(file, **how))
+    done = ask(lambda rd: _exported(rd, file, filters, how))
     if output.as_json():
         output.say_json({"count": done.count, "path": done.path})
     else:
         output.say(f"{clean(done.path)}: {counted(done.count, 'dead letter')}, one per line")
         output.say(f"  take them in elsewhere: redrive dead import {clean(done.path)} --url OTHER.db")
+
+
+async def _exported(rd: Redrive, target: Target, filters: dict[str, Any], how: dict[str, Any]) -> Exported:
+    return await rd.dead.export(target, **how, **await understood(rd, filters))

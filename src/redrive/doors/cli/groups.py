@@ -135,6 +135,7 @@ def _next(view: GroupView) -> Iterator[str]:
     if view.samples:
         yield f"  All of them: redrive dead list --fingerprint {view.fingerprint}"
         yield f"  Try one again: redrive dead redrive {view.samples[0].short_id} --why TEXT"
+        yield f"  Try a few, then all of them: redrive dead redrive --group {view.short} --canary 5 --why TEXT"
     if view.status == "unresolved":
         yield f"  It is cured: redrive dead resolve-group {view.short} --why TEXT"
         yield f"  It may go on: redrive dead ignore-group {view.short} --days 7 --why TEXT"

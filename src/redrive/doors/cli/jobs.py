@@ -9,6 +9,7 @@ import click
 
 from redrive.doors.cli import output, payload, story
 from redrive.doors.cli.asking import ask, confirm, connect, perform, shared, who, why
+from redrive.doors.cli.filters import filtered, understood
 from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.text import ago, clean, counted, short
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.core.job import Job
     from redrive.core.store import Event, Page
+    from redrive.core.triage import Note
     from redrive.tasks import JobHandle
 
 
@@ -95,20 +97,21 @@ def tell_moved(job: Job, move: str, undo: str) -> None:
 @shared
 def status(id: str, secrets: bool) -> None:
     """A job's whole story: attempts, causes, decisions, and what to do next."""
-    tell_story(*ask(lambda rd: with_moves(rd, rd.status(id))), secrets=secrets)
+    tell_story(*ask(lambda rd: with_story(rd, rd.status(id))), secrets=secrets)
 
 
-async def with_moves(rd: Redrive, wanted: Awaitable[Job]) -> tuple[Job, Sequence[Event]]:
+async def with_story(rd: Redrive, wanted: Awaitable[Job]) -> tuple[Job, Sequence[Event], Sequence[Note]]:
     job = await wanted
-    return job, await rd.jobs.story(job.id)
+    return job, await rd.jobs.story(job.id), await rd.dead.notes(job.id)
 
 
-def tell_story(job: Job, moves: Sequence[Event], *, secrets: bool) -> None:
+def tell_story(job: Job, moves: Sequence[Event], notes: Sequence[Note], *, secrets: bool) -> None:
     if output.as_json():
         body = output.job_json(job, secrets=secrets)
-        output.say_json(body | {"moves": [story.move_json(move) for move in moves]})
+        said = {"moves": [story.move_json(move) for move in moves], "notes": [note.public() for note in notes]}
+        output.say_json(body | said)
     else:
-        story.tell(job, moves, secrets=secrets)
+        story.tell(job, moves, notes, secrets=secrets)
 
 
 @click.command()
@@ -127,17 +130,13 @@ def resolve(id: str, landed: bool, why: str) -> None:
 
 @click.command()
 @click.option("--state", metavar="NAME", multiple=True, help="waiting, running, held, done, dead, discarded or purged.")
-@click.option("--queue", metavar="NAME")
-@click.option("--task", metavar="NAME")
-@click.option("--agent", metavar="NAME")
-@click.option("--session", metavar="ID")
-@click.option("--error-kind", metavar="NAME", help="Any attempt failed with this kind, however it ended.")
+@filtered
 @click.option("--limit", metavar="N", type=int, default=50, show_default=True)
 @click.option("--cursor", metavar="TEXT", help="Go on where the last page ended.")
 @shared
-def jobs(state: tuple[str, ...], session: str | None, **said: Any) -> None:
+def jobs(state: tuple[str, ...], filters: dict[str, Any], **said: Any) -> None:
     """List jobs, newest first."""
-    page = ask(lambda rd: rd.jobs.list(state=state or None, session_id=session, **said))
+    page = ask(lambda rd: _listed(rd, state, filters, **said))
     if output.as_json():
         say_page(page)
     elif page.jobs:
@@ -145,6 +144,10 @@ def jobs(state: tuple[str, ...], session: str | None, **said: Any) -> None:
         tell_more(page)
     else:
         output.say('No jobs here. Accept one with: redrive enqueue TASK \'{"name": "value"}\'')
+
+
+async def _listed(rd: Redrive, state: tuple[str, ...], filters: dict[str, Any], **said: Any) -> Page:
+    return await rd.jobs.list(state=state or None, **said, **await understood(rd, filters))
 
 
 def _row(job: Job) -> tuple[object, ...]:

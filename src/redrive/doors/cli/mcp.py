@@ -134,19 +134,20 @@ def _serve_http(rd: Redrive, host: str, port: int, token: str | None, also: tupl
     import secrets
 
     from redrive.doors.mcp import make_server
-    from redrive.doors.mcp.http import PATH, allowed_hosts
+    from redrive.doors.mcp.http import PATH
     from redrive.doors.mcp.serving import over_http
+    from redrive.doors.web.guard import allowed_hosts, written
 
     chosen = token or secrets.token_urlsafe(32)
     server = make_server(rd, secrets=(chosen,), **said)
     with _listening(host, port) as sock:
         port = sock.getsockname()[1]
-        _tell(f"http://{_written(host)}:{port}{PATH}", None if token else chosen)
+        _tell(f"http://{written(host)}:{port}{PATH}", None if token else chosen)
         asyncio.run(over_http(rd, server, sock, hosts=allowed_hosts(host, port, also), token=chosen))
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    from redrive.doors.mcp.http import listen
+    from redrive.doors.web.serving import listen
 
     try:
         return listen(host, port)
@@ -165,7 +166,7 @@ def _place(address: str) -> tuple[str, int]:
 
 
 def _check_token(token: str | None, host: str) -> None:
-    from redrive.doors.mcp.http import is_loopback
+    from redrive.doors.web.guard import is_loopback
 
     if token is None and not is_loopback(host):
         raise Problem(
@@ -177,10 +178,6 @@ def _check_token(token: str | None, host: str) -> None:
             f"token: must be at least {SHORTEST} plain characters without spaces",
             'make one: python -c "import secrets; print(secrets.token_urlsafe(32))"',
         )
-
-
-def _written(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _tell(url: str, token: str | None) -> None:

@@ -11,6 +11,7 @@ import click
 from redrive.doors.cli import output
 from redrive.doors.cli.asking import ask, shared
 from redrive.doors.cli.problems import Problem
+from redrive.doors.cli.report import noticed, tell_noticed
 from redrive.doors.cli.text import ago, clean, short
 
 if TYPE_CHECKING:
@@ -26,14 +27,16 @@ UNITS: Final = {"min": 60.0, "h": 3600.0, "d": 86400.0}
     "--spike", metavar="N", type=click.IntRange(min=1), default=3, show_default=True,
     help="So many more of one error class than the time before, and twice as many, are a structural change.",
 )  # fmt: skip
+@click.option("--notify", is_flag=True, help="Tell it through the notify channels, too, unless the day is quiet.")
 @shared
-def morning(since: str, queue: str | None, spike: int) -> int:
+def morning(since: str, queue: str | None, spike: int, notify: bool) -> int:
     """What needs you: one line and exit status 0 on a quiet day, else what, since when and what to do (1)."""
-    page = ask(lambda rd: rd.morning(_since(since), queue=queue, spike=spike))
+    page, told = ask(lambda rd: noticed(rd, rd.morning(_since(since), queue=queue, spike=spike), notify))
     if output.as_json():
-        output.say_json(page.public())
+        output.say_json(page.public() | ({} if told is None else {"notified": told}))
     else:
         _tell(page)
+        tell_noticed(None if page.ok else told)
     return 0 if page.ok else 1
 
 
@@ -67,15 +70,23 @@ def _tell(page: Morning) -> None:
     for delta in page.changes:
         output.say(f"  {clean(in_words(delta))}")
         output.say(f"    → redrive dead list --error-class {clean(delta.error_class)}")
+    steady = [delta for delta in page.deltas if not delta.structural]
+    if steady:
+        said = [f"{clean(delta.error_class)} {delta.now} ({delta.more:+})" for delta in steady[:SHOWN]]
+        output.say(f"as the time before: {', '.join(said)}")
+    for cured in page.cured:
+        output.say(f"cured: {clean(cured.task)}: {short(cured.what, 100)}")
     if page.oldest_waiting is not None:
         job = page.oldest_waiting
         output.say(f"oldest waiting: {clean(job.task)} {job.short_id}, due {ago(job.run_at, page.until)}")
 
 
 def _tell_need(need: Need) -> None:
-    from redrive.insight.morning import lasting
+    from redrive.insight.morning import course, lasting
 
     place = clean(need.task) if need.task == need.queue else f"{clean(need.task)} ({clean(need.queue)})"
-    days = f" [{lasting(need)}]" if lasting(need) else ""
+    owner = f"for {clean(need.owner)}" if need.kind == "deferred" and need.owner else ""
+    said = "; ".join(filter(None, (course(need), lasting(need), owner)))
+    days = f" [{said}]" if said else ""
     output.say(f"{need.number:>4} {need.kind:<7} {place}: {short(need.what, 100)}{days}")
     output.say(f"       → {clean(need.action)} {need.command}")

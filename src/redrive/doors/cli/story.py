@@ -1,4 +1,4 @@
-"""One job's whole story for a person: where it stands, what was tried, what was decided and why, what to do next."""
+"""One job's whole story for a person at a terminal. What there is to tell is decided in `insight.story`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ from redrive.doors.cli.output import say
 from redrive.doors.cli.text import ago, clean, one_line, span
 
 if TYPE_CHECKING:
-    from redrive.core.job import Attempt, Job, Usage
+    from redrive.core.job import Job
     from redrive.core.store import Event
+    from redrive.core.triage import Note
+    from redrive.insight.story import Entry, Story
 
 
-def tell(job: Job, moves: Sequence[Event], *, secrets: bool = False) -> None:
-    for line in (*_head(job), *_contents(job, secrets=secrets), *_attempts(job), *_people(moves), *_next(job)):
+def tell(job: Job, moves: Sequence[Event], notes: Sequence[Note] = (), *, secrets: bool = False) -> None:
+    import time
+
+    from redrive.insight import story
+
+    told = story.tell(job, moves, time.time(), notes)
+    for line in (*_head(told), *_contents(job, secrets=secrets), *_entries(told), *_next(told)):
         say(line)
 
 
@@ -24,21 +31,11 @@ def move_json(move: Event) -> dict[str, Any]:
     return {"move": move.move, "at": iso(move.at), "state": str(move.state), "who": move.who, "why": move.why}
 
 
-def _people(moves: Sequence[Event]) -> Iterator[str]:
-    """What was done by somebody rather than by an attempt."""
+def _head(told: Story) -> Iterator[str]:
     from redrive.core.job import iso
+    from redrive.insight.story import used
 
-    said = [move for move in moves if move.who]
-    if said:
-        yield "moves"
-    for move in said:
-        why = f": {one_line(move.why)}" if move.why else ""
-        yield f"  {iso(move.at)} {move.move} by {clean(move.who or '')}{why}"
-
-
-def _head(job: Job) -> Iterator[str]:
-    from redrive.core.job import iso
-
+    job = told.job
     allowed = f" of {job.allowed}" if job.allowed is not None else ""
     facts = {
         "id": job.id,
@@ -54,6 +51,7 @@ def _head(job: Job) -> Iterator[str]:
         "waits for": job.held_for,
         "agent": job.agent,
         "model": job.model,
+        "spent": used(told.spent) if told.spent is not None and len(job.history) > 1 else None,
     }
     yield f"job {job.short_id}"
     for name, value in facts.items():
@@ -82,104 +80,52 @@ def _indented(text: str, *, secrets: bool) -> str:
     return "\n".join(f"  {clean(line)}" for line in shown.splitlines())
 
 
-def _attempts(job: Job) -> Iterator[str]:
-    if job.history:
-        yield "attempts"
-    for attempt in job.history:
-        yield from _attempt(attempt)
+def _entries(told: Story) -> Iterator[str]:
+    """Attempts and what people did, in order. That it was enqueued stands in the head."""
+    shown = [entry for entry in told.entries if entry.kind != "born" or entry.who or entry.why]
+    if shown:
+        yield "story"
+    for entry in shown:
+        yield from _attempt(entry) if entry.kind == "attempt" else _moved(entry)
 
 
-def _attempt(attempt: Attempt) -> Iterator[str]:
+def _attempt(entry: Entry) -> Iterator[str]:
     from redrive.core.job import iso
 
-    took = ""
-    if attempt.started_at is not None and attempt.ended_at is not None:
-        took = f" after {span(attempt.ended_at - attempt.started_at)}"
-    where = f", {clean(attempt.worker)}" if attempt.worker else ""
-    yield f"  run {attempt.run}: {attempt.outcome}{took}, {iso(attempt.ended_at)}{where}"
-    for name, said in _findings(attempt):
-        yield f"    {name:<9} {one_line(said)}"
+    took = f" after {span(entry.seconds)}" if entry.seconds is not None else ""
+    where = f", {clean(entry.worker)}" if entry.worker else ""
+    yield f"  run {entry.run}: {entry.title}{took}, {iso(entry.at)}{where}"
+    for fact in entry.facts:
+        yield f"    {fact.name:<9} {one_line(fact.text)}"
 
 
-def _findings(attempt: Attempt) -> Iterator[tuple[str, str]]:
-    if attempt.agent or attempt.model:
-        yield "by", ", ".join(filter(None, (attempt.agent, attempt.model)))
-    if attempt.changes:
-        yield "changed", "; ".join(_change(change) for change in attempt.changes)
-    if attempt.failure is not None:
-        yield "failure", attempt.failure.summary
-        if attempt.failure.body:
-            yield "answer", attempt.failure.body
-        if attempt.failure.error_kind:
-            yield "kind", attempt.failure.error_kind
-    if attempt.cause is not None:
-        yield "cause", f"{attempt.cause.category}, {attempt.cause.detail}"
-        yield "rule", _rule(attempt.cause.rule)
-    if attempt.decision:
-        yield "decision", attempt.decision
-    if attempt.usage is not None:
-        yield "usage", _usage(attempt.usage)
+def _moved(entry: Entry) -> Iterator[str]:
+    from redrive.core.job import iso
+
+    whom = f" by {clean(entry.who)}" if entry.who else ""
+    why = f": {one_line(entry.why)}" if entry.why else ""
+    yield f"  {iso(entry.at)} {entry.title}{whom}{why}"
 
 
-def _change(change: dict[str, Any]) -> str:
-    """`compress_context max_tokens=80000`; a whole edited payload is left to the diff."""
-    said = {name: value for name, value in change.items() if name not in ("change", "payload")}
-    return " ".join([change["change"], *(f"{name}={value}" for name, value in said.items())])
-
-
-def _rule(rule: str) -> str:
-    """Which rule decided, and how it recognises a failure."""
-    from redrive.core.classify import RULE_NOTES
-
-    note = RULE_NOTES.get(rule)
-    return f"{rule or 'none'}: {note}" if note else rule or "none"
-
-
-def _usage(usage: Usage) -> str:
-    cost = f", {usage.cost:g} spent" if usage.cost else ""
-    return f"{usage.input_tokens:,} tokens read, {usage.output_tokens:,} written{cost}"
-
-
-def _next(job: Job) -> Iterator[str]:
+def _next(told: Story) -> Iterator[str]:
     yield "what next"
+    job = told.job
     if job.recommendation:
         yield f"  {clean(job.recommendation)}"
-    for line in _steps(job):
+    for line in _plainly(job):
         yield f"  {clean(line)}"
+    for choice in told.choices:
+        yield f"  {clean(f'{choice.when}: {choice.command}')}"
 
 
-def _held_steps(job: Job) -> list[str]:
-    unwanted = f"No longer wanted: redrive cancel {job.short_id}"
-    if job.because in ("consent", "approval"):
-        yes, no = f"Yes: redrive approve {job.short_id}", f"No: redrive reject {job.short_id} --why TEXT"
-        return [yes, no, unwanted]
-    if job.because == "blocked":
-        return ["It goes on when the steps before it are done: redrive workflows", unwanted]
-    if job.because == "circuit_open":
-        return [f"You know that it answers again: redrive breakers --close {job.held_for}", unwanted]
-    return [
-        f"You looked, and it landed: redrive resolve {job.short_id} --landed --why TEXT",
-        f"It did not land, run it again: redrive resolve {job.short_id} --not-landed --why TEXT",
-        unwanted,
-    ]
-
-
-def _steps(job: Job) -> list[str]:
-    id = job.short_id
-    steps = {
-        "waiting": [
-            f"Runs {ago(job.run_at)} as soon as a worker that knows {job.task!r} is free: redrive worker APP",
-            f"No longer wanted: redrive cancel {id}",
-        ],
-        "running": [f"Started {ago(job.started_at)} on {job.worker}.", f"No longer wanted: redrive cancel {id}"],
-        "held": _held_steps(job),
-        "done": ["Nothing: it is done."],
-        "dead": [
-            f"Try again once the cause is gone: redrive dead redrive {id} --why TEXT",
-            f"Try again with another input: redrive dead edit {id} JSON --why TEXT",
-            f"Let it go: redrive dead discard {id} --why TEXT",
-        ],
-        "discarded": [f"Bring it back among the dead letters: redrive dead restore {id}"],
-        "purged": ["Nothing: its contents are gone for good; its key stays remembered."],
+def _plainly(job: Job) -> list[str]:
+    """What happens, or can be looked at, without anybody's doing."""
+    if job.state == "held" and job.because == "blocked":
+        return ["It goes on when the steps before it are done: redrive workflows"]
+    said = {
+        "waiting": f"Runs {ago(job.run_at)} as soon as a worker that knows {job.task!r} is free: redrive worker APP",
+        "running": f"Started {ago(job.started_at)} on {job.worker}.",
+        "done": "Nothing: it is done.",
+        "purged": "Nothing: its contents are gone for good; its key stays remembered.",
     }
-    return steps[job.state]
+    return [said[job.state]] if job.state in said else []

@@ -43,7 +43,7 @@ def worker(app: str, processes: int, drain: bool, parent: int | None, **said: An
     """
     options = {name: value for name, value in said.items() if value is not None}
     rd = load(app)
-    _log_to_stderr()
+    log_to_stderr()
     if processes > 1:
         from redrive.doors.cli.processes import run
 
@@ -121,10 +121,15 @@ def _work(rd: Redrive, options: dict[str, Any]) -> int:
 
 async def _until_told(rd: Redrive, options: dict[str, Any]) -> None:
     """Run until told to stop. A task that ignores its cancellation has been given back and must not keep us here."""
+    await rd.run_worker(**options)
+    await leave()
+
+
+async def leave() -> None:
+    """End the process even where something in it does not want to."""
     import asyncio
     import os
 
-    await rd.run_worker(**options)
     left = asyncio.all_tasks() - {asyncio.current_task()}
     if left and (await asyncio.wait(left, timeout=1.0))[1]:
         sys.stdout.flush()
@@ -185,7 +190,7 @@ def _stop_without(parent: int) -> None:
     threading.Thread(target=watch, name="redrive-parent", daemon=True).start()
 
 
-def _log_to_stderr() -> None:
+def log_to_stderr() -> None:
     """Where the app has not set up logging by itself."""
     import logging
 

@@ -1,0 +1,115 @@
+"""Which jobs: one set of options for every command that lists them or acts on them."""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from redrive.doors.cli.problems import Problem
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+F = TypeVar("F", bound=Callable[..., Any])
+UNITS: Final = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+TIME_HINT: Final = "write it like 24h, 3d or 2031-05-17T07:00:00Z"
+NAMES: Final = {"session": "session_id"}
+"""Options that the verbs know under another name."""
+
+
+def filtered(command: F) -> F:
+    """Adds the options; the command gets what was said as `filters`, named as `rd.dead` and `rd.jobs` name them.
+
+    `group` may be the beginning of a fingerprint: `understood` finds the rest. The options keep out of the way of a
+    command's own (`of_agent`, …).
+    """
+
+    @functools.wraps(command)
+    def gathered(*args: Any, **said: Any) -> Any:
+        chosen = {NAMES.get(name, name): value for name in FIELDS if (value := said.pop(f"of_{name}")) is not None}
+        return command(*args, filters=chosen, **said)
+
+    for option in reversed(OPTIONS):
+        gathered = option(gathered)
+    return gathered  # type: ignore[return-value]
+
+
+async def understood(rd: Redrive, filters: Mapping[str, Any]) -> dict[str, Any]:
+    """The filters as the verbs take them: a group that was named by its beginning is found."""
+    from redrive.app.triage import fingerprint_of
+    from redrive.errors import InvalidInput
+
+    said = dict(filters)
+    group = said.pop("group", None)
+    if group is None:
+        return said
+    try:
+        return {**said, "fingerprint": await fingerprint_of(rd, group)}
+    except InvalidInput as error:
+        raise Problem(error.problem, "`redrive dead groups` lists them; a unique beginning is enough") from None
+
+
+def in_words(filters: Mapping[str, Any]) -> str:
+    """`queue feedback, error_class TimeoutError`, for a question or a report."""
+    from redrive.core.job import iso
+
+    said = {name: iso(value) if name in ("since", "until") else value for name, value in filters.items()}
+    return ", ".join(f"{name} {value}" for name, value in said.items())
+
+
+def instant(text: str, field: str) -> float:
+    """A time, or a span before now, in seconds since 1970."""
+    span = re.fullmatch(r"(\d{1,6})\s*(s|min|m|h|d|w)", text.strip())
+    if span:
+        return time.time() - int(span[1]) * UNITS[span[2]]
+    return moment(text, field).timestamp()
+
+
+def moment(text: str, field: str) -> datetime:
+    """A time with its zone."""
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise Problem(f"{field}: {text!r} is neither a span nor a time", TIME_HINT) from None
+    if at.tzinfo is None:
+        raise Problem(f"{field}: {text!r} has no time zone", TIME_HINT)
+    return at
+
+
+def _instant(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    return None if value is None else instant(value, str(parameter.name).removeprefix("of_"))
+
+
+OPTIONS: Final = (
+    click.option("--queue", "of_queue", metavar="NAME"),
+    click.option("--task", "of_task", metavar="NAME"),
+    click.option("--agent", "of_agent", metavar="NAME", help="Who does the work."),
+    click.option("--session", "of_session", metavar="ID", help="Who asked for it."),
+    click.option("--lane", "of_lane", metavar="NAME", help="manual (needs eyes) or delayed (comes back by itself)."),
+    click.option(
+        "--category", "of_category", metavar="NAME", help="transient, conditional, permanent, control or unknown."
+    ),
+    click.option("--detail", "of_detail", metavar="NAME", help="e.g. rate_limited, context_overflow, credentials."),
+    click.option("--error-class", "of_error_class", metavar="NAME", help="e.g. TimeoutError."),
+    click.option(
+        "--error-kind", "of_error_kind", metavar="NAME", help="Any attempt failed with this kind, however it ended."
+    ),
+    click.option("--group", "--fingerprint", "of_group", metavar="ID", help="One trouble: its id, or how that begins."),
+    click.option("--because", "of_because", metavar="REASON", help="e.g. attempts_exhausted, permanent, crash_loop."),
+    click.option("--reason", "of_reason", metavar="NAME", help="direct, retry, deferred_submit or scheduled_job."),
+    click.option("--owner", "of_owner", metavar="NAME", help="Who must see to it."),
+    click.option(
+        "--since", "of_since", metavar="TIME", callback=_instant, help="Changed since then: 24h, 3d, or a time."
+    ),
+    click.option("--until", "of_until", metavar="TIME", callback=_instant, help="Changed before then."),
+)
+FIELDS: Final = (
+    "queue", "task", "agent", "session", "lane", "category", "detail", "error_class", "error_kind", "group", "because",
+    "reason", "owner", "since", "until",
+)  # fmt: skip

@@ -1,0 +1,177 @@
+"""What happens, as it happens: server-sent events, each a CloudEvent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from redrive.core.job import State, iso
+from redrive.core.redact import redact_text
+from redrive.core.store import Event
+from redrive.doors.rest import schemas
+from redrive.doors.rest.table import Asked, Route
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from redrive.doors.web.feed import Tick
+
+log = logging.getLogger("redrive.feed")
+BEAT: Final = 15.0
+"""Seconds of silence after which a comment tells that the stream still lives."""
+SEND_SECONDS: Final = 30.0
+"""Who takes nothing for so long is gone."""
+AGAIN: Final = 1_000
+"""Milliseconds after which a browser comes back."""
+MEDIA: Final = "text/event-stream"
+Place = Annotated[str, Meta(pattern=r"^[0-9]{1,15}\.[0-9]{1,15}$")]
+
+
+class EventQuery(schemas.Taken):
+    """What to hear of, and from where on."""
+
+    after: Annotated[Place, Meta(description="The id of the last event that was seen; as Last-Event-ID.")] | None = None
+    every: Annotated[bool, Meta(description="All of them, also where there are more than anybody reads.")] = False
+    queue: schemas.Words | None = None
+    job: schemas.Words | None = None
+
+
+class Moved(schemas.Given):
+    """What an event says of a job."""
+
+    queue: str
+    task: str
+    state: State
+    move: str
+    run: int
+    attempts: int
+    who: str | None
+    why: str | None
+
+
+class CloudEvent(schemas.Given):
+    """One committed move of a job, in the shape of CloudEvents 1.0."""
+
+    specversion: str
+    id: str
+    source: str
+    type: str
+    subject: str
+    time: schemas.Instant
+    datacontenttype: str
+    data: Moved
+
+
+def cloud_event(event: Event) -> CloudEvent:
+    why = redact_text(event.why) if event.why else event.why
+    data = Moved(
+        queue=event.queue, task=event.task, state=event.state, move=event.move, run=event.run,
+        attempts=event.attempts, who=event.who, why=why,
+    )  # fmt: skip
+    return CloudEvent(
+        specversion="1.0", id=event.cursor, source="/redrive", type=f"dev.redrive.job.{event.move}",
+        subject=event.job_id, time=iso(event.at) or "", datacontenttype="application/json", data=data,
+    )  # fmt: skip
+
+
+async def stream(asked: Asked) -> Any:
+    query: EventQuery = asked.query
+    place = query.after or asked.headers.get("last-event-id")
+    if place is not None:
+        await asked.feed.check(place)
+
+    def wanted(event: Event) -> bool:
+        return query.queue in (None, event.queue) and query.job in (None, event.job_id)
+
+    async def blocks() -> AsyncGenerator[bytes, None]:
+        yield b"retry: %d\n" % AGAIN
+        async with aclosing(asked.feed.listen(place, every=query.every)) as ticks:
+            async for tick in ticks:
+                yield written(tick, [event for event in tick.events if wanted(event)])
+
+    return Stream(blocks())
+
+
+def written(tick: Tick, events: list[Event]) -> bytes:
+    """The tick's events, and at its end the cursor, so that who comes back goes on exactly there."""
+    lines = [b"id: %b\ndata: %b\n\n" % (one.cursor.encode(), msgspec.json.encode(cloud_event(one))) for one in events]
+    if tick.skipped:
+        lines.append(b"event: skipped\nid: %b\ndata: {}\n\n" % tick.cursor.encode())
+    elif not events or events[-1].cursor != tick.cursor:
+        lines.append(b"id: %b\n\n" % tick.cursor.encode())
+    return b"".join(lines)
+
+
+class Stream:
+    """An ASGI answer that ends when its source does, when the client goes, or when it takes nothing any more."""
+
+    def __init__(self, blocks: AsyncGenerator[bytes, None]) -> None:
+        self._blocks = blocks
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._blocks):
+            headers = [(b"content-type", MEDIA.encode()), (b"x-accel-buffering", b"no")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            if scope["method"] != "HEAD" and not await self._until_gone(receive, send):
+                return  # the server closes the connection; one more byte would wait as the others do
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _until_gone(self, receive: Receive, send: Send) -> bool:
+        """False where the client has stopped taking anything."""
+        pumping, leaving = asyncio.create_task(self._pump(send)), asyncio.create_task(_gone(receive))
+        try:
+            await asyncio.wait({pumping, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (pumping, leaving):
+                task.cancel()
+            await asyncio.gather(pumping, leaving, return_exceptions=True)
+        error = None if pumping.cancelled() else pumping.exception()
+        if error is not None and not isinstance(error, TimeoutError):
+            raise error
+        if error is not None:
+            log.warning("a listener has taken nothing for %g s and is dropped", SEND_SECONDS)
+        return error is None
+
+    async def _pump(self, send: Send) -> None:
+        """Block by block, and a comment where nothing happens for long."""
+        following: asyncio.Task[bytes] | None = None
+        try:
+            while True:
+                following = following or asyncio.ensure_future(anext(self._blocks))
+                done, _ = await asyncio.wait({following}, timeout=BEAT)
+                if not done:
+                    await _sent(send, b": still here\n\n")
+                    continue
+                await _sent(send, following.result())
+                following = None
+        except StopAsyncIteration:
+            return
+        finally:
+            if following is not None:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+
+
+async def _sent(send: Send, body: bytes) -> None:
+    async with asyncio.timeout(SEND_SECONDS):
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue
+
+
+ROUTES: Final = (
+    Route(
+        "GET", "/v1/events", stream, "What happens to jobs, in this process and others, as server-sent events.",
+        CloudEvent, EventQuery, media=MEDIA,
+        headers={"Last-Event-ID": "The id of the last event that was seen: the stream goes on after it."},
+    ),
+)  # fmt: skip

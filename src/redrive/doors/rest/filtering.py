@@ -1,0 +1,36 @@
+"""What a caller says about which jobs, in the words of the app's filters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from redrive.doors.rest.schemas import Filters, instant
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+SAME: Final = (
+    "queue", "task", "agent", "key", "lane", "because", "category", "detail", "error_class", "error_kind", "owner",
+    "reason",
+)  # fmt: skip
+
+
+async def filters_of(rd: Redrive, said: Filters) -> dict[str, Any]:
+    """As keyword filters; a group may be named by the beginning of its fingerprint."""
+    found: dict[str, Any] = {name: getattr(said, name) for name in SAME}
+    found |= {"session_id": said.session, "since": instant("since", said.since), "until": instant("until", said.until)}
+    if said.group is not None:
+        found["fingerprint"] = await _fingerprint(rd, said.group)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+async def _fingerprint(rd: Redrive, beginning: str) -> str:
+    """Of the group that begins so; what begins none finds none, and so do the jobs."""
+    groups = await rd.store.groups(fingerprints=[beginning]) if beginning else []
+    if groups or len(beginning) < SHORTEST:
+        return beginning
+    found = [group.fingerprint for group in await rd.store.groups() if group.fingerprint.startswith(beginning)]
+    return found[0] if len(found) == 1 else beginning
+
+
+SHORTEST: Final = 3

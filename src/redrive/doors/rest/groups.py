@@ -1,0 +1,166 @@
+"""Error groups: one trouble, its life, and what a person says of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
+
+from redrive.core.redact import redact_text
+from redrive.doors.rest import schemas
+from redrive.doors.rest.table import WHO, Asked, Route
+from redrive.doors.web.problems import missing
+from redrive.insight.groups import Action, GroupView, Kind, Status, Trend
+
+
+class SuggestionOut(schemas.Given):
+    """What to do, and how often that has worked."""
+
+    text: str
+    action: Action
+    strategy: str | None
+    worked: int
+    tried: int
+    success_rate: float | None
+
+
+class LessonOut(schemas.Given):
+    strategy: str
+    worked: int
+    failed: int
+
+
+class SaidOut(schemas.Given):
+    at: schemas.Instant
+    what: str
+    who: str
+    why: str | None
+
+
+class GroupOut(schemas.Given):
+    """A trouble that buried jobs: how often, since when, what helps, and what people said of it."""
+
+    fingerprint: str
+    first_at: schemas.Instant
+    last_at: schemas.Instant
+    buried: int
+    queue: str
+    task: str
+    agent: str | None
+    error_class: str | None
+    detail: str | None
+    error: str | None
+    sample: str
+    status: Status
+    resolved_at: schemas.Instant | None
+    resolved_in: str | None
+    ignored_at: schemas.Instant | None
+    ignored_until: schemas.Instant | None
+    ignored_rate: float | None
+    ignored_count: int | None
+    alerted_at: schemas.Instant | None
+    alert_owed: Kind | None
+    who: str | None
+    why: str | None
+    note: str | None
+    story: list[SaidOut]
+    dead: int
+    trend: Trend
+    last_day: int
+    day_before: int
+    suggestion: SuggestionOut
+    lessons: list[LessonOut]
+    samples: list[str]
+
+
+class Groups(schemas.Given):
+    """Unresolved ones first, the latest first."""
+
+    items: list[GroupOut]
+
+
+class GroupQuery(schemas.Taken):
+    status: Status | None = None
+    queue: schemas.Words | None = None
+    task: schemas.Words | None = None
+    agent: schemas.Words | None = None
+    detail: schemas.Words | None = None
+    error_class: schemas.Words | None = None
+    limit: schemas.Limit = 100
+
+
+class GroupResolving(schemas.Saying):
+    """The trouble is cured; in a version, where one is named."""
+
+    in_version: schemas.Name | None = None
+
+
+class Ignoring(schemas.Saying):
+    """Known, and may go on: for so long, up to so many an hour, for so many more. Without any, until reopened."""
+
+    seconds: schemas.Later | None = None
+    rate: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    count: Annotated[int, Meta(ge=0, le=10**9)] | None = None
+
+
+class Noting(schemas.Taken):
+    text: schemas.Text
+    who: schemas.Name = WHO
+
+
+def shown(view: GroupView) -> dict[str, Any]:
+    body = view.public()
+    return body | {"error": redact_text(body["error"]) if body["error"] else body["error"]}
+
+
+async def _named(asked: Asked) -> str:
+    with missing("fingerprint"):
+        return (await asked.rd.groups._find(asked.path["fingerprint"])).fingerprint
+
+
+async def list_groups(asked: Asked) -> Any:
+    query: GroupQuery = asked.query
+    said = {name: getattr(query, name) for name in ("queue", "task", "agent", "detail", "error_class")}
+    views = await asked.rd.groups.list(status=query.status, limit=query.limit, **said)
+    return {"items": [shown(view) for view in views]}
+
+
+async def show(asked: Asked) -> Any:
+    return shown(await asked.rd.groups.show(await _named(asked)))
+
+
+async def resolve(asked: Asked) -> Any:
+    said: GroupResolving = asked.body
+    name = await _named(asked)
+    return shown(await asked.rd.groups.resolve(name, who=said.who, why=said.why, in_version=said.in_version))
+
+
+async def ignore(asked: Asked) -> Any:
+    said: Ignoring = asked.body
+    until = None if said.seconds is None else timedelta(seconds=said.seconds)
+    how: dict[str, Any] = {"until": until, "rate": said.rate, "count": said.count}
+    return shown(await asked.rd.groups.ignore(await _named(asked), who=said.who, why=said.why, **how))
+
+
+async def reopen(asked: Asked) -> Any:
+    return shown(await asked.rd.groups.reopen(await _named(asked), who=asked.body.who, why=asked.body.why))
+
+
+async def note(asked: Asked) -> Any:
+    return shown(await asked.rd.groups.note(await _named(asked), asked.body.text, who=asked.body.who))
+
+
+ONE: Final = "/v1/groups/{fingerprint}"
+ROUTES: Final = (
+    Route("GET", "/v1/dead-letters/groups", list_groups, "The troubles behind the dead letters.", Groups, GroupQuery),
+    Route("GET", "/v1/groups", list_groups, "The same, under its own name.", Groups, GroupQuery),
+    Route("GET", ONE, show, "One group: what was tried, its latest dead letters.", GroupOut),
+    Route(
+        "POST", f"{ONE}/resolve", resolve, "The trouble is cured; told again if it comes back.", GroupOut,
+        body=GroupResolving,
+    ),
+    Route("POST", f"{ONE}/ignore", ignore, "Known, and may go on.", GroupOut, body=Ignoring),
+    Route("POST", f"{ONE}/reopen", reopen, "Unresolved again.", GroupOut, body=schemas.Saying),
+    Route("POST", f"{ONE}/note", note, "A note for whoever looks next.", GroupOut, body=Noting),
+)  # fmt: skip

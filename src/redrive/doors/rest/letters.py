@@ -1,0 +1,358 @@
+"""Dead letters: looking, triage of one or many, adding those of others, and purging."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Final, Union
+
+import msgspec
+from msgspec import Meta
+
+from redrive.core.job import Job, Lane
+from redrive.core.triage import NOTE_LIMIT
+from redrive.doors.rest import schemas
+from redrive.doors.rest.filtering import filters_of
+from redrive.doors.rest.jobs import too_large
+from redrive.doors.rest.showing import masked, page, whole
+from redrive.doors.rest.table import WHO, Asked, Reply, Route
+from redrive.doors.web.problems import missing
+from redrive.errors import InvalidPayload
+
+# -- what is said of one, or of many
+
+Until = Annotated[schemas.Moment | schemas.Later, Meta(description="An instant with its offset, or seconds from now.")]
+NoteText = Annotated[str, Meta(min_length=1, max_length=NOTE_LIMIT, pattern=r"^[^\x00]+$")]
+
+
+class Redrive(schemas.Saying, tag_field="action", tag="redrive"):
+    """Back to the queue: same id, key and history."""
+
+
+class Reassign(schemas.Saying, tag_field="action", tag="reassign", kw_only=True):
+    """Back to the queue for another agent; consents for the one before do not count for it."""
+
+    agent: schemas.Name
+
+
+class Defer(schemas.Saying, tag_field="action", tag="defer", kw_only=True):
+    """Out of the way until then; the owner sees to it."""
+
+    owner: schemas.Name
+    until: Until
+
+
+class Recall(schemas.Saying, tag_field="action", tag="recall"):
+    """What was deferred is a dead letter again, before its time."""
+
+
+class Discard(schemas.Saying, tag_field="action", tag="discard"):
+    """Let it go; it can be restored."""
+
+
+class Restore(schemas.Saying, tag_field="action", tag="restore"):
+    """A discarded job is a dead letter again."""
+
+
+class MoveLane(schemas.Saying, tag_field="action", tag="move_lane", kw_only=True):
+    """`delayed`: it comes back by itself. `manual`: it waits for eyes."""
+
+    lane: Lane
+
+
+class Note(schemas.Taken, tag_field="action", tag="note", kw_only=True):
+    """Something for whoever looks next; it moves nothing."""
+
+    text: NoteText
+    who: schemas.Name = WHO
+
+
+class Edit(schemas.Saying, tag_field="action", tag="edit", kw_only=True):
+    """Back to the queue with another input. Effects that landed are kept, except those to repeat."""
+
+    payload: dict[str, Any]
+    repeat: list[str] = msgspec.field(default_factory=list)
+
+
+Triage = Redrive | Reassign | Defer | Recall | Discard | Restore | MoveLane | Note | Edit
+
+
+def _of_many(one: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """The same words, and which jobs they are about."""
+    fields = [(field.name, field.type, _default(field)) for field in msgspec.structs.fields(schemas.Chosen)]
+    config: dict[str, Any] = {"tag_field": "action", "tag": one.__struct_config__.tag, "kw_only": True}
+    return msgspec.defstruct(f"Many{one.__name__}", fields, bases=(one,), namespace={"__doc__": one.__doc__}, **config)
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return msgspec.field(default_factory=field.default_factory)
+    return field.default
+
+
+VERBS: Final[tuple[type[msgspec.Struct], ...]] = (Reassign, Defer, Recall, Discard, Restore, MoveLane, Note)
+BulkTriage: Any = Union[tuple(map(_of_many, VERBS))]  # noqa: UP007
+"""A redrive of many is an object of its own, under /v1/redrives; an edit is for one."""
+
+
+class RefusedOut(schemas.Given):
+    job_id: str
+    why: str
+
+
+class ActedOut(schemas.Given):
+    """What became of the jobs that were meant. `act_id` can be undone."""
+
+    verb: str
+    act_id: str
+    number: int
+    moved: int
+    left: int
+    refused: list[RefusedOut]
+    text: str
+
+
+class ActOut(schemas.Given):
+    """One decision about one or many jobs: who, why, what, and how far it got."""
+
+    id: str
+    verb: str
+    at: schemas.Instant
+    who: str
+    why: str | None
+    said: dict[str, Any]
+    filter: dict[str, Any]
+    job_id: str | None
+    number: int
+    moved: int
+    refused: int
+    chunks: int
+    finished: bool
+    undone: int
+    undone_at: schemas.Instant | None
+    undone_by: str | None
+    undoable: bool
+
+
+class ActsOut(schemas.Given):
+    """The latest first."""
+
+    items: list[ActOut]
+
+
+class ActQuery(schemas.Taken):
+    limit: schemas.Limit = 50
+
+
+def _how(said: Any) -> tuple[str, dict[str, Any]]:
+    """The verb of rd.dead, and what it takes besides the jobs."""
+    by = {"who": said.who} | ({} if isinstance(said, Note) else {"why": said.why})
+    match said:
+        case Reassign():
+            return "reassign", {**by, "agent": said.agent}
+        case Defer():
+            until = said.until if isinstance(said.until, datetime) else timedelta(seconds=said.until)
+            return "defer", {**by, "owner": said.owner, "until": until}
+        case MoveLane():
+            return "move_lane", {**by, "lane": said.lane}
+        case Note():
+            return "note", {**by, "text": said.text}
+        case Edit():
+            return "edit", {**by, "payload": said.payload, "repeat": said.repeat}
+        case _:
+            return str(said.__struct_config__.tag), by
+
+
+async def triage(asked: Asked) -> Any:
+    verb, how = _how(asked.body)
+    try:
+        job: Job = await getattr(asked.rd.dead, verb)(asked.path["id"], **how)
+    except InvalidPayload as error:
+        raise too_large(error) or error from None
+    return whole(job)
+
+
+TAKEN: Final = frozenset({"reassign", "defer", "move_lane"})
+"""Verbs that take a filter's names for themselves: their filters go apart."""
+
+
+async def triage_many(asked: Asked) -> Any:
+    verb, how = _how(asked.body)
+    ids, every, filters = await chosen(asked)
+    split = {"where": filters} if verb in TAKEN else filters
+    acted = await getattr(asked.rd.dead, verb)(ids=ids, all=every, **how, **split)
+    return masked(acted.public())
+
+
+async def chosen(asked: Asked) -> tuple[list[str], bool, dict[str, Any]]:
+    """Which jobs a body means."""
+    said: schemas.Chosen = asked.body
+    filters = await filters_of(asked.rd, said.filter) if said.filter is not None else {}
+    return said.ids, said.all, filters
+
+
+async def redrive(asked: Asked) -> Any:
+    return whole(await asked.rd.dead.redrive(asked.path["id"], who=asked.body.who, why=asked.body.why))
+
+
+async def acts(asked: Asked) -> Any:
+    return masked({"items": [act.public() for act in await asked.rd.dead.acts(asked.query.limit)]})
+
+
+async def undo(asked: Asked) -> Any:
+    with missing("act"):
+        acted = await asked.rd.dead.undo(asked.path["id"], who=asked.body.who, why=asked.body.why)
+    return masked(acted.public())
+
+
+# -- looking
+
+
+class NoteOut(schemas.Given):
+    at: schemas.Instant
+    who: str
+    text: str
+
+
+class NotesOut(schemas.Given):
+    """What was written beside a job, in order."""
+
+    items: list[NoteOut]
+
+
+class Editing(schemas.Taken):
+    """The input as it would be."""
+
+    payload: dict[str, Any]
+
+
+class PreviewOut(schemas.Given):
+    """What an edit would mean: what differs, what is wrong, what it voids, what landed, what came from outside."""
+
+    job_id: str
+    task: str
+    ok: bool
+    text: str
+    difference: list[str]
+    errors: list[dict[str, str]]
+    voided: list[str]
+    effects: list[dict[str, str]]
+    taint: list[str]
+
+
+async def list_letters(asked: Asked) -> Any:
+    query: schemas.LetterQuery = asked.query
+    filters = await filters_of(asked.rd, query)
+    return page(await asked.rd.dead.list(limit=query.limit, cursor=query.cursor, **filters))
+
+
+async def show(asked: Asked) -> Any:
+    return whole(await asked.rd.dead.show(asked.path["id"]), secrets=asked.query.secrets)
+
+
+async def notes(asked: Asked) -> Any:
+    return masked({"items": [note.public() for note in await asked.rd.dead.notes(asked.path["id"])]})
+
+
+async def preview(asked: Asked) -> Any:
+    return (await asked.rd.dead.preview_edit(asked.path["id"], asked.body.payload)).public()
+
+
+# -- adding
+
+
+class NewLetter(schemas.Taken):
+    """A failure that happened elsewhere. The next one of the same job_id and payload is counted in the same letter."""
+
+    job_id: schemas.Key
+    payload: dict[str, Any]
+    error: schemas.Text
+    task: schemas.Name | None = None
+    queue: schemas.Name | None = None
+    attempt: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    lane: Lane | None = None
+    agent: schemas.Name | None = None
+    session_id: schemas.Name | None = None
+    model: schemas.Name | None = None
+    recommendation: schemas.Text | None = None
+
+
+async def add(asked: Asked) -> Any:
+    said = msgspec.structs.asdict(asked.body)
+    job_id, payload, error = (said.pop(name) for name in ("job_id", "payload", "error"))
+    job = await asked.rd.dead.add(job_id, payload, error, **{k: v for k, v in said.items() if v is not None})
+    return Reply(whole(job), 201, {"location": f"/v1/jobs/{job.id}"})
+
+
+# -- purging
+
+
+class PurgeQuery(schemas.Filters):
+    """Which dead letters. Without any filter, `all=true` must be said."""
+
+    all: bool = False
+
+
+class Purging(PurgeQuery, kw_only=True):
+    """The same, and the token that says that these were counted."""
+
+    confirm: Annotated[str, Meta(min_length=1, max_length=200, description="The token of the purge plan.")]
+    who: schemas.Name = WHO
+    why: schemas.Text | None = None
+
+
+class SampleOut(schemas.Given):
+    id: str
+    task: str
+    queue: str
+    error: str | None
+    died_at: schemas.Instant | None
+
+
+class PurgePlanOut(schemas.Given):
+    """How many would be removed for good, some of them, and the token that confirms exactly these."""
+
+    number: int
+    token: str
+    sample: list[SampleOut]
+
+
+class Purged(schemas.Given):
+    purged: int
+
+
+async def purge_plan(asked: Asked) -> Any:
+    query: PurgeQuery = asked.query
+    filters = await filters_of(asked.rd, query)
+    return masked((await asked.rd.dead.purge_plan(all=query.all, **filters)).public())
+
+
+async def purge(asked: Asked) -> Any:
+    query: Purging = asked.query
+    filters = await filters_of(asked.rd, query)
+    how: dict[str, Any] = {"who": query.who, "why": query.why, "confirm": query.confirm, "all": query.all}
+    return {"purged": await asked.rd.dead.purge(**how, **filters)}
+
+
+ALL: Final = "/v1/dead-letters"
+ONE: Final = f"{ALL}/{{id}}"
+JOB: Final = schemas.JobOut
+ROUTES: Final = (
+    Route("GET", ALL, list_letters, "Dead letters, the latest first, by any filter.", schemas.JobPage,
+          schemas.LetterQuery),
+    Route("POST", ALL, add, "Record a failure that happened elsewhere.", JOB, body=NewLetter, status=201),
+    Route("DELETE", ALL, purge, "Remove dead letters for good; their keys stay remembered.", Purged, Purging,
+          errors=(409,)),
+    Route("GET", f"{ALL}/purge-plan", purge_plan, "What a purge would remove, and the token for it.", PurgePlanOut,
+          PurgeQuery),
+    Route("POST", f"{ALL}/triage", triage_many, "Do the same with many, by ids or by a filter. Can be undone.",
+          ActedOut, body=BulkTriage, errors=(404, 409)),
+    Route("GET", ONE, show, "One dead letter with its whole history.", JOB, schemas.OneJob),
+    Route("POST", f"{ONE}/redrive", redrive, "Back to the queue.", JOB, body=schemas.Saying, errors=(409,)),
+    Route("POST", f"{ONE}/triage", triage, "Any verb of triage. Can be undone.", JOB, body=Triage, errors=(409,)),
+    Route("POST", f"{ONE}/preview-edit", preview, "What an edit would mean. Changes nothing.", PreviewOut,
+          body=Editing, errors=(409,)),
+    Route("GET", f"{ONE}/notes", notes, "What was written beside it.", NotesOut),
+    Route("GET", "/v1/acts", acts, "What was done to dead letters, by whom and why.", ActsOut, ActQuery),
+    Route("POST", "/v1/acts/{id}/undo", undo, "Take an act back: what nobody has touched since goes where it was.",
+          ActedOut, body=schemas.Saying, errors=(409,)),
+)  # fmt: skip

@@ -1,0 +1,227 @@
+"""Redrives: many dead letters back to their queues, as one durable object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from redrive.core.redrives import PASS_RATE, ItemStatus, RunState, Verdict
+from redrive.doors.rest import schemas
+from redrive.doors.rest.letters import chosen
+from redrive.doors.rest.showing import masked
+from redrive.doors.rest.table import WHO, Asked, Reply, Route
+from redrive.doors.web.problems import Refused, missing, problem
+from redrive.errors import InvalidInput
+
+
+class NewRedrive(schemas.Chosen, kw_only=True):
+    """Which dead letters, how carefully, and how fast. `dry_run` only says what would happen."""
+
+    dry_run: bool = False
+    canary: Annotated[int, Meta(ge=0, le=10_000, description="So many go first and are judged.")] = 0
+    pass_rate: Annotated[float, Meta(gt=0, le=1, description="How much of the canary must succeed.")] = PASS_RATE
+    rate: Annotated[float, Meta(gt=0, le=1e6, description="Moves a second, at most.")] | None = None
+    token: Annotated[str, Meta(min_length=1, max_length=200, description="Of the dry run: exactly these.")] | None = (
+        None
+    )
+    who: schemas.Name = WHO
+    why: schemas.Text | None = None
+
+
+class Resuming(schemas.Saying):
+    """After a canary that failed another goes first; 0 goes on without."""
+
+    canary: Annotated[int, Meta(ge=0, le=10_000)] | None = None
+
+
+class ChosenOut(schemas.Given):
+    fingerprint: str | None
+    task: str
+    error_class: str | None
+    error: str | None
+    number: int
+
+
+class EstimateOut(schemas.Given):
+    """What one more attempt of each might cost, by what earlier attempts reported."""
+
+    tokens: int
+    cost: float | None
+    sampled: int
+    reported: int
+
+
+class PlanOut(schemas.Given):
+    """A dry run. `token` stands for exactly these dead letters."""
+
+    number: int
+    moving: int
+    chosen: str
+    groups: list[ChosenOut]
+    queues: dict[str, int]
+    skipped: dict[str, int]
+    estimate: EstimateOut | None
+    token: str
+    running: list[str]
+    warnings: list[str]
+
+
+class ScoreOut(ChosenOut):
+    """What became of one group."""
+
+    moved: int
+    skipped: int
+    succeeded: int
+    failed_again: int
+    discarded: int
+    open: int
+
+
+class CanaryOut(schemas.Given):
+    """The few that go first."""
+
+    size: int
+    pass_rate: float
+    moved: int
+    succeeded: int
+    failed_again: int
+    open: int
+    verdict: Verdict | None
+    judged_at: schemas.Instant | None
+    text: str
+
+
+class LineOut(schemas.Given, kw_only=True):
+    at: schemas.Instant
+    what: str
+    who: str
+    why: str | None = None
+
+
+class RedriveOut(schemas.Given):
+    """total = moved + skipped + left, and moved = succeeded + failed_again + discarded + open, at every moment."""
+
+    id: str
+    state: RunState
+    who: str
+    why: str | None
+    at: schemas.Instant
+    chosen: str
+    total: int
+    by_group: list[ScoreOut]
+    rate: float | None
+    moved: int
+    skipped: int
+    skipped_because: dict[str, int]
+    succeeded: int
+    failed_again: int
+    discarded: int
+    left: int
+    open: int
+    over: bool
+    canary: CanaryOut | None
+    reason: str | None
+    moved_at: schemas.Instant | None
+    ended_at: schemas.Instant | None
+    story: list[LineOut]
+    text: str
+
+
+class Redrives(schemas.Given):
+    """The latest first."""
+
+    items: list[RedriveOut]
+
+
+class ItemOut(schemas.Given):
+    id: str
+    fingerprint: str | None
+    task: str
+    status: ItemStatus
+    why: str | None
+
+
+class Items(schemas.Given):
+    """In the order in which they are taken. `cursor` continues; null at the end. Those of long ago are not kept."""
+
+    items: list[ItemOut]
+    cursor: str | None
+    kept: bool
+
+
+class RedriveQuery(schemas.Taken):
+    limit: schemas.Limit = 100
+
+
+class ItemQuery(schemas.Taken):
+    cursor: Annotated[str, Meta(pattern="^[0-9]{1,6}$", description="What the page before gave.")] | None = None
+
+
+@contextmanager
+def _steering() -> Iterator[None]:
+    """What a redrive is not in a state for, or another one is in the way of."""
+    try:
+        yield
+    except InvalidInput as error:
+        if error.field != "redrive":
+            raise
+        raise Refused(problem("illegal-move", str(error), field=error.field)) from None
+
+
+async def _found(asked: Asked) -> str:
+    with missing("redrive"):
+        return (await asked.rd.redrives.get(asked.path["id"])).id
+
+
+async def start(asked: Asked) -> Any:
+    """201 with the redrive; 200 with the plan, where only that was asked for."""
+    said: NewRedrive = asked.body
+    ids, every, filters = await chosen(asked)
+    if said.dry_run:
+        return Reply(masked((await asked.rd.redrives.plan(ids, all=every, **filters)).public()), 200)
+    how: dict[str, Any] = {name: getattr(said, name) for name in ("canary", "pass_rate", "rate", "token", "who", "why")}
+    with _steering():
+        run = await asked.rd.redrives.start(ids, all=every, **how, **filters)
+    return Reply(masked(run.public()), 201, {"location": f"/v1/redrives/{run.id}"})
+
+
+async def list_redrives(asked: Asked) -> Any:
+    return masked({"items": [run.public() for run in await asked.rd.redrives.list(limit=asked.query.limit)]})
+
+
+async def show(asked: Asked) -> Any:
+    return masked((await asked.rd.redrives.get(await _found(asked))).public())
+
+
+async def items(asked: Asked) -> Any:
+    found = await asked.rd.redrives.items(await _found(asked), asked.query.cursor)
+    return masked(msgspec.to_builtins(found))
+
+
+def _steers(verb: Literal["pause", "resume", "cancel"]) -> Any:
+    async def steer(asked: Asked) -> Any:
+        id, said = await _found(asked), msgspec.structs.asdict(asked.body)
+        with _steering():
+            return masked((await getattr(asked.rd.redrives, verb)(id, **said)).public())
+
+    return steer
+
+
+ONE: Final = "/v1/redrives/{id}"
+OUT: Final = RedriveOut
+ROUTES: Final = (
+    Route("POST", "/v1/redrives", start, "Bring many dead letters back: dry run, canary, rate, scorecard.", OUT,
+          body=NewRedrive, status=201, also={200: PlanOut}, errors=(404, 409)),
+    Route("GET", "/v1/redrives", list_redrives, "Redrives, the latest first.", Redrives, RedriveQuery),
+    Route("GET", ONE, show, "One redrive: how far it is, and its scorecard.", OUT),
+    Route("GET", f"{ONE}/items", items, "What became of each dead letter.", Items, ItemQuery),
+    Route("POST", f"{ONE}/pause", _steers("pause"), "Nothing more moves until it is resumed.", OUT,
+          body=schemas.Saying, errors=(409,)),
+    Route("POST", f"{ONE}/resume", _steers("resume"), "On where it stopped.", OUT, body=Resuming, errors=(409,)),
+    Route("POST", f"{ONE}/cancel", _steers("cancel"), "For good; what was moved stays moved.", OUT,
+          body=schemas.Saying, errors=(409,)),
+)  # fmt: skip

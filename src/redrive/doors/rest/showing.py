@@ -1,0 +1,41 @@
+"""Jobs as an answer shows them: decoded, ISO times, and what looks like a secret masked unless it was asked for."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from redrive.core.job import Job, iso, public
+from redrive.core.redact import redact, redact_text
+from redrive.core.store import Page
+from redrive.doors.rest.schemas import Summary
+
+CONTENTS: Final = ("payload", "result", "changes", "options", "history")
+"""Where a caller's own words may stand."""
+
+
+def whole(job: Job, *, secrets: bool = False) -> dict[str, Any]:
+    body = public(job)
+    return body if secrets else body | {name: redact(body[name]) for name in CONTENTS} | _message(job)
+
+
+def summary(job: Job) -> dict[str, Any]:
+    body = public(job)
+    return {name: body[name] for name in Summary.__struct_fields__} | _message(job)
+
+
+def _message(job: Job) -> dict[str, Any]:
+    """Errors are masked when they are recorded; those that came from elsewhere may not be."""
+    return {"error": redact_text(job.error) if job.error else job.error}
+
+
+def masked(value: Any) -> Any:
+    """Texts without what looks like a secret; fields keep their values, whatever they are called."""
+    if isinstance(value, dict):
+        return {name: masked(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked(item) for item in value]
+    return redact_text(value) if isinstance(value, str) else value
+
+
+def page(found: Page) -> dict[str, Any]:
+    return {"items": [summary(job) for job in found.jobs], "cursor": found.cursor, "as_of": iso(found.as_of)}

@@ -1,0 +1,113 @@
+"""Over HTTP: REST, the live feed, metrics and the dashboard, as one ASGI app behind one guard."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from redrive.errors import ConfigError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from redrive.app import Redrive
+    from redrive.doors.web.feed import Feed
+    from redrive.doors.web.tokens import TokenFile
+
+PARTS: Final = ("starlette", "uvicorn", "jinja2")
+"""What the extra `serve` brings."""
+
+
+def asgi(
+    rd: Redrive,
+    *,
+    token: str | Literal[False] | None = None,
+    hosts: Sequence[str] = (),
+    dashboard: bool = True,
+) -> ASGIApp:
+    """REST and the dashboard as an ASGI app: `app.mount("/queue", redrive.asgi(rd))` in FastAPI or Starlette.
+
+    Callers give the token that `redrive token` shows, or the one named here; `token=False` asks for none, for an app
+    that lets in nobody else. This machine's own names are served; every other Host must stand in `hosts`, with its
+    port where it has one. Needs the extra `serve`. It runs no jobs: that is what `rd.lifespan(worker=True)` is for.
+    """
+    need_the_extra()
+    from redrive.doors.web.feed import Feed
+
+    return make_app(rd, Feed(rd), token=token, hosts=None, also=hosts, dashboard=dashboard)
+
+
+def make_app(
+    rd: Redrive,
+    feed: Feed,
+    *,
+    token: str | Literal[False] | None,
+    hosts: Sequence[str] | None,
+    also: Sequence[str] = (),
+    dashboard: bool = True,
+) -> ASGIApp:
+    """The same with what a server knows: exactly which Host headers are its own, and the feed it will close."""
+    from starlette.applications import Starlette
+
+    from redrive.doors import rest
+    from redrive.doors.rest.probes import OPEN_PATHS
+    from redrive.doors.web.guard import Guard
+    from redrive.doors.web.tokens import check_token
+
+    pages = _pages(rd, feed) if dashboard else []
+    app = Starlette(routes=[*rest.routes(rd, feed), *pages], exception_handlers=_handlers())
+    app.router.redirect_slashes = False
+    app.state.rd, app.state.feed = rd, feed
+    known = None if token is False else token_file(rd) if token is None else check_token(token)
+    return Guard(app, hosts=hosts, also=also, token=known, cookie=True, open_paths=OPEN_PATHS)
+
+
+def need_the_extra() -> None:
+    """The line to install what is missing, before anything else is looked at."""
+    for name in PARTS:
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(f'serving over HTTP needs the package {name}: pip install "redrive[serve]"')
+
+
+def token_file(rd: Redrive) -> TokenFile:
+    """Where this database's token lives."""
+    from redrive.doors.web.tokens import TokenFile, beside
+
+    return TokenFile(beside(getattr(rd.store, "path", None)))
+
+
+def _pages(rd: Redrive, feed: Feed) -> list[Any]:
+    """The dashboard's routes."""
+    if importlib.util.find_spec("redrive.doors.dashboard") is None:
+        return []
+    from redrive.doors import dashboard
+
+    made = getattr(dashboard, "routes", None)
+    return list(made(rd, feed)) if made is not None else []
+
+
+def _handlers() -> Any:
+    """Whatever leaves without an answer of its own leaves as a problem."""
+    from starlette.exceptions import HTTPException
+
+    return {HTTPException: _refused, Exception: _failed}
+
+
+async def _refused(request: Any, error: Any) -> Any:
+    from redrive.doors.rest.answering import told
+    from redrive.doors.web.problems import KINDS, Problem, problem
+
+    kinds = {404: "not-found", 405: "method-not-allowed"}
+    if error.status_code in kinds:
+        found = problem(kinds[error.status_code], f"{request.method} {request.url.path}")
+    else:
+        found = Problem(f"{KINDS}refused", str(error.detail), error.status_code)
+    return told(found, error.headers)
+
+
+async def _failed(request: Any, error: Exception) -> Any:
+    from redrive.doors.rest.answering import defect, told
+    from redrive.doors.web.problems import problem_of
+
+    return told(problem_of(error) or defect(error, request.url.path))

@@ -1,0 +1,243 @@
+"""Who may ask: exact lists of Host and Origin, and a token even on localhost. In front of every route.
+
+A web page in the user's browser can reach localhost, and a name that its owner points at 127.0.0.1 makes it look like
+its own server. The token keeps out whoever was not given it; Host and Origin keep out pages that were tricked or trick.
+Programs send the token as a Bearer; a browser gets a cookie from a link, once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, quote, urlencode
+
+from redrive.doors.web.problems import MEDIA_TYPE, Problem, problem
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
+SAFE: Final = frozenset({"GET", "HEAD"})
+COOKIE_SECONDS: Final = 30 * 86400
+PARAMETER: Final = "token"
+"""Of the link that gives a browser its cookie."""
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS: Final = {
+    b"content-security-policy": POLICY.encode(),
+    b"x-content-type-options": b"nosniff",
+    b"x-frame-options": b"DENY",
+    b"referrer-policy": b"same-origin",  # with no-referrer, browsers would hide the Origin of our own forms
+    b"cross-origin-resource-policy": b"same-origin",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cache-control": b"no-store",
+}
+"""On every answer that does not say otherwise."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it. A name that must be looked up is taken for the outside."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_anywhere(host: str) -> bool:
+    """0.0.0.0 and ::, which nobody writes into a Host header."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def written(host: str) -> str:
+    """An address as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host
+
+
+def allowed_hosts(host: str, port: int, also: Iterable[str] = ()) -> tuple[str, ...]:
+    """Every Host header that is ours, exactly."""
+    names = (*LOOPBACK, *(() if is_anywhere(host) else (written(host),)))
+    found = [f"{name}:{port}" for name in names] + ([*names] if port == 80 else [])
+    return tuple(dict.fromkeys(name.lower() for name in (*found, *also)))
+
+
+def allowed_origins(hosts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{scheme}://{host}" for host in hosts for scheme in ("http", "https"))
+
+
+class Guard:
+    """In front of every route: Host, then Origin, then the token. What it refuses reaches nothing behind it.
+
+    `hosts=None` allows this machine's own names at the port that was asked, for apps that do not know their port yet.
+    `token=None` asks for none: only where the app is guarded otherwise. `open_paths` need none either.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        hosts: Sequence[str] | None,
+        token: str | Callable[[], str] | None,
+        also: Sequence[str] = (),
+        cookie: bool = False,
+        open_paths: frozenset[str] = frozenset(),
+    ) -> None:
+        self._app = app
+        self._hosts = None if hosts is None else frozenset(hosts)
+        self._also = frozenset(name.lower() for name in also)
+        self._token = token
+        self._cookie = cookie
+        self._open_paths = open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, _hardened(send))
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused = self._misplaced(scope)
+        if refused is None and self._token is not None and path_of(scope) not in self._open_paths:
+            token = self._token() if callable(self._token) else self._token
+            if self._cookie and (there := _bearing_link(scope, token)) is not None:
+                await _send_cookie(scope, send, token, there)
+                return
+            refused = self._unknown(scope, token)
+        if refused is None:
+            await self._app(scope, receive, send)
+        else:
+            await refuse(send, refused)
+
+    def _misplaced(self, scope: Scope) -> Problem | None:
+        """A wrong Host or Origin. Each header counts once: two that differ are a trick."""
+        hosts = self._allowed(scope)
+        host, origin = (_headers(scope, name) for name in (b"host", b"origin"))
+        if len(host) != 1 or _text(host[0]) not in hosts:
+            return problem("misdirected", "this Host is not served here")
+        if len(origin) > 1 or (origin and _text(origin[0]) not in allowed_origins(hosts)):
+            return problem("forbidden-origin", "this Origin may not ask here")
+        fetched = _headers(scope, b"sec-fetch-site")
+        if scope["method"] not in SAFE and any(_text(one) not in ("same-origin", "none") for one in fetched):
+            return problem("forbidden-origin", "another site may not change anything here")
+        return None
+
+    def _allowed(self, scope: Scope) -> frozenset[str]:
+        if self._hosts is not None:
+            return self._hosts | self._also
+        _, port = scope.get("server") or ("", 0)
+        return frozenset(allowed_hosts("localhost", port or 0)) | self._also
+
+    def _unknown(self, scope: Scope, token: str) -> Problem | None:
+        """The right token, as a Bearer or, from one of our own pages, as a cookie."""
+        authorization = _headers(scope, b"authorization")
+        if authorization or not self._cookie:
+            known = len(authorization) == 1 and _bears(authorization[0], token)
+            return None if known else problem("unauthorized", "give the token: Authorization: Bearer TOKEN")
+        if not _has_cookie(scope, token):
+            return problem("unauthorized", "give the token, or open the link that `redrive serve` has printed")
+        if scope["method"] not in SAFE and not _headers(scope, b"origin"):
+            return problem("forbidden-origin", "a cookie alone changes nothing: the Origin is missing")
+        return None
+
+
+def path_of(scope: Scope) -> str:
+    """Within this app, wherever it is mounted."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
+def _text(value: bytes) -> str:
+    return value.decode("latin-1").lower()
+
+
+def _headers(scope: Scope, name: bytes) -> list[bytes]:
+    return [value for found, value in scope["headers"] if found.lower() == name]
+
+
+def _same(given: bytes, expected: bytes) -> bool:
+    """In the same time however much of it is right."""
+    return hmac.compare_digest(given, expected)
+
+
+def _bears(authorization: bytes, token: str) -> bool:
+    scheme, _, given = authorization.partition(b" ")
+    return _same(scheme.lower() + b" " + given.strip(), f"bearer {token}".encode())
+
+
+# -- a browser's way in
+
+
+def cookie_of(token: str) -> tuple[str, str]:
+    """Name and value. Cookies know no ports, so each token has a name of its own; its value is not the token itself."""
+    name = hashlib.sha256(b"name:" + token.encode()).hexdigest()[:8]
+    return f"redrive_{name}", hmac.new(token.encode(), b"redrive cookie", hashlib.sha256).hexdigest()
+
+
+def _has_cookie(scope: Scope, token: str) -> bool:
+    name, expected = cookie_of(token)
+    found = [
+        value.strip().encode()
+        for header in _headers(scope, b"cookie")
+        for key, _, value in (part.partition("=") for part in header.decode("latin-1").split(";"))
+        if key.strip() == name
+    ]
+    return len(found) == 1 and _same(found[0], expected.encode())
+
+
+def _bearing_link(scope: Scope, token: str) -> str | None:
+    """Where a link with the right token leads without it; None where this is no such link."""
+    if scope["method"] not in SAFE or b"token=" not in scope["query_string"]:
+        return None
+    said = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    given = [value for name, value in said if name == PARAMETER]
+    if len(given) != 1 or not _same(given[0].encode(), token.encode()):
+        return None
+    rest = urlencode([(name, value) for name, value in said if name != PARAMETER])
+    path = "/" + quote(scope["path"].lstrip("/"))  # one slash: two would name another host
+    return f"{path}?{rest}" if rest else path
+
+
+async def _send_cookie(scope: Scope, send: Send, token: str, there: str) -> None:
+    name, value = cookie_of(token)
+    path = quote(scope.get("root_path", "")) or "/"
+    secure = "; Secure" if scope.get("scheme") == "https" else ""
+    cookie = f"{name}={value}; Path={path}; Max-Age={COOKIE_SECONDS}; HttpOnly; SameSite=Strict{secure}"
+    headers = [(b"location", there.encode()), (b"set-cookie", cookie.encode()), (b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": 303, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
+# -- answers
+
+
+async def refuse(send: Send, found: Problem) -> None:
+    body = found.encode()
+    own = [(name.encode(), value.encode()) for name, value in found.headers.items()]
+    basics = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": found.status, "headers": [*basics, *own]})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _hardened(send: Send) -> Send:
+    """What every answer tells a browser, where it does not say something else by itself."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            said = {name.lower() for name, _ in message.get("headers", ())}
+            more = [(name, value) for name, value in HEADERS.items() if name not in said]
+            message = {**message, "headers": [*message.get("headers", ()), *more]}
+        await send(message)
+
+    return sending
