@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import accepting, backlog, failing, latency, report, running, starting
+from benchmarks import accepting, backlog, failing, latency, report, running, scale, starting, watched
 from benchmarks.bench import ROOT, Bench, Check, ContestantFailed
 
 ROWS: dict[int, Callable[[Bench], list[Check]]] = {
@@ -25,6 +25,8 @@ ROWS: dict[int, Callable[[Bench], list[Check]]] = {
     7: backlog.row_7,
     8: starting.row_8,
     9: failing.row_9,
+    10: scale.row_10,
+    11: watched.row_11,
 }
 PAGE = ROOT / "docs" / "performance.md"
 

@@ -148,6 +148,13 @@ records are made and dropped (a `NullHandler`).
    concurrency {concurrency} that runs 20,000 jobs in front of the backlog.
 8. **Start**: `import redrive` (its parts are loaded when first used), and with `redrive.Redrive("jobs.db")`, over the
    bare interpreter; asyncio and msgspec alone beside it; the whole of `redrive --version`.
+9. **A failure**: from the exception to the decision, without the store, for errors of several libraries.
+10. **At scale**: every page that can be reached from the first one and every GET of the OpenAPI document, also with
+    each filter, asked through the ASGI app without a network, on a store with a million jobs and a month of history.
+    What counts is the slowest of them at its 95th percentile; the slowest ones are named.
+11. **Watched**: `redrive serve` drains with concurrency {concurrency}. Twenty clients read the dashboard's live stream,
+    and one loads its first page every second. Compared is the processor time of the serving process alone, per job, so
+    that what the clients cost themselves does not count.
 
 ### The raw loop
 

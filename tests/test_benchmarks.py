@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from benchmarks import watched
 from benchmarks.__main__ import ROWS
 from benchmarks.bench import Check
 
@@ -13,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 def bench(*arguments: str) -> str:
     command = [sys.executable, "-m", "benchmarks", "--quick", "--rounds", "1", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -33,8 +36,25 @@ def test_everything_measured_is_there_as_json(tmp_path: Path) -> None:
     assert said["quick"] is True
 
 
-def test_there_are_nine_rows() -> None:
-    assert list(ROWS) == list(range(1, 10))
+def test_there_are_eleven_rows() -> None:
+    assert list(ROWS) == list(range(1, 12))
+
+
+def test_every_page_and_answer_is_asked(tmp_path: Path) -> None:
+    """Small here. The rows name what was slowest, so the addresses were found at all."""
+    said = json.loads(bench("--only", "10", "--json", "--folder", str(tmp_path)))
+    pages, answers = said["checks"]
+    assert {"/", "/dead", "/morning", "/queues"} <= pages["values"].keys()
+    assert {"/v1/jobs", "/v1/jobs/{id}", "/v1/dead-letters?queue", "/v1/reports/morning"} <= answers["values"].keys()
+    assert all(len(times) > 1 for check in said["checks"] for times in check["values"].values())
+    assert pages["reached"] > 0 and answers["reached"] > 0
+
+
+@pytest.mark.skipif(not watched.STAT.exists(), reason="only Linux says what another process has used")
+def test_watchers_watch(tmp_path: Path) -> None:
+    (check,) = json.loads(bench("--only", "11", "--json", "--folder", str(tmp_path)))["checks"]
+    assert check["values"].keys() == {"alone", "watched"}
+    assert check["reached"] is not None
 
 
 def test_a_verdict_follows_its_limit() -> None:

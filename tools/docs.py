@@ -75,6 +75,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "example.sites": lambda: example("sites"),
     "example.nightly": lambda: example("nightly"),
     "example.limits": lambda: example("limits"),
+    "example.mounted": lambda: example("mounted"),
 }
 
 

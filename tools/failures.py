@@ -378,6 +378,7 @@ _NIGHT = f"{morning.STUCK_AFTER / HOUR:.0f} hours"
 NEED_WORDS = {
     "dead": "Dead letters in the manual lane, one line per group. Those of ignored groups are left out.",
     "held": "Held for a person: an answer is wanted, or nobody knows whether an effect landed.",
+    "deferred": "Put off by somebody until a time that has come.",
     "stuck": f"In the delayed lane for {_NIGHT}, and nobody fetched it: its script or worker does not run.",
     "stale": f"In the delayed lane, and it failed on {morning.STALE_DAYS} different days: waiting does not heal it.",
     "waiting": f"The oldest due job has been due for {_NIGHT}: nobody runs it.",

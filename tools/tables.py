@@ -212,6 +212,9 @@ SETTING_WORDS = {
     "version": "Of your application; kept with each attempt, so that a resolved group knows which version brought it "
     "back.",
     "escalation": "The agent who gets what no other can do.",
+    "triage": "Workers try the best known strategy once on what was escalated, and defer the rest to a person.",
+    "triage_owner": "Whom they defer it to.",
+    "triage_defer": "For how long, in seconds.",
     "agents": "[Who does what](../strategies.md#other-agents-and-models), as tables `[agents.NAME]` with `does` and "
     "`models`; replaces the built-in map.",
     "models": "[What is known of models](../preflight.md#what-a-model-may-read), as tables `[models.NAME]` with "
@@ -274,6 +277,7 @@ def _variable(name: str) -> str:
 
 KINDS: dict[Any, str] = {
     str: "text",
+    bool: "true or false",
     int: "number",
     float: "number",
     str | None: "text",

@@ -29,8 +29,8 @@ SAYS = {
         "b: GiveUp: b: width -1 makes no sense. Correct the list, enqueue anew.",
     ],
 }
-ELSEWHERE = {"cms", "fastapi_app", "sites"}
-"""A module the others use, the one that test_readme.py runs, and the one whose terminal is shown on a page."""
+ELSEWHERE = {"cms", "fastapi_app", "mounted", "sites"}
+"""A module the others use, those that test_readme.py and tests/deploy run, and the one whose terminal a page shows."""
 
 
 @pytest.mark.behaviour("001-41")

@@ -17,7 +17,9 @@ from redrive.app.cycles import Result
 from redrive.app.workflows import Step, Workflow, WorkflowHandle
 from redrive.core.effects import EffectRecord
 from redrive.core.job import Usage
+from redrive.core.redrives import RedriveRun
 from redrive.core.store import Page
+from redrive.core.triage import Acted
 from redrive.core.workflow import WorkflowStatus
 from redrive.insight.health import Health
 from redrive.runtime.schedules import Scheduled
@@ -262,6 +264,13 @@ async def the_rest(sink: Callable[[Pain], Awaitable[None]]) -> None:
     assert_type(await rd.status("id"), Job)
     assert_type(await rd.jobs.list(state="waiting"), Page)
     assert_type(await rd.dead.redrive("id", why="again"), Job)
+    assert_type(await rd.dead.discard("id"), Job)
+    assert_type(await rd.dead.discard(ids=["id"]), Acted)
+    assert_type(await rd.dead.defer(queue="q", owner="ada", until=timedelta(days=1)), Acted)
+    assert_type(await rd.dead.reassign("id", agent="cto"), Job)
+    assert_type(await rd.dead.move_lane(lane="manual", where={"lane": "delayed"}), Acted)
+    assert_type(await rd.dead.redrive(queue="q"), RedriveRun)
+    assert_type(await rd.dead.undo("id"), Acted)
     async with rd.worker(concurrency=10, queues=["mail"], agents=None):
         pass
     async with rd as same:

@@ -126,7 +126,7 @@ class Demo:
         done, accepted = totals["done"], stats["accepted"]
         midway = done * 2 > accepted or (done * 3 > accepted and totals["running"])
         victim = next((worker for worker in self._workers if worker.returncode is None), None)
-        if midway and victim is not None and not self._killed:
+        if midway and victim is not None and not self._killed and not await self._suspects():
             victim.send_signal(signal.SIGKILL)
             self._killed = victim.pid
             self._view.say(
@@ -138,6 +138,11 @@ class Demo:
             if worker.pid != self._killed:
                 self._view.say(f"worker {worker.pid} was killed by a poisonous job", "red")
             await self._start_worker()
+
+    async def _suspects(self) -> bool:
+        """Whether a job has its worker to itself, to see whether it kills it: a kill of ours would speak against it."""
+        running = (await self._rd.jobs.list(state="running")).jobs
+        return any(job.crashes > 1 for job in running)
 
     async def _start_worker(self) -> None:
         environ = os.environ | {"REDRIVE_DEMO_PORT": str(self._receiver.port)}

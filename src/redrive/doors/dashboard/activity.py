@@ -1,0 +1,60 @@
+"""What went in and out lately, asked once for all who look, and shaped for plots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from redrive.doors.dashboard.rendering import Site
+from redrive.insight.activity import HOUR, Activity, AgentLoad
+
+
+async def last_hour(site: Site) -> Activity:
+    """By the minute."""
+    found: Activity = await site.fresh("minutes", lambda: site.rd.reports.activity(minutes=60))
+    return found
+
+
+async def last_days(site: Site) -> Activity:
+    """By the hour. Whole hours do not change any more, so nobody minds that they were asked for a while ago."""
+    found: Activity = await site.fresh("hours", lambda: site.rd.reports.activity(hours=48), 30.0)
+    return found
+
+
+def plot(starts: list[float], *series: dict[str, Any]) -> str:
+    """What plots.js draws."""
+    return msgspec.json.encode({"x": starts, "series": series}).decode()
+
+
+def _whole(activity: Activity) -> tuple[list[float], dict[str, list[int]]]:
+    """Without the hour that has only begun: it would look like a fall. The minute that goes on is shown."""
+    if activity.step < HOUR or len(activity.starts) < 2:
+        return activity.starts, activity.total.flows
+    return activity.starts[:-1], {name: values[:-1] for name, values in activity.total.flows.items()}
+
+
+def throughput(activity: Activity) -> str:
+    """What came in and what was done."""
+    starts, flows = _whole(activity)
+    return plot(
+        starts,
+        {"name": "done", "kind": "done", "values": flows["succeeded"], "fill": True},
+        {"name": "enqueued", "kind": "ink-3", "values": flows["enqueued"], "dash": True},
+    )
+
+
+def failures(activity: Activity) -> str:
+    """What failed: tried again, or buried."""
+    starts, flows = _whole(activity)
+    return plot(
+        starts,
+        {"name": "retried", "kind": "held", "values": flows["retried"]},
+        {"name": "buried", "kind": "dead", "values": flows["buried"], "fill": True},
+    )
+
+
+async def loads(site: Site) -> list[AgentLoad]:
+    """Every agent that is known or has anything to do."""
+    found: list[AgentLoad] = await site.fresh("loads", site.rd.reports.load)
+    return found

@@ -1,0 +1,48 @@
+"""Agents: what each has to do now, how it went lately, and in which ways it fails."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from redrive.doors.dashboard import words
+from redrive.doors.dashboard.activity import loads
+from redrive.doors.dashboard.rendering import Site, page, rd_of, site_of
+from redrive.insight.activity import AgentLoad
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import BaseRoute
+
+
+COLOURS: Final = {"transient": "running", "conditional": "held", "permanent": "dead", "control": "done"}
+"""Of the categories of failures; what is unknown is grey."""
+
+
+def routes(site: Site) -> list[BaseRoute]:
+    return [site.route("/agents", listed, "agents")]
+
+
+async def listed(request: Request) -> Response:
+    fleet = rd_of(request).registry.fleet
+    found = await loads(site_of(request))
+    rows = [
+        {"load": load, "name": load.agent or "no agent", "known": fleet.agents.get(load.agent or ""), "mix": mix(load)}
+        for load in found
+        if not _idle(load)
+    ]
+    idle = [(load.agent, fleet.agents.get(load.agent or "")) for load in found if _idle(load)]
+    return await page(request, "agents.html", section="agents", rows=rows, idle=idle, escalation=fleet.escalation)
+
+
+def _idle(load: AgentLoad) -> bool:
+    """Nothing to do, and nothing done lately."""
+    return load == AgentLoad(load.agent)
+
+
+def mix(load: AgentLoad) -> dict[str, object]:
+    """How it fails, as a bar and in words."""
+    whole = sum(load.mix.values())
+    parts = [(COLOURS.get(name, "waiting"), number) for name, number in load.mix.items()]
+    told = ", ".join(f"{words.percent(number, whole)} {words.plain(name)}" for name, number in load.mix.items())
+    return {"parts": parts, "words": told, "whole": whole}

@@ -1,0 +1,159 @@
+"""One trouble: what it is in one sentence, how it goes, what worked before, and trying a few before the rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from redrive.core.redrives import HOLDS_GROUPS, RedriveRun
+from redrive.doors.dashboard import words
+from redrive.doors.dashboard.job import days_of
+from redrive.doors.dashboard.letters import CANARY, hours, number_of
+from redrive.doors.dashboard.rendering import Site, address, back, form_of, page, rd_of, to, who
+from redrive.errors import InvalidInput
+from redrive.insight.groups import HOUR, UNCHANGED, GroupView
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import BaseRoute
+
+    from redrive.app import Redrive
+    from redrive.doors.dashboard.rendering import Form
+
+COURSES: Final = {
+    "new": "It is new.",
+    "growing": "It is growing.",
+    "steady": "It goes on as before.",
+    "shrinking": "It is shrinking.",
+    "quiet": "Nothing of it died in the last day.",
+    "cured": "Nothing of it is dead any more.",
+}
+RUNS_LOOKED_AT: Final = 20
+
+
+def routes(site: Site) -> list[BaseRoute]:
+    return [
+        site.route("/groups/{fingerprint}", shown, "group"),
+        site.route("/groups/{fingerprint}/{verb}", act, "group_act", post=True),
+    ]
+
+
+async def shown(request: Request) -> Response:
+    rd = rd_of(request)
+    view = await rd.groups.show(request.path_params["fingerprint"])
+    now = rd.clock.now()
+    return await page(
+        request, "group.html", section="letters", view=view, sentence=sentence(view, now), facts=facts(view),
+        hours=hours(view, now), plot=plot(view, now), canary=CANARY, running=await _running(rd, view),
+        lessons=lessons(view),
+    )  # fmt: skip
+
+
+def sentence(view: GroupView, now: float) -> str:
+    """What it is, for somebody who has never seen it."""
+    seen = view.group
+    dead = f"{words.counted(view.dead, 'job')} of {seen.task} {'is' if view.dead == 1 else 'are'} dead for this reason"
+    if not view.dead:
+        dead = f"{words.counted(seen.buried, 'job')} of {seen.task} died for this reason, and none is dead now"
+    last = f"last {words.ago(seen.last_at, now)}"
+    since = last if seen.first_at == seen.last_at else f"first {words.ago(seen.first_at, now)}, {last}"
+    return f"{dead}, {since}. {COURSES[view.trend]}"
+
+
+def lessons(view: GroupView) -> list[tuple[str, int, int]]:
+    """What was tried in words, how often it worked and how often not; several names may mean the same."""
+    worked: Counter[str] = Counter()
+    failed: Counter[str] = Counter()
+    for lesson in view.lessons:
+        worked[strategy(lesson.strategy)] += lesson.worked
+        failed[strategy(lesson.strategy)] += lesson.failed
+    return sorted(((name, worked[name], failed[name]) for name in worked), key=lambda found: (-found[1], found[2]))
+
+
+def strategy(name: str) -> str:
+    """What was tried, in words."""
+    return (
+        "Trying it again as it is" if name in UNCHANGED else " + ".join(words.plain(part) for part in name.split("+"))
+    )
+
+
+def facts(view: GroupView) -> list[tuple[str, str | None]]:
+    seen, state = view.group, view.state
+    limits = [
+        f"until {words.exact(state.ignored_until)}" if state.ignored_until else "",
+        f"up to {state.ignored_rate:g} an hour" if state.ignored_rate is not None else "",
+        f"for {state.ignored_count} more" if state.ignored_count is not None else "",
+    ]
+    version = f" in {state.resolved_in}" if state.resolved_in else ""
+    return [
+        ("Status", f"{view.status}{version} {', '.join(filter(None, limits))}".strip()),
+        ("Task", seen.task),
+        ("Queue", seen.queue),
+        ("Agent", seen.agent),
+        ("Kind of failure", words.plain(seen.detail) if seen.detail else None),
+        ("Dead now", words.number(view.dead)),
+        ("Ever buried", words.number(seen.buried)),
+        ("First", words.exact(seen.first_at)),
+        ("Last", words.exact(seen.last_at)),
+        ("Told", words.exact(state.alerted_at) if state.alerted_at else "to nobody yet" if state.owed else None),
+        ("Group", view.fingerprint),
+    ]
+
+
+def plot(view: GroupView, now: float) -> str:
+    values = hours(view, now)
+    first = (int(now // HOUR) - len(values) + 1) * HOUR
+    series = [{"name": "buried", "kind": "dead", "values": values, "fill": True}]
+    return msgspec.json.encode({"x": [first + HOUR * n for n in range(len(values))], "series": series}).decode()
+
+
+async def _running(rd: Redrive, view: GroupView) -> RedriveRun | None:
+    """The redrive that moves this group now; only one may."""
+    for run in await rd.redrives.list(limit=RUNS_LOOKED_AT):
+        if run.state in HOLDS_GROUPS and any(group.fingerprint == view.fingerprint for group in run.by_group):
+            return run
+    return None
+
+
+# -- acting
+
+
+async def act(request: Request) -> Response:
+    rd, form, verb = rd_of(request), await form_of(request), request.path_params["verb"]
+    fingerprint, name = request.path_params["fingerprint"], who(request)
+    if verb == "canary":
+        return await _canary(request, fingerprint, name)
+    if verb == "note":
+        await rd.groups.note(fingerprint, form.text("text") or "", who=name)
+        return back(request, "Noted.")
+    view = await _settled(rd, verb, fingerprint, form, {"who": name, "why": form.text("why")})
+    left = f" {words.counted(view.dead, 'dead letter')} of it left." if view.dead and verb != "reopen" else ""
+    return back(request, f"The group is {view.status}.{left}")
+
+
+async def _settled(rd: Redrive, verb: str, fingerprint: str, form: Form, said: dict[str, Any]) -> GroupView:
+    match verb:
+        case "resolve":
+            return await rd.groups.resolve(fingerprint, in_version=form.text("in_version"), **said)
+        case "ignore":
+            until = timedelta(days=days_of(form)) if form.text("days") else None
+            count = number_of(form, "count")
+            limits: dict[str, Any] = {"rate": number_of(form, "rate"), "count": None if count is None else int(count)}
+            return await rd.groups.ignore(fingerprint, until=until, **limits, **said)
+        case "reopen":
+            return await rd.groups.reopen(fingerprint, **said)
+        case _:
+            raise InvalidInput(field="verb", problem=f"{verb!r} is nothing that can be done with a group")
+
+
+async def _canary(request: Request, fingerprint: str, name: str) -> Response:
+    """A few first; the rest follows by itself if they succeed, and waits for a person if they do not."""
+    rd = rd_of(request)
+    view = await rd.groups.show(fingerprint)
+    run = await rd.redrives.start(canary=CANARY, who=name, why="a few first", fingerprint=view.fingerprint)
+    text = f"{CANARY} go first. The rest follows if they succeed." if run.total > CANARY else "On their way."
+    return to(request, address(request, "redrive", id=run.id), text)

@@ -1,0 +1,120 @@
+"""The stream that tells open pages to look again, and what has just happened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from starlette.responses import StreamingResponse
+
+from redrive.doors.dashboard import words
+from redrive.doors.dashboard.rendering import Site, address, form_of, remember_me, site_of
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import BaseRoute
+
+    from redrive.core.store import Event
+    from redrive.doors.web.feed import Tick
+
+HEARTBEAT: Final = 15.0
+FEED: Final = 50
+"""Lines that the feed on a page has at most."""
+LOOKS: Final = {
+    "succeeded": "done",
+    "resolved": "done",
+    "buried": "dead",
+    "imported": "dead",
+    "restored": "dead",
+    "recalled": "dead",
+    "claimed": "running",
+    "retried": "retrying",
+    "held_back": "held",
+    "deferred": "held",
+    "cancelled": "discarded",
+    "discarded": "discarded",
+    "purged": "discarded",
+}
+"""What a move looks like; the rest looks like waiting."""
+
+
+def routes(site: Site) -> list[BaseRoute]:
+    return [site.route("/live", stream, "live"), site.route("/me", me, "me", post=True)]
+
+
+async def me(request: Request) -> Response:
+    return remember_me(request, (await form_of(request)).text("name"))
+
+
+async def stream(request: Request) -> Response:
+    """Ticks while the page is open; nothing is asked of the store while no page is."""
+    after = request.headers.get("last-event-id") or request.query_params.get("after") or None
+    if after is not None:
+        await site_of(request).feed.check(after)
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(_ticks(request, after), media_type="text/event-stream", headers=headers)
+
+
+async def _ticks(request: Request, after: str | None) -> AsyncIterator[bytes]:
+    yield b"retry: 2000\n\n"
+    ticks: AsyncGenerator[Tick, None] = site_of(request).feed.listen(after)
+    async with aclosing(ticks):
+        coming: asyncio.Future[Tick | None] | None = None
+        try:
+            while True:
+                coming = coming or asyncio.ensure_future(anext(ticks, None))
+                done, _ = await asyncio.wait([coming], timeout=HEARTBEAT)
+                if not done:
+                    yield b": still here\n\n"
+                    continue
+                tick, coming = coming.result(), None
+                if tick is None:
+                    return
+                yield _line(request, tick)
+        finally:
+            if coming is not None:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)  # cancelled by us; whoever reads is gone
+
+
+async def latest(request: Request) -> list[dict[str, Any]]:
+    """What the feed shows before anything happens, newest first."""
+    return _lines(request, await site_of(request).rd.store.latest(FEED))
+
+
+def _line(request: Request, tick: Tick) -> bytes:
+    """Made once for all pages that are open at the same place."""
+    site, key = site_of(request), (request.scope.get("root_path"), tick.cursor, len(tick.events), tick.skipped)
+    if site.told is None or site.told[0] != key:
+        site.note(tick)
+        shown = _lines(request, [event for event in tick.events[-FEED:] if event.job_id])
+        body = msgspec.json.encode({"events": shown, "skipped": tick.skipped or len(tick.events) > FEED})
+        site.told = key, b"id: %s\nevent: tick\ndata: %s\n\n" % (tick.cursor.encode(), body)
+    return site.told[1]
+
+
+_ANY: Final = "any-job"
+
+
+def _lines(request: Request, events: Sequence[Event]) -> list[dict[str, Any]]:
+    """Looking up an address walks all routes: once for all of them."""
+    pattern = address(request, "job", id=_ANY) if site_of(request).knows("job") else None
+    return [_said(event, pattern.replace(_ANY, event.job_id) if pattern else None) for event in events]
+
+
+def _said(event: Event, href: str | None) -> dict[str, Any]:
+    """One move for the feed on a page."""
+    return {
+        "at": event.at,
+        "clock": words.clock_time(event.at),
+        "look": LOOKS.get(event.move, "waiting"),
+        "words": words.plain(event.move),
+        "queue": event.queue,
+        "task": event.task,
+        "job": event.job_id,
+        "href": href,
+    }

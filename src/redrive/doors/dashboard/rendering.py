@@ -1,0 +1,421 @@
+"""How pages are made: one template environment, one way to answer, to act and to say what happened.
+
+A page is a template that extends base.html. Everything that changes by itself stands in its block `live`; a refresh
+asks for the same address, and gets that block alone. Everything that comes from a job is text: autoescape is on, and
+nothing here marks a value of a job as safe.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+import jinja2
+import msgspec
+from starlette.datastructures import ImmutableMultiDict
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Route, Router
+
+from redrive.doors.dashboard import words
+from redrive.errors import (
+    IllegalMove,
+    InvalidInput,
+    JobNotFound,
+    JobNotReady,
+    RedriveError,
+    StaleJob,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+)
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+    from redrive.doors.web.feed import Feed, Tick
+
+log = logging.getLogger("redrive.dashboard")
+View = Callable[[Request], Awaitable[Response]]
+Kind = Literal["good", "bad"]
+
+HERE: Final = Path(__file__).parent
+STATIC: Final = HERE / "static"
+SITE: Final = "redrive.site"
+"""Where a request's scope carries the site."""
+SAID: Final = "redrive_said"
+"""The cookie that carries what happened over a redirect."""
+ME: Final = "redrive_me"
+"""The cookie that carries the name a person wants to be recorded with."""
+SOMEBODY: Final = "dashboard"
+LONGEST_FORM: Final = 4 * 1024 * 1024
+"""A payload of the largest size that is accepted, as a form writes it."""
+FRESH_SECONDS: Final = 0.8
+"""So long a number that every page shows is not asked for again: many open pages cost as much as one."""
+
+
+class Said(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line for a person after an action. `undo` is the address that takes it back."""
+
+    text: str
+    kind: Kind = "good"
+    undo: str | None = None
+
+
+class Form(ImmutableMultiDict[str, str]):
+    """What a form sent. `text` is trimmed, and None where nothing was written."""
+
+    def text(self, name: str) -> str | None:
+        return self.get(name, "").strip() or None
+
+    def all(self, name: str) -> list[str]:
+        return [value for value in self.getlist(name) if value]
+
+
+class _Kept(NamedTuple):
+    """An answer, and whether it holds although something happened since."""
+
+    value: Any
+    at: float
+    lasts: bool
+
+
+class Site:
+    """What all pages share: the queue they show, the feed, the templates and the addresses."""
+
+    def __init__(self, rd: Redrive, feed: Feed) -> None:
+        self.rd = rd
+        self.feed = feed
+        self.router = Router()
+        self.environment = make_environment()
+        self._kept: dict[str, _Kept] = {}
+        self._addresses: dict[tuple[str, tuple[str, ...]], str] = {}
+        self.told: tuple[object, bytes] | None = None
+        """The latest tick, as every open page gets it."""
+
+    def path(self, name: str, path: dict[str, Any]) -> str:
+        """The path of a page; looking it up walks all routes, so the pattern is remembered."""
+        key = (name, tuple(path))
+        if key not in self._addresses:
+            self._addresses[key] = str(self.router.url_path_for(name, **{part: f"~{part}~" for part in path}))
+        found = self._addresses[key]
+        for part, value in path.items():
+            found = found.replace(f"~{part}~", quote(str(value), safe="/" if part == "path" else ""))
+        return found
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a page or action of this name."""
+        return any(getattr(route, "name", None) == name for route in self.router.routes)
+
+    async def fresh(self, name: str, ask: Callable[[], Awaitable[Any]], seconds: float | None = None) -> Any:
+        """What was answered a moment ago, else what is answered now. With `seconds` it may be as old as that.
+
+        Without, whatever happens in the store makes it stale at once.
+        """
+        now = self.rd.clock.monotonic()
+        found = self._kept.get(name)
+        if found is not None and 0 <= now - found.at < (FRESH_SECONDS if seconds is None else seconds):
+            return found.value
+        value = await ask()
+        self._kept[name] = _Kept(value, now, lasts=seconds is not None)
+        return value
+
+    def note(self, tick: Tick) -> None:
+        """Something happened: whoever is told so must see it when they look."""
+        if tick.events:
+            self._kept = {name: kept for name, kept in self._kept.items() if kept.lasts}
+
+    def changed(self) -> None:
+        """Somebody acted here: the next page shows it."""
+        self._kept.clear()
+
+    def route(self, path: str, view: View, name: str, *, post: bool = False) -> Route:
+        return Route(path, self._served(view), name=name, methods=["POST"] if post else ["GET"])
+
+    def _served(self, view: View) -> View:
+        """The view with the site at hand; what redrive refuses becomes a page or a line, never a traceback."""
+
+        async def served(request: Request) -> Response:
+            request.scope[SITE] = self
+            try:
+                return await view(request)
+            except RedriveError as error:
+                return await refused(request, error)
+            finally:
+                if request.method == "POST":
+                    self.changed()
+
+        return served
+
+
+# -- templates
+
+_asking: ContextVar[Request] = ContextVar("redrive_dashboard_request")
+"""The request that is being answered: addresses and times are told relative to it."""
+
+
+def make_environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+        extensions=["jinja2.ext.do"],
+    )
+    environment.globals.update(url_for=url_for, asset=asset, here=here, with_query=with_query, now=_now)
+    environment.globals["known"] = lambda name: site_of(_asking.get()).knows(name)
+    environment.filters.update(words.FILTERS)
+    environment.filters["ago"] = lambda at: words.ago(at, _now())
+    for part in ("ui", "forms"):  # macros, at hand everywhere, also where one block is rendered alone
+        environment.globals[part] = environment.get_template(f"parts/{part}.html").module
+    return environment
+
+
+def _now() -> float:
+    return site_of(_asking.get()).rd.clock.now()
+
+
+def url_for(name: str, /, *, query: Mapping[str, Any] | None = None, **path: Any) -> str:
+    """The address of a page, relative to wherever the dashboard is mounted."""
+    request = _asking.get()
+    found = root_of(request) + site_of(request).path(name, path)
+    return f"{found}?{_encoded(query)}" if query and _encoded(query) else found
+
+
+def _encoded(query: Mapping[str, Any]) -> str:
+    return urlencode({name: value for name, value in query.items() if value not in (None, "")}, doseq=True)
+
+
+def here() -> str:
+    """The address that is being shown, with its filters."""
+    url = _asking.get().url
+    return f"{url.path}?{url.query}" if url.query else url.path
+
+
+def with_query(**changed: Any) -> str:
+    """The address that is being shown, with other filters: None leaves one out."""
+    request = _asking.get()
+    kept = [(name, value) for name, value in request.query_params.multi_items() if name not in changed]
+    added = [(name, value) for name, value in changed.items() if value not in (None, "")]
+    return f"{request.url.path}?{urlencode(kept + added)}" if kept or added else request.url.path
+
+
+def asset(path: str) -> str:
+    """A file of static/, with a mark of its contents so that a new version is fetched."""
+    return f"{url_for('static', path=path)}?v={_mark(path)}"
+
+
+_marks: dict[str, str] = {}
+
+
+def _mark(path: str) -> str:
+    if path not in _marks:
+        _marks[path] = hashlib.sha256((STATIC / path).read_bytes()).hexdigest()[:10]
+    return _marks[path]
+
+
+# -- asking
+
+
+def site_of(request: Request) -> Site:
+    site: Site = request.scope[SITE]
+    return site
+
+
+def rd_of(request: Request) -> Redrive:
+    return site_of(request).rd
+
+
+def root_of(request: Request) -> str:
+    """The prefix under which the dashboard is mounted; empty at the root."""
+    return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def who(request: Request) -> str:
+    """Who acts: the name that the person gave for themselves, else the door."""
+    name = _unpacked(request.cookies.get(ME, ""))
+    return name if isinstance(name, str) and 0 < len(name) <= 60 and name.isprintable() else SOMEBODY
+
+
+async def form_of(request: Request) -> Form:
+    """The fields of a form, counted while they come in."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in ("application/x-www-form-urlencoded", ""):
+        raise InvalidInput(field="content-type", problem=f"{kind!r} is not a form's")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LONGEST_FORM:
+            raise InvalidInput(field="form", problem=f"is larger than {LONGEST_FORM:,} bytes")
+    try:
+        pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=20_000)
+    except ValueError as error:
+        raise InvalidInput(field="form", problem=f"cannot be read: {error}") from None
+    return Form(pairs)
+
+
+# -- answering
+
+
+async def page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+    """The whole page, or the one block that a refresh asked for (`HX-Target: div#live` → block `live`)."""
+    site = site_of(request)
+    found = site.environment.get_template(template)
+    block = _block(request, found)
+    said = _said(request)
+    context = {"request": request, "said": said, "me": who(request), "counts": await _counts(site), **values}
+    token = _asking.set(request)
+    try:
+        text = found.render(context) if block is None else "".join(found.blocks[block](found.new_context(context)))
+    finally:
+        _asking.reset(token)
+    response = HTMLResponse(text, status, {"cache-control": "no-store", "vary": "hx-request, hx-target"})
+    if said is not None:
+        response.delete_cookie(SAID, root_of(request) or "/", httponly=True, samesite="strict")
+    return response
+
+
+def _block(request: Request, template: jinja2.Template) -> str | None:
+    """The block named by the id of the element that is to be refreshed."""
+    if request.headers.get("hx-request") != "true" or request.headers.get("hx-request-type") == "full":
+        return None
+    name = request.headers.get("hx-target", "").partition("#")[2].replace("-", "_")
+    return name if name in template.blocks else None
+
+
+async def _counts(site: Site) -> Mapping[str, int]:
+    """What the navigation says beside its names. A page is shown even where the store cannot tell."""
+    try:
+        numbers = await numbers_of(site)
+    except StoreError as error:
+        log.warning("the navigation shows no numbers: %r", error)
+        return {}
+    return {"dead": sum(queue.dead for queue in numbers), "paused": sum(queue.paused for queue in numbers)}
+
+
+async def numbers_of(site: Site) -> Sequence[Any]:
+    """Every queue's numbers, at most a moment old."""
+    found: Sequence[Any] = await site.fresh("numbers", site.rd.numbers)
+    return found
+
+
+def to(
+    request: Request, address: str, text: str | None = None, *, kind: Kind = "good", undo: str | None = None
+) -> Response:
+    """On to a page, which says what happened."""
+    response = RedirectResponse(address, 303)
+    if text is not None:
+        packed = _packed(msgspec.to_builtins(Said(text[:500], kind, undo)))
+        response.set_cookie(
+            SAID, packed, max_age=60, path=root_of(request) or "/", httponly=True, samesite="strict",
+            secure=request.url.scheme == "https",
+        )  # fmt: skip
+    return response
+
+
+def back(request: Request, text: str, *, kind: Kind = "good", undo: str | None = None) -> Response:
+    """To the page that the form was on, which says what happened."""
+    return to(request, came_from(request), text, kind=kind, undo=undo)
+
+
+def came_from(request: Request) -> str:
+    """The page that the form was on, if it is one of ours; else the first page."""
+    said = request.headers.get("hx-current-url") or request.headers.get("referer", "")
+    parts = urlsplit(said)
+    root = root_of(request)
+    if parts.netloc == request.headers.get("host", "") and parts.path.startswith(f"{root}/"):
+        return f"{parts.path}?{parts.query}" if parts.query else parts.path
+    return f"{root}/"
+
+
+def address(request: Request, name: str, /, *, query: Mapping[str, Any] | None = None, **path: Any) -> str:
+    """`url_for`, outside of templates."""
+    token = _asking.set(request)
+    try:
+        return url_for(name, query=query, **path)
+    finally:
+        _asking.reset(token)
+
+
+async def refused(request: Request, error: RedriveError) -> Response:
+    """A form goes back to where it was sent from, with the reason; a page becomes a page that says why."""
+    log.warning("%s %s: %s", request.method, request.url.path, error)
+    if request.method == "POST":
+        return back(request, f"Not done. {_reason(error)}", kind="bad")
+    status = _status(error)
+    return await page(request, "problem.html", status=status, status_code=status, reason=_reason(error))
+
+
+def _reason(error: RedriveError) -> str:
+    said = str(error)
+    return said[:1].upper() + said[1:]
+
+
+def _status(error: RedriveError) -> int:
+    if isinstance(error, JobNotFound):
+        return 404
+    if isinstance(error, InvalidInput):
+        return 422
+    if isinstance(error, IllegalMove | StaleJob | JobNotReady):
+        return 409
+    if isinstance(error, StoreFull):
+        return 507
+    return 503 if isinstance(error, StoreBusy | StoreError) else 500
+
+
+# -- what is said over a redirect
+
+
+def _packed(value: Any) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(value)).decode().rstrip("=")
+
+
+def _unpacked(text: str) -> Any:
+    """None where somebody else wrote it."""
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (ValueError, binascii.Error, msgspec.DecodeError):
+        return None
+
+
+_LOCAL: Final = re.compile(r"/(?!/)[\w/.~%?=&+-]*")
+
+
+def _said(request: Request) -> Said | None:
+    """What the last action said. A refresh of one part leaves it for the page."""
+    text = request.cookies.get(SAID)
+    if text is None or request.headers.get("hx-request-type") == "partial":
+        return None
+    try:
+        said = msgspec.convert(_unpacked(text), Said)
+    except msgspec.ValidationError:
+        return None
+    if said.undo is not None and not _LOCAL.fullmatch(said.undo):
+        return msgspec.structs.replace(said, undo=None)
+    return said
+
+
+def remember_me(request: Request, name: str | None) -> Response:
+    """From now on the person acts under this name, on this browser."""
+    if name is not None and (len(name) > 60 or not name.isprintable()):
+        raise InvalidInput(field="name", problem="must be 1 to 60 printable characters")
+    text = f"What you do is recorded as {name}." if name else "What you do is recorded without a name."
+    response = back(request, text)
+    path = root_of(request) or "/"
+    if name:
+        response.set_cookie(ME, _packed(name), max_age=31_536_000, path=path, httponly=True, samesite="strict")
+    else:
+        response.delete_cookie(ME, path, httponly=True, samesite="strict")
+    return response
+
+
+Routes = Sequence[BaseRoute]

@@ -1,0 +1,85 @@
+"""The inboxes of sessions: how their work ended, and what waits for an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from redrive.core.notices import Notice
+from redrive.core.redact import redact
+from redrive.doors.dashboard.rendering import Site, back, form_of, page, rd_of, site_of, who
+from redrive.runtime.notify import INBOX
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import BaseRoute
+
+MESSAGES: Final = 200
+SESSIONS: Final = 200
+
+
+def routes(site: Site) -> list[BaseRoute]:
+    return [
+        site.route("/inbox", shown, "sessions"),
+        site.route("/inbox/seen", seen, "seen", post=True),
+        site.route("/inbox/answer", answer, "answer", post=True),
+    ]
+
+
+async def shown(request: Request) -> Response:
+    session = request.query_params.get("session") or None
+    everything = request.query_params.get("all") == "yes"
+    if session is None:
+        found = await site_of(request).fresh("inboxes", lambda: _sessions(request))
+        return await page(request, "inboxes.html", section="sessions", rows=found[:SESSIONS], number=len(found))
+    notices = await rd_of(request).sessions.inbox(session, unread=not everything, limit=10_000)
+    return await page(
+        request, "inbox.html", section="sessions", session=session, everything=everything,
+        rows=[_row(notice) for notice in notices[::-1][:MESSAGES]], number=len(notices),
+        costs=await rd_of(request).sessions.costs(session),
+    )  # fmt: skip
+
+
+async def seen(request: Request) -> Response:
+    form = await form_of(request)
+    notice = await rd_of(request).sessions.acknowledge(form.text("session") or "", form.text("notice") or "")
+    return back(request, f"Seen: {notice.title}")
+
+
+async def answer(request: Request) -> Response:
+    """Yes or no to what a job waits for."""
+    form, jobs = await form_of(request), rd_of(request).jobs
+    agreed = form.text("answer") == "approve"
+    say = jobs.approve if agreed else jobs.reject
+    job = await say(form.text("job") or "", who=who(request), why=form.text("why"))
+    return back(request, f"{job.task} {job.short_id} is {'approved' if agreed else 'rejected'}.")
+
+
+async def _sessions(request: Request) -> list[dict[str, Any]]:
+    """Every session that was told something, those with something unread first."""
+    by_session: dict[str, list[Notice]] = {}
+    for document in await rd_of(request).store.docs(INBOX):
+        notice = msgspec.json.decode(document.value, type=Notice)
+        by_session.setdefault(notice.session_id or "", []).append(notice)
+    rows = [_session(name, notices) for name, notices in by_session.items()]
+    return sorted(rows, key=lambda row: (not row["pending"], not row["unread"], -row["latest"].at))
+
+
+def _session(name: str, notices: Sequence[Notice]) -> dict[str, Any]:
+    unread = [notice for notice in notices if notice.read_at is None]
+    return {
+        "session": name,
+        "messages": len(notices),
+        "unread": len(unread),
+        "pending": sum(notice.status == "pending" for notice in unread),
+        "latest": max(notices, key=lambda notice: notice.at),
+    }
+
+
+def _row(notice: Notice) -> dict[str, Any]:
+    result = redact(notice.result)
+    text = None if result is None else msgspec.json.format(msgspec.json.encode(result), indent=2).decode()
+    return {"notice": notice, "result": text, "asks": notice.kind in ("needs_consent", "needs_approval")}

@@ -1,0 +1,147 @@
+// One stream tells that something happened; the page then asks for its live part again, at most once a second.
+// It never does so under somebody's hands: while a dialog is open, a form is half filled in, or rows are selected.
+const LEAST = 1000;
+const MOST = 15000; // so old nothing on the page gets, even where nothing happens: times go on
+const LONGEST_FEED = 50;
+
+const status = document.getElementById("live-status");
+const toggle = document.getElementById("live-toggle");
+const region = () => document.querySelector("[data-live]");
+
+let stopped = false;
+let connected = false;
+let owing = false;
+let asking = false;
+let last = 0;
+let timer = 0;
+let failed = false;
+
+const dirty = () =>
+  document.querySelector("dialog[open]") ? "a dialog is open"
+  : [...document.querySelectorAll("#main form:not([role=search])")].some(changed) ? "you are editing"
+  : document.querySelector("[data-live] input[type=checkbox]:checked") ? "rows are selected"
+  : document.activeElement?.closest?.("[data-live] :is(input:not([type=checkbox]), textarea, select)") ? "you are editing"
+  : "";
+
+function changed(form) {
+  return [...form.elements].some((each) => each.type !== "hidden" && each.offsetParent !== null && differs(each));
+}
+
+function differs(each) {
+  if (each instanceof HTMLTextAreaElement) return each.value !== each.defaultValue;
+  if (!(each instanceof HTMLInputElement)) return false;
+  return each.type === "checkbox" || each.type === "radio" ? each.checked !== each.defaultChecked : each.value !== each.defaultValue;
+}
+
+function show() {
+  const why = stopped ? "" : dirty();
+  const state = stopped || why ? "paused" : failed ? "reconnecting" : connected ? "live" : "reconnecting";
+  const words = { live: "Live", paused: why ? `Paused: ${why}` : "Paused", reconnecting: failed ? "Refresh failed, trying again" : "Reconnecting…" };
+  const word = status.querySelector(".live-word");
+  status.dataset.state = state;
+  if (word.textContent !== words[state]) word.textContent = words[state];
+  toggle.textContent = stopped ? "Resume" : "Pause";
+}
+
+function refresh() {
+  clearTimeout(timer);
+  timer = 0;
+  show();
+  if (!owing || stopped || asking || !region()) return;
+  if (document.hidden || dirty()) { timer = setTimeout(refresh, LEAST); return; }
+  const wait = last + LEAST - Date.now();
+  if (wait > 0) { timer = setTimeout(refresh, wait); return; }
+  owing = false;
+  asking = true;
+  last = Date.now();
+  region().dispatchEvent(new CustomEvent("refresh"));
+}
+
+const due = () => { owing = true; if (!timer) refresh(); };
+
+function told(event) {
+  if (!JSON.parse(event.data).events.length) return;
+  due();
+  const feed = document.querySelector("[data-feed]");
+  if (!feed || stopped || feed.dataset.feed === "paused") return;
+  const { events, skipped } = JSON.parse(event.data);
+  if (skipped) add(feed, null);
+  for (const each of events) add(feed, each);
+  while (feed.children.length > LONGEST_FEED) feed.lastElementChild.remove();
+  document.querySelector("[data-feed-empty]")?.remove();
+}
+
+function add(feed, said) {
+  const atTop = feed.scrollTop < 4;
+  const line = document.getElementById(said ? `feed-${said.look}` : "feed-skipped").content.cloneNode(true);
+  if (said) {
+    const at = new Date(said.at * 1000);
+    const time = line.querySelector("time");
+    time.dateTime = at.toISOString();
+    time.title = at.toLocaleString();
+    time.textContent = said.clock;
+    line.querySelector("[data-move] .chip span").textContent = said.words;
+    line.querySelector("[data-what]").textContent = said.task;
+    const link = line.querySelector("a, [data-id]");
+    link.textContent = said.job.slice(-8);
+    if (said.href) link.href = said.href;
+  }
+  const before = feed.scrollHeight;
+  feed.prepend(line);
+  if (!atTop) feed.scrollTop += feed.scrollHeight - before; // who has scrolled down keeps what they read
+}
+
+let stream = null;
+let cursor = "";
+
+/** Only a page that is seen listens: a browser gives a host no more than six connections, and hidden pages need none. */
+function connect() {
+  if (stream || document.hidden) return;
+  const mine = stream = new EventSource(document.body.dataset.liveUrl + (cursor ? `?after=${encodeURIComponent(cursor)}` : ""));
+  mine.addEventListener("open", () => { connected = true; due(); });
+  mine.addEventListener("tick", (event) => { cursor = event.lastEventId; told(event); });
+  mine.addEventListener("error", () => {
+    connected = false;
+    show();
+    if (mine.readyState !== EventSource.CLOSED) return; // the browser asks again by itself
+    disconnect();
+    cursor = "";
+    setTimeout(connect, 3000);
+  });
+}
+
+function disconnect() {
+  stream?.close();
+  stream = null;
+  connected = false;
+}
+
+export function startLive() {
+  if (!status) return;
+  toggle.hidden = false;
+  toggle.addEventListener("click", () => { stopped = !stopped; owing ||= !stopped; refresh(); });
+  document.addEventListener("htmx:finally:request", (event) => {
+    if (!event.target.matches?.("[data-live]")) return;
+    const answer = event.detail.ctx.response;
+    asking = false;
+    failed = !answer || answer.status >= 400;
+    if (failed) owing = true;
+    refresh();
+  });
+  for (const name of ["input", "change", "close", "toggle", "focusin", "focusout"]) document.addEventListener(name, () => queueMicrotask(show), true);
+  document.addEventListener("visibilitychange", () => { document.hidden ? disconnect() : connect(); refresh(); });
+  addEventListener("pagehide", disconnect);
+  addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+  document.addEventListener("click", (event) => {
+    const pause = event.target.closest("[data-feed-toggle]");
+    if (!pause) return;
+    const feed = document.querySelector("[data-feed]");
+    feed.dataset.feed = feed.dataset.feed === "paused" ? "" : "paused";
+    pause.textContent = feed.dataset.feed === "paused" ? "Resume" : "Pause";
+    pause.setAttribute("aria-pressed", String(feed.dataset.feed === "paused"));
+  });
+  last = Date.now();
+  setInterval(() => { if (connected && Date.now() - last > MOST) due(); }, LEAST);
+  show();
+  connect();
+}

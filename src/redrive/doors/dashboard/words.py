@@ -1,0 +1,139 @@
+"""Times, numbers, states and small drawings, as the pages show them. Pure: `now` is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+UNITS: Final = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
+
+
+def ago(at: float | None, now: float) -> str:
+    """`5 min ago`, `in 30 s`, `now`; empty where there is no instant."""
+    if at is None:
+        return ""
+    away = at - now
+    if abs(away) < 0.5:
+        return "now"
+    return f"in {span(away)}" if away > 0 else f"{span(-away)} ago"
+
+
+def span(seconds: float | None) -> str:
+    """`90 s`, `5 min`, `1.5 h`, `3 d`: one number that a person can compare."""
+    if seconds is None:
+        return ""
+    for size, unit in UNITS:
+        if seconds >= 1.5 * size:
+            return f"{_few(seconds / size)} {unit}"
+    if seconds >= 10 or seconds == int(seconds):
+        return f"{seconds:.0f} s"
+    return f"{seconds:.1f} s" if seconds >= 0.1 else f"{seconds * 1000:.0f} ms"
+
+
+def _few(value: float) -> str:
+    """One decimal where it says something."""
+    text = f"{value:.1f}" if value < 10 else f"{value:.0f}"
+    return text.removesuffix(".0")
+
+
+def exact(at: float | None) -> str:
+    """The instant itself, for titles."""
+    return "" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def clock_time(at: float | None) -> str:
+    return "" if at is None else f"{datetime.fromtimestamp(at, UTC):%H:%M:%S}"
+
+
+def iso(at: float | None) -> str:
+    return "" if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+
+
+def number(value: float | None) -> str:
+    """`12,345`; a dash where nobody counted."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
+
+
+def brief(value: float | None) -> str:
+    """`12.3k`, `1.2M`: where the size matters and the last digit does not."""
+    if value is None:
+        return "–"
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= size:
+            return f"{_few(value / (1000 if unit == 'k' else size))}{unit}"
+    return number(value)
+
+
+def counted(value: int, noun: str, plural: str | None = None) -> str:
+    """`1 job`, `12,345 jobs`."""
+    return f"{number(value)} {noun if value == 1 else plural or noun + 's'}"
+
+
+def percent(part: float, whole: float) -> str:
+    if not whole:
+        return "–"
+    share = 100 * part / whole
+    return f"{share:.0f} %" if share >= 9.95 or share == int(share) else f"{share:.1f} %"
+
+
+def plain(name: object) -> str:
+    """A code as words: `attempts_exhausted` → `attempts exhausted`."""
+    return str(name).replace("_", " ")
+
+
+def clipped(text: object, width: int = 140) -> str:
+    """One line's worth of a text."""
+    said = " ".join(str(text).split())
+    return said if len(said) <= width else said[: width - 1].rstrip() + "…"
+
+
+# -- drawings, as numbers for SVG attributes
+
+
+def spark_line(values: Sequence[float], width: float = 96.0, height: float = 20.0) -> str:
+    """The `d` of a path through the values, the first at the left edge, zero at the bottom."""
+    if not values:
+        return ""
+    top, step = max(values) or 1.0, width / max(len(values) - 1, 1)
+    points = [(index * step, height - 1 - (height - 2) * value / top) for index, value in enumerate(values)]
+    return "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+
+
+def spark_area(values: Sequence[float], width: float = 96.0, height: float = 20.0) -> str:
+    """The same, closed along the bottom, to be filled."""
+    line = spark_line(values, width, height)
+    return f"{line} L{width:.1f} {height:.1f} L0 {height:.1f} Z" if line else ""
+
+
+def shares(parts: Sequence[tuple[str, float]], width: float = 100.0) -> list[dict[str, Any]]:
+    """Rectangles side by side, as wide as their part of the whole; what is there is never invisible."""
+    whole = sum(value for _, value in parts)
+    found: list[dict[str, Any]] = []
+    left = 0.0
+    for name, value in parts:
+        if value <= 0:
+            continue
+        size = width * value / whole
+        found.append({"name": name, "value": value, "x": round(left, 3), "width": round(max(size, 0.6), 3)})
+        left += size
+    return found
+
+
+FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
+    "span": span,
+    "exact": exact,
+    "clock_time": clock_time,
+    "iso": iso,
+    "number": number,
+    "brief": brief,
+    "counted": counted,
+    "percent": percent,
+    "plain": plain,
+    "clipped": clipped,
+    "spark_line": spark_line,
+    "spark_area": spark_area,
+    "shares": shares,
+}

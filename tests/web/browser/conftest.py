@@ -1,0 +1,106 @@
+"""A real browser in front of a real server with a real worker.
+
+`page` is a tab that has the token's cookie. Whatever the browser complains about (errors of scripts, refused styles or
+files) fails the test at its end, unless `tabs.forgiven` names a part of it.
+"""
+
+import shutil
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright, expect
+
+import redrive
+from tests.support import DEADLINE
+from tests.web.serving import TOKEN, Served, serving
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PACE = 0.1
+"""Seconds between two looks of the feed: soon enough that no test waits for it."""
+
+
+@pytest.fixture(scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    """One for all tests of this process."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("chromium is not installed: the dashboard is not looked at")
+    expect.set_options(timeout=DEADLINE * 1000)
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser
+        await browser.close()
+
+
+class Tabs:
+    """Opens tabs with the cookie, and remembers what the browser complained about."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._contexts: list[BrowserContext] = []
+        self.complaints: list[str] = []
+        self.forgiven: list[str] = []
+        """Parts of complaints that the test expects."""
+
+    async def open(self, served: Served, path: str = "/", **how: Any) -> Page:
+        """A tab of its own browser profile, at this page of the dashboard."""
+        how = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce", **how}
+        context = await self._browser.new_context(base_url=served.url, **how)
+        self._contexts.append(context)
+        context.set_default_timeout(DEADLINE * 1000)
+        tab = await context.new_page()
+        tab.on("console", self._heard)
+        tab.on("pageerror", lambda error: self.complaints.append(f"script: {error}"))
+        await tab.goto(f"/?token={TOKEN}")
+        if path != "/":
+            await tab.goto(path)
+        return tab
+
+    def _heard(self, said: ConsoleMessage) -> None:
+        if said.type in ("error", "warning"):
+            self.complaints.append(f"{said.type}: {said.text}")
+
+    async def close(self) -> None:
+        """Every tab; what is left of the complaints fails the test. Before the server ends, so that none misses it."""
+        while self._contexts:
+            await self._contexts.pop().close()
+        found = [text for text in self.complaints if not any(part in text for part in self.forgiven)]
+        assert not found, found
+
+
+@pytest.fixture
+async def tabs(browser: Browser) -> AsyncIterator[Tabs]:
+    tabs = Tabs(browser)
+    yield tabs
+    await tabs.close()
+
+
+@pytest.fixture
+async def served(rd: redrive.Redrive, tabs: Tabs) -> AsyncIterator[Served]:
+    """The dashboard and REST with a worker behind them."""
+    async with serving(rd, pace=PACE, dashboard=True) as served:
+        yield served
+        await tabs.close()
+
+
+@pytest.fixture
+async def still(rd: redrive.Redrive, tabs: Tabs) -> AsyncIterator[Served]:
+    """The same without a worker: jobs stay where they are put."""
+    async with serving(rd, worker=False, pace=PACE, dashboard=True) as served:
+        yield served
+        await tabs.close()
+
+
+@pytest.fixture
+async def page(tabs: Tabs, served: Served) -> Page:
+    """A tab at the overview, with a worker behind it."""
+    return await tabs.open(served)

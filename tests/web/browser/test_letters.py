@@ -1,0 +1,326 @@
+"""Dead letters in a real browser: seeing what they have in common, choosing, acting, taking it back."""
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Page, expect
+
+import redrive
+from tests.support import eventually
+from tests.web.browser.conftest import Tabs
+from tests.web.browser.ward import became, buried, dead_number, make_ward, world_of
+from tests.web.serving import Served
+
+
+@pytest.fixture
+async def rd(database: Path) -> AsyncIterator[redrive.Redrive]:
+    async with make_ward(database) as rd:
+        yield rd
+
+
+async def at(tabs: Tabs, served: Served, path: str = "/dead") -> Page:
+    return await tabs.open(served, path)
+
+
+async def choose(page: Page, *places: int) -> None:
+    for place in places:
+        await page.locator("input[name=ids]").nth(place).check()
+
+
+async def press(page: Page, verb: str) -> None:
+    await page.locator(f".bulk-verbs button[value={verb}]").click()
+
+
+async def test_the_troubles_stand_first_in_words_then_the_letters(served: Served, tabs: Tabs) -> None:
+    await buried(served.rd, 3)
+    await buried(served.rd, 2, "press")
+    page = await at(tabs, served)
+    await expect(page.locator(".lead")).to_have_text("5 dead letters in 2 groups. 5 wait for a person.")
+    await expect(page.locator(".group")).to_have_count(2)
+    mill = page.locator(".group", has_text="TypeError")
+    await expect(mill.locator(".group-count")).to_contain_text("3")
+    await expect(mill.locator(".group-todo")).to_have_text(
+        "This is a programming error. Fix the code, deploy, then redrive."
+    )
+    await expect(mill.locator(".trend")).to_contain_text("new")
+    assert await mill.locator("svg.spark").get_attribute("aria-label") == "new: 3 in the last day, 0 in the day before"
+    await expect(page.locator("table.letters tbody tr")).to_have_count(5)
+    await mill.locator(".group-error").click()
+    await expect(page.locator("h1")).to_contain_text("TypeError")
+
+
+async def test_filters_stand_in_the_address_and_come_off_one_by_one(served: Served, tabs: Tabs) -> None:
+    await buried(served.rd, 3)
+    await buried(served.rd, 2, "press")
+    page = await at(tabs, served)
+    await page.select_option("#task", "press")
+    await page.get_by_role("button", name="Apply").click()
+    await expect(page).to_have_url(re.compile(r"/dead\?task=press"))
+    await expect(page.locator(".lead")).to_have_text("2 dead letters match, in 1 group.")
+    await expect(page.locator("table.letters tbody tr")).to_have_count(2)
+    await page.get_by_text("More", exact=True).click()
+    await page.select_option("#because", "permanent")
+    await page.get_by_role("button", name="Apply").click()
+    await expect(page.locator(".empty-title")).to_have_text("No dead letter is like that.")
+    await page.get_by_role("link", name="Remove the filter because permanent").click()
+    await expect(page.locator("table.letters tbody tr")).to_have_count(2)
+    await page.get_by_role("link", name="Clear all").click()
+    await expect(page.locator("table.letters tbody tr")).to_have_count(5)
+
+
+@pytest.mark.parametrize(
+    ("query", "number"),
+    [
+        ("queue=press", 2), ("agent=editor", 2), ("lane=manual", 5), ("lane=delayed", 0), ("category=permanent", 5),
+        ("detail=bug", 3), ("error_class=TypeError", 3), ("because=terminated", 2), ("session=s1", 0), ("since=1h", 5),
+        ("since=2099-01-01", 0), ("owner=nobody", 0),
+    ],
+)  # fmt: skip
+async def test_every_filter_of_the_address_is_obeyed(served: Served, tabs: Tabs, query: str, number: int) -> None:
+    await buried(served.rd, 3)
+    await buried(served.rd, 2, "press")
+    page = await at(tabs, served, f"/dead?{query}")
+    await expect(page.locator("table.letters tbody tr")).to_have_count(number)
+
+
+async def test_some_are_discarded_and_it_is_taken_back(served: Served, tabs: Tabs) -> None:
+    ids = await buried(served.rd, 3)
+    page = await at(tabs, served)
+    await choose(page, 0, 1)
+    await expect(page.locator("[data-selected]")).to_have_text("2 selected")
+    await press(page, "discard")
+    await expect(page.locator("h1")).to_have_text("Discard 2 dead letters?")
+    await page.fill("#why", "not wanted any more")
+    await page.get_by_role("button", name="Discard").click()
+    await expect(page.locator(".flash")).to_contain_text("Discarded 2.")
+    await expect(page.locator("table.letters tbody tr")).to_have_count(1)
+    (move,) = [one for one in await served.rd.jobs.story(ids[2]) if one.move == "discarded"]
+    assert (move.who, move.why) == ("dashboard", "not wanted any more")
+    await page.locator(".flash").get_by_role("button", name="Undo").click()
+    await expect(page.locator(".flash")).to_contain_text("Taken back 2.")
+    await expect(page.locator("table.letters tbody tr")).to_have_count(3)
+
+
+async def test_the_whole_filter_is_redriven_by_a_plan_and_succeeds(served: Served, tabs: Tabs) -> None:
+    ids = await buried(served.rd, 12)
+    await buried(served.rd, 2, "press")
+    world_of(served.rd).broken.discard("mill")
+    page = await at(tabs, served, "/dead?task=mill")
+    await page.get_by_label("all 12 that match").check()
+    await expect(page.locator("[data-selected]")).to_have_text("Acts on")
+    await press(page, "redrive")
+    await expect(page.locator("h1")).to_have_text("Redrive 12 dead letters?")
+    await expect(page.locator("#canary")).to_have_value("5")
+    await page.fill("#why", "the mill turns again")
+    await page.get_by_role("button", name="Start").click()
+    await expect(page).to_have_url(re.compile(r"/redrives/[0-9a-f]{32}$"))
+    await expect(page.locator("h1")).to_have_text("Finished")
+    await expect(page.locator(".job-standing")).to_have_text("12 succeeded, 0 failed again, 0 skipped.")
+    await expect(page.locator(".canary")).to_contain_text("The canary passed")
+    assert {(await served.rd.jobs.get(id)).state for id in ids} == {"done"}
+    assert await dead_number(served, task="press") == 2
+
+
+async def test_a_plan_tells_what_it_may_cost_and_what_would_not_move(served: Served, tabs: Tabs) -> None:
+    await buried(served.rd, 2, "press")
+    page = await at(tabs, served, "/dead/act?verb=redrive&task=press&all=1")
+    await expect(page.locator(".plan-cost")).to_contain_text("about 1.00")
+    await expect(page.locator(".plan-cost")).to_contain_text("220 tokens")
+    await expect(page.locator("#canary")).to_have_value("0")
+
+
+async def test_a_plan_that_is_no_longer_true_starts_nothing(still: Served, tabs: Tabs) -> None:
+    async with still.rd.worker():
+        ids = await buried(still.rd, 3)
+    page = await at(tabs, still, "/dead/act?verb=redrive&task=mill&all=1")
+    await still.rd.dead.discard(ids[0])
+    await page.get_by_role("button", name="Start").click()
+    await expect(page.locator(".flash-bad")).to_contain_text("the plan was for other dead letters")
+    assert await dead_number(still) == 2
+
+
+async def test_deferring_reassigning_and_moving_lanes(still: Served, tabs: Tabs) -> None:
+    async with still.rd.worker():
+        ids = await buried(still.rd, 3)
+    page = await at(tabs, still)
+    await choose(page, 0)
+    await press(page, "defer")
+    await page.fill("#new_owner", "mira")
+    await page.select_option("#days", "3")
+    await page.get_by_role("button", name="Defer").click()
+    await expect(page.locator(".flash")).to_contain_text("Deferred 1.")
+    job = await still.rd.jobs.get(ids[2])
+    assert (job.state, job.because, job.owner) == ("held", "deferred", "mira")
+    await choose(page, 0)
+    await press(page, "reassign")
+    await page.fill("#new_agent", "printer")
+    await page.get_by_role("button", name="Reassign").click()
+    await expect(page.locator(".flash")).to_contain_text("Reassigned 1.")
+    job = await still.rd.jobs.get(ids[1])
+    assert (job.state, job.agent) == ("waiting", "printer")
+    await page.get_by_label("the one").check()
+    await press(page, "move_lane")
+    await page.select_option("#new_lane", "delayed")
+    await page.get_by_role("button", name="Move").click()
+    await expect(page.locator(".flash")).to_contain_text("other lane 1.")
+    assert (await still.rd.jobs.get(ids[0])).lane == "delayed"
+
+
+async def test_those_of_one_lane_move_to_the_other(still: Served, tabs: Tabs) -> None:
+    """The filter and the verb say the same word; neither takes the other's place."""
+    async with still.rd.worker():
+        ids = await buried(still.rd, 2)
+    await still.rd.dead.move_lane(ids[0], "delayed")
+    page = await at(tabs, still, "/dead?lane=manual")
+    await page.get_by_label("the one that matches").check()
+    await press(page, "move_lane")
+    await page.get_by_role("button", name="Move").click()
+    await expect(page.locator(".flash")).to_contain_text("other lane 1.")
+    assert {(await still.rd.jobs.get(id)).lane for id in ids} == {"delayed"}
+
+
+async def test_purging_wants_the_number_typed(served: Served, tabs: Tabs) -> None:
+    ids = await buried(served.rd, 3)
+    page = await at(tabs, served)
+    await page.get_by_label("all 3").check()
+    await press(page, "purge")
+    await expect(page.locator("h1")).to_have_text("Purge 3 dead letters for good?")
+    await page.fill("#confirm", "2")
+    await page.get_by_role("button", name="Purge").click()
+    await expect(page.locator(".flash-bad")).to_contain_text("type 3")
+    assert await dead_number(served) == 3
+    await page.fill("#confirm", "3")
+    await page.get_by_role("button", name="Purge").click()
+    await expect(page.locator(".flash")).to_contain_text("Purged 3 dead letters for good.")
+    assert {(await served.rd.jobs.get(id)).state for id in ids} == {"purged"}
+
+
+async def test_an_export_is_a_file_with_exactly_what_was_chosen(served: Served, tabs: Tabs, tmp_path: Path) -> None:
+    ids = await buried(served.rd, 3)
+    page = await at(tabs, served)
+    await choose(page, 1)
+    async with page.expect_download() as started:
+        await press(page, "export")
+    download = await started.value
+    assert download.suggested_filename == "dead-letters.jsonl"
+    await download.save_as(tmp_path / "some.jsonl")
+    (line,) = (tmp_path / "some.jsonl").read_text().splitlines()
+    assert ids[1] in line
+
+
+async def test_the_keyboard_is_enough(served: Served, tabs: Tabs) -> None:
+    await buried(served.rd, 3)
+    page = await at(tabs, served)
+    for key in ("j", "j", "j", "x"):  # past the one group, onto the second letter
+        await page.keyboard.press(key)
+    await expect(page.locator("[data-selected]")).to_have_text("1 selected")
+    await expect(page.locator("input[name=ids]").nth(1)).to_be_checked()
+    await page.keyboard.press("r")
+    await expect(page.locator("h1")).to_have_text("Redrive 1 dead letter?")
+
+
+async def test_a_range_is_selected_and_all_that_match_is_something_else(served: Served, tabs: Tabs) -> None:
+    await buried(served.rd, 6)
+    page = await at(tabs, served)
+    boxes = page.locator("input[name=ids]")
+    await expect(page.locator(".bulk-verbs button[value=discard]")).to_be_disabled()
+    await boxes.nth(1).click()
+    await boxes.nth(4).click(modifiers=["Shift"])
+    await expect(page.locator("[data-selected]")).to_have_text("4 selected")
+    await page.get_by_label("all 6").check()
+    await expect(boxes.nth(1)).not_to_be_checked()
+    await expect(page.locator(".bulk-verbs button[value=discard]")).to_be_enabled()
+    await page.get_by_label("Select all on this page").check()
+    await expect(page.get_by_label("all 6")).not_to_be_checked()
+    await expect(page.locator("[data-selected]")).to_have_text("6 selected")
+
+
+async def test_the_page_works_without_scripts(served: Served, tabs: Tabs) -> None:
+    await buried(served.rd, 2)
+    page = await tabs.open(served, "/dead", java_script_enabled=False)
+    await press(page, "discard")
+    await expect(page.locator(".flash-bad")).to_contain_text("Nothing is selected.")
+    await page.locator("input[name=ids]").nth(0).check()
+    await press(page, "discard")
+    await page.get_by_role("button", name="Discard").click()
+    await expect(page.locator(".flash")).to_contain_text("Discarded 1.")
+    assert await dead_number(served) == 1
+
+
+async def test_older_letters_are_one_page_further(served: Served, tabs: Tabs) -> None:
+    ids = await buried(served.rd, 61)
+    page = await at(tabs, served)
+    await expect(page.locator("table.letters tbody tr")).to_have_count(50)
+    await page.get_by_role("link", name="Older").click()
+    await expect(page.locator("table.letters tbody tr")).to_have_count(11)
+    await expect(page.locator(f"#letter-{ids[0]}")).to_be_visible()
+    await page.get_by_role("link", name="Newest").click()
+    await expect(page.locator(f"#letter-{ids[-1]}")).to_be_visible()
+
+
+async def test_new_letters_appear_but_never_under_somebodys_hands(served: Served, tabs: Tabs) -> None:
+    await buried(served.rd, 1)
+    page = await at(tabs, served)
+    await expect(page.locator("#live-status")).to_have_attribute("data-state", "live")
+    await buried(served.rd, 1)
+    await expect(page.locator("table.letters tbody tr")).to_have_count(2)
+    await choose(page, 0)
+    await buried(served.rd, 1)
+    await expect(page.locator("#live-status")).to_have_attribute("data-state", "paused")
+    await expect(page.locator("table.letters tbody tr")).to_have_count(2)
+    await page.locator("input[name=ids]").nth(0).uncheck()
+    await expect(page.locator("table.letters tbody tr")).to_have_count(3)
+
+
+async def test_what_is_held_for_a_person_is_answered_from_its_list(served: Served, tabs: Tabs) -> None:
+    handle = await served.rd.enqueue("ask", {})
+    await became(served.rd, handle.id, "held")
+    page = await at(tabs, served, "/held")
+    await expect(page.locator(".hold-title")).to_have_text("Refund 900 euros?")
+    await expect(page.locator(".hold")).to_contain_text("amount 900")
+    await page.locator(".hold").get_by_role("button", name="Approve").click()
+    await page.locator("dialog[open]").get_by_role("button", name="Approve").click()
+    await expect(page.locator(".flash")).to_have_text(re.compile("Approved: it goes on."))
+    assert (await became(served.rd, handle.id, "done")).result == '"yes"'
+    await expect(page.locator(".hold")).to_have_count(0)
+
+
+@pytest.mark.parametrize("path", ["/dead", "/dead/act?verb=redrive&all=1", "/dead/act?verb=purge&all=1", "/held"])
+async def test_a_phone_shows_all_of_it(served: Served, tabs: Tabs, path: str) -> None:
+    await served.rd.enqueue("ask", {"what": "Refund " + "x" * 300})
+    await buried(served.rd, 2, flour="y" * 500)
+    page = await tabs.open(served, path, viewport={"width": 360, "height": 740})
+    await expect(page.locator("h1")).to_be_visible()
+    assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+async def test_an_address_that_says_nonsense_gets_an_answer(served: Served, tabs: Tabs) -> None:
+    tabs.forgiven += ["422", "404"]
+    await buried(served.rd, 1)
+    page = await at(tabs, served)
+    for path in (
+        "/dead?since=yesterday", "/dead?group=zzzz", "/dead?cursor=nonsense", "/dead/act?verb=burn&all=1",
+        "/held?because=boredom", f"/dead?queue={'q' * 501}",
+    ):  # fmt: skip
+        answer = await page.goto(path)
+        assert answer is not None and answer.status == 422, path
+        await expect(page.locator("h1")).to_have_text("That cannot be shown")
+
+
+async def test_many_groups_are_shown_when_asked_for(served: Served, tabs: Tabs) -> None:
+    for number in range(14):
+        await served.rd.dead.add(
+            f"old-{number}", {}, f"trouble of kind {'abcdefghijklmn'[number]}", task=f"task{number}"
+        )
+    page = await at(tabs, served)
+    await expect(page.locator(".lead")).to_contain_text("14 groups")
+    await expect(page.locator(".group")).to_have_count(12)
+    await page.get_by_role("link", name="All 14").click()
+    await expect(page.locator(".group")).to_have_count(14)
+
+    async def judged() -> bool:
+        return len(await served.rd.groups.list()) == 14
+
+    await eventually(judged, "fourteen groups")

@@ -1,0 +1,248 @@
+"""The live feed: one reader for all, what other processes do, resuming, and nobody who buffers without bound."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+import redrive
+from redrive.doors.rest.events import written
+from redrive.doors.web import feed as feeding
+from redrive.doors.web.feed import Feed, Tick
+from tests.support import eventually, process, soon
+from tests.web.serving import Served
+
+
+class Heard:
+    """What a client of the stream has been told."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.last: str | None = None
+        self.skipped = 0
+        self.comments = 0
+        self.over = False
+
+    def moves(self) -> list[str]:
+        return [event["data"]["move"] for event in self.events]
+
+
+async def hear(served: Served, heard: Heard, path: str = "/v1/events", **headers: str) -> None:
+    """Read a stream as a browser does, until it ends."""
+    name = ""
+    async with served.client.stream("GET", path, headers=headers, timeout=60) as answer:
+        assert answer.status_code == 200, await answer.aread()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        async for line in answer.aiter_lines():
+            field, _, value = line.partition(": ")
+            if field == "id":
+                heard.last = value
+            elif field == "event":
+                name = value
+            elif field == "data" and name == "skipped":
+                heard.skipped += 1
+            elif field == "data":
+                heard.events.append(json.loads(value))
+            elif line.startswith(":"):
+                heard.comments += 1
+            elif not line:
+                name = ""
+    heard.over = True
+
+
+@asynccontextmanager
+async def listening(served: Served, path: str = "/v1/events", **headers: str) -> AsyncIterator[Heard]:
+    heard = Heard()
+    task = asyncio.create_task(hear(served, heard, path, **headers))
+    try:
+        await eventually(lambda: heard.last is not None or task.done(), "the stream begins")
+        yield heard
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.behaviour("000-76")
+async def test_a_client_hears_what_happens_to_a_job(served: Served) -> None:
+    async with listening(served) as heard:
+        new = await served.post("/v1/jobs", {"task": "greet"}, status=201)
+        await eventually(lambda: "succeeded" in heard.moves(), "the job's success is told")
+    first = heard.events[0]
+    assert (first["specversion"], first["type"], first["subject"]) == ("1.0", "dev.redrive.job.enqueued", new["id"])
+    assert first["data"]["queue"] == "greet" and first["time"].endswith("Z")
+    assert len({event["id"] for event in heard.events}) == len(heard.events)
+    await eventually(lambda: served.feed.listeners == 0, "the listener is gone")
+
+
+async def test_what_another_process_does_is_heard(served: Served, database: Path) -> None:
+    code = """
+        import asyncio, sys, redrive
+
+        async def main():
+            async with redrive.Redrive(sys.argv[1]) as rd:
+                await rd.enqueue("elsewhere", {"n": 1}, queue="theirs")
+
+        asyncio.run(main())
+    """
+    async with listening(served, "/v1/events?queue=theirs") as heard:
+        await served.rd.enqueue("greet", {})
+        with process(code, database) as child:
+            await soon(asyncio.to_thread(child.wait))
+        await eventually(lambda: heard.moves() == ["enqueued"], "the other process's job is told")
+
+
+async def test_who_comes_back_goes_on_where_it_was(still: Served) -> None:
+    async with listening(still) as heard:
+        await still.rd.enqueue("greet", {})
+        await eventually(lambda: len(heard.events) == 1)
+    last = heard.last
+    assert last is not None
+    missed = [(await still.rd.enqueue("greet", {})).id for _ in range(3)]
+    async with listening(still, Last_Event_ID=last) as again:
+        await eventually(lambda: len(again.events) == 3)
+        assert [event["subject"] for event in again.events] == missed
+    async with listening(still, **{"Last-Event-ID": last}) as again:
+        await eventually(lambda: len(again.events) == 3)
+        assert [event["subject"] for event in again.events] == missed
+        await still.rd.enqueue("greet", {})
+        await eventually(lambda: len(again.events) == 4)
+    async with listening(still, f"/v1/events?after={last}") as again:
+        await eventually(lambda: len(again.events) == 4)
+
+
+async def test_a_wrong_cursor_is_refused(still: Served) -> None:
+    await still.refused(422, "GET", "/v1/events?after=nonsense")
+    found = await still.refused(422, "GET", "/v1/events", headers={"Last-Event-ID": "nonsense"})
+    assert found["field"] == "after"
+
+
+async def test_too_much_is_skipped_and_every_gets_all(still: Served) -> None:
+    number = 450
+    async with listening(still) as some, listening(still, "/v1/events?every=true") as all_:
+        await still.rd.enqueue_many("greet", [{"name": str(n)} for n in range(number)])
+        await eventually(lambda: len(all_.events) == number, "every job is told")
+        await eventually(lambda: some.skipped > 0, "the glimpse says that there was more")
+        assert 0 < len(some.events) < number
+        told = len(some.events)
+        await still.rd.enqueue("greet", {})
+        await eventually(lambda: len(some.events) == told + 1, "it goes on at the present")
+
+
+async def test_one_reader_for_all_and_none_for_nobody(still: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+    store = still.rd.store
+    plain = store.events
+
+    async def counted(after: str | None, limit: int = 1000) -> Any:
+        nonlocal asked
+        asked += 1
+        return await plain(after, limit)
+
+    monkeypatch.setattr(store, "events", counted)
+    async with listening(still), listening(still), listening(still):
+        assert still.feed.listeners == 3
+        reader = still.feed._reader
+        assert reader is not None and not reader.done()
+    await eventually(lambda: still.feed.listeners == 0)
+    await eventually(reader.done, "the reader rests")
+    before = asked
+    async with listening(still):
+        assert still.feed._reader is not reader
+    await eventually(lambda: still.feed._reader is None or still.feed._reader.done())
+    assert asked > before
+
+
+async def test_a_quiet_stream_tells_that_it_lives(still: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redrive.doors.rest.events.BEAT", 0.05)
+    async with listening(still) as heard:
+        await eventually(lambda: heard.comments >= 2, "comments come while nothing happens")
+        await still.rd.enqueue("greet", {})
+        await eventually(lambda: len(heard.events) == 1, "and nothing was lost meanwhile")
+
+
+async def test_closing_ends_every_stream_at_once(still: Served) -> None:
+    heard = [Heard() for _ in range(5)]
+    tasks = [asyncio.create_task(hear(still, one)) for one in heard]
+    await eventually(lambda: all(one.last is not None for one in heard))
+    still.feed.close()
+    await soon(asyncio.gather(*tasks))
+    assert all(one.over for one in heard)
+    late = Heard()
+    await soon(hear(still, late))
+    assert late.over and late.events == []
+
+
+async def test_a_slow_listener_is_dropped_not_buffered(rd: redrive.Redrive) -> None:
+    feed = Feed(rd, pace=0.001)
+    async with aclosing(feed.listen()) as slow, aclosing(feed.listen()) as quick:
+        await anext(slow)
+        await anext(quick)
+        (listener, other) = sorted(feed._listeners, key=id)
+        for number in range(feeding.BEHIND * 3):
+            await rd.enqueue("greet", {"name": str(number)})
+            await soon(anext(quick))
+        late = [one for one in (listener, other) if one.dropped]
+        assert len(late) == 1 and late[0].ticks.qsize() <= feeding.BEHIND + 1
+        left = [tick async for tick in slow]
+        assert len(left) == feeding.BEHIND, "it ends, and what it saw last is where it comes back"
+        heard = {event.job_id for tick in left for event in tick.events}
+        missed = [event.job_id for event in await rd.store.events(left[-1].cursor)]
+        assert heard.isdisjoint(missed) and len(heard) + len(missed) == feeding.BEHIND * 3
+    feed.close()
+
+
+async def test_a_store_that_fails_is_told_once_and_read_again(
+    rd: redrive.Redrive, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    feed, plain, failing = Feed(rd, pace=0.001), rd.store.events, False
+
+    async def moody(after: str | None, limit: int = 1000) -> Any:
+        if failing:
+            raise redrive.StoreUnavailable("gone for a moment")
+        return await plain(after, limit)
+
+    monkeypatch.setattr(rd.store, "events", moody)
+    async with aclosing(feed.listen()) as ticks:
+        await anext(ticks)
+        failing = True
+        await eventually(lambda: "gone for a moment" in caplog.text)
+        await rd.enqueue("greet", {})
+        failing = False
+        assert len((await soon(anext(ticks))).events) == 1
+    feed.close()
+    assert caplog.text.count("gone for a moment") == 1
+
+
+def test_the_last_id_is_that_of_the_tick() -> None:
+    """Who comes back must not be told again what a filter left out."""
+    assert written(Tick("5.3", []), []) == b"id: 5.3\n\n"
+    assert written(Tick("5.3", [], skipped=True), []) == b"event: skipped\nid: 5.3\ndata: {}\n\n"
+
+
+async def test_a_server_around_us_that_leaves_ends_the_streams(
+    rd: redrive.Redrive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvicorn waits for open streams before it tells anybody that it stops."""
+
+    class Server:
+        should_exit = False
+
+        def handle_exit(self, *_: object) -> None: ...
+
+    server, feed = Server(), Feed(rd, pace=0.001)
+    monkeypatch.setattr("signal.getsignal", lambda number: server.handle_exit)
+    async with aclosing(feed.listen()) as ticks:
+        await anext(ticks)
+        server.should_exit = True
+        with pytest.raises(StopAsyncIteration):
+            await soon(anext(ticks))
+
+
+async def test_streams_need_the_token_too(still: Served) -> None:
+    async with httpx2.AsyncClient(base_url=still.url) as nobody:
+        assert (await soon(nobody.get("/v1/events"))).status_code == 401

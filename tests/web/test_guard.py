@@ -1,0 +1,136 @@
+"""The way in for browsers: a link, a cookie, and headers that keep other pages out. And the file the token lives in."""
+
+import stat
+from pathlib import Path
+
+import httpx2
+import pytest
+
+import redrive
+from redrive.doors.web import asgi
+from redrive.doors.web.guard import POLICY, cookie_of
+from redrive.doors.web.tokens import TokenFile
+from tests.support import soon
+from tests.web.serving import TOKEN, Served, raw, serving
+
+
+async def test_a_link_gives_a_cookie_and_leads_to_the_same_page_without_the_token(still: Served) -> None:
+    async with httpx2.AsyncClient(base_url=still.url) as browser:
+        answer = await soon(browser.get(f"/v1/jobs?token={TOKEN}&limit=5"))
+        assert (answer.status_code, answer.headers["location"]) == (303, "/v1/jobs?limit=5")
+        name, value = cookie_of(TOKEN)
+        said = answer.headers["set-cookie"]
+        assert said.startswith(f"{name}={value}; Path=/; ") and TOKEN not in said
+        assert "; HttpOnly" in said and "; SameSite=Strict" in said
+        assert (await soon(browser.get("/v1/jobs?limit=5"))).status_code == 200
+        assert (await soon(browser.get("/v1/jobs", params={"token": "wrong"}))).status_code == 422, "the cookie counts"
+
+
+async def test_a_wrong_link_gives_nothing(still: Served) -> None:
+    async with httpx2.AsyncClient(base_url=still.url) as browser:
+        for path in ("/?token=wrong", f"/?token={TOKEN}&token={TOKEN}x", "/?token=", f"/?Token={TOKEN}"):
+            answer = await soon(browser.get(path))
+            assert answer.status_code == 401 and "set-cookie" not in answer.headers, path
+        # no state changes by a link, and no link leads elsewhere
+        assert (await soon(browser.post(f"/v1/jobs?token={TOKEN}", json={"task": "greet"}))).status_code == 401
+    status, headers, _ = await raw(still, "GET", f"//evil.example/x?token={TOKEN}", [("Host", still.host)])
+    assert (status, headers["location"]) == (303, "/evil.example/x")
+
+
+async def test_every_answer_has_the_headers_that_keep_others_out(still: Served) -> None:
+    for path in ("/v1/health", "/nothing", "/metrics", "/healthz", "/openapi.json"):
+        headers = (await soon(still.client.get(path))).headers
+        assert headers["content-security-policy"] == POLICY, path
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["referrer-policy"] == "same-origin"
+        assert headers["cache-control"] == "no-store"
+        assert "server" not in headers
+
+
+async def test_without_a_token_host_and_origin_still_count(rd: redrive.Redrive) -> None:
+    async with serving(rd, worker=False, token=False) as served:
+        anybody = served.client
+        assert "authorization" not in anybody.headers
+        assert (await soon(anybody.get("/v1/health"))).status_code == 200
+        assert (await soon(anybody.get("/v1/health", headers={"Host": "evil.example"}))).status_code == 421
+        headers = {"Origin": "http://evil.example"}
+        assert (await soon(anybody.post("/v1/jobs", json={"task": "greet"}, headers=headers))).status_code == 403
+
+
+def test_the_token_lives_in_a_file_that_only_its_owner_reads(tmp_path: Path) -> None:
+    file = TokenFile(tmp_path / "jobs.db-token")
+    token = file()
+    assert len(token) >= 40 and file() == token == TokenFile(file.path)()
+    assert file.path is not None and stat.S_IMODE(file.path.stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["jobs.db-token"]
+    other = TokenFile(file.path).rotate()
+    assert other != token and file() == other, "a server that runs notices"
+    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
+
+
+def test_a_token_file_that_others_can_read_is_closed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "t"
+    path.write_text("a-token-that-others-saw\n")
+    path.chmod(0o644)
+    assert TokenFile(path)() == "a-token-that-others-saw"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert "could be read by others" in caplog.text and "that-others-saw" not in caplog.text
+
+
+@pytest.mark.parametrize("text", ["", "short", "with spaces in between it", "ünïcode-is-not-for-headers"])
+def test_a_token_that_cannot_be_one_is_refused_without_repeating_it(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "t"
+    path.write_text(text)
+    with pytest.raises(redrive.ConfigError, match="at least 16 plain characters") as refused:
+        TokenFile(path)()
+    assert not text or text not in str(refused.value)
+
+
+def test_the_environment_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDRIVE_TOKEN", "from-the-environment")
+    file = TokenFile(tmp_path / "t")
+    assert file() == "from-the-environment" and not (tmp_path / "t").exists()
+    with pytest.raises(redrive.ConfigError, match="REDRIVE_TOKEN"):
+        file.rotate()
+
+
+async def test_rotating_shuts_out_at_once(rd: redrive.Redrive) -> None:
+    async with serving(rd, worker=False, token=None) as served:
+        file = TokenFile(Path(f"{rd.store.path}-token"))  # type: ignore[attr-defined]
+        async with httpx2.AsyncClient(base_url=served.url, headers={"Authorization": f"Bearer {file()}"}) as client:
+            assert (await soon(client.get("/v1/health"))).status_code == 200
+            new = file.rotate()
+            assert (await soon(client.get("/v1/health"))).status_code == 401
+            headers = {"Authorization": f"Bearer {new}"}
+            assert (await soon(client.get("/v1/health", headers=headers))).status_code == 200
+
+
+async def test_mounted_in_fastapi_under_a_prefix(rd: redrive.Redrive) -> None:
+    """As its users would: their app, their routes, ours below a path."""
+    from fastapi import FastAPI
+
+    app = FastAPI()
+    app.mount("/queue", asgi(rd, token=TOKEN, hosts=["queue.example"]))
+
+    @app.get("/hello")
+    async def hello() -> str:
+        return "theirs"
+
+    transport = httpx2.ASGITransport(app=app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
+        assert (await client.get("/hello")).json() == "theirs"
+        assert (await client.get("/queue/v1/health")).status_code == 401
+        assert (await client.get("/queue/healthz")).status_code == 200
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        new = await client.post("/queue/v1/jobs", json={"task": "greet"}, headers=headers)
+        assert new.status_code == 201 and new.headers["location"] == f"/queue/v1/jobs/{new.json()['id']}"
+        assert (await client.get(new.headers["location"], headers=headers)).json()["state"] == "waiting"
+        missing = await client.get("/queue/nothing", headers=headers)
+        assert (missing.status_code, missing.headers["content-type"]) == (404, "application/problem+json")
+        link = await client.get(f"/queue/v1/health?token={TOKEN}")
+        assert link.headers["location"] == "/queue/v1/health" and "Path=/queue;" in link.headers["set-cookie"]
+        assert (await client.get("/queue/v1/health")).status_code == 200
+        named = {**headers, "Host": "queue.example"}
+        assert (await client.get("/queue/v1/health", headers=named)).status_code == 200
+        assert (await client.get("/queue/v1/health", headers={**headers, "Host": "evil.example"})).status_code == 421
