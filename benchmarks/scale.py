@@ -46,7 +46,10 @@ async def ask(app: App, address: str) -> tuple[int, bytes]:
         status = message.get("status", status)
         body.append(message.get("body", b""))
 
-    await app(scope, receive, send)
+    try:
+        await app(scope, receive, send)
+    except Exception as error:
+        return 500, repr(error).encode()  # whoever asked names the address
     return status, b"".join(body)
 
 

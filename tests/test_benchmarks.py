@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from benchmarks import watched
 from benchmarks.__main__ import ROWS
 from benchmarks.bench import Check
@@ -50,11 +48,11 @@ def test_every_page_and_answer_is_asked(tmp_path: Path) -> None:
     assert pages["reached"] > 0 and answers["reached"] > 0
 
 
-@pytest.mark.skipif(not watched.STAT.exists(), reason="only Linux says what another process has used")
 def test_watchers_watch(tmp_path: Path) -> None:
+    """They fail by themselves where they see nothing. Only Linux says what another process has used."""
     (check,) = json.loads(bench("--only", "11", "--json", "--folder", str(tmp_path)))["checks"]
-    assert check["values"].keys() == {"alone", "watched"}
-    assert check["reached"] is not None
+    assert check["values"].keys() == ({"alone", "watched"} if watched.STAT.exists() else set())
+    assert (check["reached"] is not None) is watched.STAT.exists()
 
 
 def test_a_verdict_follows_its_limit() -> None:

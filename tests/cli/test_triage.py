@@ -213,3 +213,20 @@ def test_every_filter_reaches_the_list(shell: Shell) -> None:
     }.items():  # fmt: skip
         for command in (("dead", "list"), ("jobs",)):
             assert shell.here(*command, option, value, "--json").json["jobs"] == [], option
+
+
+def choices(shell: Shell, id: str) -> list[str]:
+    """The commands that a letter's story names."""
+    lines = shell.here("dead", "show", id).out.partition("what next")[2].splitlines()
+    return [line.partition(": redrive ")[2] for line in lines if ": redrive " in line]
+
+
+def test_every_command_that_a_letter_names_does_what_it_says(shell: Shell) -> None:
+    ids = shell.dead_letters(12)
+    named = choices(shell, ids[0])
+    assert {"defer", "reassign", "discard", "lane", "redrive", "edit"} <= {line.split()[1] for line in named}
+    for id, line in zip(ids, named, strict=False):
+        line = line.replace(ids[0][-8:], id[-8:]).replace("JSON", '{"number":99}')
+        done = shell.here(*line.replace("NAME", "ada").replace("TEXT", "because").split())
+        assert done.status == 0, (line, done.err)
+        assert len(shell.job(id)["moves"]) > len(shell.job(ids[-1])["moves"]), line

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redrive.app.alerts import TRIES, GroupWatch, read_states, write
 from redrive.core.job import State
-from redrive.core.store import Applied, Filter, Group, Lesson, Stale
+from redrive.core.store import Applied, Filter, Group, Stale
 from redrive.errors import CommitUnknown, InvalidInput, StoreBusy
 from redrive.insight import groups as insight
 from redrive.insight.groups import STATUSES, GroupState, GroupView
@@ -150,9 +150,7 @@ class Groups:
 
     async def _with_all_lessons(self, views: Sequence[GroupView]) -> builtins.list[GroupView]:
         """What helped against each, read at once."""
-        known: dict[str, builtins.list[Lesson]] = {}
-        for lesson in await self._app.store.lessons(*(view.fingerprint for view in views)):
-            known.setdefault(lesson.fingerprint, []).append(lesson)
+        known = insight.lessons_by_group(await self._app.store.lessons(*(view.fingerprint for view in views)))
         now = self._app.clock.now()
         return [
             insight.view(view.group, view.state, view.dead, now, known.get(view.fingerprint, ())) for view in views

@@ -13,7 +13,7 @@ from redrive.core.job import Job, State
 from redrive.core.lifecycle import DEFERRED
 from redrive.core.store import Filter, Group, Tally
 from redrive.errors import InvalidOption
-from redrive.insight.groups import GroupView, view
+from redrive.insight.groups import GroupView, lessons_by_group, view
 from redrive.insight.morning import (
     DAY,
     FOR_A_PERSON,
@@ -235,9 +235,10 @@ async def _views(app: Redrive, seen: Seen) -> dict[str, GroupView]:
     names = list({pile.sample.fingerprint for pile in seen.manual if pile.sample.fingerprint})
     states = await read_states(app.store, names)
     piles = {pile.sample.fingerprint: pile.number for pile in seen.manual}
+    helped = lessons_by_group(await app.store.lessons(*names))
     views = {}
     for group in await app.store.groups(fingerprints=names):
-        state, _ = states.get(group.fingerprint, (None, 0))
-        lessons = await app.store.lessons(group.fingerprint)
-        views[group.fingerprint] = view(group, state, piles.get(group.fingerprint, 0), seen.now, lessons)
+        name = group.fingerprint
+        state, _ = states.get(name, (None, 0))
+        views[name] = view(group, state, piles.get(name, 0), seen.now, helped.get(name, ()))
     return views

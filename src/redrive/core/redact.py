@@ -13,17 +13,20 @@ _NAME: Final = re.compile(
     re.IGNORECASE,
 )
 _PATTERN: Final = re.compile(
-    r"(?P<scheme>\b(?:bearer|basic|token)\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})"
+    r"-----BEGIN [A-Z ]{1,40}-----.{0,20000}?-----END [A-Z ]{1,40}-----"
+    r"|(?P<scheme>\b(?:bearer|basic|token)\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})"
     r"|\b(?:sk|pk|rk|ghp|gho|ghs|xox[abp]|glpat|AKIA|ASIA|AIza)[-_A-Za-z0-9]{12,}"
     r"|\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*"
-    r"|(?P<label>\b(?:password|passwd|secret|api[_-]?key|access[_-]?token|token|client_secret)\b['\"]?\s*[=:]\s*['\"]?)"
-    r"(?!\[redacted\])(?P<labelled>[^\s'\"&,;)}\]]{3,})"
+    r"|(?P<label>\b(?:pass(?:word|wd|phrase)|secret|(?:api|private)[_-]?key|(?:access|refresh)[_-]?token|token"
+    r"|client_secret|(?:set-)?cookie|credentials?)\b['\"]?\s*[=:]\s*)"
+    r"(?!['\"]?\[redacted\])"
+    r"(?P<labelled>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\{[^}]*\}|\[[^\]]*\]|[^\s'\"&,;)}\]]{3,})"
     r"|(?P<userinfo>://[^/\s:@]+:)(?P<userpass>[^@\s/]+)(?=@)",
-    re.IGNORECASE,
+    re.IGNORECASE | re.DOTALL,
 )
 _HINTS: Final = (
     "bearer", "basic", "token", "sk-", "sk_", "pk_", "rk_", "ghp_", "gho_", "ghs_", "xox", "glpat", "akia", "asia",
-    "aiza", "eyj", "pass", "secret", "key",
+    "aiza", "eyj", "pass", "secret", "key", "cookie", "credential", "-----begin",
 )  # fmt: skip
 """Without any of these there is nothing to find, and most messages have none."""
 

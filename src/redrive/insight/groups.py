@@ -294,6 +294,13 @@ class Suggestion(msgspec.Struct, frozen=True, omit_defaults=True):
         return {**msgspec.structs.asdict(self), "success_rate": self.rate}
 
 
+def lessons_by_group(lessons: Sequence[Lesson]) -> dict[str, list[Lesson]]:
+    found: dict[str, list[Lesson]] = {}
+    for lesson in lessons:
+        found.setdefault(lesson.fingerprint, []).append(lesson)
+    return found
+
+
 UNCHANGED: Final = frozenset({
     "retry", "run_again", "retry_after", "once_more", "on_the_spot", "bury", "hold", "undecided", "released", "breaker",
     "verify",

@@ -387,7 +387,7 @@ def _for_dead(job: Job) -> Iterator[Choice]:
         yield from _again(job)
     other = "manual" if job.lane == "delayed" else "delayed"
     lanes = {"manual": "It must wait for a person", "delayed": "It may come back by itself"}
-    yield Choice("defer", "Defer", "Somebody sees to it later", f"redrive dead defer {id} --owner NAME --why TEXT")
+    yield Choice("defer", "Defer", "Somebody sees to it later", f"redrive dead defer {id} --to NAME --why TEXT")
     yield Choice("move_lane", f"Move to the {other} lane", lanes[other], f"redrive dead lane {id} {other} --why TEXT")
     if job.because != "outcome_unknown":
         yield Choice(
@@ -406,7 +406,7 @@ def _again(job: Job) -> Iterator[Choice]:
     edit = Choice("edit", "Edit and redrive", "Try again with another input", f"redrive dead edit {id} JSON --why TEXT")
     yield from (edit, as_it_is) if job.detail in _NEEDS_EDIT else (as_it_is, edit)
     yield Choice(
-        "reassign", "Reassign", "Another agent should do it", f"redrive dead reassign {id} --agent NAME --why TEXT"
+        "reassign", "Reassign", "Another agent should do it", f"redrive dead reassign {id} --to NAME --why TEXT"
     )
 
 

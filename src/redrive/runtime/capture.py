@@ -131,7 +131,7 @@ class _Look:
             sqlstate=_sqlstate(seen),
             headers=headers,
             retry_after=wait_of(error.after, self._now) if isinstance(error, Retry) else asked,
-            recommendation=error.recommendation if isinstance(error, GiveUp) else None,
+            recommendation=redact_text(error.recommendation or "") or None if isinstance(error, GiveUp) else None,
             body=body_text(seen, bodies, message),
             codes=codes,
             rpc_code=rpc_code_of(seen),

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -192,6 +192,8 @@ async def test_a_page_follows_what_happens_and_leaves_scroll_and_focus_alone(tab
     assert await page.evaluate("window.same") is True, "the page was loaded anew"
     assert await page.evaluate("scrollY") == before
     assert await link.evaluate("link => link === document.activeElement")
+    await filled.rd.enqueue("broken", {})
+    await expect(page.locator("nav")).to_contain_text("Dead letters5")
 
 
 async def test_another_process_is_seen_too(tabs: Tabs, served: Served, database: Any) -> None:
@@ -303,6 +305,7 @@ async def test_a_queue_is_paused_with_who_and_why_and_resumed(tabs: Tabs, served
     await dialog.get_by_role("button", name="Pause", exact=True).click()
     await expect(page.locator(".flash")).to_contain_text("greet is paused")
     await expect(queue.locator(".queue-stopped")).to_contain_text("by Ada Lovelace: the press is hot")
+    await expect(page.locator("nav")).to_contain_text("1 paused")
     assert [queue.paused for queue in await served.rd.numbers()] == [True]
     handle = await served.rd.enqueue("greet", {"name": "waits"})
     await expect(queue.locator(".counts")).to_contain_text("1due")
@@ -326,6 +329,32 @@ async def test_a_dialog_that_is_left_changes_nothing(tabs: Tabs, shown: Served) 
     await page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
     await expect(page.get_by_role("dialog")).to_have_count(0)
     assert {queue.name for queue in await shown.rd.numbers() if queue.paused} == {"quiet"}
+
+
+async def test_a_form_that_is_refused_keeps_what_was_written(tabs: Tabs, filled: Served) -> None:
+    tabs.forgiven += ["503", "ERR_"]
+    page = await tabs.open(filled, "/queues")
+    await page.locator("#queue-greet").get_by_role("button", name="Pause").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Why").fill("the press is hot")
+    sure = dialog.get_by_role("button", name="Pause", exact=True)
+
+    async def refuse(route: Route) -> None:
+        await route.fulfill(status=503, content_type="application/problem+json", body='{"detail": "the store is busy"}')
+
+    await page.route("**/queues/pause", refuse)
+    await sure.click()
+    await expect(dialog.get_by_role("alert")).to_have_text("Not done: the server answered 503. the store is busy")
+    await page.unroute_all()
+    await page.context.set_offline(True)
+    await sure.click()
+    await expect(dialog.get_by_role("alert")).to_contain_text("The server cannot be reached.")
+    await page.context.set_offline(False)
+    await expect(dialog.get_by_label("Why")).to_have_value("the press is hot")
+    await sure.click()
+    await expect(page.locator("#queue-greet .queue-stopped")).to_contain_text("the press is hot")
+    await expect(dialog).to_have_count(0)
+    await live(page)
 
 
 async def test_a_queue_may_have_any_name(tabs: Tabs, still: Served) -> None:
@@ -605,7 +634,7 @@ async def test_a_refresh_gets_only_what_changes(shown: Served) -> None:
     answer = await soon(shown.client.get("/queues", headers=asked))
     assert answer.status_code == 200
     assert "<h1>Queues</h1>" in answer.text
-    assert "<html" not in answer.text and "<nav" not in answer.text
+    assert "<html" not in answer.text and "<main" not in answer.text
 
 
 # -- what others may send

@@ -14,6 +14,7 @@ from redrive.core import redrives as core
 from redrive.core.job import Job, iso
 from redrive.core.lifecycle import Transition
 from redrive.core.redrives import Chosen, Estimate
+from redrive.core.store import Filter
 from redrive.errors import InvalidInput, JobError
 
 if TYPE_CHECKING:
@@ -79,8 +80,9 @@ async def select(
     """Page by page; of the jobs themselves nothing is kept. One that a changing listing shows twice counts once."""
     filters = {name: value for name, value in filters.items() if value is not None}
     _check(ids, filters, all=all)
+    chosen = make_filter({**filters, "state": "dead"})
     selection = Selection(_in_words(ids, filters))
-    async for jobs in _named(app, ids) if ids else _dead(app, filters):
+    async for jobs in _named(app, ids) if ids else _dead(app, chosen):
         for job in jobs:
             if job not in selection:
                 selection.add(job)
@@ -98,9 +100,9 @@ async def _named(app: Redrive, ids: Sequence[str]) -> AsyncIterator[list[Job]]:
         yield [found[id] if id in found else await app.jobs.get(id) for id in asked]
 
 
-async def _dead(app: Redrive, filters: Mapping[str, Any]) -> AsyncIterator[list[Job]]:
+async def _dead(app: Redrive, chosen: Filter) -> AsyncIterator[list[Job]]:
     """The oldest first, as they would have run."""
-    chosen, cursor = make_filter({**filters, "state": "dead"}), None
+    cursor = None
     while True:
         page = await app.store.find(chosen, cursor, PAGE, oldest=True)
         yield page.jobs
@@ -144,9 +146,6 @@ def _check(ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> None
         raise InvalidInput(field="ids", problem="give a list of ids, not one text")
     if "state" in filters or "states" in filters:
         raise InvalidInput(field="state", problem="only dead letters are redriven")
-    for name in TIMES:
-        if name in filters and not is_number(filters[name]):
-            raise InvalidInput(field=name, problem=f"{filters[name]!r} is not a time in seconds since 1970")
     if ids and (filters or all):
         raise InvalidInput(field="ids", problem="give ids or filters, not both")
     if len(ids) > MOST_ITEMS:

@@ -106,10 +106,13 @@ async def with_story(rd: Redrive, wanted: Awaitable[Job]) -> tuple[Job, Sequence
 
 
 def tell_story(job: Job, moves: Sequence[Event], notes: Sequence[Note], *, secrets: bool) -> None:
+    from redrive.core.redact import redact
+
     if output.as_json():
         body = output.job_json(job, secrets=secrets)
-        said = {"moves": [story.move_json(move) for move in moves], "notes": [note.public() for note in notes]}
-        output.say_json(body | said)
+        said = [note.public() for note in notes]
+        told = {"moves": [story.move_json(move) for move in moves], "notes": said if secrets else redact(said)}
+        output.say_json(body | told)
     else:
         story.tell(job, moves, notes, secrets=secrets)
 

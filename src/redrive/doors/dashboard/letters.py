@@ -36,6 +36,9 @@ MOST_GROUPS: Final = 500
 ROWS: Final = 12
 """Groups that a plan tells one by one."""
 CANARY: Final = 5
+MANY_CANARY: Final = 20
+LOOKED_AT: Final = 2_000
+"""Up to so many are judged one by one for a plan."""
 MOST_IDS: Final = 100_000
 OWN_WORD: Final = {"defer": "owner", "reassign": "agent", "move_lane": "lane"}
 """What a verb is told besides which jobs it is about: its own argument, and the name of a filter as well."""
@@ -74,14 +77,14 @@ async def listed(request: Request) -> Response:
     rd = rd_of(request)
     choice, cursor = choosing.read(request.query_params), request.query_params.get("cursor")
     chosen = await choosing.filters(rd, choice)
-    counts = await _by_group(rd, chosen)
+    counts, known = await _by_group(rd, chosen), await rd.store.groups()
     every = request.query_params.get("groups") == "all"
-    views = await _views(rd, chosen, counts, MOST_GROUPS if every else GROUPS)
+    views = await _views(rd, chosen, counts, len(known), MOST_GROUPS if every else GROUPS)
     return await page(
         request, "letters.html", section="letters", choice=choice, cursor=cursor, total=sum(counts.values()),
         group_number=len(counts), views=views, all_groups=every, hidden_groups=len(counts) > len(views) and not every,
-        listed=await rd.dead.list(limit=LETTERS, cursor=cursor, **chosen), lanes=await _lanes(site_of(request)),
-        options=choosing.options(await rd.store.groups()),
+        listed=await rd.dead.list(limit=LETTERS, cursor=cursor, **chosen), options=choosing.options(known),
+        lanes="" if choice.said else await _lanes(site_of(request)),
         more_filters=any(name not in ("task", "queue", "detail", "since") for name in choice.said),
     )  # fmt: skip
 
@@ -93,11 +96,12 @@ async def _by_group(rd: Redrive, chosen: Mapping[str, Any]) -> dict[str | None, 
 
 
 async def _views(
-    rd: Redrive, chosen: Mapping[str, Any], counts: Mapping[str | None, int], most: int
+    rd: Redrive, chosen: Mapping[str, Any], counts: Mapping[str | None, int], known: int, most: int
 ) -> list[tuple[GroupView, int, list[int]]]:
     """The groups that have such letters, those that nobody has settled first."""
     narrowed = {name: value for name, value in chosen.items() if name in GROUP_FILTERS}
-    found = await rd.groups.list(limit=MOST_GROUPS, **narrowed)
+    without = max(0, known - len(counts))  # so many may stand before those that are sought
+    found = await rd.groups.list(limit=min(MOST_GROUPS, most + without), **narrowed)
     now = rd.clock.now()
     there = [view for view in found if view.fingerprint in counts]
     return [(view, counts[view.fingerprint], hours(view, now)) for view in there[:most]]
@@ -181,7 +185,10 @@ async def plan(request: Request) -> Response:
 
 async def _redrive_plan(request: Request, choice: Choice) -> dict[str, Any]:
     rd = rd_of(request)
-    found = await rd.redrives.plan(**await choosing.scope(rd, choice))
+    scope = await choosing.scope(rd, choice)
+    if "ids" not in scope and sum((await _by_group(rd, await choosing.filters(rd, choice))).values()) > LOOKED_AT:
+        return await _quick_plan(request, choice)
+    found = await rd.redrives.plan(**scope)
     running = [f"Redrive {id[-8:]} still moves one of these groups: wait for it, or cancel it." for id in found.running]
     return {
         "number": found.number, "chosen": found.chosen, "rows": found.groups[:ROWS], "token": found.token,
@@ -189,6 +196,13 @@ async def _redrive_plan(request: Request, choice: Choice) -> dict[str, Any]:
         "warnings": (*found.warnings, *running), "startable": bool(found.moving) and not found.running,
         "canary": CANARY if found.moving > 2 * CANARY else 0,
     }  # fmt: skip
+
+
+async def _quick_plan(request: Request, choice: Choice) -> dict[str, Any]:
+    """So many are not judged one by one while somebody waits for a page; the redrive itself judges each."""
+    known = await _other_plan(request, choice, "redrive")
+    said = f"More than {LOOKED_AT:,}: what would not move is not looked for now. The scorecard will tell it."
+    return {**known, "warnings": (said,), "canary": MANY_CANARY, "too_many": True}
 
 
 async def _other_plan(request: Request, choice: Choice, verb: str) -> dict[str, Any]:

@@ -58,6 +58,7 @@ async def overview(request: Request) -> Response:
         needs=needs,
         rows=rows,
         workers=workers,
+        paused={queue.name for queue in queues if queue.paused},
         breakers=breakers,
         running=await _running(site),
         oldest=await site.rd.store.overdue(site.rd.clock.now(), limit=LISTED),

@@ -275,13 +275,19 @@ async def page(request: Request, template: str, *, status: int = 200, **values: 
     context = {"request": request, "said": said, "me": who(request), "counts": await _counts(site), **values}
     token = _asking.set(request)
     try:
-        text = found.render(context) if block is None else "".join(found.blocks[block](found.new_context(context)))
+        text = found.render(context) if block is None else _part(site, found, block, context)
     finally:
         _asking.reset(token)
     response = HTMLResponse(text, status, {"cache-control": "no-store", "vary": "hx-request, hx-target"})
     if said is not None:
         response.delete_cookie(SAID, root_of(request) or "/", httponly=True, samesite="strict")
     return response
+
+
+def _part(site: Site, template: jinja2.Template, block: str, context: Mapping[str, Any]) -> str:
+    """One block alone; what stands beside the names of the pages comes along, so that it is never older."""
+    text = "".join(template.blocks[block](template.new_context(dict(context))))
+    return text + site.environment.get_template("parts/nav.html").render({**context, "along": True})
 
 
 def _block(request: Request, template: jinja2.Template) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final, Literal
 
 from redrive.doors.rest import schemas
@@ -38,6 +39,12 @@ async def prometheus(asked: Asked) -> Any:
 
 
 async def openapi(asked: Asked) -> Any:
+    return _document()
+
+
+@cache
+def _document() -> dict[str, Any]:
+    """Made once: the table does not change."""
     from redrive.doors.rest import TABLE
     from redrive.doors.rest.openapi import document
 

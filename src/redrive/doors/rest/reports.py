@@ -192,6 +192,7 @@ class FailureLogOut(schemas.Given):
     lines: list[FailureLineOut]
     letters: list[dict[str, Any]]
     more_letters: bool
+    more_lines: int = 0
 
 
 class SeriesOut(schemas.Given):

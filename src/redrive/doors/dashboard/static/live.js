@@ -1,7 +1,7 @@
 // One stream tells that something happened; the page then asks for its live part again, at most once a second.
 // It never does so under somebody's hands: while a dialog is open, a form is half filled in, or rows are selected.
 const LEAST = 1000;
-const MOST = 15000; // so old nothing on the page gets, even where nothing happens: times go on
+const MOST = 5000; // so old nothing on the page gets, even where nothing happens: times go on
 const LONGEST_FEED = 50;
 
 const status = document.getElementById("live-status");
@@ -15,6 +15,7 @@ let asking = false;
 let last = 0;
 let timer = 0;
 let failed = false;
+let acting = 0; // forms on their way: what they change is shown by their own answer, and never by an older one
 
 const dirty = () =>
   document.querySelector("dialog[open]") ? "a dialog is open"
@@ -41,6 +42,7 @@ function show() {
   status.dataset.state = state;
   if (word.textContent !== words[state]) word.textContent = words[state];
   toggle.textContent = stopped ? "Resume" : "Pause";
+  toggle.hidden = Boolean(why);
 }
 
 function refresh() {
@@ -48,7 +50,7 @@ function refresh() {
   timer = 0;
   show();
   if (!owing || stopped || asking || !region()) return;
-  if (document.hidden || dirty()) { timer = setTimeout(refresh, LEAST); return; }
+  if (document.hidden || acting || dirty()) { timer = setTimeout(refresh, LEAST); return; }
   const wait = last + LEAST - Date.now();
   if (wait > 0) { timer = setTimeout(refresh, wait); return; }
   owing = false;
@@ -120,12 +122,18 @@ export function startLive() {
   if (!status) return;
   toggle.hidden = false;
   toggle.addEventListener("click", () => { stopped = !stopped; owing ||= !stopped; refresh(); });
+  document.addEventListener("htmx:before:request", (event) => {
+    if (!event.target.matches?.("form")) return;
+    acting += 1;
+    region()?.dispatchEvent(new CustomEvent("htmx:abort"));
+  });
   document.addEventListener("htmx:finally:request", (event) => {
+    if (event.target.matches?.("form")) acting = Math.max(0, acting - 1);
     if (!event.target.matches?.("[data-live]")) return;
     const answer = event.detail.ctx.response;
     asking = false;
-    failed = !answer || answer.status >= 400;
-    if (failed) owing = true;
+    failed = !acting && (!answer || answer.status >= 400);
+    owing ||= failed || !answer;
     refresh();
   });
   for (const name of ["input", "change", "close", "toggle", "focusin", "focusout"]) document.addEventListener(name, () => queueMicrotask(show), true);
