@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tools import agents, commands, failures, reference, tables
+from tools import agents, commands, failures, reference, rest, tables
 
 ROOT = Path(__file__).parents[1]
 PART = re.compile(r"(?P<open><!-- generated: (?P<name>[\w.]+) -->\n)(?P<text>.*?)(?P<close><!-- end -->)", re.DOTALL)
@@ -68,6 +68,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "reference.errors": reference.errors,
     "reference.api": reference.api,
     "reference.cli": commands.cli,
+    "reference.rest": rest.routes,
+    "reference.problems": rest.problems,
+    "reference.metrics": rest.metrics,
     "example.fastapi_app": lambda: example("fastapi_app"),
     "example.effects": lambda: example("effects"),
     "example.http_delivery": lambda: example("http_delivery"),

@@ -27,6 +27,7 @@ ABOUT = {
     "Scripts and schedules": ["to_dead_letter", "diverting", "cron"],
     "Agents, consent and effects": ["Outcome", "Approval", "Grant", "Effect", "Probe"],
     "Seeing": ["BusEvent", "Pain", "Notice", "Message"],
+    "Over HTTP": ["asgi"],
 }
 """Public names in the order of a reader; errors have a page of their own."""
 
@@ -64,7 +65,7 @@ BESIDE = {
         "ItemView",
     ],
     "redrive.core.triage": ["Acted", "Act", "EditPreview", "FieldError", "EffectChoice", "Note"],
-    "redrive.app.acts": ["PurgePlan"],
+    "redrive.app.purging": ["PurgePlan"],
     "redrive.app.triager": ["Triager", "Triaged"],
     "redrive.core.effects": ["EffectRecord"],
     "redrive.core.job": ["Usage"],

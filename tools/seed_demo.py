@@ -349,13 +349,15 @@ async def _events(rd: redrive.Redrive, hour: int) -> None:
     if hour >= 45:  # a busy morning meets an expired token
         for number in range(4):
             await _article(rd, 100 * (number + 1) + hour, World())
-    if hour in (13, 23, 35):  # what was down is up again: some are brought back
-        task = {13: "index_document", 23: "crawl_site", 35: "publish_article"}[hour]
+    if hour in (13, 35):  # what was down is up again: some are brought back
+        task = {13: "index_document", 35: "publish_article"}[hour]
         for job in (await rd.dead.list(task=task, limit=8)).jobs:
             await rd.dead.redrive(job.id, who="mira", why="it answers again")
     if hour == 30:
         for job in (await rd.jobs.list(state="held", because="outcome_unknown", limit=2)).jobs:
             await rd.jobs.resolve(job.id, landed=True, who="jonas", why="seen in the payments console")
+    if hour == 23:
+        await rd.redrives.start(task="crawl_site", canary=2, rate=5.0, who="mira", why="the sites answer again")
     if hour == 41:
         for job in (await rd.dead.list(task="moderate_comment", limit=3)).jobs:
             await rd.dead.discard(job.id, who="mira", why="the thread was deleted")
@@ -379,6 +381,12 @@ async def _triage(rd: redrive.Redrive) -> None:
         await rd.groups.ignore(found["deploy_preview"], until=until, who="jonas", why="change freeze, known")
     if "sync_contact" in found:
         await rd.groups.note(found["sync_contact"], "Asked sales: these contacts were merged on Friday.", who="mira")
+    for job in (await rd.dead.list(task="enrich_lead", limit=2)).jobs:
+        await rd.dead.defer(
+            job.id, owner="mira", until=timedelta(days=1), who="jonas", why="the quota is raised tomorrow"
+        )
+    for job in (await rd.dead.list(task="sync_contact", limit=1)).jobs:
+        await rd.dead.note(job.id, "Sales knows this contact under another number; see the CRM.", who="mira")
     for job in (await rd.dead.list(task="extract_invoice", limit=1)).jobs:
         payload = {**job.arguments, "instructions": "Answer in JSON. total_amount is a number without a currency."}
         await rd.dead.edit(job.id, payload, who="mira", why="say what total_amount is")
@@ -392,6 +400,8 @@ async def _last_minutes(rd: redrive.Redrive, world: World) -> None:
     card = flow.add("render_card", slug="tide-tables-monthly", after=[draft])
     flow.add("review_draft", draft=draft.output, after=[card])
     await flow.start(idempotency_key="monthly_11")
+    await rd.drain(heartbeats=False)
+    await rd.redrives.start(task="render_card", canary=3, who="mira", why="the renderer was redeployed")
     await rd.drain(heartbeats=False)
     for n in range(14):
         await rd.enqueue("crawl_site", {"url": f"https://later.example/{n}"}, delay=600 + 60 * n)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import redrive.testing
-from redrive import Redrive
+from redrive import Context, Redrive
 from redrive.app import alerts
 from redrive.core import lifecycle
 from redrive.core.job import State
@@ -552,3 +552,24 @@ async def test_a_process_killed_while_it_tells_silences_nothing(database: Path, 
         clock.advance(2 * alerts.TELLING_SECONDS)
         await rd.groups.look()
         assert kinds(felt) == ["group_new"]
+
+
+async def test_a_lesson_is_what_somebody_changed_not_that_it_was_given_up(database: Path) -> None:
+    async with Redrive(database) as rd:
+
+        @rd.task("brief")
+        async def brief(ctx: Context, topic: str) -> str:
+            if ctx.agent != "editor" and topic != "mended":
+                raise PermissionError("may not write there")
+            return topic
+
+        for topic in ("one", "two", "three"):
+            await brief.options(agent="intern").enqueue(topic)
+        await rd.drain()
+        one, two, three = (await rd.dead.list()).jobs
+        await rd.dead.reassign(one.id, agent="editor")
+        await rd.dead.edit(two.id, {"topic": "mended"})
+        await rd.dead.redrive(three.id)
+        await rd.drain()
+        found = await rd.store.lessons(one.fingerprint or "")
+    assert {lesson.strategy: (lesson.worked, lesson.failed) for lesson in found} == {"set_agent": (1, 0), "edit": (1, 0), "redriven": (0, 1)}

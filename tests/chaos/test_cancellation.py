@@ -188,6 +188,16 @@ async def _dead_restore(b: Bench) -> Coroutine[Any, Any, Any]:
     return b.rd.dead.restore(await b.discarded())
 
 
+async def _dead_recall(b: Bench) -> Coroutine[Any, Any, Any]:
+    job = await b.rd.dead.defer(b.dead.pop(), owner="ada", until=3_600)
+    return b.rd.dead.recall(job.id)
+
+
+async def _dead_undo(b: Bench) -> Coroutine[Any, Any, Any]:
+    acted = await b.rd.dead.discard(ids=[b.dead.pop(), b.dead.pop()])
+    return b.rd.dead.undo(acted.act_id)
+
+
 async def _drain(b: Bench) -> Coroutine[Any, Any, Any]:
     await b.rd.enqueue_many("flaky", [b.payload() for _ in range(3)])
     return b.rd.drain()
@@ -223,6 +233,16 @@ OPERATIONS: dict[str, Operation] = {
     "dead.discard": _now(lambda b: b.rd.dead.discard(b.dead.pop())),
     "dead.restore": _dead_restore,
     "dead.purge": _now(lambda b: b.rd.dead.purge([b.dead.pop(), b.dead.pop()])),
+    "dead.purge_plan": _now(lambda b: b.rd.dead.purge_plan(b.dead[:2])),
+    "dead.reassign": _now(lambda b: b.rd.dead.reassign(b.dead.pop(), agent="cto")),
+    "dead.defer": _now(lambda b: b.rd.dead.defer(b.dead.pop(), owner="ada", until=3_600)),
+    "dead.recall": _dead_recall,
+    "dead.move_lane": _now(lambda b: b.rd.dead.move_lane(ids=[b.dead.pop(), b.dead.pop()], lane="delayed")),
+    "dead.note": _now(lambda b: b.rd.dead.note(b.dead[-1], "seen")),
+    "dead.edit": _now(lambda b: b.rd.dead.edit(b.dead.pop(), b.payload())),
+    "dead.preview_edit": _now(lambda b: b.rd.dead.preview_edit(b.dead[-1], b.payload())),
+    "dead.undo": _dead_undo,
+    "dead.acts": _now(lambda b: b.rd.dead.acts()),
     "queues.list": _now(lambda b: b.rd.queues.list()),
     "queues.pause": _now(lambda b: b.rd.queues.pause("paused")),
     "queues.resume": _now(lambda b: b.rd.queues.resume("paused")),

@@ -13,6 +13,8 @@ from tests.cli.shell import Shell
 
 OPTIONS = {
     "demo": ("--file", "--jobs", "--plain"),
+    "serve": ("--host", "--port", "--concurrency", "--queues", "--grace", "--no-worker", "--no-auth", "--allow-host",
+              "--open", "--url", "--json"),
     "worker": ("--processes", "--concurrency", "--queues", "--agents", "--drain", "--grace", "--url", "--json"),
     "call": ("--timeout", "--key", "--session", "--url", "--json"),
     "submit": ("--key", "--session", "--url", "--json"),
@@ -78,6 +80,7 @@ OPTIONS = {
     "consent revoke": ("--url", "--json"),
     "inbox": ("--ack", "--all", "--url", "--json"),
     "mcp": ("--allow-write", "--session", "--http", "--token", "--allow-host", "--url", "--json"),
+    "token": ("--rotate", "--link", "--port", "--url", "--json"),
     "doctor": ("--full", "--fix", "--url", "--json"),
     "backup": ("--url", "--json"),
     "resolve": ("--landed", "--not-landed", "--why", "--url", "--json"),

@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from redrive.doors.cli import serve as serving
+from redrive.doors.cli.serve import link_to
 from tests.cli.shell import Done, Shell, make_shell, refused
 from tests.support import eventually, soon
 
@@ -62,6 +62,19 @@ async def served(shell: Shell, *words: str) -> AsyncIterator[Running]:
         yield Running(child, said, client)
 
 
+async def bearer(shell: Shell) -> dict[str, str]:
+    token = (await asyncio.to_thread(shell.run, "token")).out.strip()
+    return {"Authorization": f"Bearer {token}"}
+
+
+async def state(shell: Shell, id: str) -> str:
+    return await asyncio.to_thread(shell.state, id)
+
+
+async def enqueued(shell: Shell, task: str, payload: dict[str, Any]) -> str:
+    return await asyncio.to_thread(shell.enqueue, task, payload)
+
+
 async def test_the_link_lets_a_browser_in_and_jobs_run(shell: Shell) -> None:
     async with served(shell, "app:rd") as running:
         assert running.said.count("\n") == 1 and "?token=" in running.said
@@ -82,7 +95,7 @@ async def test_the_link_lets_a_browser_in_and_jobs_run(shell: Shell) -> None:
 @pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
 async def test_open_streams_do_not_keep_it_and_running_jobs_finish(shell: Shell, told: signal.Signals) -> None:
     go = shell.folder / "go"
-    id = shell.enqueue("mark", {"folder": str(shell.folder), "until": str(go)})
+    id = await enqueued(shell, "mark", {"folder": str(shell.folder), "until": str(go)})
     async with served(shell, "app:rd") as running:
         await eventually(lambda: any(shell.folder.glob("started-*")), "the job began")
         begun, over = asyncio.Event(), asyncio.Event()
@@ -98,46 +111,41 @@ async def test_open_streams_do_not_keep_it_and_running_jobs_finish(shell: Shell,
         running.child.send_signal(told)
         await soon(over.wait())  # while the job still runs
         await watching
-        assert shell.state(id) == "running"
+        assert await state(shell, id) == "running"
         go.touch()
         _, err = await soon(asyncio.to_thread(running.child.communicate))
         assert running.child.returncode == 0, err
-    assert shell.state(id) == "done"
+    assert await state(shell, id) == "done"
 
 
 async def test_without_an_app_it_delivers_for_anybody_and_leaves_other_tasks_alone(shell: Shell) -> None:
     from tests.runtime.receiver import answer, receiving
 
     (shell.folder / "redrive.toml").write_text('[delivery]\nallow = ["127.0.0.1/32"]\n')
-    other = shell.enqueue("greet", {"name": "x"})
+    other = await enqueued(shell, "greet", {"name": "x"})
     async with receiving(answer("200 OK", b"{}")) as receiver, served(shell) as running:
-        token = shell.here("token").out.strip()
         request = {"method": "POST", "url": receiver.url("/hook"), "json": {"n": 1}}
         new = await soon(
             running.client.post(
                 "/v1/jobs",
                 json={"task": "redrive.http", "payload": request},
-                headers={"Authorization": f"Bearer {token}", "Idempotency-Key": "hook-1"},
+                headers={**await bearer(shell), "Idempotency-Key": "hook-1"},
             )
         )
         assert new.status_code == 201, new.text
         await eventually(lambda: len(receiver.requests) == 1, "it was delivered")
         assert receiver.requests[0].headers["idempotency-key"]
-        assert shell.state(other) == "waiting"
+        assert await state(shell, other) == "waiting"
         assert (await running.stop()).status == 0
 
 
 async def test_without_a_worker_nothing_runs_here(shell: Shell) -> None:
-    id = shell.enqueue("greet", {"name": "x"})
+    id = await enqueued(shell, "greet", {"name": "x"})
     async with served(shell, "app:rd", "--no-worker") as running:
-        stats = (await soon(running.client.get("/metrics", headers=bearer(shell)))).text
+        stats = (await soon(running.client.get("/metrics", headers=await bearer(shell)))).text
         assert "redrive_workers 0\n" in stats
-        assert shell.state(id) == "waiting"
+        assert await state(shell, id) == "waiting"
         assert (await running.stop()).status == 0
-
-
-def bearer(shell: Shell) -> dict[str, str]:
-    return {"Authorization": f"Bearer {shell.here('token').out.strip()}"}
 
 
 async def test_no_auth_is_loud_and_only_for_this_machine(shell: Shell) -> None:
@@ -164,7 +172,9 @@ def test_a_missing_extra_is_the_line_to_install_it(shell: Shell, monkeypatch: py
     import importlib.util
 
     plain = importlib.util.find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == "uvicorn" else plain(name, *rest))
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *rest: None if name == "uvicorn" else plain(name, *rest)
+    )
     done = shell.here("serve")
     refused(done, "needs the package uvicorn")
     assert 'pip install "redrive[serve]"' in done.err
@@ -176,6 +186,8 @@ async def test_json_says_the_same_for_programs(shell: Shell) -> None:
     lines = [await soon(asyncio.to_thread(child.stdout.readline)) for _ in range(5)]
     said: dict[str, Any] = json.loads("".join(lines))
     assert said["url"].startswith("http://127.0.0.1:") and said["worker"] is True
+    async with httpx2.AsyncClient() as client:
+        assert (await soon(client.get(said["url"].partition("?")[0] + "healthz"))).status_code == 200
     child.terminate()
     await soon(asyncio.to_thread(child.communicate))
     assert child.returncode == 0
@@ -201,5 +213,5 @@ def test_where_there_is_no_file_there_is_no_token(shell: Shell) -> None:
 
 
 def test_a_link_leads_to_an_address_that_a_browser_can_open() -> None:
-    assert serving.link_to("0.0.0.0", 8420, None) == "http://127.0.0.1:8420/"
-    assert serving.link_to("::1", 8420, "t") == "http://[::1]:8420/?token=t"
+    assert link_to("0.0.0.0", 8420, None) == "http://127.0.0.1:8420/"
+    assert link_to("::1", 8420, "t") == "http://[::1]:8420/?token=t"

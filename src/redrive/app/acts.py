@@ -7,7 +7,6 @@ Documents: `act` is the act itself (under the job's id where it is about one job
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ import msgspec
 
 from redrive.app.accept import check_name
 from redrive.core import lifecycle
-from redrive.core.job import Job, Json, State, iso, new_id
+from redrive.core.job import Job, Json, State, new_id
 from redrive.core.lifecycle import DEFERRED, Transition
 from redrive.core.store import MAX_PARTS, Applied, Commit, Document, Filter, Page, Put, Stale
 from redrive.core.triage import (
@@ -32,8 +31,6 @@ from redrive.core.triage import (
     Note,
     Refused,
     overwritten,
-    taken_back,
-    untouched,
 )
 from redrive.errors import CommitUnknown, InvalidInput, InvalidOption, JobError, StaleJob
 
@@ -48,18 +45,16 @@ GROUP: Final = "group."
 """What is said of a group is an act, too: it stands in the group's own document, and its id begins so."""
 SIZE: Final = 200
 """Jobs that are moved in one commit."""
+PAGE: Final = 1000
 TRIES: Final = 5
 LEAST_PART: Final = 3
 LONGEST_TEXT: Final = 1000
-SAMPLE: Final = 5
 DROPPED_AT_ONCE: Final = 200
-TOO_LATE: Final = f"is older than {ITEMS_KEPT / 86400:.0f} days, and what was before is no longer known"
 
 NOTHING: Final[Mapping[str, Json]] = {}
 Arrow = Callable[[Job, float], "Transition | Decided"]
 _encode = msgspec.json.Encoder().encode
 _act = msgspec.json.Decoder(Act).decode
-_chunk = msgspec.json.Decoder(Chunk).decode
 
 
 class Decided(NamedTuple):
@@ -83,21 +78,6 @@ class Order(NamedTuple):
     """Whether what is deferred is recalled for it; a machine leaves alone what somebody has put off."""
 
 
-class PurgePlan(msgspec.Struct, frozen=True):
-    """What a purge would remove for good. `token` stands for exactly these, and confirms it."""
-
-    number: int
-    token: str
-    sample: tuple[Job, ...] = ()
-
-    def public(self) -> dict[str, Json]:
-        sample = [
-            {"id": job.id, "task": job.task, "queue": job.queue, "error": job.error, "died_at": iso(job.died_at)}
-            for job in self.sample
-        ]
-        return {"number": self.number, "token": self.token, "sample": sample}
-
-
 class _Trial(NamedTuple):
     """One try at a chunk: what would be written, and which jobs would not move."""
 
@@ -107,8 +87,18 @@ class _Trial(NamedTuple):
     refused: list[Refused]
 
 
+class _Few:
+    """The first of those that did not move; the rest is a number."""
+
+    def __init__(self) -> None:
+        self.kept: list[Refused] = []
+
+    def keep(self, refused: Sequence[Refused]) -> None:
+        self.kept += refused[: REFUSED_KEPT - len(self.kept)]
+
+
 class Acts:
-    """Does what was ordered, and takes it back."""
+    """Does what was ordered, and says what was done. Taking it back stands in undoing.py."""
 
     def __init__(self, app: Redrive) -> None:
         self._app = app
@@ -149,8 +139,8 @@ class Acts:
         act = Act(
             job.id, order.verb, now, order.who, order.why, dict(order.said), job_id=job.id, number=1, moved=1, chunks=1
         )
-        kept = () if order.verb == "purge" else (_put_items(job.id, 0, Chunk(now, (Item(job.id, before),))),)
-        whole = (*puts, *decided.puts, _put_act(act), *kept)
+        kept = Put(ITEMS, items_key(job.id, 0), _encode(Chunk(now, (Item(job.id, before),))))
+        whole = (*puts, *decided.puts, put_act(act), kept)
         moves = (() if move is None else (move,)) + others[: MAX_PARTS - 1 - len(whole)]
         (outcome,) = await self._app.store.apply([Commit(moves, whole)])
         if isinstance(outcome, Applied):
@@ -184,14 +174,14 @@ class Acts:
             msgspec.to_builtins(chosen) if chosen is not None else {}, finished=False,
         )  # fmt: skip
         found = await self._found(ids) if chosen is None else ()
-        refused: list[Refused] = []
-        await self._app.store.apply([Commit(puts=(_put_act(act),))])
+        refused = _Few()
+        await self._app.store.apply([Commit(puts=(put_act(act),))])
         pages = _batches(found, order.size) if chosen is None else self._pages(chosen, order.size)
         async for page in pages:
             act = await self._do(order, act, page, refused)
         act = msgspec.structs.replace(act, finished=True)
-        await self._app.store.apply([Commit(puts=(_put_act(act),))])
-        return Acted(order.verb, act.id, act.number, act.moved, refused[:REFUSED_KEPT])
+        await self._app.store.apply([Commit(puts=(put_act(act),))])
+        return Acted(order.verb, act.id, act.number, act.moved, refused.kept)
 
     def chosen(self, verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> Filter | None:
         """The filter that was meant; None where ids were given."""
@@ -220,6 +210,13 @@ class Acts:
             return len(await self._found(ids))
         return sum((await self._app.store.count(chosen)).values())
 
+    async def meant(self, verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> list[str]:
+        """The ids of all that a verb would be about, as things are now."""
+        chosen = self.chosen(verb, ids, filters, all=all)
+        if chosen is None:
+            return await self._found(ids)
+        return [id async for page in self._pages(chosen, PAGE) for id in page]
+
     async def _found(self, ids: Sequence[str]) -> list[str]:
         """Every id in full; a part that only one job has is enough."""
         known = {job.id for start in range(0, len(ids), SIZE) for job in await self._get(ids[start : start + SIZE])}
@@ -239,11 +236,13 @@ class Acts:
             if cursor is None:
                 return
 
-    async def _do(self, order: Order, act: Act, ids: Sequence[str], refused: list[Refused]) -> Act:
+    async def _do(self, order: Order, act: Act, ids: Sequence[str], refused: _Few) -> Act:
         """One page: steps of workflows each on their own, because others move with them; the rest together."""
         act = msgspec.structs.replace(act, number=act.number + len(ids))
         jobs = {job.id: job for job in await self._get(ids)}
-        refused += [Refused(id, "it is no more") for id in ids if id not in jobs]
+        gone = [Refused(id, "it is no more") for id in ids if id not in jobs]
+        refused.keep(gone)
+        act = msgspec.structs.replace(act, refused=act.refused + len(gone))
         await self._recall_first(order, jobs)
         steps = [job for job in jobs.values() if _is_of_workflow(job)]
         plain = [job for job in jobs.values() if not _is_of_workflow(job)]
@@ -269,7 +268,7 @@ class Acts:
         self._app.bus.publish_moves(done)
         jobs.update({job.id: job for job in await self._get([move.job.id for move in done])})
 
-    async def _commit(self, order: Order, act: Act, jobs: Sequence[Job], refused: list[Refused]) -> Act:
+    async def _commit(self, order: Order, act: Act, jobs: Sequence[Job], refused: _Few) -> Act:
         """All that can move in one commit. Whoever was changed meanwhile is decided anew, a few times."""
         left, stale = {job.id: job for job in jobs}, dict.fromkeys((job.id for job in jobs), 0)
         given_up: list[Refused] = []
@@ -281,20 +280,20 @@ class Acts:
             after = msgspec.structs.replace(
                 act, moved=act.moved + len(trial.items), refused=act.refused + len(told), chunks=act.chunks + 1
             )
-            key = _items_key(act.id, act.chunks)
+            key = items_key(act.id, act.chunks)
             kept = Put(ITEMS, key, _encode(Chunk(now, tuple(trial.items))), 0)
-            puts = (*trial.puts, _put_act(after), kept)
+            puts = (*trial.puts, put_act(after), kept)
             moves = (*trial.moves, *others[: MAX_PARTS - len(trial.moves) - len(puts)])
             (outcome,) = await self._app.store.apply([Commit(moves, puts)])
-            if isinstance(outcome, Applied) or (not isinstance(outcome, Stale) and await self._has(key)):
+            if isinstance(outcome, Applied) or await self._has(key):
                 self._app.bus.publish_moves(moves)
-                refused += told
+                refused.keep(told)
                 return after
             await self._again(outcome.job_id if isinstance(outcome, Stale) else None, left, stale, given_up)
         raise StaleJob("these jobs keep changing; try again", job_id=jobs[0].id)
 
     async def _has(self, key: str) -> bool:
-        """A commit of which nobody knew whether it was written: its document says so."""
+        """Whether a commit was written of which nobody knew: its document says so."""
         return await self._app.store.doc(ITEMS, key) is not None
 
     async def _again(
@@ -309,81 +308,6 @@ class Acts:
                 return
         fresh = {job.id: job for job in await self._get([changed] if changed in left else list(left))}
         left.update(fresh)
-
-    # -- taking back
-
-    async def undo(self, act_id: str, who: str, why: str | None) -> Acted:
-        """Every job that nobody has touched since goes back to where it was; the others are told."""
-        check_words(who, why)
-        if act_id.startswith(GROUP):
-            return await self._undo_group(act_id, who, why)
-        act = await self.act(act_id)
-        if act.undone_at is not None:
-            raise InvalidInput(
-                field="act", problem=f"was taken back already, by {act.undone_by} at {iso(act.undone_at)}"
-            )
-        if not act.undoable:
-            raise InvalidInput(field="act", problem=_why_not(act))
-        if act.moved and not act.chunks:
-            raise InvalidInput(field="act", problem=TOO_LATE)
-        refused: list[Refused] = []
-        said = why or f"{act.verb} taken back"
-        moved = 0
-        for number in range(act.chunks):
-            moved += await self._undo_chunk(act, number, who, said, refused)
-        now = self._app.clock.now()
-        done = msgspec.structs.replace(await self.act(act.id), undone_at=now, undone_by=who, undone=moved)
-        await self._app.store.apply([Commit(puts=(_put_act(done),))])
-        return Acted("undo", act.id, moved + len(refused), moved, refused[:REFUSED_KEPT])
-
-    async def _undo_chunk(self, act: Act, number: int, who: str, why: str, refused: list[Refused]) -> int:
-        key = _items_key(act.id, number)
-        for _ in range(TRIES * SIZE):
-            document = await self._app.store.doc(ITEMS, key)
-            if document is None:
-                raise InvalidInput(field="act", problem=TOO_LATE)
-            chunk = _chunk(document.value)
-            if chunk.undone_at is not None:
-                return len(chunk.items)  # an undo that was killed has done this
-            moves, puts, left = await self._backwards(act, chunk, who, why)
-            now = self._app.clock.now()
-            kept = tuple(item for item in chunk.items if item.job_id not in {one.job_id for one in left})
-            done = Put(ITEMS, key, _encode(Chunk(chunk.at, kept, now)), document.version)
-            (outcome,) = await self._app.store.apply([Commit(tuple(moves), (*puts, done))])
-            if isinstance(outcome, Applied):
-                self._app.bus.publish_moves(moves)
-                refused += left
-                return len(kept)
-        raise StaleJob("these jobs keep changing; try again", job_id=act.job_id or "")
-
-    async def _backwards(
-        self, act: Act, chunk: Chunk, who: str, why: str
-    ) -> tuple[list[Transition], list[Put], list[Refused]]:
-        moves: list[Transition] = []
-        puts: list[Put] = []
-        left: list[Refused] = []
-        jobs = {job.id: job for job in await self._get([item.job_id for item in chunk.items])}
-        now = self._app.clock.now()
-        for item in chunk.items:
-            job = jobs.get(item.job_id)
-            if act.verb == NOTE:
-                puts.append(Put(NOTE, str(item.before[NOTE]), None))
-            elif job is None:
-                left.append(Refused(item.job_id, "it is no more"))
-            elif not untouched(job, act.verb, chunk):
-                left.append(Refused(job.id, f"it was changed since: it is {job.state}"))
-            else:
-                moves.append(taken_back(job, act.verb, item.before, now, who, why))
-        return moves, puts, left
-
-    async def _undo_group(self, act_id: str, who: str, why: str | None) -> Acted:
-        """What was said of a group is taken back by reopening it."""
-        fingerprint = act_id.removeprefix(GROUP)
-        view = await self._app.groups.show(fingerprint)
-        if view.status == "unresolved":
-            raise InvalidInput(field="act", problem="was taken back already: the group is open")
-        await self._app.groups.reopen(fingerprint, who=who, why=why)
-        return Acted("undo", act_id, 1, 1)
 
     # -- what was done
 
@@ -423,18 +347,8 @@ class Acts:
             if state.status == "unresolved" or not spoken:
                 continue
             last, verb = spoken[-1], "resolve_group" if state.status == "resolved" else "ignore_group"
-            for_now.append(
-                Act(
-                    f"{GROUP}{document.key}",
-                    verb,
-                    last.at,
-                    last.who,
-                    last.why,
-                    {"group": document.key},
-                    number=1,
-                    moved=1,
-                )
-            )
+            named = {"group": document.key}
+            for_now.append(Act(GROUP + document.key, verb, last.at, last.who, last.why, named, number=1, moved=1))
         return for_now
 
     async def notes(self, id: str) -> Sequence[Note]:
@@ -450,46 +364,13 @@ class Acts:
         for document in await self._app.store.docs(ACT):
             act = _act(document.value)
             if now - act.at > ITEMS_KEPT and act.chunks:
-                puts += [Put(ITEMS, _items_key(act.id, number), None) for number in range(act.chunks)]
-                puts.append(_put_act(msgspec.structs.replace(act, chunks=0)))
+                puts += [Put(ITEMS, items_key(act.id, number), None) for number in range(act.chunks)]
+                puts.append(put_act(msgspec.structs.replace(act, chunks=0)))
             if now - act.at > (ITEMS_KEPT if act.job_id else ACTS_KEPT):
                 puts.append(Put(ACT, act.id, None))
         for start in range(0, len(puts), DROPPED_AT_ONCE):
             await self._app.store.apply([Commit(puts=tuple(puts[start : start + DROPPED_AT_ONCE]))])
         return len(puts)
-
-    # -- purging
-
-    async def purge_plan(self, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> PurgePlan:
-        """Counts, and names exactly what would go. Changes nothing."""
-        found = await self.purgeable(ids, filters, all=all)
-        sample = await self._get(found[:SAMPLE])
-        return PurgePlan(len(found), token_of(found), tuple(sample))
-
-    async def purgeable(self, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> list[str]:
-        chosen = self.chosen("purge", ids, filters, all=all)
-        if chosen is None:
-            return await self._found(ids)
-        return [id async for page in self._pages(chosen, 1000) for id in page]
-
-    async def purge(self, ids: Sequence[str], who: str, why: str | None, confirm: str | None) -> int:
-        """Exactly these, and only if they are those that were counted."""
-        if confirm is not None and confirm != token_of(ids):
-            problem = "does not stand for these dead letters: look again how many there are, then confirm that"
-            raise InvalidInput(field="confirm", problem=problem)
-        for start in range(0, len(ids), SIZE):
-            now = self._app.clock.now()
-            for job in await self._get(ids[start : start + SIZE]):  # judged before anything is removed
-                lifecycle.purged(job, now, who=who, why=why)
-        if not ids:
-            return 0
-        acted = await self.many(
-            Order("purge", who, why, lambda job, now: lifecycle.purged(job, now, who=who, why=why)), ids
-        )
-        gone = 0
-        for start in range(0, len(ids), SIZE):
-            gone += await self._app.store.erase(ids[start : start + SIZE])
-        return acted.moved
 
 
 # -- deciding
@@ -532,26 +413,10 @@ def _recalled_for(order: Order) -> str:
     return f"to be {PAST[order.verb]}" + (f": {order.why}" if order.why else "")
 
 
-def _why_not(act: Act) -> str:
-    if act.verb == "purge":
-        return "is a purge: what it removed is gone for good"
-    if act.said.get("repeat"):
-        return "is an edit that has forgotten effects, so that they are done again: that cannot be taken back"
-    return f"is a {act.verb}, which cannot be taken back"
-
-
 def check_words(who: object, why: object) -> None:
     check_name("who", who)
     if why is not None and (not isinstance(why, str) or len(why) > LONGEST_TEXT):
         raise InvalidOption(field="why", problem=f"must be a text of at most {LONGEST_TEXT} characters")
-
-
-def token_of(ids: Iterable[str]) -> str:
-    """Stands for exactly these jobs, in any order, and for nothing but purging them."""
-    digest = hashlib.sha256(b"purge")
-    for id in sorted(ids):
-        digest.update(id.encode())
-    return digest.hexdigest()[:16]
 
 
 async def _batches(ids: Sequence[str], size: int) -> AsyncIterator[list[str]]:
@@ -559,13 +424,9 @@ async def _batches(ids: Sequence[str], size: int) -> AsyncIterator[list[str]]:
         yield list(ids[start : start + size])
 
 
-def _items_key(act_id: str, number: int) -> str:
+def items_key(act_id: str, number: int) -> str:
     return f"{act_id}/{number:06d}"
 
 
-def _put_items(act_id: str, number: int, chunk: Chunk) -> Put:
-    return Put(ITEMS, _items_key(act_id, number), _encode(chunk))
-
-
-def _put_act(act: Act) -> Put:
+def put_act(act: Act) -> Put:
     return Put(ACT, act.id, _encode(act))

@@ -12,7 +12,9 @@ import msgspec
 from redrive.app import triage
 from redrive.app.acts import Acts, Order
 from redrive.app.following import result_text
+from redrive.app.purging import Purging
 from redrive.app.sessions import check_asks, refused
+from redrive.app.undoing import Undoing
 from redrive.core import lifecycle
 from redrive.core.changes import apply, decode, diff, merge
 from redrive.core.changes import encode as encode_changes
@@ -37,8 +39,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from redrive.app import Redrive
-    from redrive.app.acts import PurgePlan
     from redrive.app.exchange import Exported, Form, Imported, Source, Target
+    from redrive.app.purging import PurgePlan
     from redrive.core.records import Mapping as Fields
     from redrive.core.redrives import RedriveRun
 
@@ -197,6 +199,8 @@ class Dead(_Namespace):
     def __init__(self, app: Redrive) -> None:
         super().__init__(app)
         self._acts = Acts(app)
+        self._undoing = Undoing(app, self._acts)
+        self._purging = Purging(app, self._acts)
 
     async def list(self, *, limit: int = 100, cursor: str | None = None, **filters: Any) -> Page:
         """Newest first. Filters: queue, task, agent, lane, because, category, detail, error_class, …"""
@@ -521,7 +525,7 @@ class Dead(_Namespace):
 
         By the act's id; the last act on a single job by that job's id. A purge cannot be taken back.
         """
-        return await self._acts.undo(act_id, who, why)
+        return await self._undoing.undo(act_id, who, why)
 
     async def prune_acts(self) -> int:
         """Forget what can no longer be taken back. The scheduler does it."""
@@ -586,7 +590,7 @@ class Dead(_Namespace):
 
     async def purge_plan(self, ids: Sequence[str] = (), *, all: bool = False, **filters: Any) -> PurgePlan:
         """How many dead letters a purge would remove for good, and a token that stands for exactly these."""
-        return await self._acts.purge_plan(ids, filters, all=all)
+        return await self._purging.plan(ids, filters, all=all)
 
     async def purge(
         self,
@@ -602,7 +606,7 @@ class Dead(_Namespace):
 
         `confirm` is the token of `purge_plan`: nothing goes unless it is exactly what was counted there.
         """
-        return await self._acts.purge(await self._acts.purgeable(ids, filters, all=all), who, why, confirm)
+        return await self._purging.purge(await self._acts.meant("purge", ids, filters, all=all), who, why, confirm)
 
 
 def _by_whom(one: Attempt, other: Attempt) -> builtins.list[str]:

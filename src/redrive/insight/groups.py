@@ -302,8 +302,8 @@ def lessons_by_group(lessons: Sequence[Lesson]) -> dict[str, list[Lesson]]:
 
 
 UNCHANGED: Final = frozenset({
-    "retry", "run_again", "retry_after", "once_more", "on_the_spot", "bury", "hold", "undecided", "released", "breaker",
-    "verify",
+    "redriven", "retry", "run_again", "retry_after", "once_more", "on_the_spot", "bury", "hold", "undecided",
+    "released", "breaker", "verify",
 })  # fmt: skip
 """Strategies that change nothing but the time."""
 _BY_HEALING: Final[dict[str, tuple[Action, str]]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -321,7 +321,19 @@ def _learned(move: Transition, job: Job, *, worked: bool) -> Transition:
     last = job.history[-1] if job.history else None
     if last is None or last.fingerprint is None or last.strategy is None:
         return move
-    return msgspec.structs.replace(move, lesson=(last.fingerprint, last.strategy, worked))
+    return msgspec.structs.replace(move, lesson=(last.fingerprint, _tried(last, job), worked))
+
+
+_GIVEN_UP: Final = frozenset({"bury", "hold", "undecided"})
+
+
+def _tried(last: Attempt, job: Job) -> str:
+    """What was decided after the last attempt; where that was to give up, what somebody changed to bring it back."""
+    if last.strategy not in _GIVEN_UP:
+        return last.strategy or ""
+    before = last.changes or []
+    changed = dict.fromkeys(change["change"] for change in job.changes if change not in before)
+    return "+".join(changed) or "redriven"
 
 
 def transition_for(case: Case, decision: Decision, attempt: Attempt) -> Transition:

@@ -332,7 +332,7 @@ async def test_a_dialog_that_is_left_changes_nothing(tabs: Tabs, shown: Served) 
 
 
 async def test_a_form_that_is_refused_keeps_what_was_written(tabs: Tabs, filled: Served) -> None:
-    tabs.forgiven += ["503", "ERR_"]
+    tabs.forgiven += ["503", "ERR_", "htmx:error"]
     page = await tabs.open(filled, "/queues")
     await page.locator("#queue-greet").get_by_role("button", name="Pause").click()
     dialog = page.get_by_role("dialog")
@@ -517,6 +517,20 @@ async def test_keys_go_where_they_say(tabs: Tabs, shown: Served) -> None:
     await expect(page).to_have_url(re.compile(r"/morning$"))
     await press(page, "/")
     await expect(page.get_by_label("Since", exact=True)).to_be_focused()
+
+
+async def test_a_job_is_found_by_a_part_of_its_id(page: Page, served: Served, tabs: Tabs) -> None:
+    tabs.forgiven.append("404")
+    handle = await served.rd.enqueue("greet", {})
+    await press(page, "f")
+    await page.keyboard.type(handle.id[-8:])
+    await page.keyboard.press("Enter")
+    await expect(page).to_have_url(re.compile(f"/jobs/{handle.id}$"))
+    await press(page, "f")
+    await page.keyboard.type("nobody")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("h1")).to_have_text("There is no such thing here")
+    await expect(page.locator(".lead")).to_contain_text("nobody")
 
 
 async def test_the_theme_is_kept(page: Page) -> None:

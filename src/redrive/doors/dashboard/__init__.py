@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
 from redrive.doors.dashboard import (
     agents,
+    finding,
     group,
     job,
     letters,
@@ -23,14 +25,20 @@ from redrive.doors.dashboard import (
     sessions,
     workflows,
 )
-from redrive.doors.dashboard.rendering import STATIC, Site
+from redrive.doors.dashboard.rendering import SITE, STATIC, Site, problem
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
     from redrive.app import Redrive
     from redrive.doors.web.feed import Feed
 
-PAGES: Final = (overview, live, letters, group, job, redrives, queues, morning, agents, workflows, sessions)
+PAGES: Final = (overview, live, finding, letters, group, job, redrives, queues, morning, agents, workflows, sessions)
 """Each has `routes(site)`."""
+
+
+_sites: WeakKeyDictionary[Feed, Site] = WeakKeyDictionary()
 
 
 def routes(rd: Redrive, feed: Feed) -> list[BaseRoute]:
@@ -40,4 +48,14 @@ def routes(rd: Redrive, feed: Feed) -> list[BaseRoute]:
     for part in PAGES:
         found += part.routes(site)
     site.router.routes.extend(found)
+    _sites[feed] = site
     return found
+
+
+async def missing(request: Request, feed: Feed) -> Response | None:
+    """The page for an address that does not exist; None where somebody other than a person's browser asks."""
+    site = _sites.get(feed)
+    if site is None or request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
+        return None
+    request.scope[SITE] = site
+    return await problem(request, 404, f"{request.url.path} is not a page of the dashboard.")

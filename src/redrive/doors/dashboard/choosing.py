@@ -101,7 +101,7 @@ _UNITS: Final = {"min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 def instant(text: str, now: float, field: str = "since") -> float:
     """`24h`, `7d`, or a time with its zone; one without a zone is UTC, which is what the pages show."""
-    if span := re.fullmatch(r"(\d{1,6})\s*(min|h|d|w)", text):
+    if span := re.fullmatch(r"([0-9]{1,6})\s*(min|h|d|w)", text):
         return now - int(span[1]) * _UNITS[span[2]]
     return moment(text, field)
 

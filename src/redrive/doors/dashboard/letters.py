@@ -169,17 +169,13 @@ async def plan(request: Request) -> Response:
     number = known["number"]
     title, text, confirm = VERBS[verb]
     defaults: dict[str, Any] = {
-        "token": None,
-        "estimate": None,
-        "skipped": {},
-        "warnings": (),
-        "startable": True,
-        "canary": 0,
-    }
+        "token": None, "estimate": None, "skipped": {}, "warnings": (), "canary": 0, "startable": True,
+        "too_many": False,
+    }  # fmt: skip
     return await page(
         request, "act.html", section="letters", choice=choice, verb=verb, text=text, confirm=confirm,
         title=title.format(words.counted(number, "dead letter")), agents=sorted(rd_of(request).registry.fleet.agents),
-        **{**defaults, "startable": True, **known},
+        **{**defaults, **known},
     )  # fmt: skip
 
 

@@ -102,11 +102,11 @@ _ANY: Final = "any-job"
 
 def _lines(request: Request, events: Sequence[Event]) -> list[dict[str, Any]]:
     """Looking up an address walks all routes: once for all of them."""
-    pattern = address(request, "job", id=_ANY) if site_of(request).knows("job") else None
-    return [_said(event, pattern.replace(_ANY, event.job_id) if pattern else None) for event in events]
+    pattern = address(request, "job", id=_ANY)
+    return [_said(event, pattern.replace(_ANY, event.job_id)) for event in events]
 
 
-def _said(event: Event, href: str | None) -> dict[str, Any]:
+def _said(event: Event, href: str) -> dict[str, Any]:
     """One move for the feed on a page."""
     return {
         "at": event.at,

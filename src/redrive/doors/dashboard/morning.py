@@ -70,9 +70,6 @@ def told(found: Morning) -> tuple[str, str]:
 
 def _place(request: Request, need: Need) -> str | None:
     """Where to go on: the group where there are several, else the job."""
-    knows = site_of(request).knows
-    if need.kind == "dead" and need.number > 1 and need.fingerprint and knows("group"):
+    if need.kind == "dead" and need.number > 1 and need.fingerprint:
         return address(request, "group", fingerprint=need.fingerprint)
-    if need.job_id and knows("job"):
-        return address(request, "job", id=need.job_id)
-    return None
+    return address(request, "job", id=need.job_id) if need.job_id else None

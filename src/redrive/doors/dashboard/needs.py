@@ -65,11 +65,6 @@ async def needs_of(request: Request, queues: Sequence[QueueNumbers], breakers: S
     ]
 
 
-def _link(request: Request, name: str, fallback: str, **query: str) -> str:
-    known = site_of(request).knows(name)
-    return address(request, name, query=query) if known else address(request, fallback)
-
-
 def _queue(request: Request, name: str) -> str:
     return f"{address(request, 'queues')}#queue-{quote(name)}"
 
@@ -79,7 +74,7 @@ def _dead(request: Request, number: int) -> list[Need]:
         return []
     what = "dead letter waits for you" if number == 1 else "dead letters wait for you"
     todo = "See what they have in common, fix it, redrive them."
-    return [Need(number, what, todo, _link(request, "letters", "morning", lane="manual"), "dead", asks=True)]
+    return [Need(number, what, todo, address(request, "letters", query={"lane": "manual"}), "dead", asks=True)]
 
 
 def _asking(request: Request, holds: Mapping[tuple[str | None, ...], int]) -> list[Need]:
@@ -88,7 +83,7 @@ def _asking(request: Request, holds: Mapping[tuple[str | None, ...], int]) -> li
         if number := holds.get((because,), 0):
             one, many, todo = ASKED[because]
             what = f"job {one}" if number == 1 else f"jobs {many}"
-            href = _link(request, "held", "morning", because=because)
+            href = address(request, "held", query={"because": because})
             needs.append(Need(number, what, todo, href, asks=True))
     return needs
 

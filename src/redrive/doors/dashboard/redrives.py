@@ -53,7 +53,9 @@ def standing(run: RedriveRun) -> str:
     """How it stands, in one sentence."""
     moved = f"{run.moved:,} of {words.counted(run.total, 'dead letter')} moved"
     if run.state == "paused":
-        return _sentence(f"{moved}. {_sentence(run.reason or 'somebody paused it')}")
+        rest = f"the other {run.left:,} wait for you"
+        failed = run.canary is not None and run.canary.verdict == "failed"  # which is told beside it
+        return f"{moved}; {rest}." if failed or not run.reason else f"{moved}; {rest}: {_sentence(run.reason)}"
     if run.state == "finished":
         still = f", {run.open:,} still open" if run.open else ""
         return f"{run.succeeded:,} succeeded, {run.failed_again:,} failed again, {run.skipped:,} skipped{still}."

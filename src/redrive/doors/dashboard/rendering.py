@@ -21,6 +21,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 import jinja2
 import msgspec
 from starlette.datastructures import ImmutableMultiDict
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, Router
@@ -57,6 +58,12 @@ ME: Final = "redrive_me"
 SOMEBODY: Final = "dashboard"
 LONGEST_FORM: Final = 4 * 1024 * 1024
 """A payload of the largest size that is accepted, as a form writes it."""
+TITLES: Final = {
+    404: "There is no such thing here",
+    500: "Something went wrong",
+    503: "The store does not answer",
+    507: "The disk is full",
+}
 FRESH_SECONDS: Final = 0.8
 """So long a number that every page shows is not asked for again: many open pages cost as much as one."""
 
@@ -110,10 +117,6 @@ class Site:
             found = found.replace(f"~{part}~", quote(str(value), safe="/" if part == "path" else ""))
         return found
 
-    def knows(self, name: str) -> bool:
-        """Whether there is a page or action of this name."""
-        return any(getattr(route, "name", None) == name for route in self.router.routes)
-
     async def fresh(self, name: str, ask: Callable[[], Awaitable[Any]], seconds: float | None = None) -> Any:
         """What was answered a moment ago, else what is answered now. With `seconds` it may be as old as that.
 
@@ -148,6 +151,11 @@ class Site:
                 return await view(request)
             except RedriveError as error:
                 return await refused(request, error)
+            except HTTPException:
+                raise
+            except Exception:
+                log.exception("%s %s failed", request.method, request.url.path)
+                return await problem(request, 500, "This is a defect of redrive. The log of the server says more.")
             finally:
                 if request.method == "POST":
                     self.changed()
@@ -172,7 +180,6 @@ def make_environment() -> jinja2.Environment:
         extensions=["jinja2.ext.do"],
     )
     environment.globals.update(url_for=url_for, asset=asset, here=here, with_query=with_query, now=_now)
-    environment.globals["known"] = lambda name: site_of(_asking.get()).knows(name)
     environment.filters.update(words.FILTERS)
     environment.filters["ago"] = lambda at: words.ago(at, _now())
     for part in ("ui", "forms"):  # macros, at hand everywhere, also where one block is rendered alone
@@ -357,8 +364,14 @@ async def refused(request: Request, error: RedriveError) -> Response:
     log.warning("%s %s: %s", request.method, request.url.path, error)
     if request.method == "POST":
         return back(request, f"Not done. {_reason(error)}", kind="bad")
-    status = _status(error)
-    return await page(request, "problem.html", status=status, status_code=status, reason=_reason(error))
+    return await problem(request, _status(error), _reason(error))
+
+
+async def problem(request: Request, status: int, reason: str) -> Response:
+    """A page that says why there is no other."""
+    return await page(
+        request, "problem.html", status=status, title=TITLES.get(status, "That cannot be shown"), reason=reason
+    )
 
 
 def _reason(error: RedriveError) -> str:

@@ -74,7 +74,8 @@ def token_file(rd: Redrive) -> TokenFile:
     """Where this database's token lives."""
     from redrive.doors.web.tokens import TokenFile, beside
 
-    return TokenFile(beside(getattr(rd.store, "path", None)))
+    in_memory = rd.settings.url.rpartition(":memory:")[1]
+    return TokenFile(None if in_memory else beside(getattr(rd.store, "path", None)))
 
 
 def _pages(rd: Redrive, feed: Feed) -> list[Any]:

@@ -5,7 +5,7 @@ What is counted in the store is the same whichever process is asked; what happen
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import redrive
@@ -19,107 +19,102 @@ if TYPE_CHECKING:
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 STATES: Final = tuple(str(state) for state in State)
+Kind = Literal["gauge", "counter"]
+
+METRICS: Final[Mapping[str, tuple[Kind, str]]] = {
+    "redrive_jobs": ("gauge", "Jobs in the store by queue and state."),
+    "redrive_due_jobs": ("gauge", "Jobs that wait and could run now."),
+    "redrive_oldest_due_job_seconds": ("gauge", "For how long the due job that was accepted first has been due."),
+    "redrive_queue_paused": ("gauge", "1 where nothing is taken from the queue."),
+    "redrive_stalled_jobs": ("gauge", "Jobs that run for longer than their queue thinks right."),
+    "redrive_dead_letters": ("gauge", "Dead letters by the lane they wait in; manual needs eyes."),
+    "redrive_accepted_jobs_total": ("counter", "Jobs that the store has ever taken in."),
+    "redrive_healthy": ("gauge", "1 where nothing needs eyes."),
+    "redrive_breaker_open": ("gauge", "1 while what is behind it is taken to be down."),
+    "redrive_spooled_jobs": ("gauge", "Jobs that wait beside the store."),
+    "redrive_events_total": ("counter", "What happened in this process."),
+    "redrive_attempts_total": ("counter", "Attempts that the workers of this process have begun."),
+    "redrive_workers": ("gauge", "Workers in this process."),
+    "redrive_subscriber_failures_total": ("counter", "Subscribers of this process that raised."),
+    "redrive_feed_listeners": ("gauge", "Who watches the live feed of this process."),
+    "redrive_build_info": ("gauge", "The version that answers."),
+}
+"""Every name there is: its type, and what it means."""
 
 
 class Sample(NamedTuple):
-    value: float
-    labels: Mapping[str, str] = {}
-
-
-class Metric(NamedTuple):
-    """One name with all its samples."""
+    """One number, under a name and its labels."""
 
     name: str
-    kind: Literal["gauge", "counter"]
-    help: str
-    samples: Iterable[Sample]
+    value: float
+    labels: Mapping[str, str] = {}
 
 
 async def metrics(rd: Redrive, feed: Feed | None = None) -> str:
     """The page that a scraper reads."""
     numbers = await rd.numbers()
-    found = [
-        *_queues(numbers),
-        *await _dead_letters(rd),
-        *await _waiting(rd),
-        *await _surroundings(rd),
-        *_process(rd, feed),
-    ]
-    return "".join(_written(metric) for metric in found)
+    samples = [*_queues(numbers), *await _store(rd), *_process(rd, feed)]
+    by_name: dict[str, list[Sample]] = {name: [] for name in METRICS}
+    for sample in samples:
+        by_name[sample.name].append(sample)
+    return "".join(_written(name, found) for name, found in by_name.items())
 
 
-def _queues(numbers: list[QueueNumbers]) -> list[Metric]:
-    by_state = [
-        Sample(getattr(queue, state), {"queue": queue.name, "state": state}) for queue in numbers for state in STATES
-    ]
-    due = [Sample(queue.due, {"queue": queue.name}) for queue in numbers]
-    paused = [Sample(queue.paused, {"queue": queue.name}) for queue in numbers]
-    stalled = [Sample(len(queue.stalled), {"queue": queue.name}) for queue in numbers]
-    accepted = [
-        Sample(sum(getattr(queue, state) for state in (*STATES, "forgotten")), {"queue": queue.name})
-        for queue in numbers
-    ]
-    return [
-        Metric("redrive_jobs", "gauge", "Jobs in the store by queue and state.", by_state),
-        Metric("redrive_due_jobs", "gauge", "Jobs that wait and could run now.", due),
-        Metric("redrive_queue_paused", "gauge", "1 where nothing is taken from the queue.", paused),
-        Metric("redrive_stalled_jobs", "gauge", "Jobs that run for longer than their queue thinks right.", stalled),
-        Metric("redrive_accepted_jobs_total", "counter", "Jobs that the store has ever taken in.", accepted),
-    ]
+def _queues(numbers: list[QueueNumbers]) -> Iterator[Sample]:
+    for queue in numbers:
+        of = {"queue": queue.name}
+        for state in STATES:
+            yield Sample("redrive_jobs", getattr(queue, state), {**of, "state": state})
+        yield Sample("redrive_due_jobs", queue.due, of)
+        yield Sample("redrive_queue_paused", queue.paused, of)
+        yield Sample("redrive_stalled_jobs", len(queue.stalled), of)
+        accepted = sum(getattr(queue, kind) for kind in (*STATES, "forgotten"))
+        yield Sample("redrive_accepted_jobs_total", accepted, of)
 
 
-async def _dead_letters(rd: Redrive) -> list[Metric]:
+async def _store(rd: Redrive) -> list[Sample]:
     counted = await rd.store.count(Filter(states=(State.dead,)), by=("queue", "lane"))
-    lanes = [
-        Sample(number, {"queue": str(queue), "lane": str(lane or "manual")})
+    letters = [
+        Sample("redrive_dead_letters", number, {"queue": str(queue), "lane": str(lane or "manual")})
         for (queue, lane), number in sorted(counted.items(), key=str)
     ]
-    return [Metric("redrive_dead_letters", "gauge", "Dead letters by the lane they wait in; manual needs eyes.", lanes)]
-
-
-async def _waiting(rd: Redrive) -> list[Metric]:
-    now = rd.clock.now()
-    overdue = await rd.store.overdue(now)
-    oldest = max((now - job.run_at for job in overdue), default=0.0)
-    told = "For how long the job that waits longest has been due."
-    return [Metric("redrive_oldest_due_job_seconds", "gauge", told, [Sample(max(0.0, oldest))])]
-
-
-async def _surroundings(rd: Redrive) -> list[Metric]:
-    breakers = [Sample(one.state != "closed", {"breaker": one.key}) for one in await rd.breakers()]
+    breakers = [
+        Sample("redrive_breaker_open", breaker.state != "closed", {"breaker": breaker.key})
+        for breaker in await rd.breakers()
+    ]
     healthy = (await rd.health()).status == "healthy"
     return [
-        Metric("redrive_healthy", "gauge", "1 where nothing needs eyes.", [Sample(healthy)]),
-        Metric("redrive_breaker_open", "gauge", "1 while what is behind it is taken to be down.", breakers),
-        Metric("redrive_spooled_jobs", "gauge", "Jobs that wait beside the store.", [Sample(rd.spool.count())]),
+        *letters,
+        *breakers,
+        Sample("redrive_oldest_due_job_seconds", await _oldest(rd)),
+        Sample("redrive_healthy", healthy),
+        Sample("redrive_spooled_jobs", rd.spool.count()),
     ]
 
 
-def _process(rd: Redrive, feed: Feed | None) -> list[Metric]:
+async def _oldest(rd: Redrive) -> float:
+    now = rd.clock.now()
+    page = await rd.store.find(Filter(states=(State.waiting,), due_at=now), limit=1, oldest=True)
+    return max((now - job.run_at for job in page.jobs), default=0.0)
+
+
+def _process(rd: Redrive, feed: Feed | None) -> Iterator[Sample]:
     """Of this process alone."""
-    events = [
-        Sample(number, {"queue": queue, "type": kind})
-        for queue, counts in sorted(rd.bus.metrics().items())
-        for kind, number in sorted(counts.items())
-    ]
+    for queue, counts in sorted(rd.bus.metrics().items()):
+        for kind, number in sorted(counts.items()):
+            yield Sample("redrive_events_total", number, {"queue": queue, "type": kind})
     workers = [worker for _, worker in rd._workers]
-    listeners = feed.listeners if feed else 0
-    failures = "Subscribers of this process that raised."
-    return [
-        Metric("redrive_events_total", "counter", "What happened in this process.", events),
-        Metric("redrive_attempts_total", "counter", "Attempts that this process has begun.",
-               [Sample(sum(worker.made for worker in workers))]),
-        Metric("redrive_workers", "gauge", "Workers in this process.", [Sample(len(workers))]),
-        Metric("redrive_subscriber_failures_total", "counter", failures, [Sample(rd.bus.subscriber_failures)]),
-        Metric("redrive_feed_listeners", "gauge", "Who watches the live feed.", [Sample(listeners)]),
-        Metric("redrive_build_info", "gauge", "The version that answers.",
-               [Sample(1, {"version": redrive.__version__})]),
-    ]  # fmt: skip
+    yield Sample("redrive_attempts_total", sum(worker.made for worker in workers))
+    yield Sample("redrive_workers", len(workers))
+    yield Sample("redrive_subscriber_failures_total", rd.bus.subscriber_failures)
+    yield Sample("redrive_feed_listeners", feed.listeners if feed is not None else 0)
+    yield Sample("redrive_build_info", 1, {"version": redrive.__version__})
 
 
-def _written(metric: Metric) -> str:
-    lines = [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
-    lines += [f"{metric.name}{_labels(sample.labels)} {float(sample.value):.15g}" for sample in metric.samples]
+def _written(name: str, samples: Iterable[Sample]) -> str:
+    kind, about = METRICS[name]
+    lines = [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
+    lines += [f"{name}{_labels(sample.labels)} {float(sample.value):.15g}" for sample in samples]
     return "\n".join(lines) + "\n"
 
 

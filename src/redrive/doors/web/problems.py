@@ -104,6 +104,13 @@ def problem(kind: str, detail: str | None = None, *, field: str | None = None) -
     return Problem(f"{KINDS}{kind}", known.title, known.status, detail, field, hint=known.hint)
 
 
+def known_problems() -> list[Problem]:
+    """Every kind there is, by status, for the reference."""
+    known = {one.kind: one for one in (*_BY_KIND.values(), *_BY_ERROR.values())}
+    found = [Problem(f"{KINDS}{one.kind}", one.title, one.status, hint=one.hint) for one in known.values()]
+    return sorted(found, key=lambda one: (one.status, one.type))
+
+
 def problem_of(error: Exception) -> Problem | None:
     """What an error of redrive means to a caller; None where it is a defect."""
     for kind in type(error).__mro__:

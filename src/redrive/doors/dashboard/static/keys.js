@@ -36,6 +36,7 @@ function pressed(key) {
   else if (key === "x") select();
   else if (key === "g") going = Date.now();
   else if (key === "p") document.getElementById("live-toggle")?.click();
+  else if (key === "f") document.querySelector("[data-find]")?.focus();
   else if (key === "?") document.getElementById("keys").showModal();
   else if (key === "/") document.querySelector("[data-filter], .filters input:not([type=hidden]), .filters select")?.focus();
   else return document.querySelector(`button[data-key="${CSS.escape(key)}"]:not(:disabled)`)?.click() !== undefined;

@@ -15,7 +15,8 @@ let asking = false;
 let last = 0;
 let timer = 0;
 let failed = false;
-let acting = 0; // forms on their way: what they change is shown by their own answer, and never by an older one
+let sent = null; // the form on its way: what it changes is shown by its own answer, and never by an older one
+const acting = () => Boolean(sent?.isConnected); // its answer may have taken it off the page
 
 const dirty = () =>
   document.querySelector("dialog[open]") ? "a dialog is open"
@@ -50,7 +51,7 @@ function refresh() {
   timer = 0;
   show();
   if (!owing || stopped || asking || !region()) return;
-  if (document.hidden || acting || dirty()) { timer = setTimeout(refresh, LEAST); return; }
+  if (document.hidden || acting() || dirty()) { timer = setTimeout(refresh, LEAST); return; }
   const wait = last + LEAST - Date.now();
   if (wait > 0) { timer = setTimeout(refresh, wait); return; }
   owing = false;
@@ -124,15 +125,15 @@ export function startLive() {
   toggle.addEventListener("click", () => { stopped = !stopped; owing ||= !stopped; refresh(); });
   document.addEventListener("htmx:before:request", (event) => {
     if (!event.target.matches?.("form")) return;
-    acting += 1;
+    sent = event.target;
     region()?.dispatchEvent(new CustomEvent("htmx:abort"));
   });
   document.addEventListener("htmx:finally:request", (event) => {
-    if (event.target.matches?.("form")) acting = Math.max(0, acting - 1);
+    if (event.target === sent) sent = null;
     if (!event.target.matches?.("[data-live]")) return;
     const answer = event.detail.ctx.response;
     asking = false;
-    failed = !acting && (!answer || answer.status >= 400);
+    failed = !acting() && (!answer || answer.status >= 400);
     owing ||= failed || !answer;
     refresh();
   });

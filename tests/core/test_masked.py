@@ -1,0 +1,70 @@
+"""An input without its secrets comes back edited, and has them again where nobody touched them."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.core.redact import MASK, redact
+from redrive.errors import InvalidInput
+from redrive.insight.masked import unmasked
+
+GIVEN: dict[str, Any] = {
+    "password": "hunter22",
+    "login": {"credentials": {"user": "ada"}, "name": "ada"},
+    "text": "call with Bearer abcdefghijkl",
+    "hooks": [{"token": "first"}, {"token": "second", "n": 2}],
+    "n": 1,
+}
+
+
+def test_what_is_left_masked_keeps_its_value_and_the_rest_is_edited() -> None:
+    shown = redact(GIVEN)
+    assert "hunter22" not in str(shown) and "second" not in str(shown)
+    edited = {**shown, "n": 2, "login": {**shown["login"], "name": "bob"}}
+    assert unmasked(edited, GIVEN) == {**GIVEN, "n": 2, "login": {**GIVEN["login"], "name": "bob"}}
+
+
+def test_a_secret_can_be_replaced_or_removed() -> None:
+    shown = redact(GIVEN)
+    del shown["login"]
+    assert unmasked({**shown, "password": "new one"}, GIVEN)["password"] == "new one"
+    assert "login" not in unmasked(shown, GIVEN)
+
+
+def test_entries_of_a_list_are_known_again_where_they_moved() -> None:
+    shown = redact(GIVEN)
+    shown["hooks"] = [{"token": MASK, "n": 2}]
+    assert unmasked(shown, GIVEN)["hooks"] == [{"token": "second", "n": 2}]
+
+
+@pytest.mark.parametrize(
+    ("edited", "field"),
+    [
+        ({"new": MASK}, "payload.new"),
+        ({"text": f"call me with {MASK}"}, "payload.text"),
+        ({"n": MASK}, "payload.n"),
+        ({"hooks": [1, 2, MASK]}, "payload.hooks[2]"),
+        ({"other": {"deep": [MASK]}}, "payload.other.deep[0]"),
+    ],
+)
+def test_a_mask_that_nothing_stands_behind_is_refused_by_its_place(edited: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        unmasked(edited, GIVEN)
+    assert refused.value.field == field
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text("ab ", max_size=6) | st.just("password=hunter22"),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "b", "token", "password"]), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["a", "token", "x"]), JSON, max_size=3))
+def test_what_nobody_edits_stays_as_it_was(given_payload: dict[str, Any]) -> None:
+    assert unmasked(redact(given_payload), given_payload) == given_payload

@@ -1,0 +1,75 @@
+"""The reference of REST, from the table of routes and the document that the server itself gives."""
+
+import re
+
+from redrive.doors.rest import TABLE
+from redrive.doors.rest.openapi import document, path_of
+from redrive.doors.rest.table import Route
+from redrive.doors.web.metrics import METRICS
+from redrive.doors.web.problems import known_problems
+from tools.tables import code, table
+
+HEADINGS = {
+    "health": "Health",
+    "stats": "Health",
+    "queues": "Queues",
+    "jobs": "Jobs",
+    "dead-letters": "Dead letters",
+    "acts": "Dead letters",
+    "groups": "Groups",
+    "redrives": "Redrives",
+    "reports": "Reports",
+    "breakers": "Around the jobs",
+    "schedules": "Around the jobs",
+    "workflows": "Around the jobs",
+    "agents": "Around the jobs",
+    "operations": "Around the jobs",
+    "sessions": "Sessions",
+    "events": "Events",
+    "server": "The server itself",
+}
+
+
+def routes() -> str:
+    """Every route under the heading of what it is about, with what it takes."""
+    found = document(TABLE)
+    sections: dict[str, list[Route]] = {}
+    for route in TABLE:
+        if route.tag not in HEADINGS:
+            raise SystemExit(f"no words for the routes of {route.tag}; see HEADINGS in tools/rest.py")
+        sections.setdefault(HEADINGS[route.tag], []).append(route)
+    lines = []
+    for heading, listed in sections.items():
+        rows = [(code(f"{route.method} {path_of(route)}"), route.says, _takes(route, found)) for route in listed]
+        lines += [f"### {heading}", "", table(("route", "what it does", "takes"), rows), ""]
+    return "\n".join(lines)
+
+
+def _takes(route: Route, found: dict[str, object]) -> str:
+    operation = found["paths"][path_of(route)][route.method.lower()]  # type: ignore[index]
+    query = [f"?{one['name']}" for one in operation["parameters"] if one["in"] == "query"]
+    headers = [one["name"] for one in operation["parameters"] if one["in"] == "header"]
+    return " ".join([*map(code, _fields(operation, found)), *map(code, query), *map(code, headers)])
+
+
+def _fields(operation: dict[str, object], found: dict[str, object]) -> list[str]:
+    """The fields of the body, those that must be there first and marked."""
+    if "requestBody" not in operation:
+        return []
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]  # type: ignore[index]
+    if "$ref" not in schema:
+        return ["action*", "…"]
+    body = found["components"]["schemas"][re.sub(r".*/", "", schema["$ref"])]  # type: ignore[index]
+    required = body.get("required", ())
+    names = sorted(body.get("properties", ()), key=lambda name: name not in required)
+    return [f"{name}*" if name in required else name for name in names]
+
+
+def problems() -> str:
+    return table(
+        ("status", "type", "title"), [(str(one.status), code(one.type), one.title) for one in known_problems()]
+    )
+
+
+def metrics() -> str:
+    return table(("name", "type", "meaning"), [(code(name), kind, help) for name, (kind, help) in METRICS.items()])
