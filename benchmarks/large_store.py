@@ -7,6 +7,7 @@ that the store would have written. It is made once and kept in the folder for te
 from __future__ import annotations
 
 import json
+import logging
 import os
 import tempfile
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 import apsw
 import msgspec
 
+from redrive import Redrive
 from redrive.core.breakers import Breaker
 from redrive.core.job import Attempt, Cause, Failure
 from redrive.core.workflow import Flow, FlowStep
@@ -37,8 +39,12 @@ def large_store(jobs: int) -> Path:
     path = Path(tempfile.gettempdir()) / f"redrive-scale-{written:08x}-{jobs}.db"
     if not path.exists():
         fresh = path.with_suffix(f".{os.getpid()}")
-        fill(fresh, jobs, time.time())
-        fresh.replace(path)
+        try:
+            fill(fresh, jobs, time.time())
+            fresh.replace(path)
+        finally:
+            for rest in path.parent.glob(f"{fresh.name}*"):
+                rest.unlink()
     return path
 
 
@@ -58,6 +64,25 @@ def fill(path: Path, jobs: int, now: float) -> None:
     connection.execute("COMMIT")
     connection.pragma("journal_mode", "WAL")
     connection.close()
+    rd = Redrive(path)
+    rd.run_blocking(_acted(rd))
+    connection = apsw.Connection(str(path))
+    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)  # all of it in the one file that is kept
+    connection.close()
+
+
+async def _acted(rd: Redrive) -> None:
+    """What people have done about it, by the verbs themselves: groups judged, two redrives, some notes."""
+    logging.getLogger("redrive").setLevel(logging.CRITICAL)
+    async with rd:
+        await rd.groups.look()
+        largest, *_, smallest = sorted(await rd.store.groups(), key=lambda group: -group.buried)
+        paused = await rd.redrives.start(fingerprint=largest.fingerprint, canary=10, who="anna", why="it is fixed")
+        await rd.redrives.pause(paused.id, who="anna", why="the receiver is slow")
+        await rd.redrives.start(fingerprint=smallest.fingerprint, rate=10.0, who="anna", why="a try")
+        await rd.redrives.advance()
+        for letter in (await rd.dead.list(limit=20)).jobs:
+            await rd.dead.note(letter.id, "Seen; waits for the new key.", who="anna")
 
 
 def _routes(connection: apsw.Connection) -> None:

@@ -85,10 +85,11 @@ def links(page: bytes) -> Iterator[str]:
             yield parts.path + (f"?{parts.query}" if parts.query else "")
 
 
-async def pages(app: App, each: int) -> dict[str, list[str]]:
-    """Every page that can be reached from the first one, so many of each kind."""
-    found: dict[str, list[str]] = {"/": ["/"]}
-    ahead = ["/"]
+async def pages(app: App, samples: dict[str, list[str]], each: int) -> dict[str, list[str]]:
+    """Every page that can be reached from the first one and from a dead letter, so many of each kind."""
+    letter = samples["dead-letters/id"][0]
+    ahead = ["/", f"/jobs/{letter}", f"/jobs/{letter}/edit", f"/find?id={letter}"]
+    found = {pattern(address): [address] for address in ahead}
     while ahead:
         _, body = await ask(app, ahead.pop(0))
         for address in links(body):
@@ -138,7 +139,8 @@ async def values_of(rd: Redrive) -> dict[str, list[str]]:
     groups = [job.fingerprint or "" for job in dead]
     day = time.strftime("%Y-%m-%dT00:00:00Z", time.gmtime(time.time() - 86_400))
     return {
-        "jobs/id": [dead[0].id, done[0].id],
+        "jobs/id": [dead[0].id, done[0].id], "operations/id": [done[0].id],
+        "redrives/id": [run.id for run in await rd.redrives.list(limit=2)],
         "dead-letters/id": [job.id for job in dead],
         "groups/fingerprint": groups, "groups/id": groups, "groups/group": groups, "workflows/id": [flow],
         "fingerprint": groups, "group": groups,
@@ -160,7 +162,8 @@ async def server_times(folder: Path, jobs: int, times: int, each: int) -> dict[s
     logging.getLogger("redrive").setLevel(logging.CRITICAL)
     async with Redrive(large_store(jobs)) as rd:
         app = asgi(rd, token=TOKEN)
-        kinds = {"pages": await pages(app, each), "rest": await answers(app, await values_of(rd), each)}
+        samples = await values_of(rd)
+        kinds = {"pages": await pages(app, samples, each), "rest": await answers(app, samples, each)}
         return {kind: {name: await _asked(app, known, times) for name, known in found.items()}
                 for kind, found in kinds.items()}  # fmt: skip
 

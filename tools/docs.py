@@ -69,6 +69,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "reference.api": reference.api,
     "reference.cli": commands.cli,
     "reference.rest": rest.routes,
+    "reference.filters": rest.filters,
+    "reference.triage": rest.triage,
     "reference.problems": rest.problems,
     "reference.metrics": rest.metrics,
     "example.fastapi_app": lambda: example("fastapi_app"),

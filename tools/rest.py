@@ -1,14 +1,21 @@
 """The reference of REST, from the table of routes and the document that the server itself gives."""
 
+import inspect
 import re
+from typing import get_args
+
+import msgspec
 
 from redrive.doors.rest import TABLE
+from redrive.doors.rest.letters import Triage
 from redrive.doors.rest.openapi import document, path_of
+from redrive.doors.rest.schemas import Filters
 from redrive.doors.rest.table import Route
 from redrive.doors.web.metrics import METRICS
 from redrive.doors.web.problems import known_problems
 from tools.tables import code, table
 
+FILTERS = "*filters*"
 HEADINGS = {
     "health": "Health",
     "stats": "Health",
@@ -23,7 +30,7 @@ HEADINGS = {
     "schedules": "Around the jobs",
     "workflows": "Around the jobs",
     "agents": "Around the jobs",
-    "operations": "Around the jobs",
+    "operations": "Operations",
     "sessions": "Sessions",
     "events": "Events",
     "server": "The server itself",
@@ -49,7 +56,18 @@ def _takes(route: Route, found: dict[str, object]) -> str:
     operation = found["paths"][path_of(route)][route.method.lower()]  # type: ignore[index]
     query = [f"?{one['name']}" for one in operation["parameters"] if one["in"] == "query"]
     headers = [one["name"] for one in operation["parameters"] if one["in"] == "header"]
-    return " ".join([*map(code, _fields(operation, found)), *map(code, query), *map(code, headers)])
+    names = [*_fields(operation, found), *_without_filters(query), *headers]
+    return " ".join(name if name == FILTERS else code(name) for name in names)
+
+
+def _without_filters(query: list[str]) -> list[str]:
+    """The filters are told once."""
+    filters = {f"?{field.name}" for field in msgspec.structs.fields(Filters)}
+    return [FILTERS, *(name for name in query if name not in filters)] if filters <= set(query) else query
+
+
+def filters() -> str:
+    return ", ".join(code(field.name) for field in msgspec.structs.fields(Filters))
 
 
 def _fields(operation: dict[str, object], found: dict[str, object]) -> list[str]:
@@ -63,6 +81,15 @@ def _fields(operation: dict[str, object], found: dict[str, object]) -> list[str]
     required = body.get("required", ())
     names = sorted(body.get("properties", ()), key=lambda name: name not in required)
     return [f"{name}*" if name in required else name for name in names]
+
+
+def triage() -> str:
+    """What can be done with a dead letter, and what each verb takes."""
+    rows = []
+    for verb in get_args(Triage):
+        fields = [field.name + ("*" if field.required else "") for field in msgspec.structs.fields(verb)]
+        rows.append((code(verb.__struct_config__.tag), " ".join(map(code, fields)), inspect.getdoc(verb) or ""))
+    return table(("action", "takes", "meaning"), rows)
 
 
 def problems() -> str:

@@ -1353,7 +1353,7 @@ async def test_headers_travel_with_the_job(rd: Redrive) -> None:
     assert seen == [(headers, "t7-1", rd.clock.now(), 3)]
 
 
-# The caller who waits is told once --------------------------------------------------------------------------------------
+# ---- the caller who waits is told once
 
 
 async def test_a_call_refused_before_it_starts_is_no_notice(rd: Redrive) -> None:

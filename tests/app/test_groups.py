@@ -572,4 +572,5 @@ async def test_a_lesson_is_what_somebody_changed_not_that_it_was_given_up(databa
         await rd.dead.redrive(three.id)
         await rd.drain()
         found = await rd.store.lessons(one.fingerprint or "")
-    assert {lesson.strategy: (lesson.worked, lesson.failed) for lesson in found} == {"set_agent": (1, 0), "edit": (1, 0), "redriven": (0, 1)}
+    told = {lesson.strategy: (lesson.worked, lesson.failed) for lesson in found}
+    assert told == {"set_agent": (1, 0), "edit": (1, 0), "redriven": (0, 1)}

@@ -394,6 +394,14 @@ async def test_what_cannot_move_is_refused_one_by_one_and_the_rest_moves(rd: Red
     assert acted.public()["refused"] == [{"job_id": done, "why": why}]
 
 
+async def test_of_many_that_cannot_move_a_hundred_are_told_and_all_are_counted(rd: Redrive, clock: FakeClock) -> None:
+    (dead,) = await letters(rd)
+    many = await rd.enqueue_many("mill", [{"order": n} for n in range(250)], delay=HOUR)
+    acted = await rd.dead.discard(ids=[*filter(None, many.ids), dead])
+    assert (acted.number, acted.moved, acted.left, len(acted.refused)) == (251, 1, 250, 100)
+    assert (await rd.dead.acts())[0].refused == 250
+
+
 async def test_an_act_of_many_chunks_counts_what_it_did(rd: Redrive, clock: FakeClock, size: Any) -> None:
     number = size(450, 20_000)
     await many_letters(rd, number)

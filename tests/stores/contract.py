@@ -1227,6 +1227,18 @@ class AddingUp:
         parts = {(tally.what, tally.name): tally.number for tally in await store.outcomes(hour, hour + HOUR)}
         assert whole == parts and whole["died", ""] == 6
 
+    async def test_a_seal_stands_for_exactly_these_jobs(self, store: Store) -> None:
+        jobs = await taken(store, *(a_job() for _ in range(3)))
+        dead = Filter(states=(State.dead,))
+        await do(store, *(burial(job) for job in jobs[:2]))
+        seal = await store.seal(dead)
+        assert seal.number == 2
+        assert await store.seal(Filter(ids=(jobs[1].id, jobs[0].id))) == seal
+        assert (await store.seal(Filter(ids=(jobs[0].id, jobs[2].id)))).digest != seal.digest
+        await do(store, burial(jobs[2]))
+        assert (await store.seal(dead)).digest != seal.digest
+        assert (await store.seal(Filter(states=(State.dead,), queue="nobody"))).number == 0
+
     async def test_the_latest_moves_come_first(self, store: Store) -> None:
         await a_mixed_population(store)
         told = sorted((event.at for event in await all_events(store)), reverse=True)

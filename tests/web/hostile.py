@@ -113,7 +113,7 @@ async def pages(rd: redrive.Redrive) -> list[str]:
     jobs = (await rd.jobs.list(limit=200)).jobs
     groups = await rd.groups.list(limit=200)
     runs = await rd.redrives.list()
-    plain = ["/", "/dead", "/held", "/redrives", "/queues", "/morning", "/agents", "/workflows", "/inbox"]
+    plain = ["/", "/dead", "/held", "/acts", "/redrives", "/queues", "/morning", "/agents", "/workflows", "/inbox"]
     plain += [f"/held?because={because}" for because in ("approval", "consent", "outcome_unknown", "deferred")]
     plain += [f"/dead/act?verb={verb}&all=1" for verb in ("redrive", "discard", "defer", "reassign", "purge")]
     return [

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from redrive.doors.rest.events import written
 from redrive.doors.web import feed as feeding
 from redrive.doors.web.feed import Feed, Tick
 from tests.support import eventually, process, soon
-from tests.web.serving import Served
+from tests.web.serving import TOKEN, Served
 
 
 class Heard:
@@ -243,3 +244,20 @@ async def test_a_server_around_us_that_leaves_ends_the_streams(
 async def test_streams_need_the_token_too(still: Served) -> None:
     async with httpx2.AsyncClient(base_url=still.url) as nobody:
         assert (await soon(nobody.get("/v1/events"))).status_code == 401
+
+
+async def test_a_client_that_takes_nothing_is_let_go(still: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real connection whose other end does not read: the server holds a bounded part, then gives up on it."""
+    monkeypatch.setattr("redrive.doors.rest.events.SEND_SECONDS", 0.2)
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(("127.0.0.1", still.port))
+        lines = ["GET /v1/events?every=true HTTP/1.1", f"Host: {still.host}", f"Authorization: Bearer {TOKEN}", "", ""]
+        sock.sendall("\r\n".join(lines).encode())
+        await eventually(lambda: still.feed.listeners == 1, "it listens")
+        for _ in range(40):
+            await still.rd.enqueue_many("x" * 200, [{} for _ in range(500)])
+            if not still.feed.listeners:
+                break
+        await eventually(lambda: still.feed.listeners == 0, "it was let go")
+    assert (await still.get("/v1/health"))["total_pending"] > 0

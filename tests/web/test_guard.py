@@ -48,6 +48,29 @@ async def test_every_answer_has_the_headers_that_keep_others_out(still: Served) 
         assert "server" not in headers
 
 
+async def test_a_person_without_the_link_is_told_what_to_do(still: Served) -> None:
+    async with httpx2.AsyncClient(base_url=still.url, headers={"Accept": "text/html,*/*"}) as browser:
+        answer = await soon(browser.get("/"))
+        assert (answer.status_code, answer.headers["content-type"]) == (401, "text/html; charset=utf-8")
+        assert "redrive token --link" in answer.text and "<script" not in answer.text
+        evil = await soon(browser.get("/", headers={"Host": "<script>evil"}))
+        assert evil.status_code in (400, 421) and "<script" not in evil.text
+        program = await soon(browser.get("/v1/health"))
+        assert program.headers["content-type"] == "application/problem+json"
+
+
+async def test_an_address_that_does_not_exist_is_a_page_for_people_and_a_problem_for_programs(
+    rd: redrive.Redrive,
+) -> None:
+    async with serving(rd, worker=False, dashboard=True) as served:
+        page = {"Accept": "text/html"}
+        answer = await soon(served.client.get("/nothing", headers=page))
+        assert answer.status_code == 404 and answer.headers["content-type"].startswith("text/html")
+        for path, headers in (("/nothing", {}), ("/v1/nothing", page), ("/v1/jobs/nosuch", page)):
+            answer = await soon(served.client.get(path, headers=headers))
+            assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json"), path
+
+
 async def test_without_a_token_host_and_origin_still_count(rd: redrive.Redrive) -> None:
     async with serving(rd, worker=False, token=False) as served:
         anybody = served.client

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from redrive.app.acts import SIZE, Acts, Order
 from redrive.core import lifecycle
 from redrive.core.job import Job, Json, iso
+from redrive.core.store import Filter, Seal
 from redrive.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -43,13 +44,16 @@ class Purging:
 
     async def plan(self, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> PurgePlan:
         """Counts, and names exactly what would go. Changes nothing."""
-        found = await self._acts.meant("purge", ids, filters, all=all)
-        sample = await self._app.store.get(found[:SAMPLE])
-        return PurgePlan(len(found), token_of(found), tuple(sample))
+        chosen = self._acts.chosen("purge", ids, filters, all=all)
+        if chosen is None:
+            chosen = Filter(ids=tuple(await self._acts.meant("purge", ids, {}, all=False)))
+        seal = await self._app.store.seal(chosen)
+        sample = (await self._app.store.find(chosen, limit=SAMPLE)).jobs
+        return PurgePlan(seal.number, token_of(seal), tuple(sample))
 
     async def purge(self, ids: Sequence[str], who: str, why: str | None, confirm: str | None) -> int:
         """Exactly these, and only if they are those that were counted. All are judged before anything is removed."""
-        if confirm is not None and confirm != token_of(ids):
+        if confirm is not None and confirm != token_of(await self._app.store.seal(Filter(ids=tuple(ids)))):
             problem = "does not stand for these dead letters: look again how many there are, then confirm that"
             raise InvalidInput(field="confirm", problem=problem)
         for start in range(0, len(ids), SIZE):
@@ -64,9 +68,6 @@ class Purging:
         return acted.moved
 
 
-def token_of(ids: Iterable[str]) -> str:
-    """Stands for exactly these jobs, in any order, and for nothing but purging them."""
-    digest = hashlib.sha256(b"purge")
-    for id in sorted(ids):
-        digest.update(id.encode())
-    return digest.hexdigest()[:16]
+def token_of(seal: Seal) -> str:
+    """Stands for exactly these jobs, and for nothing but purging them."""
+    return hashlib.sha256(f"purge {seal.number} {seal.digest}".encode()).hexdigest()[:16]

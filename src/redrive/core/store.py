@@ -266,6 +266,13 @@ class Minute(msgspec.Struct, frozen=True):
     number: int
 
 
+class Seal(msgspec.Struct, frozen=True):
+    """How many jobs a filter matches, and a digest that stands for exactly these."""
+
+    number: int
+    digest: str
+
+
 class Pruned(msgspec.Struct, frozen=True):
     """What a prune dropped."""
 
@@ -311,6 +318,9 @@ class Store(Protocol):
 
     async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100, *, oldest: bool = False) -> Page:
         """The view, newest first unless asked otherwise: may lag, acted on only through get + fence."""
+
+    async def seal(self, filter: Filter) -> Seal:
+        """The view: how many jobs these are, and a digest that no other choice of this store's jobs has."""
 
     async def overdue(self, now: float, queue: str | None = None, limit: int = 1) -> list[Job]:
         """The view: waiting jobs that have been due for longest."""

@@ -306,6 +306,24 @@ UNCHANGED: Final = frozenset({
     "released", "breaker", "verify",
 })  # fmt: skip
 """Strategies that change nothing but the time."""
+_IN_WORDS: Final = {
+    "compress_context": "less context",
+    "add_instruction": "another instruction",
+    "add_constraint": "a constraint",
+    "simplify_task": "a shorter answer",
+    "set_model": "another model",
+    "set_agent": "another agent",
+    "edit": "an edited input",
+}
+
+
+def in_words(strategy: str) -> str:
+    """How a strategy tries it: `as it is`, or `with less context and another model`."""
+    if strategy in UNCHANGED:
+        return "as it is"
+    return "with " + " and ".join(_IN_WORDS.get(part, part) for part in strategy.split("+"))
+
+
 _BY_HEALING: Final[dict[str, tuple[Action, str]]] = {
     "at_once": ("redrive", "See whether what it calls is well again, then redrive."),
     "later": ("redrive", "It heals with time. Redrive later."),
@@ -326,10 +344,10 @@ def suggest(group: Group, lessons: Sequence[Lesson], detail: str | None = None) 
         return Suggestion(advice, action)
     best = max(tried, key=_promise)
     times = f"{best.worked} of {best.worked + best.failed} times"
-    how = "as it is" if best.strategy in UNCHANGED else f"with {best.strategy.replace('+', ' + ')}"
+    how = in_words(best.strategy)
     if 2 * best.worked >= best.worked + best.failed:
         return _learned(f"Redriving {how} worked {times}.", "redrive", best)
-    return _learned(f"Nothing tried so far helps: {best.strategy} worked {times}. {advice}", action, best)
+    return _learned(f"Nothing tried so far helps: redriving {how} worked {times}. {advice}", action, best)
 
 
 def _promise(lesson: Lesson) -> float:

@@ -103,6 +103,18 @@ async def test_resolving_ignoring_reopening_and_noting_are_told_in_its_story(ser
     assert view.status == "ignored" and view.state.ignored_rate == 3 and view.state.ignored_until is not None
 
 
+async def test_what_was_said_of_it_is_taken_back(served: Served, tabs: Tabs) -> None:
+    await buried(served.rd, 1)
+    page = await at(tabs, served)
+    await page.get_by_role("button", name="Resolve").click()
+    await page.locator("dialog[open]").get_by_role("button", name="Resolve").click()
+    await page.locator(".flash").get_by_role("button", name="Undo").click()
+    await expect(page.locator(".facts")).to_contain_text("unresolved")
+    await expect(page.locator(".flash")).to_contain_text("Taken back 1.")
+    (view,) = await served.rd.groups.list()
+    assert view.status == "unresolved"
+
+
 async def test_new_burials_appear_by_themselves(served: Served, tabs: Tabs) -> None:
     await buried(served.rd, 1)
     page = await at(tabs, served)

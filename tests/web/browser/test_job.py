@@ -33,6 +33,7 @@ async def act(page: Page, label: str, why: str | None = None, confirm: str | Non
     await dialog.get_by_role("button", name=confirm or label, exact=True).click()
 
 
+@pytest.mark.behaviour("004-60")
 async def test_the_story_tells_each_attempt_with_cause_rule_and_decision(served: Served, tabs: Tabs) -> None:
     (id,) = await buried(served.rd, 1, "press")
     page = await at(tabs, served, id)

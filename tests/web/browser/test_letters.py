@@ -8,7 +8,6 @@ import pytest
 from playwright.async_api import Page, expect
 
 import redrive
-from tests.support import eventually
 from tests.web.browser.conftest import Tabs
 from tests.web.browser.ward import became, buried, dead_number, make_ward, world_of
 from tests.web.serving import Served
@@ -103,6 +102,26 @@ async def test_some_are_discarded_and_it_is_taken_back(served: Served, tabs: Tab
     await expect(page.locator("table.letters tbody tr")).to_have_count(3)
 
 
+@pytest.mark.behaviour("004-59")
+async def test_what_was_done_is_listed_with_who_and_why_and_taken_back_from_there(still: Served, tabs: Tabs) -> None:
+    async with still.rd.worker():
+        ids = await buried(still.rd, 3)
+    await still.rd.dead.discard(ids=ids[:2], who="mira", why="twice the same")
+    await still.rd.dead.reassign(ids[2], agent="printer", who="jonas")
+    page = await at(tabs, still)
+    await page.get_by_role("link", name="What was done").click()
+    acts = page.locator(".act")
+    await expect(acts).to_have_count(2)
+    await expect(acts.nth(0)).to_contain_text(re.compile("jonas reassigned 1 job to printer"))
+    await expect(acts.nth(1)).to_contain_text("mira discarded 2 jobs")
+    await expect(acts.nth(1)).to_contain_text("twice the same")
+    await acts.nth(1).get_by_role("button", name="Undo").click()
+    await page.locator("dialog[open]").get_by_role("button", name="Undo").click()
+    await expect(page.locator(".flash")).to_contain_text("Taken back 2.")
+    await expect(acts.nth(1)).to_contain_text("taken back by dashboard")
+    assert await dead_number(still) == 2
+
+
 async def test_the_whole_filter_is_redriven_by_a_plan_and_succeeds(served: Served, tabs: Tabs) -> None:
     ids = await buried(served.rd, 12)
     await buried(served.rd, 2, "press")
@@ -141,6 +160,7 @@ async def test_a_plan_that_is_no_longer_true_starts_nothing(still: Served, tabs:
     assert await dead_number(still) == 2
 
 
+@pytest.mark.behaviour("004-6", "004-59", "001-30")
 async def test_deferring_reassigning_and_moving_lanes(still: Served, tabs: Tabs) -> None:
     async with still.rd.worker():
         ids = await buried(still.rd, 3)
@@ -309,18 +329,18 @@ async def test_an_address_that_says_nonsense_gets_an_answer(served: Served, tabs
         await expect(page.locator("h1")).to_have_text("That cannot be shown")
 
 
-async def test_many_groups_are_shown_when_asked_for(served: Served, tabs: Tabs) -> None:
-    for number in range(14):
-        await served.rd.dead.add(
-            f"old-{number}", {}, f"trouble of kind {'abcdefghijklmn'[number]}", task=f"task{number}"
-        )
+async def test_many_groups_are_pages_of_their_own(served: Served, tabs: Tabs) -> None:
+    for number in range(53):
+        await served.rd.dead.add(f"old-{number}", {}, "trouble", task=f"task{number}")
     page = await at(tabs, served)
-    await expect(page.locator(".lead")).to_contain_text("14 groups")
+    await expect(page.locator(".lead")).to_contain_text("53 groups")
     await expect(page.locator(".group")).to_have_count(12)
-    await page.get_by_role("link", name="All 14").click()
-    await expect(page.locator(".group")).to_have_count(14)
-
-    async def judged() -> bool:
-        return len(await served.rd.groups.list()) == 14
-
-    await eventually(judged, "fourteen groups")
+    await page.get_by_role("link", name="All 53").click()
+    await expect(page.locator(".group")).to_have_count(50)
+    first = await page.locator(".group").first.get_attribute("id")
+    await page.get_by_role("link", name="Further").click()
+    await expect(page.locator(".group")).to_have_count(3)
+    await expect(page.locator(".pager")).to_contain_text("51 to 53 of 53")
+    assert await page.locator(f"#{first}").count() == 0
+    await page.get_by_role("link", name="Back to the letters").click()
+    await expect(page.locator("table.letters tbody tr")).to_have_count(50)

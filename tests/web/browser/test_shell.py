@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import httpx2
 import pytest
@@ -220,6 +222,30 @@ async def test_nothing_moves_under_an_open_dialog(tabs: Tabs, filled: Served) ->
     await page.keyboard.press("Escape")
     await expect(queue.locator(".counts")).not_to_have_text(before)
     await live(page)
+
+
+async def test_nothing_moves_under_selected_text(tabs: Tabs, filled: Served) -> None:
+    page = await tabs.open(filled, "/queues")
+    await live(page)
+    queue = page.locator("#queue-greet")
+    before = await queue.locator(".counts").inner_text()
+    await queue.locator(".queue-head > h2").dblclick(position={"x": 8, "y": 8})
+    await expect(page.locator(".live-word")).to_have_text("Paused: text is selected")
+    await ticked(page, lambda: filled.rd.enqueue("greet", {}))
+    assert await page.evaluate("() => getSelection().toString().trim()") == "greet"
+    assert await queue.locator(".counts").inner_text() == before
+    await page.locator("h1").click()
+    await expect(queue.locator(".counts")).not_to_have_text(before)
+
+
+async def test_times_are_told_where_the_reader_lives(tabs: Tabs, filled: Served) -> None:
+    page = await tabs.open(filled, timezone_id="Asia/Kolkata", locale="en-GB")
+    time = page.locator(".feed time").first
+    at = datetime.fromisoformat(str(await time.get_attribute("datetime")))
+    here = f"{at.astimezone(ZoneInfo('Asia/Kolkata')):%H:%M:%S}"
+    await expect(time).to_have_text(here)
+    await time.hover()
+    await expect(time).to_have_attribute("title", re.compile(here))
 
 
 async def test_a_person_can_stop_the_updates_and_go_on(page: Page, served: Served) -> None:

@@ -87,8 +87,8 @@ def _instant(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 
 
 OPTIONS: Final = (
-    click.option("--queue", "of_queue", metavar="NAME"),
-    click.option("--task", "of_task", metavar="NAME"),
+    click.option("--queue", "of_queue", metavar="NAME", help="Of this queue."),
+    click.option("--task", "of_task", metavar="NAME", help="Of this task."),
     click.option("--agent", "of_agent", metavar="NAME", help="Who does the work."),
     click.option("--session", "of_session", metavar="ID", help="Who asked for it."),
     click.option("--lane", "of_lane", metavar="NAME", help="manual (needs eyes) or delayed (comes back by itself)."),

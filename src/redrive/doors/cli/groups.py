@@ -106,10 +106,13 @@ def _status(view: GroupView) -> str:
 
 
 def _lessons(view: GroupView) -> Iterator[str]:
+    from redrive.insight.groups import in_words
+
     if view.lessons:
         yield "what was tried"
     for lesson in view.lessons:
-        yield f"  {clean(lesson.strategy)} worked {lesson.worked} of {counted(lesson.worked + lesson.failed, 'time')}"
+        tried = counted(lesson.worked + lesson.failed, "time")
+        yield f"  {clean(in_words(lesson.strategy))}: worked {lesson.worked} of {tried}"
 
 
 def _samples(view: GroupView) -> Iterator[str]:

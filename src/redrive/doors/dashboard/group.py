@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from redrive.app.acts import GROUP
 from redrive.core.redrives import HOLDS_GROUPS, RedriveRun
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.job import days_of
 from redrive.doors.dashboard.letters import CANARY, hours, number_of
 from redrive.doors.dashboard.rendering import Site, address, back, form_of, page, rd_of, to, who
 from redrive.errors import InvalidInput
-from redrive.insight.groups import HOUR, UNCHANGED, GroupView
+from redrive.insight.groups import HOUR, GroupView, in_words
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -33,6 +34,8 @@ COURSES: Final = {
     "cured": "Nothing of it is dead any more.",
 }
 RUNS_LOOKED_AT: Final = 20
+ANOTHERS: Final = frozenset({"authority", "refusal", "model_confusion", "hallucination_loop", "context_overflow"})
+"""Troubles that another agent may not have."""
 
 
 def routes(site: Site) -> list[BaseRoute]:
@@ -49,8 +52,17 @@ async def shown(request: Request) -> Response:
     return await page(
         request, "group.html", section="letters", view=view, sentence=sentence(view, now), facts=facts(view),
         hours=hours(view, now), plot=plot(view, now), canary=CANARY, running=await _running(rd, view),
-        lessons=lessons(view),
+        lessons=lessons(view), another=another(rd, view),
     )  # fmt: skip
+
+
+def another(rd: Redrive, view: GroupView) -> str | None:
+    """An agent that does this work, too, where the trouble has to do with who does it."""
+    fleet, seen = rd.registry.fleet, view.group
+    if not seen.agent or seen.detail not in ANOTHERS:
+        return None
+    found = fleet.alternate(seen.agent, seen.task)
+    return found if found in fleet.agents else None
 
 
 def sentence(view: GroupView, now: float) -> str:
@@ -76,9 +88,7 @@ def lessons(view: GroupView) -> list[tuple[str, int, int]]:
 
 def strategy(name: str) -> str:
     """What was tried, in words."""
-    return (
-        "Trying it again as it is" if name in UNCHANGED else " + ".join(words.plain(part) for part in name.split("+"))
-    )
+    return f"Again {in_words(name)}"
 
 
 def facts(view: GroupView) -> list[tuple[str, str | None]]:
@@ -132,7 +142,8 @@ async def act(request: Request) -> Response:
         return back(request, "Noted.")
     view = await _settled(rd, verb, fingerprint, form, {"who": name, "why": form.text("why")})
     left = f" {words.counted(view.dead, 'dead letter')} of it left." if view.dead and verb != "reopen" else ""
-    return back(request, f"The group is {view.status}.{left}")
+    undo = address(request, "undo", id=GROUP + view.fingerprint) if verb != "reopen" else None
+    return back(request, f"The group is {view.status}.{left}", undo=undo)
 
 
 async def _settled(rd: Redrive, verb: str, fingerprint: str, form: Form, said: dict[str, Any]) -> GroupView:

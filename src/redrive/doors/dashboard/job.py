@@ -85,7 +85,7 @@ async def shown(request: Request) -> Response:
         answered=[one for one in asked if one.answer != "open"],
         effects=[(effect, then(effect)) for effect in effects],
         payload=tree(redact(job.arguments)) if job.payload else None, result=await _result(rd, job),
-        **_compared(rd, job, request),
+        **await _compared(rd, job, request),
     )  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def facts(job: Job) -> list[tuple[str, str | None]]:
         ("Owner", job.owner),
         ("Session", job.session_id),
         ("Key", job.key),
-        ("Kind of failure", f"{job.category}, {words.plain(job.detail)}" if job.detail else None),
+        ("Kind of failure", ", ".join(dict.fromkeys(filter(None, (job.category, job.detail)))).replace("_", " ")),
         ("Lane", job.lane if job.state is State.dead else None),
         ("Waits for", job.held_for if job.because in ("consent", "circuit_open", "blocked") else None),
         ("Step", flow),
@@ -137,15 +137,15 @@ def facts(job: Job) -> list[tuple[str, str | None]]:
     ]
 
 
-def _compared(rd: Redrive, job: Job, request: Request) -> dict[str, Any]:
+async def _compared(rd: Redrive, job: Job, request: Request) -> dict[str, Any]:
     """Two runs' inputs: those that were asked for, else the first and the last."""
     attempts = {attempt.run: attempt for attempt in job.history}
     runs = sorted(attempts)
     if len(runs) < 2 or not job.payload:
         return {"compared": None, "runs": runs}
     one, other = _run(request, "one", runs, runs[0]), _run(request, "other", runs, runs[-1])
-    left, right = (redact(rd.dead._input(job, attempts[run])) for run in (one, other))
-    found: Comparison = compare(left, right, DIFFERENCES)
+    inputs = await rd.dead.inputs(job.id)
+    found: Comparison = compare(inputs[one], inputs[other], DIFFERENCES)
     return {"compared": found, "runs": runs, "one": one, "other": other,
             "differences_shown": DIFFERENCES_SHOWN,
             "by_whom": by_whom(attempts[one], attempts[other])}  # fmt: skip
@@ -263,7 +263,7 @@ async def _edit(request: Request, form: Form, said: dict[str, Any]) -> Response:
             repeat=form.all("repeat"), rows=min(MOST_ROWS, text.count("\n") + 4), **known,
         )  # fmt: skip
     await rd.dead.edit(job.id, read_payload(text, job), repeat=form.all("repeat"), **said)
-    undo = address(request, "undo", id=job.id)
+    undo = address(request, "undo", id=job.id) if not form.all("repeat") else None
     return to(request, address(request, "job", id=job.id), "Edited and redriven: it waits for a worker.", undo=undo)
 
 

@@ -13,6 +13,7 @@ from redrive.app.namespaces import make_filter
 from redrive.core.consent import Approval
 from redrive.core.job import Job, State
 from redrive.core.store import Filter
+from redrive.core.triage import PAST
 from redrive.doors.dashboard import choosing, words
 from redrive.doors.dashboard.choosing import Choice
 from redrive.doors.dashboard.rendering import Site, address, back, form_of, page, rd_of, site_of, to, who
@@ -26,15 +27,18 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from redrive.app import Redrive
-    from redrive.core.triage import Acted
+    from redrive.core.triage import Act, Acted
     from redrive.doors.dashboard.rendering import Form
 
 LETTERS: Final = 50
 GROUPS: Final = 12
 """Groups that are shown before somebody asks for all of them."""
-MOST_GROUPS: Final = 500
+GROUPS_A_PAGE: Final = 50
+MOST_GROUPS: Final = 10_000
 ROWS: Final = 12
 """Groups that a plan tells one by one."""
+ACTS: Final = 100
+GROUP_ACTS: Final = {"resolve_group": "resolved a group", "ignore_group": "ignored a group"}
 CANARY: Final = 5
 MANY_CANARY: Final = 20
 LOOKED_AT: Final = 2_000
@@ -66,6 +70,7 @@ def routes(site: Site) -> list[BaseRoute]:
         site.route("/dead/act", plan, "act"),
         site.route("/dead/act", act, "act", post=True),
         site.route("/dead/export", export, "export"),
+        site.route("/acts", acts, "acts"),
         site.route("/acts/{id}/undo", undo, "undo", post=True),
     ]
 
@@ -78,15 +83,22 @@ async def listed(request: Request) -> Response:
     choice, cursor = choosing.read(request.query_params), request.query_params.get("cursor")
     chosen = await choosing.filters(rd, choice)
     counts, known = await _by_group(rd, chosen), await rd.store.groups()
-    every = request.query_params.get("groups") == "all"
-    views = await _views(rd, chosen, counts, len(known), MOST_GROUPS if every else GROUPS)
+    turn = _turn(request)
+    skipped, most = (GROUPS_A_PAGE * (turn - 1), GROUPS_A_PAGE) if turn else (0, GROUPS)
+    views = (await _views(rd, chosen, counts, len(known), skipped + most))[skipped:]
     return await page(
         request, "letters.html", section="letters", choice=choice, cursor=cursor, total=sum(counts.values()),
-        group_number=len(counts), views=views, all_groups=every, hidden_groups=len(counts) > len(views) and not every,
-        listed=await rd.dead.list(limit=LETTERS, cursor=cursor, **chosen), options=choosing.options(known),
-        lanes="" if choice.said else await _lanes(site_of(request)),
+        group_number=len(counts), views=views, turn=turn, skipped=skipped, more_groups=len(counts) > skipped + most,
+        listed=None if turn else await rd.dead.list(limit=LETTERS, cursor=cursor, **chosen),
+        options=choosing.options(known), lanes="" if choice.said else await _lanes(site_of(request)),
         more_filters=any(name not in ("task", "queue", "detail", "since") for name in choice.said),
     )  # fmt: skip
+
+
+def _turn(request: Request) -> int:
+    """Which page of the groups alone somebody looks at; 0: a few of them, and the letters."""
+    said = request.query_params.get("groups", "")
+    return int(said) if said.isascii() and said.isdigit() and len(said) < 5 else 0
 
 
 async def _by_group(rd: Redrive, chosen: Mapping[str, Any]) -> dict[str | None, int]:
@@ -175,6 +187,7 @@ async def plan(request: Request) -> Response:
     return await page(
         request, "act.html", section="letters", choice=choice, verb=verb, text=text, confirm=confirm,
         title=title.format(words.counted(number, "dead letter")), agents=sorted(rd_of(request).registry.fleet.agents),
+        suggested=request.query_params.get("to", "")[:200],
         **{**defaults, **known},
     )  # fmt: skip
 
@@ -235,7 +248,10 @@ async def act(request: Request) -> Response:
     if verb == "purge":
         return await _purge(request, form, choice, scope | said)
     acted = await _acted(rd, verb, form, await _without(rd, OWN_WORD.get(verb), scope) | said)
+    group = choice.said.get("group") if choice.all and set(choice.said) == {"group"} else None
     letters = address(request, "letters", query=choice.said)
+    if group:
+        letters = address(request, "group", fingerprint=group)
     undo = address(request, "undo", id=acted.act_id) if acted.moved else None
     return to(request, letters, told(acted), kind="good" if acted.moved else "bad", undo=undo)
 
@@ -308,6 +324,20 @@ def number_of(form: Form, name: str) -> float | None:
         return float(text)
     except ValueError:
         raise InvalidInput(field=name, problem=f"{text!r} is not a number") from None
+
+
+async def acts(request: Request) -> Response:
+    """What was done to dead letters and said of groups, by whom and why."""
+    done = await rd_of(request).dead.acts(limit=ACTS)
+    return await page(request, "acts.html", section="letters", acts=[(act, what_was_done(act)) for act in done])
+
+
+def what_was_done(act: Act) -> str:
+    """An act in words, after the name of whoever did it."""
+    told = GROUP_ACTS.get(act.verb) or f"{PAST.get(act.verb, words.plain(act.verb))} {words.counted(act.moved, 'job')}"
+    more = [f"to {act.said[name]}" for name in ("agent", "owner") if act.said.get(name)]
+    more += [f"({', '.join(f'{name} {value}' for name, value in act.filter.items())})"] if act.filter else []
+    return " ".join((told, *more))
 
 
 async def undo(request: Request) -> Response:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 import msgspec
 from starlette.responses import StreamingResponse
@@ -103,7 +104,7 @@ _ANY: Final = "any-job"
 def _lines(request: Request, events: Sequence[Event]) -> list[dict[str, Any]]:
     """Looking up an address walks all routes: once for all of them."""
     pattern = address(request, "job", id=_ANY)
-    return [_said(event, pattern.replace(_ANY, event.job_id)) for event in events]
+    return [_said(event, pattern.replace(_ANY, quote(event.job_id, safe=""))) for event in events]
 
 
 def _said(event: Event, href: str) -> dict[str, Any]:

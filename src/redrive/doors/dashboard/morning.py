@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.rendering import Site, address, numbers_of, page, rd_of, site_of
 from redrive.errors import InvalidInput
-from redrive.insight.morning import SHOWN, headline, in_words, lasting
+from redrive.insight.morning import SHOWN, course, headline, in_words, lasting
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from redrive.insight.morning import Morning, Need
 
+MORNING_SECONDS: Final = 10.0
+"""It is looked at once a day: nobody minds that it was put together a moment ago."""
 SPANS: Final = {"8h": ("the last 8 hours", 8), "24h": ("the last 24 hours", 24), "3d": ("the last 3 days", 72),
                 "7d": ("the last 7 days", 168)}  # fmt: skip
 KINDS: Final = {
@@ -26,7 +28,10 @@ KINDS: Final = {
     "stale": ("dead", "does not heal"),
     "waiting": ("waiting", "run by nobody"),
     "spool": ("held", "beside the store"),
+    "deferred": ("held", "deferred until now"),
 }
+"""What each kind of need looks like, and its words."""
+MOODS: Final = {"new": "is-dead", "regressed": "is-dead", "growing": "is-dead", "shrinking": "is-done"}
 
 
 def routes(site: Site) -> list[BaseRoute]:
@@ -37,7 +42,8 @@ async def shown(request: Request) -> Response:
     since, queue = request.query_params.get("since") or "24h", request.query_params.get("queue") or None
     if since not in SPANS:
         raise InvalidInput(field="since", problem=f"{since!r} is not one of {', '.join(SPANS)}")
-    found = await rd_of(request).morning(timedelta(hours=SPANS[since][1]), queue=queue)
+    span, ask = timedelta(hours=SPANS[since][1]), rd_of(request).morning
+    found = await site_of(request).fresh(f"morning {since} {queue}", lambda: ask(span, queue=queue), MORNING_SECONDS)
     title, summary = told(found)
     return await page(
         request,
@@ -51,9 +57,10 @@ async def shown(request: Request) -> Response:
         spans=[(name, said) for name, (said, _) in SPANS.items()],
         queue=queue,
         queues=[each.name for each in await numbers_of(site_of(request))],
-        needs=[(need, *KINDS[need.kind], lasting(need), _place(request, need)) for need in found.needs[:SHOWN]],
+        needs=[_need(request, need) for need in found.needs[:SHOWN]],
         rest=sum(need.number for need in found.needs[SHOWN:]),
         changes=[(delta, in_words(delta)) for delta in found.changes],
+        steady=[delta for delta in found.deltas if not delta.structural][:SHOWN],
     )
 
 
@@ -66,6 +73,20 @@ def told(found: Morning) -> tuple[str, str]:
     if kinds:
         parts.append(f"{words.counted(kinds, 'kind')} of error {'is' if kinds == 1 else 'are'} new or more frequent")
     return f"{', and '.join(parts) or 'A quiet morning'}.", headline(found)
+
+
+def _need(request: Request, need: Need) -> dict[str, Any]:
+    look, word = KINDS.get(need.kind, ("held", words.plain(need.kind)))
+    owner = f"for {need.owner}" if need.owner else ""
+    return {
+        "need": need,
+        "look": look,
+        "word": word,
+        "place": _place(request, need),
+        "course": course(need),
+        "mood": MOODS.get(need.course or "", "muted"),
+        "tags": [said for said in (lasting(need), owner) if said],
+    }
 
 
 def _place(request: Request, need: Need) -> str | None:

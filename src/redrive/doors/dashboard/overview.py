@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LARGEST: Final = 5
 """So many of the largest troubles are looked at for one that nobody has dealt with."""
 LARGEST_SECONDS: Final = 5.0
-LISTED: Final = 8
+LISTED: Final = 6
 LOOKED_AT: Final = 200
 """So many of the running jobs that came first are asked which of them has run for longest."""
 WORKER_GONE_AFTER: Final = 90.0

@@ -7,6 +7,7 @@ nothing here marks a value of a job as safe.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hashlib
@@ -14,6 +15,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
@@ -64,6 +66,7 @@ TITLES: Final = {
     503: "The store does not answer",
     507: "The disk is full",
 }
+MOST_KEPT: Final = 200
 FRESH_SECONDS: Final = 0.8
 """So long a number that every page shows is not asked for again: many open pages cost as much as one."""
 
@@ -103,6 +106,8 @@ class Site:
         self.router = Router()
         self.environment = make_environment()
         self._kept: dict[str, _Kept] = {}
+        self._asked: dict[str, asyncio.Future[Any]] = {}
+        self._heard = 0
         self._addresses: dict[tuple[str, tuple[str, ...]], str] = {}
         self.told: tuple[object, bytes] | None = None
         """The latest tick, as every open page gets it."""
@@ -120,24 +125,46 @@ class Site:
     async def fresh(self, name: str, ask: Callable[[], Awaitable[Any]], seconds: float | None = None) -> Any:
         """What was answered a moment ago, else what is answered now. With `seconds` it may be as old as that.
 
-        Without, whatever happens in the store makes it stale at once.
+        Without, whatever happens in the store makes it stale at once. Who asks while it is being answered gets the
+        same answer: many open pages cost as much as one.
         """
         now = self.rd.clock.monotonic()
         found = self._kept.get(name)
         if found is not None and 0 <= now - found.at < (FRESH_SECONDS if seconds is None else seconds):
             return found.value
+        asked = self._asked.get(name)
+        if asked is None:
+            asked = self._asked[name] = asyncio.ensure_future(self._answer(name, ask, now, lasts=seconds is not None))
+            asked.add_done_callback(partial(self._answered, name))
+        return await asyncio.shield(asked)  # who leaves early does not take the answer from the others
+
+    async def _answer(self, name: str, ask: Callable[[], Awaitable[Any]], now: float, *, lasts: bool) -> Any:
+        heard = self._heard
         value = await ask()
-        self._kept[name] = _Kept(value, now, lasts=seconds is not None)
+        if len(self._kept) >= MOST_KEPT:
+            self._kept.clear()
+        if heard == self._heard:  # else something happened meanwhile, and the answer may be older than that
+            self._kept[name] = _Kept(value, now, lasts)
         return value
+
+    def _answered(self, name: str, asked: asyncio.Future[Any]) -> None:
+        if self._asked.get(name) is asked:
+            del self._asked[name]
+        if not asked.cancelled():
+            asked.exception()  # told to whoever waits; nobody may be left
 
     def note(self, tick: Tick) -> None:
         """Something happened: whoever is told so must see it when they look."""
         if tick.events:
             self._kept = {name: kept for name, kept in self._kept.items() if kept.lasts}
+            self._asked.clear()
+            self._heard += 1
 
     def changed(self) -> None:
         """Somebody acted here: the next page shows it."""
         self._kept.clear()
+        self._asked.clear()
+        self._heard += 1
 
     def route(self, path: str, view: View, name: str, *, post: bool = False) -> Route:
         return Route(path, self._served(view), name=name, methods=["POST"] if post else ["GET"])

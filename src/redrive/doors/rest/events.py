@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -100,12 +101,18 @@ async def stream(asked: Asked) -> Any:
 
 def written(tick: Tick, events: list[Event]) -> bytes:
     """The tick's events, and at its end the cursor, so that who comes back goes on exactly there."""
-    lines = [b"id: %b\ndata: %b\n\n" % (one.cursor.encode(), msgspec.json.encode(cloud_event(one))) for one in events]
+    lines = [_block(event) for event in events]
     if tick.skipped:
         lines.append(b"event: skipped\nid: %b\ndata: {}\n\n" % tick.cursor.encode())
     elif not events or events[-1].cursor != tick.cursor:
         lines.append(b"id: %b\n\n" % tick.cursor.encode())
     return b"".join(lines)
+
+
+@lru_cache(maxsize=1024)
+def _block(event: Event) -> bytes:
+    """Made once for all who listen."""
+    return b"id: %b\ndata: %b\n\n" % (event.cursor.encode(), msgspec.json.encode(cloud_event(event)))
 
 
 class Stream:

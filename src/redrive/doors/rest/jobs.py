@@ -15,9 +15,10 @@ from redrive.doors.rest.table import Asked, Reply, Route
 from redrive.doors.web.problems import Refused, problem
 from redrive.errors import InvalidInput, InvalidOption, InvalidPayload, JobDead, JobDiscarded
 from redrive.insight.story import tell
+from redrive.tasks import Item
 
 KEY_HEADER: Final = "Idempotency-Key"
-OPTIONS: Final = tuple(name for name in schemas.NewJob.__struct_fields__ if name not in ("task", "payload", "budget"))
+OPTIONS: Final = tuple(name for name in schemas.Wanted.__struct_fields__ if name not in ("payload", "budget"))
 
 
 class EntryOut(schemas.Given):
@@ -68,10 +69,8 @@ async def list_jobs(asked: Asked) -> Any:
 async def enqueue(asked: Asked) -> Any:
     """201 for a new job, 200 for one that its key had made already. Synced to disk before the answer leaves."""
     new: schemas.NewJob = asked.body
-    options: dict[str, Any] = {name: value for name in OPTIONS if (value := getattr(new, name)) is not None}
-    options |= _key(options.get("idempotency_key"), asked.headers.get(KEY_HEADER))
-    if new.budget is not None:
-        options["budget"] = Budget(**msgspec.structs.asdict(new.budget))
+    options = _options(new)
+    options |= key_of(options.get("idempotency_key"), asked.headers.get(KEY_HEADER))
     try:
         handle = await asked.rd.accept(new.task, new.payload, options)
     except InvalidPayload as error:
@@ -82,7 +81,23 @@ async def enqueue(asked: Asked) -> Any:
     return Reply(body | {"warnings": list(handle.warnings)}, 200 if handle.duplicate else 201, place)
 
 
-def _key(said: str | None, header: str | None) -> dict[str, str]:
+def _options(said: schemas.Wanted) -> dict[str, Any]:
+    """What a job wants for itself, as Python takes it."""
+    options: dict[str, Any] = {name: value for name in OPTIONS if (value := getattr(said, name)) is not None}
+    if said.budget is not None:
+        options["budget"] = Budget(**msgspec.structs.asdict(said.budget))
+    return options
+
+
+async def enqueue_many(asked: Asked) -> Any:
+    """Item by item: what is refused is told, the rest is on disk. Repeat it safely where the items have keys."""
+    said: schemas.NewJobs = asked.body
+    many = await asked.rd.enqueue_many(said.task, [Item(one.payload, **_options(one)) for one in said.items])
+    refused = [{"item": index, "why": why} for index, why in sorted(many.refused.items())]
+    return {"ids": many.ids, "accepted": many.accepted, "duplicates": many.duplicates, "refused": refused}
+
+
+def key_of(said: str | None, header: str | None) -> dict[str, str]:
     """The header and the field mean the same."""
     if header is None or header == said:
         return {}
@@ -166,6 +181,10 @@ ROUTES: Final = (
         "POST", "/v1/jobs", enqueue, "Hand in a job. When this is answered, it is synced to disk.", schemas.Accepted,
         body=schemas.NewJob, status=201, also={200: schemas.Accepted},
         headers={KEY_HEADER: "The same key and payload are one job, however often they are sent."},
+    ),
+    Route(
+        "POST", "/v1/jobs/batch", enqueue_many, "Hand in many jobs of one task, accepted or refused one by one.",
+        schemas.ManyOut, body=schemas.NewJobs,
     ),
     Route("GET", "/v1/jobs/{id}", show, "One job with its whole history.", JOB, schemas.OneJob),
     Route(

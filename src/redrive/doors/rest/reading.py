@@ -22,6 +22,8 @@ ENVELOPE: Final = 64 * 1024
 BODY_SECONDS: Final = 30.0
 DISCARDED: Final = 16 * 1024 * 1024
 """So much of a body that is too large is read and dropped, so that its sender hears why; then the line is cut."""
+OWN: Final = frozenset({"payload", "params"})
+"""What is the caller's own, and passed on as it is."""
 _WHOLE: Final = re.compile(r"-?(0|[1-9][0-9]{0,15})")
 _BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
@@ -129,7 +131,9 @@ def _decoded(data: bytes, kind: Any) -> Any:
 def _whole_numbers(value: Any) -> Any:
     """What is a caller's own stays as it is."""
     if isinstance(value, dict):
-        return {name: item if name == "payload" else _whole_numbers(item) for name, item in value.items()}
+        return {name: item if name in OWN else _whole_numbers(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_whole_numbers(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

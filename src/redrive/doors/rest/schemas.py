@@ -162,10 +162,9 @@ class BudgetIn(Taken):
     seconds: Seconds | None = None
 
 
-class NewJob(Taken):
-    """One job. `redrive.http` as the task sends an HTTP request: {"method": "POST", "url": …, "json": …}."""
+class Wanted(Taken):
+    """A payload, and what only this job asks for."""
 
-    task: Name
     payload: dict[str, Any] = {}
     queue: Name | None = None
     run_at: Moment | None = None
@@ -183,6 +182,33 @@ class NewJob(Taken):
     budget: BudgetIn | None = None
     headers: dict[str, str] | None = None
     message_type: Name | None = None
+
+
+class NewJob(Wanted, kw_only=True):
+    """One job. `redrive.http` as the task sends an HTTP request: {"method": "POST", "url": …, "json": …}."""
+
+    task: Name
+
+
+class NewJobs(Taken, kw_only=True):
+    """Many jobs of one task, each with its own options."""
+
+    task: Name
+    items: Annotated[list[Wanted], Meta(min_length=1, max_length=1000)]
+
+
+class RefusedItem(Given):
+    item: int
+    why: str
+
+
+class ManyOut(Given):
+    """What became of each item, in order; null where it was refused."""
+
+    ids: list[str | None]
+    accepted: int
+    duplicates: int
+    refused: list[RefusedItem]
 
 
 class Filters(Taken):

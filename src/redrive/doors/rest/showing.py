@@ -18,9 +18,14 @@ def whole(job: Job, *, secrets: bool = False) -> dict[str, Any]:
     return body if secrets else body | {name: redact(body[name]) for name in CONTENTS} | _message(job)
 
 
+TIMES: Final = frozenset(name for name in Summary.__struct_fields__ if name.endswith("_at"))
+
+
 def summary(job: Job) -> dict[str, Any]:
-    body = public(job)
-    return {name: body[name] for name in Summary.__struct_fields__} | _message(job)
+    """Its contents are not even decoded: there may be a thousand in a list."""
+    body = {name: getattr(job, name) for name in Summary.__struct_fields__}
+    body |= {name: iso(body[name]) for name in TIMES}
+    return body | {"priority": job.priority_name} | _message(job)
 
 
 def _message(job: Job) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is around the jobs: breakers, schedules, workflows, agents, and the operations of the gateway."""
+"""What is around the jobs: breakers, schedules, workflows, agents."""
 
 from __future__ import annotations
 
@@ -172,22 +172,6 @@ def _agent(name: str, known: Any, counted: dict[tuple[str | None, ...], int]) ->
     return {"name": name, **skills, **numbers}
 
 
-# -- operations
-
-
-class Operations(schemas.Given):
-    """What waits for a retry or its turn, when the next is due, and the latest of it."""
-
-    queued: int
-    by_reason: dict[str, int]
-    next_retry_at: schemas.Instant | None
-    recent: list[dict[str, Any]]
-
-
-async def operations(asked: Asked) -> Any:
-    return await asked.rd.operations()
-
-
 ROUTES: Final = (
     Route("GET", "/v1/breakers", breakers, "What is down, as far as anybody noticed.", Breakers),
     Route(
@@ -202,5 +186,4 @@ ROUTES: Final = (
         WorkflowOut, body=schemas.Saying, errors=(409,),
     ),
     Route("GET", "/v1/agents", agents, "Who does work, and what each has to do.", Agents),
-    Route("GET", "/v1/operations", operations, "What agents have asked for and is not done yet.", Operations),
 )  # fmt: skip

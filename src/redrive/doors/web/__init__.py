@@ -99,12 +99,25 @@ async def _refused(request: Any, error: Any) -> Any:
     from redrive.doors.rest.answering import told
     from redrive.doors.web.problems import KINDS, Problem, problem
 
+    if error.status_code == 404 and (page := await _missing(request)) is not None:
+        return page
     kinds = {404: "not-found", 405: "method-not-allowed"}
     if error.status_code in kinds:
         found = problem(kinds[error.status_code], f"{request.method} {request.url.path}")
     else:
         found = Problem(f"{KINDS}refused", str(error.detail), error.status_code)
     return told(found, error.headers)
+
+
+async def _missing(request: Any) -> Any:
+    """The dashboard's page for an address that does not exist, where a person's browser asks and it is served."""
+    from redrive.doors.web.guard import path_of
+
+    if path_of(request.scope).startswith("/v1") or importlib.util.find_spec("redrive.doors.dashboard") is None:
+        return None
+    from redrive.doors import dashboard
+
+    return await dashboard.missing(request, request.app.state.feed)
 
 
 async def _failed(request: Any, error: Exception) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import html
 import ipaddress
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -117,6 +118,8 @@ class Guard:
             refused = self._unknown(scope, token)
         if refused is None:
             await self._app(scope, receive, send)
+        elif self._cookie and _is_browsing(scope):
+            await _refuse_page(send, refused)
         else:
             await refuse(send, refused)
 
@@ -223,9 +226,29 @@ async def _send_cookie(scope: Scope, send: Send, token: str, there: str) -> None
 
 
 async def refuse(send: Send, found: Problem) -> None:
-    body = found.encode()
+    await _send(send, found, MEDIA_TYPE, found.encode())
+
+
+def _is_browsing(scope: Scope) -> bool:
+    """Whether a person looks: an address was opened in a browser, and not one for programs."""
+    if scope["method"] not in SAFE or path_of(scope).startswith("/v1/"):
+        return False
+    return any(b"text/html" in accepted for accepted in _headers(scope, b"accept"))
+
+
+async def _refuse_page(send: Send, found: Problem) -> None:
+    """The same for a person."""
+    title, detail, hint = (html.escape(text or "") for text in (found.title, found.detail, found.hint))
+    page = (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{title}</title><h1>{title}</h1><p>{detail}</p><p>{hint}</p></html>"
+    )
+    await _send(send, found, "text/html; charset=utf-8", page.encode())
+
+
+async def _send(send: Send, found: Problem, media: str, body: bytes) -> None:
     own = [(name.encode(), value.encode()) for name, value in found.headers.items()]
-    basics = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
+    basics = [(b"content-type", media.encode()), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": found.status, "headers": [*basics, *own]})
     await send({"type": "http.response.body", "body": body})
 

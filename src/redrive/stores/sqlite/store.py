@@ -36,6 +36,7 @@ from redrive.core.store import (
     Page,
     Pruned,
     Put,
+    Seal,
     Tally,
     Total,
     Unknown,
@@ -180,6 +181,9 @@ class SqliteStore:
     async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100, *, oldest: bool = False) -> Page:
         routes = self._routes
         return await self._read(lambda connection: reads.find(connection, routes, filter, cursor, limit, oldest=oldest))
+
+    async def seal(self, filter: Filter) -> Seal:
+        return await self._read(lambda connection: reads.seal(connection, self._routes, filter))
 
     async def overdue(self, now: float, queue: str | None = None, limit: int = 1) -> list[Job]:
         return await self._read(lambda connection: reads.overdue(connection, self._routes, now, queue, limit))

@@ -4,9 +4,11 @@ import { startKeys } from "./keys.js";
 import { startLive } from "./live.js";
 import { startPlots } from "./plots.js";
 import { startTheme } from "./theme-toggle.js";
+import { startTimes } from "./times.js";
 
 startTheme();
 startDialogs();
 startKeys();
 startPlots();
+startTimes();
 startLive();

@@ -1,3 +1,5 @@
+import { clock } from "./times.js";
+
 // One stream tells that something happened; the page then asks for its live part again, at most once a second.
 // It never does so under somebody's hands: while a dialog is open, a form is half filled in, or rows are selected.
 const LEAST = 1000;
@@ -22,8 +24,14 @@ const dirty = () =>
   document.querySelector("dialog[open]") ? "a dialog is open"
   : [...document.querySelectorAll("#main form:not([role=search])")].some(changed) ? "you are editing"
   : document.querySelector("[data-live] input[type=checkbox]:checked") ? "rows are selected"
+  : selecting() ? "text is selected"
   : document.activeElement?.closest?.("[data-live] :is(input:not([type=checkbox]), textarea, select)") ? "you are editing"
   : "";
+
+function selecting() {
+  const selection = getSelection();
+  return !selection.isCollapsed && selection.toString().trim() && region()?.contains(selection.anchorNode);
+}
 
 function changed(form) {
   return [...form.elements].some((each) => each.type !== "hidden" && each.offsetParent !== null && differs(each));
@@ -78,11 +86,9 @@ function add(feed, said) {
   const atTop = feed.scrollTop < 4;
   const line = document.getElementById(said ? `feed-${said.look}` : "feed-skipped").content.cloneNode(true);
   if (said) {
-    const at = new Date(said.at * 1000);
     const time = line.querySelector("time");
-    time.dateTime = at.toISOString();
-    time.title = at.toLocaleString();
-    time.textContent = said.clock;
+    time.dateTime = new Date(said.at * 1000).toISOString();
+    time.textContent = clock(time);
     line.querySelector("[data-move] .chip span").textContent = said.words;
     line.querySelector("[data-what]").textContent = said.task;
     const link = line.querySelector("a, [data-id]");
@@ -137,7 +143,7 @@ export function startLive() {
     owing ||= failed || !answer;
     refresh();
   });
-  for (const name of ["input", "change", "close", "toggle", "focusin", "focusout"]) document.addEventListener(name, () => queueMicrotask(show), true);
+  for (const name of ["input", "change", "close", "toggle", "focusin", "focusout", "selectionchange"]) document.addEventListener(name, () => queueMicrotask(show), true);
   document.addEventListener("visibilitychange", () => { document.hidden ? disconnect() : connect(); refresh(); });
   addEventListener("pagehide", disconnect);
   addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });

@@ -1,0 +1,13 @@
+// The server tells times in UTC; whoever looks lives somewhere. Titles and clocks are told in the browser's own zone.
+const CLOCK = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const WHOLE = new Intl.DateTimeFormat([], { dateStyle: "medium", timeStyle: "long" });
+
+export const clock = (time) => CLOCK.format(new Date(time.dateTime));
+
+export function startTimes() {
+  for (const time of document.querySelectorAll(".feed time")) time.textContent = clock(time);
+  document.addEventListener("mouseover", (event) => {
+    const time = event.target.closest?.("time[datetime]");
+    if (time) time.title = WHOLE.format(new Date(time.dateTime));
+  });
+}

@@ -1,0 +1,221 @@
+"""What the dashboard says, without a browser: its words, its sentence, and that nothing it must name lacks a name."""
+
+import asyncio
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+import redrive
+from redrive.core.job import State
+from redrive.core.policy import DEFAULT, Policy, Rate
+from redrive.core.store import Event, Group
+from redrive.core.workflow import FlowState, StepState, StepStatus, WorkflowStatus
+from redrive.doors.dashboard import words
+from redrive.doors.dashboard.activity import throughput
+from redrive.doors.dashboard.morning import KINDS
+from redrive.doors.dashboard.needs import ASKED, Need, standing
+from redrive.doors.dashboard.queues import rules, waits
+from redrive.doors.dashboard.rendering import STATIC, Site
+from redrive.doors.dashboard.workflows import LOOKS, columns
+from redrive.doors.web.feed import Feed, Tick
+from redrive.errors import StoreBusy
+from redrive.insight.activity import Moved, activity
+from redrive.insight.groups import view
+from redrive.insight.health import QueueNumbers
+from redrive.insight.morning import FOR_A_PERSON, Kind
+from tests.support import eventually, soon
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, "0 s"), (0.0042, "4 ms"), (0.25, "0.2 s"), (3, "3 s"), (42.4, "42 s"), (89, "89 s"), (90, "1.5 min"),
+     (600, "10 min"), (5400, "1.5 h"), (86400, "24 h"), (130_000, "1.5 d"), (14 * 86400, "14 d"), (None, "")],
+)  # fmt: skip
+def test_a_span_is_one_number_that_can_be_compared(seconds: float | None, said: str) -> None:
+    assert words.span(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("at", "said"), [(1000.0, "now"), (940.0, "60 s ago"), (1030.0, "in 30 s"), (None, ""), (1000.3, "now")]
+)
+def test_an_instant_is_told_as_people_do(at: float | None, said: str) -> None:
+    assert words.ago(at, 1000.0) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(0, "0"), (999, "999"), (9_999, "9,999"), (12_345, "12k"), (1_250_000, "1.2M"), (None, "–")]
+)
+def test_a_large_number_is_brief(value: float | None, said: str) -> None:
+    assert words.brief(value) == said
+
+
+def test_parts_of_a_whole_are_as_wide_as_they_are_many_and_never_invisible() -> None:
+    found = words.shares([("done", 9_999), ("dead", 1), ("held", 0)])
+    assert [part["name"] for part in found] == ["done", "dead"]
+    assert found[0]["width"] == pytest.approx(99.99) and found[1]["width"] == 0.6
+    assert words.shares([]) == []
+
+
+def test_a_line_runs_from_edge_to_edge_with_zero_at_the_bottom() -> None:
+    assert words.spark_line([0, 10, 0], 100, 20) == "M0.0 19.0 L50.0 1.0 L100.0 19.0"
+    assert words.spark_line([]) == "" and words.spark_area([]) == ""
+
+
+# -- the sentence
+
+
+def queue(name: str = "mail", **numbers: Any) -> QueueNumbers:
+    return QueueNumbers(name, DEFAULT, **numbers)
+
+
+def dead(number: int) -> Need:
+    return Need(number, "dead letters wait for you", "Look.", "/dead", "dead", asks=True)
+
+
+def held(number: int) -> Need:
+    return Need(number, "jobs wait for an approval", "Answer.", "/held", asks=True)
+
+
+SLOW = Need(80, "jobs are due in mail", "More workers?", "/queues", alone="mail is backed up: 80 jobs are due.")
+
+
+@pytest.mark.parametrize(
+    ("queues", "needs", "workers", "title"),
+    [
+        ([], [], 0, "Nothing has been enqueued yet."),
+        ([queue(done=3)], [], 0, "All is well."),
+        ([queue(due=1)], [dead(1)], 0, "1 job is due, and nobody runs it."),
+        ([queue(due=2)], [], 0, "2 jobs are due, and nobody runs them."),
+        ([queue(due=2, paused=True)], [], 0, "All is well."),
+        ([queue("cycle:nightly", due=2)], [], 0, "All is well."),
+        ([queue(due=2)], [], 1, "All is well."),
+        ([queue(dead=1)], [dead(1)], 1, "1 dead letter waits for you."),
+        ([queue(dead=1)], [held(1)], 1, "1 held job waits for you."),
+        ([queue(dead=1)], [dead(1200), held(1)], 1, "1,200 dead letters and 1 held job wait for you."),
+        ([queue(due=80)], [SLOW], 1, "Mail is backed up: 80 jobs are due."),
+        ([queue(due=80)], [dead(2), SLOW], 1, "2 dead letters wait for you."),
+    ],
+)
+def test_the_worst_is_said_first(queues: list[QueueNumbers], needs: list[Need], workers: int, title: str) -> None:
+    found = standing(queues, needs, workers, 7)
+    assert found.title == title
+    assert found.well is (title in ("All is well.", "Nothing has been enqueued yet."))
+    assert found.lead
+
+
+def test_what_to_begin_with_is_the_largest_trouble_and_what_helps_against_it() -> None:
+    group = Group("f" * 16, 1.0, 2.0, 34, "mail", "send", None, "TimeoutError", "timeout", "no answer.", "job")
+    first = view(group, None, 34, 3.0, [])
+    lead = standing([queue(dead=34)], [dead(40)], 1, 0, first).lead
+    assert lead.startswith("Begin with the 34 of send: no answer. ") and lead.endswith(first.suggestion.text)
+
+
+# -- nothing lacks a name
+
+
+def test_every_kind_of_need_and_hold_and_step_has_words() -> None:
+    assert set(get_args(Kind)) == KINDS.keys()
+    assert set(FOR_A_PERSON) == ASKED.keys()
+    assert set(get_args(StepState)) == LOOKS.keys()
+
+
+def test_every_state_has_a_colour() -> None:
+    css = (STATIC / "app.css").read_text("utf-8")
+    quiet = {"waiting", "discarded", "purged"}
+    for state in {look for look, _ in LOOKS.values()} | set(get_args(FlowState)) | {"dead", "held", "retrying"}:
+        assert state in quiet or f".chip-{state}" in css, state
+
+
+# -- a policy, a workflow, a plot
+
+
+def test_a_policy_is_told_in_words() -> None:
+    policy = Policy(**{**_said(DEFAULT), "concurrency": 3, "rate": Rate(10, 60.0), "scope": "store", "max_age": 1800.0})
+    told = dict(rules(QueueNumbers("mail", policy)))
+    assert told["Concurrency"] == "3 at once in the whole store"
+    assert told["Rate"] == "10 in 60 s in the whole store"
+    assert told["Given up after"] == "30 min"
+    assert dict(rules(queue()))["Concurrency"] == "no limit of its own"
+    assert waits(DEFAULT) == ["2 s", "4 s", "8 s", "16 s"]
+    assert len(waits(Policy(**{**_said(DEFAULT), "max_attempts": 50}))) == 9
+
+
+def _said(policy: Policy) -> dict[str, Any]:
+    return {name: getattr(policy, name) for name in Policy.__struct_fields__}
+
+
+def step(name: str, *after: str) -> StepStatus:
+    return StepStatus(name, "task", name, "PENDING", after)
+
+
+def test_steps_stand_in_columns_by_what_they_wait_for() -> None:
+    steps = (step("last", "right", "left"), step("first"), step("left", "first"), step("right", "left"), step("alone"))
+    found = columns(WorkflowStatus("id", "flow", "running", steps, 0.0))
+    assert [[each.name for each in column] for column in found] == [["first", "alone"], ["left"], ["right"], ["last"]]
+    ring = WorkflowStatus("id", "flow", "running", (step("a", "b"), step("b", "a")), 0.0)
+    assert [[each.name for each in column] for column in columns(ring)] == [["a", "b"]]
+
+
+def test_an_hour_that_has_only_begun_is_not_plotted_as_a_fall() -> None:
+    now = 1_800_000_000.0 // 3600 * 3600 + 60
+    moved = [Moved(now - 3660, "mail", "succeeded", 5), Moved(now - 60, "mail", "succeeded", 1)]
+    hours = msgspec.json.decode(throughput(activity(now, 3, 3600.0, moved, {})))
+    assert hours["series"][0]["values"] == [0, 5] and len(hours["x"]) == 2
+    minutes = msgspec.json.decode(throughput(activity(now, 3, 60.0, moved, {})))
+    assert len(minutes["x"]) == 3
+
+
+# -- many open pages cost as much as one
+
+
+async def test_many_who_ask_at_once_are_answered_once(rd: redrive.Redrive) -> None:
+    site, asked, go = Site(rd, Feed(rd)), [], asyncio.Event()
+
+    async def ask() -> int:
+        asked.append(1)
+        await go.wait()
+        return len(asked)
+
+    waiting = [asyncio.create_task(site.fresh("numbers", ask)) for _ in range(20)]
+    await eventually(lambda: bool(asked), "the first to ask")
+    waiting[0].cancel()  # who leaves early takes the answer from nobody
+    go.set()
+    assert await soon(asyncio.gather(*waiting[1:])) == [1] * 19
+    assert await site.fresh("numbers", ask) == 1 and len(asked) == 1
+
+
+@pytest.mark.parametrize("acted", [True, False])
+async def test_nobody_sees_what_is_older_than_what_they_were_told(acted: bool, rd: redrive.Redrive) -> None:
+    site, state, began, go = Site(rd, Feed(rd)), ["before"], asyncio.Event(), asyncio.Event()
+
+    async def ask() -> str:
+        seen = state[-1]
+        began.set()
+        await go.wait()
+        return seen
+
+    old = asyncio.create_task(site.fresh("numbers", ask))
+    await soon(began.wait())
+    state.append("after")
+    event = Event("1.1", "enqueued", 0.0, "job", "mail", "send", State.waiting, 0, 0)
+    site.changed() if acted else site.note(Tick("1.1", [event]))
+    new = asyncio.create_task(site.fresh("numbers", ask))
+    go.set()
+    assert await soon(new) == "after"
+    assert await soon(old) == "before"
+    assert await soon(site.fresh("numbers", ask)) == "after"
+
+
+async def test_a_question_that_fails_is_asked_again(rd: redrive.Redrive) -> None:
+    site, tries = Site(rd, Feed(rd)), []
+
+    async def ask() -> int:
+        tries.append(1)
+        if len(tries) == 1:
+            raise StoreBusy("another process holds it")
+        return 7
+
+    with pytest.raises(StoreBusy):
+        await site.fresh("numbers", ask)
+    assert await site.fresh("numbers", ask) == 7
