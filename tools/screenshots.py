@@ -1,5 +1,7 @@
 """Pictures of every page, in light, dark and phone width: `python -m tools.screenshots FOLDER [--db jobs.db]`.
 
+`--look picture` takes one screen alone, sharp enough for the documentation.
+
 `python -m tools.screenshots --serve` serves a seeded store at http://127.0.0.1:8421 to look around, without a token.
 """
 
@@ -33,6 +35,10 @@ LOOKS: dict[str, dict[str, Any]] = {
     "light": {"viewport": {"width": 1320, "height": 900}, "color_scheme": "light"},
     "dark": {"viewport": {"width": 1320, "height": 900}, "color_scheme": "dark"},
     "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "device_scale_factor": 2},
+    "night": {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark", "device_scale_factor": 2},
+    "tablet": {"viewport": {"width": 820, "height": 1180}, "color_scheme": "light"},
+    "wide": {"viewport": {"width": 1920, "height": 1080}, "color_scheme": "light"},
+    "picture": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "light", "device_scale_factor": 2},
 }
 
 
@@ -77,7 +83,7 @@ async def _picture(context: Any, url: str, target: Path) -> Path:
     if answer is not None and answer.status >= 400:
         print(f"{target.stem}: {answer.status}")
     await page.wait_for_timeout(2500)  # the plots are drawn, the stream is open, a few things have happened
-    await page.screenshot(path=target, full_page=True)
+    await page.screenshot(path=target, full_page=not target.stem.endswith("-picture"))
     await page.close()
     return target
 
@@ -128,7 +134,7 @@ async def main(said: argparse.Namespace) -> None:
                 await asyncio.Event().wait()
             pages = {name: path for name, path in PAGES.items() if not said.only or name in said.only}
             pages |= dict(each.split("=", 1) for each in said.page)
-            for path in await take(address, Path(said.folder), pages, said.look or list(LOOKS)):
+            for path in await take(address, Path(said.folder), pages, said.look or ["light", "dark", "phone"]):
                 print(path)
 
 

@@ -85,7 +85,7 @@ async def conforms(answer: httpx2.Response) -> None:
     assert said is not None, f"{method} {path}: {answer.status_code} is not in the document"
     ((media, content),) = said["content"].items()
     assert answer.headers["content-type"].partition(";")[0] == media
-    if media.endswith("json") and answer.request.method != "HEAD":
+    if media in ("application/json", "application/problem+json") and answer.request.method != "HEAD":
         await answer.aread()
         checked = jsonschema.Draft202012Validator({**content["schema"], "components": found["components"]})
         wrong = [f"{error.json_path}: {error.message}" for error in checked.iter_errors(answer.json())]

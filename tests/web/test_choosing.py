@@ -8,8 +8,8 @@ from starlette.datastructures import ImmutableMultiDict
 
 import redrive
 from redrive.doors.dashboard import choosing
+from redrive.doors.dashboard.acting import LOOKED_AT
 from redrive.doors.dashboard.choosing import Choice
-from redrive.doors.dashboard.letters import LOOKED_AT
 from redrive.doors.dashboard.tree import ENTRIES, LONGEST, MOST, Node, tree
 from redrive.errors import InvalidInput
 from tests.support import soon

@@ -1,5 +1,6 @@
 """The way in for browsers: a link, a cookie, and headers that keep other pages out. And the file the token lives in."""
 
+import importlib.util
 import stat
 from pathlib import Path
 
@@ -129,6 +130,15 @@ async def test_rotating_shuts_out_at_once(rd: redrive.Redrive) -> None:
             assert (await soon(client.get("/v1/health", headers=headers))).status_code == 200
 
 
+def test_a_missing_extra_is_the_line_to_install_it(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *more: None if name == "jinja2" else plain(name, *more)
+    )
+    with pytest.raises(redrive.ConfigError, match=r'jinja2: pip install "redrive\[serve\]"'):
+        redrive.asgi(redrive.Redrive(database))
+
+
 async def test_mounted_in_fastapi_under_a_prefix(rd: redrive.Redrive) -> None:
     """As its users would: their app, their routes, ours below a path."""
     from fastapi import FastAPI
@@ -149,6 +159,8 @@ async def test_mounted_in_fastapi_under_a_prefix(rd: redrive.Redrive) -> None:
         new = await client.post("/queue/v1/jobs", json={"task": "greet"}, headers=headers)
         assert new.status_code == 201 and new.headers["location"] == f"/queue/v1/jobs/{new.json()['id']}"
         assert (await client.get(new.headers["location"], headers=headers)).json()["state"] == "waiting"
+        told = (await client.get("/queue/openapi.json", headers=headers)).json()
+        assert told["servers"] == [{"url": "/queue"}]
         missing = await client.get("/queue/nothing", headers=headers)
         assert (missing.status_code, missing.headers["content-type"]) == (404, "application/problem+json")
         link = await client.get(f"/queue/v1/health?token={TOKEN}")

@@ -1,12 +1,14 @@
 """Dead letters over REST: looking, triage of one and many, undo, purge, groups, redrives, reports."""
 
+import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import eventually
-from tests.web.serving import Served
+from tests.web.serving import Served, make_rd, serving
 
 
 async def letters(served: Served, number: int = 1, **payload: Any) -> list[str]:
@@ -148,6 +150,25 @@ async def test_a_purge_needs_a_filter_a_count_and_its_token(served: Served) -> N
     assert (answer.status_code, answer.json()) == (200, {"purged": 2})
     assert (await served.get("/v1/dead-letters"))["items"] == []
     assert await state(served, ids[1]) == "purged"
+
+
+async def test_letters_go_out_as_a_file_and_come_in_again(served: Served, tmp_path: Path) -> None:
+    await letters(served, 3, password="hunter22")
+    answer = await served.client.get("/v1/dead-letters/export?queue=broken")
+    assert answer.status_code == 200 and answer.headers["content-disposition"].startswith("attachment")
+    assert answer.headers["content-type"].startswith("application/x-ndjson")
+    assert "hunter22" not in answer.text
+    whole = await served.client.get("/v1/dead-letters/export?secrets=true")
+    records = [json.loads(line) for line in whole.text.splitlines()]
+    assert len(records) == 3 and "hunter22" in whole.text
+    async with make_rd(tmp_path / "other.db") as elsewhere, serving(elsewhere, worker=False) as other:
+        body = {"records": [*records, {"nonsense": 1}]}
+        tried = await other.post("/v1/dead-letters/import", {**body, "dry_run": True})
+        assert (tried["imported"], tried["aside"], tried["problems"][0]["record"]) == (3, 1, 4)
+        assert (await other.get("/v1/dead-letters"))["items"] == []
+        assert (await other.post("/v1/dead-letters/import", body))["imported"] == 3
+        assert (await other.post("/v1/dead-letters/import", body))["duplicates"] == 3
+        assert len((await other.get("/v1/dead-letters", task="broken"))["items"]) == 3
 
 
 async def test_groups(served: Served) -> None:

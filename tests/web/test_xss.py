@@ -70,7 +70,7 @@ async def test_what_a_form_says_comes_back_as_text(planted: redrive.Redrive) -> 
                 (f"/jobs/{job.id}/act/reassign", {"agent": snippet, "why": snippet}),
                 (f"/jobs/{job.id}/act/{snippet.replace('/', '')}", {"why": snippet}),
                 (f"/jobs/{job.id}/preview", {"payload": snippet}),
-                (f"/jobs/{job.id}/act/edit", {"payload": f'{{"a": {snippet}', "why": snippet}),
+                (f"/jobs/{job.id}/edit", {"payload": f'{{"a": {snippet}', "why": snippet}),
             ):
                 assert obeyed(await send(path, **fields)) == [], (path, snippet)
 

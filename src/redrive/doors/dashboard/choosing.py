@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from redrive.app.namespaces import make_filter
 from redrive.app.triage import fingerprint_of
 from redrive.core.classify import DETAILS
 from redrive.core.job import DEAD_REASONS
@@ -85,6 +86,12 @@ async def filters(rd: Redrive, choice: Choice) -> dict[str, Any]:
     if since := choice.said.get("since"):
         found["since"] = instant(since, rd.clock.now())
     return found
+
+
+async def by_group(rd: Redrive, chosen: Mapping[str, Any]) -> dict[str | None, int]:
+    """How many dead letters match, by trouble."""
+    found = await rd.store.count(make_filter({**chosen, "state": "dead"}), by=("fingerprint",))
+    return {fingerprint: number for (fingerprint,), number in found.items()}
 
 
 async def scope(rd: Redrive, choice: Choice) -> dict[str, Any]:

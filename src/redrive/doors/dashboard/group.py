@@ -11,9 +11,10 @@ import msgspec
 from redrive.app.acts import GROUP
 from redrive.core.redrives import HOLDS_GROUPS, RedriveRun
 from redrive.doors.dashboard import words
-from redrive.doors.dashboard.job import days_of
-from redrive.doors.dashboard.letters import CANARY, hours, number_of
+from redrive.doors.dashboard.acting import CANARY, number_of
+from redrive.doors.dashboard.letters import hours
 from redrive.doors.dashboard.rendering import Site, address, back, form_of, page, rd_of, to, who
+from redrive.doors.dashboard.verbs import days_of
 from redrive.errors import InvalidInput
 from redrive.insight.groups import HOUR, GroupView, in_words
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from redrive.doors.rest import (
     events,
+    exchange,
     groups,
     jobs,
     letters,
@@ -30,6 +31,7 @@ TABLE: Final[tuple[Route, ...]] = (
     *queues.ROUTES,
     *jobs.ROUTES,
     *groups.ROUTES,
+    *exchange.ROUTES,
     *letters.ROUTES,
     *redrives.ROUTES,
     *reports.ROUTES,

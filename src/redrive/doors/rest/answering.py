@@ -53,8 +53,8 @@ class Door:
         if route is None:
             return told(problem("method-not-allowed", f"{request.method} is not for this path"), self._allow())
         try:
-            answer = await route.handle(await self._read(route, request))
-            return _answered(route, answer, request.scope.get("root_path", ""))
+            asked = await self._read(route, request)
+            return _answered(route, await route.handle(asked), asked.root)
         except Refused as refused:
             return told(refused.problem, refused.headers)
         except Exception as error:  # noqa: BLE001 - told to the caller; a defect is logged with its traceback
@@ -69,7 +69,8 @@ class Door:
         body = None
         if route.body is not None:
             body = await read_body(request, route.body, self._rd.settings.payload_limit + ENVELOPE)
-        return Asked(self._rd, self._feed, request.path_params, query, body, request.headers)
+        root = request.scope.get("root_path", "")
+        return Asked(self._rd, self._feed, request.path_params, query, body, request.headers, root)
 
 
 def _answered(route: Route, answer: Any, root: str) -> ASGIApp:

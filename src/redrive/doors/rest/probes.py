@@ -39,7 +39,7 @@ async def prometheus(asked: Asked) -> Any:
 
 
 async def openapi(asked: Asked) -> Any:
-    return _document()
+    return {**_document(), "servers": [{"url": asked.root or "/"}]}
 
 
 @cache

@@ -36,6 +36,8 @@ class Asked(NamedTuple):
     query: Any
     body: Any
     headers: Mapping[str, str]
+    root: str = ""
+    """The path under which all of this is mounted."""
 
 
 class Reply(NamedTuple):
