@@ -119,6 +119,16 @@ async def test_a_wrong_cursor_is_refused(still: Served) -> None:
     assert found["field"] == "after"
 
 
+async def test_a_store_that_cannot_be_read_is_a_status_not_a_broken_stream(
+    still: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gone(*_: object, **__: object) -> Any:
+        raise redrive.StoreUnavailable("the disk is away")
+
+    monkeypatch.setattr(still.rd.store, "events", gone)
+    assert (await still.refused(503, "GET", "/v1/events"))["detail"] == "the disk is away"
+
+
 async def test_too_much_is_skipped_and_every_gets_all(still: Served) -> None:
     number = 450
     async with listening(still) as some, listening(still, "/v1/events?every=true") as all_:

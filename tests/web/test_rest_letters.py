@@ -162,7 +162,7 @@ async def test_letters_go_out_as_a_file_and_come_in_again(served: Served, tmp_pa
     records = [json.loads(line) for line in whole.text.splitlines()]
     assert len(records) == 3 and "hunter22" in whole.text
     async with make_rd(tmp_path / "other.db") as elsewhere, serving(elsewhere, worker=False) as other:
-        body = {"records": [*records, {"nonsense": 1}]}
+        body = {"records": [*records, {"job_id": "x", "attempt": -1}]}
         tried = await other.post("/v1/dead-letters/import", {**body, "dry_run": True})
         assert (tried["imported"], tried["aside"], tried["problems"][0]["record"]) == (3, 1, 4)
         assert (await other.get("/v1/dead-letters"))["items"] == []

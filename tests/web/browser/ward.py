@@ -30,9 +30,18 @@ def world_of(rd: redrive.Redrive) -> World:
 
 @asynccontextmanager
 async def make_ward(database: Path) -> AsyncIterator[redrive.Redrive]:
-    agents = {"editor": redrive.Agent(("content_creation",)), "printer": redrive.Agent(("content_creation",))}
+    agents = {name: redrive.Agent(("content_creation", "bind")) for name in ("editor", "printer")}
     rd = redrive.Redrive(database, poll=0.05, agents=agents, queues={"press": {"base": 0.01, "cap": 0.02}})
     world = WORLDS[id(rd)] = World()
+    _work(rd, world)
+    _waiting(rd)
+    async with rd:
+        yield rd
+    del WORLDS[id(rd)]
+
+
+def _work(rd: redrive.Redrive, world: World) -> None:
+    """Tasks that fail while something is broken."""
 
     @rd.task
     async def mill(stone: int, flour: str = "rye", api_key: str = "") -> str:
@@ -60,6 +69,17 @@ async def make_ward(database: Path) -> AsyncIterator[redrive.Redrive]:
         return slug
 
     @rd.task
+    async def bind(ctx: redrive.Context, volume: int) -> str:
+        """Only the printer has the key to the bindery."""
+        if ctx.agent != "printer":
+            raise PermissionError(f"{ctx.agent} may not enter the bindery")
+        return f"volume {volume}"
+
+
+def _waiting(rd: redrive.Redrive) -> None:
+    """Tasks that come to wait for a person, or for their time."""
+
+    @rd.task
     async def ask(ctx: redrive.Context, what: str = "Refund 900 euros?") -> str:
         return "yes" if await ctx.approval(what, details={"amount": 900}) else "no"
 
@@ -71,17 +91,13 @@ async def make_ward(database: Path) -> AsyncIterator[redrive.Redrive]:
     async def wait_for_it() -> None:
         """Never due in a test."""
 
-    async with rd:
-        yield rd
-    del WORLDS[id(rd)]
-
 
 async def buried(rd: redrive.Redrive, number: int, task: str = "mill", **payload: Any) -> list[str]:
     """So many dead letters, oldest first."""
-    name = {"mill": "stone", "press": "sheet"}[task]
+    name = {"mill": "stone", "press": "sheet", "bind": "volume"}[task]
     before = {job.id for job in (await rd.dead.list(task=task, limit=1000)).jobs}
     for place in range(number):
-        await rd.enqueue(task, {name: place, **payload}, agent="editor" if task == "press" else None)
+        await rd.enqueue(task, {name: place, **payload}, agent=None if task == "mill" else "editor")
 
     async def dead() -> bool:
         return len((await rd.dead.list(task=task, limit=1000)).jobs) >= len(before) + number

@@ -84,8 +84,7 @@ def cloud_event(event: Event) -> CloudEvent:
 async def stream(asked: Asked) -> Any:
     query: EventQuery = asked.query
     place = query.after or asked.headers.get("last-event-id")
-    if place is not None:
-        await asked.feed.check(place)
+    await (asked.feed.now() if place is None else asked.feed.check(place))  # what cannot be read is told with a status
 
     def wanted(event: Event) -> bool:
         return query.queue in (None, event.queue) and query.job in (None, event.job_id)

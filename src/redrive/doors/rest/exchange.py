@@ -96,7 +96,7 @@ async def import_(asked: Asked) -> Any:
 
 
 ROUTES: Final = (
-    Route("GET", "/v1/dead-letters/export", export, "Dead letters as lines of JSON; with secrets, they can be imported.", str,
+    Route("GET", "/v1/dead-letters/export", export, "Dead letters as lines of JSON.", str,
           ExportQuery, media=MEDIA),
     Route("POST", "/v1/dead-letters/import", import_, "Take in what failed elsewhere.", ImportedOut, body=Importing),
 )  # fmt: skip

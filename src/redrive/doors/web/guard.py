@@ -68,7 +68,7 @@ def written(host: str) -> str:
 def allowed_hosts(host: str, port: int, also: Iterable[str] = ()) -> tuple[str, ...]:
     """Every Host header that is ours, exactly."""
     names = (*LOOPBACK, *(() if is_anywhere(host) else (written(host),)))
-    found = [f"{name}:{port}" for name in names] + ([*names] if port == 80 else [])
+    found = [f"{name}:{port}" for name in names] + ([*names] if port in (80, 443) else [])
     return tuple(dict.fromkeys(name.lower() for name in (*found, *also)))
 
 
