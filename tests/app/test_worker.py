@@ -481,8 +481,24 @@ async def test_without_any_worker_nothing_is_buried(rd: Redrive, clock: FakeCloc
     assert (await job.refresh()).state == "waiting"
 
 
+async def test_a_dashboard_that_only_delivers_buries_nobody_elses_jobs(rd: Redrive, clock: FakeClock) -> None:
+    """Their worker may be down for longer than an hour; `redrive serve` without an app knows nothing of their tasks."""
+    job = await rd.enqueue("unknown")
+    worker = rd.make_worker()
+    duties = rd.make_scheduler(worker)
+    for _ in range(100):
+        await worker._announce()
+        await duties.bury_unroutable()
+        clock.advance(60)
+    assert (await job.refresh()).state == "waiting"
+
+
 async def test_an_announcement_starts_the_hour_anew(rd: Redrive, database: Path, clock: FakeClock) -> None:
     """A rolling deploy: the new code was seen for a moment."""
+
+    @rd.task
+    async def known() -> None: ...
+
     worker = rd.make_worker()
     duties = rd.make_scheduler(worker)
     job = await rd.enqueue("coming_soon")

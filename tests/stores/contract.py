@@ -1059,7 +1059,9 @@ class View:
         dead = await store.find(Filter(states=(State.dead,)))
         assert ids(dead.jobs) == [jobs[index].id for index in reversed(order)]
 
-    @pytest.mark.parametrize("cursor", ["", "x", "1:x", "nonsense:", ":"])
+    @pytest.mark.parametrize(
+        "cursor", ["", "x", "1:x", "nonsense:", ":", "nan:1", "inf:1", "1:99999999999999999999", "1:-1"]
+    )
     async def test_a_cursor_that_nobody_gave_is_refused(self, store: Store, cursor: str) -> None:
         with pytest.raises(InvalidInput, match="cursor"):
             await store.find(Filter(), cursor)
@@ -1537,7 +1539,7 @@ class Feed:
         assert told(await all_events(store, now.cursor)) == [(job.id, "enqueued")]
         assert [move for id, move in told(await all_events(store)) if id == job.id] == ["enqueued"]
 
-    @pytest.mark.parametrize("cursor", ["x", "1.x", "."])
+    @pytest.mark.parametrize("cursor", ["x", "1.x", ".", "1.99999999999999999999", "-1.0"])
     async def test_a_cursor_that_nobody_gave_is_refused(self, store: Store, cursor: str) -> None:
         with pytest.raises(InvalidInput, match="cursor"):
             await store.events(cursor)

@@ -10,7 +10,7 @@ import redrive
 from redrive.doors.dashboard import choosing
 from redrive.doors.dashboard.acting import LOOKED_AT
 from redrive.doors.dashboard.choosing import Choice
-from redrive.doors.dashboard.tree import ENTRIES, LONGEST, MOST, Node, tree
+from redrive.doors.dashboard.tree import CHARACTERS, ENTRIES, LONG, LONGEST, MOST, Node, tree
 from redrive.errors import InvalidInput
 from tests.support import soon
 from tests.web.serving import serving
@@ -75,6 +75,10 @@ def lines(node: Node) -> int:
     return 1 + sum(map(lines, node.inner))
 
 
+def characters(node: Node) -> int:
+    return len(node.text) + sum(map(characters, node.inner))
+
+
 def test_a_value_is_lines_that_open_and_close() -> None:
     found = tree({"name": "ada", "n": 1, "yes": True, "none": None, "list": [1, {"a": "b"}], "long": "x\ny"})
     assert [(node.name, node.kind, node.text) for node in found.inner] == [
@@ -86,11 +90,18 @@ def test_a_value_is_lines_that_open_and_close() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [list(range(100_000)), {str(n): n for n in range(5000)}, [[[n] * 20 for n in range(200)]] * 50, "x" * 1_000_000],
+    [
+        list(range(100_000)),
+        {str(n): n for n in range(5000)},
+        [[[n] * 20 for n in range(200)]] * 50,
+        ["x" * 9_000] * 100,
+        "x" * 1_000_000,
+    ],
 )
 def test_however_large_it_is_the_lines_are_bounded_and_the_rest_is_counted(value: Any) -> None:
     found = tree(value)
     assert lines(found) <= MOST + ENTRIES
+    assert characters(found) <= CHARACTERS + LONGEST + LONG * lines(found)
     if isinstance(value, str):
         assert len(found.text) == LONGEST and found.more == len(value) - LONGEST
     else:

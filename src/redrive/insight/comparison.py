@@ -25,7 +25,7 @@ WORDS: Final = 600
 """Words on either side that are matched one by one; longer texts are shown as replaced."""
 AROUND: Final = 12
 """Words that are kept on each side of a difference."""
-LONGEST: Final = 4000
+LONGEST: Final = 2000
 """Characters of one side."""
 ENTRIES: Final = 2000
 """Entries of a list that are matched; those of a longer one are compared by their number."""

@@ -20,7 +20,7 @@ from redrive.errors import IllegalMove
 from redrive.runtime.bus import Bus, told
 from redrive.runtime.clock import Clock
 from redrive.runtime.loop import Loop
-from redrive.runtime.registry import Registry
+from redrive.runtime.registry import HTTP_TASK, Registry
 
 log = logging.getLogger("redrive.scheduler")
 HOUR: Final = 3600.0
@@ -185,12 +185,16 @@ class Scheduler(Loop):
                 await self._bury_task(task, now)
 
     async def _announced(self, now: float) -> dict[str, set[str]]:
-        """Tasks by live worker; announcements that stopped being renewed are taken down."""
+        """Tasks by live worker; announcements that stopped being renewed are taken down.
+
+        A worker that knows nothing but the built-in delivery, as a dashboard has one, tells nothing of the others.
+        """
         live = {}
         for document in await self._store.docs("worker"):
             value = msgspec.json.decode(document.value)
+            tasks = set(value["tasks"])
             if now - value["at"] <= WORKER_GONE_AFTER:
-                live[document.key] = set(value["tasks"])
+                live |= {document.key: tasks | {HTTP_TASK}} if tasks - {HTTP_TASK} else {}
             else:
                 await self._store.apply([Commit(puts=(Put("worker", document.key, None, document.version),))])
         return live

@@ -14,7 +14,7 @@ from starlette.routing import Mount
 
 import redrive
 from redrive.core.job import State
-from redrive.core.store import Filter
+from redrive.core.store import Commit, Filter, Put
 from tests.support import eventually, soon
 from tests.web.browser.conftest import Tabs
 from tests.web.serving import TOKEN, Served, make_rd, serving
@@ -410,6 +410,22 @@ async def test_a_policy_is_told_in_words(tabs: Tabs, filled: Served) -> None:
     assert await policy.evaluate("details => details.open"), "a refresh closed what somebody had opened"
 
 
+async def test_many_queues_are_found_by_a_part_of_their_name(tabs: Tabs, still: Served) -> None:
+    for number in range(1, 121):
+        await still.rd.enqueue("greet", {}, queue=f"site-{number:03}")
+    page = await tabs.open(still)
+    await expect(page.locator("[id^=row-]")).to_have_count(30)
+    await page.get_by_role("link", name="90 more queues").click()
+    await expect(page.locator(".queue")).to_have_count(100)
+    await expect(page.get_by_text("100 of 120 are shown")).to_be_visible()
+    await press(page, "/")
+    await page.keyboard.type("E-11")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".queue-head > h2")).to_have_text([f"site-{number}" for number in range(110, 120)])
+    await page.get_by_role("link", name="Remove the filter name has E-11").click()
+    await expect(page.locator(".queue")).to_have_count(100)
+
+
 # -- morning
 
 
@@ -725,6 +741,14 @@ async def test_a_form_that_cannot_be_read_changes_nothing(body: bytes, kind: str
     shown = await soon(filled.client.get("/queues"))
     assert "Not done." in shown.text and said in shown.text
     assert {queue.name for queue in await filled.rd.numbers() if queue.paused} == {"quiet"}
+
+
+async def test_a_page_that_fails_says_so_and_the_log_says_why(filled: Served, caplog: Any) -> None:
+    await filled.rd.store.apply([Commit(puts=(Put("queue", "torn", b"{"),))])
+    answer = await soon(filled.client.get("/queues"))
+    assert answer.status_code == 500
+    assert "<h1>Something went wrong</h1>" in answer.text and "Traceback" not in answer.text
+    assert any("GET /queues failed" in record.message and record.exc_info for record in caplog.records)
 
 
 async def test_reading_changes_nothing(shown: Served) -> None:

@@ -37,7 +37,7 @@ def job_json(job: Job, *, secrets: bool = False) -> dict[str, Any]:
 
     body = public(job)
     if not secrets:
-        body |= {name: redact(body[name]) for name in ("payload", "result", "changes")}
+        body |= {name: redact(body[name]) for name in ("payload", "result", "changes", "options", "history")}
     return body
 
 

@@ -33,7 +33,7 @@ EFFECTS: Final = {
     "intended": "looked for before anything is done again",
     "unknown": "looked for before anything is done again",
 }
-DIFFERENCES: Final = 60
+DIFFERENCES: Final = 30
 DIFFERENCES_SHOWN: Final = 4
 """So many are shown at once; the others open on request."""
 

@@ -92,7 +92,9 @@ def _line(request: Request, tick: Tick) -> bytes:
     site, key = site_of(request), (request.scope.get("root_path"), tick.cursor, len(tick.events), tick.skipped)
     if site.told is None or site.told[0] != key:
         site.note(tick)
-        moves = sorted((event for event in tick.events if event.job_id), key=lambda event: event.at)  # births come first
+        moves = sorted(
+            (event for event in tick.events if event.job_id), key=lambda event: event.at
+        )  # births lead a tick
         shown = _lines(request, moves[-FEED:])
         body = msgspec.json.encode({"events": shown, "skipped": tick.skipped or len(tick.events) > FEED})
         site.told = key, b"id: %s\nevent: tick\ndata: %s\n\n" % (tick.cursor.encode(), body)

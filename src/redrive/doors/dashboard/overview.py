@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from redrive.insight.groups import GroupView
+    from redrive.insight.health import QueueNumbers
 
 LARGEST: Final = 5
 """So many of the largest troubles are looked at for one that nobody has dealt with."""
 LARGEST_SECONDS: Final = 5.0
 LISTED: Final = 6
+QUEUES: Final = 30
+"""So many are shown here, the busiest first; all of them have a page of their own."""
 LOOKED_AT: Final = 200
 """So many of the running jobs that came first are asked which of them has run for longest."""
 WORKER_GONE_AFTER: Final = 90.0
@@ -47,7 +50,7 @@ async def overview(request: Request) -> Response:
     hour, days = await last_hour(site), await last_days(site)
     rows = [
         {"queue": queue, "series": hour.of(queue.name), "rate": hour.rate(queue.name, "succeeded")}
-        for queue in sorted(queues, key=lambda queue: (-(queue.due + queue.running + queue.held), queue.name))
+        for queue in sorted(queues, key=_busiest)[:QUEUES]
     ]
     return await page(
         request,
@@ -57,6 +60,7 @@ async def overview(request: Request) -> Response:
         first=first,
         needs=needs,
         rows=rows,
+        more=max(0, len(queues) - QUEUES),
         workers=workers,
         paused={queue.name for queue in queues if queue.paused},
         breakers=breakers,
@@ -67,6 +71,12 @@ async def overview(request: Request) -> Response:
         feed=await latest(request),
         looks=sorted({*LOOKS.values(), "waiting"}),
     )
+
+
+def _busiest(queue: QueueNumbers) -> tuple[bool, int, str]:
+    """What has something to do or needs somebody stands first."""
+    alive = queue.due + queue.running + queue.held
+    return not (alive or queue.dead or queue.paused), -alive, queue.name
 
 
 async def close_breaker(request: Request) -> Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from redrive.insight.health import QueueNumbers
 
 
+SHOWN: Final = 100
+FEW: Final = 8
+"""Up to so many queues nobody needs a filter."""
+
+
 def routes(site: Site) -> list[BaseRoute]:
     return [
         site.route("/queues", listed, "queues"),
@@ -32,12 +37,22 @@ async def listed(request: Request) -> Response:
     site = site_of(request)
     stopped = await _stopped(request)
     activity = await last_hour(site)
+    name, queues = request.query_params.get("name", "").strip(), await numbers_of(site)
+    chosen = [queue for queue in queues if name.lower() in queue.name.lower()]
     rows = [
         {"queue": queue, "series": activity.of(queue.name), "rate": activity.rate(queue.name, "succeeded"),
          "stopped": stopped.get(queue.name), "rules": rules(queue), "waits": waits(queue.policy)}
-        for queue in await numbers_of(site)
+        for queue in chosen[:SHOWN]
     ]  # fmt: skip
-    return await page(request, "queues.html", section="queues", rows=rows)
+    return await page(
+        request,
+        "queues.html",
+        section="queues",
+        rows=rows,
+        name=name,
+        number=len(chosen),
+        filtered=bool(name) or len(queues) > FEW,
+    )
 
 
 async def pause(request: Request) -> Response:

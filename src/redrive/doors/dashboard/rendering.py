@@ -336,9 +336,9 @@ async def _counts(site: Site) -> Mapping[str, int]:
     """What the navigation says beside its names. A page is shown even where the store cannot tell."""
     try:
         numbers = await numbers_of(site)
-    except StoreError as error:
+    except Exception as error:  # noqa: BLE001 - the page that says what is wrong must not fail for the same reason
         log.warning("the navigation shows no numbers: %r", error)
-        return {}
+        numbers = ()
     return {"dead": sum(queue.dead for queue in numbers), "paused": sum(queue.paused for queue in numbers)}
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MESSAGES: Final = 200
 SESSIONS: Final = 200
+INBOXES_SECONDS: Final = 5.0
+"""The list of all sessions reads every message: it may be so old."""
 
 
 def routes(site: Site) -> list[BaseRoute]:
@@ -33,7 +35,7 @@ async def shown(request: Request) -> Response:
     session = request.query_params.get("session") or None
     everything = request.query_params.get("all") == "yes"
     if session is None:
-        found = await site_of(request).fresh("inboxes", lambda: _sessions(request))
+        found = await site_of(request).fresh("inboxes", lambda: _sessions(request), INBOXES_SECONDS)
         return await page(request, "inboxes.html", section="sessions", rows=found[:SESSIONS], number=len(found))
     notices = await rd_of(request).sessions.inbox(session, unread=not everything, limit=10_000)
     return await page(

@@ -15,8 +15,10 @@ ENTRIES: Final = 100
 """Entries of one object or list that are shown."""
 LONG: Final = 160
 """A longer text is folded."""
-LONGEST: Final = 20_000
+LONGEST: Final = 10_000
 """Characters of one text."""
+CHARACTERS: Final = 60_000
+"""Characters of all texts together; what comes after is cut to LONG each."""
 OPEN_DEPTH: Final = 2
 """Objects so deep are open to begin with."""
 FEW: Final = 12
@@ -38,8 +40,17 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class _Budget:
+    """What may still be shown."""
+
     def __init__(self, left: int) -> None:
         self.left = left
+        self.characters = CHARACTERS
+
+    def taken(self, text: str) -> str:
+        """As much of a text as there is room for."""
+        shown = text[: LONGEST if self.characters > 0 else LONG]
+        self.characters -= len(shown)
+        return shown
 
 
 def tree(value: Any, most: int = MOST) -> Node:
@@ -54,7 +65,8 @@ def _node(name: str | None, value: Any, depth: int, budget: _Budget) -> Node:
     if isinstance(value, list):
         return _holder(name, "list", [(str(index), item) for index, item in enumerate(value)], depth, budget)
     if isinstance(value, str):
-        return Node(name, "text", value[:LONGEST], more=max(0, len(value) - LONGEST), long=_is_long(value))
+        shown = budget.taken(value)
+        return Node(name, "text", shown, more=len(value) - len(shown), long=_is_long(value))
     kind: Kind = "word" if value is None or isinstance(value, bool) else "number"
     return Node(name, kind, json.dumps(value))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import time
 from array import array
@@ -165,9 +166,15 @@ def overdue(connection: apsw.Connection, routes: Routes, now: float, queue: str 
 def _cursor(text: str) -> tuple[float, int]:
     at, _, seq = text.partition(":")
     try:
-        return float(at), int(seq)
+        found = float(at), int(seq)
     except ValueError:
-        raise InvalidInput(field="cursor", problem="not a cursor that a listing gave") from None
+        found = math.nan, 0
+    if not math.isfinite(found[0]) or not 0 <= found[1] <= LARGEST:
+        raise InvalidInput(field="cursor", problem="not a cursor that a listing gave")
+    return found
+
+
+LARGEST: Final = 2**63 - 1
 
 
 def seal(connection: apsw.Connection, routes: Routes, filter: Filter) -> Seal:
@@ -343,9 +350,12 @@ def _event(cursor: str, row: tuple[Any, ...], queue: str, task: str) -> Event:
 def _feed_cursor(text: str) -> tuple[int, int]:
     jobs, _, moves = (text or "0.0").partition(".")
     try:
-        return int(jobs), int(moves)
+        found = int(jobs), int(moves)
     except ValueError:
-        raise InvalidInput(field="after", problem="not a cursor that the feed gave") from None
+        found = -1, -1
+    if not all(0 <= number <= LARGEST for number in found):
+        raise InvalidInput(field="after", problem="not a cursor that the feed gave")
+    return found
 
 
 _SCAN: Final = 500
