@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 import redrive
 from redrive.core.job import State
 from redrive.core.store import Filter
@@ -81,6 +83,7 @@ def settings_file(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.chaos
 async def test_every_operation_keeps_what_its_document_says(tmp_path: Path, size: Callable[[int, int], int]) -> None:
     rd = make_rd(tmp_path / "jobs.db", payload_limit=20_000)
 

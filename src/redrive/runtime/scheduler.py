@@ -189,7 +189,7 @@ class Scheduler(Loop):
 
         A worker that knows nothing but the built-in delivery, as a dashboard has one, tells nothing of the others.
         """
-        live = {}
+        live: dict[str, set[str]] = {}
         for document in await self._store.docs("worker"):
             value = msgspec.json.decode(document.value)
             tasks = set(value["tasks"])

@@ -87,7 +87,7 @@ async def test_what_worked_before_is_told_with_numbers(served: Served, tabs: Tab
     await became(served.rd, ids[0], "done")
     page = await at(tabs, served)
     await expect(page.locator(".lessons li")).to_have_count(1)
-    told = re.compile("gain as it is.*1 of 1 time", re.DOTALL)
+    told = re.compile("Redriven as it is.*1 of 1 time", re.DOTALL)
     await expect(page.locator(".lessons li")).to_contain_text(told)
     await expect(page.locator(".job-advice")).to_contain_text("Redriving as it is worked 1 of 1 times.")
 

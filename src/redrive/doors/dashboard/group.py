@@ -35,6 +35,8 @@ COURSES: Final = {
     "cured": "Nothing of it is dead any more.",
 }
 RUNS_LOOKED_AT: Final = 20
+BROUGHT_BACK: Final = frozenset({"redriven", "bury", "hold", "edit"})
+"""What a job went through when somebody brought it back; anything else it tried by itself."""
 ANOTHERS: Final = frozenset({"authority", "refusal", "model_confusion", "hallucination_loop", "context_overflow"})
 """Troubles that another agent may not have."""
 
@@ -88,8 +90,8 @@ def lessons(view: GroupView) -> list[tuple[str, int, int]]:
 
 
 def strategy(name: str) -> str:
-    """What was tried, in words."""
-    return f"Again {in_words(name)}"
+    """What was tried, in words: brought back by somebody, or tried again by itself."""
+    return f"{'Redriven' if name in BROUGHT_BACK else 'Retried'} {in_words(name)}"
 
 
 def facts(view: GroupView) -> list[tuple[str, str | None]]:

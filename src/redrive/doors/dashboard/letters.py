@@ -30,6 +30,7 @@ GROUPS: Final = 12
 """Groups that are shown before somebody asks for all of them."""
 GROUPS_A_PAGE: Final = 50
 MOST_GROUPS: Final = 10_000
+HELD_LEADS: Final = {"deferred": "Put off to somebody; at their time they are dead letters again."}
 GROUP_FILTERS: Final = ("queue", "task", "agent", "detail", "error_class")
 HELD: Final = (
     ("approval", "a question is open"),
@@ -112,7 +113,7 @@ async def held(request: Request) -> Response:
         raise InvalidInput(field="because", problem=f"{because!r} is not one of {', '.join(dict(HELD))}")
     jobs = await rd.jobs.list(state="held", because=because, limit=LETTERS, cursor=cursor)
     number = sum(number for _, _, number in kinds)
-    lead = "Nothing waits for you." if not number else "Each says what it waits for. Nothing happens before you decide."
+    lead = "Nothing waits for you." if not number else HELD_LEADS.get(because, "Nothing happens before you decide.")
     return await page(
         request, "held.html", section="letters", because=because, kinds=kinds, listed=jobs, cursor=cursor, lead=lead,
         choices={job.id: story.tell(job, [], rd.clock.now()).choices for job in jobs.jobs},

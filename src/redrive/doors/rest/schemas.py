@@ -250,7 +250,14 @@ class LetterQuery(Filters):
 class JobQuery(LetterQuery):
     """Which jobs, and how many."""
 
-    state: Annotated[tuple[State, ...], Meta(description="Any of these; may be repeated.", max_length=7)] = ()
+    state: Annotated[
+        tuple[State, ...],
+        Meta(
+            max_length=7,
+            description="Any of these; may be repeated. Where it is not given, a filter by trouble (lane, because, "
+            "category, detail, error_class, group, owner) means dead letters.",
+        ),
+    ] = ()
 
 
 class OneJob(Taken):
