@@ -198,6 +198,7 @@ async def test_a_page_follows_what_happens_and_leaves_scroll_and_focus_alone(tab
     await expect(page.locator("nav")).to_contain_text("Dead letters5")
 
 
+@pytest.mark.behaviour("000-76")
 async def test_another_process_is_seen_too(tabs: Tabs, served: Served, database: Any) -> None:
     page = await tabs.open(served)
     await live(page)
