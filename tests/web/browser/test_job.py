@@ -143,7 +143,8 @@ async def test_an_edit_is_judged_while_it_is_written_and_then_runs(served: Serve
     await expect(preview).to_contain_text("must be a JSON object")
     await write(page, {"stone": "granite"})
     await expect(preview.locator("code")).to_have_text("stone")
-    await page.get_by_role("button", name="Redrive with this input").click()
+    async with page.expect_navigation():
+        await page.get_by_role("button", name="Redrive with this input").click()
     await expect(page.locator("#payload")).to_have_value('{"stone": "granite"}')
     assert (await served.rd.jobs.get(id)).state == "dead"
     await write(page, {"stone": 4, "flour": "wheat"})
