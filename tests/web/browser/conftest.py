@@ -53,16 +53,21 @@ class Tabs:
 
     async def open(self, served: Served, path: str = "/", **how: Any) -> Page:
         """A tab of its own browser profile, at this page of the dashboard."""
+        tab = await self.visit(f"/?token={TOKEN}", base_url=served.url, **how)
+        if path != "/":
+            await tab.goto(path)
+        return tab
+
+    async def visit(self, link: str, **how: Any) -> Page:
+        """The same at any address, such as the one that `redrive serve` printed."""
         how = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce", **how}
-        context = await self._browser.new_context(base_url=served.url, **how)
+        context = await self._browser.new_context(**how)
         self._contexts.append(context)
         context.set_default_timeout(DEADLINE * 1000)
         tab = await context.new_page()
         tab.on("console", self._heard)
         tab.on("pageerror", lambda error: self.complaints.append(f"script: {error}"))
-        await tab.goto(f"/?token={TOKEN}")
-        if path != "/":
-            await tab.goto(path)
+        await tab.goto(link)
         return tab
 
     def _heard(self, said: ConsoleMessage) -> None:
