@@ -80,7 +80,8 @@ class Broken:
 
 
 def every_nth(last: int, most: int) -> Iterator[int]:
-    yield from range(1, min(last, most) + 1)
+    """Each of them, or so many of them, from the making of the file to the end."""
+    yield from range(1, last + 1, -(-last // most))
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
@@ -204,7 +205,7 @@ async def test_control_an_early_acknowledgement_is_found_out(seed: int, monkeypa
 
     monkeypatch.setattr(writer.Writer, "_transaction", swallowed)
     missing = []
-    for nth in range(30, 60):
+    for nth in range(60, 90):  # the file is made, jobs come in
         with scratch_directory() as directory, installed(FaultVFS(nth, errno.ENOSPC)) as fault:
             broken = Broken(directory, fault, seed)
             try:

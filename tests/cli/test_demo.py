@@ -12,6 +12,7 @@ import pytest
 import redrive
 from redrive.doors.demo import BRIEFS
 
+pytestmark = pytest.mark.xdist_group("demo")  # it is shown once, to all of them
 DEADLINE = 90.0
 
 

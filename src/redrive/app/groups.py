@@ -152,9 +152,7 @@ class Groups:
         """What helped against each, read at once."""
         known = insight.lessons_by_group(await self._app.store.lessons(*(view.fingerprint for view in views)))
         now = self._app.clock.now()
-        return [
-            insight.view(view.group, view.state, view.dead, now, known.get(view.fingerprint, ())) for view in views
-        ]
+        return [insight.view(view.group, view.state, view.dead, now, known.get(view.fingerprint, ())) for view in views]
 
     async def _with_lessons(self, seen: GroupView, samples: Sequence[Any] = ()) -> GroupView:
         lessons = await self._app.store.lessons(seen.fingerprint)

@@ -127,6 +127,8 @@ async def test_a_name_is_remembered_and_recorded(still: Served, tabs: Tabs) -> N
 
 
 async def write(page: Page, value: object) -> None:
+    """As soon as the page listens: a key that is hit before it does is not heard, by anybody's browser."""
+    await page.wait_for_load_state("load")
     await page.fill("#payload", value if isinstance(value, str) else json.dumps(value))
 
 
