@@ -1247,6 +1247,8 @@ class AddingUp:
         found = await store.latest(5)
         assert [event.at for event in found] == told[:5]
         assert all(event.job_id and event.queue for event in found)
+        await accept(store, new := a_job())
+        assert [event.job_id for event in await store.events(found[-1].cursor)] == [new.id]
 
     async def test_a_job_that_dies_again_died_once(self, store: Store) -> None:
         (job,) = await taken(store, a_job())

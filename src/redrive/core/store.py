@@ -332,7 +332,7 @@ class Store(Protocol):
         """Committed moves in order after the cursor; None starts at the end, "" at the beginning."""
 
     async def latest(self, limit: int = 50) -> list[Event]:
-        """The last committed moves, the newest first."""
+        """The last committed moves, the newest first; `events` after the cursor of any of them is what came since."""
 
     async def story(self, job_id: str) -> list[Event]:
         """The committed moves of one job, in order, with who and why."""

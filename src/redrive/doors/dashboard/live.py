@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from redrive.core.store import Event
     from redrive.doors.web.feed import Tick
 
+BEGINNING: Final = "0.0"
 HEARTBEAT: Final = 15.0
 FEED: Final = 50
 """Lines that the feed on a page has at most."""
@@ -82,9 +83,10 @@ async def _ticks(request: Request, after: str | None) -> AsyncIterator[bytes]:
                 await asyncio.gather(coming, return_exceptions=True)  # cancelled by us; whoever reads is gone
 
 
-async def latest(request: Request) -> list[dict[str, Any]]:
-    """What the feed shows before anything happens, newest first."""
-    return _lines(request, await site_of(request).rd.store.latest(FEED))
+async def latest(request: Request) -> tuple[list[dict[str, Any]], str]:
+    """What the feed shows before anything happens, newest first, and the cursor after which the stream goes on."""
+    events = await site_of(request).rd.store.latest(FEED)
+    return _lines(request, events), events[0].cursor if events else BEGINNING
 
 
 def _line(request: Request, tick: Tick) -> bytes:

@@ -48,6 +48,7 @@ async def overview(request: Request) -> Response:
     needs = await needs_of(request, queues, breakers)
     workers, first = await _workers(site), await _first(site, needs)
     hour, days = await last_hour(site), await last_days(site)
+    feed, after = await latest(request)
     rows = [
         {"queue": queue, "series": hour.of(queue.name), "rate": hour.rate(queue.name, "succeeded")}
         for queue in sorted(queues, key=_busiest)[:QUEUES]
@@ -68,7 +69,8 @@ async def overview(request: Request) -> Response:
         oldest=await site.rd.store.overdue(site.rd.clock.now(), limit=LISTED),
         plots={"throughput": (throughput(hour), throughput(days)), "failures": (failures(hour), failures(days))},
         flows={"hour": hour.total.flows, "days": days.total.flows},
-        feed=await latest(request),
+        feed=feed,
+        live_after=after,
         looks=sorted({*LOOKS.values(), "waiting"}),
     )
 

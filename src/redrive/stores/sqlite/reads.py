@@ -283,9 +283,7 @@ def _from_counters(connection: apsw.Connection, filter: Filter, by: Sequence[str
 def events(connection: apsw.Connection, routes: Routes, after: str | None, limit: int) -> list[Event]:
     """New jobs, then moves: each job's own order is kept, and nothing committed is left out."""
     if after is None:
-        ends = "SELECT (SELECT ifnull(max(seq), 0) FROM jobs), (SELECT ifnull(max(seq), 0) FROM moves)"
-        ((jobs, moves),) = select(connection, ends)
-        return [Event(f"{jobs}.{moves}", "now", time.time(), "", "", "", State.waiting, 0, 0)]
+        return [Event(_end(connection), "now", time.time(), "", "", "", State.waiting, 0, 0)]
     jobs, moves = _feed_cursor(after)
     names = routes.names(connection)
     found: list[Event] = []
@@ -316,17 +314,24 @@ _FEED: Final = f"{_MOVES} WHERE moves.seq > ?1 AND moves.job <= ?3 ORDER BY move
 _STORY: Final = f"{_MOVES} WHERE moves.job = ? ORDER BY moves.seq"
 
 
+def _end(connection: apsw.Connection) -> str:
+    """The cursor after everything that has happened."""
+    ends = "SELECT (SELECT ifnull(max(seq), 0) FROM jobs), (SELECT ifnull(max(seq), 0) FROM moves)"
+    ((jobs, moves),) = select(connection, ends)
+    return f"{jobs}.{moves}"
+
+
 def latest(connection: apsw.Connection, routes: Routes, limit: int) -> list[Event]:
-    """New jobs and moves, by when they happened."""
-    names = routes.names(connection)
+    """New jobs and moves, by when they happened. Whoever goes on after the cursor of any misses nothing."""
+    names, end = routes.names(connection), _end(connection)
     found = []
-    for seq, id, route, at, imported, state in select(connection, _NEWEST, (limit,)):
+    for _, id, route, at, imported, state in select(connection, _NEWEST, (limit,)):
         queue, task, _ = names[route]
         if not imported:
-            found.append(Event(f"{seq}.0", "enqueued", at, id, queue, task, STATES[state], 0, 0))
+            found.append(Event(end, "enqueued", at, id, queue, task, STATES[state], 0, 0))
     for row in select(connection, f"{_MOVES} ORDER BY moves.seq DESC LIMIT ?", (limit,)):
         queue, task, _ = names[row[3]]
-        found.append(_event(f"{row[0]}.{row[0]}", row, queue, task))
+        found.append(_event(end, row, queue, task))
     return sorted(found, key=lambda event: -event.at)[:limit]
 
 

@@ -86,19 +86,31 @@ def check_ours(connection: apsw.Connection, path: str) -> int:
 
 
 def migrate(connection: apsw.Connection, path: str) -> int:
-    """Bring the file to the newest schema. Each step is one transaction, so a kill leaves the one before."""
-    for number, script in enumerate(steps(), start=1):
-        if check_ours(connection, path) >= number:
-            continue
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            if int(connection.pragma("user_version")) < number:
-                connection.execute(script)
-                connection.execute(triggers())
-                connection.pragma("application_id", APPLICATION_ID)
-                connection.pragma("user_version", number)
-            connection.execute("COMMIT")
-        except BaseException:
-            connection.execute("ROLLBACK")
-            raise
+    """Bring the file to the newest schema: a new one at once, an older one step by step.
+
+    Each of these is one transaction, so a kill leaves what was before it.
+    """
+    scripts = list(enumerate(steps(), start=1))
+    for stage in [scripts] if check_ours(connection, path) == 0 else [[script] for script in scripts]:
+        _take(connection, path, stage)
     return check_ours(connection, path)
+
+
+def _take(connection: apsw.Connection, path: str, stage: list[tuple[int, str]]) -> None:
+    """These steps, as far as nobody else has taken them."""
+    last, _ = stage[-1]
+    if check_ours(connection, path) >= last:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        known = int(connection.pragma("user_version"))
+        for script in [script for number, script in stage if number > known]:
+            connection.execute(script)
+        if known < last:
+            connection.execute(triggers())
+            connection.pragma("application_id", APPLICATION_ID)
+            connection.pragma("user_version", last)
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise

@@ -101,7 +101,7 @@ function add(feed, said) {
 }
 
 let stream = null;
-let cursor = "";
+let cursor = document.body.dataset.liveAfter ?? ""; // what happened while the page was on its way is told, too
 
 /** Only a page that is seen listens: a browser gives a host no more than six connections, and hidden pages need none. */
 function connect() {
