@@ -59,6 +59,7 @@ class Demo:
         self._rd = rd
         self._workers: list[asyncio.subprocess.Process] = []
         self._killed = 0
+        self._outage_over = False
 
     async def run(self) -> int:
         await self._receiver.start()
@@ -119,6 +120,7 @@ class Demo:
         await asyncio.sleep(length)
         await self._receiver.start()
         self._view.say("the receiver is back", "green")
+        self._outage_over = True
 
     async def _interfere(self, stats: dict[str, Any]) -> None:
         """Kill one worker midway, and start another for each that died."""
@@ -126,7 +128,8 @@ class Demo:
         done, accepted = totals["done"], stats["accepted"]
         midway = done * 2 > accepted or (done * 3 > accepted and totals["running"])
         victim = next((worker for worker in self._workers if worker.returncode is None), None)
-        if midway and victim is not None and not self._killed and not await self._suspects():
+        ready = midway and self._outage_over and not self._killed  # who cannot ask the receiver would have to ask you
+        if ready and victim is not None and not await self._suspects():
             victim.send_signal(signal.SIGKILL)
             self._killed = victim.pid
             self._view.say(
