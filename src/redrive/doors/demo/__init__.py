@@ -52,17 +52,17 @@ class Demo:
         self._database = database
         self._jobs = jobs
         self._view = view
-        self._receiver = Receiver()
+        self._receiver, self._press = Receiver(), Receiver()
         os.environ["REDRIVE_URL"] = str(database)
         from redrive.doors.demo.tasks import rd  # made for the file that the line above names
 
         self._rd = rd
         self._workers: list[asyncio.subprocess.Process] = []
         self._killed = 0
-        self._outage_over = False
 
     async def run(self) -> int:
         await self._receiver.start()
+        await self._press.start()
         try:
             with self._view as view:
                 view.say(f"a new database: {self._database}")
@@ -73,6 +73,7 @@ class Demo:
         finally:
             await self._end_workers()
             await self._receiver.stop()
+            await self._press.stop()
 
     async def _enqueue(self) -> None:
         hook = f"http://127.0.0.1:{self._receiver.port}/hook"
@@ -120,7 +121,6 @@ class Demo:
         await asyncio.sleep(length)
         await self._receiver.start()
         self._view.say("the receiver is back", "green")
-        self._outage_over = True
 
     async def _interfere(self, stats: dict[str, Any]) -> None:
         """Kill one worker midway, and start another for each that died."""
@@ -128,8 +128,7 @@ class Demo:
         done, accepted = totals["done"], stats["accepted"]
         midway = done * 2 > accepted or (done * 3 > accepted and totals["running"])
         victim = next((worker for worker in self._workers if worker.returncode is None), None)
-        ready = midway and self._outage_over and not self._killed  # who cannot ask the receiver would have to ask you
-        if ready and victim is not None and not await self._suspects():
+        if midway and victim is not None and not self._killed and not await self._suspects():
             victim.send_signal(signal.SIGKILL)
             self._killed = victim.pid
             self._view.say(
@@ -148,7 +147,7 @@ class Demo:
         return any(job.crashes > 1 for job in running)
 
     async def _start_worker(self) -> None:
-        environ = os.environ | {"REDRIVE_DEMO_PORT": str(self._receiver.port)}
+        environ = os.environ | {"REDRIVE_DEMO_PORT": str(self._press.port)}
         worker = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "redrive", "worker", "redrive.doors.demo.tasks:rd", "--concurrency", "10",
             env=environ, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
@@ -175,7 +174,7 @@ class Demo:
         twice = 0
         async for job in self._rd.store.scan():
             twice += max(0, sum(attempt.outcome == "done" for attempt in job.history) - 1)
-        ended, posts, seen = totals["done"] + totals["dead"], self._receiver.posts, self._receiver.deliveries
+        ended, posts, seen = totals["done"] + totals["dead"], self._press.posts, self._receiver.deliveries
         repeats = seen.total() - len(seen)
         lines = [
             ("accepted = done + dead", f"{accepted} = {totals['done']} + {totals['dead']}", accepted == ended),

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 
 class Receiver:
-    """A tiny HTTP server on 127.0.0.1 that remembers every key it has seen."""
+    """A tiny HTTP server on 127.0.0.1 that remembers every key it has seen. One takes the deliveries, one prints."""
 
     def __init__(self) -> None:
         self.deliveries: Counter[str] = Counter()

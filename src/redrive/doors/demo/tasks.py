@@ -23,7 +23,7 @@ rd = redrive.Redrive(
 
 
 async def _ask(method: str, path: str) -> str | None:
-    """One small HTTP/1.1 request to the demo's receiver; None for 404."""
+    """One small HTTP/1.1 request to the demo's press; None for 404."""
     port = int(os.environ["REDRIVE_DEMO_PORT"])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
@@ -37,7 +37,7 @@ async def _ask(method: str, path: str) -> str | None:
     if status == 404:
         return None
     if status != 200:
-        raise ConnectionError(f"the receiver answered {status or 'nothing'}")
+        raise ConnectionError(f"the press answered {status or 'nothing'}")
     return body.decode()
 
 
