@@ -12,12 +12,12 @@ import pytest
 import redrive
 from redrive.doors.demo import BRIEFS
 
-pytestmark = pytest.mark.xdist_group("demo")  # it is shown once, to all of them
-DEADLINE = 90.0
+DEADLINE = 150.0
 
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """It is shown once, to all of them."""
     database = tmp_path_factory.mktemp("demo") / "jobs.db"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_")}
     command = [sys.executable, "-m", "redrive", "demo", "--plain", "--jobs", "120", "--file", str(database)]
