@@ -3,10 +3,13 @@
 - async tests simply run, on asyncio
 - `size(short, long)` is the short number here and the long one under --long (./dev chaos)
 - with CI=true a skipped test is a failed test
+- what tests write lies in memory where there is room, so that a thousand databases do not wait for one disk
 """
 
 import os
+import shutil
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import TypeVar
 
 import hypothesis
@@ -18,9 +21,21 @@ Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 hypothesis.settings.register_profile("redrive", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("redrive")
 
+MEMORY = Path("/dev/shm")
+ROOM = 4 * 1024**3
+"""Bytes: several times what a run of all tests holds at once."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the chaos tests at full size")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Where `tmp_path` lies. A commit syncs there as anywhere; what a power cut does to a disk is for tests/chaos."""
+    roomy = MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM
+    if roomy and not config.getoption("--long"):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,20 @@ from pathlib import Path
 import pytest
 
 from tests.cli.shell import Shell, make_shell
+from tests.cli.zygote import Zygote
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """One for all tests of this process."""
+    made = Zygote()
+    yield made
+    made.close()
 
 
 @pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+def shell(tmp_path: Path, zygote: Zygote, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     monkeypatch.chdir(tmp_path)
-    made = make_shell(tmp_path)
+    made = make_shell(tmp_path, zygote)
     yield made
     made.end_all()

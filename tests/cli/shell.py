@@ -1,13 +1,15 @@
-"""What the CLI tests share: a folder with an app and a database, and two ways to run `redrive` in it."""
+"""What the CLI tests share: a folder with an app and a database, and three ways to run `redrive` in it."""
 
 from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +20,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from redrive.doors.cli import cli
+from tests.cli.zygote import Zygote
 
 DEADLINE = 30.0
 """Seconds after which a test stops waiting and fails: far more than anything here takes."""
@@ -65,6 +68,8 @@ class Shell:
     """A folder, and `redrive` run in it."""
 
     folder: Path
+    zygote: Zygote | None = None
+    """Forks the processes; without it each is a fresh interpreter."""
     children: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
@@ -78,7 +83,13 @@ class Shell:
         return kept | home | {"REDRIVE_URL": str(self.database), "LOGNAME": "ada", "COLUMNS": "200"}
 
     def run(self, *words: str, text: str | None = None, **environment: str) -> Done:
-        """A real process of `python -m redrive`."""
+        """A real process of `redrive`."""
+        if self.zygote is None:
+            return self.fresh(*words, text=text, **environment)
+        return Done(*self.zygote.run(words, self.folder, self.environment | environment, text, DEADLINE))
+
+    def fresh(self, *words: str, text: str | None = None, **environment: str) -> Done:
+        """The same by an interpreter of its own, `python -m redrive`, and through pipes."""
         said = subprocess.run(
             [sys.executable, "-m", "redrive", *words],
             cwd=self.folder,
@@ -145,14 +156,36 @@ class Shell:
         return str(self.job(id)["state"])
 
 
+class Screen:
+    """A terminal to write to. It holds few bytes, so it is read all the while, lest the writer waits for ever."""
+
+    def __init__(self) -> None:
+        self._ours, self.theirs = pty.openpty()
+        self._written = b""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        with suppress(OSError):  # how a terminal says that nobody writes to it any more
+            while chunk := os.read(self._ours, 65536):
+                self._written += chunk
+
+    def text(self) -> str:
+        """All that was written; nobody may write any more."""
+        os.close(self.theirs)
+        self._reader.join(DEADLINE)
+        os.close(self._ours)
+        return self._written.decode()
+
+
 def _hear_ctrl_c() -> None:
     """Test runners that spread their work ignore SIGINT, and children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def make_shell(folder: Path) -> Shell:
+def make_shell(folder: Path, zygote: Zygote | None = None) -> Shell:
     (folder / "app.py").write_text(textwrap.dedent(TASKS), encoding="utf-8")
-    return Shell(folder)
+    return Shell(folder, zygote)
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

@@ -14,12 +14,12 @@ from tests.cli.shell import DEADLINE, Shell, refused
 
 def test_a_dead_letter_goes_round_in_real_processes(shell: Shell) -> None:
     (id,) = shell.dead_letters()
-    listed = shell.run("dead", "list")
+    listed = shell.fresh("dead", "list")
     assert listed.status == 0
     assert id[-8:] in listed.out and "RuntimeError: the mill is broken" in listed.out
-    assert "the mill is broken" in shell.run("dead", "show", id[-8:]).out
+    assert "the mill is broken" in shell.fresh("dead", "show", id[-8:]).out
     for verb, state in (("discard", "discarded"), ("restore", "dead"), ("redrive", "waiting")):
-        done = shell.run("dead", verb, id[-8:], "--why", f"{verb} it")
+        done = shell.fresh("dead", verb, id[-8:], "--why", f"{verb} it")
         assert done.status == 0 and f"it is {state}" in done.out
     with closing(sqlite3.connect(shell.database)) as connection:
         rows = connection.execute("SELECT move, who, why FROM moves WHERE who IS NOT NULL").fetchall()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import subprocess
 import sys
 
 import pytest
 
-from tests.cli.shell import DEADLINE, Shell, refused
+from tests.cli.shell import DEADLINE, Screen, Shell, refused
 
 
 def lines(*ids: str) -> str:
@@ -24,7 +22,7 @@ def lines(*ids: str) -> str:
 @pytest.mark.behaviour("000-95", "000-7")
 def test_moving_from_a_file_and_back_in_real_processes(shell: Shell) -> None:
     (shell.folder / "queue.jsonl").write_text(lines("a", "b") + "garbage\n" + '{"job_id": "torn"')
-    done = shell.run("dead", "import", "queue.jsonl", "--task", "greet")
+    done = shell.fresh("dead", "import", "queue.jsonl", "--task", "greet")
     assert done.status == 1 and done.err == ""
     told = done.out.splitlines()
     assert told[0] == "4 lines: 2 imported + 2 kept aside"
@@ -32,7 +30,7 @@ def test_moving_from_a_file_and_back_in_real_processes(shell: Shell) -> None:
     assert told[3].startswith("  they stand in queue.jsonl.aside.jsonl")
     again = shell.run("dead", "import", "queue.jsonl", "--task", "greet", "--json")
     assert (again.status, again.json["duplicates"], again.json["aside"]) == (1, 2, 2)
-    out = shell.run("dead", "export")
+    out = shell.fresh("dead", "export")
     assert out.status == 0 and sorted(json.loads(line)["job_id"] for line in out.out.splitlines()) == ["a", "b"]
     made = shell.run("dead", "export", "out.jsonl", "--lane", "delayed")
     assert made.out.splitlines()[0] == "out.jsonl: 2 dead letters, one per line"
@@ -96,16 +94,14 @@ def test_more_problems_than_one_wants_to_read(shell: Shell) -> None:
 
 def test_a_bar_on_a_terminal_and_none_in_a_pipe(shell: Shell) -> None:
     (shell.folder / "q.jsonl").write_text(lines(*(f"job-{n}" for n in range(3000))))
-    main, side = pty.openpty()
+    screen = Screen()
     said = subprocess.run(
         [sys.executable, "-m", "redrive", "dead", "import", "q.jsonl"], cwd=shell.folder,
-        env=shell.environment | {"TERM": "xterm"}, stdout=subprocess.PIPE, stderr=side, timeout=DEADLINE, check=False,
+        env=shell.environment | {"TERM": "xterm"}, stdout=subprocess.PIPE, stderr=screen.theirs, timeout=DEADLINE,
+        check=False,
     )  # fmt: skip
-    os.close(side)
-    drawn = os.read(main, 100_000).decode()
-    os.close(main)
     assert said.stdout == b"3000 lines: 3000 imported\n"
-    assert "━" in drawn
+    assert "━" in screen.text()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from tests.cli.shell import Shell
 
 
 def test_a_call_that_is_done_gives_the_result(shell: Shell) -> None:
-    done = shell.run("call", "app:rd", "greet", '{"name": "Ada"}')
+    done = shell.fresh("call", "app:rd", "greet", '{"name": "Ada"}')
     assert (done.status, done.out.strip()) == (0, '"hello Ada"')
     told = shell.run("call", "app:rd", "greet", '{"name": "Ada"}', "--json")
     assert (told.status, told.json["status"], told.json["result"]) == (0, "ok", "hello Ada")

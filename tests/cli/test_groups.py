@@ -106,7 +106,7 @@ def test_a_quiet_place(shell: Shell) -> None:
         (("resolve-group", "no such thing"), "no group"),
         (("ignore-group", "GROUP", "--until", "soon"), "not a time"),
         (("ignore-group", "GROUP", "--until", "2020-01-01T00:00:00Z"), "until: is over"),
-        (("ignore-group", "GROUP", "--until", "2231-01-01T00:00:00"), "until: is naive"),
+        (("ignore-group", "GROUP", "--until", "2231-01-01T00:00:00"), "has no time zone"),
         (("ignore-group", "GROUP", "--until", "2231-01-01T00:00:00Z", "--days", "3"), "not both"),
         (("ignore-group", "GROUP", "--rate", "-1"), "--rate"),
         (("ignore-group", "GROUP", "--count", "many"), "--count"),
@@ -135,3 +135,22 @@ def test_what_an_error_says_cannot_command_the_terminal(shell: Shell) -> None:
     for words in (("groups",), ("group", found["fingerprint"])):
         out = shell.here("dead", *words).out
         assert "\x07" not in out and "\x1b" not in out and "owned" in out
+
+
+def test_what_one_agent_may_not_do_is_offered_to_another(shell: Shell) -> None:
+    (shell.folder / "app.py").write_text(
+        "import redrive\nrd = redrive.Redrive()\n@rd.task('code_review', max_attempts=1)\n"
+        "async def review() -> None:\n    raise PermissionError('may not read the repository')\n"
+    )
+    id = shell.enqueue("code_review", {}, "--agent", "cto")
+    shell.drain()
+    (found,) = shell.here("dead", "groups", "--json").json
+    assert found["detail"] == "authority"
+    told = shell.here("dead", "group", found["fingerprint"]).out
+    (offer,) = (line for line in told.splitlines() if "Give them" in line)
+    said, command = offer.strip().split(": redrive ")
+    assert said == "Give them to backend"
+    done = shell.here(*(word if word != "TEXT" else "they may" for word in command.split()), "--yes")
+    assert done.status == 0, done.err
+    assert shell.here("status", id, "--json").json["agent"] == "backend"
+    assert "Give them" not in shell.here("dead", "group", found["fingerprint"]).out, "none is dead any more"

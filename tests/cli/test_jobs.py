@@ -11,13 +11,13 @@ from tests.cli.shell import Shell
 
 
 def test_a_job_from_enqueue_to_its_end_in_real_processes(shell: Shell) -> None:
-    accepted = shell.run("enqueue", "greet", '{"name": "Ada"}')
+    accepted = shell.fresh("enqueue", "greet", '{"name": "Ada"}')
     assert accepted.status == 0 and accepted.err == ""
     id = accepted.out.split()[1]
-    assert "waiting" in shell.run("status", id).out
-    drained = shell.run("worker", "app:rd", "--drain")
+    assert "waiting" in shell.fresh("status", id).out
+    drained = shell.fresh("worker", "app:rd", "--drain")
     assert drained.status == 0 and "drained: 1 attempt" in drained.out
-    told = shell.run("status", id)
+    told = shell.fresh("status", id)
     assert told.status == 0
     assert "state     done" in told.out and "hello Ada" in told.out and "run 1: done" in told.out
 

@@ -1,36 +1,26 @@
 """What people and programs get to see."""
 
-import os
-import pty
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 
-from tests.cli.shell import DEADLINE, Shell
+from tests.cli.shell import DEADLINE, Screen, Shell
 
 SECRET = "hunter22"
 
 
 def on_a_terminal(shell: Shell, *words: str, **environment: str) -> str:
     """What a command writes to a terminal."""
-    ours, theirs = pty.openpty()
+    screen = Screen()
     subprocess.run(
         [sys.executable, "-m", "redrive", *words],
         cwd=shell.folder,
         env=shell.environment | {"TERM": "xterm-256color", **environment},
-        stdin=subprocess.DEVNULL, stdout=theirs, timeout=DEADLINE, check=True,
+        stdin=subprocess.DEVNULL, stdout=screen.theirs, timeout=DEADLINE, check=True,
     )  # fmt: skip
-    os.close(theirs)
-    written = b""
-    try:
-        while chunk := os.read(ours, 65536):
-            written += chunk
-    except OSError:  # the other end is closed: all was read
-        pass
-    os.close(ours)
-    return written.decode()
+    return screen.text()
 
 
 def test_tables_are_drawn_on_a_terminal_and_plain_in_a_pipe(shell: Shell) -> None:
@@ -39,7 +29,7 @@ def test_tables_are_drawn_on_a_terminal_and_plain_in_a_pipe(shell: Shell) -> Non
     assert "\x1b[" in drawn and "─" in drawn and id[-8:] in drawn
     colourless = on_a_terminal(shell, "jobs", NO_COLOR="1")
     assert "\x1b[3" not in colourless and id[-8:] in colourless
-    piped = shell.run("jobs").out
+    piped = shell.fresh("jobs").out
     header, row = piped.splitlines()
     assert header.split()[:3] == ["id", "state", "task"]
     assert row.split()[:3] == [id[-8:], "dead", "broken"]
@@ -118,5 +108,5 @@ def test_a_closed_pipe_is_no_accident(shell: Shell) -> None:
 
 def test_letters_the_terminal_lacks_are_written_otherwise(shell: Shell) -> None:
     shell.enqueue("Ωmega", {})
-    done = shell.run("jobs", PYTHONIOENCODING="latin-1", PYTHONUTF8="0")
+    done = shell.fresh("jobs", PYTHONIOENCODING="latin-1", PYTHONUTF8="0")
     assert done.status == 0 and "\\u03a9mega" in done.out

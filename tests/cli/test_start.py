@@ -109,9 +109,9 @@ def test_help_of_every_command_tells_its_options(shell: Shell, command: str) -> 
 
 
 def test_version_and_help(shell: Shell) -> None:
-    version = shell.run("--version")
+    version = shell.fresh("--version")
     assert (version.status, version.out) == (0, f"redrive {redrive.__version__}\n")
-    helped = shell.run("--help")
+    helped = shell.fresh("--help")
     assert helped.status == 0
     for command in OPTIONS:
         assert command.split()[0] in helped.out

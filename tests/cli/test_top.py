@@ -53,7 +53,7 @@ def test_once_prints_a_frame(shell: Shell) -> None:
 
 def test_without_a_terminal_it_is_one_frame(shell: Shell) -> None:
     shell.enqueue("greet", {"name": "ada"})
-    done = shell.run("top")
+    done = shell.fresh("top")
     assert (done.status, done.out.splitlines()[1]) == (0, "Healthy: 1 pending, nothing needs you.")
 
 

@@ -29,7 +29,7 @@ def execute(database: Path, *statements: str) -> None:
 def test_the_doctor_finds_nothing_wrong_with_a_good_database(shell: Shell) -> None:
     shell.dead_letters()
     shell.enqueue("greet", {"name": "x"})
-    done = shell.run("doctor")
+    done = shell.fresh("doctor")
     assert done.status == 0, done.out
     names = ["sqlite", "file mode", "filesystem", "log", "disk", "schema", "integrity", "counters", "spool"]
     assert [line[7:18].strip() for line in done.out.splitlines()] == names
@@ -126,7 +126,7 @@ def test_the_doctor_knows_which_sqlite_can_corrupt_a_log(version: str, ok: bool)
 def test_a_backup_is_a_whole_database(shell: Shell) -> None:
     (dead,) = shell.dead_letters()
     waiting = shell.enqueue("greet", {"name": "x"})
-    done = shell.run("backup", "copy.db", "--json")
+    done = shell.fresh("backup", "copy.db", "--json")
     assert done.status == 0, done.err
     copy = shell.folder / "copy.db"
     assert done.json == {"target": "copy.db", "bytes": copy.stat().st_size}
