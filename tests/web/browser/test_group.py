@@ -58,6 +58,7 @@ async def test_a_canary_that_fails_keeps_the_rest_where_it_is(served: Served, ta
     await page.get_by_role("button", name="Try 5, then the rest").click()
     await expect(page.locator("h1")).to_have_text("Paused")
     await expect(page.locator(".canary-failed")).to_contain_text("The canary failed: 0 of 5 succeeded")
+    await expect(page.get_by_role("link", name="See why they failed")).to_have_attribute("href", re.compile("/groups/"))
     await expect(page.locator(".job-standing")).to_have_text("5 of 9 dead letters moved; the other 4 wait for you.")
     moved = [id for id in ids if any(move.move == "redriven" for move in await served.rd.jobs.story(id))]
     assert len(moved) == 5

@@ -1,22 +1,33 @@
 """Dead letters in a real browser: seeing what they have in common, choosing, acting, taking it back."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 import redrive
+from tests.support import soon
 from tests.web.browser.conftest import Tabs
 from tests.web.browser.ward import became, buried, dead_number, make_ward, world_of
-from tests.web.serving import Served
+from tests.web.serving import Served, serving
 
 
 @pytest.fixture
 async def rd(database: Path) -> AsyncIterator[redrive.Redrive]:
     async with make_ward(database) as rd:
         yield rd
+
+
+@pytest.fixture(scope="module")
+async def filed(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> AsyncIterator[Served]:
+    """Five letters of two tasks, once, for tests that only look."""
+    async with make_ward(tmp_path_factory.mktemp("filed") / "jobs.db") as rd, serving(rd, dashboard=True) as served:
+        await buried(rd, 3)
+        await buried(rd, 2, "press")
+        yield served
 
 
 async def at(tabs: Tabs, served: Served, path: str = "/dead") -> Page:
@@ -77,10 +88,8 @@ async def test_filters_stand_in_the_address_and_come_off_one_by_one(served: Serv
         ("since=2099-01-01", 0), ("owner=nobody", 0),
     ],
 )  # fmt: skip
-async def test_every_filter_of_the_address_is_obeyed(served: Served, tabs: Tabs, query: str, number: int) -> None:
-    await buried(served.rd, 3)
-    await buried(served.rd, 2, "press")
-    page = await at(tabs, served, f"/dead?{query}")
+async def test_every_filter_of_the_address_is_obeyed(filed: Served, tabs: Tabs, query: str, number: int) -> None:
+    page = await at(tabs, filed, f"/dead?{query}")
     await expect(page.locator("table.letters tbody tr")).to_have_count(number)
 
 
@@ -255,6 +264,36 @@ async def test_a_range_is_selected_and_all_that_match_is_something_else(served: 
     await page.get_by_label("Select all on this page").check()
     await expect(page.get_by_label("all 6")).not_to_be_checked()
     await expect(page.locator("[data-selected]")).to_have_text("6 selected")
+
+
+OVER = """() => { window.over = new Promise((over) =>
+  document.addEventListener("htmx:finally:request", () => over(true), { once: true })); }"""
+
+
+async def test_a_late_answer_moves_nothing_under_the_hands(served: Served, tabs: Tabs) -> None:
+    await buried(served.rd, 2)
+    page = await at(tabs, served)
+    asked, released = asyncio.Event(), asyncio.Event()
+
+    async def late(route: Route) -> None:
+        answer = await route.fetch()
+        asked.set()
+        await released.wait()
+        await route.fulfill(response=answer)
+
+    await expect(page.locator("#live-status")).to_have_attribute("data-state", "live")
+    await page.route("**/dead", late)
+    await buried(served.rd, 1)
+    await soon(asked.wait())
+    await page.evaluate(OVER)
+    await choose(page, 1)
+    await expect(page.locator(".live-word")).to_have_text("Paused: rows are selected")
+    released.set()
+    assert await page.evaluate("() => window.over")
+    await expect(page.locator("[data-selected]")).to_have_text("1 selected")
+    assert await page.locator("input[name=ids]").count() == 2
+    await page.locator("input[name=ids]").nth(1).uncheck()
+    await expect(page.locator("input[name=ids]")).to_have_count(3)
 
 
 async def test_the_page_works_without_scripts(served: Served, tabs: Tabs) -> None:

@@ -90,6 +90,7 @@ async def ticked(page: Page, act: Callable[[], Awaitable[Any]]) -> None:
 
 async def test_the_overview_says_in_one_sentence_what_waits_for_a_person(page: Page, served: Served) -> None:
     await expect(page.locator("h1")).to_have_text("Nothing has been enqueued yet.")
+    await expect(page.locator(".begin")).to_contain_text("redrive enqueue")  # what to do about it
     await served.rd.enqueue("greet", {})
     await expect(page.locator("h1")).to_have_text("All is well.")
     await expect(page.locator(".health .lead")).to_contain_text("Nothing needs you.")
@@ -185,7 +186,7 @@ async def _all_done(rd: redrive.Redrive, number: int) -> bool:
 async def test_a_page_follows_what_happens_and_leaves_scroll_and_focus_alone(tabs: Tabs, filled: Served) -> None:
     page = await tabs.open(filled, viewport={"width": 1280, "height": 500})
     await live(page)
-    link = page.locator("#row-broken a")
+    link = page.locator("#row-broken [data-open]")
     await link.focus()
     await page.evaluate("() => { window.same = true; scrollTo(0, 120); }")
     before = await page.evaluate("scrollY")
@@ -248,6 +249,10 @@ async def test_times_are_told_where_the_reader_lives(tabs: Tabs, filled: Served)
     await expect(time).to_have_text(here)
     await time.hover()
     await expect(time).to_have_attribute("title", re.compile(here))
+    await page.locator(".feed a").first.click()
+    fact = page.locator(".facts time").first
+    at = datetime.fromisoformat(str(await fact.get_attribute("datetime")))
+    await expect(fact).to_contain_text(f"{at.astimezone(ZoneInfo('Asia/Kolkata')):%H:%M:%S}")
 
 
 async def test_a_person_can_stop_the_updates_and_go_on(page: Page, served: Served) -> None:
@@ -345,7 +350,7 @@ async def test_a_queue_is_paused_with_who_and_why_and_resumed(tabs: Tabs, served
 
 
 async def _introduce(page: Page, name: str) -> None:
-    await page.get_by_role("button", name="dashboard").click()
+    await page.get_by_role("button", name="Your name…").click()
     await page.get_by_role("dialog").get_by_label("Your name").fill(name)
     await page.get_by_role("dialog").get_by_role("button", name="Remember").click()
     await expect(page.locator(".flash")).to_contain_text(f"recorded as {name}")
@@ -575,6 +580,16 @@ async def test_a_job_is_found_by_a_part_of_its_id(page: Page, served: Served, ta
     await page.keyboard.press("Enter")
     await expect(page.locator("h1")).to_have_text("There is no such thing here")
     await expect(page.locator(".lead")).to_contain_text("nobody")
+
+
+async def test_a_part_that_several_ids_have_leads_to_all_of_them(still: Served, tabs: Tabs) -> None:
+    handles = [await still.rd.enqueue("greet", {"name": str(number)}) for number in range(2)]
+    shared = handles[0].id[:4]  # ids begin with the time
+    page = await tabs.open(still, f"/find?id={shared}")
+    await expect(page.locator("h1")).to_have_text("Which one?")
+    assert sorted(await page.locator("[data-open]").all_inner_texts()) == sorted(handle.id for handle in handles)
+    await page.get_by_role("link", name=handles[0].id).click()
+    await expect(page).to_have_url(re.compile(f"/jobs/{handles[0].id}$"))
 
 
 async def test_the_theme_is_kept(page: Page) -> None:

@@ -30,6 +30,13 @@ function go(key) {
   document.querySelector(`[data-go="${CSS.escape(key)}"]`)?.click();
 }
 
+/** Whether there was something to do; then the key is used up, and not written into the field of a dialog that opened. */
+function act(key) {
+  const button = document.querySelector(`button[data-key="${CSS.escape(key)}"]:not(:disabled)`);
+  button?.click();
+  return Boolean(button);
+}
+
 function pressed(key) {
   if (key === "j") step(1);
   else if (key === "k") step(-1);
@@ -39,7 +46,7 @@ function pressed(key) {
   else if (key === "f") document.querySelector("[data-find]")?.focus();
   else if (key === "?") document.getElementById("keys").showModal();
   else if (key === "/") document.querySelector("[data-filter], .filters input:not([type=hidden]), .filters select")?.focus();
-  else return document.querySelector(`button[data-key="${CSS.escape(key)}"]:not(:disabled)`)?.click() !== undefined;
+  else return act(key);
   return true;
 }
 

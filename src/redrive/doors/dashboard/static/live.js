@@ -22,8 +22,8 @@ const acting = () => Boolean(sent?.isConnected); // its answer may have taken it
 
 const dirty = () =>
   document.querySelector("dialog[open]") ? "a dialog is open"
-  : [...document.querySelectorAll("#main form:not([role=search])")].some(changed) ? "you are editing"
   : document.querySelector("[data-live] input[type=checkbox]:checked") ? "rows are selected"
+  : [...document.querySelectorAll("#main form:not([role=search])")].some(changed) ? "you are editing"
   : selecting() ? "text is selected"
   : document.activeElement?.closest?.("[data-live] :is(input:not([type=checkbox]), textarea, select)") ? "you are editing"
   : "";
@@ -49,9 +49,19 @@ function show() {
   const words = { live: "Live", paused: why ? `Paused: ${why}` : "Paused", reconnecting: failed ? "Refresh failed, trying again" : "Reconnecting…" };
   const word = status.querySelector(".live-word");
   status.dataset.state = state;
-  if (word.textContent !== words[state]) word.textContent = words[state];
+  if (word.textContent !== words[state]) say(word, words[state]);
   toggle.textContent = stopped ? "Resume" : "Pause";
   toggle.hidden = Boolean(why);
+}
+
+/** What comes after a colon or a comma is left out where there is no room; it stays in the title and for screen readers. */
+function say(word, text) {
+  const [, first, rest] = text.match(/^([^:,]+)(.*)$/);
+  const more = document.createElement("span");
+  more.className = "live-why";
+  more.textContent = rest;
+  word.replaceChildren(first, more);
+  word.title = text;
 }
 
 function refresh() {
@@ -133,6 +143,11 @@ export function startLive() {
     if (!event.target.matches?.("form")) return;
     sent = event.target;
     region()?.dispatchEvent(new CustomEvent("htmx:abort"));
+  });
+  document.addEventListener("htmx:before:swap", (event) => {
+    if (!event.target.matches?.("[data-live]") || !dirty()) return;
+    event.preventDefault(); // somebody began while it was on its way
+    owing = true;
   });
   document.addEventListener("htmx:finally:request", (event) => {
     if (event.target === sent) sent = null;
