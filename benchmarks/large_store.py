@@ -211,6 +211,10 @@ def _tallies(connection: apsw.Connection, now: float) -> None:
             (now - 86_400,),
         )
     connection.execute("INSERT INTO days SELECT hour / 24, route, move, sum(number) FROM tallies GROUP BY 1, 2, 3")
+    connection.execute(
+        """INSERT INTO failure_days SELECT hour / 24, route, move, error_class, detail, sum(number) FROM tallies
+        WHERE error_class <> '' GROUP BY 1, 2, 3, 4, 5"""
+    )
     # What died in an hour and is dead now, and as many again that came back by themselves or by a person.
     for what, part in (("died", 2), ("auto", 3), ("person", 6)):
         connection.execute(
@@ -218,6 +222,10 @@ def _tallies(connection: apsw.Connection, now: float) -> None:
             FROM tallies WHERE move = 'buried' GROUP BY 1, 2""",
             (what, part),
         )
+    connection.execute(
+        """INSERT INTO outcome_days SELECT hour / 24, route, what, name, sum(number), sum(seconds) FROM outcomes
+        GROUP BY 1, 2, 3, 4"""
+    )
 
 
 def _documents(connection: apsw.Connection, jobs: int, now: float) -> None:

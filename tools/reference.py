@@ -15,7 +15,7 @@ from pathlib import Path
 
 import redrive
 from redrive import _WHERE
-from redrive.app.namespaces import SOMEBODY
+from redrive.app.namespace import SOMEBODY
 from tools.tables import POLICY_WORDS, code, table
 
 ABOUT = {
@@ -32,7 +32,9 @@ ABOUT = {
 """Public names in the order of a reader; errors have a page of their own."""
 
 BESIDE = {
-    "redrive.app.namespaces": ["Jobs", "Dead", "Queues"],
+    "redrive.app.jobs": ["Jobs"],
+    "redrive.app.dead": ["Dead"],
+    "redrive.app.queues": ["Queues"],
     "redrive.app.blocking": ["Blocking"],
     "redrive.tasks": ["Bound", "BlockingBound", "BlockingHandle"],
     "redrive.app.groups": ["Groups"],

@@ -23,7 +23,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from redrive.app import Redrive, make_store
+from redrive.app import Redrive
 from redrive.core.job import Job, Json, State
 from redrive.core.store import Commit, Filter, Outcome, Store, Wanted
 from redrive.errors import InvalidOption
@@ -323,7 +323,7 @@ async def harness(rd: Redrive, *, start: float = 1_800_000_000.0) -> AsyncIterat
     store, real_clock = rd._store, rd.clock
     with tempfile.TemporaryDirectory(prefix="redrive-test-") as folder:
         t = Harness(rd, clock)
-        rd._use(make_store(str(Path(folder) / "jobs.db"), clock), clock)
+        rd._use(rd._make_store(str(Path(folder) / "jobs.db"), clock), clock)
         loud, rd.notices.quiet = rd.notices.quiet, True  # nobody is told of what a test does
         try:
             yield t

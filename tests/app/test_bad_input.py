@@ -261,3 +261,34 @@ async def test_a_part_of_an_id_must_be_unique(rd: Redrive) -> None:
     with pytest.raises(JobNotFound, match="several"):
         await rd.jobs.get(jobs[0].id[:8])
     assert (await rd.jobs.get(jobs[0].id[-10:])).id == jobs[0].id
+
+
+ANSWERED: dict[str, Callable[[Redrive, str, dict[str, Any]], Awaitable[object]]] = {
+    "cancel": lambda rd, id, said: rd.jobs.cancel(id, **said),
+    "approve": lambda rd, id, said: rd.jobs.approve(id, **said),
+    "reject": lambda rd, id, said: rd.jobs.reject(id, **said),
+    "resolve": lambda rd, id, said: rd.jobs.resolve(id, **{"why": "seen", **said}),
+    "resolve, not landed": lambda rd, id, said: rd.jobs.resolve(id, **{"why": "seen", **said}, landed=False),
+    "pause": lambda rd, id, said: rd.queues.pause("work", **said),
+    "resume": lambda rd, id, said: rd.queues.resume("work", **said),
+}
+WORDS: dict[str, tuple[dict[str, Any], str]] = {
+    "nobody": ({"who": ""}, "who"),
+    "a number": ({"who": 7}, "who"),
+    "a book of a name": ({"who": "x" * 201}, "who"),
+    "lines in a name": ({"who": "me\nand you"}, "who"),
+    "a book of a reason": ({"why": "x" * 1001}, "why"),
+    "no reason but a list": ({"why": ["because"]}, "why"),
+}
+
+
+@pytest.mark.parametrize("words", WORDS)
+@pytest.mark.parametrize("verb", ANSWERED)
+async def test_who_and_why_are_words_in_every_verb(rd: Redrive, database: Path, verb: str, words: str) -> None:
+    said, field = WORDS[words]
+    job = await rd.enqueue("work", {})
+    before = snapshot(database)
+    with pytest.raises(InvalidInput) as refused:
+        await ANSWERED[verb](rd, job.id, said)
+    assert refused.value.field == field
+    assert snapshot(database) == before

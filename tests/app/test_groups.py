@@ -107,6 +107,23 @@ async def test_one_group_with_its_samples_lessons_and_suggestion(rd: Redrive) ->
     assert shown.suggestion.text == "Redriving as it is worked 1 of 1 times."
 
 
+async def test_one_begins_with_the_most_letters_that_nobody_has_dealt_with(rd: Redrive) -> None:
+    assert await rd.groups.first() is None
+    await bury(rd, 3)
+    await bury(rd, 2, kind="network")
+    await bury(rd, 1, kind="bug")
+    found = await rd.groups.first()
+    assert found is not None and (found.group.error_class, found.dead) == ("Trouble", 3)
+    await rd.groups.ignore(found.fingerprint)
+    second = await rd.groups.first()
+    assert second is not None and second.group.error_class == "ConnectionError"
+    await rd.dead.move_lane(lane="delayed", where={"fingerprint": second.fingerprint})
+    third = await rd.groups.first()
+    assert third is not None and third.group.error_class == "AttributeError", "the delayed lane waits for nobody"
+    await rd.groups.resolve(third.fingerprint)
+    assert await rd.groups.first() is None
+
+
 def _teaching(move: Any, fingerprint: str, strategy: str) -> Any:
     return msgspec.structs.replace(move, lesson=(fingerprint, strategy, True))
 
@@ -227,7 +244,7 @@ async def test_two_who_speak_at_once_are_both_heard(database: Path, clock: FakeC
         ("ignore", {"until": datetime(2030, 1, 1)}, "until"),  # noqa: DTZ001 - naive on purpose
         ("ignore", {"until": datetime(2020, 1, 1, tzinfo=UTC)}, "until"),
         ("ignore", {"until": timedelta(seconds=-1)}, "until"),
-        ("ignore", {"until": 3600}, "until"),
+        ("ignore", {"until": "tomorrow"}, "until"),
         ("ignore", {"rate": -1}, "rate"),
         ("ignore", {"rate": float("nan")}, "rate"),
         ("ignore", {"rate": "5"}, "rate"),

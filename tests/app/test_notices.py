@@ -284,8 +284,10 @@ async def test_a_question_says_how_to_answer_and_is_settled_by_the_answer(rd: Re
     (notice,) = await inbox(rd)
     assert (notice.kind, notice.status) == ("needs_approval", "pending")
     assert "Pay 40 euros?" in notice.text and f"redrive approve {job.short_id}" in notice.text
+    assert [(one.session, one.pending) for one in await rd.sessions.inboxes()] == [("s1", 1)]
     await rd.jobs.approve(job.id, who="ann")
     assert await inbox(rd) == []
+    assert [(one.session, one.pending) for one in await rd.sessions.inboxes()] == [("s1", 0)], "nobody is asked now"
     assert phone.rang == 0
 
 

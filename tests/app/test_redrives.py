@@ -132,6 +132,18 @@ async def test_a_plan_estimates_from_what_was_used_before(rd: Redrive, mill: Mil
     assert (await rd.redrives.plan(task="grind")).estimate is None
 
 
+async def test_an_estimate_without_a_plan_looks_at_both_ends(
+    rd: Redrive, mill: Mill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choosing, "SAMPLE", 10)
+    await die(rd, 95, "pay")
+    estimate = await rd.redrives.estimate(95, task="pay")
+    assert estimate is not None and (estimate.sampled, estimate.reported, estimate.tokens) == (10, 10, 95 * 150)
+    assert await rd.redrives.estimate(5, task="grind") is None
+    with pytest.raises(InvalidInput):
+        await rd.redrives.estimate(5, colour="red")
+
+
 async def test_an_estimate_looks_at_some_and_speaks_of_all(
     rd: Redrive, mill: Mill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -646,6 +658,22 @@ async def test_only_one_redrive_moves_a_group(rd: Redrive, mill: Mill) -> None:
     assert {run.id for run in await rd.redrives.list()} == {first.id, other.id}
     await rd.redrives.cancel(first.id)
     assert (await rd.redrives.start(task="grind")).total == 3
+
+
+async def test_a_group_says_which_redrive_has_it(rd: Redrive, mill: Mill) -> None:
+    ids, bakes = await die(rd, 3), await die(rd, 1, "bake")
+    fingerprint = (await rd.jobs.get(ids[0])).fingerprint or ""
+    assert await rd.redrives.of_group(fingerprint) is None
+    first = await rd.redrives.start(task="grind", canary=1)
+    for _ in range(25):  # many later ones elsewhere do not hide it
+        await rd.redrives.cancel((await rd.redrives.start(bakes)).id)
+    found = await rd.redrives.of_group(fingerprint)
+    assert found is not None and found.id == first.id
+    await rd.redrives.pause(first.id)
+    stopped = await rd.redrives.of_group(fingerprint)
+    assert stopped is not None and stopped.state == "paused"
+    await rd.redrives.cancel(first.id)
+    assert await rd.redrives.of_group(fingerprint) is None
 
 
 async def test_a_group_is_free_again_when_all_of_it_has_moved(rd: Redrive, mill: Mill) -> None:

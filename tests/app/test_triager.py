@@ -13,6 +13,7 @@ from redrive.app.triager import Triaged
 from redrive.core.job import State
 from redrive.core.store import Commit
 from redrive.errors import ConfigError
+from redrive.stores.sqlite import SqliteStore
 from tests.support import FakeClock, eventually, opened, soon
 
 DAY = 86400.0
@@ -95,7 +96,7 @@ async def test_ten_burials_of_one_trouble_are_one_message_that_counts_them(rd: R
 async def test_the_message_is_in_the_commit_of_the_burial(rd: Redrive, monkeypatch: pytest.MonkeyPatch) -> None:
     World(rd)
     seen: list[Commit] = []
-    writer = type(rd.store).__mro__[1]
+    writer = SqliteStore
     apply = writer.apply
 
     async def watched(self: Any, group: Any) -> Any:

@@ -28,29 +28,32 @@ from redrive import (
 )
 from redrive.app.workflows import Workflow, WorkflowHandle
 from redrive.core import lifecycle
-from redrive.core.store import MAX_PARTS, Applied, Commit, Outcome, Wanted
-from redrive.stores.sqlite import SqliteStore
+from redrive.core.store import MAX_PARTS, Applied, Commit, Outcome, Store, Wanted
 from tests.support import FakeClock, drain_until_over, eventually, opened, snapshot, soon
 
 
-class Recording(SqliteStore):
+class Recording:
     """The real store, which remembers what it was asked to apply, and lets a test step in before."""
 
-    seen: list[Commit]
     before: Callable[[Sequence[Commit]], Awaitable[None]] | None = None
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.seen: list[Commit] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
 
     async def apply(self, group: Sequence[Commit]) -> list[Outcome]:
         if self.before is not None:
             await self.before(group)
         self.seen.extend(group)
-        return await super().apply(group)
+        return await self.store.apply(group)
 
 
 def record(rd: Redrive) -> Recording:
-    store = rd.store
-    store.__class__ = Recording
-    assert isinstance(store, Recording)
-    store.seen = []
+    store = Recording(rd.store)
+    rd._store = store  # type: ignore[assignment]
     return store
 
 

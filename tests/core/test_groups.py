@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.core.advice import ADVICE
+from redrive.core.agents import Agent, Fleet
 from redrive.core.classify import DETAILS
 from redrive.core.store import Group, Lesson
 from redrive.insight import groups
@@ -419,3 +420,46 @@ def test_a_view_for_the_outside() -> None:
 def test_a_group_that_nobody_looked_at_yet_can_be_seen() -> None:
     seen = view(a_group(3), None, 3, T0)
     assert (seen.status, seen.last_day, seen.trend, seen.short) == ("unresolved", 3, "new", "01234567")
+
+
+# ---- who else, and what first
+
+
+@pytest.mark.parametrize(
+    ("agent", "detail", "task", "expected"),
+    [
+        ("cto", "authority", "code_review", "backend"),
+        ("backend", "refusal", "code_review", "cto"),
+        ("cto", "context_overflow", "debugging", "backend"),
+        ("cto", "network", "code_review", None),
+        ("cto", None, "code_review", None),
+        (None, "authority", "code_review", None),
+        ("cto", "authority", "send", None),
+    ],
+)
+def test_another_agent_is_named_where_the_trouble_has_to_do_with_who_does_it(
+    agent: str | None, detail: str | None, task: str, expected: str | None
+) -> None:
+    assert groups.other_agent(a_group(agent=agent, detail=detail, task=task), Fleet()) == expected
+
+
+def test_whoever_things_are_escalated_to_is_no_other_agent_unless_it_is_one() -> None:
+    group = a_group(agent="cto", detail="authority", task="send")
+    assert groups.other_agent(group, Fleet(agents={"cto": Agent(("send",))}, escalation="ceo")) is None
+    able = {"cto": Agent(("send",)), "ceo": Agent()}
+    assert groups.other_agent(group, Fleet(agents=able, escalation="ceo")) == "ceo"
+
+
+def test_the_largest_troubles_are_those_with_the_most_letters() -> None:
+    assert groups.largest({("a",): 1, ("b",): 3, (None,): 9, ("c",): 2, ("d",): 0}, 2) == ["b", "c"]
+    assert groups.largest({("d",): 0, (None,): 1}, 5) == []
+
+
+def test_strategies_that_are_the_same_to_a_person_are_told_as_one() -> None:
+    names = {"redriven": (1, 0), "bury": (2, 1), "retry": (0, 4), "set_model": (3, 3)}
+    lessons = [Lesson("f", name, worked, failed) for name, (worked, failed) in names.items()]
+    assert [(one.text, one.worked, one.times) for one in groups.tried(lessons)] == [
+        ("Redriven as it is", 3, 4),
+        ("Retried with another model", 3, 6),
+        ("Retried as it is", 0, 4),
+    ]

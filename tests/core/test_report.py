@@ -20,6 +20,7 @@ from redrive.insight.report import (
     Row,
     StrategyRate,
     advice,
+    days,
     failure_lines,
     headline,
     hours_of,
@@ -151,6 +152,26 @@ def test_a_report_goes_through_json() -> None:
 
 
 # ---- failures
+
+
+@given(st.floats(1e9, 4e9), st.floats(1.0, 400 * HOUR), st.sampled_from([*ZONES, "Africa/Cairo", "America/New_York"]))
+def test_days_are_whole_hours_of_one_date(since: float, length: float, name: str) -> None:
+    """Every hour that begins in the time is in one day, by the date at which it begins."""
+    until, found = since + length, days(since, since + length, zone(name))
+    hours = [since // HOUR * HOUR + number * HOUR for number in range(int(length // HOUR) + 2)]
+    dates = []
+    for begin, end in found:
+        of_day = {datetime.fromtimestamp(hour, zone(name)).date() for hour in hours if begin <= hour < end}
+        assert len(of_day) == 1
+        dates += of_day
+    assert sorted(set(dates)) == dates
+    assert [begin for begin, _ in found[1:]] == [end for _, end in found[:-1]]
+    inside = [hour for hour in hours if since <= hour < until]
+    assert [hour for hour in hours if any(begin <= hour < end for begin, end in found)] == inside
+
+
+def test_there_are_no_days_after_the_calendars_end() -> None:
+    assert days(datetime(9999, 12, 31, tzinfo=UTC).timestamp(), 9e13, zone("Pacific/Kiritimati")) == []
 
 
 def test_failures_are_added_up_by_day_and_only_failures() -> None:

@@ -180,7 +180,7 @@ def test_the_other_lane_is_offered() -> None:
         ),
         (
             job("held", because="approval", held_at=NOW - 60),
-            "It asks a question and waits for the answer for 1 min.",
+            "It asked a question 1 min ago and waits for the answer.",
         ),
         (job("discarded", because="discarded"), "Let go 10 s ago: a person let it go."),
         (job("purged"), "Purged: its contents are gone for good; its key stays remembered."),

@@ -31,6 +31,7 @@ from redrive.core.store import (
     Lease,
     Lesson,
     Outcome,
+    OutcomeTally,
     Put,
     Stale,
     Store,
@@ -1082,6 +1083,41 @@ class View:
         await a_mixed_population(store)
         assert await store.count(Filter(), by=by) == await recount(store, *by)
 
+    @pytest.mark.parametrize("by", [("lane",), ("fingerprint", "lane"), ("lane", "queue"), ("queue", "lane", "detail")])
+    @pytest.mark.parametrize(
+        "said", [{}, {"queue": "b"}, {"since": T0 + 3}, {"until": T0 + 3}, {"error_class": "TimeoutError"}], ids=str
+    )
+    async def test_dead_letters_by_lane_equal_a_recount(
+        self, store: Store, by: tuple[str, ...], said: dict[str, Any]
+    ) -> None:
+        jobs = await taken(store, *(a_job("ab"[number % 2], agent="ann") for number in range(9)))
+        await accept(store, a_dead_job(), a_dead_job(lane="delayed"), a_dead_job(fingerprint="f", updated_at=T0 + 4))
+        await do(store, *(
+            burial(job, T0 + 2 + number % 3, failure=ANOTHER_FAILURE if number % 4 else A_FAILURE,
+                   lane="delayed" if number % 5 == 0 else "manual")
+            for number, job in enumerate(jobs)
+        ))  # fmt: skip
+        chosen = Filter(states=(State.dead,), **said)
+        found = (await store.find(chosen, limit=100)).jobs
+        assert {job.lane for job in found} == {"manual", "delayed"}
+        assert await store.count(chosen, by=by) == Counter(tuple(getattr(job, name) for name in by) for job in found)
+        manual = Filter(states=(State.dead,), lane="manual", **said)
+        counted = Counter((job.fingerprint,) for job in found if job.lane == "manual")
+        assert await store.count(manual, by=("fingerprint",)) == counted
+
+    @pytest.mark.parametrize("oldest", [False, True])
+    async def test_the_first_of_each_choice(self, store: Store, oldest: bool) -> None:
+        await a_mixed_population(store)
+        choices = [Filter(states=(state,)) for state in State] + [
+            Filter(),
+            Filter(queue="nobody"),
+            Filter(lane="manual"),
+        ]
+        listed = [(await store.find(choice, limit=1, oldest=oldest)).jobs for choice in choices]
+        assert await store.first(choices, oldest=oldest) == [next(iter(jobs), None) for jobs in listed]
+        assert sum(bool(jobs) for jobs in listed) >= 6
+        assert await store.first([]) == []
+
     async def test_an_empty_store_counts_nothing(self, store: Store) -> None:
         assert await store.count(Filter()) == {(): 0}
         assert await store.count(Filter(), by=("queue",)) == {}
@@ -1142,6 +1178,12 @@ NOBODYS: list[dict[str, Any]] = [
     {"queue": "nobody"}, {"task": "none"}, {"agent": "x"}, {"lane": "manual"}, {"session_id": "s"}, {"reason": "retry"},
     {"key": "k"}, {"fingerprint": "f"}, {"ids": ("0" * 32,)}, {"error_kind": "k"}, {"id_part": "zz"},
 ]  # fmt: skip
+
+
+DAYS_FROM = (T0 // DAY + 1) * DAY
+MOMENTS = [DAYS_FROM + day * DAY + hour * HOUR for day in range(9) for hour in (0.0, 23.5)]
+SPANS = [(0.0, 9.0), (1.0, 8.5), (0.3, 3.9), (5.5, 6.5), (0.0, 3.0), (3.0, 3.2), (2.0, 3.0), (9.5, 99.0), (-9.0, 99.0)]
+"""In days: whole ones, and such that begin or end within one."""
 
 
 class AddingUp:
@@ -1288,6 +1330,60 @@ class AddingUp:
         for tally in await store.tallies(begin, end, whole=True):
             whole[tally.queue, tally.task, tally.agent, tally.move] += tally.number
         assert whole == summed
+
+    @pytest.mark.parametrize(("since", "until"), SPANS)
+    async def test_the_tallies_of_a_time_are_those_of_its_hours(self, store: Store, since: float, until: float) -> None:
+        """With failures of several kinds beside successes, on whole days and at both ends."""
+        for number, at in enumerate(MOMENTS):
+            jobs = await taken(store, *(a_job(agent="ann" if number % 2 else None) for _ in range(4)))
+            other = burial(jobs[2], at, failure=ANOTHER_FAILURE)
+            await do(store, success(jobs[0], at), retry(jobs[1], at), other, burial(jobs[3], at + HOUR))
+        await accept(store, a_dead_job(updated_at=MOMENTS[3]), a_dead_job(updated_at=MOMENTS[3], error_class=None))
+        begin, end = DAYS_FROM + since * DAY, DAYS_FROM + until * DAY
+
+        def added_up(tallies: Sequence[Tally]) -> Counter[tuple[object, ...]]:
+            sums: Counter[tuple[object, ...]] = Counter()
+            for one in tallies:
+                sums[one.queue, one.task, one.agent, one.move, one.error_class, one.detail] += one.number
+            return sums
+
+        whole = await store.tallies(begin, end, whole=True)
+        assert added_up(whole) == added_up(await store.tallies(begin, end))
+        assert len(added_up(whole)) == len(whole)
+        assert {one.hour for one in whole} <= {begin // HOUR * HOUR}
+
+    @pytest.mark.parametrize(("since", "until"), SPANS)
+    async def test_the_outcomes_of_a_time_are_those_of_its_hours(
+        self, store: Store, since: float, until: float
+    ) -> None:
+        """What died on several days, on two routes, and is now wherever a dead letter can be."""
+        for number, at in enumerate(MOMENTS):
+            jobs = await taken(store, *(a_job(agent="ann" if number % 2 else None) for _ in range(7)))
+            dead = await do(store, *(burial(job, at, lane="delayed" if job is jobs[1] else "manual") for job in jobs))
+            later = at + 5 * HOUR
+            await do(store, teach(redrive(dead[2], later), "smaller", worked=False))
+            await do(store, lifecycle.deferred(dead[3], later, owner="x", until=9e9, who="x", why=None))
+            await do(store, lifecycle.resolved(dead[4], later, who="x", why="y"))
+            gone = await do(store, lifecycle.discarded(dead[5], later, who="x", why=None))
+            gone += await do(store, lifecycle.discarded(dead[6], later, who="x", why=None))
+            await do(store, lifecycle.restored(gone[0], later + 30 * HOUR, who="x", why=None))
+            if number % 3 == 0:
+                assert await take(store, now=later)
+        begin, end = DAYS_FROM + since * DAY, DAYS_FROM + until * DAY
+
+        def added_up(outcomes: Sequence[OutcomeTally]) -> dict[tuple[object, ...], tuple[int, float]]:
+            sums: dict[tuple[object, ...], tuple[int, float]] = {}
+            for one in outcomes:
+                key = (one.queue, one.task, one.agent, one.what, one.name)
+                number, seconds = sums.get(key, (0, 0.0))
+                sums[key] = (number + one.number, seconds + one.seconds)
+            return sums
+
+        whole = await store.outcomes(begin, end, whole=True)
+        assert added_up(whole) == added_up(await store.outcomes(begin, end))
+        assert len(added_up(whole)) == len(whole)
+        if since < 1 and until > 8:
+            assert {one.name for one in whole if one.what == "open"} == {"manual", "delayed", "held", "moving"}
 
     @pytest.mark.parametrize("state", list(State))
     @pytest.mark.parametrize("said", NOBODYS, ids=str)

@@ -1,5 +1,6 @@
 """A file of an earlier redrive opens, keeps all it had, and has what is new."""
 
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 from redrive.core.job import State
 from redrive.core.store import Filter, Wanted
 from redrive.stores.sqlite import schema
-from tests.stores.jobs import T0
+from tests.stores.contract import do, taken
+from tests.stores.jobs import T0, a_job, burial
 from tests.stores.openers import Openers
 
 JOB = (
@@ -80,6 +82,36 @@ async def test_dead_letters_of_before_are_in_their_groups(migrated: Openers) -> 
         f"{3:032x}", "ann", "ConnectionError",
     )  # fmt: skip
     assert len(str(groups["bb"].error)) <= 500
+
+
+async def test_the_days_of_before_are_those_of_its_hours(sqlite: Openers, folder: Path) -> None:
+    """A file that has only hours of failures and outcomes; new ones are added to the same days."""
+    with closing(apsw.Connection(str(folder / "jobs.db"))) as database:
+        for script in schema.steps()[:3]:
+            database.execute(script)
+        database.execute(schema.triggers())
+        database.pragma("application_id", schema.APPLICATION_ID)
+        database.pragma("user_version", 3)
+        database.execute("INSERT INTO routes (id, queue, task) VALUES (1, 'feedback', 'post'), (2, 'mail', 'send')")
+        for hour in range(int(T0 // 3600), int(T0 // 3600) + 100, 7):
+            for route, (error_class, detail) in ((1, ("E", "bug")), (1, ("", "unknown")), (2, ("", ""))):
+                moved = (hour, route, "buried", error_class, detail, hour % 5 + 1)
+                database.execute("INSERT INTO tallies VALUES (?, ?, ?, ?, ?, ?)", moved)
+            database.execute("INSERT INTO outcomes VALUES (?, 1, 'person', '', 2, 0.5)", (hour,))
+        database.execute("INSERT INTO days SELECT hour / 24, route, move, sum(number) FROM tallies GROUP BY 1, 2, 3")
+    store = await sqlite.open()
+    (job,) = await taken(store, a_job())
+    await do(store, burial(job, T0 + 86_400))
+    tallies, outcomes = await store.tallies(0, 1e10), await store.outcomes(0, 1e10)
+    counted = Counter({(tally.task, tally.error_class, tally.detail, tally.move): 0 for tally in tallies})
+    for tally in tallies:
+        counted[tally.task, tally.error_class, tally.detail, tally.move] += tally.number
+    assert len(counted) == 5
+    whole = await store.tallies(0, 1e10, whole=True)
+    assert {(tally.task, tally.error_class, tally.detail, tally.move): tally.number for tally in whole} == counted
+    became = {(one.what, one.name): (one.number, one.seconds) for one in await store.outcomes(0, 1e10, whole=True)}
+    assert became == {("person", ""): (30, 7.5), ("died", ""): (1, 0.0), ("open", "manual"): (1, 0.0)}
+    assert sum(one.number for one in outcomes) == 32
 
 
 async def test_a_migrated_file_adds_up_from_then_on(migrated: Openers) -> None:

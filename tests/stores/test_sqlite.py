@@ -474,6 +474,33 @@ async def test_listing_dead_letters_uses_an_index_and_sorts_nothing(folder: Path
         assert "SCAN routes" not in plan, plans
 
 
+@pytest.mark.parametrize("asked", ["groups", "manual", "open", "died"])
+async def test_counting_many_dead_letters_reads_one_index_and_sorts_none_of_them(folder: Path, asked: str) -> None:
+    """Sorting takes several times as long as reading; only what is not in the manual lane, a few, is sorted."""
+    heard, dead = Heard(), Filter(states=(State.dead,))
+    with traced(heard):
+        store = SqliteStore(folder / "jobs.db")
+        await accept(store, a_job("q1"))
+        await store.apply([Commit((burial(job),)) for job in await take(store)])
+        heard.statements.clear()
+        match asked:
+            case "groups":
+                await store.count(dead, by=("fingerprint", "lane"))
+            case "manual":
+                await store.count(Filter(states=(State.dead,), lane="manual"), by=("fingerprint",))
+            case "open":
+                await store.outcomes(T0, T0 + 86_400 * 40, whole=True)
+            case "died":
+                await store.count(dead, by=("queue", "lane"))
+        plans = heard.plans(folder / "jobs.db")
+    await store.close()
+    counts = {sql: plan for sql, plan in plans.items() if "FROM jobs" in sql or "JOIN jobs" in sql}
+    assert counts
+    assert all("USING COVERING INDEX jobs_" in plan for plan in counts.values()), counts
+    sorted_ones = [sql for sql, plan in counts.items() if "TEMP B-TREE" in plan]
+    assert all("'manual'" in sql and "NOT" in sql for sql in sorted_ones), counts
+
+
 # ---- the cost of a backlog
 
 

@@ -9,21 +9,19 @@ import pytest
 import redrive
 from redrive.core.job import State
 from redrive.core.policy import DEFAULT, Policy, Rate
-from redrive.core.store import Event, Group
+from redrive.core.store import Event
 from redrive.core.workflow import FlowState, StepState, StepStatus, WorkflowStatus
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.activity import throughput
 from redrive.doors.dashboard.morning import KINDS
-from redrive.doors.dashboard.needs import ASKED, Need, standing
 from redrive.doors.dashboard.queues import rules, waits
 from redrive.doors.dashboard.rendering import STATIC, Site
 from redrive.doors.dashboard.workflows import LOOKS, columns
 from redrive.doors.web.feed import Feed, Tick
 from redrive.errors import StoreBusy
 from redrive.insight.activity import Moved, activity
-from redrive.insight.groups import view
 from redrive.insight.health import QueueNumbers
-from redrive.insight.morning import FOR_A_PERSON, Kind
+from redrive.insight.morning import Kind
 from tests.support import eventually, soon
 
 
@@ -62,61 +60,11 @@ def test_a_line_runs_from_edge_to_edge_with_zero_at_the_bottom() -> None:
     assert words.spark_line([]) == "" and words.spark_area([]) == ""
 
 
-# -- the sentence
-
-
-def queue(name: str = "mail", **numbers: Any) -> QueueNumbers:
-    return QueueNumbers(name, DEFAULT, **numbers)
-
-
-def dead(number: int) -> Need:
-    return Need(number, "dead letters wait for you", "Look.", "/dead", "dead", asks=True)
-
-
-def held(number: int) -> Need:
-    return Need(number, "jobs wait for an approval", "Answer.", "/held", asks=True)
-
-
-SLOW = Need(80, "jobs are due in mail", "More workers?", "/queues", alone="mail is backed up: 80 jobs are due.")
-
-
-@pytest.mark.parametrize(
-    ("queues", "needs", "workers", "title"),
-    [
-        ([], [], 0, "Nothing has been enqueued yet."),
-        ([queue(done=3)], [], 0, "All is well."),
-        ([queue(due=1)], [dead(1)], 0, "1 job is due, and nobody runs it."),
-        ([queue(due=2)], [], 0, "2 jobs are due, and nobody runs them."),
-        ([queue(due=2, paused=True)], [], 0, "All is well."),
-        ([queue("cycle:nightly", due=2)], [], 0, "All is well."),
-        ([queue(due=2)], [], 1, "All is well."),
-        ([queue(dead=1)], [dead(1)], 1, "1 dead letter waits for you."),
-        ([queue(dead=1)], [held(1)], 1, "1 held job waits for you."),
-        ([queue(dead=1)], [dead(1200), held(1)], 1, "1,200 dead letters and 1 held job wait for you."),
-        ([queue(due=80)], [SLOW], 1, "Mail is backed up: 80 jobs are due."),
-        ([queue(due=80)], [dead(2), SLOW], 1, "2 dead letters wait for you."),
-    ],
-)
-def test_the_worst_is_said_first(queues: list[QueueNumbers], needs: list[Need], workers: int, title: str) -> None:
-    found = standing(queues, needs, workers, 7)
-    assert found.title == title
-    assert found.well is (title in ("All is well.", "Nothing has been enqueued yet."))
-    assert found.lead
-
-
-def test_what_to_begin_with_is_the_largest_trouble_and_what_helps_against_it() -> None:
-    group = Group("f" * 16, 1.0, 2.0, 34, "mail", "send", None, "TimeoutError", "timeout", "no answer.", "job")
-    first = view(group, None, 34, 3.0, [])
-    lead = standing([queue(dead=34)], [dead(40)], 1, 0, first).lead
-    assert lead.startswith("Begin with the 34 of send: no answer. ") and lead.endswith(first.suggestion.text)
-
-
 # -- nothing lacks a name
 
 
 def test_every_kind_of_need_and_hold_and_step_has_words() -> None:
     assert set(get_args(Kind)) == KINDS.keys()
-    assert set(FOR_A_PERSON) == ASKED.keys()
     assert set(get_args(StepState)) == LOOKS.keys()
 
 
@@ -136,7 +84,7 @@ def test_a_policy_is_told_in_words() -> None:
     assert told["Concurrency"] == "3 at once in the whole store"
     assert told["Rate"] == "10 in 60 s in the whole store"
     assert told["Given up after"] == "30 min"
-    assert dict(rules(queue()))["Concurrency"] == "no limit of its own"
+    assert dict(rules(QueueNumbers("mail", DEFAULT)))["Concurrency"] == "no limit of its own"
     assert waits(DEFAULT) == ["2 s", "4 s", "8 s", "16 s"]
     assert len(waits(Policy(**{**_said(DEFAULT), "max_attempts": 50}))) == 9
 

@@ -21,12 +21,15 @@ from redrive.app import following
 from redrive.app.accept import Desk, SpoolUnusable
 from redrive.app.blocking import Blocking
 from redrive.app.cycles import Cycle
+from redrive.app.dead import Dead
 from redrive.app.explaining import Explanation, add_rule, declared_rules, explain, fleet_of
 from redrive.app.gateway import Gateway
 from redrive.app.groups import Groups
-from redrive.app.namespaces import Dead, Jobs, Queues
+from redrive.app.jobs import Jobs
 from redrive.app.notices import Notices
+from redrive.app.noticing import with_notices
 from redrive.app.portal import portal
+from redrive.app.queues import Queues
 from redrive.app.redrives import Redrives
 from redrive.app.registering import Registering
 from redrive.app.reports import Reports
@@ -129,17 +132,16 @@ class Redrive(Registering):
     def store(self) -> Store:
         """The store, made on first use."""
         if self._store is None:
-            store = make_store(self.settings.url, self.clock)
-            self._use(store, self.clock)
-            return store
+            self._store = self._make_store(self.settings.url, self.clock)
         return self._store
+
+    def _make_store(self, url: str, clock: Clock) -> Store:
+        return with_notices(make_store(url, clock), self.notices.heard)
 
     def _use(self, store: Store | None, clock: Clock) -> None:
         """Another store and clock from now on (redrive.testing)."""
         self._store, self.clock = store, clock
         self._desk.clock = clock
-        if store is not None and hasattr(store, "tell"):
-            store.tell = self.notices.heard
 
     async def open(self) -> Redrive:
         await self.store.open()
@@ -525,12 +527,12 @@ def make_store(url: str, clock: Clock) -> Store:
     scheme = url.partition("://")[0] if "://" in url else ""
     if scheme not in ("", "sqlite"):
         raise ConfigError(f"{url!r}: redrive knows SQLite files only; give a path such as jobs.db")
-    from redrive.app.noticing import NoticingStore
+    from redrive.stores.sqlite import SqliteStore
 
     path = Path(_sqlite_path(url)).expanduser()
     if path == default_path(os.environ):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return NoticingStore(path, monotonic=clock.monotonic)
+    return SqliteStore(path, monotonic=clock.monotonic)
 
 
 def _sqlite_path(url: str) -> str:

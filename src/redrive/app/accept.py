@@ -8,13 +8,14 @@ import logging
 import os
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from redrive.config import Settings
+from redrive.core.checks import check_name, check_range, optional_name
 from redrive.core.job import PRIORITIES, Budget, Job, Options, Reason, State, hash_payload, keyed_id, new_id
+from redrive.core.moments import moment
 from redrive.core.payload import Encoded, blob_document, encode
 from redrive.core.preflight import NotReady, surely_fits
 from redrive.core.store import Inserted, Put, Store
@@ -45,7 +46,6 @@ OPTIONS: Final = frozenset(
         "message_type",
     }
 )  # fmt: skip
-NAME_LIMIT: Final = 200
 SESSION_VARIABLE: Final = "REDRIVE_SESSION_ID"
 """Whose session it is where nobody says: that of the task that runs here, else of this process."""
 CHUNK: Final = 1_000
@@ -99,6 +99,8 @@ class Desk:
         self._settings = settings
         self._spool = spool
         self._warned: set[str] = set()
+        self._plans: dict[str, Plan] = {}
+        """Of tasks that are known here, without options: most jobs are like that."""
         self.again: Callable[[Job], Awaitable[object]] | None = None
         """Takes in a spooled dead letter whose job is known already."""
 
@@ -111,10 +113,18 @@ class Desk:
             session = os.environ.get(SESSION_VARIABLE)
         if session and options.get("session_id") is None:
             options = {**options, "session_id": session}
+        handler = self._registry.handlers.get(task) if type(task) is str else None
+        if options or reason != "direct" or handler is None:
+            return self._planned(task, options, reason, handler)
+        plan = self._plans.get(task)
+        if plan is None or plan.handler is not handler:
+            plan = self._plans[task] = self._planned(task, options, reason, handler)
+        return plan
+
+    def _planned(self, task: str, options: Mapping[str, Any], reason: Reason, handler: Handler | None) -> Plan:
         if unknown := options.keys() - OPTIONS:
             raise InvalidOption(field=min(unknown), problem=f"is not an option; there are {', '.join(sorted(OPTIONS))}")
         check_name("task", task)
-        handler = self._registry.handlers.get(task)
         queue = options["queue"] if options.get("queue") is not None else handler.queue if handler else task
         check_name("queue", queue)
         if handler is None and task not in self._warned:
@@ -139,11 +149,11 @@ class Desk:
         if key is not None:
             check_name("idempotency_key", key, 500)
         return {
-            "agent": _optional_name(options, "agent"),
+            "agent": optional_name("agent", options.get("agent")),
             "priority": _priority(options.get("priority")),
             "key": key,
-            "session_id": _optional_name(options, "session_id"),
-            "model": _optional_name(options, "model"),
+            "session_id": optional_name("session_id", options.get("session_id")),
+            "model": optional_name("model", options.get("model")),
             "options_json": _own_options(options),
             "reason": reason,
         }
@@ -195,9 +205,7 @@ class Desk:
         """Known when the job says it or the task is known here; otherwise the worker that runs it decides."""
         asked = options.get("max_attempts")
         if asked is not None:
-            if not isinstance(asked, int) or isinstance(asked, bool) or not 1 <= asked <= 1000:
-                raise InvalidOption(field="max_attempts", problem=f"{asked!r} is not a number from 1 to 1000")
-            return asked
+            return check_range("max_attempts", asked, 1, 1000)
         if task not in self._registry.handlers:
             return None
         agent = options.get("agent") is not None
@@ -371,18 +379,6 @@ def _chance() -> int:
     return random.getrandbits(74)
 
 
-def check_name(field: str, value: object, limit: int = NAME_LIMIT) -> None:
-    if not isinstance(value, str) or not 1 <= len(value) <= limit or not value.isprintable():
-        raise InvalidOption(field=field, problem=f"{value!r} must be 1 to {limit} printable characters")
-
-
-def _optional_name(options: Mapping[str, Any], field: str) -> str | None:
-    value: str | None = options.get(field)
-    if value is not None:
-        check_name(field, value)
-    return value
-
-
 def _priority(name: object) -> int:
     if name is None:
         return 2
@@ -397,13 +393,7 @@ def _run_at(options: Mapping[str, Any], now: float) -> float:
         raise InvalidOption(field="delay", problem="give run_at or delay, not both")
     if delay is not None:
         return now + seconds(delay, "delay")
-    if at is None:
-        return now
-    if not isinstance(at, datetime):
-        raise InvalidOption(field="run_at", problem=f"{at!r} is not a datetime")
-    if at.tzinfo is None:
-        raise InvalidOption(field="run_at", problem="is naive; give it a time zone, e.g. datetime.now(UTC)")
-    return at.timestamp()
+    return now if at is None else moment("run_at", at)
 
 
 def _own_options(options: Mapping[str, Any]) -> str | None:
@@ -417,7 +407,7 @@ def _own_options(options: Mapping[str, Any]) -> str | None:
         _budget(options.get("budget")),
         headers,
         headers.get("traceparent"),
-        _optional_name(options, "message_type"),
+        optional_name("message_type", options.get("message_type")),
     )
     return None if own == Options() else msgspec.json.encode(own).decode()
 

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from redrive.app.accept import check_name
+from redrive.app.filters import make_filter, said_of_many
+from redrive.app.namespace import TRIES
 from redrive.core import lifecycle
+from redrive.core.checks import LEAST_PART, check_words
 from redrive.core.job import Job, Json, State, new_id
 from redrive.core.lifecycle import DEFERRED, Transition
-from redrive.core.store import MAX_PARTS, Applied, Commit, Document, Filter, Page, Put, Stale
+from redrive.core.store import MAX_PARTS, Applied, Commit, Document, Filter, Put, Stale
 from redrive.core.triage import (
     ACTS_KEPT,
     ITEMS_KEPT,
@@ -32,7 +34,9 @@ from redrive.core.triage import (
     Refused,
     overwritten,
 )
-from redrive.errors import CommitUnknown, InvalidInput, InvalidOption, JobError, StaleJob
+from redrive.errors import CommitUnknown, InvalidInput, JobError, StaleJob
+from redrive.runtime.paging import pages
+from redrive.runtime.workflow import is_step
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -46,9 +50,6 @@ GROUP: Final = "group."
 SIZE: Final = 200
 """Jobs that are moved in one commit."""
 PAGE: Final = 1000
-TRIES: Final = 5
-LEAST_PART: Final = 3
-LONGEST_TEXT: Final = 1000
 DROPPED_AT_ONCE: Final = 200
 
 NOTHING: Final[Mapping[str, Json]] = {}
@@ -176,26 +177,16 @@ class Acts:
         found = await self._found(ids) if chosen is None else ()
         refused = _Few()
         await self._app.store.apply([Commit(puts=(put_act(act),))])
-        pages = _batches(found, order.size) if chosen is None else self._pages(chosen, order.size)
-        async for page in pages:
-            act = await self._do(order, act, page, refused)
+        parts = _batches(found, order.size) if chosen is None else self._pages(chosen, order.size)
+        async for part in parts:
+            act = await self._do(order, act, part, refused)
         act = msgspec.structs.replace(act, finished=True)
         await self._app.store.apply([Commit(puts=(put_act(act),))])
         return Acted(order.verb, act.id, act.number, act.moved, refused.kept)
 
     def chosen(self, verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> Filter | None:
         """The filter that was meant; None where ids were given."""
-        from redrive.app.namespaces import make_filter
-
-        said = {name: value for name, value in filters.items() if value is not None}
-        if isinstance(ids, str):
-            raise InvalidInput(field="ids", problem="is a list of ids, not a text")
-        if ids and (said or all):
-            raise InvalidInput(field="ids", problem="give ids or a filter, not both")
-        if not ids and not said and not all:
-            raise InvalidInput(field="filter", problem="an empty filter means everything, which needs all=True")
-        if "state" in said or "states" in said:
-            raise InvalidInput(field="state", problem=f"is not a filter here: {verb} knows which jobs it is for")
+        said = said_of_many(verb, ids, filters, all=all)
         if ids:
             return None
         if verb == "recall":
@@ -227,14 +218,8 @@ class Acts:
 
     async def _pages(self, chosen: Filter, size: int) -> AsyncIterator[list[str]]:
         """What moves goes to the front of the listing, behind the cursor: nothing is seen twice."""
-        cursor = None
-        while True:
-            page: Page = await self._app.store.find(chosen, cursor, size)
-            if page.jobs:
-                yield [job.id for job in page.jobs]
-            cursor = page.cursor
-            if cursor is None:
-                return
+        async for jobs in pages(self._app.store, chosen, size):
+            yield [job.id for job in jobs]
 
     async def _do(self, order: Order, act: Act, ids: Sequence[str], refused: _Few) -> Act:
         """One page: steps of workflows each on their own, because others move with them; the rest together."""
@@ -244,8 +229,8 @@ class Acts:
         refused.keep(gone)
         act = msgspec.structs.replace(act, refused=act.refused + len(gone))
         await self._recall_first(order, jobs)
-        steps = [job for job in jobs.values() if _is_of_workflow(job)]
-        plain = [job for job in jobs.values() if not _is_of_workflow(job)]
+        steps = [job for job in jobs.values() if is_step(job)]
+        plain = [job for job in jobs.values() if not is_step(job)]
         for together in ([plain] if plain else []) + [[step] for step in steps]:
             act = await self._commit(order, act, together, refused)
         return act
@@ -405,18 +390,8 @@ def _is_deferred(job: Job) -> bool:
     return job.state is State.held and job.because == DEFERRED
 
 
-def _is_of_workflow(job: Job) -> bool:
-    return job.options_json is not None and job.options.workflow is not None
-
-
 def _recalled_for(order: Order) -> str:
     return f"to be {PAST[order.verb]}" + (f": {order.why}" if order.why else "")
-
-
-def check_words(who: object, why: object) -> None:
-    check_name("who", who)
-    if why is not None and (not isinstance(why, str) or len(why) > LONGEST_TEXT):
-        raise InvalidOption(field="why", problem=f"must be a text of at most {LONGEST_TEXT} characters")
 
 
 async def _batches(ids: Sequence[str], size: int) -> AsyncIterator[list[str]]:

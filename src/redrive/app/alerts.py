@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from redrive.app.namespace import TRIES
 from redrive.app.watch import tell_sinks
 from redrive.core.job import State
 from redrive.core.store import Applied, Commit, Filter, Group, Put, Store
@@ -29,7 +30,6 @@ log = logging.getLogger("redrive.groups")
 KIND: Final = "group"
 OWED: Final = "group_alert"
 """A document under the fingerprint of each group with an alert to tell: most of the time there is none to read."""
-TRIES: Final = 5
 LATE: Final = 120.0
 """A burial may be committed so long after the time it says."""
 SWEEP_SECONDS: Final = 60.0

@@ -1,4 +1,4 @@
-"""Before an edit: what it would mean, field by field. Reads; changes nothing."""
+"""Another input for a dead letter: what it would mean, field by field, and the order that brings it back with it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,25 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from redrive.core.changes import apply, decode, diff
+from redrive.app.acts import Order
+from redrive.app.effects import effects_of
+from redrive.app.effects import forgotten as forgotten_effect
+from redrive.app.triage import redriven
+from redrive.core.changes import change, decode, diff, merge
 from redrive.core.consent import ANY_AGENT, Approval, Grant, subject_of
-from redrive.core.effects import EffectRecord
 from redrive.core.job import Job, Json
+from redrive.core.lifecycle import Transition
 from redrive.core.payload import encode
 from redrive.core.redact import redact
-from redrive.core.triage import EditPreview, EffectChoice, FieldError, field_error, taint_of
+from redrive.core.store import MAX_PARTS, Commit, Put
+from redrive.core.triage import EditPreview, EffectChoice, FieldError, field_error, outside_texts, taint_of
+from redrive.core.triage import quoted as quotes
 from redrive.core.workflow import OUTPUT
 from redrive.errors import InvalidInput
 from redrive.runtime.consents import KIND as GRANT
 from redrive.runtime.consents import quoted
+from redrive.runtime.inputs import effective
+from redrive.runtime.verify import nothing_landed
 from redrive.runtime.workflow import is_step
 
 if TYPE_CHECKING:
@@ -38,33 +46,74 @@ async def preview(app: Redrive, id: str, payload: Mapping[str, Json]) -> EditPre
     return EditPreview(job.id, job.task, ok, text, lines, errors, voided, effects, taint_of(job, dict(payload)))
 
 
+def order(app: Redrive, payload: Mapping[str, Json], repeat: Sequence[str], who: str, why: str | None) -> Order:
+    """Back to the queue with another input. What is quoted from a failure stays marked as coming from outside."""
+    text = _text(app, payload)
+
+    def arrow(job: Job, now: float) -> Transition:
+        _check_fits(app, job, text)
+        given = msgspec.json.decode(text)
+        edit = change.edited(given, who, why)
+        if quotes(given, outside_texts(job)):
+            edit = msgspec.structs.replace(edit, tainted=True)
+        in_force = merge(decode(job.changes_json), [edit])
+        return redriven(app, job, now, who, why, change.anew(in_force, None, None))
+
+    return Order("edit", who, why, arrow, {"repeat": list(repeat)})
+
+
+async def forgotten(app: Redrive, job: Job, repeat: Sequence[str]) -> Sequence[Put]:
+    """What was remembered for the old input: steps, what to look for outside, and the effects to be done again."""
+    store, effects = app.store, [effect.name for effect in await effects_of(app.store, job.id)]
+    if unknown := set(repeat) - set(effects):
+        known = ", ".join(effects) or "none"
+        raise InvalidInput(field="repeat", problem=f"{min(unknown)!r} is no effect of this job; there are {known}")
+    steps = [Put("step", document.key, None) for document in await store.docs("step", f"{job.id}/")]
+    for start in range(0, len(steps), MAX_PARTS):
+        await store.apply([Commit(puts=tuple(steps[start : start + MAX_PARTS]))])  # harmless to repeat
+    return [*nothing_landed(job), *(forgotten_effect(job.id, name) for name in repeat)]
+
+
+# -- what cannot be an input
+
+
+def _text(app: Redrive, payload: Mapping[str, Json]) -> str:
+    encoded = encode(payload, limit=app.settings.payload_limit)
+    if encoded.blobs:
+        raise InvalidInput(field="payload", problem="a Blob cannot be edited in; enqueue a new job for it")
+    return encoded.text
+
+
+def _check_fits(app: Redrive, job: Job, text: str) -> None:
+    """Refuse now what the worker could not use; what a step takes from another one is known when it runs."""
+    handler = app.registry.handlers.get(job.task)
+    if handler is not None and not (is_step(job) and OUTPUT in text):
+        handler.signature.arguments(text)
+
+
 def _errors(app: Redrive, job: Job, payload: Mapping[str, Json]) -> list[FieldError]:
+    """The same refusals, as many as can be told at once."""
     try:
-        encoded = encode(payload, limit=app.settings.payload_limit)
+        text = _text(app, payload)
     except InvalidInput as error:
         return [FieldError(error.field, error.problem)]
-    if encoded.blobs:
-        return [FieldError("payload", "a Blob cannot be edited in; enqueue a new job for it")]
-    handler = app.registry.handlers.get(job.task)
-    if handler is None or (is_step(job) and OUTPUT in encoded.text):
-        return []
-    errors = [
-        FieldError(name, "is not a parameter of the task") for name in payload if name not in handler.signature.names
-    ]
     try:
-        handler.signature.arguments(encoded.text)
+        _check_fits(app, job, text)
     except InvalidInput as error:
-        first = field_error(error.problem)
-        return [first, *(one for one in errors if one.field != first.field)]
+        first, known = field_error(error.problem), app.registry.handlers[job.task].signature.names
+        strange = [name for name in payload if name not in known and name != first.field]
+        return [first, *(FieldError(name, "is not a parameter of the task") for name in strange)]
     return []
+
+
+# -- what it would mean
 
 
 def _difference(app: Redrive, job: Job, payload: Mapping[str, Json]) -> list[str]:
     """Against what the next run would be given as it stands, with what looks like a secret masked."""
     handler = app.registry.handlers.get(job.task)
     adapt, count = handler.adapt if handler else None, app.registry.count
-    names = frozenset(name for name in ("model", "agent") if getattr(job, name) is not None)
-    now = apply(job.arguments, decode(job.changes_json), adapt, count, names=names).payload
+    now = effective(job, handler, app.registry).payload
     lines = diff(redact(now), redact(dict(payload)), adapt=adapt, count=count)
     return lines or (["a value that is not shown was changed"] if diff(now, dict(payload)) else [])
 
@@ -95,11 +144,8 @@ _THEN: Final = {
 
 
 async def _effects(app: Redrive, job: Job) -> list[EffectChoice]:
-    found = []
-    for document in await app.store.docs("effect", f"{job.id}/"):
-        effect = msgspec.json.decode(document.value, type=EffectRecord)
-        found.append(EffectChoice(effect.name, effect.status, _THEN[effect.status]))
-    return found
+    effects = await effects_of(app.store, job.id)
+    return [EffectChoice(effect.name, effect.status, _THEN[effect.status]) for effect in effects]
 
 
 def _summary(

@@ -12,9 +12,9 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final, Literal
 
 import msgspec
 
-from redrive.app.accept import check_name
 from redrive.app.letters import Letters, failed_again
 from redrive.core import records
+from redrive.core.checks import optional_name
 from redrive.core.job import Job, State, iso
 from redrive.core.letters import (
     CAP,
@@ -34,6 +34,7 @@ from redrive.errors import InvalidInput, InvalidOption
 from redrive.runtime import jsonl
 from redrive.runtime.bus import BusEvent
 from redrive.runtime.jsonl import Line
+from redrive.runtime.paging import pages
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -393,14 +394,8 @@ async def import_(
     if as_ not in ("dead", "waiting"):
         raise InvalidOption(field="as_", problem=f"{as_!r} is neither dead nor waiting")
     state: Any = State(as_)
-    born = Born(app.clock.now(), _checked("queue", queue), _checked("task", task), state=state)
+    born = Born(app.clock.now(), optional_name("queue", queue), optional_name("task", task), state=state)
     return await Import(app, source, born=born, mapping=records.mapping_of(mapping), **options).run()
-
-
-def _checked(field: str, name: str | None) -> str | None:
-    if name is not None:
-        check_name(field, name)
-    return name
 
 
 # -- out
@@ -450,12 +445,7 @@ async def _write_all(app: Redrive, file: IO[bytes] | BinaryIO, chosen: Filter, s
 
 async def _pages(app: Redrive, chosen: Filter, secrets: bool) -> AsyncIterator[list[bytes]]:
     """The dead letters themselves with their stories, a page at a time; one that leaves meanwhile is left out."""
-    cursor = None
-    while True:
-        page = await app.store.find(chosen, cursor, CHUNK)
-        jobs = [job for job in await app.store.get([job.id for job in page.jobs]) if job.state is State.dead]
+    async for page in pages(app.store, chosen, CHUNK):
+        jobs = [job for job in await app.store.get([job.id for job in page]) if job.state is State.dead]
         if jobs:
             yield [records.line_of(job, secrets=secrets) for job in jobs]
-        cursor = page.cursor
-        if cursor is None:
-            return

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -18,13 +18,19 @@ from redrive.tasks import JobHandle, Seconds, seconds
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
+T = TypeVar("T")
 FOLLOW_SECONDS: Final = 0.25
 
 
 async def result_of(app: Redrive, handle: JobHandle[Any], timeout: Seconds | None) -> Any:
     limit = seconds(timeout, "timeout") if timeout is not None else None
+
+    async def ended() -> Job | None:
+        job = await handle.refresh()
+        return job if job.ended else None
+
     async with asyncio.timeout(limit):
-        job = await _ended(app, handle)
+        job = await followed(app, {handle.id}, ended)
     if job.state is State.dead:
         raise JobDead(
             f"job {job.short_id} is dead ({job.because}): {job.error}. {job.recommendation}",
@@ -45,25 +51,25 @@ async def result_text(app: Redrive, job: Job) -> str | None:
     return document.value.decode() if document else job.result
 
 
-async def _ended(app: Redrive, handle: JobHandle[Any]) -> Job:
-    """Follow a job to its end: told at once by this process's bus, noticed soon in other processes'."""
+async def followed(app: Redrive, ids: Collection[str], look: Callable[[], Awaitable[T | None]]) -> T:
+    """Look again and again until there is an answer: told at once by this process's bus, soon where others work."""
     changed = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def told(event: BusEvent) -> None:
-        if event.job_id == handle.id:
+        if event.job_id in ids:
             loop.call_soon_threadsafe(changed.set)
 
     subscription = app.bus.subscribe("*", told)
     try:
-        while not (job := await handle.refresh()).ended:
+        while (found := await look()) is None:
             try:
                 async with asyncio.timeout(FOLLOW_SECONDS):
                     await changed.wait()
             except TimeoutError:
                 continue
             changed.clear()
-        return job
+        return found
     finally:
         subscription.close()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from redrive.app.alerts import read_states
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import DEFERRED
+from redrive.core.moments import earlier
 from redrive.core.store import Filter, Group, Tally
 from redrive.errors import InvalidOption
 from redrive.insight.groups import GroupView, lessons_by_group, view
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 RETURNING: Final = 200
 """So many letters of the delayed lane, the oldest first, are looked at for ones that do not heal."""
+LOOKED_AT: Final = 100
+"""So many held jobs, the latest, are looked at for the latest of each task."""
 FEW: Final = 20_000
 """Waiting jobs up to which it costs next to nothing to ask how many of them have failed before."""
 LONGEST: Final = 366 * DAY
@@ -80,13 +83,7 @@ async def _tallies(app: Redrive, now: float, since: float) -> list[Tally]:
 
 
 def _start(since: timedelta | datetime | float | None, now: float) -> float:
-    if isinstance(since, datetime):
-        if since.tzinfo is None:
-            raise InvalidOption(field="since", problem=f"{since} has no time zone")
-        start = since.timestamp()
-    else:
-        span = DAY if since is None else since.total_seconds() if isinstance(since, timedelta) else float(since)
-        start = now - span
+    start = earlier("since", DAY if since is None else since, now)
     if not 0 < now - start <= LONGEST:
         raise InvalidOption(field="since", problem="must be in the past, a year ago at most")
     return start
@@ -115,12 +112,13 @@ class Lanes(NamedTuple):
 
 
 async def _lanes(app: Redrive, queue: str | None) -> Lanes:
-    """All of them less the delayed ones: much faster than asking for the manual lane, where most of them are."""
-    dead = Filter(states=(State.dead,), queue=queue)
-    every = await _by_trouble(app, dead)
-    delayed = await _by_trouble(app, replace(dead, lane="delayed"))
-    manual = {name: number - delayed.get(name, 0) for name, number in every.items()}
-    return Lanes({name: number for name, number in manual.items() if number > 0}, delayed)
+    counted = await app.store.count(Filter(states=(State.dead,), queue=queue), by=("fingerprint", "lane"))
+    delayed = {name: number for (name, lane), number in counted.items() if lane == "delayed"}
+    manual: dict[str | None, int] = {}
+    for (name, lane), number in counted.items():
+        if lane != "delayed":
+            manual[name] = manual.get(name, 0) + number
+    return Lanes(manual, delayed)
 
 
 async def _by_trouble(app: Redrive, chosen: Filter) -> dict[str | None, int]:
@@ -133,16 +131,23 @@ async def _manual(app: Redrive, queue: str | None, lanes: Lanes, since: float, n
     largest = sorted(grouped, key=lambda entry: (-entry[1], entry[0]))
     shown, rest = largest[:SHOWN], largest[SHOWN:]
     chosen = Filter(states=(State.dead,), queue=queue, lane="manual")
+    wanted = [(replace(chosen, fingerprint=name), number) for name, number in shown]
+    oldest = await _oldest_of(app, [of_trouble for of_trouble, _ in wanted])
     fresh = await _by_trouble(app, replace(chosen, since=since))
     before = await _by_trouble(app, replace(chosen, since=2 * since - now, until=since))
     piles = []
-    for pile in await _piles(app, [(replace(chosen, fingerprint=name), number) for name, number in shown]):
+    for pile in await _piles(app, wanted):
         name = pile.sample.fingerprint
-        oldest = (await app.store.find(replace(chosen, fingerprint=name), limit=1, oldest=True)).jobs
-        since_when = oldest[0].updated_at if oldest else None
-        piles.append(replace(pile, oldest_at=since_when, fresh=fresh.get(name, 0), before=before.get(name, 0)))
+        numbers = {"fresh": fresh.get(name, 0), "before": before.get(name, 0)}
+        piles.append(replace(pile, oldest_at=oldest.get(name), **numbers))
     ungrouped = await _ungrouped(app, chosen) if None in lanes.manual else []
     return piles + ungrouped + await _rest(app, chosen, dict(rest))
+
+
+async def _oldest_of(app: Redrive, troubles: Sequence[Filter]) -> dict[str | None, float]:
+    """Since when the one that lies there for longest does, for each."""
+    found = await app.store.first(troubles, oldest=True)
+    return {job.fingerprint: job.updated_at for job in found if job is not None}
 
 
 async def _ungrouped(app: Redrive, chosen: Filter) -> list[Pile]:
@@ -171,9 +176,14 @@ async def _rest(app: Redrive, chosen: Filter, rest: dict[str, int]) -> list[Pile
 
 async def _piles(app: Redrive, wanted: Sequence[tuple[Filter, int]]) -> list[Pile]:
     """Each with its latest job; nothing where the last of them has left this moment."""
-    latest = [(job.id, number) for chosen, number in wanted for job in (await app.store.find(chosen, limit=1)).jobs]
-    found = {job.id: job for job in await app.store.get([id for id, _ in latest])}
-    return [Pile(number, found[id]) for id, number in latest if id in found]
+    first = await app.store.first([chosen for chosen, _ in wanted])
+    return await _with_stories(app, zip(first, (number for _, number in wanted), strict=True))
+
+
+async def _with_stories(app: Redrive, latest: Iterable[tuple[Job | None, int]]) -> list[Pile]:
+    there = [(job.id, number) for job, number in latest if job is not None]
+    found = {job.id: job for job in await app.store.get([id for id, _ in there])}
+    return [Pile(number, found[id]) for id, number in there if id in found]
 
 
 async def _overdue(app: Redrive, queue: str | None, now: float) -> list[Pile]:
@@ -186,11 +196,17 @@ async def _held(app: Redrive, queue: str | None) -> list[Pile]:
 
 
 async def _by_task(app: Redrive, filters: Sequence[Filter]) -> list[Pile]:
-    wanted = []
+    """The latest of all of them are mostly the latest of each; only what is not among those is asked for by itself."""
+    piles: list[tuple[Job | None, int]] = []
     for chosen in filters:
-        for (queue, task), number in (await app.store.count(chosen, by=("queue", "task"))).items():
-            wanted.append((replace(chosen, queue=queue, task=task), number))
-    return await _piles(app, wanted)
+        counted = await app.store.count(chosen, by=("queue", "task"))
+        jobs = (await app.store.find(chosen, limit=LOOKED_AT)).jobs if counted else []
+        latest: dict[tuple[str | None, ...], Job | None] = {(job.queue, job.task): job for job in reversed(jobs)}
+        beyond = [key for key in counted if key not in latest]
+        asked = await app.store.first([replace(chosen, queue=queue, task=task) for queue, task in beyond])
+        latest |= zip(beyond, asked, strict=True)
+        piles += [(latest[key], number) for key, number in counted.items()]
+    return await _with_stories(app, piles)
 
 
 async def _cured(app: Redrive, queue: str | None, lanes: Lanes, since: float, now: float) -> list[Group]:

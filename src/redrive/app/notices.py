@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from redrive.app.following import result_text
+from redrive.app.namespace import TRIES
 from redrive.app.watch import tell_sinks
 from redrive.core.job import CYCLE, Job, State
 from redrive.core.notices import (
@@ -28,6 +29,7 @@ from redrive.core.outcome import shortened
 from redrive.core.store import Applied, Commit, Document, Filter, Put, Store
 from redrive.errors import InvalidInput
 from redrive.insight.health import Pain
+from redrive.insight.inboxes import InboxView, inboxes
 from redrive.runtime.bus import BusEvent
 from redrive.runtime.notify import (
     INBOX,
@@ -50,7 +52,6 @@ LAST: Final = "last"
 NOT_PAGED: Final = frozenset({"imported", "restored", "diverted"})
 """Dead letters that no failure of now has made: brought here, brought back, or put off by a script."""
 DROPPED_AT_ONCE: Final = 200
-TRIES: Final = 5
 Owned = dict[tuple[str, str, str | None], int]
 """Letters by inbox, kind of message and trouble."""
 NOT_LEFT: Final = "The result is no longer kept."
@@ -162,6 +163,17 @@ class Notices:
         found.sort(key=lambda notice: (notice.at, notice.id))
         return [await self._with_result(notice, jobs.get(notice.job_id or "")) for notice in found[:limit]]
 
+    async def inboxes(self) -> list[InboxView]:
+        """Every session that was told something. Reads all messages, and the jobs whose answers are waited for."""
+        documents = await self._app.store.docs(INBOX)
+        found = [msgspec.json.decode(document.value, type=Notice) for document in documents]
+        open = [notice for notice in found if notice.status == "pending"]
+        jobs, owned = await self._jobs([notice for notice in open if not _owed(notice)]), await self._owned(open)
+        return inboxes(
+            _as_it_is_now(notice, jobs.get(notice.job_id or ""), owned) if notice.status == "pending" else notice
+            for notice in found
+        )
+
     async def _owned(self, notices: Sequence[Notice]) -> Owned:
         """How many letters of each trouble the owners still have: counted once for each of them."""
         owned: Owned = {}
@@ -243,9 +255,14 @@ class Notices:
         await _drop(self._app.store, WAITING, waiting)
 
 
+def _owed(notice: Notice) -> bool:
+    """Whether it stands for all letters of a trouble that its owner has."""
+    return notice.kind in (ESCALATED, DEFERRED) and notice.fingerprint is not None
+
+
 def _as_it_is_now(notice: Notice, job: Job | None, owned: Owned) -> Notice:
     """Whether somebody still has to do something, and about how many."""
-    if notice.kind not in (ESCALATED, DEFERRED) or notice.fingerprint is None:
+    if not _owed(notice):
         return msgspec.structs.replace(notice, settled=dealt_with(notice, job))
     number = owned.get((notice.session_id or "", notice.kind, notice.fingerprint), 0)
     more = f"{notice.text} {number} of this kind." if number > 1 else notice.text

@@ -1,4 +1,4 @@
-"""The store as the app uses it: what a move must tell is written in the move's own commit, whoever made the move.
+"""Any store, as the app uses it: what a move must tell is written in the move's own commit, whoever made the move.
 
 Workers, the scheduler, people and other processes all move jobs through `apply`; so a notice can be neither lost nor
 made twice, and a job that nobody has to hear of costs one look at its reason.
@@ -7,35 +7,45 @@ made twice, and a job that nobody has to hear of costs one look at its reason.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
 
 import msgspec
 
+from redrive.core.job import Job
 from redrive.core.lifecycle import Transition
 from redrive.core.notices import ESCALATED, Notice, escalation_for, notice_for, waiting_key
-from redrive.core.store import MAX_PARTS, Applied, Commit, Outcome, Put
+from redrive.core.store import MAX_PARTS, Applied, Commit, Inserted, Outcome, Put, Store
 from redrive.runtime.notify import INBOX, WAITING
-from redrive.stores.sqlite import SqliteStore
 
 log = logging.getLogger("redrive.notify")
 
 
-class NoticingStore(SqliteStore):
-    """Adds notices to commits, and says on the bus which ones."""
+class Noticing:
+    """A store whose commits have notices beside them; `tell` hears which. All other verbs are the store's own."""
 
-    tell: Callable[[Notice], None] | None = None
+    def __init__(self, store: Store, tell: Callable[[Notice], None]) -> None:
+        self._store = store
+        self._tell = tell
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def insert(self, jobs: Sequence[Job], documents: Sequence[Put] = ()) -> Awaitable[list[Inserted]]:
+        """Named because it is asked for every job, and a name that must be looked up twice costs as much as ten."""
+        return self._store.insert(jobs, documents)
 
     async def apply(self, group: Sequence[Commit]) -> list[Outcome]:
         notices = [_notices(commit) for commit in group]
         if not any(notices):
-            return await super().apply(group)
+            return await self._store.apply(group)
         commits, overflowing = [], []
         for commit, found in zip(group, notices, strict=True):
             puts = [put for notice in found for put in puts_of(notice)]
             room = max(0, MAX_PARTS - len(commit.transitions) - len(commit.puts) - len(commit.guards))
             commits.append(msgspec.structs.replace(commit, puts=(*commit.puts, *puts[:room])))
             overflowing.append(puts[room:])
-        outcomes = await super().apply(commits)
+        outcomes = await self._store.apply(commits)
         for outcome, found, late in zip(outcomes, notices, overflowing, strict=True):
             if isinstance(outcome, Applied):
                 await self._write_late(late)
@@ -45,14 +55,18 @@ class NoticingStore(SqliteStore):
     async def _write_late(self, puts: Sequence[Put]) -> None:
         """What did not fit beside the moves of one commit."""
         for start in range(0, len(puts), MAX_PARTS):
-            await super().apply([Commit(puts=tuple(puts[start : start + MAX_PARTS]))])
+            await self._store.apply([Commit(puts=tuple(puts[start : start + MAX_PARTS]))])
 
     def _told(self, notices: Sequence[Notice]) -> None:
         """Escalations are one message for many burials, which the bus has heard of."""
-        if self.tell is not None:
-            for notice in notices:
-                if notice.kind != ESCALATED:
-                    self.tell(notice)
+        for notice in notices:
+            if notice.kind != ESCALATED:
+                self._tell(notice)
+
+
+def with_notices(store: Store, tell: Callable[[Notice], None]) -> Store:
+    """The same store, whose commits tell whom they concern."""
+    return cast("Store", Noticing(store, tell))
 
 
 def puts_of(notice: Notice) -> list[Put]:

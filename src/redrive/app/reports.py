@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
+from redrive.core.checks import check_range
 from redrive.core.classify import ALIASES
 from redrive.core.job import State
+from redrive.core.moments import Given as Instant
+from redrive.core.moments import earlier
 from redrive.core.notices import TEXT_CAP, Level, Notice, waiting_key
 from redrive.core.store import Applied, Commit, Filter, OutcomeTally, Put, Tally, Total
 from redrive.errors import CommitUnknown, InvalidOption
 from redrive.insight import report as insight
 from redrive.insight.activity import HOUR, MINUTE, UNFINISHED, Activity, AgentLoad, activity, from_minutes, from_tallies
 from redrive.insight.activity import load as load_of
-from redrive.insight.glance import Glance, glance
+from redrive.insight.glance import LOOKED_AT, Glance, glance, longest
 from redrive.insight.morning import Morning, headline, in_lines
 from redrive.insight.report import FailureLog, Kind, Report
 from redrive.runtime.notify import WAITING
@@ -33,7 +36,6 @@ MOST_HOURS: Final = 24 * 62
 LONGEST_LOG: Final = 366 * DAY
 FIRST_DAY: Final = date(1970, 1, 2)
 LAST_DAY: Final = date(2999, 12, 31)
-Instant = datetime | timedelta | float
 T = TypeVar("T", Tally, OutcomeTally, Total)
 
 
@@ -72,13 +74,13 @@ class Reports:
         return await self._report("monthly", tz, periods, queue=queue, task=task, agent=agent)
 
     async def _report(self, kind: Kind, tz: str, periods: Sequence[insight.Period], **said: str | None) -> Report:
-        store = self._app.store
+        store, wanted = self._app.store, _said(said)
         books = []
         for place, period in enumerate(periods):
             hours, causes_told = insight.hours_of(period), place >= len(periods) - 2
             totals, outcomes = await store.totals(*hours), await store.outcomes(*hours, whole=True)
             tallies = await store.tallies(*hours, whole=True) if causes_told else []
-            books.append(insight.Book(period, _of(totals, said), _of(outcomes, said), _of(tallies, said)))
+            books.append(insight.Book(period, _of(totals, wanted), _of(outcomes, wanted), _of(tallies, wanted)))
         return insight.report(kind, tz, books)
 
     async def failures(
@@ -105,16 +107,21 @@ class Reports:
             filters["detail"] = ALIASES.get(detail, detail)
         zone = zone_of(tz)
         start, end = self._span(date, since, until, zone)
-        said: dict[str, Any] = {**filters, "agent": agent}
+        said: dict[str, Any] = _said({**filters, "agent": agent})
 
         def fits(tally: Tally, its: str) -> bool:
             return category in (None, its) and _fits(tally, said)
 
-        lines = insight.failure_lines(await self._app.store.tallies(start, end), start, end, zone, fits)
+        lines = insight.failure_lines(await self._by_day(start, end, zone), start, end, zone, fits)
         chosen = Filter(states=(State.dead,), category=category, since=start, until=end, **said)
         page = await self._app.store.find(chosen, limit=limit + 1)
         more = len(page.jobs) > limit
         return insight.failure_log(start, end, tz, lines, page.jobs[:limit], more_letters=more)
+
+    async def _by_day(self, start: float, end: float, zone: tzinfo) -> list[Tally]:
+        """What happened on each day, summed up by the store."""
+        days = insight.days(start, end, zone)
+        return [tally for day in days for tally in await self._app.store.tallies(*day, whole=True)]
 
     def _span(
         self, day: date | str | None, since: Instant | None, until: Instant | None, zone: tzinfo
@@ -126,8 +133,8 @@ class Reports:
             start = datetime.combine(_day(day), time(), zone)
             following = datetime.combine(_day(day) + timedelta(days=1), time(), zone)
             return start.timestamp(), following.timestamp()
-        end = now + 1.0 if until is None else instant("until", until, now)  # this very moment, too
-        start_at = end - 7 * DAY if since is None else instant("since", since, now)
+        end = now + 1.0 if until is None else earlier("until", until, now)  # this very moment, too
+        start_at = end - 7 * DAY if since is None else earlier("since", since, now)
         if not (0 < end - start_at <= LONGEST_LOG + HOUR and start_at >= 0):
             raise InvalidOption(field="since", problem="must be before `until`, by a year at most, and after 1970")
         return start_at // HOUR * HOUR, end
@@ -174,7 +181,7 @@ class Reports:
         check_range("running", running, 0, 1000)
         check_range("troubles", troubles, 0, 100)
         app, store, now = self._app, self._app.store, self._app.clock.now()
-        longest = await store.find(Filter(states=(State.running,)), limit=running, oldest=True) if running else None
+        runs = await store.find(Filter(states=(State.running,)), limit=max(running, LOOKED_AT), oldest=True)
         latest = (await store.groups(since=now - DAY))[:troubles]
         dead = {
             group.fingerprint: sum(
@@ -187,7 +194,7 @@ class Reports:
             await app.health(),
             await app.numbers(),
             await self.activity(minutes=minutes),
-            longest.jobs if longest else [],
+            longest(runs.jobs, running),
             latest,
             dead,
             await app.breakers(),
@@ -224,12 +231,16 @@ def _line(row: insight.Row) -> str:
     )
 
 
-def _of(found: Sequence[T], said: dict[str, str | None]) -> list[T]:
+def _said(filters: dict[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in filters.items() if value is not None}
+
+
+def _of(found: Sequence[T], said: dict[str, str]) -> list[T]:
     return [one for one in found if _fits(one, said)]
 
 
-def _fits(one: Any, said: dict[str, str | None]) -> bool:
-    return all(value is None or getattr(one, name) == value for name, value in said.items())
+def _fits(one: Any, said: dict[str, str]) -> bool:
+    return all(getattr(one, name) == value for name, value in said.items())
 
 
 def zone_of(tz: str) -> tzinfo:
@@ -240,22 +251,6 @@ def zone_of(tz: str) -> tzinfo:
         return UTC if tz == "UTC" else ZoneInfo(tz)
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
         raise InvalidOption(field="tz", problem=f"{tz!r} is not a known time zone, e.g. Europe/Rome") from None
-
-
-def check_range(field: str, value: object, least: int, most: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise InvalidOption(field=field, problem=f"{value!r} is not a whole number from {least} to {most}")
-
-
-def instant(field: str, said: object, now: float) -> float:
-    """A moment, or as long ago."""
-    if isinstance(said, datetime):
-        if said.tzinfo is None:
-            raise InvalidOption(field=field, problem=f"{said} has no time zone")
-        return said.timestamp()
-    if not isinstance(said, timedelta | int | float) or isinstance(said, bool):
-        raise InvalidOption(field=field, problem=f"{said!r} is not a datetime, a timedelta or a number of seconds")
-    return now - (said.total_seconds() if isinstance(said, timedelta) else said)
 
 
 def _day(said: object) -> date:

@@ -7,21 +7,24 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from redrive.app.accept import check_name
 from redrive.core import lifecycle
+from redrive.core.checks import check_name
 from redrive.core.consent import NO_AGENT, NO_SESSION, Approval, Grant, subject_of
 from redrive.core.job import Job, State, Usage, new_id
 from redrive.core.lifecycle import Transition
 from redrive.core.notices import Notice
 from redrive.core.store import Commit, Filter, Put
 from redrive.errors import IllegalMove, InvalidInput
+from redrive.insight.inboxes import InboxView
 from redrive.runtime.consents import KIND, Consents, quoted, waits_for
+from redrive.runtime.paging import pages
 from redrive.tasks import Seconds, seconds
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
 ANSWERABLE = ("consent", "approval")
+PAGE = 500
 
 
 class Sessions:
@@ -59,15 +62,10 @@ class Sessions:
     async def _ask_again(self, session_id: str, who: str) -> None:
         """Jobs that were held for want of consent see whether they have it now."""
         held = Filter(states=(State.held,), because="consent", held_for=waits_for(session_id))
-        cursor = None
-        while True:
-            page = await self._app.store.find(held, cursor, 500, oldest=True)
+        async for jobs in pages(self._app.store, held, PAGE, oldest=True):
             now = self._app.clock.now()
-            moves = [lifecycle.unblocked(job, now, who=who, why="consent was given") for job in page.jobs]
+            moves = [lifecycle.unblocked(job, now, who=who, why="consent was given") for job in jobs]
             await self._app.store.apply([Commit((move,)) for move in moves])
-            cursor = page.cursor
-            if cursor is None:
-                return
 
     async def revoke(self, session_id: str, grant_id: str) -> Grant:
         """It counts no more, from now on."""
@@ -80,15 +78,12 @@ class Sessions:
 
     async def costs(self, session_id: str) -> Usage:
         """What all attempts of the session's jobs have spent, whoever ran them and whenever."""
-        total, cursor = Usage(), None
-        while True:
-            page = await self._app.store.find(Filter(session_id=session_id), cursor, 500)
-            for job in await self._app.store.get([job.id for job in page.jobs]):
+        total = Usage()
+        async for jobs in pages(self._app.store, Filter(session_id=session_id), PAGE):
+            for job in await self._app.store.get([job.id for job in jobs]):
                 for attempt in job.history:
                     total = total + attempt.usage if attempt.usage is not None else total
-            cursor = page.cursor
-            if cursor is None:
-                return total
+        return total
 
     # -- messages
 
@@ -99,6 +94,10 @@ class Sessions:
         characters, and read from the job: once its queue's retention has dropped them, the message says so.
         """
         return await self._app.notices.inbox(session_id, unread=unread, limit=limit)
+
+    async def inboxes(self) -> list[InboxView]:
+        """Every session that was told something, those that are asked something first."""
+        return await self._app.notices.inboxes()
 
     async def acknowledge(self, session_id: str, notice_id: str) -> Notice:
         """The session has seen it. A part of the id is enough where it is unique; repeating it is safe."""

@@ -3,31 +3,59 @@
 from __future__ import annotations
 
 import secrets
-from datetime import datetime, timedelta
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, cast, get_args
 
 import msgspec
 
-from redrive.app.accept import check_name
 from redrive.app.acts import NOTE, Arrow, Decided, Order
 from redrive.core import lifecycle
+from redrive.core.checks import check_name
 from redrive.core.job import Job, Lane, State, iso
+from redrive.core.moments import Given, later
+from redrive.core.preflight import NotReady
 from redrive.core.store import Put
 from redrive.core.triage import NOTE_LIMIT, Note, reassigned
-from redrive.errors import IllegalMove, InvalidInput, InvalidOption, JobNotFound
-from redrive.tasks import seconds
+from redrive.errors import IllegalMove, InvalidInput, InvalidOption, JobNotFound, JobNotReady
+from redrive.runtime.inputs import preflight
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
-LEAST_BEGINNING: Final = 3
 LONGEST_DEFERRAL: Final = 366 * 86400.0
 FOR_EYES: Final = {"lane": "manual"}
 """Somebody wanted to see to it: it does not come back by itself."""
 
 
+def redriven(
+    app: Redrive,
+    job: Job,
+    now: float,
+    who: str,
+    why: str | None,
+    changed: Mapping[str, str] = lifecycle.NO_CHANGE,
+    by: lifecycle.Revival | None = None,
+) -> lifecycle.Transition:
+    """The one way back to the queue. Refused where the job, as it would then be, could not start."""
+    move = lifecycle.redriven(
+        job, now, max_attempts=_grant(app, job), who=who, why=why, run_at=now, changed=changed, by=by
+    )
+    handler = app.registry.handlers.get(job.task)
+    verdict = preflight(move.after(job.version), handler, app.registry, now)
+    if isinstance(verdict, NotReady):
+        raise JobNotReady(f"job {job.short_id} would die again: {verdict.why} {verdict.recommendation}", job_id=job.id)
+    return move
+
+
+def _grant(app: Redrive, job: Job) -> int:
+    """As many attempts as its task gives; where the task is not known here, as many as it had at first."""
+    if job.task not in app.registry.handlers and job.allowed is not None:
+        return max(1, job.allowed // (job.grants + 1))
+    return app.registry.policy_for(job).max_attempts or 1
+
+
 def redriving(app: Redrive, who: str, why: str | None) -> Order:
-    return Order("redrive", who, why, lambda job, now: app.dead._redriven(job, now, who, why))
+    return Order("redrive", who, why, lambda job, now: redriven(app, job, now, who, why))
 
 
 def reassigning(app: Redrive, agent: str, who: str, why: str | None) -> Order:
@@ -35,14 +63,17 @@ def reassigning(app: Redrive, agent: str, who: str, why: str | None) -> Order:
     check_name("agent", agent)
 
     def arrow(job: Job, now: float) -> lifecycle.Transition:
-        return app.dead._redriven(job, now, who, why, reassigned(job, agent))
+        return redriven(app, job, now, who, why, reassigned(job, agent))
 
     return Order("reassign", who, why, arrow, {"agent": agent})
 
 
-def deferring(app: Redrive, owner: str, until: datetime | timedelta | float, who: str, why: str | None) -> Order:
+def deferring(app: Redrive, owner: str, until: Given, who: str, why: str | None) -> Order:
     check_name("owner", owner)
-    at = instant(until, app.clock.now())
+    now = app.clock.now()
+    at = later("until", until, now)
+    if at - now > LONGEST_DEFERRAL:
+        raise InvalidOption(field="until", problem="must be a year from now at most")
 
     def arrow(job: Job, now: float) -> lifecycle.Transition:
         return lifecycle.deferred(job, now, owner=owner, until=at, who=who, why=why)
@@ -97,31 +128,3 @@ def noted(text: object, who: str) -> Arrow:
         return Decided(None, (Put(NOTE, key, msgspec.json.encode(Note(now, who, said))),))
 
     return arrow
-
-
-def instant(until: datetime | timedelta | float, now: float) -> float:
-    """When a deferral ends: a time with its zone, or a span from now."""
-    if isinstance(until, datetime):
-        if until.tzinfo is None:
-            raise InvalidOption(field="until", problem=f"{until} has no time zone")
-        at = until.timestamp()
-    else:
-        at = now + seconds(until, "until")
-    if not 0 < at - now <= LONGEST_DEFERRAL:
-        raise InvalidOption(field="until", problem="must be in the future, a year from now at most")
-    return at
-
-
-async def fingerprint_of(app: Redrive, beginning: str) -> str:
-    """A group's fingerprint by itself, or by a beginning of it that no other has."""
-    if await app.store.groups(fingerprints=[beginning]):
-        return beginning
-    found: list[str] = []
-    if len(beginning) >= LEAST_BEGINNING:
-        known = (group.fingerprint for group in await app.store.groups())
-        found = [fingerprint for fingerprint in known if fingerprint.startswith(beginning)]
-    if len(found) > 1:
-        raise InvalidInput(field="group", problem=f"{beginning!r} begins several groups; give more of it")
-    if not found:
-        raise InvalidInput(field="group", problem=f"there is no group {beginning!r}")
-    return found[0]

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from redrive.app.acts import Acts, Decided, Order
+from redrive.app.effects import effects_of
+from redrive.app.triage import redriven
 from redrive.core import lifecycle
-from redrive.core.changes import SetAgent, SetModel, decode, encode, merge
-from redrive.core.effects import EffectRecord
+from redrive.core.changes import decode, merge
+from redrive.core.changes.change import anew, named_in
 from redrive.core.job import CYCLE, Job, State
 from redrive.core.lifecycle import MAX_GRANTS
 from redrive.core.store import Filter, Lesson, Put
@@ -80,7 +82,7 @@ class Triager:
         handler = self._app.registry.handlers.get(job.task)
         if handler is None or handler.consent or handler.retry_policy == "manual" or job.queue.startswith(CYCLE):
             return None  # whoever has the code, or the script, decides
-        if hands_off(job, await self._effects(job)) is not None:
+        if hands_off(job, await effects_of(self._app.store, job.id)) is not None:
             return None
         if await self._app.store.doc(TRIED, job.id) is not None:
             return "the best known strategy was tried once, and it failed again"
@@ -88,10 +90,6 @@ class Triager:
             return f"it was brought back with fresh attempts {MAX_GRANTS} times already"
         found = await self._remedy(job, handler)
         return found if found is not None else "nothing is known to work against this trouble"
-
-    async def _effects(self, job: Job) -> list[EffectRecord]:
-        documents = await self._app.store.docs("effect", f"{job.id}/")
-        return [msgspec.json.decode(document.value, type=EffectRecord) for document in documents]
 
     async def _remedy(self, job: Job, handler: Handler) -> Remedy | None:
         if not job.fingerprint:
@@ -109,7 +107,7 @@ class Triager:
 
         def arrow(job: Job, now: float) -> Decided:
             cure = cures[job.id]
-            move = self._app.dead._redriven(job, now, TRIAGER, cure.why, changed(job, cure), by="auto")
+            move = redriven(self._app, job, now, TRIAGER, cure.why, _changed(job, cure), by="auto")
             return Decided(move, (Put(TRIED, job.id, msgspec.json.encode({"at": now, "strategy": cure.strategy})),))
 
         order = Order("redrive", TRIAGER, "the best known strategy, once", arrow, size=SIZE, recalls=False)
@@ -130,14 +128,8 @@ class Triager:
         return (await self._acts.many(order, list(put_off))).moved if put_off else 0
 
 
-def changed(job: Job, cure: Remedy) -> dict[str, str]:
-    """The job's own fields that the next run has anew."""
+def _changed(job: Job, cure: Remedy) -> dict[str, str]:
+    """A strategy without changes leaves the job as it is."""
     if not cure.changes:
         return {}
-    fields = {"changes_json": encode(merge(decode(job.changes_json), cure.changes))}
-    for change in cure.changes:
-        if isinstance(change, SetAgent):
-            fields["agent"] = change.agent
-        elif isinstance(change, SetModel):
-            fields["model"] = change.model
-    return fields
+    return anew(merge(decode(job.changes_json), cure.changes), *named_in(cure.changes))

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from redrive.app.acts import GROUP, ITEMS, NOTE, SIZE, TRIES, Acts, check_words, items_key, put_act
+from redrive.app.acts import GROUP, ITEMS, NOTE, SIZE, Acts, items_key, put_act
+from redrive.app.namespace import TRIES
+from redrive.core.checks import check_words
 from redrive.core.job import iso
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Applied, Commit, Put

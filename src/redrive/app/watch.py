@@ -6,7 +6,6 @@ import inspect
 import logging
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec.structs import replace
 
 from redrive.core.breakers import Breaker
@@ -16,6 +15,7 @@ from redrive.core.redrives import RedriveRun
 from redrive.core.store import Filter
 from redrive.insight.health import OLD_DEFERRAL, Health, Pain, QueueNumbers, Remembered, health, pains
 from redrive.runtime.bus import BusEvent
+from redrive.runtime.switches import paused_queues
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -43,8 +43,8 @@ class Watch:
         deferred = await store.count(later, by=("queue",))
         overdue = await store.count(replace(later, due_at=now), by=("queue",)) if deferred else {}
         put_off = await store.count(replace(later, until=now - OLD_DEFERRAL), by=("queue",)) if deferred else {}
-        paused = {d.key for d in await store.docs("queue") if msgspec.json.decode(d.value).get("paused")}
-        names = sorted({str(queue) for queue, _ in by_state} | paused)
+        paused = await paused_queues(store)
+        names = sorted({str(queue) for queue, _ in by_state} | paused.keys())
         return [
             QueueNumbers(
                 name,
@@ -90,7 +90,7 @@ class Watch:
         return [run for run in await self._app.redrives.live() if run.state == "paused"]
 
     async def _down(self) -> list[Breaker]:
-        return [breaker for breaker in await self._app.breakers() if breaker.state != "closed"]
+        return [breaker for breaker in await self._app.breakers() if breaker.down]
 
     def _blocked(self) -> list[str]:
         return [worker.heart.blocked for _, worker in self._app._workers if worker.heart and worker.heart.blocked]

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from redrive.app.following import FOLLOW_SECONDS
+from redrive.app.following import followed
+from redrive.core.checks import check_limit, check_name
 from redrive.core.job import Job, Json, State, hash_payload, new_id
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Inserted, Put
@@ -21,7 +22,6 @@ from redrive.core.workflow import (
     FlowStep,
     Output,
     WorkflowStatus,
-    check_name,
     check_references,
     in_order,
     shape_of,
@@ -32,7 +32,6 @@ from redrive.core.workflow import (
 )
 from redrive.errors import (
     IllegalMove,
-    InvalidInput,
     InvalidOption,
     InvalidPayload,
     JobDead,
@@ -288,25 +287,11 @@ class WorkflowHandle:
         }
 
     async def _settled(self) -> WorkflowStatus:
-        """Told at once by this process's bus, noticed soon where others do the work."""
-        mine, changed, loop = set(self.steps.values()), asyncio.Event(), asyncio.get_running_loop()
+        async def settled() -> WorkflowStatus | None:
+            status = await self.status()
+            return status if status.state != "running" else None
 
-        def told(event: BusEvent) -> None:
-            if event.job_id in mine:
-                loop.call_soon_threadsafe(changed.set)
-
-        subscription = self._app.bus.subscribe("*", told)
-        try:
-            while (status := await self.status()).state == "running":
-                try:
-                    async with asyncio.timeout(FOLLOW_SECONDS):
-                        await changed.wait()
-                except TimeoutError:
-                    continue
-                changed.clear()
-            return status
-        finally:
-            subscription.close()
+        return await followed(self._app, set(self.steps.values()), settled)
 
     async def cancel(self, reason: str | None = None, *, who: str = "api") -> WorkflowStatus:
         """No longer wanted: what has not ended is cancelled, dead steps are discarded, what is done stays done."""
@@ -347,12 +332,14 @@ class Workflows:
 
     async def list(self, *, limit: int = 100, name: str | None = None) -> builtins.list[WorkflowStatus]:
         """How the latest stand, newest first."""
-        if not 1 <= limit <= 10_000:
-            raise InvalidInput(field="limit", problem=f"{limit} is not from 1 to 10000")
+        check_limit(limit)
         documents = await self._app.store.docs(KIND)
         flows = [msgspec.json.decode(document.value, type=Flow) for document in documents]
-        chosen = sorted((flow for flow in flows if name in (None, flow.name)), key=lambda flow: -flow.created_at)
-        return [await WorkflowHandle(self._app, flow).status() for flow in chosen[:limit]]
+        named = [flow for flow in flows if name in (None, flow.name)]
+        listed = sorted(named, key=lambda flow: -flow.created_at)[:limit]
+        steps = [step.job_id for flow in listed for step in flow.steps]
+        jobs = {job.id: job for job in await self._app.store.get(steps)}
+        return [status_of(flow, jobs) for flow in listed]
 
     async def companions(self, move: Transition) -> tuple[Transition, ...]:
         """What moves together with a step that a person ended: its dependents go on, or are let go with it."""

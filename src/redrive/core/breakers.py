@@ -43,6 +43,11 @@ class Breaker(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
     """What the last failure said."""
 
+    @property
+    def down(self) -> bool:
+        """Not known to answer; that a single job is trying does not change it."""
+        return self.state != "closed"
+
 
 def opened(key: str, cause: str, error: str, now: float, *, pause: float, release: float) -> Breaker:
     return Breaker(key, "open", cause, now, pause, now + pause, release, error=error[:300])

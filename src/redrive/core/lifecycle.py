@@ -71,6 +71,16 @@ def sources(to: State) -> list[State]:
     return [source for source, target in legal_pairs() if target == to]
 
 
+def wrong_beginning(job: Job) -> str | None:
+    """What is wrong with a new job, if anything: it begins waiting, held or dead, and a hold or a death says why."""
+    told = job.state is State.waiting or (job.because is not None and (job.state is State.held or bool(job.lane)))
+    if job.state not in MOVES["enqueued"].to + MOVES["imported"].to or not told:
+        return f"job {job.short_id} cannot begin {job.state} (because {job.because})"
+    if job.state is State.dead and job.recommendation is None:
+        return f"job {job.short_id} cannot begin dead without a recommendation"
+    return None
+
+
 class Transition(msgspec.Struct, frozen=True, gc=False):
     """A decided move: what to write, if the job still is as `job` says."""
 

@@ -23,6 +23,7 @@ from redrive.core.changes import (
     safe_quote,
     tokens,
 )
+from redrive.core.changes.change import named_in
 from redrive.core.changes.shapes import Shape, get, is_count, locate
 from redrive.core.decision import LONGEST_WAIT, Bury, Case, Decision, RetryLater
 
@@ -133,8 +134,7 @@ def changed(case: Case) -> Decision | None:
         f"{cause.detail}: tried again in {wait:g} s, {_in_words(new)}.",
         strategy,
         merge(decode(case.job.changes_json), new) if new else None,
-        next((change.agent for change in new if isinstance(change, SetAgent)), None),
-        next((change.model for change in new if isinstance(change, SetModel)), None),
+        *named_in(new),
     )
 
 
@@ -174,11 +174,15 @@ def _said(change: Change) -> str:
             return "with the input that the task made of it"
 
 
+def _tries(number: int) -> str:
+    return "one changed try" if number == 1 else f"{number} changed tries"
+
+
 def _no_more_rungs(case: Case) -> Decision:
     detail = case.cause.detail
     return Bury(
         "context_overflow" if detail == "context_overflow" else "attempts_exhausted",
-        f"Not retried further: {detail} again, after {case.seen(detail)} changed tries.",
+        f"Not retried further: {detail} again, after {_tries(case.seen(detail))}.",
         f"{ADVICE.get(detail, 'Look at what the model answered.')} rungs= allows more changed tries.",
     )
 

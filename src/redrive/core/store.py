@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
-from redrive.core.job import Job, State
+from redrive.core.job import CYCLE, Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.policy import Rate
 
@@ -112,6 +112,16 @@ class Wanted(msgspec.Struct, frozen=True):
     """Whether the claim itself must be on disk before it counts (on_lost="dead_letter")."""
     ids: tuple[str, ...] = ()
     """These jobs and no others, due or not, whatever their queue: for a caller that runs them by itself."""
+
+    def takes(self, queue: str, task: str, agent: str | None) -> bool:
+        """Whether it may have jobs that go there. A cycle's are its script's alone."""
+        return (
+            not queue.startswith(CYCLE)
+            and (self.tasks is None or task in self.tasks)
+            and (self.queues is None or queue in self.queues)
+            and (self.agents is None or agent in self.agents)
+            and queue not in self.not_queues
+        )
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -318,6 +328,9 @@ class Store(Protocol):
 
     async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100, *, oldest: bool = False) -> Page:
         """The view, newest first unless asked otherwise: may lag, acted on only through get + fence."""
+
+    async def first(self, filters: Sequence[Filter], *, oldest: bool = False) -> list[Job | None]:
+        """The view: what `find` lists first for each of these, None where there is nothing."""
 
     async def seal(self, filter: Filter) -> Seal:
         """The view: how many jobs these are, and a digest that no other choice of this store's jobs has."""

@@ -15,7 +15,7 @@ import msgspec
 from redrive.core import lifecycle
 from redrive.core.advice import ADVICE
 from redrive.core.changes import Change, SetAgent, decode, encode, merge
-from redrive.core.changes.change import Edit
+from redrive.core.changes.change import Edit, anew
 from redrive.core.decision import Abilities, Case
 from redrive.core.effects import EffectRecord
 from redrive.core.job import Failure, Job, Json, Lane, State, iso
@@ -229,7 +229,7 @@ def _changes_before(job: Job, agent: str | None) -> str | None:
 
 def reassigned(job: Job, agent: str) -> dict[str, str]:
     """What a redrive by another agent writes anew. It is another subject: no consent carries over."""
-    return {"changes_json": encode(merge(decode(job.changes_json), [SetAgent(agent)])), "agent": agent}
+    return anew(merge(decode(job.changes_json), [SetAgent(agent)]), agent, None)
 
 
 # ---- the triager

@@ -15,12 +15,11 @@ from typing import Any, Final, Literal
 import msgspec
 
 from redrive.core.job import Job, Json, State, keyed_id
-from redrive.errors import InvalidInput, InvalidOption, InvalidPayload
+from redrive.errors import InvalidInput, InvalidPayload
 
 HELD_FOR: Final = "workflow:"
 BLOCKED: Final = "blocked"
 MAX_STEPS: Final = 10_000
-NAME_LIMIT: Final = 200
 OUTPUT: Final = "$output"
 _REFERENCE: Final = {OUTPUT, "path"}
 
@@ -120,12 +119,6 @@ def shape_of(steps: Iterable[tuple[str, str, str, Sequence[str], str]]) -> str:
 
 
 # -- what cannot be a workflow
-
-
-def check_name(field: str, name: object) -> str:
-    if not isinstance(name, str) or not 1 <= len(name) <= NAME_LIMIT or not name.isprintable():
-        raise InvalidOption(field=field, problem=f"{name!r} must be 1 to {NAME_LIMIT} printable characters")
-    return name
 
 
 def in_order(after: Mapping[str, Sequence[str]]) -> list[str]:
@@ -331,7 +324,8 @@ def status_of(flow: Flow, jobs: Mapping[str, Job]) -> WorkflowStatus:
     for step in flow.in_order:
         found[step.name] = _step_status(flow, step, jobs.get(step.job_id), found)
     steps = tuple(found[step.name] for step in flow.steps)
-    session = next((job.session_id for job in jobs.values() if job.session_id is not None), None)
+    own = [jobs[step.job_id] for step in flow.steps if step.job_id in jobs]
+    session = next((job.session_id for job in own if job.session_id is not None), None)
     return WorkflowStatus(flow.id, flow.name, _state([step.state for step in steps]), steps, flow.created_at, session)
 
 

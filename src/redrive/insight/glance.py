@@ -14,6 +14,8 @@ from redrive.insight.activity import Activity
 from redrive.insight.groups import SHORT
 from redrive.insight.health import Health, QueueNumbers
 
+LOOKED_AT: Final = 200
+"""So many of the running jobs that came first are asked which of them has run for longest."""
 TOLD: Final = 3
 """So many issues fit into a sentence."""
 
@@ -126,9 +128,14 @@ def glance(
         [_running(job, now) for job in running],
         sum(one.running for one in numbers),
         [_trouble(group, dead.get(group.fingerprint, 0)) for group in troubles],
-        [breaker for breaker in breakers if breaker.state != "closed"],
+        [breaker for breaker in breakers if breaker.down],
         activity,
     )
+
+
+def longest(running: Sequence[Job], number: int) -> list[Job]:
+    """Those that have run for longest; whoever asks for them looks at `LOOKED_AT` that were enqueued first."""
+    return sorted(running, key=lambda job: job.started_at or 0.0)[:number]
 
 
 def _queue(one: QueueNumbers, activity: Activity) -> QueueGlance:

@@ -8,13 +8,14 @@ and one that is worse than what was ignored. That it goes on, or grows, was told
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final, Literal
 
 import msgspec
 
 from redrive.core.advice import ADVICE
+from redrive.core.agents import Fleet
 from redrive.core.classify import DETAILS
 from redrive.core.job import Job, iso
 from redrive.core.store import Group, Lesson
@@ -324,6 +325,33 @@ def in_words(strategy: str) -> str:
     return "with " + " and ".join(_IN_WORDS.get(part, part) for part in strategy.split("+"))
 
 
+BROUGHT_BACK: Final = frozenset({"redriven", "bury", "hold", "edit"})
+"""What a job went through when somebody brought it back; anything else it tried by itself."""
+
+
+class Tried(msgspec.Struct, frozen=True):
+    """What was tried in words, how often it worked and how often not."""
+
+    text: str
+    worked: int
+    failed: int
+
+    @property
+    def times(self) -> int:
+        return self.worked + self.failed
+
+
+def tried(lessons: Sequence[Lesson]) -> list[Tried]:
+    """What worked most often first. Several strategies may be the same to a person, and are told as one."""
+    sums: dict[str, tuple[int, int]] = {}
+    for lesson in lessons:
+        text = f"{'Redriven' if lesson.strategy in BROUGHT_BACK else 'Retried'} {in_words(lesson.strategy)}"
+        worked, failed = sums.get(text, (0, 0))
+        sums[text] = (worked + lesson.worked, failed + lesson.failed)
+    found = [Tried(text, worked, failed) for text, (worked, failed) in sums.items()]
+    return sorted(found, key=lambda one: (-one.worked, one.failed))
+
+
 _BY_HEALING: Final[dict[str, tuple[Action, str]]] = {
     "at_once": ("redrive", "See whether what it calls is well again, then redrive."),
     "later": ("redrive", "It heals with time. Redrive later."),
@@ -365,6 +393,18 @@ def _advice(detail: str) -> tuple[Action, str]:
     return action, ADVICE.get(detail, general)
 
 
+ANOTHERS: Final = frozenset({"authority", "refusal", "model_confusion", "hallucination_loop", "context_overflow"})
+"""Troubles that another agent may not have."""
+
+
+def other_agent(group: Group, fleet: Fleet) -> str | None:
+    """An agent that does this work, too, where the trouble has to do with who does it."""
+    if not group.agent or group.detail not in ANOTHERS:
+        return None
+    found = fleet.alternate(group.agent, group.task)
+    return found if found in fleet.agents else None
+
+
 # ---- seeing
 
 
@@ -382,6 +422,8 @@ class GroupView(msgspec.Struct, frozen=True):
     suggestion: Suggestion
     lessons: tuple[Lesson, ...] = ()
     samples: tuple[Job, ...] = ()
+    other_agent: str | None = None
+    """Who may do better, where the trouble has to do with who does it; said where one group is looked at."""
 
     @property
     def fingerprint(self) -> str:
@@ -444,6 +486,12 @@ def view(
         tuple(lessons),
         tuple(samples),
     )
+
+
+def largest(counted: Mapping[tuple[str | None, ...], int], number: int) -> list[str]:
+    """The fingerprints with the most letters, the most first; what has none, or no name, is no trouble to name."""
+    named = [(name, letters) for (name,), letters in counted.items() if name and letters]
+    return [name for name, _ in sorted(named, key=lambda one: -one[1])[:number]]
 
 
 def trend(group: Group, state: GroupState, dead: int, now: float) -> Trend:

@@ -45,6 +45,16 @@ class QueueNumbers(msgspec.Struct, frozen=True):
     def pending(self) -> int:
         return self.due
 
+    @property
+    def backed_up(self) -> bool:
+        """More is due than its policy thinks right."""
+        return self.due > (self.policy.health_depth or 0)
+
+    @property
+    def needs_eyes(self) -> bool:
+        """Something is wrong with it, or somebody has stopped it."""
+        return self.paused or bool(_issues(self))
+
     def public(self) -> dict[str, Any]:
         """As stats show it."""
         body = {name: getattr(self, name) for name in self.__struct_fields__ if name not in ("policy", "stalled")}
@@ -76,7 +86,7 @@ def _issues(queue: QueueNumbers) -> list[str]:
     issues = []
     if queue.dead:
         issues.append(f"{queue.name}: {queue.dead} dead letter{'s' if queue.dead != 1 else ''}")
-    if queue.pending > (queue.policy.health_depth or 0):
+    if queue.backed_up:
         issues.append(f"{queue.name}: {queue.pending} pending (backed up)")
     held = queue.held - queue.blocked - queue.deferred
     if held > 0:

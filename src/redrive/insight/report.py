@@ -16,7 +16,7 @@ So auto-resolved + human-required + open = dead letters, always. Time to resolut
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta, tzinfo
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import Any, Final, Literal
 
 import msgspec
@@ -83,6 +83,27 @@ def weeks(now: float, number: int, zone: tzinfo) -> list[Period]:
         label = f"{name} (from {first:%d %b})"
         found.append(Period(name, label, start.timestamp(), (end if over else today).timestamp(), complete=over))
     return found
+
+
+def days(since: float, until: float, zone: tzinfo) -> list[tuple[float, float]]:
+    """The days of a time, each from its first hour up to the next day's; an hour belongs to the day it begins in."""
+    found, begin, until = [], _first_hour(since), min(until, CALENDAR_END)
+    while begin < until:
+        following = datetime.fromtimestamp(begin, zone).date() + timedelta(days=1)
+        midnight = _first_hour(datetime.combine(following, time(), zone).timestamp())
+        end = min(max(midnight, begin + HOUR), until)
+        found.append((begin, end))
+        begin = end
+    return found
+
+
+CALENDAR_END: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+"""Nothing was ever recorded later, and there are no days much later."""
+
+
+def _first_hour(at: float) -> float:
+    """The first one that begins then or later."""
+    return -(-at // HOUR) * HOUR
 
 
 # ---- values
@@ -293,7 +314,7 @@ def report(kind: Kind, tz: str, books: Sequence[Book]) -> Report:
 def hours_of(period: Period) -> tuple[float, float]:
     """Hours belong to the period in which they begin; a period that still lasts has this very hour, too."""
     until = period.until if period.complete else period.until + 1.0
-    return -(-period.since // HOUR) * HOUR, -(-until // HOUR) * HOUR
+    return _first_hour(period.since), _first_hour(until)
 
 
 def _agents(whole: Period, agents: Mapping[str | None, _Account]) -> list[Row]:
@@ -433,11 +454,12 @@ def failure_lines(
 ) -> list[FailureLine]:
     """Failures of the hours that begin in the time. `fits` is asked with the category of each."""
     sums: dict[tuple[str, str | None, str, str, str, str], list[int]] = {}
+    dates: dict[float, str] = {}
     for tally in tallies:
         detail = tally.detail or "unknown"
         if not (since <= tally.hour < until and _is_failure(tally) and fits(tally, category_of(detail))):
             continue
-        day = datetime.fromtimestamp(tally.hour, zone).date().isoformat()
+        day = dates.get(tally.hour) or dates.setdefault(tally.hour, _date(tally.hour, zone))
         counts = sums.setdefault((day, tally.agent, detail, tally.error_class, tally.queue, tally.task), [0, 0])
         counts[0] += tally.number
         counts[1] += tally.number if tally.move in BURIED else 0
@@ -445,8 +467,17 @@ def failure_lines(
         FailureLine(day, agent, category_of(detail), detail, error_class or "unknown", queue, task, failed, buried)
         for (day, agent, detail, error_class, queue, task), (failed, buried) in sums.items()
     ]
-    lines.sort(key=lambda line: (-line.buried, -line.failed, line.agent or "", line.detail, line.task))
+    lines.sort(key=_weight)
     return sorted(lines, key=lambda line: line.day, reverse=True)
+
+
+def _date(at: float, zone: tzinfo) -> str:
+    return datetime.fromtimestamp(at, zone).date().isoformat()
+
+
+def _weight(line: FailureLine) -> tuple[int, int, str, str, str, str, str]:
+    """The most first, and always in one order."""
+    return -line.buried, -line.failed, line.agent or "", line.detail, line.task, line.queue, line.error_class
 
 
 # ---- in words

@@ -274,12 +274,13 @@ REASONS: Final[dict[str, str]] = {
 }
 """Why a job is dead or gone, as the second half of a sentence."""
 _HELD: Final[dict[str, str]] = {
-    "approval": "It asks a question and waits for the answer",
-    "consent": "It needs somebody's consent",
-    "outcome_unknown": "Nobody knows whether its effect landed",
-    "circuit_open": "What it calls is down; it goes on by itself when that answers again",
-    "blocked": "It waits for the steps before it",
+    "approval": "It asked a question{} and waits for the answer.",
+    "consent": "It waits{} for somebody's consent.",
+    "outcome_unknown": "Nobody knows{} whether its effect landed.",
+    "circuit_open": "What it calls is down{}; it goes on by itself when that answers again.",
+    "blocked": "It waits{} for the steps before it.",
 }
+"""Why it is held, with the place where the time is told."""
 
 
 def reason(because: str | None) -> str:
@@ -319,15 +320,16 @@ def _held(job: Job, now: float) -> str:
     if job.because == "deferred":
         whom = f" to {job.owner}" if job.owner else ""
         return f"Deferred{whom}; it is back among the dead letters in {span(max(0.0, job.run_at - now))}."
-    return f"{_HELD.get(job.because or '', 'It is held')}{_since(job.held_at, now)}."
+    said = _past(job.held_at, now) if job.because == "approval" else _since(job.held_at, now)
+    return _HELD.get(job.because or "", "It is held{}.").format(said)
 
 
 def _since(at: float | None, now: float) -> str:
     return f" for {span(now - at)}" if at is not None and now - at >= 1 else ""
 
 
-def _past(at: float, now: float) -> str:
-    return f" {span(now - at)} ago" if now - at >= 1 else ""
+def _past(at: float | None, now: float) -> str:
+    return f" {span(now - at)} ago" if at is not None and now - at >= 1 else ""
 
 
 _UNITS: Final = ((84_600.0, 86_400.0, "d"), (3_570.0, 3_600.0, "h"), (59.5, 60.0, "min"))

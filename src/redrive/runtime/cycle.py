@@ -41,6 +41,7 @@ from redrive.runtime.bus import Bus, BusEvent
 from redrive.runtime.clock import Clock
 from redrive.runtime.context import BlockingContext, Context
 from redrive.runtime.on_the_spot import OnTheSpot, Wait
+from redrive.runtime.paging import pages
 from redrive.runtime.registry import Handler, Registry
 from redrive.runtime.threads import Threads, _serve
 
@@ -252,14 +253,9 @@ class Turns:
         return sorted(await self._store.get(found), key=lambda job: job.created_at)
 
     async def _each(self, filter: Filter) -> AsyncIterator[Job]:
-        cursor = None
-        while True:
-            page = await self._store.find(filter, cursor, PAGE, oldest=True)
-            for job in page.jobs:
+        async for page in pages(self._store, filter, PAGE, oldest=True):
+            for job in page:
                 yield job
-            cursor = page.cursor
-            if cursor is None:
-                return
 
     async def _resume(self, job: Job, handler: Handler) -> None:
         job_id, own = names_of(job)

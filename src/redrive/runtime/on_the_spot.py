@@ -100,6 +100,7 @@ class OnTheSpot:
         heart, self._heart = self._heart, None
         if heart is not None:
             await heart.stop()
+        self.attempts.settlement.logbook.sum_up()
 
     async def run(
         self, job: Job, beside: Beside = lambda move: [], interrupted: Callable[[Job], None] = lambda job: None

@@ -19,6 +19,7 @@ from redrive.core.store import Applied, Commit, Filter, Put, Store, Wanted
 from redrive.errors import IllegalMove
 from redrive.runtime.bus import Bus, told
 from redrive.runtime.clock import Clock
+from redrive.runtime.living import living, take_down
 from redrive.runtime.loop import Loop
 from redrive.runtime.registry import HTTP_TASK, Registry
 
@@ -26,7 +27,6 @@ log = logging.getLogger("redrive.scheduler")
 HOUR: Final = 3600.0
 WEEK: Final = 7 * 86400.0
 UNROUTABLE_AFTER: Final = HOUR
-WORKER_GONE_AFTER: Final = 120.0
 BACKWARDS: Final = 5.0
 
 
@@ -174,30 +174,24 @@ class Scheduler(Loop):
         """Due jobs whose task no live worker has announced for an hour, while some worker lives."""
         now, steady = self._clock.now(), self._clock.monotonic()
         announced = await self._announced(now)
-        if not announced:
+        if announced is None:
             self._unannounced.clear()
             return
         waiting = await self._store.count(Filter(states=(State.waiting,)), by=("task",))
-        orphans = {str(task) for (task,) in waiting} - set().union(*announced.values())
+        orphans = {str(task) for (task,) in waiting} - announced
         self._unannounced = {task: self._unannounced.get(task, steady) for task in orphans}
         for task, since in self._unannounced.items():
             if steady - since >= UNROUTABLE_AFTER:
                 await self._bury_task(task, now)
 
-    async def _announced(self, now: float) -> dict[str, set[str]]:
-        """Tasks by live worker; announcements that stopped being renewed are taken down.
+    async def _announced(self, now: float) -> frozenset[str] | None:
+        """What living workers know; None where none lives. Whoever is gone is taken down.
 
         A worker that knows nothing but the built-in delivery, as a dashboard has one, tells nothing of the others.
         """
-        live: dict[str, set[str]] = {}
-        for document in await self._store.docs("worker"):
-            value = msgspec.json.decode(document.value)
-            tasks = set(value["tasks"])
-            if now - value["at"] <= WORKER_GONE_AFTER:
-                live |= {document.key: tasks | {HTTP_TASK}} if tasks - {HTTP_TASK} else {}
-            else:
-                await self._store.apply([Commit(puts=(Put("worker", document.key, None, document.version),))])
-        return live
+        await take_down(self._store, now)
+        known = [worker.tasks for worker in await living(self._store, now) if worker.tasks - {HTTP_TASK}]
+        return frozenset({HTTP_TASK}).union(*known) if known else None
 
     async def _bury_task(self, task: str, now: float) -> None:
         due = Filter(states=(State.waiting,), task=task, due_at=now - UNROUTABLE_AFTER)

@@ -7,7 +7,7 @@ is decided stands there as pending until it is a job, under a key that names the
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from typing import Any, Final
@@ -33,6 +33,7 @@ from redrive.core.store import Applied, Commit, Document, Filter, Put, Store, Un
 from redrive.errors import InvalidOption
 from redrive.runtime.bus import Bus, BusEvent
 from redrive.runtime.clock import Clock
+from redrive.runtime.paging import pages
 from redrive.runtime.registry import Registry
 
 log = logging.getLogger("redrive.scheduler")
@@ -203,20 +204,12 @@ class _Minded:
         if last and last[0].state in OPEN:
             return last[0]
         for state in OPEN:
-            async for job in self._jobs(state):
-                if (job.key or "").startswith(f"{self._name}@"):
-                    return job
+            slots = Filter(states=(state,), task=self._task, reason="scheduled_job")
+            async for page in pages(self._store, slots, 100):
+                for job in page:
+                    if (job.key or "").startswith(f"{self._name}@"):
+                        return job
         return None
-
-    async def _jobs(self, state: State) -> AsyncIterator[Job]:
-        cursor = None
-        while True:
-            page = await self._store.find(Filter(states=(state,), task=self._task, reason="scheduled_job"), cursor)
-            for job in page.jobs:
-                yield job
-            cursor = page.cursor
-            if cursor is None:
-                return
 
     async def _hand_in(self) -> int:
         """What is pending becomes jobs, oldest first; those that exist already stay as they are."""

@@ -10,9 +10,10 @@ import msgspec
 
 from redrive.core import lifecycle
 from redrive.core.advice import RESOLVE
-from redrive.core.changes import Change, CompressContext, Edit, can_take, dropped, encode
+from redrive.core.changes import Change, CompressContext, Edit, can_take, dropped
+from redrive.core.changes.change import anew
 from redrive.core.classify import cause_of, classify
-from redrive.core.decision import Bury, Case, Decision, Hold, RetryLater
+from redrive.core.decision import Case, Decision, Hold, RetryLater
 from redrive.core.effects import before_replay
 from redrive.core.fingerprint import fingerprint
 from redrive.core.job import Attempt, Cause, Failure, Job, State, Usage
@@ -27,6 +28,7 @@ from redrive.runtime.breakers import Breakers
 from redrive.runtime.capture import capture, lost
 from redrive.runtime.clock import Clock
 from redrive.runtime.context import BlockingContext, Context, Held
+from redrive.runtime.logbook import Logbook
 from redrive.runtime.registry import Handler, Registry
 from redrive.runtime.verify import Look, Verifier, keep
 
@@ -48,6 +50,7 @@ class Settlement:
         self._clock = clock
         self._breakers = breakers
         self._verifier = verifier
+        self.logbook = Logbook()
 
     # -- good ends
 
@@ -219,9 +222,7 @@ class Settlement:
             job, outcome, case.now, context, failure, case.cause, decision.why, group, decision.strategy,
             decision.tier if isinstance(decision, RetryLater) else None,
         )  # fmt: skip
-        log.warning(
-            "job %s (%s, attempt %d): %s | %s", job.short_id, job.task, case.failures, failure.summary, decision.why
-        )
+        self.logbook.failed(case, decision, group)
         return _learned(transition_for(case, decision, attempt), job, worked=False)
 
     def _attempt(
@@ -340,11 +341,12 @@ def transition_for(case: Case, decision: Decision, attempt: Attempt) -> Transiti
     """A decision as the move that the store will write."""
     job, now, failure, cause = case.job, case.now, case.failure, case.cause
     group = attempt.fingerprint
+    changed = {} if isinstance(decision, Hold) else anew(decision.changes, decision.agent, decision.model)
     if isinstance(decision, RetryLater):
         return lifecycle.retried(
             job, now, run_at=now + decision.delay, allowed=case.allowed, failure=failure, cause=cause,
             fingerprint=group, attempt=attempt, costs_attempt=decision.costs_attempt, crashed=decision.crashed,
-            changed=_anew(decision),
+            changed=changed,
         )  # fmt: skip
     if isinstance(decision, Hold):
         return lifecycle.held_back(
@@ -354,15 +356,8 @@ def transition_for(case: Case, decision: Decision, attempt: Attempt) -> Transiti
     return lifecycle.buried(
         job, now, because=decision.because, why=decision.why, recommendation=decision.recommendation,
         lane=decision.lane, failure=failure, cause=cause, fingerprint=group, attempt=attempt, allowed=case.allowed,
-        costs_attempt=decision.costs_attempt, crashed=decision.crashed, owner=decision.owner, changed=_anew(decision),
+        costs_attempt=decision.costs_attempt, crashed=decision.crashed, owner=decision.owner, changed=changed,
     )  # fmt: skip
-
-
-def _anew(decision: RetryLater | Bury) -> dict[str, str]:
-    """The job's own fields that the next run has anew."""
-    fields = {"changes_json": encode(decision.changes)} if decision.changes is not None else {}
-    fields |= {"agent": decision.agent} if decision.agent else {}
-    return fields | ({"model": decision.model} if decision.model else {})
 
 
 def signal_in(error: BaseException) -> Signal | None:

@@ -10,28 +10,27 @@ import socket
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import msgspec
-
 from redrive.core.job import Job, State
-from redrive.core.store import Applied, Claim, Commit, Lease, Put, Store, Wanted
+from redrive.core.store import Applied, Claim, Commit, Lease, Store, Wanted
 from redrive.core.strategy import CRASHES_BEFORE_ALONE
 from redrive.runtime.attempt import Attempts
 from redrive.runtime.bus import Bus, told
 from redrive.runtime.clock import Clock
 from redrive.runtime.context import BlockingContext, Context
 from redrive.runtime.heart import Heart
+from redrive.runtime.living import ANNOUNCE_SECONDS, Announcement, announced, withdrawn
 from redrive.runtime.loop import Loop
 from redrive.runtime.outbox import Outbox
 from redrive.runtime.registry import Registry
 from redrive.runtime.runners import Runners
 from redrive.runtime.slots import Slots
+from redrive.runtime.switches import paused_queues
 from redrive.runtime.threads import Threads
 from redrive.runtime.workflow import LOOKED_AT
 
 log = logging.getLogger("redrive.worker")
 POLL_SECONDS = 5.0
 GRACE_SECONDS = 30.0
-ANNOUNCE_SECONDS = 20.0
 PAUSED_SECONDS = 1.0
 FLUSH_SECONDS = 5.0
 """The least time a stopping worker gives the store to take the last results."""
@@ -127,6 +126,7 @@ class Worker(Loop):
             self.heart = None
         await self._withdraw()
         self._threads.stop()
+        self._attempts.settlement.logbook.sum_up()
 
     async def _finish_or_release(self) -> None:
         """Wait for what runs, cancel what is late, give back what will not stop: its result will be refused."""
@@ -205,8 +205,7 @@ class Worker(Loop):
         now = self._clock.monotonic()
         if now - self._paused_at >= PAUSED_SECONDS:
             self._paused_at = now
-            documents = await self._store.docs("queue")
-            self._paused = frozenset(d.key for d in documents if msgspec.json.decode(d.value).get("paused"))
+            self._paused = frozenset(await paused_queues(self._store))
         return self._paused
 
     def refresh(self) -> None:
@@ -336,17 +335,13 @@ class Worker(Loop):
     async def _announce(self) -> None:
         """Tell the store which tasks this worker knows, so that nothing is buried for lack of a worker."""
         self._announced = self._clock.monotonic()
-        value: dict[str, Any] = {
-            "tasks": sorted(self.slots.tasks),
-            "at": self._clock.now(),
-            "concurrency": self.slots.total,
-            "running": self.slots.running,
-        }
-        await self._store.apply([Commit(puts=(Put("worker", self.id, msgspec.json.encode(value)),))])
+        slots = self.slots
+        said = Announcement(frozenset(slots.tasks), self._clock.now(), slots.total, slots.running)
+        await self._store.apply([Commit(puts=(announced(self.id, said),))])
 
     async def _withdraw(self) -> None:
         self._announced = float("-inf")
         try:
-            await self._store.apply([Commit(puts=(Put("worker", self.id, None),))])
+            await self._store.apply([Commit(puts=(withdrawn(self.id),))])
         except Exception:  # noqa: BLE001 - the announcement ages by itself
             log.warning("worker %s could not withdraw its announcement", self.id)

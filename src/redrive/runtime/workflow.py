@@ -21,6 +21,7 @@ from redrive.core.store import MAX_PARTS, Applied, Commit, Filter, Store
 from redrive.core.workflow import BLOCKED, HELD_FOR, Flow, FlowStep, filled, judge
 from redrive.errors import JobError
 from redrive.runtime.clock import Clock
+from redrive.runtime.paging import pages
 from redrive.runtime.settle import RESULT_APART
 
 if TYPE_CHECKING:
@@ -241,14 +242,7 @@ class Workflows:
 
     async def _held(self, flow: Flow) -> list[Job]:
         wanted = msgspec.structs.replace(_WAITING, held_for=flow.held_for)
-        found: list[Job] = []
-        cursor = None
-        while True:
-            page = await self._store.find(wanted, cursor, 1000)
-            found += page.jobs
-            cursor = page.cursor
-            if cursor is None:
-                return found
+        return [job async for page in pages(self._store, wanted, 1000) for job in page]
 
     async def _apply(self, moves: Sequence[Transition]) -> list[Transition]:
         """Each on its own; one that somebody else was faster with is left to them."""

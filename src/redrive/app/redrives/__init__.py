@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from redrive.app.following import FOLLOW_SECONDS
-from redrive.app.namespaces import SOMEBODY, TRIES
+from redrive.app.namespace import SOMEBODY, TRIES
 from redrive.app.redrives import choosing
 from redrive.app.redrives.documents import Documents, Loaded, flown
 from redrive.app.redrives.steps import Steps
 from redrive.core import redrives as core
+from redrive.core.checks import LEAST_PART, check_limit, check_range, check_texts, check_words, is_number
 from redrive.core.job import Job, new_id
-from redrive.core.redrives import PASS_RATE, Flight, ItemPage, Plan, RedriveRun
+from redrive.core.redrives import PASS_RATE, Estimate, Flight, ItemPage, Plan, RedriveRun
 from redrive.core.store import Commit
 from redrive.errors import InvalidInput, StoreBusy
-from redrive.runtime.scheduler import WORKER_GONE_AFTER
+from redrive.runtime.living import living
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("redrive.redrives")
 MOST_CANARY: Final = 10_000
 MOST_RATE: Final = 1_000_000.0
-LONGEST_TEXT: Final = 1000
-LEAST_PART: Final = 3
-"""Characters of an id by which a redrive is found."""
 FORGOTTEN_AT_ONCE: Final = 10
 
 
@@ -70,6 +68,10 @@ class Redrives:
             await choosing.warnings(self._app, selection),
         )  # fmt: skip
 
+    async def estimate(self, number: int, **filters: Any) -> Estimate | None:
+        """What one more attempt of so many might cost, by the newest and the oldest of them: quick at any number."""
+        return await choosing.estimate(self._app, await choosing.at_both_ends(self._app, filters), number)
+
     async def start(
         self,
         ids: Sequence[str] = (),
@@ -90,7 +92,8 @@ class Redrives:
         nothing is started unless exactly the planned dead letters are still the ones that match.
         """
         _check_how(canary, pass_rate, rate)
-        _check_texts(who=who, why=why, token=token)
+        check_words(who, why)
+        check_texts(token=token)
         selection = await choosing.select(self._app, ids, filters, all=all)
         if not len(selection):
             raise InvalidInput(field="filter", problem=f"no dead letter is like that: {selection.chosen}")
@@ -154,15 +157,20 @@ class Redrives:
 
     async def list(self, *, limit: int = 100) -> builtins.list[RedriveRun]:
         """The latest first."""
-        if not 1 <= limit <= 10_000:
-            raise InvalidInput(field="limit", problem=f"{limit} is not from 1 to 10000")
-        return await self._documents.latest(limit)
+        return await self._documents.latest(check_limit(limit))
 
     async def live(self) -> builtins.list[RedriveRun]:
         """Those that are not over, the latest first. A paused one waits for a person."""
         flights, _ = await self._documents.flights()
         loaded = [await self._documents.load(id) for id in sorted(flights, reverse=True)]
         return [found.run for found in loaded if found is not None]
+
+    async def of_group(self, fingerprint: str) -> RedriveRun | None:
+        """The one that moves this trouble now, or stopped in the middle of it; only one may."""
+        flights, _ = await self._documents.flights()
+        id = core.in_the_way(flights, [fingerprint]).get(fingerprint)
+        found = await self._documents.load(id) if id is not None else None
+        return found.run if found is not None else None
 
     async def items(self, id: str, cursor: str | None = None) -> ItemPage:
         """What became of each, in the order in which they are taken, some hundreds at a time."""
@@ -190,9 +198,8 @@ class Redrives:
 
     async def _is_run(self, run: RedriveRun) -> bool:
         """Whether a living worker knows any of its tasks."""
-        now, tasks = self._app.clock.now(), {group.task for group in run.by_group}
-        announced = [msgspec.json.decode(document.value) for document in await self._app.store.docs("worker")]
-        return any(now - said["at"] <= WORKER_GONE_AFTER and tasks & set(said["tasks"]) for said in announced)
+        tasks = {group.task for group in run.by_group}
+        return any(tasks & worker.tasks for worker in await living(self._app.store, self._app.clock.now()))
 
     async def _find(self, id: str) -> Loaded:
         loaded = await self._documents.load(id)
@@ -212,21 +219,21 @@ class Redrives:
 
     async def pause(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> RedriveRun:
         """Nothing more moves until it is resumed. What was moved goes on."""
-        _check_texts(who=who, why=why)
+        check_words(who, why)
         return await self._steer(id, "paused", lambda run, now: core.paused(run, now, who, why))
 
     async def resume(
         self, id: str, *, canary: int | None = None, who: str = SOMEBODY, why: str | None = None
     ) -> RedriveRun:
         """On where it stopped. After a canary that failed another one goes first; `canary=0` goes on without."""
-        _check_texts(who=who, why=why)
+        check_words(who, why)
         if canary is not None:
-            _check_canary(canary)
+            check_range("canary", canary, 0, MOST_CANARY)
         return await self._steer(id, "resumed", lambda run, now: core.resumed(run, now, who, why, canary))
 
     async def cancel(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> RedriveRun:
         """For good. What was moved stays moved and is still counted as it ends; the rest stays dead."""
-        _check_texts(who=who, why=why)
+        check_words(who, why)
         return await self._steer(id, "cancelled", lambda run, now: core.cancelled(run, now, who, why))
 
     async def _steer(self, id: str, what: str, decide: Callable[[RedriveRun, float], RedriveRun | None]) -> RedriveRun:
@@ -272,19 +279,8 @@ def _chunk_number(cursor: str | None) -> int:
 
 
 def _check_how(canary: int, pass_rate: float, rate: float | None) -> None:
-    _check_canary(canary)
-    if not choosing.is_number(pass_rate) or not 0 < pass_rate <= 1:
+    check_range("canary", canary, 0, MOST_CANARY)
+    if not is_number(pass_rate) or not 0 < pass_rate <= 1:
         raise InvalidInput(field="pass_rate", problem=f"{pass_rate!r} is not above 0 and at most 1")
-    if rate is not None and (not choosing.is_number(rate) or not 0 < rate <= MOST_RATE):
+    if rate is not None and (not is_number(rate) or not 0 < rate <= MOST_RATE):
         raise InvalidInput(field="rate", problem=f"{rate!r} is not above 0 and at most {MOST_RATE:,.0f} a second")
-
-
-def _check_canary(canary: object) -> None:
-    if not isinstance(canary, int) or isinstance(canary, bool) or not 0 <= canary <= MOST_CANARY:
-        raise InvalidInput(field="canary", problem=f"{canary!r} is not a whole number from 0 to {MOST_CANARY:,}")
-
-
-def _check_texts(**said: object) -> None:
-    for field, text in said.items():
-        if text is not None and not (isinstance(text, str) and 0 < len(text) <= LONGEST_TEXT):
-            raise InvalidInput(field=field, problem=f"must be a text of 1 to {LONGEST_TEXT} characters")

@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from redrive.app.namespaces import make_filter
+from redrive.app.filters import TIMES, make_filter, said_of_many
+from redrive.app.triage import redriven
 from redrive.core import redrives as core
 from redrive.core.job import Job, iso
 from redrive.core.lifecycle import Transition
 from redrive.core.redrives import Chosen, Estimate
-from redrive.core.store import Filter
 from redrive.errors import InvalidInput, JobError
+from redrive.runtime.paging import pages
+from redrive.runtime.switches import paused_queues
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -26,7 +26,6 @@ MOST_ITEMS: Final = 500_000
 SAMPLE: Final = 200
 """Jobs whose usage is read for an estimate."""
 SHOWN_ERROR: Final = 200
-TIMES: Final = ("since", "until", "due_at")
 Judge = Callable[[Job], None]
 
 
@@ -78,11 +77,13 @@ async def select(
     app: Redrive, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool, judge: Judge = lambda job: None
 ) -> Selection:
     """Page by page; of the jobs themselves nothing is kept. One that a changing listing shows twice counts once."""
-    filters = {name: value for name, value in filters.items() if value is not None}
-    _check(ids, filters, all=all)
-    chosen = make_filter({**filters, "state": "dead"})
-    selection = Selection(_in_words(ids, filters))
-    async for jobs in _named(app, ids) if ids else _dead(app, chosen):
+    said = said_of_many("redrive", ids, filters, all=all)
+    if len(ids) > MOST_ITEMS:
+        raise InvalidInput(field="ids", problem=f"{len(ids):,} are more than {MOST_ITEMS:,}")
+    chosen = make_filter({**said, "state": "dead"})
+    selection = Selection(_in_words(ids, said))
+    oldest_first = pages(app.store, chosen, PAGE, oldest=True)  # as they would have run
+    async for jobs in _named(app, ids) if ids else oldest_first:
         for job in jobs:
             if job not in selection:
                 selection.add(job)
@@ -100,21 +101,10 @@ async def _named(app: Redrive, ids: Sequence[str]) -> AsyncIterator[list[Job]]:
         yield [found[id] if id in found else await app.jobs.get(id) for id in asked]
 
 
-async def _dead(app: Redrive, chosen: Filter) -> AsyncIterator[list[Job]]:
-    """The oldest first, as they would have run."""
-    cursor = None
-    while True:
-        page = await app.store.find(chosen, cursor, PAGE, oldest=True)
-        yield page.jobs
-        cursor = page.cursor
-        if cursor is None:
-            return
-
-
 def decided(app: Redrive, job: Job, now: float, who: str, why: str | None) -> Transition | str:
     """The move that a single redrive would make, or why there is none. One bad item does not stop the others."""
     try:
-        return app.dead._redriven(job, now, who, why)
+        return redriven(app, job, now, who, why)
     except JobError as refused:
         return str(refused).removeprefix(f"job {job.short_id} ")
     except Exception as error:
@@ -128,10 +118,16 @@ async def estimate(app: Redrive, ids: Sequence[str], number: int) -> Estimate | 
     return core.estimated([core.last_usage(job) for job in sample], number)
 
 
+async def at_both_ends(app: Redrive, filters: Mapping[str, Any]) -> list[str]:
+    """The newest and the oldest of what the filters say, where there are too many to look at each."""
+    chosen = make_filter({**filters, "state": "dead"})
+    ends = [await app.store.find(chosen, limit=SAMPLE // 2, oldest=oldest) for oldest in (False, True)]
+    return list(dict.fromkeys(job.id for page in ends for job in page.jobs))
+
+
 async def warnings(app: Redrive, selection: Selection) -> tuple[str, ...]:
-    documents = await app.store.docs("queue")
-    paused = {document.key for document in documents if msgspec.json.decode(document.value).get("paused")}
-    return tuple(f"queue {name} is paused: what is moved waits there" for name in sorted(paused & {*selection.queues}))
+    paused = selection.queues.keys() & await paused_queues(app.store)
+    return tuple(f"queue {name} is paused: what is moved waits there" for name in sorted(paused))
 
 
 def _in_words(ids: Sequence[str], filters: Mapping[str, Any]) -> str:
@@ -139,20 +135,3 @@ def _in_words(ids: Sequence[str], filters: Mapping[str, Any]) -> str:
         return f"{len(ids):,} by id"
     said = {name: iso(value) if name in TIMES else value for name, value in filters.items()}
     return ", ".join(f"{name} {value}" for name, value in said.items()) or "all dead letters"
-
-
-def _check(ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> None:
-    if isinstance(ids, str):
-        raise InvalidInput(field="ids", problem="give a list of ids, not one text")
-    if "state" in filters or "states" in filters:
-        raise InvalidInput(field="state", problem="only dead letters are redriven")
-    if ids and (filters or all):
-        raise InvalidInput(field="ids", problem="give ids or filters, not both")
-    if len(ids) > MOST_ITEMS:
-        raise InvalidInput(field="ids", problem=f"{len(ids):,} are more than {MOST_ITEMS:,}")
-    if not ids and not filters and not all:
-        raise InvalidInput(field="filter", problem="redriving everything needs all=True")
-
-
-def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from redrive.app.namespaces import TRIES
+from redrive.app.namespace import TRIES
 from redrive.app.redrives.choosing import decided
 from redrive.app.redrives.documents import Documents, Loaded, parts
 from redrive.core import redrives as core

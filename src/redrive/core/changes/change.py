@@ -94,6 +94,24 @@ def named(one: object) -> frozenset[str]:
     return frozenset(name for name in ("model", "agent") if getattr(one, name) is not None)
 
 
+def named_in(changes: Iterable[Change]) -> tuple[str | None, str | None]:
+    """The agent and the model that changes name, where they do."""
+    agent = model = None
+    for change in changes:
+        if isinstance(change, SetAgent):
+            agent = change.agent
+        elif isinstance(change, SetModel):
+            model = change.model
+    return agent, model
+
+
+def anew(in_force: Sequence[Change] | None, agent: str | None, model: str | None) -> dict[str, str]:
+    """The job's own fields that the next run has anew: the changes that then hold (None: as before), and its names."""
+    fields = {"changes_json": encode(in_force)} if in_force is not None else {}
+    fields |= {"agent": agent} if agent else {}
+    return fields | ({"model": model} if model else {})
+
+
 def merge(before: Sequence[Change], new: Sequence[Change]) -> tuple[Change, ...]:
     """The changes in force after new ones came: one of each kind, the later one, in the order they apply."""
     in_force: dict[type[Change], Change] = {}

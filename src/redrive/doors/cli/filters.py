@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import functools
-import re
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from redrive.core.moments import earlier, read
 from redrive.doors.cli.problems import Problem
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
 F = TypeVar("F", bound=Callable[..., Any])
-UNITS: Final = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
-TIME_HINT: Final = "write it like 24h, 3d or 2031-05-17T07:00:00Z"
 NAMES: Final = {"session": "session_id"}
 """Options that the verbs know under another name."""
 
@@ -42,7 +39,6 @@ def filtered(command: F) -> F:
 
 async def understood(rd: Redrive, filters: Mapping[str, Any]) -> dict[str, Any]:
     """The filters as the verbs take them: a group that was named by its beginning is found."""
-    from redrive.app.triage import fingerprint_of
     from redrive.errors import InvalidInput
 
     said = dict(filters)
@@ -50,7 +46,7 @@ async def understood(rd: Redrive, filters: Mapping[str, Any]) -> dict[str, Any]:
     if group is None:
         return said
     try:
-        return {**said, "fingerprint": await fingerprint_of(rd, group)}
+        return {**said, "fingerprint": (await rd.groups.find(group, field="group")).fingerprint}
     except InvalidInput as error:
         raise Problem(error.problem, "`redrive dead groups` lists them; a unique beginning is enough") from None
 
@@ -65,21 +61,7 @@ def in_words(filters: Mapping[str, Any]) -> str:
 
 def instant(text: str, field: str) -> float:
     """A time, or a span before now, in seconds since 1970."""
-    span = re.fullmatch(r"(\d{1,6})\s*(s|min|m|h|d|w)", text.strip())
-    if span:
-        return time.time() - int(span[1]) * UNITS[span[2]]
-    return moment(text, field).timestamp()
-
-
-def moment(text: str, field: str) -> datetime:
-    """A time with its zone."""
-    try:
-        at = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise Problem(f"{field}: {text!r} is neither a span nor a time", TIME_HINT) from None
-    if at.tzinfo is None:
-        raise Problem(f"{field}: {text!r} has no time zone", TIME_HINT)
-    return at
+    return earlier(field, read(field, text), time.time())
 
 
 def _instant(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:

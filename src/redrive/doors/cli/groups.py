@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from redrive.core.moments import read_time
 from redrive.doors.cli import output
 from redrive.doors.cli.asking import ask, shared, who
 from redrive.doors.cli.problems import Problem
@@ -106,13 +107,12 @@ def _status(view: GroupView) -> str:
 
 
 def _lessons(view: GroupView) -> Iterator[str]:
-    from redrive.insight.groups import in_words
+    from redrive.insight.groups import tried
 
     if view.lessons:
         yield "what was tried"
-    for lesson in view.lessons:
-        tried = counted(lesson.worked + lesson.failed, "time")
-        yield f"  {clean(in_words(lesson.strategy))}: worked {lesson.worked} of {tried}"
+    for one in tried(view.lessons):
+        yield f"  {clean(one.text)}: worked {one.worked} of {counted(one.times, 'time')}"
 
 
 def _samples(view: GroupView) -> Iterator[str]:
@@ -139,6 +139,9 @@ def _next(view: GroupView) -> Iterator[str]:
         yield f"  All of them: redrive dead list --fingerprint {view.fingerprint}"
         yield f"  Try one again: redrive dead redrive {view.samples[0].short_id} --why TEXT"
         yield f"  Try a few, then all of them: redrive dead redrive --group {view.short} --canary 5 --why TEXT"
+    if view.dead and view.other_agent:
+        agent = clean(view.other_agent)
+        yield f"  Give them to {agent}: redrive dead reassign --group {view.short} --to {agent} --why TEXT"
     if view.status == "unresolved":
         yield f"  It is cured: redrive dead resolve-group {view.short} --why TEXT"
         yield f"  It may go on: redrive dead ignore-group {view.short} --days 7 --why TEXT"
@@ -168,17 +171,8 @@ def ignore_group(fingerprint: str, until: str | None, days: float | None, **said
     """A trouble is known and may go on. You hear of it when a limit is passed; without one, never."""
     if until is not None and days is not None:
         raise Problem("give --until or --days, not both", "`redrive dead ignore-group --help` shows how it is used")
-    end = timedelta(days=days) if days is not None else _instant(until)
+    end = timedelta(days=days) if days is not None else None if until is None else read_time("until", until)
     _tell(_asked(lambda rd: rd.groups.ignore(fingerprint, until=end, who=who(), **said)))
-
-
-def _instant(text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        raise Problem(f"until: {text!r} is not a time", "write it like 2031-05-17T03:00:00Z") from None
 
 
 @click.command("reopen-group")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from redrive.core.moments import read_time
 from redrive.doors.cli import output, payload, story
 from redrive.doors.cli.asking import ask, confirm, connect, perform, shared, who, why
 from redrive.doors.cli.filters import filtered, understood
@@ -43,7 +44,8 @@ def enqueue(
 
     The payload is a JSON object on the command line, in a file (@file.json) or from a pipe (-).
     """
-    options = {**said, "run_at": _instant(run_at), "idempotency_key": key, "session_id": session}
+    at = None if run_at is None else read_time("run_at", run_at)
+    options = {**said, "run_at": at, "idempotency_key": key, "session_id": session}
     given = {name: value for name, value in options.items() if value is not None}
 
     rd = connect(creates=True)
@@ -55,21 +57,12 @@ def enqueue(
         _tell_accepted(handle)
 
 
-def _instant(text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        raise Problem(f"run_at: {text!r} is not a time", "write it like 2031-05-17T03:00:00Z") from None
-
-
 def _tell_accepted(handle: JobHandle[Any]) -> None:
     job = handle.job
     if handle.duplicate:
         output.say(f"job {job.short_id} exists already with this key; it is {job.state}")
     else:
-        output.say(f"job {job.short_id} accepted: {clean(job.task)}, runs {ago(job.run_at)}")
+        output.say(f"job {job.short_id} accepted: {clean(job.task)}, runs {ago(max(job.run_at, time.time()))}")
     output.say(f"  follow it: redrive status {job.short_id}")
 
 

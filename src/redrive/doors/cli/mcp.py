@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from redrive.core.checks import optional_name
 from redrive.doors.cli.asking import asked, connect, shared
 from redrive.doors.cli.problems import Problem
+from redrive.doors.cli.serve import listening
 from redrive.doors.cli.worker import load
 
 if TYPE_CHECKING:
-    import socket
-
     from redrive.app import Redrive
 
 ADDRESS: Final = "127.0.0.1:8421"
@@ -65,7 +65,7 @@ def mcp(
     and no task can be called.
     """
     _need_the_extra()
-    _check_session(session)
+    optional_name("session", session)
     said: dict[str, Any] = {"tasks": app is not None, "allow_write": allow_write, "session": session}
     if address is not None:
         host, port = _place(address)
@@ -85,12 +85,6 @@ def _need_the_extra() -> None:
         if (error.name or "").partition(".")[0] not in PARTS:
             raise
         raise Problem(f"the MCP server needs the package {error.name}", 'pip install "redrive[mcp]"') from None
-
-
-def _check_session(session: str | None) -> None:
-    """As `redrive consent` takes it."""
-    if session is not None and (not 1 <= len(session) <= 200 or not session.isprintable()):
-        raise Problem(f"session: {session[:50]!r} must be 1 to 200 printable characters", "name it like s1")
 
 
 def _the_app(app: str | None) -> Redrive:
@@ -140,21 +134,10 @@ def _serve_http(rd: Redrive, host: str, port: int, token: str | None, also: tupl
 
     chosen = token or secrets.token_urlsafe(32)
     server = make_server(rd, secrets=(chosen,), **said)
-    with _listening(host, port) as sock:
+    with listening(host, port, "choose another HOST:PORT") as sock:
         port = sock.getsockname()[1]
         _tell(f"http://{written(host)}:{port}{PATH}", None if token else chosen)
         asyncio.run(over_http(rd, server, sock, hosts=allowed_hosts(host, port, also), token=chosen))
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    from redrive.doors.web.serving import listen
-
-    try:
-        return listen(host, port)
-    except OSError as error:
-        raise Problem(
-            f"cannot listen on {host}:{port}: {error.strerror or error}", "choose another HOST:PORT"
-        ) from None
 
 
 def _place(address: str) -> tuple[str, int]:

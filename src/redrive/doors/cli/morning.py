@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
+from redrive.core.moments import read
 from redrive.doors.cli import output
 from redrive.doors.cli.asking import ask, shared
-from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.report import noticed, tell_noticed
 from redrive.doors.cli.text import ago, clean, short
 
 if TYPE_CHECKING:
     from redrive.insight.morning import Morning, Need
-
-UNITS: Final = {"min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @click.command()
@@ -31,27 +27,14 @@ UNITS: Final = {"min": 60.0, "h": 3600.0, "d": 86400.0}
 @shared
 def morning(since: str, queue: str | None, spike: int, notify: bool) -> int:
     """What needs you: one line and exit status 0 on a quiet day, else what, since when and what to do (1)."""
-    page, told = ask(lambda rd: noticed(rd, rd.morning(_since(since), queue=queue, spike=spike), notify))
+    start = read("since", since)
+    page, told = ask(lambda rd: noticed(rd, rd.morning(start, queue=queue, spike=spike), notify))
     if output.as_json():
         output.say_json(page.public() | ({} if told is None else {"notified": told}))
     else:
         _tell(page)
         tell_noticed(None if page.ok else told)
     return 0 if page.ok else 1
-
-
-def _since(text: str) -> timedelta | datetime:
-    span = re.fullmatch(r"(\d{1,6})\s*(min|h|d)", text.strip())
-    if span:
-        return timedelta(seconds=int(span[1]) * UNITS[span[2]])
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        hint = "write it like 24h, 3d or 2031-05-17T07:00:00Z"
-        raise Problem(f"since: {text!r} is neither a span nor a time", hint) from None
-    if at.tzinfo is None:
-        raise Problem(f"since: {text!r} has no time zone", "write it like 2031-05-17T07:00:00Z")
-    return at
 
 
 def _tell(page: Morning) -> None:

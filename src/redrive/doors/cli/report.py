@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Coroutine, Sequence
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from redrive.core.moments import read
 from redrive.doors.cli import output
 from redrive.doors.cli.asking import ask, shared
 from redrive.doors.cli.charts import aligned, bar, short_number, sparkline
-from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.text import ago, clean, counted, short, span
 
 if TYPE_CHECKING:
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from redrive.insight.report import FailureLog, Report, Row
 
 F = TypeVar("F", bound=Callable[..., Any])
-UNITS: Final = {"min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 SHOWN: Final = 15
 """So many lines of a kind are told one by one."""
 
@@ -208,7 +205,8 @@ def _tell_causes(found: Report) -> None:
 @shared
 def failures(since: str | None, until: str | None, **said: Any) -> None:
     """The failure log: what failed by day, agent and category; it never expires. Then the dead letters left of it."""
-    start, end = moment("since", since), moment("until", until)
+    start = None if since is None else read("since", since)
+    end = None if until is None else read("until", until)
     found = ask(lambda rd: rd.reports.failures(since=start, until=end, **said))
     if output.as_json():
         output.say_json(found.public())
@@ -216,23 +214,6 @@ def failures(since: str | None, until: str | None, **said: Any) -> None:
         _tell_failures(found)
     else:
         output.say("Nothing failed like that in this time. `redrive report monthly` shows more of it.")
-
-
-def moment(field: str, text: str | None) -> timedelta | datetime | None:
-    """So long ago, or a time with its zone."""
-    if text is None:
-        return None
-    written = re.fullmatch(r"(\d{1,6})\s*(min|h|d|w)", text.strip())
-    if written:
-        return timedelta(seconds=int(written[1]) * UNITS[written[2]])
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        hint = "write it like 24h, 3d or 2031-05-17T07:00:00Z"
-        raise Problem(f"{field}: {text!r} is neither a span nor a time", hint) from None
-    if at.tzinfo is None:
-        raise Problem(f"{field}: {text!r} has no time zone", "write it like 2031-05-17T07:00:00Z")
-    return at
 
 
 def _tell_failures(found: FailureLog) -> None:

@@ -63,7 +63,7 @@ def serve(
     rd = load(app) if app is not None else connect(creates=True)
     log_to_stderr()
     rd.load()
-    with listening(host, port) as sock:
+    with listening(host, port, "choose another --port, or end what has it") as sock:
         port = sock.getsockname()[1]
         _run(rd, sock, host, port, also, work=None if no_worker else _options(said), auth=not no_auth, opens=opens)
     return 0
@@ -94,15 +94,13 @@ def _check_open_door(host: str, *, no_auth: bool) -> None:
         )
 
 
-def listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int, hint: str) -> socket.socket:
     from redrive.doors.web.serving import listen
 
     try:
         return listen(host, port)
     except OSError as error:
-        raise Problem(
-            f"cannot listen on {host}:{port}: {error.strerror or error}", "choose another --port, or end what has it"
-        ) from None
+        raise Problem(f"cannot listen on {host}:{port}: {error.strerror or error}", hint) from None
 
 
 def _run(

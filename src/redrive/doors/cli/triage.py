@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Coroutine
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from redrive.core.moments import read
 from redrive.doors.cli import output
 from redrive.doors.cli.asking import ask, shared, who, why
-from redrive.doors.cli.filters import UNITS, filtered, in_words, moment, understood
+from redrive.doors.cli.filters import filtered, in_words, understood
 from redrive.doors.cli.jobs import tell_moved
 from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.text import ago, clean, counted, one_line, short
@@ -132,17 +131,12 @@ def reassign(agent: str, why: str | None, **said: Any) -> int:
 @click.option("--for", "until", metavar="TIME", default="1d", show_default=True, help="e.g. 8h, 3d, or a time.")
 def defer(owner: str, until: str, why: str | None, **said: Any) -> int:
     """Out of the way until then, for somebody to see to. It comes back by itself."""
-    end = _span(until)
+    end = read("for", until)
 
     def perform(rd: Redrive, id: str | None, **scope: Any) -> Any:
         return rd.dead.defer(*_one(id), owner=owner, until=end, who=who(), why=why, **apart(scope))
 
     return act("defer", Meant(**said), perform, f"deferred to {owner}", "redrive dead recall {id}")
-
-
-def _span(text: str) -> timedelta | datetime:
-    span = re.fullmatch(r"(\d{1,6})\s*(s|min|m|h|d|w)", text.strip())
-    return timedelta(seconds=int(span[1]) * UNITS[span[2]]) if span else moment(text, "for")
 
 
 @click.command()

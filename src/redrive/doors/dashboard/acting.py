@@ -73,7 +73,7 @@ async def plan(request: Request) -> Response:
     title, text, confirm = VERBS[verb]
     defaults: dict[str, Any] = {
         "token": None, "estimate": None, "skipped": {}, "warnings": (), "canary": 0, "startable": True,
-        "too_many": False,
+        "running": (),
     }  # fmt: skip
     return await page(
         request, "act.html", section="letters", choice=choice, verb=verb, text=text, confirm=confirm,
@@ -89,20 +89,20 @@ async def _redrive_plan(request: Request, choice: Choice) -> dict[str, Any]:
     if "ids" not in scope and sum((await by_group(rd, await choosing.filters(rd, choice))).values()) > LOOKED_AT:
         return await _quick_plan(request, choice)
     found = await rd.redrives.plan(**scope)
-    running = [f"Redrive {id[-8:]} still moves one of these groups: wait for it, or cancel it." for id in found.running]
     return {
         "number": found.number, "chosen": found.chosen, "rows": found.groups[:ROWS], "token": found.token,
         "more_rows": max(0, len(found.groups) - ROWS), "estimate": found.estimate, "skipped": found.skipped,
-        "warnings": (*found.warnings, *running), "startable": bool(found.moving) and not found.running,
+        "warnings": found.warnings, "running": found.running, "startable": bool(found.moving) and not found.running,
         "canary": CANARY if found.moving > 2 * CANARY else 0,
     }  # fmt: skip
 
 
 async def _quick_plan(request: Request, choice: Choice) -> dict[str, Any]:
     """So many are not judged one by one while somebody waits for a page; the redrive itself judges each."""
-    known = await _other_plan(request, choice, "redrive")
+    known, rd = await _other_plan(request, choice, "redrive"), rd_of(request)
+    estimate = await rd.redrives.estimate(known["number"], **await choosing.filters(rd, choice))
     said = f"More than {LOOKED_AT:,}: what would not move is not looked for now. The scorecard will tell it."
-    return {**known, "warnings": (said,), "canary": MANY_CANARY, "too_many": True}
+    return {**known, "warnings": (said,), "canary": MANY_CANARY, "estimate": estimate}
 
 
 async def _other_plan(request: Request, choice: Choice, verb: str) -> dict[str, Any]:

@@ -3,15 +3,14 @@ view can be kept, sent to somebody, and come back to."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from redrive.app.namespaces import make_filter
-from redrive.app.triage import fingerprint_of
+from redrive.app.filters import make_filter
+from redrive.core import moments
 from redrive.core.classify import DETAILS
 from redrive.core.job import DEAD_REASONS
 from redrive.errors import InvalidInput
@@ -82,7 +81,7 @@ async def filters(rd: Redrive, choice: Choice) -> dict[str, Any]:
     if session := choice.said.get("session"):
         found["session_id"] = session
     if group := choice.said.get("group"):
-        found["fingerprint"] = await fingerprint_of(rd, group)
+        found["fingerprint"] = (await rd.groups.find(group, field="group")).fingerprint
     if since := choice.said.get("since"):
         found["since"] = instant(since, rd.clock.now())
     return found
@@ -103,25 +102,9 @@ async def scope(rd: Redrive, choice: Choice) -> dict[str, Any]:
     return await filters(rd, choice) or {"all": True}
 
 
-_UNITS: Final = {"min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
-
-
 def instant(text: str, now: float, field: str = "since") -> float:
     """`24h`, `7d`, or a time with its zone; one without a zone is UTC, which is what the pages show."""
-    if span := re.fullmatch(r"([0-9]{1,6})\s*(min|h|d|w)", text):
-        return now - int(span[1]) * _UNITS[span[2]]
-    return moment(text, field)
-
-
-def moment(text: str, field: str) -> float:
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidInput(field=field, problem=f"{text!r} is not a time; write it like 2031-05-17T07:00Z") from None
-    try:
-        return at.timestamp() if at.tzinfo else datetime.fromisoformat(f"{text}+00:00").timestamp()
-    except (ValueError, OverflowError):
-        raise InvalidInput(field=field, problem=f"{text!r} is not a time that exists") from None
+    return moments.earlier(field, moments.read(field, text, zone=UTC), now)
 
 
 def options(groups: list[Any]) -> Mapping[str, list[Any]]:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from redrive.app.acts import GROUP
-from redrive.core.redrives import HOLDS_GROUPS, RedriveRun
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.acting import CANARY, number_of
 from redrive.doors.dashboard.letters import hours
 from redrive.doors.dashboard.rendering import Site, address, back, form_of, page, rd_of, to, who
 from redrive.doors.dashboard.verbs import days_of
 from redrive.errors import InvalidInput
-from redrive.insight.groups import HOUR, GroupView, in_words
+from redrive.insight.groups import HOUR, GroupView, tried
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -34,11 +32,6 @@ COURSES: Final = {
     "quiet": "Nothing of it died in the last day.",
     "cured": "Nothing of it is dead any more.",
 }
-RUNS_LOOKED_AT: Final = 20
-BROUGHT_BACK: Final = frozenset({"redriven", "bury", "hold", "edit"})
-"""What a job went through when somebody brought it back; anything else it tried by itself."""
-ANOTHERS: Final = frozenset({"authority", "refusal", "model_confusion", "hallucination_loop", "context_overflow"})
-"""Troubles that another agent may not have."""
 
 
 def routes(site: Site) -> list[BaseRoute]:
@@ -52,20 +45,12 @@ async def shown(request: Request) -> Response:
     rd = rd_of(request)
     view = await rd.groups.show(request.path_params["fingerprint"])
     now = rd.clock.now()
+    running = await rd.redrives.of_group(view.fingerprint)
     return await page(
         request, "group.html", section="letters", view=view, sentence=sentence(view, now), facts=facts(view),
-        hours=hours(view, now), plot=plot(view, now), canary=CANARY, running=await _running(rd, view),
-        lessons=lessons(view), another=another(rd, view),
+        hours=hours(view, now), plot=plot(view, now), canary=CANARY, running=running,
+        lessons=[(one.text, one.worked, one.failed) for one in tried(view.lessons)], another=view.other_agent,
     )  # fmt: skip
-
-
-def another(rd: Redrive, view: GroupView) -> str | None:
-    """An agent that does this work, too, where the trouble has to do with who does it."""
-    fleet, seen = rd.registry.fleet, view.group
-    if not seen.agent or seen.detail not in ANOTHERS:
-        return None
-    found = fleet.alternate(seen.agent, seen.task)
-    return found if found in fleet.agents else None
 
 
 def sentence(view: GroupView, now: float) -> str:
@@ -77,21 +62,6 @@ def sentence(view: GroupView, now: float) -> str:
     last = f"last {words.ago(seen.last_at, now)}"
     since = last if seen.first_at == seen.last_at else f"first {words.ago(seen.first_at, now)}, {last}"
     return f"{dead}, {since}. {COURSES[view.trend]}"
-
-
-def lessons(view: GroupView) -> list[tuple[str, int, int]]:
-    """What was tried in words, how often it worked and how often not; several names may mean the same."""
-    worked: Counter[str] = Counter()
-    failed: Counter[str] = Counter()
-    for lesson in view.lessons:
-        worked[strategy(lesson.strategy)] += lesson.worked
-        failed[strategy(lesson.strategy)] += lesson.failed
-    return sorted(((name, worked[name], failed[name]) for name in worked), key=lambda found: (-found[1], found[2]))
-
-
-def strategy(name: str) -> str:
-    """What was tried, in words: brought back by somebody, or tried again by itself."""
-    return f"{'Redriven' if name in BROUGHT_BACK else 'Retried'} {in_words(name)}"
 
 
 def facts(view: GroupView) -> list[tuple[str, str | None]]:
@@ -112,7 +82,7 @@ def facts(view: GroupView) -> list[tuple[str, str | None]]:
         ("Ever buried", words.number(seen.buried)),
         ("First", words.exact(seen.first_at)),
         ("Last", words.exact(seen.last_at)),
-        ("Told", words.exact(state.alerted_at) if state.alerted_at else "to nobody yet" if state.owed else None),
+        ("Alert sent", words.exact(state.alerted_at) if state.alerted_at else "not yet" if state.owed else None),
         ("Group", view.fingerprint),
     ]
 
@@ -122,14 +92,6 @@ def plot(view: GroupView, now: float) -> str:
     first = (int(now // HOUR) - len(values) + 1) * HOUR
     series = [{"name": "buried", "kind": "dead", "values": values, "fill": True}]
     return msgspec.json.encode({"x": [first + HOUR * n for n in range(len(values))], "series": series}).decode()
-
-
-async def _running(rd: Redrive, view: GroupView) -> RedriveRun | None:
-    """The redrive that moves this group now; only one may."""
-    for run in await rd.redrives.list(limit=RUNS_LOOKED_AT):
-        if run.state in HOLDS_GROUPS and any(group.fingerprint == view.fingerprint for group in run.by_group):
-            return run
-    return None
 
 
 # -- acting

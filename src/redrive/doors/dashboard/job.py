@@ -19,6 +19,7 @@ from redrive.doors.dashboard.tree import tree
 from redrive.errors import InvalidInput
 from redrive.insight import story
 from redrive.insight.comparison import Comparison, compare
+from redrive.insight.morning import FOR_A_PERSON
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -54,7 +55,7 @@ async def shown(request: Request) -> Response:
     told = story.tell(job, await rd.jobs.story(job.id), rd.clock.now(), await rd.dead.notes(job.id))
     effects = await rd.jobs.effects(job.id)
     return await page(
-        request, "job.html", section="letters", job=job, told=told, questions=verbs.QUESTIONS, facts=facts(job),
+        request, "job.html", section=section(job), job=job, told=told, questions=verbs.QUESTIONS, facts=facts(job),
         group=await _group(rd, job), agents=sorted(rd.registry.fleet.agents),
         other_lane="manual" if job.lane == "delayed" else "delayed", asked=_open(job, asked),
         answered=[one for one in asked if one.answer != "open"],
@@ -62,6 +63,12 @@ async def shown(request: Request) -> Response:
         payload=tree(redact(job.arguments)) if job.payload else None, result=await _result(rd, job),
         **await _compared(rd, job, request),
     )  # fmt: skip
+
+
+def section(job: Job) -> str:
+    """Where one would look for it: among what needs somebody, or in its queue."""
+    asks = job.state is State.held and (job.because in FOR_A_PERSON or job.because == "deferred")
+    return "letters" if asks or job.state in (State.dead, State.discarded, State.purged) else "queues"
 
 
 def then(effect: EffectRecord) -> str:

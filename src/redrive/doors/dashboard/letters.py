@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from starlette.responses import StreamingResponse
 
 from redrive.core.consent import Approval
 from redrive.core.job import Job, State
-from redrive.core.store import Filter
+from redrive.core.store import Filter, Group
 from redrive.doors.dashboard import acting, choosing
 from redrive.doors.dashboard.choosing import by_group
-from redrive.doors.dashboard.rendering import Site, page, rd_of, site_of
+from redrive.doors.dashboard.rendering import Site, page, rd_of
 from redrive.errors import InvalidInput
 from redrive.insight import story
 from redrive.insight.groups import HOUR, GroupView
@@ -29,9 +29,7 @@ LETTERS: Final = 50
 GROUPS: Final = 12
 """Groups that are shown before somebody asks for all of them."""
 GROUPS_A_PAGE: Final = 50
-MOST_GROUPS: Final = 10_000
 HELD_LEADS: Final = {"deferred": "Put off to somebody; at their time they are dead letters again."}
-GROUP_FILTERS: Final = ("queue", "task", "agent", "detail", "error_class")
 HELD: Final = (
     ("approval", "a question is open"),
     ("consent", "consent is missing"),
@@ -56,15 +54,16 @@ async def listed(request: Request) -> Response:
     rd = rd_of(request)
     choice, cursor = choosing.read(request.query_params), request.query_params.get("cursor")
     chosen = await choosing.filters(rd, choice)
-    counts, known = await by_group(rd, chosen), await rd.store.groups()
-    turn = _turn(request)
+    counted, turn = await _counted(rd, chosen), _turn(request)
+    await rd.groups.look()
+    known, counts = await rd.store.groups(), counted.matching
     skipped, most = (GROUPS_A_PAGE * (turn - 1), GROUPS_A_PAGE) if turn else (0, GROUPS)
-    views = (await _views(rd, chosen, counts, len(known), skipped + most))[skipped:]
+    views = (await _views(rd, known, counted, skipped + most))[skipped:]
     return await page(
         request, "letters.html", section="letters", choice=choice, cursor=cursor, total=sum(counts.values()),
         group_number=len(counts), views=views, turn=turn, skipped=skipped, more_groups=len(counts) > skipped + most,
         listed=None if turn else await rd.dead.list(limit=LETTERS, cursor=cursor, **chosen),
-        options=choosing.options(known), lanes="" if choice.said else await _lanes(site_of(request)),
+        options=choosing.options(known), lanes=_in_words(counted.lanes),
         more_filters=any(name not in ("task", "queue", "detail", "since") for name in choice.said),
     )  # fmt: skip
 
@@ -75,16 +74,42 @@ def _turn(request: Request) -> int:
     return int(said) if said.isascii() and said.isdigit() and len(said) < 5 else 0
 
 
+class Counted(NamedTuple):
+    """The dead letters: all of them and those that match, by group; all of them by lane where nothing is chosen."""
+
+    every: Mapping[str | None, int]
+    matching: Mapping[str | None, int]
+    lanes: Mapping[str | None, int]
+
+
+async def _counted(rd: Redrive, chosen: Mapping[str, Any]) -> Counted:
+    """One count, unless more than the lane is chosen."""
+    dead = Filter(states=(State.dead,))
+    if not chosen.keys() <= {"lane"}:
+        return Counted(_sums(await rd.store.count(dead, by=("fingerprint",)), 0), await by_group(rd, chosen), {})
+    found = await rd.store.count(dead, by=("fingerprint", "lane"))
+    if not chosen:
+        every = _sums(found, 0)
+        return Counted(every, every, _sums(found, 1))
+    matching = {key: number for key, number in found.items() if key[1] == chosen["lane"]}
+    return Counted(_sums(found, 0), _sums(matching, 0), {})
+
+
+def _sums(found: Mapping[tuple[str | None, ...], int], place: int) -> dict[str | None, int]:
+    """By one of the things that they were counted by."""
+    sums: dict[str | None, int] = {}
+    for key, number in found.items():
+        sums[key[place]] = sums.get(key[place], 0) + number
+    return sums
+
+
 async def _views(
-    rd: Redrive, chosen: Mapping[str, Any], counts: Mapping[str | None, int], known: int, most: int
+    rd: Redrive, known: Sequence[Group], counted: Counted, most: int
 ) -> list[tuple[GroupView, int, list[int]]]:
     """The groups that have such letters, those that nobody has settled first."""
-    narrowed = {name: value for name, value in chosen.items() if name in GROUP_FILTERS}
-    without = max(0, known - len(counts))  # so many may stand before those that are sought
-    found = await rd.groups.list(limit=min(MOST_GROUPS, most + without), **narrowed)
-    now = rd.clock.now()
-    there = [view for view in found if view.fingerprint in counts]
-    return [(view, counts[view.fingerprint], hours(view, now)) for view in there[:most]]
+    there = [group for group in known if group.fingerprint in counted.matching]
+    views, now = await rd.groups.ranked(there, counted.every, limit=most), rd.clock.now()
+    return [(view, counted.matching[view.fingerprint], hours(view, now)) for view in views]
 
 
 def hours(view: GroupView, now: float, number: int = 48) -> list[int]:
@@ -93,12 +118,11 @@ def hours(view: GroupView, now: float, number: int = 48) -> list[int]:
     return [noted.get(hour, 0) for hour in range(last - number + 1, last + 1)]
 
 
-async def _lanes(site: Site) -> str:
+def _in_words(lanes: Mapping[str | None, int]) -> str:
     """Who must do something, in a sentence."""
-    found = await site.fresh("lanes", lambda: site.rd.store.count(Filter(states=(State.dead,)), by=("lane",)))
-    manual, delayed = (found.get((lane,), 0) for lane in ("manual", "delayed"))
+    manual, delayed = lanes.get("manual", 0), lanes.get("delayed", 0)
     said = [f"{manual:,} {'waits' if manual == 1 else 'wait'} for a person"] if manual else []
-    said += [f"{delayed:,} {'comes' if delayed == 1 else 'come'} back by themselves"] if delayed else []
+    said += [f"{delayed:,} {'comes back by itself' if delayed == 1 else 'come back by themselves'}"] if delayed else []
     return ", ".join(said) + "." if said else ""
 
 

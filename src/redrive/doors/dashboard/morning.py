@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.rendering import Site, address, numbers_of, page, rd_of, site_of
 from redrive.errors import InvalidInput
-from redrive.insight.morning import SHOWN, course, headline, in_words, lasting
+from redrive.insight.morning import SHOWN, course, headline, lasting
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.routing import BaseRoute
 
-    from redrive.insight.morning import Morning, Need
+    from redrive.insight.morning import Delta, Morning, Need
 
 MORNING_SECONDS: Final = 10.0
 """It is looked at once a day: nobody minds that it was put together a moment ago."""
@@ -59,7 +59,7 @@ async def shown(request: Request) -> Response:
         queues=[each.name for each in await numbers_of(site_of(request))],
         needs=[_need(request, need) for need in found.needs[:SHOWN]],
         rest=sum(need.number for need in found.needs[SHOWN:]),
-        changes=[(delta, in_words(delta)) for delta in found.changes],
+        changes=[(delta, _against(delta)) for delta in found.changes],
         steady=[delta for delta in found.deltas if not delta.structural][:SHOWN],
     )
 
@@ -73,6 +73,12 @@ def told(found: Morning) -> tuple[str, str]:
     if kinds:
         parts.append(f"{words.counted(kinds, 'kind')} of error {'is' if kinds == 1 else 'are'} new or more frequent")
     return f"{', and '.join(parts) or 'A quiet morning'}.", headline(found)
+
+
+def _against(delta: Delta) -> str:
+    """Its class stands before it, and what all of them may mean above."""
+    before = "never seen before" if delta.kind == "new" else f"{words.number(delta.before)} the time before"
+    return f"{words.number(delta.now)}, {before}"
 
 
 def _need(request: Request, need: Need) -> dict[str, Any]:

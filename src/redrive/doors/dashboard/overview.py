@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Final
 
 from redrive.core.job import Job, State
 from redrive.core.store import Filter
 from redrive.doors.dashboard.activity import failures, last_days, last_hour, throughput
 from redrive.doors.dashboard.live import LOOKS, latest
-from redrive.doors.dashboard.needs import Need, needs_of, standing
+from redrive.doors.dashboard.needs import needs_of, row
 from redrive.doors.dashboard.rendering import Site, back, form_of, numbers_of, page, rd_of, site_of
+from redrive.insight.glance import LOOKED_AT, longest
+from redrive.insight.standing import Need, standing
+from redrive.runtime.living import living
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,15 +24,10 @@ if TYPE_CHECKING:
     from redrive.insight.groups import GroupView
     from redrive.insight.health import QueueNumbers
 
-LARGEST: Final = 5
-"""So many of the largest troubles are looked at for one that nobody has dealt with."""
-LARGEST_SECONDS: Final = 5.0
+FIRST_SECONDS: Final = 5.0
 LISTED: Final = 6
 QUEUES: Final = 30
 """So many are shown here, the busiest first; all of them have a page of their own."""
-LOOKED_AT: Final = 200
-"""So many of the running jobs that came first are asked which of them has run for longest."""
-WORKER_GONE_AFTER: Final = 90.0
 
 
 def routes(site: Site) -> list[BaseRoute]:
@@ -44,9 +40,9 @@ def routes(site: Site) -> list[BaseRoute]:
 async def overview(request: Request) -> Response:
     site = site_of(request)
     queues = await numbers_of(site)
-    breakers = [breaker for breaker in await site.rd.breakers() if breaker.state != "closed"]
+    breakers = [breaker for breaker in await site.rd.breakers() if breaker.down]
     needs = await needs_of(request, queues, breakers)
-    workers, first = await _workers(site), await _first(site, needs)
+    workers, first = await living(site.rd.store, site.rd.clock.now()), await _first(site, needs)
     hour, days = await last_hour(site), await last_days(site)
     feed, after = await latest(request)
     rows = [
@@ -59,7 +55,7 @@ async def overview(request: Request) -> Response:
         section="overview",
         health=standing(queues, needs, len(workers), sum(hour.total.flows["succeeded"]), first),
         first=first,
-        needs=needs,
+        needs=[row(request, need) for need in needs],
         rows=rows,
         more=max(0, len(queues) - QUEUES),
         workers=workers,
@@ -93,34 +89,11 @@ async def _first(site: Site, needs: Sequence[Need]) -> GroupView | None:
     """What to begin with, where dead letters wait."""
     if not any(need.kind == "dead" for need in needs):
         return None
-    found: GroupView | None = await site.fresh("largest", lambda: _largest(site), LARGEST_SECONDS)
+    found: GroupView | None = await site.fresh("first", site.rd.groups.first, FIRST_SECONDS)
     return found
-
-
-async def _largest(site: Site) -> GroupView | None:
-    """The trouble with the most letters in the manual lane that nobody has dealt with, of those that are largest."""
-    store = site.rd.store
-    counted = await store.count(Filter(states=(State.dead,)), by=("fingerprint",))
-    names = sorted((name for (name,) in counted if name), key=lambda name: -counted[name,])[:LARGEST]
-    manual = {
-        name: sum((await store.count(Filter(states=(State.dead,), lane="manual", fingerprint=name))).values())
-        for name in names
-    }
-    for name in sorted(names, key=lambda name: -manual[name]):
-        view = await site.rd.groups.show(name)
-        if manual[name] and view.status == "unresolved":
-            return view
-    return None
-
-
-async def _workers(site: Site) -> list[dict[str, Any]]:
-    """Who has announced itself lately."""
-    now, documents = site.rd.clock.now(), await site.rd.store.docs("worker")
-    said = [{"id": document.key, **msgspec.json.decode(document.value)} for document in documents]
-    return [worker for worker in said if now - worker["at"] <= WORKER_GONE_AFTER]
 
 
 async def _running(site: Site) -> list[Job]:
     """What runs, the longest first."""
     found = await site.rd.store.find(Filter(states=(State.running,)), limit=LOOKED_AT, oldest=True)
-    return sorted(found.jobs, key=lambda job: job.started_at or 0.0)[:LISTED]
+    return longest(found.jobs, LISTED)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Final
 
 from redrive.core.policy import schedule
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.activity import last_hour
 from redrive.doors.dashboard.rendering import Site, back, form_of, numbers_of, page, rd_of, site_of, who
+from redrive.runtime.switches import paused_queues
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -35,7 +34,7 @@ def routes(site: Site) -> list[BaseRoute]:
 
 async def listed(request: Request) -> Response:
     site = site_of(request)
-    stopped = await _stopped(request)
+    stopped = await paused_queues(rd_of(request).store)
     activity = await last_hour(site)
     name, queues = request.query_params.get("name", "").strip(), await numbers_of(site)
     chosen = [queue for queue in queues if name.lower() in queue.name.lower()]
@@ -67,12 +66,6 @@ async def resume(request: Request) -> Response:
     name = form.get("queue", "")
     await rd_of(request).queues.resume(name, who=who(request), why=form.text("why"))
     return back(request, f"{name} goes on.")
-
-
-async def _stopped(request: Request) -> dict[str, dict[str, Any]]:
-    """Who paused which queue, when and why."""
-    said = {document.key: msgspec.json.decode(document.value) for document in await rd_of(request).store.docs("queue")}
-    return {name: value for name, value in said.items() if value.get("paused")}
 
 
 def rules(queue: QueueNumbers) -> list[tuple[str, str | None]]:

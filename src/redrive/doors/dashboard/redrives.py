@@ -45,7 +45,7 @@ async def shown(request: Request) -> Response:
     return await page(
         request, "redrive.html", section="redrives", run=run, title=TITLES[run.state], standing=standing(run),
         canary=_sentence(run.canary.text) if run.canary else None, numbers=numbers(run), facts=facts(run),
-        items=await rd.redrives.items(run.id, cursor), cursor=cursor,
+        items=await rd.redrives.items(run.id, cursor), cursor=cursor, worst=worst(run),
     )  # fmt: skip
 
 
@@ -64,6 +64,13 @@ def standing(run: RedriveRun) -> str:
     if run.state == "settling":
         return f"{run.open:,} of {run.moved:,} have not ended yet."
     return f"{moved}, {run.left:,} to go."
+
+
+def worst(run: RedriveRun) -> str | None:
+    """The trouble that most of its letters met again, where somebody should look before anything else moves."""
+    judged = run.state == "paused" and run.canary is not None and run.canary.verdict == "failed"
+    failed = [row for row in run.by_group if row.failed_again and row.fingerprint]
+    return max(failed, key=lambda row: row.failed_again).fingerprint if failed and (judged or run.over) else None
 
 
 def _sentence(text: str) -> str:
@@ -93,7 +100,7 @@ def facts(run: RedriveRun) -> list[tuple[str, str | None]]:
         ("Started", words.exact(run.at)),
         ("Ended", words.exact(run.ended_at) if run.ended_at else None),
         ("Last move", words.exact(run.moved_at) if run.moved_at else None),
-        ("At most a second", f"{run.rate:g}" if run.rate is not None else "no limit"),
+        ("Pace", f"at most {run.rate:g} a second" if run.rate is not None else "no limit"),
         ("Canary", f"{canary.size}, {canary.pass_rate:.0%} must succeed" if canary else "none"),
         ("Redrive", run.id),
     ]

@@ -208,6 +208,7 @@ def make_environment() -> jinja2.Environment:
     )
     environment.globals.update(url_for=url_for, asset=asset, here=here, with_query=with_query, now=_now)
     environment.filters.update(words.FILTERS)
+    environment.tests["instant"] = words.is_instant
     environment.filters["ago"] = lambda at: words.ago(at, _now())
     for part in ("ui", "forms"):  # macros, at hand everywhere, also where one block is rendered alone
         environment.globals[part] = environment.get_template(f"parts/{part}.html").module
@@ -397,8 +398,9 @@ async def refused(request: Request, error: RedriveError) -> Response:
 async def problem(request: Request, status: int, reason: str) -> Response:
     """A page that says why there is no other."""
     return await page(
-        request, "problem.html", status=status, title=TITLES.get(status, "That cannot be shown"), reason=reason
-    )
+        request, "problem.html", status=status, title=TITLES.get(status, "That cannot be shown"), reason=reason,
+        missing=status == 404,
+    )  # fmt: skip
 
 
 def _reason(error: RedriveError) -> str:

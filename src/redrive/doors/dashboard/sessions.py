@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -10,7 +9,6 @@ import msgspec
 from redrive.core.notices import Notice
 from redrive.core.redact import redact
 from redrive.doors.dashboard.rendering import Site, back, form_of, page, rd_of, site_of, who
-from redrive.runtime.notify import INBOX
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -35,7 +33,7 @@ async def shown(request: Request) -> Response:
     session = request.query_params.get("session") or None
     everything = request.query_params.get("all") == "yes"
     if session is None:
-        found = await site_of(request).fresh("inboxes", lambda: _sessions(request), INBOXES_SECONDS)
+        found = await site_of(request).fresh("inboxes", rd_of(request).sessions.inboxes, INBOXES_SECONDS)
         return await page(request, "inboxes.html", section="sessions", rows=found[:SESSIONS], number=len(found))
     notices = await rd_of(request).sessions.inbox(session, unread=not everything, limit=10_000)
     return await page(
@@ -58,27 +56,6 @@ async def answer(request: Request) -> Response:
     say = jobs.approve if agreed else jobs.reject
     job = await say(form.text("job") or "", who=who(request), why=form.text("why"))
     return back(request, f"{job.task} {job.short_id} is {'approved' if agreed else 'rejected'}.")
-
-
-async def _sessions(request: Request) -> list[dict[str, Any]]:
-    """Every session that was told something, those with something unread first."""
-    by_session: dict[str, list[Notice]] = {}
-    for document in await rd_of(request).store.docs(INBOX):
-        notice = msgspec.json.decode(document.value, type=Notice)
-        by_session.setdefault(notice.session_id or "", []).append(notice)
-    rows = [_session(name, notices) for name, notices in by_session.items()]
-    return sorted(rows, key=lambda row: (not row["pending"], not row["unread"], -row["latest"].at))
-
-
-def _session(name: str, notices: Sequence[Notice]) -> dict[str, Any]:
-    unread = [notice for notice in notices if notice.read_at is None]
-    return {
-        "session": name,
-        "messages": len(notices),
-        "unread": len(unread),
-        "pending": sum(notice.status == "pending" for notice in unread),
-        "latest": max(notices, key=lambda notice: notice.at),
-    }
 
 
 def _row(notice: Notice) -> dict[str, Any]:

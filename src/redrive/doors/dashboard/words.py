@@ -6,6 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from redrive.insight.story import reason
+from redrive.insight.wording import clipped as clipped
+from redrive.insight.wording import counted as counted
+from redrive.insight.wording import number as number
+from redrive.insight.wording import plain as plain
+
 UNITS: Final = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
@@ -37,9 +43,24 @@ def _few(value: float) -> str:
     return text.removesuffix(".0")
 
 
+class Instant(str):
+    """An instant in UTC that still knows when it is: the page tells it in the zone of whoever looks."""
+
+    __slots__ = ("at",)
+    at: float
+
+
 def exact(at: float | None) -> str:
-    """The instant itself, for titles."""
-    return "" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    """The instant itself, for facts and titles."""
+    if at is None:
+        return ""
+    said = Instant(f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC")
+    said.at = at
+    return said
+
+
+def is_instant(value: object) -> bool:
+    return isinstance(value, Instant)
 
 
 def clock_time(at: float | None) -> str:
@@ -48,13 +69,6 @@ def clock_time(at: float | None) -> str:
 
 def iso(at: float | None) -> str:
     return "" if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
-
-
-def number(value: float | None) -> str:
-    """`12,345`; a dash where nobody counted."""
-    if value is None:
-        return "–"
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
 
 
 def brief(value: float | None) -> str:
@@ -67,27 +81,11 @@ def brief(value: float | None) -> str:
     return number(value)
 
 
-def counted(value: int, noun: str, plural: str | None = None) -> str:
-    """`1 job`, `12,345 jobs`."""
-    return f"{number(value)} {noun if value == 1 else plural or noun + 's'}"
-
-
 def percent(part: float, whole: float) -> str:
     if not whole:
         return "–"
     share = 100 * part / whole
     return f"{share:.0f} %" if share >= 9.95 or share == int(share) else f"{share:.1f} %"
-
-
-def plain(name: object) -> str:
-    """A code as words: `attempts_exhausted` → `attempts exhausted`."""
-    return str(name).replace("_", " ")
-
-
-def clipped(text: object, width: int = 140) -> str:
-    """One line's worth of a text."""
-    said = " ".join(str(text).split())
-    return said if len(said) <= width else said[: width - 1].rstrip() + "…"
 
 
 # -- drawings, as numbers for SVG attributes
@@ -132,6 +130,7 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "counted": counted,
     "percent": percent,
     "plain": plain,
+    "reason": reason,
     "clipped": clipped,
     "spark_line": spark_line,
     "spark_area": spark_area,

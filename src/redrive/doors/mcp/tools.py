@@ -55,7 +55,7 @@ class Reading:
     async def status(self) -> dict[str, Any]:
         """Health in words, the queues that need eyes, and the operations that wait for a retry or their turn."""
         health, operations = await self._rd.health(), await self._rd.operations()
-        queues = [queue for queue in await self._rd.numbers() if _needs_eyes(queue)]
+        queues = [queue for queue in await self._rd.numbers() if queue.needs_eyes]
         return {
             "health": health.status,
             "issues": [self._wording.line(issue) for issue in health.issues[:ROWS]],
@@ -310,12 +310,6 @@ class Reading:
                 "look": _look(need),
             }
         )
-
-
-def _needs_eyes(queue: QueueNumbers) -> bool:
-    """Something is dead, held for a person, stopped or stalled."""
-    backed_up = queue.due > (queue.policy.health_depth or 0)
-    return bool(queue.dead or queue.paused or queue.stalled or queue.held > queue.blocked or backed_up)
 
 
 def _look(need: Need) -> str:

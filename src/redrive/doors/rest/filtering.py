@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from redrive.doors.rest.schemas import Filters, instant
+from redrive.errors import InvalidInput
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -26,11 +27,7 @@ async def filters_of(rd: Redrive, said: Filters) -> dict[str, Any]:
 
 async def _fingerprint(rd: Redrive, beginning: str) -> str:
     """Of the group that begins so; what begins none finds none, and so do the jobs."""
-    groups = await rd.store.groups(fingerprints=[beginning]) if beginning else []
-    if groups or len(beginning) < SHORTEST:
+    try:
+        return (await rd.groups.find(beginning)).fingerprint
+    except InvalidInput:
         return beginning
-    found = [group.fingerprint for group in await rd.store.groups() if group.fingerprint.startswith(beginning)]
-    return found[0] if len(found) == 1 else beginning
-
-
-SHORTEST: Final = 3

@@ -116,7 +116,7 @@ def shown(view: GroupView) -> dict[str, Any]:
 
 async def _named(asked: Asked) -> str:
     with missing("fingerprint"):
-        return (await asked.rd.groups._find(asked.path["fingerprint"])).fingerprint
+        return (await asked.rd.groups.find(asked.path["fingerprint"])).fingerprint
 
 
 async def list_groups(asked: Asked) -> Any:

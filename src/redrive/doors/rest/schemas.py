@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Meta
 
 from redrive.core.job import Lane, OnLost, Priority, Reason, State
+from redrive.core.moments import read_time
 from redrive.doors.rest.table import WHO
-from redrive.errors import InvalidInput
 
 # -- words
 
@@ -65,15 +65,9 @@ def instant(field: str, said: str | None) -> float | None:
     """A date or an instant of a query, in seconds. A date is its midnight in UTC."""
     if said is None:
         return None
-    try:
-        found = datetime.fromisoformat(said.upper().replace("Z", "+00:00").replace(" ", "+"))  # as URLs spoil a plus
-    except ValueError:
-        raise InvalidInput(field=field, problem=f"{said[:40]!r} is neither a date nor an instant") from None
-    if found.tzinfo is None:
-        if len(said) > len("2026-11-16"):
-            raise InvalidInput(field=field, problem="is naive; say its offset, e.g. 2026-11-16T04:20:00Z")
-        found = found.replace(tzinfo=UTC)
-    return found.timestamp()
+    text = said.upper().replace(" ", "+")  # as URLs spoil a plus
+    is_date = len(said) <= len("2026-11-16")
+    return read_time(field, text, zone=UTC if is_date else None).timestamp()
 
 
 # -- jobs

@@ -7,10 +7,12 @@ Programs send the token as a Bearer; a browser gets a cookie from a link, once.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import html
 import ipaddress
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, quote, urlencode
@@ -40,6 +42,17 @@ HEADERS: Final = {
     b"cache-control": b"no-store",
 }
 """On every answer that does not say otherwise."""
+STYLE: Final = (
+    ":root{color-scheme:light dark}"
+    "body{font:1rem/1.6 system-ui,sans-serif;max-width:36rem;margin:14vh auto;padding:0 1rem}"
+    "h1{font-size:1.5rem;line-height:1.2;letter-spacing:-.02em}code{font-family:ui-monospace,monospace;font-size:.9em}"
+)
+"""Of the one page that a stranger sees: nothing else of ours is shown to him, style sheets included."""
+STYLE_POLICY: Final = (
+    "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; img-src data:; style-src 'sha256-"
+    + base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+    + "'"
+)
 
 
 def is_loopback(host: str) -> bool:
@@ -238,18 +251,25 @@ def _is_browsing(scope: Scope) -> bool:
 
 async def _refuse_page(send: Send, found: Problem) -> None:
     """The same for a person."""
-    title, detail, hint = (html.escape(text or "") for text in (found.title, found.detail, found.hint))
+    title, detail, hint = (_sentence(text or "") for text in (found.title, found.detail, found.hint))
     page = (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f'<link rel="icon" href="data:,"><style>{STYLE}</style>'
         f"<title>{title}</title><h1>{title}</h1><p>{detail}</p><p>{hint}</p></html>"
     )
-    await _send(send, found, "text/html; charset=utf-8", page.encode())
+    policy = (b"content-security-policy", STYLE_POLICY.encode())
+    await _send(send, found, "text/html; charset=utf-8", page.encode(), policy)
 
 
-async def _send(send: Send, found: Problem, media: str, body: bytes) -> None:
+def _sentence(text: str) -> str:
+    """Escaped; what stands in backticks is code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text[:1].upper() + text[1:]))
+
+
+async def _send(send: Send, found: Problem, media: str, body: bytes, *more: tuple[bytes, bytes]) -> None:
     own = [(name.encode(), value.encode()) for name, value in found.headers.items()]
     basics = [(b"content-type", media.encode()), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": found.status, "headers": [*basics, *own]})
+    await send({"type": "http.response.start", "status": found.status, "headers": [*basics, *own, *more]})
     await send({"type": "http.response.body", "body": body})
 
 

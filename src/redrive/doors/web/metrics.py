@@ -79,8 +79,7 @@ async def _store(rd: Redrive) -> list[Sample]:
         for (queue, lane), number in sorted(counted.items(), key=str)
     ]
     breakers = [
-        Sample("redrive_breaker_open", breaker.state != "closed", {"breaker": breaker.key})
-        for breaker in await rd.breakers()
+        Sample("redrive_breaker_open", breaker.down, {"breaker": breaker.key}) for breaker in await rd.breakers()
     ]
     healthy = (await rd.health()).status == "healthy"
     return [

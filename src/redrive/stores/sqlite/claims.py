@@ -8,7 +8,7 @@ from typing import NamedTuple
 import apsw
 import msgspec
 
-from redrive.core.job import CYCLE, Job, State
+from redrive.core.job import Job, State
 from redrive.core.policy import Rate
 from redrive.core.store import Wanted
 from redrive.stores.sqlite.rows import Route, select
@@ -72,13 +72,7 @@ def open_routes(connection: apsw.Connection, wanted: Wanted) -> list[Open]:
     """Routes with waiting jobs, without those the worker does not know or does not want."""
     found = []
     for id, queue, task, agent in connection.execute("SELECT id, queue, task, agent FROM routes WHERE waiting > 0"):
-        if (
-            not queue.startswith(CYCLE)
-            and (wanted.tasks is None or task in wanted.tasks)
-            and (wanted.queues is None or queue in wanted.queues)
-            and (wanted.agents is None or agent in wanted.agents)
-            and queue not in wanted.not_queues
-        ):
+        if wanted.takes(queue, task, agent):
             found.append(Open(id, (queue, task, agent)))
     return found
 

@@ -11,7 +11,7 @@ import apsw
 import msgspec
 
 from redrive.core.job import Job, State
-from redrive.core.lifecycle import MOVES, Transition
+from redrive.core.lifecycle import Transition, wrong_beginning
 from redrive.core.store import MAX_PARTS, Applied, Commit, Guard, Inserted, Lease, Outcome, Pruned, Put, Stale
 from redrive.errors import StoreError
 from redrive.stores.sqlite import reads, schema
@@ -99,7 +99,8 @@ def _insert_one(connection: apsw.Connection, routes: Routes, job: Job) -> bool:
     if is_plain(job):
         connection.execute(INSERT_PLAIN, plain_values(job, route))
         return connection.changes() == 1
-    _check_beginning(job)
+    if problem := wrong_beginning(job):
+        raise StoreError(problem)
     connection.execute(INSERT, insert_values(job, route))
     made = connection.changes() == 1
     if made and job.state is State.dead:
@@ -111,15 +112,6 @@ def _imported(job: Job) -> Transition:
     """How a job born dead got there, with the attempt it came with."""
     attempt = job.history[-1] if job.history else None
     return Transition("imported", job, State.dead, job.updated_at, {}, attempt, why=job.because)
-
-
-def _check_beginning(job: Job) -> None:
-    """A job begins waiting, held or dead, and a hold or a death says why."""
-    told = job.state is State.waiting or (job.because is not None and (job.state is State.held or bool(job.lane)))
-    if job.state not in MOVES["enqueued"].to + MOVES["imported"].to or not told:
-        raise StoreError(f"job {job.short_id} cannot begin {job.state} (because {job.because})")
-    if job.state is State.dead and job.recommendation is None:
-        raise StoreError(f"job {job.short_id} cannot begin dead without a recommendation")
 
 
 class Tally:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 import apsw
 import msgspec
 
-from redrive.core.job import Job, State
+from redrive.core.bookings import Booking, booked, born_dead, joins_group, trouble_of
+from redrive.core.job import Job
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Group, Lesson, Minute, OutcomeTally, Tally, Total
+from redrive.stores.sqlite import spans
 from redrive.stores.sqlite.routes import Routes
 from redrive.stores.sqlite.rows import Route, Row, select
 
@@ -47,97 +49,96 @@ _DAY: Final = (
     "INSERT INTO days (day, route, move, number) VALUES (?, ?, ?, ?)"
     " ON CONFLICT DO UPDATE SET number = number + excluded.number"
 )
-_LET_GO: Final = ("discarded", "cancelled")
+_FAILURE_DAY: Final = (
+    "INSERT INTO failure_days (day, route, move, error_class, detail, number) VALUES (?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT DO UPDATE SET number = number + excluded.number"
+)
+_OUTCOME_DAY: Final = (
+    "INSERT INTO outcome_days (day, route, what, name, number, seconds) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE"
+    " SET number = number + excluded.number, seconds = seconds + excluded.seconds"
+)
 
 
-K = TypeVar("K")
+_Said = tuple[object, object, object, str]
+"""Of a group's latest job: the failure's class and detail, its text, and the job's id."""
 
 
-def _plus(counts: dict[K, int], key: K, number: int) -> None:
-    counts[key] = counts.get(key, 0) + number
+def _beginning(error: object) -> str:
+    """So much of an error's text stands for its group."""
+    return str(error or "")[:500]
 
 
 class Ledger:
     """Collects what one transaction did and writes it once per kind, not once per job."""
 
     def __init__(self) -> None:
-        self._tallies: dict[tuple[int, int, str, str, str], int] = {}
-        self._groups: dict[str, tuple[int, float, int, Job]] = {}
-        """How many, the first time, and the latest job with its route."""
-        self._lessons: dict[tuple[str, str], list[int]] = {}
-        self._outcomes: dict[tuple[int, int, str, str], tuple[int, float]] = {}
+        self._hours: dict[tuple[int, int, str, str, str], int] = {}
         self._minutes: dict[tuple[int, int, str], int] = {}
         self._days: dict[tuple[int, int, str], int] = {}
+        self._groups: dict[str, tuple[int, float, float, int, _Said]] = {}
+        """How many, the first and the last time, and the latest job's route and what is said of it."""
+        self._lessons: dict[tuple[str, str], list[int]] = {}
+        self._outcomes: dict[tuple[int, int, str, str], tuple[int, float]] = {}
 
     def count(self, at: float, route: int, move: str, number: int = 1) -> None:
         self._add(at, route, move, "", "", number)
 
     def _add(self, at: float, route: int, move: str, error_class: str, detail: str, number: int = 1) -> None:
-        second = int(at)
-        _plus(self._tallies, (second // HOUR, route, move, error_class, detail), number)
-        _plus(self._minutes, (second // MINUTE, route, move), number)
-        _plus(self._days, (second // DAY, route, move), number)
+        second, hours, minutes, days = int(at), self._hours, self._minutes, self._days
+        hour = (second // HOUR, route, move, error_class, detail)
+        hours[hour] = hours.get(hour, 0) + number
+        minute = (second // MINUTE, route, move)
+        minutes[minute] = minutes.get(minute, 0) + number
+        day = (second // DAY, route, move)
+        days[day] = days.get(day, 0) + number
 
     def moved(self, move: Transition, route: int) -> None:
-        said = move.set if "error_class" in move.set else None
-        error_class, detail = (said["error_class"] or "", said["detail"] or "") if said else ("", "")
-        self._add(move.at, route, move.move, str(error_class), str(detail))
-        self._settled(move, route)
-        if move.move == "buried" and move.set.get("fingerprint"):
-            self._grouped(move.after(0), route)
+        error_class, detail = trouble_of(move)
+        self._add(move.at, route, move.move, error_class, detail)
+        for booking in booked(move):
+            self._book(booking, route)
+        if joins_group(move):
+            said = move.set
+            latest = (said.get("error_class"), said.get("detail"), _beginning(said.get("error")), move.job.id)
+            self._grouped(str(said["fingerprint"]), move.at, route, latest)
         if move.lesson is not None:
             fingerprint, strategy, worked = move.lesson
             counts = self._lessons.setdefault((fingerprint, strategy), [0, 0])
             counts[0 if worked else 1] += 1
-            self._became(move.at, route, "worked" if worked else "failed", name=strategy)
 
-    def _settled(self, move: Transition, route: int) -> None:
-        """What a move means for the dead letter that the job is or was."""
-        job, died = move.job, move.job.died_at
-        if died is None:
-            if move.set.get("died_at") is not None:
-                self._became(move.at, route, "died")
-        elif move.to is State.done:
-            kind = (job.revived_by if move.move == "succeeded" else None) or "person"
-            self._became(died, route, kind, seconds=move.at - died)
-            self._became(move.at, route, "back", name=kind)
-        elif move.move in _LET_GO or (move.move == "purged" and job.state is State.dead):
-            self._became(died, route, "person", seconds=move.at - died)
-        elif move.move == "restored":
-            self._became(died, route, "person", -1, died - job.updated_at)  # it was let go, and now it was not
-        elif move.move == "deferred" and not job.deferrals:
-            self._became(died, route, "deferred")
-
-    def _became(self, at: float, route: int, what: str, number: int = 1, seconds: float = 0.0, name: str = "") -> None:
-        key = (int(at) // HOUR, route, what, name)
-        before, spent = self._outcomes.get(key, (0, 0.0))
-        self._outcomes[key] = (before + number, spent + seconds)
+    def _book(self, booking: Booking, route: int) -> None:
+        key = (int(booking.at) // HOUR, route, booking.what, booking.name)
+        number, seconds = self._outcomes.get(key, (0, 0.0))
+        self._outcomes[key] = (number + booking.number, seconds + booking.seconds)
 
     def imported(self, job: Job, route: int) -> None:
         self._add(job.updated_at, route, "imported", job.error_class or "", job.detail or "")
-        self._became(job.died_at or job.updated_at, route, "died")
+        self._book(born_dead(job), route)
         if job.fingerprint:
-            self._grouped(job, route)
+            said = (job.error_class, job.detail, _beginning(job.error), job.id)
+            self._grouped(job.fingerprint, job.updated_at, route, said)
 
-    def _grouped(self, job: Job, route: int) -> None:
-        fingerprint, at = job.fingerprint or "", job.updated_at
-        number, first, latest_route, latest = self._groups.get(fingerprint, (0, at, route, job))
-        if at >= latest.updated_at:
-            latest_route, latest = route, job
-        self._groups[fingerprint] = (number + 1, min(first, at), latest_route, latest)
+    def _grouped(self, fingerprint: str, at: float, route: int, said: _Said) -> None:
+        number, first, last, latest_route, latest = self._groups.get(fingerprint, (0, at, at, route, said))
+        if at >= last:
+            last, latest_route, latest = at, route, said
+        self._groups[fingerprint] = (number + 1, min(first, at), last, latest_route, latest)
 
     def write(self, connection: apsw.Connection) -> None:
-        for key, number in self._tallies.items():
-            connection.execute(_TALLY, (*key, number))
+        for (hour, route, move, error_class, detail), number in self._hours.items():
+            said = (route, move, error_class, detail, number)
+            connection.execute(_TALLY, (hour, *said))
+            if error_class or detail:
+                connection.execute(_FAILURE_DAY, (hour // spans.HOURS_A_DAY, *said))
         for minute, number in self._minutes.items():
             connection.execute(_MINUTE, (*minute, number))
         for day, number in self._days.items():
             connection.execute(_DAY, (*day, number))
-        for what, sums in self._outcomes.items():
-            connection.execute(_OUTCOME, (*what, *sums))
-        for fingerprint, (number, first, route, job) in self._groups.items():
-            said = (job.error_class, job.detail, (job.error or "")[:500], job.id)
-            connection.execute(_GROUP, (fingerprint, first, job.updated_at, number, route, *said))
+        for (hour, *what), sums in self._outcomes.items():
+            connection.execute(_OUTCOME, (hour, *what, *sums))
+            connection.execute(_OUTCOME_DAY, (hour // spans.HOURS_A_DAY, *what, *sums))
+        for fingerprint, (number, first, last, route, latest) in self._groups.items():
+            connection.execute(_GROUP, (fingerprint, first, last, number, route, *latest))
         for (fingerprint, strategy), (worked, failed) in self._lessons.items():
             connection.execute(_LESSON, (fingerprint, strategy, worked, failed))
 
@@ -145,68 +146,39 @@ class Ledger:
 _TALLIES: Final = (
     "SELECT hour, route, move, error_class, detail, number FROM tallies WHERE hour >= ?1 AND hour < ?2 ORDER BY hour"
 )
-_ALL_TALLIES: Final = (
-    "SELECT ?1, route, move, error_class, detail, sum(number) FROM tallies WHERE hour >= ?1 AND hour < ?2"
-    " GROUP BY route, move, error_class, detail"
-)
 
 
 def tallies(
     connection: apsw.Connection, routes: Routes, since: float, until: float, *, whole: bool = False
 ) -> list[Tally]:
-    names = routes.names(connection)
-    first, last = int(since // HOUR), -int(-until // HOUR)
-    rows = select(connection, _ALL_TALLIES if whole else _TALLIES, (first, last))
+    names, wanted = routes.names(connection), spans.span(since, until)
+    if whole:
+        start = wanted.first * float(HOUR)
+        return [Tally(start, *names[route], *said) for route, *said in spans.tallies(connection, wanted)]
+    rows = select(connection, _TALLIES, wanted)
     return [Tally(hour * float(HOUR), *names[route], *said) for hour, route, *said in rows]
+
+
+_OUTCOMES: Final = (
+    "SELECT hour, route, what, name, number, seconds FROM outcomes WHERE hour >= ?1 AND hour < ?2 ORDER BY hour"
+)
 
 
 def outcomes(
     connection: apsw.Connection, routes: Routes, since: float, until: float, *, whole: bool = False
 ) -> list[OutcomeTally]:
-    names = routes.names(connection)
-    first, last = int(since // HOUR), -int(-until // HOUR)
-    hour = "?1" if whole else "hour"
-    rows = select(
-        connection,
-        f"SELECT {hour} AS at, route, what, name, sum(number), sum(seconds) FROM outcomes"
-        " WHERE hour >= ?1 AND hour < ?2 GROUP BY at, route, what, name ORDER BY at",
-        (first, last),
-    )
-    rows += select(connection, _OPEN.format(hour="?1" if whole else _DIED_IN), (first, last))
+    names, wanted = routes.names(connection), spans.span(since, until)
+    if whole:
+        start = wanted.first * float(HOUR)
+        return [OutcomeTally(start, *names[route], *said) for route, *said in spans.outcomes(connection, wanted)]
+    rows = select(connection, _OUTCOMES, wanted) + select(connection, spans.OPEN_BY_HOUR, wanted)
     return [OutcomeTally(hour * float(HOUR), *names[route], *said) for hour, route, *said in rows]
 
 
-_DIED_IN: Final = f"CAST(died_at AS INTEGER) / {HOUR}"
-_OPEN: Final = (
-    "SELECT {hour}, route, 'open',"
-    " CASE state WHEN 'dead' THEN lane WHEN 'held' THEN 'held' ELSE 'moving' END, count(*), 0.0"
-    " FROM jobs INDEXED BY jobs_died WHERE died_at IS NOT NULL AND state IN ('waiting', 'running', 'held', 'dead')"
-    f" AND died_at >= ?1 * {HOUR} AND died_at < ?2 * {HOUR} GROUP BY 1, 2, 4"
-)
-"""Counted when somebody asks: what died and has not come to its end."""
-
-
 def totals(connection: apsw.Connection, routes: Routes, since: float, until: float) -> list[Total]:
-    """Whole days from the days, what is left at both ends from the hours."""
     names = routes.names(connection)
-    first, last = int(since // HOUR), -int(-until // HOUR)
-    begin, end = -(-first // 24), last // 24
-    if begin >= end:
-        begin = end = first // 24
-        hours = (first, last, 0, 0)
-    else:
-        hours = (first, begin * 24, end * 24, last)
-    rows = select(connection, _TOTALS, (begin, end, *hours))
+    rows = spans.totals(connection, spans.span(since, until))
     return [Total(*names[route], move, number) for route, move, number in rows]
-
-
-_TOTALS: Final = (
-    "SELECT route, move, sum(number) FROM ("
-    "SELECT route, move, number FROM days WHERE day >= ?1 AND day < ?2"
-    " UNION ALL SELECT route, move, number FROM tallies WHERE hour >= ?3 AND hour < ?4"
-    " UNION ALL SELECT route, move, number FROM tallies WHERE hour >= ?5 AND hour < ?6"
-    ") GROUP BY route, move"
-)
 
 
 def minutes(connection: apsw.Connection, since: float, until: float) -> list[Minute]:

@@ -103,6 +103,12 @@ def find(
     return Page(jobs, more, time.time())
 
 
+def first(connection: apsw.Connection, routes: Routes, filters: Sequence[Filter], *, oldest: bool) -> list[Job | None]:
+    """One snapshot for all of them: to ask for each alone costs more than to find it."""
+    pages = (find(connection, routes, filter, None, 1, oldest=oldest) for filter in filters)
+    return [next(iter(page.jobs), None) for page in pages]
+
+
 def _meant(names: Mapping[int, Route], filter: Filter) -> list[int] | None:
     """The routes that a filter's queue, task and agent name; None where it names none of them."""
     wanted = (filter.queue, filter.task, filter.agent)
@@ -207,11 +213,26 @@ def count(
     plain = Filter(states=filter.states, queue=filter.queue, task=filter.task, agent=filter.agent)
     if filter == plain and set(by) <= _COUNTED:
         return _from_counters(connection, filter, by)
+    if filter.states == (State.dead,) and filter.lane is None and "lane" in by:
+        return _by_lane(connection, routes, filter, by)
     return _counted(connection, routes, filter, by)
 
 
-def _counted(
+def _by_lane(
     connection: apsw.Connection, routes: Routes, filter: Filter, by: Sequence[str]
+) -> dict[tuple[str | None, ...], int]:
+    """All of them less those of other lanes: most wait in the manual one, and to sort those by it takes longest."""
+    place = list(by).index("lane")
+    every = count(connection, routes, filter, [*by[:place], *by[place + 1 :]])
+    found = _counted(connection, routes, filter, by, only="jobs.lane IS NOT 'manual'")
+    for key, number in found.items():
+        rest = key[:place] + key[place + 1 :]
+        every[rest] = every.get(rest, 0) - number
+    return found | {(*key[:place], "manual", *key[place:]): number for key, number in every.items() if number}
+
+
+def _counted(
+    connection: apsw.Connection, routes: Routes, filter: Filter, by: Sequence[str], *, only: str = "true"
 ) -> dict[tuple[str | None, ...], int]:
     """By columns of the job alone; what its route says is added afterwards."""
     names = routes.names(connection)
@@ -226,7 +247,7 @@ def _counted(
     rows = select(
         connection,
         f"SELECT {', '.join([*columns, 'count(*)'])} FROM jobs {_count_hint(connection, filter, columns)}"
-        f" WHERE {clause}{grouped}",
+        f" WHERE {clause} AND {only}{grouped}",
         values,
     )
     totals: dict[tuple[str | None, ...], int] = {}
@@ -243,9 +264,23 @@ _OF_ROUTE: Final = ("queue", "task", "agent")
 
 
 def _count_hint(connection: apsw.Connection, filter: Filter, columns: Sequence[str]) -> str:
-    if filter == Filter(states=(State.dead,)) and list(columns) == ["fingerprint"]:
+    """By trouble in the order of the troubles, unless those of the time are few: then sorting them costs less."""
+    plain = Filter(states=(State.dead,), lane=filter.lane, since=filter.since, until=filter.until)
+    if filter == plain and columns and set(columns) <= _OF_GROUP and not _few_died(connection, filter):
         return "INDEXED BY jobs_group"
     return _hint(connection, filter)
+
+
+_OF_GROUP: Final = frozenset({"fingerprint", "lane"})
+
+
+def _few_died(connection: apsw.Connection, filter: Filter) -> bool:
+    """Whether at most so many dead letters changed last in the filter's time, found without counting on."""
+    if filter.since is None and filter.until is None:
+        return False
+    clause, values = where(Filter(states=(State.dead,), since=filter.since, until=filter.until), None)
+    some = f"SELECT 1 FROM jobs INDEXED BY jobs_dead WHERE {clause} LIMIT {_FEW + 1}"
+    return int(connection.execute(f"SELECT count(*) FROM ({some})", values).get) <= _FEW
 
 
 _SCHEDULED: Final = "SELECT count(*) FROM jobs WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at > ?"

@@ -182,6 +182,9 @@ class SqliteStore:
         routes = self._routes
         return await self._read(lambda connection: reads.find(connection, routes, filter, cursor, limit, oldest=oldest))
 
+    async def first(self, filters: Sequence[Filter], *, oldest: bool = False) -> list[Job | None]:
+        return await self._read(lambda connection: reads.first(connection, self._routes, filters, oldest=oldest))
+
     async def seal(self, filter: Filter) -> Seal:
         return await self._read(lambda connection: reads.seal(connection, self._routes, filter))
 

@@ -1,0 +1,44 @@
+"""What each run of a job was given, and what two of them were given differently."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from redrive.core.changes import apply, decode, diff
+from redrive.core.changes.change import named
+from redrive.core.job import Attempt, Job, Json
+from redrive.core.redact import redact
+from redrive.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+
+def inputs(app: Redrive, job: Job, *, secrets: bool) -> dict[int, Json]:
+    """By run."""
+    given = {attempt.run: _input(app, job, attempt) for attempt in job.history}
+    return given if secrets else {run: redact(one) for run, one in given.items()}
+
+
+def difference(app: Redrive, job: Job, one: int, other: int, *, secrets: bool) -> list[str]:
+    """In words; empty where nothing was different."""
+    runs = {attempt.run: attempt for attempt in job.history}
+    given = inputs(app, job, secrets=secrets)
+    if missing := {one, other} - given.keys():
+        known = ", ".join(map(str, given)) or "none"
+        raise InvalidInput(field="run", problem=f"{min(missing)} is not a run of this job; there are {known}")
+    handler = app.registry.handlers.get(job.task)
+    adapt, count = handler.adapt if handler else None, app.registry.count
+    return _by_whom(runs[one], runs[other]) + diff(given[one], given[other], adapt=adapt, count=count)
+
+
+def _input(app: Redrive, job: Job, attempt: Attempt) -> Json:
+    handler = app.registry.handlers.get(job.task)
+    adapt, count = handler.adapt if handler else None, app.registry.count
+    return apply(job.arguments, decode(attempt.changes), adapt, count, names=named(attempt)).payload
+
+
+def _by_whom(one: Attempt, other: Attempt) -> list[str]:
+    """Who ran, and with which model, where that differs."""
+    names = (("agent", one.agent, other.agent), ("model", one.model, other.model))
+    return [f"{name}: {before or 'none'} → {after or 'none'}" for name, before, after in names if before != after]

@@ -1,0 +1,381 @@
+"""`rd.dead`: dead letters, and the verbs that a person, or an agent for them, has for them."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, overload
+
+from redrive.app import comparing, editing, triage
+from redrive.app.acts import Acts, Order
+from redrive.app.filters import make_filter
+from redrive.app.namespace import SOMEBODY, Namespace
+from redrive.app.purging import Purging
+from redrive.app.undoing import Undoing
+from redrive.core.checks import check_limit
+from redrive.core.job import Job, Json, State
+from redrive.core.store import Page
+from redrive.core.triage import Act, Acted, EditPreview, Note
+from redrive.errors import InvalidInput
+from redrive.insight.groups import GroupView
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from redrive.app import Redrive
+    from redrive.app.exchange import Exported, Form, Imported, Source, Target
+    from redrive.app.purging import PurgePlan
+    from redrive.core.records import Mapping as Fields
+    from redrive.core.redrives import RedriveRun
+
+
+class Dead(Namespace):
+    """Dead letters: what failed, why, and what to do about it.
+
+    The verbs of triage take one id and give the job; or `ids=[…]`, or the filters of `list` (all=True for everything),
+    and give what became of them all. Whatever was done can be taken back with `undo`, except a purge.
+    """
+
+    def __init__(self, app: Redrive) -> None:
+        super().__init__(app)
+        self._acts = Acts(app)
+        self._undoing = Undoing(app, self._acts)
+        self._purging = Purging(app, self._acts)
+
+    async def list(self, *, limit: int = 100, cursor: str | None = None, **filters: Any) -> Page:
+        """Newest first. Filters: queue, task, agent, lane, because, category, detail, error_class, …"""
+        chosen = make_filter({**filters, "state": "dead"})
+        return await self._app.store.find(chosen, cursor, check_limit(limit))
+
+    async def show(self, id: str) -> Job:
+        """One dead letter with every attempt, its cause, the decision and why."""
+        return await self._find_one(id, (State.dead,))
+
+    async def groups(self, **filters: Any) -> builtins.list[GroupView]:
+        """The troubles behind the dead letters, unresolved ones first; `rd.groups` resolves or ignores them."""
+        return await self._app.groups.list(**filters)
+
+    @overload
+    async def redrive(self, id: str, *, who: str = ..., why: str | None = ...) -> Job: ...
+    @overload
+    async def redrive(
+        self, *, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., why: str | None = ..., **filters: Any
+    ) -> RedriveRun: ...
+    async def redrive(
+        self,
+        id: str | None = None,
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        **filters: Any,
+    ) -> Job | RedriveRun:
+        """Back to the queue: same id, key and history; fresh attempts where they were used up.
+
+        Many at once are a redrive of their own, which workers carry out: see `rd.redrives`.
+        """
+        if id is None:
+            return await self._app.redrives.start(ids, all=all, who=who, why=why, **filters)
+        _check_alone(ids, filters, all=all)
+        return await self._acts.one(triage.redriving(self._app, who, why), id)
+
+    async def _act(
+        self, order: Order, id: str | None, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool
+    ) -> Job | Acted:
+        if id is None:
+            return await self._acts.many(order, ids, filters, all=all)
+        _check_alone(ids, filters, all=all)
+        return await self._acts.one(order, id)
+
+    @overload
+    async def reassign(self, id: str, *, agent: str, who: str = ..., why: str | None = ...) -> Job: ...
+    @overload
+    async def reassign(
+        self, *, agent: str, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., why: str | None = ...,
+        where: Mapping[str, Any] | None = ..., **filters: Any,
+    ) -> Acted: ...  # fmt: skip
+    async def reassign(
+        self,
+        id: str | None = None,
+        *,
+        agent: str,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        **filters: Any,
+    ) -> Job | Acted:
+        """Back to the queue for another agent. Consents that were given for the one before do not count for it.
+
+        `agent` names the new one; `where={"agent": "cto"}` are filters whose names the verb has taken.
+        """
+        order = triage.reassigning(self._app, agent, who, why)
+        return await self._act(order, id, ids, {**filters, **(where or {})}, all=all)
+
+    @overload
+    async def defer(
+        self, id: str, *, owner: str, until: datetime | timedelta | float, who: str = ..., why: str | None = ...
+    ) -> Job: ...
+    @overload
+    async def defer(
+        self, *, owner: str, until: datetime | timedelta | float, ids: Sequence[str] = ..., all: bool = ...,
+        who: str = ..., why: str | None = ..., where: Mapping[str, Any] | None = ..., **filters: Any,
+    ) -> Acted: ...  # fmt: skip
+    async def defer(
+        self,
+        id: str | None = None,
+        *,
+        owner: str,
+        until: datetime | timedelta | float,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        **filters: Any,
+    ) -> Job | Acted:
+        """Out of the way until then (a time, or a span from now); `owner` sees to it. It comes back by itself.
+
+        `where={"owner": "ceo"}` are filters whose names the verb has taken.
+        """
+        order = triage.deferring(self._app, owner, until, who, why)
+        return await self._act(order, id, ids, {**filters, **(where or {})}, all=all)
+
+    @overload
+    async def recall(self, id: str, *, who: str = ..., why: str | None = ...) -> Job: ...
+    @overload
+    async def recall(
+        self, *, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., why: str | None = ..., **filters: Any
+    ) -> Acted: ...
+    async def recall(
+        self,
+        id: str | None = None,
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        **filters: Any,
+    ) -> Job | Acted:
+        """What was deferred is a dead letter again, before its time."""
+        return await self._act(triage.recalling(who, why), id, ids, filters, all=all)
+
+    async def edit(
+        self,
+        id: str,
+        payload: dict[str, Json],
+        *,
+        repeat: Sequence[str] = (),
+        who: str = SOMEBODY,
+        why: str | None = None,
+    ) -> Job:
+        """Back to the queue with another input. The payload as it was enqueued stays; receivers get a new key.
+
+        Effects of `ctx.once` that have landed are kept, except those named in `repeat`, which are done again.
+        """
+        order = editing.order(self._app, payload, repeat, who, why)
+        job = await self._acts.checked(order, id)  # what is refused must not have forgotten anything
+        return await self._acts.one(order, job.id, await editing.forgotten(self._app, job, repeat))
+
+    async def preview_edit(self, id: str, payload: Mapping[str, Json]) -> EditPreview:
+        """What an edit would mean: differences in words, errors by field, what it voids, what landed, what is tainted.
+
+        Changes nothing.
+        """
+        return await editing.preview(self._app, id, payload)
+
+    async def diff(self, id: str, one: int, other: int, *, secrets: bool = False) -> builtins.list[str]:
+        """What two runs of a job were given differently, in words; empty where nothing was. Secrets are masked."""
+        return comparing.difference(self._app, await self._find_one(id), one, other, secrets=secrets)
+
+    async def inputs(self, id: str, *, secrets: bool = False) -> dict[int, Json]:
+        """What each run of a job was given. Secrets are masked."""
+        return comparing.inputs(self._app, await self._find_one(id), secrets=secrets)
+
+    @overload
+    async def move_lane(self, id: str, lane: str, *, who: str = ..., why: str | None = ...) -> Job: ...
+    @overload
+    async def move_lane(
+        self, *, lane: str, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., why: str | None = ...,
+        where: Mapping[str, Any] | None = ..., **filters: Any,
+    ) -> Acted: ...  # fmt: skip
+    async def move_lane(
+        self,
+        id: str | None = None,
+        lane: str = "",
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        **filters: Any,
+    ) -> Job | Acted:
+        """`delayed`: it comes back by itself. `manual`: it waits for eyes. `where={"lane": …}` says from which."""
+        return await self._act(triage.rerouting(lane, who, why), id, ids, {**filters, **(where or {})}, all=all)
+
+    @overload
+    async def discard(self, id: str, *, who: str = ..., why: str | None = ...) -> Job: ...
+    @overload
+    async def discard(
+        self, *, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., why: str | None = ..., **filters: Any
+    ) -> Acted: ...
+    async def discard(
+        self,
+        id: str | None = None,
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        **filters: Any,
+    ) -> Job | Acted:
+        """Let it go; it can be restored."""
+        return await self._act(triage.discarding(who, why), id, ids, filters, all=all)
+
+    @overload
+    async def restore(self, id: str, *, who: str = ..., why: str | None = ...) -> Job: ...
+    @overload
+    async def restore(
+        self, *, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., why: str | None = ..., **filters: Any
+    ) -> Acted: ...
+    async def restore(
+        self,
+        id: str | None = None,
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        **filters: Any,
+    ) -> Job | Acted:
+        """A discarded job is a dead letter again, in the manual lane."""
+        return await self._act(triage.restoring(who, why), id, ids, filters, all=all)
+
+    @overload
+    async def note(self, id: str, text: str, *, who: str = ...) -> Job: ...
+    @overload
+    async def note(
+        self, *, text: str, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., **filters: Any
+    ) -> Acted: ...
+    async def note(
+        self,
+        id: str | None = None,
+        text: str = "",
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        **filters: Any,
+    ) -> Job | Acted:
+        """Write something beside it for whoever looks next; it moves nothing."""
+        return await self._act(triage.noting(text, who), id, ids, filters, all=all)
+
+    async def matching(self, verb: str, ids: Sequence[str] = (), *, all: bool = False, **filters: Any) -> int:
+        """How many jobs a verb would be about, as things are now; for asking before acting."""
+        return await self._acts.matching(verb, ids, filters, all=all)
+
+    async def notes(self, id: str) -> Sequence[Note]:
+        """What was written beside a job, in order."""
+        return await self._acts.notes(id)
+
+    async def acts(self, limit: int = 50) -> Sequence[Act]:
+        """What was done to dead letters and said of groups, by whom and why, the latest first."""
+        return await self._acts.latest(check_limit(limit))
+
+    async def undo(self, act_id: str, *, who: str = SOMEBODY, why: str | None = None) -> Acted:
+        """Take an act back: every job that nobody has touched since goes where it was; the others are told.
+
+        By the act's id; the last act on a single job by that job's id. A purge cannot be taken back.
+        """
+        return await self._undoing.undo(act_id, who, why)
+
+    async def prune_acts(self) -> int:
+        """Forget what can no longer be taken back. The scheduler does it."""
+        return await self._acts.prune()
+
+    async def add(
+        self, job_id: str, payload: Json, error: BaseException | type[BaseException] | str | None = None, **said: Any
+    ) -> Job:
+        """Record a failed job, as `redrive.to_dead_letter` does and with its options: attempt, task, queue, lane, …"""
+        from redrive.app.letters import Letters, said_of
+
+        return await Letters(self._app).add(job_id, payload, error, said_of(said))
+
+    async def take_in(self, job: Job) -> Job:
+        """A dead letter that waited beside the store. The same failure twice is one; another one of its job counts."""
+        from redrive.app.letters import Letter, Letters
+
+        return await Letters(self._app).take_in(Letter(job))
+
+    async def import_(
+        self,
+        source: Source,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        mapping: Fields | Mapping[str, str] | None = None,
+        completed: str | Path | Iterable[str] | None = None,
+        aside: str | Path | None = None,
+        as_: Form = "dead",
+        dry_run: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Imported:
+        """Take in lines of JSON: our records, or another program's queue by `mapping`. Repeating it changes nothing.
+
+        Ids that `completed` names are not taken in, and letters of them that stand here are closed. Lines that cannot
+        be taken in are kept in `aside` (`<path>.aside.jsonl`), with number and reason.
+        """
+        from redrive.app import exchange
+
+        return await exchange.import_(
+            self._app, source, queue=queue, task=task, mapping=mapping, completed=completed, aside=aside, as_=as_,
+            dry_run=dry_run, who=who, why=why, progress=progress,
+        )  # fmt: skip
+
+    async def export(
+        self,
+        path: Target = None,
+        *,
+        secrets: bool = False,
+        overwrite: bool = False,
+        append: bool = False,
+        **filters: Any,
+    ) -> Exported:
+        """Write dead letters as lines of JSON that `import_`, grep and jq read. Takes the filters of `list`."""
+        from redrive.app import exchange
+
+        chosen = make_filter({**filters, "state": "dead"})
+        how = {"secrets": secrets, "overwrite": overwrite, "append": append}
+        return await exchange.export(self._app, path, chosen, **how)
+
+    async def purge_plan(self, ids: Sequence[str] = (), *, all: bool = False, **filters: Any) -> PurgePlan:
+        """How many dead letters a purge would remove for good, and a token that stands for exactly these."""
+        return await self._purging.plan(ids, filters, all=all)
+
+    async def purge(
+        self,
+        ids: Sequence[str] = (),
+        *,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        all: bool = False,
+        confirm: str | None = None,
+        **filters: Any,
+    ) -> int:
+        """Remove contents for good, by id or by filter (dead letters only); the keys stay remembered. Counted.
+
+        `confirm` is the token of `purge_plan`: nothing goes unless it is exactly what was counted there.
+        """
+        return await self._purging.purge(await self._acts.meant("purge", ids, filters, all=all), who, why, confirm)
+
+
+def _check_alone(ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> None:
+    """One id, or many: both would say two things."""
+    if ids or filters or all:
+        raise InvalidInput(field=min(filters, default="ids"), problem="give one id, or ids or a filter, not both")

@@ -1,0 +1,124 @@
+"""`rd.jobs`: single jobs, whatever their state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from redrive.app.effects import effects_of, kept
+from redrive.app.filters import make_filter
+from redrive.app.following import result_text
+from redrive.app.namespace import SOMEBODY, Namespace
+from redrive.app.sessions import check_asks, refused
+from redrive.core import lifecycle
+from redrive.core.checks import check_limit, check_words
+from redrive.core.effects import EffectRecord
+from redrive.core.job import Job, Json, State
+from redrive.core.lifecycle import Transition
+from redrive.core.store import Event, Filter, Page, Put
+from redrive.errors import InvalidInput
+from redrive.runtime.paging import pages
+from redrive.runtime.verify import nothing_landed
+
+PAGE: Final = 1000
+
+
+class Jobs(Namespace):
+    """Single jobs, whatever their state."""
+
+    async def get(self, id: str) -> Job:
+        """The record itself, with its history. A part of the id is enough where it is unique."""
+        return await self._find_one(id)
+
+    async def story(self, id: str) -> Sequence[Event]:
+        """Every move of a job, with who and why, from the beginning."""
+        return await self._app.store.story((await self._find_one(id)).id)
+
+    async def list(self, *, limit: int = 100, cursor: str | None = None, **filters: Any) -> Page:
+        """Newest first. Filters: state, queue, task, agent, session_id, key, category, detail, …"""
+        return await self._app.store.find(make_filter(filters), cursor, check_limit(limit))
+
+    async def cancel(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
+        """No longer wanted. A running task sees ctx.cancelled; what it still says does not count."""
+        check_words(who, why)
+        job = await self._move(id, lambda job, now: lifecycle.cancelled(job, now, who=who, why=why))
+        self._app.tell_workers(lambda worker: worker.cancelled(job.id))
+        self._app._gateway.cancelled(job.id)
+        return job
+
+    async def result(self, id: str) -> Json:
+        """The whole result of a done job, however long; None where it has none."""
+        text = await result_text(self._app, await self._find_one(id))
+        return msgspec.json.decode(text) if text else None
+
+    async def approve(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
+        """Yes to what a held job asks for: consent to exactly this, or its question. It goes on."""
+        check_words(who, why)
+        job = await self._find_one(id)
+        puts = await self._app.sessions.approved(job, who, why)
+
+        def arrow(job: Job, now: float) -> Transition:
+            check_asks(job)
+            return lifecycle.unblocked(job, now, who=who, why=why)
+
+        return await self._move(job.id, arrow, puts)
+
+    async def reject(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
+        """No. A job that needed consent is discarded; a task that asked a question goes on with the answer."""
+        check_words(who, why)
+        job = await self._find_one(id)
+        puts = await self._app.sessions.rejected(job, who, why)
+        return await self._move(job.id, lambda job, now: refused(job, now, who, why), puts)
+
+    async def effects(self, id: str | None = None, *, agent: str | None = None) -> Sequence[EffectRecord]:
+        """What was done outside, effect by effect, as far as it is known: of one job, or of all, by agent."""
+        found = await effects_of(self._app.store, (await self._find_one(id)).id if id is not None else None)
+        return [effect for effect in found if agent in (None, effect.agent)]
+
+    async def resolve(self, id: str, *, why: str, who: str = SOMEBODY, landed: bool = True) -> Job:
+        """A person's word about an outcome nobody knew. Landed: the job is done. Not landed: it runs again."""
+        check_words(who, why)
+        if landed:
+            return await self._move(id, lambda job, now: lifecycle.resolved(job, now, who=who, why=why))
+        job = await self._find_one(id)
+        if job.state is State.held and job.because == lifecycle.DEFERRED:
+            job = await self._app.dead.recall(job.id, who=who, why=why)
+
+        def again(job: Job, now: float) -> Transition:
+            if job.state is State.held:
+                return lifecycle.unblocked(job, now, who=who, why=why)
+            attempts = self._app.registry.policy_for(job).max_attempts or 1
+            return lifecycle.redriven(job, now, max_attempts=attempts, who=who, why=why, run_at=now)
+
+        puts = [*await self._absent(job, f"{who}: {why}"), *nothing_landed(job)]
+        return await self._move(job.id, again, puts)
+
+    async def _absent(self, job: Job, note: str) -> Sequence[Put]:
+        """The job's open effects, closed by a person: they did not land."""
+        now = self._app.clock.now()
+        return [
+            kept(job.id, msgspec.structs.replace(effect, status="absent", at=now, note=note))
+            for effect in await effects_of(self._app.store, job.id)
+            if effect.status in ("intended", "unknown")
+        ]
+
+    async def erase(self, id: str | None = None, *, session_id: str | None = None, who: str = SOMEBODY) -> int:
+        """Forget the contents of a job or of all jobs of a session, for privacy; live ones are cancelled first."""
+        check_words(who, None)
+        if (id is None) == (session_id is None):
+            raise InvalidInput(field="erase", problem="give a job id or session_id=, one of them")
+        if id is not None:
+            jobs = [await self._find_one(id)]
+        else:
+            of_session = pages(self._app.store, Filter(session_id=session_id), PAGE)
+            jobs = [job async for page in of_session for job in page]
+        for job in jobs:
+            if job.state in (State.waiting, State.running, State.held):
+                await self.cancel(job.id, who=who, why="erased")
+            elif job.state is State.dead:
+                await self._move(job.id, lambda job, now: lifecycle.purged(job, now, who=who, why="erased"))
+        for job in jobs:
+            await self._app.notices.forget(job)
+        return await self._app.store.erase([job.id for job in jobs])

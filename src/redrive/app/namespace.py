@@ -1,0 +1,58 @@
+"""What the verbs of `rd.jobs` and `rd.dead` stand on: one job, found and moved. Load → lifecycle → commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from redrive.core.job import Job, State
+from redrive.core.lifecycle import Transition
+from redrive.core.store import MAX_PARTS, Applied, Commit, Filter, Put, Stale
+from redrive.errors import CommitUnknown, JobNotFound, StaleJob
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+TRIES: Final = 5
+"""How often a command is decided anew when somebody else was faster."""
+SOMEBODY: Final = "api"
+"""Who does it, where nobody says."""
+ROOM: Final = MAX_PARTS - 1
+"""What fits into a commit beside the job itself."""
+
+
+class Namespace:
+    """Verbs of one app."""
+
+    def __init__(self, app: Redrive) -> None:
+        self._app = app
+
+    async def _find_one(self, id: str, states: tuple[State, ...] = ()) -> Job:
+        """By its id, or by a part of it that only one job has."""
+        store = self._app.store
+        found = await store.get([id])
+        if found:
+            return found[0]
+        if not 3 <= len(id) <= 32 or not id.isalnum():
+            raise JobNotFound(f"no job {id!r}", job_id=id)
+        page = await store.find(Filter(states=states, id_part=id.lower()), limit=2)
+        if len(page.jobs) > 1:
+            raise JobNotFound(f"{id!r} is the part of several ids; give more of it", job_id=id)
+        if not page.jobs:
+            raise JobNotFound(f"no job {id!r}", job_id=id)
+        return (await store.get([page.jobs[0].id]))[0]
+
+    async def _move(self, id: str, arrow: Callable[[Job, float], Transition], puts: Sequence[Put] = ()) -> Job:
+        """Load, decide, commit; decided anew when somebody was faster."""
+        job = await self._find_one(id)
+        for _ in range(TRIES):
+            transition = arrow(job, self._app.clock.now())
+            others = (await self._app.workflows.companions(transition))[: ROOM - len(puts)]
+            (outcome,) = await self._app.store.apply([Commit((transition, *others), tuple(puts))])
+            if isinstance(outcome, Applied):
+                self._app.bus.publish_moves([transition, *others])
+                return transition.after(outcome.fences[0])
+            if not isinstance(outcome, Stale):
+                raise CommitUnknown(f"nobody knows whether job {job.short_id} was {transition.move}: look again")
+            job = await self._find_one(job.id)
+        raise StaleJob(f"job {job.short_id} keeps changing; try again", job_id=job.id)

@@ -1,0 +1,31 @@
+"""`rd.queues`: queues as they are now; pausing and resuming."""
+
+from __future__ import annotations
+
+import builtins
+
+from redrive.app.namespace import SOMEBODY, Namespace
+from redrive.core.checks import check_name, check_words
+from redrive.core.store import Commit
+from redrive.insight.health import QueueNumbers
+from redrive.runtime.switches import Switch, switched
+
+
+class Queues(Namespace):
+    """Queues as they are now; pausing and resuming."""
+
+    async def list(self) -> builtins.list[QueueNumbers]:
+        return await self._app.numbers()
+
+    async def pause(self, name: str, *, who: str = SOMEBODY, why: str | None = None) -> None:
+        """Workers take nothing from it until it is resumed; what runs goes on."""
+        await self._set(name, Switch(True, who, why, self._app.clock.now()))
+
+    async def resume(self, name: str, *, who: str = SOMEBODY, why: str | None = None) -> None:
+        await self._set(name, Switch(False, who, why, self._app.clock.now()))
+
+    async def _set(self, name: str, switch: Switch) -> None:
+        check_name("queue", name)
+        check_words(switch.who, switch.why)
+        await self._app.store.apply([Commit(puts=(switched(name, switch),))])
+        self._app.tell_workers(lambda worker: worker.refresh())

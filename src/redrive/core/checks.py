@@ -1,0 +1,59 @@
+"""What people may write into a field: names, texts and numbers. One rule for each, for every verb and every door.
+
+Each refusal names the field and the limit.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeGuard
+
+from redrive.errors import InvalidOption
+
+NAME_LIMIT: Final = 200
+TEXT_LIMIT: Final = 1000
+MOST_LISTED: Final = 10_000
+SHOWN: Final = 80
+"""Characters of what was refused: it may be a whole book."""
+LEAST_PART: Final = 3
+"""Characters of an id by which a thing is found: fewer would find anything."""
+
+
+def check_name(field: str, value: object, limit: int = NAME_LIMIT) -> str:
+    """A name stands in lists, logs and addresses: short, and nothing in it that does not print."""
+    if not isinstance(value, str) or not 1 <= len(value) <= limit or not value.isprintable():
+        raise InvalidOption(field=field, problem=f"{value!r:.{SHOWN}} must be 1 to {limit} printable characters")
+    return value
+
+
+def optional_name(field: str, value: object) -> str | None:
+    return None if value is None else check_name(field, value)
+
+
+def check_texts(**said: object) -> None:
+    """Texts that are kept, by field; None is not said."""
+    for field, text in said.items():
+        if text is not None and not (isinstance(text, str) and 0 < len(text) <= TEXT_LIMIT):
+            raise InvalidOption(field=field, problem=f"must be a text of 1 to {TEXT_LIMIT} characters")
+
+
+def check_words(who: object, why: object) -> None:
+    """Who does something and why, as it is kept. An empty reason is none."""
+    check_name("who", who)
+    if why != "":
+        check_texts(why=why)
+
+
+def check_range(field: str, value: object, least: int, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InvalidOption(field=field, problem=f"{value!r} is not a whole number from {least} to {most}")
+    return value
+
+
+def check_limit(limit: object) -> int:
+    """How many a listing gives at most."""
+    return check_range("limit", limit, 1, MOST_LISTED)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """True and False are numbers to Python, and to nobody who writes one into a field."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

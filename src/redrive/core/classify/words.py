@@ -1,0 +1,116 @@
+"""What a failure says in words: its text, and the phrases by which the rules know it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from redrive.core.job import Failure
+
+OVERFLOW_PHRASES: Final = (
+    "prompt is too long",
+    "input is too long",
+    "maximum context length",
+    "reduce the length of the messages",
+    "exceeds the maximum number of tokens allowed",
+    "exceeds the available context size",
+    "exceed model maximum",
+    "too many tokens",
+    "context_length_exceeded",
+    "exceeds the context window",
+    "exceed context limit",
+    "exceeds the model's context",
+    "exceeds the model's maximum",
+    "exceeds the maximum context",
+    "exceeds context length",
+    "context window exceeded",
+    "context window of this model",
+    "maximum prompt length",
+    "max context length",
+    "input token count exceeds",
+    "too many input tokens",
+    "request exceeds the maximum size",
+)
+QUOTA_PHRASES: Final = (
+    "credit balance is too low",
+    "exceeded your current quota",
+    "insufficient_quota",
+    "insufficient quota",
+    "insufficient credit",
+    "insufficient balance",
+    "insufficient funds",
+    "billing hard limit",
+    "billing_hard_limit_reached",
+    "out of credits",
+    "more credits",
+    "reached your specified api usage limits",
+    "spend limit",
+    "spending limit",
+    "monthly usage limit",
+    "payment required",
+)
+PER_TIME: Final = ("resource_exhausted", "perminute", "per minute", "retrydelay", "per day")
+"""A quota that fills again by itself is a rate limit, whatever the message calls it."""
+REFUSAL_PHRASES: Final = (
+    "content management policy",
+    "content filtering policy",
+    "flagged as potentially violating",
+    "violates our usage polic",
+    "violating our usage polic",
+)
+NO_CREDENTIALS: Final = (
+    "could not resolve authentication method",
+    "api_key client option must be set",
+    "missing key inputs argument",
+    "missing credentials. please pass",
+    "api key not valid",
+    "invalid api key",
+    "incorrect api key",
+)
+BROKEN_SQL: Final = ("no such table", "no such column", "syntax error", "no such function")
+LIMIT_WORDS: Final = ("rate limit", "rate-limit", "ratelimit", "abuse detection", "too many requests")
+"""A 403 that says so counts: it is no missing permission."""
+
+# ---- the last resort: words of what nobody typed
+
+TIMEOUT_WORDS: Final = (
+    "timed out", "timeout exceeded", "deadline exceeded", "read timeout", "connect timeout", "connection timeout",
+    "request timeout", "gateway timeout", "timeout error", "operation timeout",
+)  # fmt: skip
+RATE_WORDS: Final = (
+    "rate limit exceeded", "rate limit reached", "rate limited", "rate-limited", "rate limit hit", "ratelimited",
+    "too many requests", "rate_limit_exceeded", "rate_limit_error", "exceeded your rate limit", "resource_exhausted",
+    "throttlingexception", "too many 429 error",
+)  # fmt: skip
+NETWORK_WORDS: Final = (
+    "connection refused", "connection reset", "connection aborted", "connection closed", "connection error",
+    "connection lost", "broken pipe", "name or service not known", "name resolution", "nodename nor servname",
+    "getaddrinfo failed", "network is unreachable", "network error", "no route to host", "remote end closed",
+    "server disconnected", "failed to establish a new connection", "tls handshake", "ssl handshake",
+    "eof occurred in violation", "incomplete read", "peer closed connection", "socket hang up", "econnreset",
+    "econnrefused",
+)  # fmt: skip
+LOCK_WORDS: Final = ("database is locked", "deadlock detected", "deadlock found", "could not serialize access")
+EXPIRED_WORDS: Final = (
+    "token expired", "token has expired", "token is expired", "expired token", "session expired", "session has expired",
+    "credentials expired", "credentials have expired", "signature has expired", "jwt expired",
+)  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _lower(message: str, body: str | None) -> str:
+    return f"{message}\n{body}".lower() if body else message.lower()
+
+
+def text_of(failure: Failure) -> str:
+    """What people would read, in lower case."""
+    return _lower(failure.message, failure.body)
+
+
+def says(failure: Failure, phrases: Sequence[str]) -> bool:
+    text = text_of(failure)
+    for phrase in phrases:  # noqa: SIM110 - every failure comes through here: a generator costs twice as much
+        if phrase in text:
+            return True
+    return False

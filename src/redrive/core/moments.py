@@ -1,0 +1,80 @@
+"""Moments as people give them: `until`, `since`, `run_at`. In Python a datetime or a span, at the doors a text.
+
+One rule for all of them: a time without a zone is refused, unless whoever reads it knows which zone is meant.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta, tzinfo
+from typing import Final
+
+from redrive.core.checks import is_number
+from redrive.errors import InvalidOption
+
+Given = datetime | timedelta | float
+LONGEST: Final = 1e11
+"""Seconds of a span: beyond it there are no years to write down."""
+SHOWN: Final = 60
+TIME: Final = "2031-05-17T07:00:00Z"
+_UNITS: Final = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_SPAN: Final = re.compile(r"([0-9]{1,6})\s*(s|min|m|h|d|w)")
+
+
+# ---- as Python gives them
+
+
+def moment(field: str, said: object) -> float:
+    """A datetime, in seconds since 1970."""
+    if not isinstance(said, datetime):
+        raise InvalidOption(field=field, problem=f"{said!r} is not a datetime")
+    if said.tzinfo is None:
+        raise InvalidOption(field=field, problem="is naive; give it a time zone, e.g. datetime.now(UTC)")
+    return said.timestamp()
+
+
+def later(field: str, said: object, now: float) -> float:
+    """A datetime, or so long from now: in the future."""
+    at = moment(field, said) if isinstance(said, datetime) else now + _seconds(field, said)
+    if at <= now:
+        raise InvalidOption(field=field, problem="is over already; give a time in the future")
+    return at
+
+
+def earlier(field: str, said: object, now: float) -> float:
+    """A datetime, or so long ago. Nothing happened before 1970."""
+    return max(0.0, moment(field, said) if isinstance(said, datetime) else now - _seconds(field, said))
+
+
+def _seconds(field: str, said: object) -> float:
+    number = said.total_seconds() if isinstance(said, timedelta) else said
+    if not is_number(number) or not 0 <= number < LONGEST:
+        raise InvalidOption(field=field, problem=f"{said!r} is no datetime, timedelta or number of seconds from 0 on")
+    return float(number)
+
+
+# ---- as the doors are told them
+
+
+def read(field: str, text: str, *, zone: tzinfo | None = None) -> datetime | timedelta:
+    """`24h`, `3d`, or a time. `zone` is that of times that say none."""
+    if span := _SPAN.fullmatch(text.strip()):
+        return timedelta(seconds=int(span[1]) * _UNITS[span[2]])
+    return _time(field, text, zone, f"neither a span nor a time; write it like 24h, 3d or {TIME}")
+
+
+def read_time(field: str, text: str, *, zone: tzinfo | None = None) -> datetime:
+    """A time alone."""
+    return _time(field, text, zone, f"not a time; write it like {TIME}")
+
+
+def _time(field: str, text: str, zone: tzinfo | None, otherwise: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidOption(field=field, problem=f"{text[:SHOWN]!r} is {otherwise}") from None
+    if found.tzinfo is not None:
+        return found
+    if zone is None:
+        raise InvalidOption(field=field, problem=f"{text[:SHOWN]!r} is naive: it has no time zone, as {TIME} has")
+    return found.replace(tzinfo=zone)

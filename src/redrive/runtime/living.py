@@ -1,0 +1,56 @@
+"""Which workers live. Each announces what it can do, again and again; one that stopped doing so is gone."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from redrive.core.store import Commit, Document, Put, Store
+
+KIND: Final = "worker"
+ANNOUNCE_SECONDS: Final = 20.0
+"""How often a worker says that it lives."""
+GONE_AFTER: Final = 6 * ANNOUNCE_SECONDS
+"""A worker that was not heard of for so long does not live, for all who ask."""
+
+
+class Announcement(msgspec.Struct, frozen=True):
+    """What a worker says of itself; the document's key is its id."""
+
+    tasks: frozenset[str]
+    at: float
+    concurrency: int = 0
+    running: int = 0
+
+    def lives(self, now: float) -> bool:
+        return now - self.at <= GONE_AFTER
+
+
+_decode = msgspec.json.Decoder(Announcement).decode
+
+
+def announced(worker: str, said: Announcement) -> Put:
+    value = {**msgspec.structs.asdict(said), "tasks": sorted(said.tasks)}
+    return Put(KIND, worker, msgspec.json.encode(value))
+
+
+def withdrawn(worker: str, version: int | None = None) -> Put:
+    """It is gone; with a version, only if it has said nothing since."""
+    return Put(KIND, worker, None, version)
+
+
+async def living(store: Store, now: float) -> list[Announcement]:
+    """Whoever lives, wherever it runs."""
+    return [said for _, said in await _announcements(store) if said.lives(now)]
+
+
+async def take_down(store: Store, now: float) -> None:
+    """Forget whoever left without a word."""
+    for document, said in await _announcements(store):
+        if not said.lives(now):
+            await store.apply([Commit(puts=(withdrawn(document.key, document.version),))])
+
+
+async def _announcements(store: Store) -> list[tuple[Document, Announcement]]:
+    return [(document, _decode(document.value)) for document in await store.docs(KIND)]

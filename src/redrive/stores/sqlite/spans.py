@@ -1,0 +1,117 @@
+"""What happened in a span of time, summed up: whole days from the days, what is left at both ends from the hours."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import apsw
+
+from redrive.stores.sqlite.rows import Row, select
+
+HOUR: Final = 3600
+HOURS_A_DAY: Final = 24
+
+
+class Span(NamedTuple):
+    """Hours from the first up to the last, which is not in it."""
+
+    first: int
+    last: int
+
+    @property
+    def parts(self) -> tuple[int, int, int, int, int, int]:
+        """Whole days, the hours before them, the hours after them: each from, and up to."""
+        begin, end = -(-self.first // HOURS_A_DAY), self.last // HOURS_A_DAY
+        if begin >= end:
+            return 0, 0, self.first, self.last, 0, 0
+        return begin, end, self.first, begin * HOURS_A_DAY, end * HOURS_A_DAY, self.last
+
+
+def span(since: float, until: float) -> Span:
+    """From the hour of `since` up to that of `until`."""
+    return Span(int(since // HOUR), -int(-until // HOUR))
+
+
+def _summed(columns: str, days: str, hours: str, *, numbers: str = "number", only: str = "true") -> str:
+    """A query for the parts of a span: from the table of days, and from that of hours as far as it is of this kind."""
+    sums = ", ".join(f"sum({name})" for name in numbers.split(", "))
+    return (
+        f"SELECT {columns}, {sums} FROM ("
+        f"SELECT {columns}, {numbers} FROM {days} WHERE day >= ?1 AND day < ?2"
+        f" UNION ALL SELECT {columns}, {numbers} FROM {hours} WHERE hour >= ?3 AND hour < ?4 AND {only}"
+        f" UNION ALL SELECT {columns}, {numbers} FROM {hours} WHERE hour >= ?5 AND hour < ?6 AND {only}"
+        f") GROUP BY {columns}"
+    )
+
+
+# -- moves
+
+
+_MOVES: Final = _summed("route, move", "days", "tallies")
+
+
+def totals(connection: apsw.Connection, wanted: Span) -> list[Row]:
+    """Route, move, number."""
+    return select(connection, _MOVES, wanted.parts)
+
+
+_FAILURES: Final = _summed(
+    "route, move, error_class, detail", "failure_days", "tallies", only="(error_class <> '' OR detail <> '')"
+)
+
+_OF_HOURS: Final = (
+    "SELECT route, move, error_class, detail, sum(number) FROM tallies WHERE hour >= ?1 AND hour < ?2"
+    " GROUP BY route, move, error_class, detail"
+)
+
+
+def tallies(connection: apsw.Connection, wanted: Span) -> list[Row]:
+    """Route, move, class, detail, number. The days keep failures apart from all moves; what is left did not fail."""
+    begin, end, *_ = wanted.parts
+    if begin == end:
+        return select(connection, _OF_HOURS, wanted)
+    failures = select(connection, _FAILURES, wanted.parts)
+    plain = {(route, move): number for route, move, number in totals(connection, wanted)}
+    for route, move, _, _, number in failures:
+        plain[route, move] -= number
+    return failures + [(route, move, "", "", number) for (route, move), number in plain.items() if number]
+
+
+# -- outcomes
+
+
+_OUTCOMES: Final = _summed("route, what, name", "outcome_days", "outcomes", numbers="number, seconds")
+
+
+def outcomes(connection: apsw.Connection, wanted: Span) -> list[Row]:
+    """Route, what, name, number, seconds."""
+    return select(connection, _OUTCOMES, wanted.parts) + _open(connection, wanted)
+
+
+_PLACE: Final = "CASE jobs.state WHEN 'dead' THEN jobs.lane WHEN 'held' THEN 'held' ELSE 'moving' END"
+_UNENDED: Final = (
+    " FROM routes CROSS JOIN jobs INDEXED BY jobs_died WHERE jobs.route = routes.id AND jobs.died_at IS NOT NULL"
+    " AND jobs.state IN ('waiting', 'running', 'held', 'dead')"
+    f" AND jobs.died_at >= ?1 * {HOUR} AND jobs.died_at < ?2 * {HOUR}"
+)
+"""By one seek per route."""
+_OPEN: Final = f"SELECT routes.id, count(*){_UNENDED} GROUP BY 1"
+_NOT_MANUAL: Final = (
+    f"SELECT routes.id, {_PLACE}, count(*){_UNENDED} AND NOT (jobs.state = 'dead' AND jobs.lane IS 'manual')"
+    " GROUP BY 1, 2"
+)
+OPEN_BY_HOUR: Final = (
+    f"SELECT CAST(jobs.died_at AS INTEGER) / {HOUR}, routes.id, 'open', {_PLACE}, count(*), 0.0{_UNENDED}"
+    " GROUP BY 1, 2, 4"
+)
+"""Counted when somebody asks: what died and has not come to its end."""
+
+
+def _open(connection: apsw.Connection, wanted: Span) -> list[Row]:
+    """All of them less those elsewhere: most wait in the manual lane, and to sort those by it would take longest."""
+    manual: dict[int, int] = dict(select(connection, _OPEN, wanted))
+    elsewhere = select(connection, _NOT_MANUAL, wanted)
+    for route, _, number in elsewhere:
+        manual[route] -= number
+    found = [*elsewhere, *((route, "manual", number) for route, number in manual.items() if number)]
+    return [(route, "open", name, number, 0.0) for route, name, number in found]

@@ -1,0 +1,80 @@
+"""What people may write into a field: each refusal names the field and the limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from redrive.core.checks import (
+    NAME_LIMIT,
+    TEXT_LIMIT,
+    check_limit,
+    check_name,
+    check_range,
+    check_texts,
+    check_words,
+    optional_name,
+)
+from redrive.errors import InvalidInput
+
+
+@pytest.mark.parametrize("name", ["a", "n" * NAME_LIMIT, "Zoë's queue", "q/1"])
+def test_a_name_is_given_back(name: str) -> None:
+    assert check_name("queue", name) == name == optional_name("queue", name)
+
+
+@pytest.mark.parametrize("name", ["", "n" * (NAME_LIMIT + 1), "two\nlines", "\x1b[2J", 7, b"q", None])
+def test_what_is_no_name_is_refused(name: Any) -> None:
+    with pytest.raises(InvalidInput, match=f"^queue: .* must be 1 to {NAME_LIMIT} printable characters$"):
+        check_name("queue", name)
+
+
+def test_a_refused_book_is_not_repeated_whole() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        check_name("queue", "n" * 1_000_000)
+    assert len(str(refused.value)) < 200
+
+
+def test_a_name_that_need_not_be_said() -> None:
+    assert optional_name("queue", None) is None
+    with pytest.raises(InvalidInput):
+        optional_name("queue", "")
+
+
+@pytest.mark.parametrize("text", ["", "t" * (TEXT_LIMIT + 1), 7, ["a"]])
+def test_texts_name_the_field_that_is_wrong(text: Any) -> None:
+    check_texts(a=None, b="t" * TEXT_LIMIT)
+    with pytest.raises(InvalidInput) as refused:
+        check_texts(a="fine", token=text)
+    assert refused.value.field == "token"
+
+
+@pytest.mark.parametrize(
+    ("who", "why", "field"),
+    [("", None, "who"), ("w" * 201, None, "who"), (None, None, "who"), ("mira", 7, "why"), ("mira", "w" * 1001, "why")],
+)
+def test_who_and_why_have_limits(who: Any, why: Any, field: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        check_words(who, why)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("why", [None, "", "because", "w" * 1000])
+def test_a_reason_may_be_left_out(why: str | None) -> None:
+    check_words("mira", why)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 10_001, 2.0, "10", True, None])
+def test_a_limit_is_a_whole_number_in_its_range(limit: Any) -> None:
+    assert check_limit(1) == 1
+    assert check_limit(10_000) == 10_000
+    with pytest.raises(InvalidInput, match=r"^limit: .* is not a whole number from 1 to 10000$"):
+        check_limit(limit)
+
+
+def test_a_range_holds_both_its_ends() -> None:
+    assert [check_range("canary", number, 0, 3) for number in (0, 3)] == [0, 3]
+    for number in (-1, 4):
+        with pytest.raises(InvalidInput, match=r"^canary: "):
+            check_range("canary", number, 0, 3)

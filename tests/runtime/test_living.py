@@ -1,0 +1,75 @@
+"""Which workers live: one rule for whoever asks."""
+
+import msgspec
+import pytest
+
+from redrive.core.policy import Policy
+from redrive.core.store import Commit, Put
+from redrive.runtime.bus import Bus
+from redrive.runtime.living import ANNOUNCE_SECONDS, GONE_AFTER, Announcement, announced, living, take_down, withdrawn
+from redrive.runtime.registry import Handler, Registry
+from redrive.runtime.worker import Worker
+from redrive.stores.sqlite import SqliteStore
+from tests.support import FakeClock, eventually
+
+
+async def work() -> None: ...
+
+
+async def say(store: SqliteStore, worker: str, at: float) -> Announcement:
+    said = Announcement(frozenset({"work"}), at, concurrency=4, running=1)
+    await store.apply([Commit(puts=(announced(worker, said),))])
+    return said
+
+
+@pytest.mark.parametrize(("seconds", "lives"), [(0.0, True), (GONE_AFTER, True), (GONE_AFTER + 0.1, False)])
+async def test_a_worker_lives_until_it_was_silent_for_too_long(
+    store: SqliteStore, clock: FakeClock, seconds: float, lives: bool
+) -> None:
+    said = await say(store, "w1", clock.now())
+    clock.advance(seconds)
+    assert await living(store, clock.now()) == [said] * lives
+
+
+def test_some_announcements_may_be_late_before_a_worker_counts_as_gone() -> None:
+    assert GONE_AFTER >= 3 * ANNOUNCE_SECONDS
+
+
+async def test_whoever_is_gone_is_taken_down_and_whoever_lives_is_not(store: SqliteStore, clock: FakeClock) -> None:
+    await say(store, "gone", clock.now())
+    clock.advance(GONE_AFTER + 1)
+    await say(store, "here", clock.now())
+    await take_down(store, clock.now())
+    assert [document.key for document in await store.docs("worker")] == ["here"]
+
+
+async def test_one_that_spoke_meanwhile_is_not_taken_down(store: SqliteStore, clock: FakeClock) -> None:
+    await say(store, "w1", clock.now())
+    (seen,) = await store.docs("worker")
+    said = await say(store, "w1", clock.now() + 1)
+    await store.apply([Commit(puts=(withdrawn("w1", seen.version),))])
+    assert await living(store, clock.now()) == [said]
+
+
+async def test_what_another_version_says_more_or_less_of_itself_is_no_trouble(
+    store: SqliteStore, clock: FakeClock
+) -> None:
+    other = msgspec.json.encode({"tasks": ["work"], "at": clock.now(), "mood": "good"})
+    await store.apply([Commit(puts=(Put("worker", "w1", other),))])
+    assert await living(store, clock.now()) == [Announcement(frozenset({"work"}), clock.now())]
+
+
+async def test_a_worker_says_what_it_knows_and_leaves_with_a_word(store: SqliteStore, clock: FakeClock) -> None:
+    registry = Registry()
+    registry.add(Handler("work", work, queue="work", policy=Policy(), wants_context=False))
+    worker = Worker(store, registry, Bus(), clock, concurrency=7, heartbeats=False)
+    worker.start()
+
+    async def heard() -> bool:
+        return bool(await living(store, clock.now()))
+
+    await eventually(heard)
+    (said,) = await living(store, clock.now())
+    assert (said.tasks, said.concurrency, said.running) == ({"work"}, 7, 0)
+    await worker.stop()
+    assert await living(store, clock.now()) == []

@@ -1,0 +1,58 @@
+"""Every failed attempt is told: by a line of its own, or in the number that a flood ends with."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import redrive
+from redrive.runtime import logbook
+
+
+def told(caplog: pytest.LogCaptureFixture) -> tuple[list[str], list[str]]:
+    said = [record.getMessage() for record in caplog.records if record.name == "redrive.attempt"]
+    return [line for line in said if line.startswith("job ")], [line for line in said if " more attempts " in line]
+
+
+async def fail(rd: redrive.Redrive, jobs: int) -> None:
+    @rd.task(max_attempts=2, backoff="none", retry_on=(ValueError,))
+    async def parse(n: int) -> None:
+        raise ValueError("not possible")
+
+    await rd.enqueue_many("parse", [{"n": number} for number in range(jobs)])
+    await rd.drain()
+
+
+@pytest.mark.behaviour("000-2", "000-8")
+async def test_a_flood_is_its_first_lines_and_a_number(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logbook, "SECONDS", 3600.0)  # one flood, however slow the machine
+    async with redrive.Redrive(tmp_path / "jobs.db") as rd:
+        await fail(rd, 70)
+        assert len((await rd.dead.list()).jobs) == 70
+    lines, numbers = told(caplog)
+    assert len([line for line in lines if "attempt 1" in line]) == logbook.LINES  # what is tried again …
+    assert len([line for line in lines if "attempt 2" in line]) == logbook.LINES  # … and what is buried, apart
+    assert [re.match(r"\d+", line)[0] for line in numbers] == ["50", "50"]  # type: ignore[index]
+    assert all("parse" in line and "ValueError: not possible" in line for line in numbers)
+    assert {record.levelname for record in caplog.records if record.name == "redrive.attempt"} == {"WARNING"}
+
+
+async def test_after_a_while_the_lines_begin_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logbook, "SECONDS", 0.0)
+    async with redrive.Redrive(tmp_path / "jobs.db") as rd:
+        await fail(rd, 70)
+    lines, numbers = told(caplog)
+    assert len(lines) == 140
+    assert not numbers
+
+
+async def test_a_few_failures_are_all_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with redrive.Redrive(tmp_path / "jobs.db") as rd:
+        await fail(rd, 3)
+    lines, numbers = told(caplog)
+    assert len(lines) == 6
+    assert not numbers
