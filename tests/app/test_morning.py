@@ -263,11 +263,26 @@ async def test_a_held_job_that_waits_for_a_person_needs_one(rd: redrive.Redrive)
         raise OutcomeUnknown("the line went dead")
 
     await rd.enqueue("pay")
+    await soon(rd.drain())
+    (need,) = (await rd.morning()).needs
+    assert (need.kind, need.number, need.task, need.what) == ("held", 1, "pay", "OutcomeUnknown: the line went dead")
+    assert need.command.startswith("redrive status ")
     await rd.enqueue("pay")
     await soon(rd.drain())
     (need,) = (await rd.morning()).needs
-    assert (need.kind, need.number, need.task) == ("held", 2, "pay")
-    assert need.command.startswith("redrive status ")
+    assert (need.kind, need.number, need.what) == ("held", 2, "such as: OutcomeUnknown: the line went dead")
+    assert need.command == "redrive jobs --state held --task pay"
+
+
+async def test_a_question_stands_on_the_page_as_it_was_asked(rd: redrive.Redrive) -> None:
+    @rd.task
+    async def refund(ctx: redrive.Context) -> None:
+        await ctx.approval("Refund 900 €?")
+
+    await rd.enqueue("refund")
+    await soon(rd.drain())
+    (need,) = (await rd.morning()).needs
+    assert (need.kind, need.what) == ("held", "It asks: Refund 900 €?")
 
 
 async def test_an_ignored_trouble_needs_nobody(rd: redrive.Redrive, clock: FakeClock) -> None:

@@ -295,7 +295,17 @@ def _dead(seen: Seen) -> list[Need]:
 
 
 def _held(seen: Seen) -> list[Need]:
-    return [_pile(seen, "held", pile) for pile in seen.held]
+    return [msgspec.structs.replace(_pile(seen, "held", pile), **_asked(pile)) for pile in seen.held]
+
+
+def _asked(pile: Pile) -> dict[str, str]:
+    """Its error, or what it asks; of several, the latest speaks for the others, which a command lists."""
+    job = pile.sample
+    asked = job.history[-1].decision if job.history and not job.error else None
+    what = asked or _what(pile)
+    if pile.number == 1:
+        return {"what": what}
+    return {"what": f"such as: {what}", "command": f"redrive jobs --state held --task {job.task}"}
 
 
 def _pile(seen: Seen, kind: Kind, pile: Pile) -> Need:

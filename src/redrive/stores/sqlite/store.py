@@ -6,8 +6,6 @@ import asyncio
 import atexit
 import os
 import secrets
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -142,7 +140,7 @@ class SqliteStore:
             await asyncio.get_running_loop().run_in_executor(None, readers.shutdown)
         lock.release()
         if self._temporary:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+            _remove(self._temporary)
 
     # -- reading
 
@@ -416,13 +414,21 @@ def _tell(served: list[tuple[Standing, Claim | None]], *, committed: bool) -> No
         standing.end(claim if committed else None)
 
 
+def _remove(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def _temporary_folder() -> Path:
     """Gone when the process that made it ends; not when a forked child of it does."""
+    import tempfile  # with all that it brings along, a tenth of the time in which a program starts
+
     folder = Path(tempfile.mkdtemp(prefix="redrive-"))
 
     def remove(maker: int = os.getpid()) -> None:
         if os.getpid() == maker:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
 
     atexit.register(remove)
     return folder
