@@ -440,6 +440,27 @@ async def test_who_dies_while_telling_is_followed_by_another(database: Path, clo
     assert kinds(felt) == ["group_new"]
 
 
+async def test_a_process_whose_clock_lags_does_not_tell_what_another_tells(database: Path, clock: FakeClock) -> None:
+    """Nor one that has looked at its clock a moment before the other began."""
+    told: list[str] = []
+    may_go_on = asyncio.Event()
+
+    async def slowly(pain: Pain) -> None:
+        told.append("ahead")
+        await may_go_on.wait()
+
+    ahead = FakeClock(clock.now() + 1.0)
+    async with opened(database, clock=ahead, signals=[slowly]) as one:
+        await bury(one, 1)
+        telling = asyncio.create_task(one.groups.look())
+        await eventually(lambda: told == ["ahead"])
+        async with opened(database, clock=clock, signals=[lambda pain: told.append("behind")]) as other:
+            await other.groups.look()
+        may_go_on.set()
+        await soon(telling)
+    assert told == ["ahead"]
+
+
 async def test_an_import_of_old_failures_is_noticed(database: Path, clock: FakeClock) -> None:
     """Its burials are older than all that was judged; every minute all groups are looked at."""
     felt: list[Pain] = []

@@ -159,9 +159,8 @@ class GroupWatch:
         owed = {marker.key for marker in await self._app.store.docs(OWED)}
         self._heard = {alert: heard for alert, heard in self._heard.items() if alert.fingerprint in owed}
         for fingerprint in sorted(owed):
-            now = self._app.clock.now()
             state, version = (await read_states(self._app.store, [fingerprint])).get(fingerprint, _NONE)
-            groups = await self._app.store.groups(fingerprints=[fingerprint])
+            groups, now = await self._app.store.groups(fingerprints=[fingerprint]), self._app.clock.now()
             if state is None or state.owed is None or not groups or _being_told(state.owed, now):
                 continue
             claimed = insight.telling(state, state.owed, now + TELLING_SECONDS)
@@ -208,5 +207,5 @@ class GroupWatch:
 
 
 def _being_told(owed: Owed, now: float) -> bool:
-    """Somebody is at it. A time further away than anybody takes is a clock's mistake and binds nobody."""
-    return now < owed.telling_until <= now + TELLING_SECONDS
+    """Somebody is at it. A time much further away than anybody takes is a clock's mistake and binds nobody."""
+    return now < owed.telling_until <= now + 2 * TELLING_SECONDS
