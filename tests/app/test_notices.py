@@ -26,7 +26,7 @@ from redrive.core.store import MAX_PARTS, Applied, Commit, Filter
 from redrive.errors import ConfigError, InvalidInput
 from redrive.insight.health import Pain
 from redrive.runtime.bus import BusEvent
-from redrive.runtime.notify import SEND_SECONDS, TURN_SECONDS
+from redrive.runtime.notify import SEND_SECONDS, TURN_SECONDS, Standing
 from tests.support import FakeClock, eventually, opened, process, soon
 
 DAY = 86_400.0
@@ -583,6 +583,14 @@ async def test_two_couriers_tell_everything_once(database: Path, clock: FakeCloc
         for _ in range(5):
             await asyncio.gather(*(rd.notices.deliver() for rd in (one, two) for _ in range(2)))
     assert got == [f"{name} failed for good" for name in "abcd"]
+
+
+@pytest.mark.parametrize(("ends_in", "waits"), [(1.0, True), (TURN_SECONDS + 30, True), (0.0, False), (1e6, False)])
+def test_a_courier_whose_clock_lags_waits_for_the_others_turn(ends_in: float, waits: bool) -> None:
+    """Not for one that ends in a year: some clock was wrong."""
+    now = 1_800_000_000.0
+    assert Standing("another", now + ends_in).taken_by_another("me", now) is waits
+    assert not Standing("me", now + ends_in).taken_by_another("me", now)
 
 
 KILLED_AFTER_SENDING = """
