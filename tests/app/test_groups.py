@@ -612,3 +612,18 @@ async def test_a_lesson_is_what_somebody_changed_not_that_it_was_given_up(databa
         found = await rd.store.lessons(one.fingerprint or "")
     told = {lesson.strategy: (lesson.worked, lesson.failed) for lesson in found}
     assert told == {"set_agent": (1, 0), "edit": (1, 0), "redriven": (0, 1)}
+
+
+async def test_what_was_let_go_before_it_died_has_its_group_when_it_is_brought_back(rd: Redrive) -> None:
+    @rd.task(max_attempts=5, retry_on=(ValueError,), backoff="fixed_10s")
+    async def fragile() -> None:
+        raise ValueError("not yet")
+
+    job = await rd.enqueue("fragile", {})
+    await soon(rd.drain())
+    await rd.jobs.cancel(job.id)
+    back = await rd.dead.restore(job.id)
+    view = await rd.groups.first()
+    assert view is not None and view.fingerprint == back.fingerprint
+    assert (view.dead, view.group.error, view.group.sample) == (1, "ValueError: not yet", job.id)
+    assert (await rd.groups.show(str(back.fingerprint))).dead == 1

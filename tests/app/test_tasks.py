@@ -480,3 +480,15 @@ async def test_the_history_tells_each_attempt(rd: Redrive, clock: FakeClock) -> 
         == msgspec.convert({"input_tokens": 15, "output_tokens": 1, "cost": 0.5}, type(failed.usage))
     )
     assert done.started_at == clock.now() and done.worker
+
+
+async def test_a_task_may_be_named_by_a_member_of_an_enumeration(rd: Redrive) -> None:
+    class Names(enum.StrEnum):
+        deliver = "deliver"
+
+    @rd.task("deliver", queue="mail")
+    async def deliver(x: int) -> None: ...
+
+    assert (await rd.enqueue(Names.deliver, {"x": 1})).job.queue == "mail"
+    with pytest.raises(InvalidPayload):
+        await rd.enqueue(Names.deliver, {"y": 1})

@@ -1,6 +1,8 @@
 """Dead letters in a person's hands, and what is kept for how long: redrive, discard, restore, purge, erase, backup."""
 
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -231,3 +233,30 @@ async def test_erased_text_is_not_in_the_public_form(rd: Redrive) -> None:
     assert (shown["payload"], shown["state"], shown["priority"]) == ({"a": 1}, "waiting", "normal")
     assert "token" not in shown and str(shown["created_at"]).endswith("Z")
     assert isinstance(redrive.__version__, str)
+
+
+async def test_days_that_an_older_process_did_not_write_are_added_up_anew(rd: Redrive, database: Path) -> None:
+    @rd.task(max_attempts=1)
+    async def fail(n: int) -> None:
+        raise KeyError(str(n)) if n % 2 else ValueError(str(n))
+
+    await rd.enqueue_many("fail", [{"n": number} for number in range(6)])
+    await soon(rd.drain())
+    await rd.dead.discard((await rd.dead.list()).jobs[0].id)
+    store, today = rd.store, rd.clock.now() // 86_400 * 86_400
+    span = (today - 86_400, today + 2 * 86_400)
+
+    async def told() -> list[Any]:
+        found = [await store.tallies(*span, whole=True), await store.outcomes(*span, whole=True)]
+        return [sorted(map(repr, rows)) for rows in (*found, await store.totals(*span))]
+
+    right = await told()
+    assert await store.repair(rd.clock.now()) == []
+    with closing(apsw.Connection(str(database))) as older:
+        older.execute("DELETE FROM failure_days")
+        older.execute("UPDATE outcome_days SET number = number + 1")
+        older.execute("INSERT INTO days SELECT day - 300, route, move, number FROM days")
+    assert await told() != right
+    assert await store.repair(rd.clock.now()) == ["sums of 3 days were wrong and have been added up anew"]
+    assert await told() == right
+    assert await store.repair(rd.clock.now()) == []

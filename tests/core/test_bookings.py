@@ -10,7 +10,7 @@ import pytest
 
 from redrive.core.bookings import Booking, booked, born_dead, joins_group, trouble_of
 from redrive.core.job import State
-from redrive.core.lifecycle import MOVES, Transition, succeeded
+from redrive.core.lifecycle import MOVES, Transition, restored, succeeded
 from tests.core.test_lifecycle import ARROWS, job_in
 from tests.stores.jobs import T0
 
@@ -94,3 +94,10 @@ def test_a_burial_with_a_fingerprint_is_one_more_of_its_trouble() -> None:
     assert joins_group(burial)
     assert not joins_group(msgspec.structs.replace(burial, set={**burial.set, "fingerprint": None}))
     assert not joins_group(moved("retried"))
+
+
+def test_what_was_let_go_before_it_could_die_is_one_more_of_its_trouble_when_it_is_brought_back() -> None:
+    failed = job_in(State.discarded, because="cancelled", fingerprint="f" * 16, error_class="E", error="E: no")
+    assert joins_group(restored(failed, AT, who="ada", why=None))
+    buried_before = msgspec.structs.replace(failed, died_at=DIED)
+    assert not joins_group(restored(buried_before, AT, who="ada", why=None))

@@ -113,7 +113,8 @@ class Desk:
             session = os.environ.get(SESSION_VARIABLE)
         if session and options.get("session_id") is None:
             options = {**options, "session_id": session}
-        handler = self._registry.handlers.get(task) if type(task) is str else None
+        check_name("task", task)
+        handler = self._registry.handlers.get(task)
         if options or reason != "direct" or handler is None:
             return self._planned(task, options, reason, handler)
         plan = self._plans.get(task)
@@ -124,7 +125,6 @@ class Desk:
     def _planned(self, task: str, options: Mapping[str, Any], reason: Reason, handler: Handler | None) -> Plan:
         if unknown := options.keys() - OPTIONS:
             raise InvalidOption(field=min(unknown), problem=f"is not an option; there are {', '.join(sorted(OPTIONS))}")
-        check_name("task", task)
         queue = options["queue"] if options.get("queue") is not None else handler.queue if handler else task
         check_name("queue", queue)
         if handler is None and task not in self._warned:

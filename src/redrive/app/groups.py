@@ -85,7 +85,9 @@ class Groups:
             (name,): sum((await store.count(Filter(states=(State.dead,), lane="manual", fingerprint=name))).values())
             for name in insight.largest(dead, LARGEST)
         }
-        for name in insight.largest(manual, LARGEST):
+        names = insight.largest(manual, LARGEST)
+        known = {group.fingerprint for group in await store.groups(fingerprints=names)}
+        for name in filter(known.__contains__, names):
             view = await self.show(name)
             if view.status == "unresolved":
                 return view

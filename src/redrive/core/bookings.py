@@ -79,5 +79,7 @@ def trouble_of(move: Transition) -> tuple[str, str]:
 
 
 def joins_group(move: Transition) -> bool:
-    """Whether its job is one more of its trouble: a burial that has a fingerprint."""
-    return move.move == "buried" and bool(move.set.get("fingerprint"))
+    """Whether its job is one more of its trouble: a burial, or one let go before it could die and now brought back."""
+    if move.move == "buried":
+        return bool(move.set.get("fingerprint"))
+    return move.move == "restored" and move.job.died_at is None and move.job.fingerprint is not None

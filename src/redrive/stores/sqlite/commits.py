@@ -14,7 +14,7 @@ from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition, wrong_beginning
 from redrive.core.store import MAX_PARTS, Applied, Commit, Guard, Inserted, Lease, Outcome, Pruned, Put, Stale
 from redrive.errors import StoreError
-from redrive.stores.sqlite import reads, schema
+from redrive.stores.sqlite import reads, schema, spans
 from redrive.stores.sqlite.connection import BUSY_MS, CHECKPOINT_BUSY_MS
 from redrive.stores.sqlite.ledger import MINUTE, Ledger, forget_minutes
 from redrive.stores.sqlite.routes import Routes
@@ -526,13 +526,15 @@ def _drop_moves(connection: apsw.Connection, jobs: Sequence[Row]) -> int:
 
 
 def repair(connection: apsw.Connection, now: float) -> list[str]:
-    """Counters from the records; waiting jobs stamped by a clock that has since gone back keep their delay."""
+    """Counters from the records, days from the hours; what a clock that has since gone back stamped keeps its delay."""
     said = []
     before = connection.execute(reads.COUNTERS).fetchall()
     connection.execute(schema.recount())
     wrong = len(set(connection.execute(reads.COUNTERS).fetchall()) - set(before))
     if wrong:
         said.append(f"counters of {wrong} routes were wrong and have been recounted")
+    if days := spans.add_up(connection):
+        said.append(f"sums of {days} days were wrong and have been added up anew")
     shifted = unstick(connection, now)
     if shifted:
         said.append(f"{shifted} waiting jobs were stamped in the future and have been moved to now")

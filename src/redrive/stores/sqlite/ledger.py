@@ -98,9 +98,9 @@ class Ledger:
         for booking in booked(move):
             self._book(booking, route)
         if joins_group(move):
-            said = move.set
-            latest = (said.get("error_class"), said.get("detail"), _beginning(said.get("error")), move.job.id)
-            self._grouped(str(said["fingerprint"]), move.at, route, latest)
+            said, job = move.set, move.job
+            latest = (said.get("error_class"), said.get("detail"), _beginning(said.get("error", job.error)), job.id)
+            self._grouped(str(said.get("fingerprint", job.fingerprint)), move.at, route, latest)
         if move.lesson is not None:
             fingerprint, strategy, worked = move.lesson
             counts = self._lessons.setdefault((fingerprint, strategy), [0, 0])

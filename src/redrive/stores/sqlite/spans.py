@@ -115,3 +115,32 @@ def _open(connection: apsw.Connection, wanted: Span) -> list[Row]:
         manual[route] -= number
     found = [*elsewhere, *((route, "manual", number) for route, number in manual.items() if number)]
     return [(route, "open", name, number, 0.0) for route, name, number in found]
+
+
+# -- repair
+
+
+_KEPT: Final = (
+    ("days", "route, move", "tallies", "number", "true"),
+    ("failure_days", "route, move, error_class, detail", "tallies", "number", "error_class <> '' OR detail <> ''"),
+    ("outcome_days", "route, what, name", "outcomes", "number, seconds", "true"),
+)
+"""Each table of days: by what, of which hours, which sums, and of which of their rows."""
+
+
+def add_up(connection: apsw.Connection) -> int:
+    """The days anew from the hours, where they differ: a process of an older version does not know all the tables."""
+    return sum(_added_up(connection, *kept) for kept in _KEPT)
+
+
+def _added_up(connection: apsw.Connection, days: str, columns: str, hours: str, numbers: str, only: str) -> int:
+    sums = ", ".join(f"sum({name})" for name in numbers.split(", "))
+    anew = f"SELECT hour / {HOURS_A_DAY} AS day, {columns}, {sums} FROM {hours} WHERE {only} GROUP BY day, {columns}"
+    counted = f"SELECT day, {columns}, number FROM {days}"
+    expected = anew.replace(sums, "sum(number)")  # seconds are not whole: their sums differ by a hair
+    differ = f"SELECT * FROM ({expected} EXCEPT {counted}) UNION ALL SELECT * FROM ({counted} EXCEPT {expected})"
+    wrong = select(connection, f"SELECT count(DISTINCT day) FROM ({differ})")[0][0]
+    if wrong:
+        connection.execute(f"DELETE FROM {days}")
+        connection.execute(f"INSERT INTO {days} (day, {columns}, {numbers}) {anew}")
+    return int(wrong)
