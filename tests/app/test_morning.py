@@ -285,6 +285,21 @@ async def test_a_question_stands_on_the_page_as_it_was_asked(rd: redrive.Redrive
     assert (need.kind, need.what) == ("held", "It asks: Refund 900 €?")
 
 
+async def test_a_question_goes_before_the_failures_that_came_before_it(rd: redrive.Redrive) -> None:
+    @rd.task("refund; touch x", backoff="none", retry_on=(ValueError,))
+    async def refund(ctx: redrive.Context) -> None:
+        if ctx.attempt == 1:
+            raise ValueError("not yet")
+        await ctx.approval("Refund?")
+
+    for _ in range(2):
+        await rd.enqueue("refund; touch x")
+    await soon(rd.drain())
+    (need,) = (await rd.morning()).needs
+    assert (need.number, need.what) == (2, "such as: It asks: Refund?")
+    assert need.command == "redrive jobs --state held --task 'refund; touch x'"
+
+
 async def test_an_ignored_trouble_needs_nobody(rd: redrive.Redrive, clock: FakeClock) -> None:
     await fail(rd, "a", KeyError("known"), task="publish")
     clock.advance(2 * DAY)

@@ -1,5 +1,6 @@
 """Whatever keeps the jobs, what a move must tell is written with the move, or not at all."""
 
+import copy
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -74,3 +75,8 @@ async def test_a_commit_that_concerns_nobody_is_handed_on_as_it_is(inner: OnlyVe
     commits = [Commit((lifecycle.unblocked(job, T0 + 1),)), Commit(puts=(Put("mark", "x", b"1"),))]
     await store.apply(commits)
     assert all(one is other for one, other in zip(inner.applied, commits, strict=True))
+
+
+def test_a_copy_of_the_wrapper_is_one(tmp_path: Path) -> None:
+    store = with_notices(SqliteStore(tmp_path / "jobs.db"), lambda notice: None)
+    assert copy.copy(store).path == tmp_path / "jobs.db"  # type: ignore[attr-defined]

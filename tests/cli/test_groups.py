@@ -111,6 +111,8 @@ def test_a_quiet_place(shell: Shell) -> None:
         (("ignore-group", "GROUP", "--rate", "-1"), "--rate"),
         (("ignore-group", "GROUP", "--count", "many"), "--count"),
         (("ignore-group", "GROUP", "--days", "0"), "--days"),
+        (("ignore-group", "GROUP", "--days", "nan"), "--days"),
+        (("ignore-group", "GROUP", "--days", "1e20"), "--days"),
         (("groups", "--status", "solved"), "status: 'solved'"),
         (("groups", "--limit", "0"), "limit: 0"),
         (("group",), "FINGERPRINT"),

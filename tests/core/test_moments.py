@@ -37,6 +37,20 @@ def test_what_is_no_moment_is_refused_by_name(said: Any) -> None:
             read_as("until", said, NOW)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-12))), datetime.min.replace(tzinfo=UTC)],
+)
+def test_what_not_every_zone_can_write_down_is_refused(said: datetime) -> None:
+    with pytest.raises(InvalidInput, match="9998"):
+        moment("run_at", said)
+
+
+def test_a_span_of_ages_is_refused_in_words() -> None:
+    with pytest.raises(InvalidInput, match="three thousand years"):
+        earlier("since", read("since", "999999w"), NOW)
+
+
 def test_a_naive_datetime_is_refused() -> None:
     for refuse in (lambda: moment("at", NAIVE), lambda: later("at", NAIVE, NOW), lambda: earlier("at", NAIVE, NOW)):
         with pytest.raises(InvalidInput, match=r"^at: is naive; give it a time zone"):

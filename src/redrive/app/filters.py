@@ -19,6 +19,8 @@ _MEANT: Final = {"recall": "deferred jobs", "restore": "discarded jobs"}
 def said_of_many(verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> dict[str, Any]:
     """The filters of a verb that is about many: ids, or what the filters match, or everything, which must be said."""
     said = {name: value for name, value in filters.items() if value is not None}
+    if verb not in PAST:
+        raise InvalidInput(field="verb", problem=f"{verb!r:.80} is not one of {', '.join(PAST)}")
     if isinstance(ids, str):
         raise InvalidInput(field="ids", problem="is a list of ids, not a text")
     if "state" in said or "states" in said:

@@ -29,6 +29,8 @@ class Noticing:
         self._tell = tell
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_store":  # a copy that is still empty
+            raise AttributeError(name)
         return getattr(self._store, name)
 
     def insert(self, jobs: Sequence[Job], documents: Sequence[Put] = ()) -> Awaitable[list[Inserted]]:

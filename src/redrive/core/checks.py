@@ -45,7 +45,8 @@ def check_words(who: object, why: object) -> None:
 
 def check_range(field: str, value: object, least: int, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise InvalidOption(field=field, problem=f"{value!r} is not a whole number from {least} to {most}")
+        problem = f"{value!r:.{SHOWN}} is not a whole number from {least} to {most}"
+        raise InvalidOption(field=field, problem=problem)
     return value
 
 

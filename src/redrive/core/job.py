@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -317,10 +317,13 @@ def _public_attempt(attempt: Attempt) -> Mapping[str, Json]:
     return body
 
 
+_LAST_SECOND: Final = 253_402_300_799.0
+
+
 def iso(at: float | None) -> str | None:
-    """An instant as the outside writes it: ISO 8601 in UTC with a Z."""
+    """An instant as the outside writes it: ISO 8601 in UTC with a Z. There is no year after 9999."""
     if at is None:
         return None
     from datetime import UTC, datetime
 
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return datetime.fromtimestamp(min(at, _LAST_SECOND), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

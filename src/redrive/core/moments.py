@@ -6,7 +6,7 @@ One rule for all of them: a time without a zone is refused, unless whoever reads
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 
 from redrive.core.checks import is_number
@@ -15,6 +15,9 @@ from redrive.errors import InvalidOption
 Given = datetime | timedelta | float
 LONGEST: Final = 1e11
 """Seconds of a span: beyond it there are no years to write down."""
+EARLIEST: Final = datetime(2, 1, 1, tzinfo=UTC).timestamp()
+LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+"""Of a moment: every zone can write it down."""
 SHOWN: Final = 60
 TIME: Final = "2031-05-17T07:00:00Z"
 _UNITS: Final = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -30,6 +33,10 @@ def moment(field: str, said: object) -> float:
         raise InvalidOption(field=field, problem=f"{said!r} is not a datetime")
     if said.tzinfo is None:
         raise InvalidOption(field=field, problem="is naive; give it a time zone, e.g. datetime.now(UTC)")
+    if not EARLIEST <= said.timestamp() < LATEST:
+        raise InvalidOption(
+            field=field, problem=f"{said.isoformat()} is before the year 2 or after the year 9998, in UTC"
+        )
     return said.timestamp()
 
 
@@ -48,9 +55,12 @@ def earlier(field: str, said: object, now: float) -> float:
 
 def _seconds(field: str, said: object) -> float:
     number = said.total_seconds() if isinstance(said, timedelta) else said
-    if not is_number(number) or not 0 <= number < LONGEST:
-        raise InvalidOption(field=field, problem=f"{said!r} is no datetime, timedelta or number of seconds from 0 on")
-    return float(number)
+    if is_number(number) and 0 <= number < LONGEST:
+        return float(number)
+    if isinstance(said, timedelta) and said > timedelta():
+        raise InvalidOption(field=field, problem="is longer than three thousand years")
+    problem = f"{said!r:.{SHOWN}} is no datetime, timedelta or number of seconds from 0 on"
+    raise InvalidOption(field=field, problem=problem)
 
 
 # ---- as the doors are told them

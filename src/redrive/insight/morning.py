@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
+from shlex import quote
 from typing import Any, Final, Literal
 
 import msgspec
@@ -299,13 +300,13 @@ def _held(seen: Seen) -> list[Need]:
 
 
 def _asked(pile: Pile) -> dict[str, str]:
-    """Its error, or what it asks; of several, the latest speaks for the others, which a command lists."""
+    """What it asks, or its error; of several, the latest speaks for the others, which a command lists."""
     job = pile.sample
-    asked = job.history[-1].decision if job.history and not job.error else None
+    asked = job.history[-1].decision if job.history and job.because in ("approval", "consent") else None
     what = asked or _what(pile)
     if pile.number == 1:
         return {"what": what}
-    return {"what": f"such as: {what}", "command": f"redrive jobs --state held --task {job.task}"}
+    return {"what": f"such as: {what}", "command": f"redrive jobs --state held --task {quote(job.task)}"}
 
 
 def _pile(seen: Seen, kind: Kind, pile: Pile) -> Need:
@@ -377,7 +378,7 @@ def _command(kind: Kind, pile: Pile) -> str:
     if kind in ("held", "deferred"):
         return f"redrive status {pile.sample.short_id}"
     if pile.troubles > 1:
-        return f"redrive dead list --lane manual --error-class {pile.sample.error_class}"
+        return f"redrive dead list --lane manual --error-class {quote(pile.sample.error_class or '')}"
     if pile.number > 1 and pile.sample.fingerprint:
         return f"redrive dead list --fingerprint {pile.sample.fingerprint}"
     return f"redrive dead show {pile.sample.short_id}"

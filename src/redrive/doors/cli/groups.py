@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from shlex import quote
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 COLUMNS = ("group", "what", "task", "dead", "total", "first", "last", "status", "trend", "suggestion")
 why = click.option("--why", metavar="TEXT", help="The reason, kept in the group's story.")
+
+LONGEST_DAYS: Final = 36_500
 
 
 @click.command("groups")
@@ -141,7 +144,7 @@ def _next(view: GroupView) -> Iterator[str]:
         yield f"  Try a few, then all of them: redrive dead redrive --group {view.short} --canary 5 --why TEXT"
     if view.dead and view.other_agent:
         agent = clean(view.other_agent)
-        yield f"  Give them to {agent}: redrive dead reassign --group {view.short} --to {agent} --why TEXT"
+        yield f"  Give them to {agent}: redrive dead reassign --group {view.short} --to {quote(agent)} --why TEXT"
     if view.status == "unresolved":
         yield f"  It is cured: redrive dead resolve-group {view.short} --why TEXT"
         yield f"  It may go on: redrive dead ignore-group {view.short} --days 7 --why TEXT"
@@ -162,7 +165,7 @@ def resolve_group(fingerprint: str, **said: Any) -> None:
 @click.command("ignore-group")
 @click.argument("fingerprint")
 @click.option("--until", metavar="TIME", help="Until then, e.g. 2031-05-17T03:00:00Z.")
-@click.option("--days", metavar="N", type=click.FloatRange(min=0, min_open=True), help="For so many days.")
+@click.option("--days", metavar="N", type=float, help="For so many days.")
 @click.option("--rate", metavar="N", type=click.FloatRange(min=0), help="Up to so many an hour.")
 @click.option("--count", metavar="N", type=click.IntRange(min=0), help="For so many more.")
 @why
@@ -171,6 +174,10 @@ def ignore_group(fingerprint: str, until: str | None, days: float | None, **said
     """A trouble is known and may go on. You hear of it when a limit is passed; without one, never."""
     if until is not None and days is not None:
         raise Problem("give --until or --days, not both", "`redrive dead ignore-group --help` shows how it is used")
+    if days is not None and not 0 < days <= LONGEST_DAYS:
+        raise Problem(
+            f"--days {days:g} is not from 0 to {LONGEST_DAYS:,}", "without a limit it is ignored until reopened"
+        )
     end = timedelta(days=days) if days is not None else None if until is None else read_time("until", until)
     _tell(_asked(lambda rd: rd.groups.ignore(fingerprint, until=end, who=who(), **said)))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--full", is_flag=True, help="Check every page and index (slow on large files).")
-@click.option("--fix", is_flag=True, help="Put right what can be put right: counters and wake-ups.")
+@click.option("--fix", is_flag=True, help="Put right what can be put right: counters, sums and wake-ups.")
 @shared
 def doctor(full: bool, fix: bool) -> int:
     """Check the database and what it stands on; exit status 1 if something is wrong. Changes nothing without --fix."""
