@@ -31,7 +31,7 @@ def test_the_doctor_finds_nothing_wrong_with_a_good_database(shell: Shell) -> No
     shell.enqueue("greet", {"name": "x"})
     done = shell.fresh("doctor")
     assert done.status == 0, done.out
-    names = ["sqlite", "file mode", "filesystem", "log", "disk", "schema", "integrity", "counters", "spool"]
+    names = ["sqlite", "file mode", "filesystem", "log", "disk", "schema", "integrity", "counters", "sums", "spool"]
     assert [line[7:18].strip() for line in done.out.splitlines()] == names
     assert all(line.startswith("ok") for line in done.out.splitlines())
     full = shell.run("doctor", "--full", "--json")
@@ -86,6 +86,16 @@ def test_the_doctor_counts_and_fixes_only_when_asked(shell: Shell) -> None:
     assert fixed.status == 0 and fixed.out.startswith("fixed  counters of 1 routes")
     assert shell.here("doctor").status == 0
     assert shell.here("stats", "--json").json["accepted"] == 1
+
+
+def test_the_doctor_adds_up_the_days_only_when_asked(shell: Shell) -> None:
+    shell.enqueue("greet", {"name": "x"})
+    execute(shell.database, "UPDATE days SET number = number + 1")
+    for _ in range(2):
+        assert wrong(shell.here("doctor", "--json")) == {"sums": "1 days differ from their hours"}
+    fixed = shell.here("doctor", "--fix")
+    assert fixed.status == 0 and fixed.out.startswith("fixed  sums of 1 days")
+    assert shell.here("doctor").status == 0
 
 
 def test_the_doctor_finds_a_file_others_can_read(shell: Shell) -> None:

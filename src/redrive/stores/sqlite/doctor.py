@@ -12,7 +12,7 @@ import apsw
 import msgspec
 
 from redrive.core.job import State
-from redrive.stores.sqlite import reads, schema
+from redrive.stores.sqlite import reads, schema, spans
 from redrive.stores.sqlite.connection import NETWORK, filesystem_of, open_reader
 
 WAL_RESET_FIX: Final = (3, 51, 3)
@@ -87,8 +87,8 @@ def free_space(path: Path) -> Check:
 
 
 def _inside(connection: apsw.Connection, *, full: bool) -> Iterator[Check]:
-    """Schema, integrity, counters; ends at the first that makes the next ones senseless."""
-    looks: list[Callable[[apsw.Connection], Check]] = [_schema, lambda c: _integrity(c, full=full), _counters]
+    """Schema, integrity, counters, sums; ends at the first that makes the next ones senseless."""
+    looks: list[Callable[[apsw.Connection], Check]] = [_schema, lambda c: _integrity(c, full=full), _counters, _sums]
     for look in looks:
         try:
             check = look(connection)
@@ -139,3 +139,15 @@ def _counters(connection: apsw.Connection) -> Check:
         said = f"the counters of {wrong} of {len(kept)} routes differ from their jobs"
         return Check("counters", False, said, "redrive doctor --fix counts anew", fixable=True)
     return Check("counters", True, f"{len(kept)} routes, as many jobs as counted")
+
+
+def _sums(connection: apsw.Connection) -> Check:
+    """What reports over months read, against the hours it was added up from."""
+    if reads.schema_number(connection) < len(schema.steps()):
+        return Check("sums", True, "the next use adds them up")
+    wrong = spans.wrong_days(connection)
+    if wrong:
+        return Check(
+            "sums", False, f"{wrong} days differ from their hours", "redrive doctor --fix adds up", fixable=True
+        )
+    return Check("sums", True, "the days say what their hours say")

@@ -120,27 +120,49 @@ def _open(connection: apsw.Connection, wanted: Span) -> list[Row]:
 # -- repair
 
 
+class Kept(NamedTuple):
+    """A table of days: by what, of which hours, which sums, and of which of their rows."""
+
+    days: str
+    columns: str
+    hours: str
+    numbers: str = "number"
+    only: str = "true"
+
+    def anew(self, numbers: str) -> str:
+        sums = ", ".join(f"sum({name}) AS {name}" for name in numbers.split(", "))
+        return (
+            f"SELECT hour / {HOURS_A_DAY} AS day, {self.columns}, {sums} FROM {self.hours} WHERE {self.only}"
+            f" GROUP BY day, {self.columns}"
+        )
+
+
 _KEPT: Final = (
-    ("days", "route, move", "tallies", "number", "true"),
-    ("failure_days", "route, move, error_class, detail", "tallies", "number", "error_class <> '' OR detail <> ''"),
-    ("outcome_days", "route, what, name", "outcomes", "number, seconds", "true"),
+    Kept("days", "route, move", "tallies"),
+    Kept("failure_days", "route, move, error_class, detail", "tallies", only="(error_class <> '' OR detail <> '')"),
+    Kept("outcome_days", "route, what, name", "outcomes", "number, seconds"),
 )
-"""Each table of days: by what, of which hours, which sums, and of which of their rows."""
+
+
+def wrong_days(connection: apsw.Connection, *tables: Kept) -> int:
+    """Days that do not say what their hours say: a process of an older version does not know all the tables."""
+    return sum(_wrong(connection, kept) for kept in tables or _KEPT)
+
+
+def _wrong(connection: apsw.Connection, kept: Kept) -> int:
+    """Seconds are not whole: their sums differ by a hair, and are not compared."""
+    counted, expected = f"SELECT day, {kept.columns}, number FROM {kept.days}", kept.anew("number")
+    differ = f"SELECT * FROM ({expected} EXCEPT {counted}) UNION ALL SELECT * FROM ({counted} EXCEPT {expected})"
+    return int(select(connection, f"SELECT count(DISTINCT day) FROM ({differ})")[0][0])
 
 
 def add_up(connection: apsw.Connection) -> int:
-    """The days anew from the hours, where they differ: a process of an older version does not know all the tables."""
-    return sum(_added_up(connection, *kept) for kept in _KEPT)
-
-
-def _added_up(connection: apsw.Connection, days: str, columns: str, hours: str, numbers: str, only: str) -> int:
-    sums = ", ".join(f"sum({name})" for name in numbers.split(", "))
-    anew = f"SELECT hour / {HOURS_A_DAY} AS day, {columns}, {sums} FROM {hours} WHERE {only} GROUP BY day, {columns}"
-    counted = f"SELECT day, {columns}, number FROM {days}"
-    expected = anew.replace(sums, "sum(number)")  # seconds are not whole: their sums differ by a hair
-    differ = f"SELECT * FROM ({expected} EXCEPT {counted}) UNION ALL SELECT * FROM ({counted} EXCEPT {expected})"
-    wrong = select(connection, f"SELECT count(DISTINCT day) FROM ({differ})")[0][0]
-    if wrong:
-        connection.execute(f"DELETE FROM {days}")
-        connection.execute(f"INSERT INTO {days} (day, {columns}, {numbers}) {anew}")
-    return int(wrong)
+    """The days anew from the hours, where they differ; how many did."""
+    wrong = 0
+    for kept in _KEPT:
+        if days := wrong_days(connection, kept):
+            connection.execute(f"DELETE FROM {kept.days}")
+            anew = kept.anew(kept.numbers)
+            connection.execute(f"INSERT INTO {kept.days} (day, {kept.columns}, {kept.numbers}) {anew}")
+            wrong += days
+    return wrong
