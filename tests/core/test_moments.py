@@ -42,7 +42,7 @@ def test_what_is_no_moment_is_refused_by_name(said: Any) -> None:
     [datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-12))), datetime.min.replace(tzinfo=UTC)],
 )
 def test_what_not_every_zone_can_write_down_is_refused(said: datetime) -> None:
-    with pytest.raises(InvalidInput, match="9998"):
+    with pytest.raises(InvalidInput, match="every time zone"):
         moment("run_at", said)
 
 

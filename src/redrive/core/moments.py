@@ -15,8 +15,8 @@ from redrive.errors import InvalidOption
 Given = datetime | timedelta | float
 LONGEST: Final = 1e11
 """Seconds of a span: beyond it there are no years to write down."""
-EARLIEST: Final = datetime(2, 1, 1, tzinfo=UTC).timestamp()
-LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC).timestamp()
+LATEST: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 """Of a moment: every zone can write it down."""
 SHOWN: Final = 60
 TIME: Final = "2031-05-17T07:00:00Z"
@@ -34,9 +34,7 @@ def moment(field: str, said: object) -> float:
     if said.tzinfo is None:
         raise InvalidOption(field=field, problem="is naive; give it a time zone, e.g. datetime.now(UTC)")
     if not EARLIEST <= said.timestamp() < LATEST:
-        raise InvalidOption(
-            field=field, problem=f"{said.isoformat()} is before the year 2 or after the year 9998, in UTC"
-        )
+        raise InvalidOption(field=field, problem=f"{said.isoformat()} cannot be written down in every time zone")
     return said.timestamp()
 
 

@@ -10,6 +10,7 @@ import contextlib
 import os
 import secrets
 import socket
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -44,21 +45,37 @@ class ProcessLock:
     def take(self) -> None:
         if fcntl is None:
             return
-        handle = self._create()
-        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _held[self.folder / self.name] = handle
+        _held[self.folder / self.name] = self._locked()
         for path in self.folder.iterdir():
             self.is_dead(path.name)  # takes down the signs of processes that were killed
 
-    def _create(self) -> int:
-        """The file, in a folder that the last process to leave may be removing this moment."""
+    def _locked(self) -> int:
+        """The file, and our lock on it.
+
+        The last process to leave may be removing the folder this moment; and whoever looks at the file before it is
+        locked takes it for that of a dead process and removes it, so that it counts only if it is still there.
+        """
         for _ in range(100):
             self.folder.mkdir(mode=0o700, exist_ok=True)
             try:
-                return os.open(self.folder / self.name, os.O_CREAT | os.O_RDWR, 0o600)
+                handle = os.open(self.folder / self.name, os.O_CREAT | os.O_RDWR, 0o600)
             except FileNotFoundError:
                 continue
+            if self._lock(handle):
+                return handle
+            os.close(handle)
+            time.sleep(0.001)  # somebody looks at it: that takes no time
         raise StoreUnavailable(f"cannot create a lock file in {self.folder}")
+
+    def _lock(self, handle: int) -> bool:
+        """Whether the file is ours, and the one that others see."""
+        if fcntl is None:
+            return True
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return os.path.samestat(os.fstat(handle), os.stat(self.folder / self.name))
+        except (BlockingIOError, PermissionError, FileNotFoundError):
+            return False
 
     def release(self) -> None:
         handle = _held.pop(self.folder / self.name, None)
