@@ -165,6 +165,7 @@ class Worker(Loop):
         self.nudge()
         for _ in range(500):
             if self.slots.running or self.failing is not None:
+                await asyncio.sleep(0.001)  # whoever asks again at once would let nobody else have a turn
                 return False
             if self._quiet_claim > seen:
                 return True

@@ -398,7 +398,7 @@ async def test_a_queue_may_have_any_name(tabs: Tabs, still: Served) -> None:
     await expect(page).to_have_url(re.compile(r"/queues#queue-a"))
     queue = page.locator(".queue")
     await expect(queue.locator(".queue-head > h2")).to_have_text(name)
-    assert await queue.evaluate("queue => queue.matches(':target')")
+    await expect(page.locator(".queue:target")).to_have_count(1)
     await queue.get_by_role("button", name="Pause").click()
     await page.get_by_role("dialog").get_by_role("button", name="Pause", exact=True).click()
     await expect(page.locator(".flash")).to_contain_text(f"{name} is paused")
