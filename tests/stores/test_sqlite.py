@@ -9,6 +9,7 @@ import os
 import re
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -378,6 +379,28 @@ async def test_a_job_cannot_begin_dead_without_saying_why(sqlite: Openers, missi
     with pytest.raises(StoreError):
         await store.insert([a_job(state=State.dead, **reasons)])
     assert await store.count(Filter()) == {(): 0}
+
+
+# ---- closing
+
+
+class SlowToLookAway(SqliteStore):
+    def _look_around(self, connection: apsw.Connection, seen: object, closed: threading.Event) -> None:
+        closed.wait()
+        time.sleep(0.3)
+        super()._look_around(connection, seen, closed)
+
+
+async def test_when_a_store_is_closed_nobody_has_its_file_open(tmp_path: Path) -> None:
+    """Whoever opens it after a failed sync must be the only one, to write the log again."""
+    store = SlowToLookAway(tmp_path / "jobs.db")
+    await store.open()
+    await store.claim(Wanted(slots=1), "worker", T0)  # looks around from now on
+    await store.count(Filter())
+    await store.close()
+    with closing(raw(tmp_path / "jobs.db")) as alone:
+        alone.pragma("locking_mode", "EXCLUSIVE")
+        alone.execute("BEGIN EXCLUSIVE; ROLLBACK")
 
 
 # ---- counters and repair

@@ -128,16 +128,25 @@ class SqliteStore:
         return writer
 
     async def close(self) -> None:
-        """Takes the parts out first, so that a cancelled close leaves a store that can be used again."""
-        writer, readers, lock, closed = self._writer, self._readers, self._lock, self._closed
+        """Takes the parts out first, so that a cancelled close leaves a store that can be used again.
+
+        When it returns, nobody here has the file open: whoever opens it next may be the only one, and after a failed
+        sync has to be (see `rewrite_log`).
+        """
+        writer, readers, lock, closed, watcher = (
+            self._writer, self._readers, self._lock, self._closed, self._watcher,
+        )  # fmt: skip
         if writer is None or self._generation != _generation:
             return
         self._wake()
         self._fresh()
         closed.set()
         await writer.stop()
+        loop = asyncio.get_running_loop()
         if readers is not None:
-            await asyncio.get_running_loop().run_in_executor(None, readers.shutdown)
+            await loop.run_in_executor(None, readers.shutdown)
+        if watcher is not None:
+            await loop.run_in_executor(None, watcher.join)
         lock.release()
         if self._temporary:
             _remove(self._temporary)
