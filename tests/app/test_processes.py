@@ -109,6 +109,41 @@ async def test_what_a_killed_process_was_doing_is_done_by_another(database: Path
         assert (await job.refresh()).crashes == 1
 
 
+DRAINS = """
+import asyncio, sys
+import redrive
+
+rd = redrive.Redrive(sys.argv[1])
+
+@rd.task
+async def stuck() -> str:
+    return "done there"
+
+print(asyncio.run(rd.drain()), flush=True)
+"""
+
+
+async def test_draining_ends_where_a_job_has_to_run_alone(database: Path) -> None:
+    async with opened(database) as rd:
+        job = await rd.enqueue("stuck")
+        for _ in range(2):
+            with process(WORKER, database) as child:
+                await line_of(child)
+                assert await line_of(child) == "begun"
+                child.kill()
+                await soon(asyncio.to_thread(child.wait))
+
+        async def is_due_again() -> bool:
+            async with rd.worker():  # knows no task, and minds those whose worker is gone
+                seen = await job.refresh()
+            return seen.crashes == 2 and seen.run_at <= rd.clock.now()
+
+        await eventually(is_due_again)
+        with process(DRAINS, database) as child:
+            assert await line_of(child) == "1"
+        assert [attempt.outcome for attempt in (await job.refresh()).history] == ["lost", "lost", "done"]
+
+
 async def test_a_job_cancelled_here_is_stopped_there(database: Path) -> None:
     async with opened(database) as rd:
         with process(WORKER, database) as child:

@@ -164,12 +164,11 @@ class Worker(Loop):
         seen = self._claims
         self.nudge()
         for _ in range(500):
-            if self.slots.running or self.failing is not None:
-                await asyncio.sleep(0.001)  # whoever asks again at once would let nobody else have a turn
-                return False
             if self._quiet_claim > seen:
                 return True
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # a turn for the others: a job that is to run alone has not begun
+            if self.slots.running or self.failing is not None:
+                return False
         return False
 
     # -- the round
