@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import redrive
 from redrive.core import lifecycle
 from redrive.core.breakers import Breaker, probing
 from redrive.core.job import Job, State
-from redrive.core.store import Applied, Commit, Filter, Put, Wanted
+from redrive.core.store import Applied, Commit, Filter, Outcome, Put, Wanted
 from redrive.runtime.breakers import KIND
 from tests.runtime.receiver import Receiver, Seen, answer, receiving
 from tests.support import FakeClock, eventually, opened, soon
@@ -149,6 +149,26 @@ async def test_an_outage_of_one_downstream_parks_its_jobs_and_drains_by_itself(
         assert await rd.breakers() == []
         assert Counter(job.attempts for job in await all_jobs(rd, queue="a")) == {1: 300 - tried, 2: tried}
         assert {len(job.history) for job in await all_jobs(rd, queue="plain")} == {0}
+
+
+async def test_nobody_begins_while_a_breaker_opens(
+    clock: FakeClock, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow disk the other four would finish, and four more begin, before it is known to be open."""
+    async with a_downstream() as a, opened(database, clock=clock, delivery=LOCAL) as rd:
+        apply = rd.store.apply
+
+        async def slowly(commits: Sequence[Commit]) -> list[Outcome]:
+            if any(put.kind == KIND for commit in commits for put in commit.puts):
+                await asyncio.sleep(0.2)
+            return await apply(commits)
+
+        monkeypatch.setattr(rd.store, "apply", slowly)
+        for _ in range(40):
+            await rd.enqueue_http("POST", a.url(), queue="a")
+        await soon(rd.drain(concurrency=5))
+        assert 10 <= a.calls <= 10 + 4
+        assert await states(rd, queue="a") == {State.held: 40 - a.calls, State.waiting: a.calls}
 
 
 async def test_new_jobs_are_parked_while_it_is_open_and_run_when_it_is_closed(clock: FakeClock, database: Path) -> None:

@@ -61,6 +61,8 @@ class Breakers:
         self._known: dict[str, tuple[Breaker, int]] = {}
         self._looked = float("-inf")
         self._looking = asyncio.Lock()
+        self._counting = asyncio.Lock()
+        """Held while a breaker opens: whoever begins or ends meanwhile waits, and knows that it is open."""
 
     async def all(self) -> list[Breaker]:
         await self._look()
@@ -69,7 +71,7 @@ class Breakers:
     @property
     def calm(self) -> bool:
         """Nothing is down, and that was seen a moment ago: nobody needs to be asked."""
-        return not self._known and not self._stale()
+        return not self._known and not self._counting.locked() and not self._stale()
 
     @property
     def counting(self) -> bool:
@@ -100,7 +102,8 @@ class Breakers:
         return await _spared(self._gate(job, handler), None)
 
     async def _gate(self, job: Job, handler: Handler) -> Transition | None:
-        await self._refresh()
+        async with self._counting:
+            await self._refresh()
         if not self._known:
             return None
         key = _key(job, handler)
@@ -152,7 +155,8 @@ class Breakers:
         key = key_of(job, downstream=downstream_of(job, handler), failure=failure, fingerprint=fingerprint)
         if key is None:
             return None, False
-        return await _spared(self._count(key, job, failure, cause, policy), (None, False))
+        async with self._counting:
+            return await _spared(self._count(key, job, failure, cause, policy), (None, False))
 
     async def _count(
         self, key: str, job: Job, failure: Failure, cause: Cause, policy: Policy
