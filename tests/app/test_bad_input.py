@@ -223,6 +223,9 @@ Ask = Callable[[Redrive], Awaitable[Any]]
 LISTINGS: dict[str, tuple[Ask, str]] = {
     "unknown filter": (lambda rd: rd.jobs.list(colour="red"), "colour"),
     "unknown state": (lambda rd: rd.jobs.list(state="lost"), "state"),
+    "state of a number": (lambda rd: rd.jobs.list(state=5), "state"),
+    "states, one unknown": (lambda rd: rd.jobs.list(states=["dead", "lost"]), "state"),
+    "ids as a text": (lambda rd: rd.jobs.list(ids="abc"), "ids"),
     "limit of none": (lambda rd: rd.jobs.list(limit=0), "limit"),
     "limit too high": (lambda rd: rd.dead.list(limit=10_001), "limit"),
     "not a cursor": (lambda rd: rd.jobs.list(cursor="zzz"), "cursor"),
@@ -244,6 +247,13 @@ async def test_a_question_that_cannot_be_answered(rd: Redrive, kind: str) -> Non
     with pytest.raises(InvalidInput) as refused:
         await ask(rd)
     assert refused.value.field == field
+
+
+@pytest.mark.parametrize("said", [{"state": "waiting"}, {"states": "waiting"}, {"states": ["waiting", "dead"]}])
+async def test_states_are_one_or_several(rd: Redrive, said: dict[str, Any]) -> None:
+    job = await rd.enqueue("work")
+    assert [found.id for found in (await rd.jobs.list(**said)).jobs] == [job.id]
+    assert (await rd.jobs.list(**said, ids=[job.id])).jobs and not (await rd.jobs.list(state=["dead"])).jobs
 
 
 @pytest.mark.parametrize("id", ["", "zz", "no-such-job", "0" * 32, "f" * 40, "%", "'; DROP TABLE jobs; --"])

@@ -208,6 +208,22 @@ async def test_erasing_one_job(rd: Redrive) -> None:
         await rd.jobs.erase(job.id, session_id="both")
 
 
+async def test_erasing_a_session_whose_jobs_end_together(rd: Redrive) -> None:
+    """Cancelling a step lets go of those that wait for it: they are erased all the same."""
+
+    @rd.task
+    async def step(name: str) -> str:
+        return name
+
+    plan = rd.workflow("article")
+    plan.add(step, "second", name="second", after=["first"])
+    plan.add(step, "first", name="first")
+    await plan.start(session_id="ann")
+    ids = [job.id for job in (await rd.jobs.list(session_id="ann")).jobs]
+    assert await rd.jobs.erase(session_id="ann") == len(ids) == 2
+    assert [(job.state, job.payload) for job in await rd.store.get(ids)] == [("discarded", None)] * 2
+
+
 async def test_a_backup_is_a_store_of_its_own(rd: Redrive, tmp_path: Path) -> None:
     await rd.enqueue_many("work", [{"n": n} for n in range(100)])
     target = tmp_path / "copy.db"

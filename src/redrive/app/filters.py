@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -37,24 +37,29 @@ def make_filter(said: dict[str, Any]) -> Filter:
     """Keyword filters as a Filter; an unknown one is refused by name."""
     said = {name: value for name, value in said.items() if value is not None}
     if "state" in said:
-        states = said.pop("state")
-        listed = [states] if isinstance(states, str) else list(states)
-        try:
-            said["states"] = tuple(State(state) for state in listed)
-        except ValueError as error:
-            raise InvalidInput(field="state", problem=f"{error}; there are {', '.join(State)}") from None
+        said["states"] = said.pop("state")
     if unknown := said.keys() - set(Filter.__struct_fields__):
         raise InvalidInput(field=min(unknown), problem="is not a filter")
-    for name, value in said.items():
-        try:
-            msgspec.convert(value, _KINDS[name], strict=True)
-        except msgspec.ValidationError:
-            raise InvalidInput(field=name, problem=f"{value!r} is not {_kind(name)}") from None
-    return Filter(**said)
+    return Filter(**{name: _converted(name, value) for name, value in said.items()})
 
 
 _KINDS: Final = {field.name: field.type for field in msgspec.structs.fields(Filter)}
+_EXPECTED: Final = {**dict.fromkeys(TIMES, "a time in seconds since 1970"), "ids": "a list of ids"}
 
 
-def _kind(name: str) -> str:
-    return "a time in seconds since 1970" if name in TIMES else "a text"
+def _converted(name: str, value: object) -> Any:
+    if name == "states":
+        return _states(value)
+    try:
+        return msgspec.convert(value, _KINDS[name], strict=True)
+    except msgspec.ValidationError:
+        raise InvalidInput(field=name, problem=f"{value!r:.80} is not {_EXPECTED.get(name, 'a text')}") from None
+
+
+def _states(said: object) -> tuple[State, ...]:
+    """One, or several."""
+    several: Collection[Any] = said if isinstance(said, Collection) and not isinstance(said, str) else [said]
+    try:
+        return tuple(State(one) for one in several)
+    except ValueError as error:
+        raise InvalidInput(field="state", problem=f"{error}; there are {', '.join(State)}") from None

@@ -10,15 +10,16 @@ import msgspec
 from redrive.app.effects import effects_of, kept
 from redrive.app.filters import make_filter
 from redrive.app.following import result_text
-from redrive.app.namespace import SOMEBODY, Namespace
+from redrive.app.namespace import SOMEBODY, TRIES, Namespace
 from redrive.app.sessions import check_asks, refused
+from redrive.app.triage import redriven
 from redrive.core import lifecycle
 from redrive.core.checks import check_limit, check_words
 from redrive.core.effects import EffectRecord
 from redrive.core.job import Job, Json, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Event, Filter, Page, Put
-from redrive.errors import InvalidInput
+from redrive.errors import IllegalMove, InvalidInput, StaleJob
 from redrive.runtime.paging import pages
 from redrive.runtime.verify import nothing_landed
 
@@ -89,8 +90,7 @@ class Jobs(Namespace):
         def again(job: Job, now: float) -> Transition:
             if job.state is State.held:
                 return lifecycle.unblocked(job, now, who=who, why=why)
-            attempts = self._app.registry.policy_for(job).max_attempts or 1
-            return lifecycle.redriven(job, now, max_attempts=attempts, who=who, why=why, run_at=now)
+            return redriven(self._app, job, now, who, why)
 
         puts = [*await self._absent(job, f"{who}: {why}"), *nothing_landed(job)]
         return await self._move(job.id, again, puts)
@@ -115,10 +115,20 @@ class Jobs(Namespace):
             of_session = pages(self._app.store, Filter(session_id=session_id), PAGE)
             jobs = [job async for page in of_session for job in page]
         for job in jobs:
-            if job.state in (State.waiting, State.running, State.held):
-                await self.cancel(job.id, who=who, why="erased")
-            elif job.state is State.dead:
-                await self._move(job.id, lambda job, now: lifecycle.purged(job, now, who=who, why="erased"))
+            await self._end(job, who)
         for job in jobs:
             await self._app.notices.forget(job)
         return await self._app.store.erase([job.id for job in jobs])
+
+    async def _end(self, job: Job, who: str) -> None:
+        """Cancelled where it lives, purged where it is dead; looked at anew where it ended meanwhile."""
+        for _ in range(TRIES):
+            try:
+                if job.state in (State.waiting, State.running, State.held):
+                    await self.cancel(job.id, who=who, why="erased")
+                elif job.state is State.dead:
+                    await self._move(job.id, lambda job, now: lifecycle.purged(job, now, who=who, why="erased"))
+                return
+            except IllegalMove:
+                job = await self._find_one(job.id)
+        raise StaleJob(f"job {job.short_id} keeps changing; try again", job_id=job.id)

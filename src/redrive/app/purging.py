@@ -10,7 +10,7 @@ import msgspec
 
 from redrive.app.acts import SIZE, Acts, Order
 from redrive.core import lifecycle
-from redrive.core.job import Job, Json, iso
+from redrive.core.job import Job, Json, State, iso
 from redrive.core.store import Filter, Seal
 from redrive.errors import InvalidInput
 
@@ -64,7 +64,8 @@ class Purging:
         order = Order("purge", who, why, lambda job, now: lifecycle.purged(job, now, who=who, why=why))
         acted = await self._acts.many(order, ids)
         for start in range(0, len(ids), SIZE):
-            await self._app.store.erase(ids[start : start + SIZE])
+            jobs = await self._app.store.get(ids[start : start + SIZE])
+            await self._app.store.erase([job.id for job in jobs if job.state is State.purged])
         return acted.moved
 
 
