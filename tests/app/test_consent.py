@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ import redrive
 from redrive import Agent, Approval, BlockingContext, Context, JobHandle, Redrive
 from redrive.core.consent import covers, subject_of, wish_of
 from redrive.core.job import Job
-from redrive.errors import IllegalMove, InvalidInput
+from redrive.core.store import Commit, Outcome, Put, Unknown
+from redrive.errors import CommitUnknown, IllegalMove, InvalidInput
 from redrive.runtime.context import session_of
 from tests.support import FakeClock, opened, soon
 
@@ -120,8 +121,10 @@ async def _edited(desk: Desk, job: Job) -> None:
     await desk.rd.dead.edit(job.id, {"amount": 9_000}, who="mallory")
 
 
-async def _edited_to_the_same(desk: Desk, job: Job) -> None:
-    await desk.rd.dead.edit(job.id, {"amount": 900}, who="ann")
+async def _edited_and_taken_back(desk: Desk, job: Job) -> None:
+    await _edited(desk, job)
+    await desk.rd.dead.undo(job.id)
+    await _redriven(desk, job)
 
 
 async def _redriven(desk: Desk, job: Job) -> None:
@@ -155,7 +158,7 @@ REPLAYS: dict[str, tuple[dict[str, Any] | None, Callable[[Desk, Job], Awaitable[
     "approved": (None, _redriven, False),
     "approved, now revoked": (None, _redriven_after_revoking, True),
     "approved, edited": (None, _edited, True),
-    "approved, edited to the same": (None, _edited_to_the_same, False),
+    "approved, edited and taken back": (None, _edited_and_taken_back, False),
 }
 
 
@@ -324,6 +327,49 @@ async def test_rejecting_ends_it(desk: Desk) -> None:
     assert (last.who, last.why) == ("ann", "too much")
     outcome = await desk.rd.outcome(handle.id)
     assert outcome.status == "failed"
+
+
+async def test_a_no_that_comes_after_a_yes_is_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = await desk.ask()
+    rejected = desk.rd.sessions.rejected
+
+    async def after_ann(job: Job, who: str, why: str | None) -> list[Put]:
+        puts = await rejected(job, who, why)
+        await desk.rd.jobs.approve(handle.id, who="ann")
+        return puts
+
+    monkeypatch.setattr(desk.rd.sessions, "rejected", after_ann)
+    with pytest.raises(IllegalMove, match="asks for nothing"):
+        await desk.rd.jobs.reject(handle.id, who="bob")
+    await soon(desk.rd.drain())
+    assert ((await handle.refresh()).state, len(desk.ran)) == ("done", 1)
+
+
+@pytest.mark.parametrize("wrong", [{"why": 5}, {"agent": 5}, {"subject": ""}, {"why": "x" * 1001}])
+async def test_a_grant_that_could_not_be_read_back_is_refused(rd: Redrive, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        await rd.sessions.grant("s1", "refund", by="ann", **wrong)
+    assert await rd.sessions.grants("s1") == []
+
+
+@pytest.mark.parametrize("verb", ["grant", "revoke", "pause", "resume"])
+async def test_what_nobody_knows_to_be_written_is_not_told_as_done(
+    rd: Redrive, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    grant = await rd.sessions.grant("s1", "refund", by="ann")
+
+    async def unknown(commits: Sequence[Commit]) -> list[Outcome]:
+        return [Unknown("the disk said no") for _ in commits]
+
+    monkeypatch.setattr(rd.store, "apply", unknown)
+    ask: Callable[[], Awaitable[object]] = {
+        "grant": lambda: rd.sessions.grant("s2", "refund", by="ann"),
+        "revoke": lambda: rd.sessions.revoke("s1", grant.id),
+        "pause": lambda: rd.queues.pause("q"),
+        "resume": lambda: rd.queues.resume("q"),
+    }[verb]
+    with pytest.raises(CommitUnknown, match="look again"):
+        await ask()
 
 
 async def test_who_said_yes_and_why_is_kept(desk: Desk) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import builtins
 
-from redrive.app.namespace import SOMEBODY, Namespace
+from redrive.app.namespace import SOMEBODY, Namespace, write
 from redrive.core.checks import check_name, check_words
-from redrive.core.store import Commit
 from redrive.insight.health import QueueNumbers
 from redrive.runtime.switches import Switch, switched
 
@@ -27,5 +26,6 @@ class Queues(Namespace):
     async def _set(self, name: str, switch: Switch) -> None:
         check_name("queue", name)
         check_words(switch.who, switch.why)
-        await self._app.store.apply([Commit(puts=(switched(name, switch),))])
+        done = "paused" if switch.paused else "resumed"
+        await write(self._app.store, [switched(name, switch)], f"queue {name} was {done}")
         self._app.tell_workers(lambda worker: worker.refresh())

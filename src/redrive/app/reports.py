@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
+from redrive.app.namespace import write
 from redrive.core.checks import check_range
 from redrive.core.classify import ALIASES
 from redrive.core.job import State
 from redrive.core.moments import Given as Instant
 from redrive.core.moments import earlier
 from redrive.core.notices import TEXT_CAP, Level, Notice, waiting_key
-from redrive.core.store import Applied, Commit, Filter, OutcomeTally, Put, Tally, Total
-from redrive.errors import CommitUnknown, InvalidOption
+from redrive.core.store import Filter, OutcomeTally, Put, Tally, Total
+from redrive.errors import InvalidOption
 from redrive.insight import report as insight
 from redrive.insight.activity import HOUR, MINUTE, UNFINISHED, Activity, AgentLoad, activity, from_minutes, from_tallies
 from redrive.insight.activity import load as load_of
@@ -216,9 +217,7 @@ class Reports:
         app, now = self._app, self._app.clock.now()
         notice = Notice(f"{kind}.{int(now * 1000)}", kind, level, "user", title, text[:TEXT_CAP], now)
         put = Put(WAITING, waiting_key(notice), msgspec.json.encode(notice))
-        (outcome,) = await app.store.apply([Commit(puts=(put,))])
-        if not isinstance(outcome, Applied):
-            raise CommitUnknown(f"nobody knows whether the {kind} report will be told: try again")
+        await write(app.store, [put], f"the {kind} report will be told")
         app.notices.heard(notice)
         return await app.notices.deliver()
 

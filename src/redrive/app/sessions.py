@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from redrive.app.namespace import write
 from redrive.core import lifecycle
-from redrive.core.checks import check_name
+from redrive.core.checks import check_name, check_words, optional_name
 from redrive.core.consent import NO_AGENT, NO_SESSION, Approval, Grant, subject_of
 from redrive.core.job import Job, State, Usage, new_id
 from redrive.core.lifecycle import Transition
@@ -52,10 +53,13 @@ class Sessions:
         """Agree to a task, or to all tasks with a label. A blanket grant covers first runs only, never replays."""
         for field, value in (("session_id", session_id), ("scope", scope), ("by", by)):
             check_name(field, value)
+        check_words(by, why)
+        optional_name("agent", agent or None)
+        optional_name("subject", subject)
         now = self._app.clock.now()
         until = now + seconds(expires, "expires") if expires is not None else None
         grant = Grant(_id(self._app), session_id, scope, now, by, agent, subject, None, until, blanket=blanket, why=why)
-        await self._app.store.apply([Commit(puts=(_put(grant),))])
+        await write(self._app.store, [_put(grant)], f"{scope} was granted")
         await self._ask_again(session_id, by)
         return grant
 
@@ -73,7 +77,7 @@ class Sessions:
         if found is None:
             raise InvalidInput(field="grant_id", problem=f"session {session_id!r} has no grant {grant_id!r}")
         revoked = msgspec.structs.replace(found, revoked_at=self._app.clock.now())
-        await self._app.store.apply([Commit(puts=(_put(revoked),))])
+        await write(self._app.store, [_put(revoked)], f"the grant for {found.scope} was revoked")
         return revoked
 
     async def costs(self, session_id: str) -> Usage:
@@ -138,6 +142,7 @@ class Sessions:
 
 def refused(job: Job, now: float, who: str, why: str | None) -> Transition:
     """No consent: the job is not wanted. No to a question: the task goes on, and knows."""
+    check_asks(job)
     if job.because == "approval":
         return lifecycle.unblocked(job, now, who=who, why=why or "rejected")
     return lifecycle.cancelled(job, now, who=who, why=why or "consent was refused")
