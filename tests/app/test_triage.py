@@ -12,6 +12,7 @@ import pytest
 
 import redrive
 from redrive import Redrive
+from redrive.app.acts import Acts
 from redrive.core.job import Job, State
 from redrive.core.store import Filter
 from redrive.core.triage import Acted
@@ -176,6 +177,14 @@ async def test_a_persons_word_about_a_deferred_job_counts(rd: Redrive, landed: b
         assert (job.allowed, job.grants) == (2, 1)  # it may really run again
 
 
+async def test_a_process_that_does_not_know_the_task_grants_what_it_had(live: Redrive, database: Path) -> None:
+    mill(live)
+    (id,) = await letters(live)
+    async with opened(database) as other:
+        job = await other.jobs.resolve(id, landed=False, why="looked", who="ada")
+    assert (job.state, job.allowed) == (State.waiting, 2)
+
+
 async def test_what_was_deferred_waits_for_eyes_when_it_comes_back(rd: Redrive) -> None:
     (id,) = await letters(rd)
     await rd.dead.move_lane(id, "delayed")
@@ -315,7 +324,6 @@ async def test_many_are_reassigned_and_taken_back_with_their_trouble(rd: Redrive
     assert (await rd.dead.undo(acted.act_id)).moved == 3
     after = [said(job) for job in await rd.store.get(ids)]
     for old, new in zip(before, after, strict=True):
-        assert new.pop("recommendation") and old.pop("recommendation")  # in our own words, where it was not kept
         assert new == old
     assert (await rd.dead.list(agent="backend")).jobs and not (await rd.dead.list(agent="cto")).jobs
 
@@ -617,6 +625,23 @@ async def test_a_purge_plan_counts_and_its_token_stands_for_exactly_these(rd: Re
     assert (await rd.store.get(ids))[0].payload is None
 
 
+async def test_a_letter_that_was_saved_meanwhile_is_not_purged(rd: Redrive, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved, gone = await letters(rd, 2)
+    many = Acts.many
+
+    async def after_somebody_else(acts: Acts, *given: Any, **said: Any) -> Acted:
+        rd.mended = True  # type: ignore[attr-defined]
+        await rd.dead.redrive(saved)
+        await soon(rd.drain())
+        return await many(acts, *given, **said)
+
+    monkeypatch.setattr(Acts, "many", after_somebody_else)
+    assert await rd.dead.purge(ids=[saved, gone]) == 1
+    job = await rd.jobs.get(saved)
+    assert (job.state, job.result, job.arguments) == (State.done, '"ground"', {"order": 0})
+    assert (await rd.jobs.get(gone)).payload is None
+
+
 async def test_purging_everything_needs_to_be_said(rd: Redrive) -> None:
     (id,) = await letters(rd)
     for call in (rd.dead.purge(), rd.dead.purge_plan()):
@@ -692,7 +717,9 @@ async def test_a_preview_says_what_is_wrong_by_field(rd: Redrive) -> None:
     assert not preview.ok
     assert {error.field for error in preview.errors} >= {"order", "colour"}
     assert "It cannot be edited so" in preview.text
-    assert (await rd.dead.preview_edit(id, {"order": 0})).errors[0].problem == "is the same as before"
+    assert (await rd.dead.preview_edit(id, {"order": 0})).errors[
+        0
+    ].problem == "is the same as before: redrive it as it is"
     deep: dict[str, Any] = {}
     for _ in range(80):
         deep = {"order": deep}
@@ -701,8 +728,7 @@ async def test_a_preview_says_what_is_wrong_by_field(rd: Redrive) -> None:
 
 
 async def test_a_preview_tells_the_difference_and_masks_secrets(rd: Redrive) -> None:
-    job = await rd.enqueue("unheard", {"url": "http://a", "password": "hunter22"})
-    await rd.dead.add("x", {"n": 1}, "boom")
+    job = await rd.dead.add("unheard", {"url": "http://a", "password": "hunter22"}, "boom")
     preview = await rd.dead.preview_edit(job.id, {"url": "http://b", "password": "hunter33"})
     assert preview.ok
     assert any("http://b" in line for line in preview.difference)
@@ -739,11 +765,17 @@ async def test_a_preview_shows_what_landed(rd: Redrive) -> None:
     assert (effect.name, effect.status) == ("post", "landed") and effect.then.startswith("kept")
 
 
-async def test_an_edit_that_repeats_an_effect_cannot_be_taken_back(rd: Redrive, clock: FakeClock) -> None:
+async def test_an_edit_that_is_taken_back_remembers_everything_again(rd: Redrive, clock: FakeClock) -> None:
+    calls: list[str] = []
+
+    def did(what: str) -> dict[str, int]:
+        calls.append(what)
+        return {"id": 1}
+
     @rd.task("publish", max_attempts=1)
     async def publish(ctx: redrive.Context, slug: str) -> None:
-        await ctx.step("draft", dict)
-        await ctx.once("post", lambda key: {"id": 1})
+        await ctx.step("draft", did, "draft")
+        await ctx.once("post", lambda key: did("post"))
         raise RuntimeError("after the post")
 
     job = await rd.enqueue("publish", {"slug": "a"})
@@ -753,8 +785,84 @@ async def test_an_edit_that_repeats_an_effect_cannot_be_taken_back(rd: Redrive, 
     assert len(await rd.store.docs("step", job.id)) == 1  # what is refused has forgotten nothing
     clock.advance(1)
     await rd.dead.edit(job.id, {"slug": "b"}, repeat=["post"])
-    with pytest.raises(InvalidInput, match="cannot be taken back"):
+    assert await rd.store.docs("step", job.id) == []
+    assert (await rd.dead.undo(job.id)).moved == 1
+    await rd.dead.redrive(job.id)
+    await soon(rd.drain())
+    assert calls == ["draft", "post"], "nothing was done a second time"
+
+
+async def test_what_may_have_landed_is_looked_for_after_an_edit_was_taken_back(rd: Redrive, clock: FakeClock) -> None:
+    sent: list[int] = []
+    asked: list[Any] = []
+
+    def seen(payload: dict[str, Any], witness: Any) -> bool:
+        if not asked:
+            asked.append("blind")
+            raise ConnectionError("the receiver cannot be asked now")
+        asked.append(witness)
+        return True
+
+    @rd.task("note", effects=[redrive.Effect("note", verify=seen)])
+    async def note(n: int) -> None:
+        sent.append(n)
+        raise redrive.OutcomeUnknown("no answer", witness={"n": n})
+
+    job = await rd.enqueue("note", {"n": 1})
+    await soon(rd.drain())
+    assert (await rd.jobs.get(job.id)).because == "outcome_unknown"
+    clock.advance(8 * 24 * HOUR)
+    await rd.make_scheduler(rd.make_worker()).bury_unresolved()
+    assert (await rd.jobs.get(job.id)).state is State.dead
+    await rd.dead.edit(job.id, {"n": 2})
+    await rd.dead.undo(job.id)
+    await rd.dead.redrive(job.id)
+    await soon(rd.drain())
+    assert (sent, asked) == ([1], ["blind", {"n": 1}])
+    assert (await rd.jobs.get(job.id)).state is State.done
+
+
+async def test_an_edit_that_forgets_more_steps_than_are_kept_cannot_be_taken_back(
+    rd: Redrive, clock: FakeClock
+) -> None:
+    @rd.task("many", max_attempts=1)
+    async def many(ctx: redrive.Context, slug: str) -> None:
+        for n in range(205):
+            await ctx.step(f"s{n}", dict)
+        raise RuntimeError("after the steps")
+
+    job = await rd.enqueue("many", {"slug": "a"})
+    await soon(rd.drain())
+    clock.advance(1)
+    await rd.dead.edit(job.id, {"slug": "b"})
+    assert await rd.store.docs("step", job.id) == []
+    with pytest.raises(InvalidInput, match="7 steps, which are too many"):
         await rd.dead.undo(job.id)
+    assert not (await rd.dead.acts())[0].undoable
+
+
+async def test_an_edit_that_changes_nothing_is_refused_where_its_preview_is(rd: Redrive) -> None:
+    (id,) = await letters(rd)
+    assert not (await rd.dead.preview_edit(id, {"order": 0})).ok
+    with pytest.raises(InvalidInput, match="the same as before"):
+        await rd.dead.edit(id, {"order": 0})
+    await rd.dead.redrive(id)
+    preview = await rd.dead.preview_edit(id, {"order": 1})
+    assert [error.field for error in preview.errors] == ["job"] and "waiting" in preview.text
+    with pytest.raises(IllegalMove):
+        await rd.dead.edit(id, {"order": 1})
+
+
+async def test_a_note_leaves_a_deferred_letter_deferred(rd: Redrive, clock: FakeClock) -> None:
+    one, two = await letters(rd, 2)
+    for id in (one, two):
+        await rd.dead.defer(id, owner="bob", until=60)
+    clock.advance(1)
+    await rd.dead.note(one, "asked the miller")
+    await rd.dead.note(ids=[two], text="asked him, too")
+    assert await states(rd, [one, two]) == ["held", "held"]
+    assert [len(await rd.dead.notes(id)) for id in (one, two)] == [1, 1]
+    assert (await last_move(rd, one))[0] == "deferred"
 
 
 async def test_text_of_a_failure_stays_tainted_when_somebody_pastes_it(rd: Redrive) -> None:

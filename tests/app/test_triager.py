@@ -267,6 +267,17 @@ async def test_a_strategy_with_changes_is_applied_as_its_remedy_says(rd: Redrive
     assert models[-1] == "large"
     assert (await rd.jobs.get(job.id)).state is State.done
 
+    clock.advance(1)
+    other = await rd.enqueue("answer", {"model": "small"}, max_attempts=1)
+    await soon(rd.drain())
+    await own(rd, other.id)
+    assert (await rd.jobs.get(other.id)).changes
+    clock.advance(1)
+    act = next(act for act in await rd.dead.acts() if act.verb == "redrive")
+    assert (await rd.dead.undo(act.id)).moved == 1
+    back = await rd.jobs.get(other.id)
+    assert (back.state, back.model, back.changes_json) == (State.dead, None, None), "no change of the triager is left"
+
 
 async def lessons(rd: Redrive) -> list[Any]:
     import apsw

@@ -182,7 +182,7 @@ def test_an_edit_can_be_looked_at_first(shell: Shell) -> None:
     assert "hunter22" not in done.out
     assert shell.state(id) == "dead"
     same = shell.here("dead", "edit", id, '{"number": 0, "password": "hunter22"}', "--dry-run", "--json")
-    assert same.status == 1 and same.json["errors"][0]["problem"] == "is the same as before"
+    assert same.status == 1 and same.json["errors"][0]["problem"] == "is the same as before: redrive it as it is"
 
 
 def test_a_purge_by_filter(shell: Shell) -> None:

@@ -100,5 +100,5 @@ def test_hands_off_what_may_have_landed() -> None:
 def test_which_acts_can_be_taken_back() -> None:
     assert Act("a", "discard", 0.0, "ada").undoable
     assert not Act("a", "purge", 0.0, "ada").undoable
-    assert not Act("a", "edit", 0.0, "ada", said={"repeat": ["post"]}).undoable
+    assert not Act("a", "edit", 0.0, "ada", said={"steps_gone": 7}).undoable
     assert not Act("a", "discard", 0.0, "ada", undone_at=1.0).undoable

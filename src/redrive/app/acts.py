@@ -32,6 +32,7 @@ from redrive.core.triage import (
     Item,
     Note,
     Refused,
+    needs_its_own,
     overwritten,
 )
 from redrive.errors import CommitUnknown, InvalidInput, JobError, StaleJob
@@ -49,6 +50,8 @@ GROUP: Final = "group."
 """What is said of a group is an act, too: it stands in the group's own document, and its id begins so."""
 SIZE: Final = 200
 """Jobs that are moved in one commit."""
+SIZE_WITH_DOCUMENTS: Final = 80
+"""The same, where each brings up to two documents."""
 PAGE: Final = 1000
 DROPPED_AT_ONCE: Final = 200
 
@@ -76,7 +79,7 @@ class Order(NamedTuple):
     size: int = SIZE
     """Jobs in one commit: fewer where each brings documents of its own."""
     recalls: bool = True
-    """Whether what is deferred is recalled for it; a machine leaves alone what somebody has put off."""
+    """Whether what is deferred is recalled for it: not for a note, nor by a machine, which leaves it put off."""
 
 
 class _Trial(NamedTuple):
@@ -107,12 +110,15 @@ class Acts:
     # -- one job
 
     async def one(self, order: Order, id: str, puts: Sequence[Put] = ()) -> Job:
-        """Load, decide, commit; decided anew when somebody was faster. A deferred job is recalled first."""
+        """Load, decide, commit; decided anew when somebody was faster. A deferred job is recalled first.
+
+        `puts` overwrite documents of the job; what stood there comes back with it when the act is taken back.
+        """
         check_words(order.who, order.why)
         job = await self._app.jobs.get(id)
         for _ in range(TRIES):
             now = self._app.clock.now()
-            if _is_deferred(job) and order.verb != "recall":
+            if order.recalls and _is_deferred(job):
                 _decided(order, lifecycle.recalled(job, now, who=order.who, why=order.why).after(job.version), now)
                 job = await self._recall(job, order)
                 continue
@@ -127,7 +133,7 @@ class Acts:
         """The job, if the order can be carried out as things are; else the refusal. Changes nothing."""
         check_words(order.who, order.why)
         job, now = await self._app.jobs.get(id), self._app.clock.now()
-        recalls = _is_deferred(job) and order.verb != "recall"
+        recalls = order.recalls and _is_deferred(job)
         dead = lifecycle.recalled(job, now, who=order.who, why=order.why).after(job.version) if recalls else job
         _decided(order, dead, now)
         return job
@@ -140,7 +146,8 @@ class Acts:
         act = Act(
             job.id, order.verb, now, order.who, order.why, dict(order.said), job_id=job.id, number=1, moved=1, chunks=1
         )
-        kept = Put(ITEMS, items_key(job.id, 0), _encode(Chunk(now, (Item(job.id, before),))))
+        item = Item(job.id, before, tuple([await self._document(put) for put in puts]))
+        kept = Put(ITEMS, items_key(job.id, 0), _encode(Chunk(now, (item,))))
         whole = (*puts, *decided.puts, put_act(act), kept)
         moves = (() if move is None else (move,)) + others[: MAX_PARTS - 1 - len(whole)]
         (outcome,) = await self._app.store.apply([Commit(moves, whole)])
@@ -150,6 +157,11 @@ class Acts:
         if isinstance(outcome, Stale):
             return None
         raise CommitUnknown(f"nobody knows whether job {job.short_id} was {PAST[order.verb]}: look again")
+
+    async def _document(self, put: Put) -> tuple[str, str, str | None]:
+        """What stands where something will be written."""
+        document = await self._app.store.doc(put.kind, put.key)
+        return put.kind, put.key, document.value.decode() if document is not None else None
 
     async def _recall(self, job: Job, order: Order) -> Job:
         move = lifecycle.recalled(job, self._app.clock.now(), who=order.who, why=_recalled_for(order))
@@ -240,7 +252,7 @@ class Acts:
         now = self._app.clock.now()
         recalls = []
         for job in jobs.values():
-            if order.verb == "recall" or not order.recalls or not _is_deferred(job):
+            if not order.recalls or not _is_deferred(job):
                 continue
             move = lifecycle.recalled(job, now, who=order.who, why=_recalled_for(order))
             try:
@@ -377,9 +389,18 @@ def _tried(order: Order, jobs: Iterable[Job], now: float) -> _Trial:
         trial.puts.extend(decided.puts)
         if decided.move is not None:
             trial.moves.append(decided.move)
-        before = overwritten(decided.move) if decided.move is not None else {NOTE: _put_note(job, decided)}
-        trial.items.append(Item(job.id, before))
+        trial.items.append(_item(job, decided, trial.puts))
     return trial
+
+
+def _item(job: Job, decided: Decided, puts: list[Put]) -> Item:
+    """What the act overwrites; what tells of the job's contents goes to a document of the job itself."""
+    if decided.move is None:
+        return Item(job.id, {NOTE: _put_note(job, decided)})
+    if needs_its_own(decided.move):
+        puts.append(Put(ITEMS, before_key(job.id), _encode(overwritten(decided.move, whole=True))))
+        return Item(job.id, apart=True)
+    return Item(job.id, overwritten(decided.move))
 
 
 def _put_note(job: Job, decided: Decided) -> str | None:
@@ -401,6 +422,11 @@ async def _batches(ids: Sequence[str], size: int) -> AsyncIterator[list[str]]:
 
 def items_key(act_id: str, number: int) -> str:
     return f"{act_id}/{number:06d}"
+
+
+def before_key(job_id: str) -> str:
+    """What the latest act on many has overwritten of this job's contents."""
+    return f"{job_id}/before"
 
 
 def put_act(act: Act) -> Put:

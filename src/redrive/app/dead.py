@@ -177,8 +177,7 @@ class Dead(Namespace):
         Effects of `ctx.once` that have landed are kept, except those named in `repeat`, which are done again.
         """
         order = editing.order(self._app, payload, repeat, who, why)
-        job = await self._acts.checked(order, id)  # what is refused must not have forgotten anything
-        return await self._acts.one(order, job.id, await editing.forgotten(self._app, job, repeat))
+        return await editing.edit(self._app, self._acts, id, order, repeat)
 
     async def preview_edit(self, id: str, payload: Mapping[str, Json]) -> EditPreview:
         """What an edit would mean: differences in words, errors by field, what it voids, what landed, what is tainted.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from redrive.app.acts import Order
+from redrive.app.acts import Acts, Order
 from redrive.app.effects import effects_of
 from redrive.app.effects import forgotten as forgotten_effect
+from redrive.app.namespace import SOMEBODY
 from redrive.app.triage import redriven
 from redrive.core.changes import change, decode, diff, merge
 from redrive.core.consent import ANY_AGENT, Approval, Grant, subject_of
@@ -17,11 +18,11 @@ from redrive.core.job import Job, Json
 from redrive.core.lifecycle import Transition
 from redrive.core.payload import encode
 from redrive.core.redact import redact
-from redrive.core.store import MAX_PARTS, Commit, Put
-from redrive.core.triage import EditPreview, EffectChoice, FieldError, field_error, outside_texts, taint_of
+from redrive.core.store import Commit, Put
+from redrive.core.triage import GONE, EditPreview, EffectChoice, FieldError, field_error, outside_texts, taint_of
 from redrive.core.triage import quoted as quotes
 from redrive.core.workflow import OUTPUT
-from redrive.errors import InvalidInput
+from redrive.errors import InvalidInput, JobError
 from redrive.runtime.consents import KIND as GRANT
 from redrive.runtime.consents import quoted
 from redrive.runtime.inputs import effective
@@ -31,14 +32,15 @@ from redrive.runtime.workflow import is_step
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
+KEPT: Final = 200
+"""So many documents are forgotten in the commit of an edit, and come back if it is taken back."""
+
 
 async def preview(app: Redrive, id: str, payload: Mapping[str, Json]) -> EditPreview:
     """What an edit would mean, field by field. Changes nothing."""
     job = await app.jobs.get(id)
-    errors = _errors(app, job, payload)
+    errors = _errors(app, job, payload) or await _refusal(app, job, payload)
     lines = [] if any(error.field == "payload" for error in errors) else _difference(app, job, payload)
-    if not errors and not lines:
-        errors = [FieldError("payload", "is the same as before")]
     voided = await _voided(app, job)
     effects = await _effects(app, job)
     ok = not errors
@@ -53,6 +55,8 @@ def order(app: Redrive, payload: Mapping[str, Json], repeat: Sequence[str], who:
     def arrow(job: Job, now: float) -> Transition:
         _check_fits(app, job, text)
         given = msgspec.json.decode(text)
+        if not _difference(app, job, given):
+            raise InvalidInput(field="payload", problem="is the same as before: redrive it as it is")
         edit = change.edited(given, who, why)
         if quotes(given, outside_texts(job)):
             edit = msgspec.structs.replace(edit, tainted=True)
@@ -62,16 +66,34 @@ def order(app: Redrive, payload: Mapping[str, Json], repeat: Sequence[str], who:
     return Order("edit", who, why, arrow, {"repeat": list(repeat)})
 
 
-async def forgotten(app: Redrive, job: Job, repeat: Sequence[str]) -> Sequence[Put]:
+class Forgotten(NamedTuple):
+    """What an edit forgets: in its own commit, so that taking it back brings it back, and what is too much for that."""
+
+    puts: list[Put]
+    gone: list[Put]
+
+
+async def forgotten(app: Redrive, job: Job, repeat: Sequence[str]) -> Forgotten:
     """What was remembered for the old input: steps, what to look for outside, and the effects to be done again."""
     store, effects = app.store, [effect.name for effect in await effects_of(app.store, job.id)]
     if unknown := set(repeat) - set(effects):
         known = ", ".join(effects) or "none"
         raise InvalidInput(field="repeat", problem=f"{min(unknown)!r} is no effect of this job; there are {known}")
     steps = [Put("step", document.key, None) for document in await store.docs("step", f"{job.id}/")]
-    for start in range(0, len(steps), MAX_PARTS):
-        await store.apply([Commit(puts=tuple(steps[start : start + MAX_PARTS]))])  # harmless to repeat
-    return [*nothing_landed(job), *(forgotten_effect(job.id, name) for name in repeat)]
+    puts = [*nothing_landed(job), *(forgotten_effect(job.id, name) for name in repeat)]
+    room = max(0, KEPT - len(puts))
+    return Forgotten([*puts, *steps[:room]], steps[room:])
+
+
+async def edit(app: Redrive, acts: Acts, id: str, order: Order, repeat: Sequence[str]) -> Job:
+    """What is refused must not have forgotten anything."""
+    job = await acts.checked(order, id)
+    found = await forgotten(app, job, repeat)
+    if found.gone:
+        order = order._replace(said={**order.said, GONE: len(found.gone)})
+    for start in range(0, len(found.gone), KEPT):
+        await app.store.apply([Commit(puts=tuple(found.gone[start : start + KEPT]))])  # harmless to repeat
+    return await acts.one(order, job.id, found.puts)
 
 
 # -- what cannot be an input
@@ -103,6 +125,17 @@ def _errors(app: Redrive, job: Job, payload: Mapping[str, Json]) -> list[FieldEr
         first, known = field_error(error.problem), app.registry.handlers[job.task].signature.names
         strange = [name for name in payload if name not in known and name != first.field]
         return [first, *(FieldError(name, "is not a parameter of the task") for name in strange)]
+    return []
+
+
+async def _refusal(app: Redrive, job: Job, payload: Mapping[str, Json]) -> list[FieldError]:
+    """Why it would not be done although the input fits."""
+    try:
+        await Acts(app).checked(order(app, payload, (), SOMEBODY, None), job.id)
+    except InvalidInput as error:
+        return [FieldError(error.field, error.problem)]
+    except JobError as error:
+        return [FieldError("job", str(error))]
     return []
 
 

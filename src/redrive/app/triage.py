@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, cast, get_args
 
 import msgspec
 
-from redrive.app.acts import NOTE, Arrow, Decided, Order
+from redrive.app.acts import NOTE, SIZE_WITH_DOCUMENTS, Arrow, Decided, Order
 from redrive.core import lifecycle
 from redrive.core.checks import check_name
 from redrive.core.job import Job, Lane, State, iso
@@ -65,7 +65,7 @@ def reassigning(app: Redrive, agent: str, who: str, why: str | None) -> Order:
     def arrow(job: Job, now: float) -> lifecycle.Transition:
         return redriven(app, job, now, who, why, reassigned(job, agent))
 
-    return Order("reassign", who, why, arrow, {"agent": agent})
+    return Order("reassign", who, why, arrow, {"agent": agent}, size=SIZE_WITH_DOCUMENTS)
 
 
 def deferring(app: Redrive, owner: str, until: Given, who: str, why: str | None) -> Order:
@@ -89,7 +89,7 @@ def recalling(who: str, why: str | None) -> Order:
             raise IllegalMove(f"job {job.short_id} is {job.state}, not deferred; it has no recall", job_id=job.id)
         return lifecycle.recalled(job, now, who=who, why=why, trouble=FOR_EYES)
 
-    return Order("recall", who, why, arrow)
+    return Order("recall", who, why, arrow, recalls=False)
 
 
 def discarding(who: str, why: str | None) -> Order:
@@ -111,7 +111,7 @@ def rerouting(lane: str, who: str, why: str | None) -> Order:
 
 
 def noting(text: str, who: str) -> Order:
-    return Order("note", who, None, noted(text, who))
+    return Order("note", who, None, noted(text, who), recalls=False)
 
 
 def noted(text: object, who: str) -> Arrow:

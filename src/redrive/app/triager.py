@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from redrive.app.acts import Acts, Decided, Order
+from redrive.app.acts import SIZE_WITH_DOCUMENTS, Acts, Decided, Order
 from redrive.app.effects import effects_of
 from redrive.app.triage import redriven
 from redrive.core import lifecycle
@@ -32,8 +32,6 @@ TRIAGER: Final = "triager"
 TRIED: Final = "triaged"
 """A document under the id of each job that was tried once."""
 PAGE: Final = 200
-SIZE: Final = 100
-"""Jobs in one commit: each brings a document."""
 
 
 class Triaged(msgspec.Struct, frozen=True):
@@ -110,7 +108,9 @@ class Triager:
             move = redriven(self._app, job, now, TRIAGER, cure.why, _changed(job, cure), by="auto")
             return Decided(move, (Put(TRIED, job.id, msgspec.json.encode({"at": now, "strategy": cure.strategy})),))
 
-        order = Order("redrive", TRIAGER, "the best known strategy, once", arrow, size=SIZE, recalls=False)
+        order = Order(
+            "redrive", TRIAGER, "the best known strategy, once", arrow, size=SIZE_WITH_DOCUMENTS, recalls=False
+        )
         return (await self._acts.many(order, list(cures))).moved if cures else 0
 
     async def _defer(self, put_off: dict[str, str]) -> int:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from redrive.app.acts import GROUP, ITEMS, NOTE, SIZE, Acts, items_key, put_act
+from redrive.app.acts import GROUP, ITEMS, NOTE, SIZE, Acts, before_key, items_key, put_act
 from redrive.app.namespace import TRIES
 from redrive.core.checks import check_words
-from redrive.core.job import iso
+from redrive.core.job import Json, iso
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Applied, Commit, Put
-from redrive.core.triage import ITEMS_KEPT, REFUSED_KEPT, Act, Acted, Chunk, Refused, taken_back, untouched
+from redrive.core.triage import GONE, ITEMS_KEPT, REFUSED_KEPT, Act, Acted, Chunk, Item, Refused, taken_back, untouched
 from redrive.errors import InvalidInput, StaleJob
 
 if TYPE_CHECKING:
@@ -84,8 +84,13 @@ class Undoing:
             elif not untouched(job, act.verb, chunk):
                 left.append(Refused(job.id, f"it was changed since: it is {job.state}"))
             else:
-                moves.append(taken_back(job, act.verb, item.before, now, who, why))
+                moves.append(taken_back(job, act.verb, await self._before(item), now, who, why))
+                puts += [Put(kind, key, None if text is None else text.encode()) for kind, key, text in item.documents]
         return moves, puts, left
+
+    async def _before(self, item: Item) -> dict[str, Json]:
+        document = await self._app.store.doc(ITEMS, before_key(item.job_id)) if item.apart else None
+        return msgspec.json.decode(document.value) if document is not None else item.before
 
     async def _undo_group(self, act_id: str, who: str, why: str | None) -> Acted:
         """What was said of a group is taken back by reopening it."""
@@ -103,8 +108,8 @@ def _why_not(act: Act) -> str | None:
         return f"was taken back already, by {act.undone_by} at {iso(act.undone_at)}"
     if act.verb == "purge":
         return "is a purge: what it removed is gone for good"
-    if act.said.get("repeat"):
-        return "is an edit that has forgotten effects, so that they are done again: that cannot be taken back"
+    if gone := act.said.get(GONE):
+        return f"is an edit that has forgotten {gone} steps, which are too many to be put back"
     if not act.undoable:
         return f"is a {act.verb}, which cannot be taken back"
     return TOO_LATE if act.moved and not act.chunks else None

@@ -14,7 +14,7 @@ import msgspec
 
 from redrive.core import lifecycle
 from redrive.core.advice import ADVICE
-from redrive.core.changes import Change, SetAgent, decode, encode, merge
+from redrive.core.changes import Change, SetAgent, decode, merge
 from redrive.core.changes.change import Edit, anew
 from redrive.core.decision import Abilities, Case
 from redrive.core.effects import EffectRecord
@@ -56,6 +56,8 @@ ITEMS_KEPT: Final = 30 * 86400.0
 ACTS_KEPT: Final = 366 * 86400.0
 REFUSED_KEPT: Final = 100
 NOTE_LIMIT: Final = 10_000
+GONE: Final = "steps_gone"
+"""Said of an edit: so many steps were forgotten that they cannot be put back."""
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -103,9 +105,9 @@ class Act(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def undoable(self) -> bool:
-        """Not a purge, nor an edit that has forgotten effects so that they are done again."""
+        """Not a purge, nor an edit that has forgotten more steps than are kept."""
         known = self.verb in LEAVES or self.verb in ("note", "resolve_group", "ignore_group")
-        return known and not self.said.get("repeat") and not self.undone_at
+        return known and not self.said.get(GONE) and not self.undone_at
 
     def public(self) -> dict[str, Json]:
         body: dict[str, Json] = msgspec.structs.asdict(self)
@@ -117,6 +119,10 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
 
     job_id: str
     before: dict[str, Json] = {}
+    documents: tuple[tuple[str, str, str | None], ...] = ()
+    """Documents of the job that the act wrote or forgot: kind, key, and what stood there."""
+    apart: bool = False
+    """What was there before stands with the job itself, because it tells of its contents."""
 
 
 class Chunk(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -161,16 +167,17 @@ _COUNTED: Final = frozenset({"deferrals", "held_at", "token"})
 """Counts that stay counted, and what the lifecycle keeps by itself."""
 _CONTENTS: Final = frozenset({"changes_json", "error", "recommendation", "payload", "result"})
 """What belongs to the job and must be forgotten with it: never kept apart from it."""
-_BEFORE_AGENT: Final = "set_agent"
 
 
 def overwritten(move: Transition, *, whole: bool = False) -> dict[str, Json]:
     """What the job said before, of everything that the move writes. `whole`: it is kept with the job itself."""
-    job, left_out = move.job, _COUNTED if whole else _COUNTED | _CONTENTS
-    before: dict[str, Json] = {name: getattr(job, name) for name in move.set if name not in left_out}
-    if "agent" in move.set and not whole:
-        before[_BEFORE_AGENT] = next((one.agent for one in decode(job.changes_json) if isinstance(one, SetAgent)), None)
-    return before
+    left_out = _COUNTED if whole else _COUNTED | _CONTENTS
+    return {name: getattr(move.job, name) for name in move.set if name not in left_out}
+
+
+def needs_its_own(move: Transition) -> bool:
+    """Whether what it overwrites cannot be told from the job's story: the changes that were in force."""
+    return "changes_json" in move.set
 
 
 def untouched(job: Job, verb: str, chunk: Chunk) -> bool:
@@ -206,25 +213,16 @@ def _with(move: Transition, before: Mapping[str, Json]) -> Transition:
 
 def _dead_again(job: Job, before: Mapping[str, Json], at: float, who: str, why: str) -> Transition:
     """It has not run since it was brought back: a dead letter as before, and no further burial."""
-    fields: dict[str, object] = _words(job) | {name: old for name, old in before.items() if name != _BEFORE_AGENT}
-    if _BEFORE_AGENT in before:
-        fields["changes_json"] = _changes_before(job, before[_BEFORE_AGENT])
-    return lifecycle.recalled(job, at, who=who, why=why, trouble=fields)
+    return lifecycle.recalled(job, at, who=who, why=why, trouble={**_words(job), **before})
 
 
-def _words(job: Job) -> dict[str, object]:
+def _words(job: Job) -> dict[str, Json]:
     """What its last failure says of itself, for letters whose words were not kept apart from them."""
     last = next((one for one in reversed(job.history) if one.failure is not None), None)
     failure, detail = last.failure if last else None, last.cause.detail if last and last.cause else ""
     advice = ADVICE.get(detail, "Find out what the error means, fix it, then redrive or discard it.")
     own = failure.recommendation if failure else None
     return {"error": failure.summary if failure else None, "recommendation": own or advice}
-
-
-def _changes_before(job: Job, agent: str | None) -> str | None:
-    kept: list[Change] = [change for change in decode(job.changes_json) if not isinstance(change, SetAgent)]
-    kept += [SetAgent(agent)] if agent else []
-    return encode(merge((), kept)) if kept else None
 
 
 def reassigned(job: Job, agent: str) -> dict[str, str]:
