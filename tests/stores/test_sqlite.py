@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 import pytest
 
 from redrive.core import lifecycle
@@ -379,6 +380,33 @@ async def test_a_job_cannot_begin_dead_without_saying_why(sqlite: Openers, missi
     with pytest.raises(StoreError):
         await store.insert([a_job(state=State.dead, **reasons)])
     assert await store.count(Filter()) == {(): 0}
+
+
+# ---- more at once than SQLite takes in one value
+
+
+async def test_many_large_jobs_go_through_one_by_one(sqlite: Openers) -> None:
+    """The limit is a billion bytes; here it is smaller, so that thirty jobs together are too much for it."""
+
+    def limited(opened: apsw.Connection) -> None:
+        opened.limit(apsw.SQLITE_LIMIT_LENGTH, 200_000)
+
+    large = msgspec.json.encode({"text": "x" * 20_000}).decode()
+    apsw.connection_hooks.append(limited)
+    try:
+        store = await sqlite.open()
+        jobs = [a_job(payload=large) for _ in range(30)]
+        await accept(store, *jobs)
+        taken = await take(store)
+        assert [job.payload for job in taken] == [large] * 30
+        moves = [lifecycle.succeeded(job, T0 + 2, large) for job in taken]
+        outcomes = await store.apply([Commit((move,)) for move in moves])
+        assert all(isinstance(outcome, Applied) for outcome in outcomes)
+        found = await store.get([job.id for job in jobs])
+        assert [(job.state, job.result) for job in found] == [(State.done, large)] * 30
+        assert [len(job.history) for job in found] == [1] * 30
+    finally:
+        apsw.connection_hooks.remove(limited)
 
 
 # ---- closing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 import apsw
@@ -171,9 +172,10 @@ def _due(
     if not due:
         return []
     bound = (route.id, priority, now, limit, offset)
-    if due <= FEW:
-        return [Candidate(*row) for row in select(connection, _A_FEW, bound)]
-    return _candidates(connection.execute(_MANY, bound).get)
+    if due > FEW:
+        with suppress(apsw.TooBigError):  # one by one, then
+            return _candidates(connection.execute(_MANY, bound).get)
+    return [Candidate(*row) for row in select(connection, _A_FEW, bound)]
 
 
 class Claimant(NamedTuple):

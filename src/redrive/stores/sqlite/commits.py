@@ -85,13 +85,25 @@ def _insert_plain(connection: apsw.Connection, routes: Routes, jobs: Sequence[Jo
     if len(jobs) == 1:
         return _insert_one(connection, routes, jobs[0])
     rows = [plain_values(job, routes.number((job.queue, job.task, job.agent))) for job in jobs]
-    connection.execute("SAVEPOINT plain")
-    connection.execute(INSERT_MANY, (_json(rows).decode(),))
-    all_new = connection.changes() == len(jobs)
-    if not all_new:
-        connection.execute("ROLLBACK TO plain")
-    connection.execute("RELEASE plain")
-    return all_new
+
+    def all_new() -> bool:
+        connection.execute(INSERT_MANY, (_json(rows).decode(),))
+        return connection.changes() == len(jobs)
+
+    return _together(connection, all_new)
+
+
+def _together(connection: apsw.Connection, write: Callable[[], bool]) -> bool:
+    """All of it, or nothing where it does not fit; nothing, too, where it is more than SQLite takes in one value."""
+    connection.execute("SAVEPOINT together")
+    try:
+        written = write()
+    except apsw.TooBigError:
+        written = False
+    if not written:
+        connection.execute("ROLLBACK TO together")
+    connection.execute("RELEASE together")
+    return written
 
 
 def _insert_one(connection: apsw.Connection, routes: Routes, job: Job) -> bool:
@@ -292,12 +304,7 @@ def _bulk(
     ledger: Ledger,
 ) -> list[Outcome]:
     """All of them, or none and an empty answer: then each is tried on its own."""
-    connection.execute("SAVEPOINT many")
-    written = write(connection, moves)
-    if not written:
-        connection.execute("ROLLBACK TO many")
-    connection.execute("RELEASE many")
-    if not written:
+    if not _together(connection, lambda: write(connection, moves)):
         return []
     kinds = Counter((move.job.queue, move.job.task, move.job.agent, move.job.state) for move in moves)
     for (queue, task, agent, state), number in kinds.items():

@@ -56,6 +56,23 @@ def select(connection: apsw.Connection, sql: str, values: Sequence[Any] = ()) ->
     return connection.execute(sql, values).fetchall()
 
 
+_decode_rows = msgspec.json.Decoder(list[list[Any]]).decode
+
+
+def select_at_once(
+    connection: apsw.Connection, columns: str, rows: str, values: Sequence[Any] = ()
+) -> Sequence[Sequence[Any]]:
+    """The same in one step, as one value: each step would ask for the interpreter again, which others are using.
+
+    `rows` begins with FROM. Row by row where that value would be larger than SQLite allows.
+    """
+    try:
+        found = connection.execute(f"SELECT json_group_array(json_array({columns})) {rows}", values).get
+    except apsw.TooBigError:
+        return select(connection, f"SELECT {columns} {rows}", values)
+    return _decode_rows(found)
+
+
 def job_from(row: Sequence[Any], route: Route, history: tuple[Attempt, ...] = ()) -> Job:
     queue, task, agent = route
     return Job(row[0], queue, task, agent, STATES[row[2]], *row[3:], history)  # type: ignore[call-arg]
