@@ -2,17 +2,19 @@
 
 import asyncio
 import random
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from redrive.core.job import State
+from redrive.core.job import Job, State
 from redrive.core.store import Claim, Filter, Wanted
 from redrive.stores.sqlite import SqliteStore
 from redrive.stores.sqlite.standing import Standing
 from tests.stores.jobs import a_job
-from tests.support import eventually
+from tests.support import FakeClock, eventually
 
 LONG = 30.0
 
@@ -120,3 +122,66 @@ async def test_a_wish_is_granted_once() -> None:
     assert standing.begin()
     standing.end(Claim([a_job()], []))
     assert not standing.begin()
+
+
+def left_standing(store: SqliteStore, clock: Callable[[], float], leaves: Callable[[], bool]) -> None:
+    """A worker stands by in a loop of its own that is closed without stopping it, as a notebook does."""
+
+    async def worker() -> None:
+        looked = await store.claim(Wanted(10), "worker", time.time())
+        wish = store.claim_next(Wanted(10), "worker", clock, looked.mark, LONG, asyncio.Event())
+        forgotten.append(asyncio.create_task(wish))
+        await standing_by(store)
+        await eventually(leaves)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(worker())
+    loop.close()
+
+
+forgotten: list[asyncio.Task[Claim | None]] = []
+"""Tasks whose loops are closed: never finished, and kept from being collected in the middle of another test."""
+
+
+async def test_a_worker_whose_loop_was_closed_takes_nothing_and_spoils_nothing(store: SqliteStore) -> None:
+    await asyncio.to_thread(left_standing, store, time.time, lambda: True)
+    job = a_job(run_at=0.0)
+    (accepted,) = await store.insert([job])
+    assert accepted.job.id == job.id
+    claim = await store.claim(Wanted(1), "another", time.time())
+    assert [found.id for found in claim.jobs] == [job.id], "left for whoever can run it"
+    await store.close()
+
+
+async def test_a_loop_closed_while_it_is_served_holds_a_job_no_longer_than_its_lease(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    steady = FakeClock()
+    store = SqliteStore(tmp_path / "jobs.db", monotonic=steady.monotonic)
+    serving, closed = threading.Event(), threading.Event()
+
+    def clock() -> float:
+        """Asked for the time by the writer, after it began to serve the wish and before it tells."""
+        serving.set()
+        assert closed.wait(LONG)
+        return time.time()
+
+    def worker() -> None:
+        left_standing(store, clock, serving.is_set)
+        closed.set()
+
+    leaving = asyncio.create_task(asyncio.to_thread(worker))
+    await standing_by(store)
+    job = a_job(run_at=0.0)
+    (accepted,) = await store.insert([job])
+    await leaving
+    assert accepted.job.id == job.id
+    assert "they come back when their leases end" in caplog.text
+    assert [found.id for found in await seen_lapsed(store, steady, 2.0)] == []
+    assert [found.id for found in await seen_lapsed(store, steady, 91.0)] == [job.id]
+    await store.close()
+
+
+async def seen_lapsed(store: SqliteStore, steady: FakeClock, seconds: float) -> list[Job]:
+    steady.advance(seconds)
+    return (await store.claim(Wanted(slots=0), "observer", time.time())).lapsed

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 
 from redrive.core.store import Claim, Wanted
+from redrive.stores.sqlite.handing import handed
+
+log = logging.getLogger("redrive.store")
 
 
 class Standing:
@@ -29,17 +33,25 @@ class Standing:
     # -- the writer's thread
 
     def begin(self) -> bool:
-        """Whether the wish still stands; if so, it is being served from now on."""
+        """Whether the wish still stands and somebody could hear the answer; if so, it is being served from now on."""
         with self._lock:
-            self._begun += not self._over
-            return not self._over
+            stands = not self._over and self._loop.is_running()
+            self._begun += stands
+            return stands
 
     def end(self, claim: Claim | None) -> None:
-        """Served with these jobs, or not at all: then the wish stands on."""
+        """Served with these jobs, or not at all: then the wish stands on.
+
+        What was claimed for a loop that was closed meanwhile has no heartbeat, and lapses when its lease ends.
+        """
         if claim is not None:
             with self._lock:
                 self._over = True
-        self._loop.call_soon_threadsafe(self._answer, claim)
+        if not handed(self._loop, self._answer, claim) and claim is not None:
+            log.warning(
+                "%d jobs were claimed for worker %s, whose event loop was closed without stopping it: they come back"
+                " when their leases end", len(claim.jobs), self.worker,
+            )  # fmt: skip
 
     # -- the worker's loop
 

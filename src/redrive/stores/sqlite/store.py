@@ -43,6 +43,7 @@ from redrive.core.store import (
 from redrive.errors import CommitUnknown
 from redrive.stores.sqlite import claims, commits, ledger, reads
 from redrive.stores.sqlite.connection import open_reader, translate
+from redrive.stores.sqlite.handing import handed
 from redrive.stores.sqlite.liveness import Observer, ProcessLock, Running
 from redrive.stores.sqlite.routes import Routes
 from redrive.stores.sqlite.standing import Standing
@@ -377,9 +378,7 @@ class SqliteStore:
         """Something changed: tell every waiting worker of this process, from whatever thread."""
         self._mark += 1
         for loop, event in list(self._waiters):
-            try:
-                loop.call_soon_threadsafe(event.set)
-            except RuntimeError:
+            if not handed(loop, event.set):
                 self._waiters.discard((loop, event))
 
     async def wait(self, mark: int, seconds: float, woken: asyncio.Event | None = None) -> bool:

@@ -19,6 +19,7 @@ import apsw
 
 from redrive.errors import RedriveError, StoreError, StoreFailed, StoreUnavailable
 from redrive.stores.sqlite.connection import CHECKPOINT_BUSY_MS, CHECKPOINT_PAGES, failed_sync, open_writer, translate
+from redrive.stores.sqlite.handing import handed
 
 log = logging.getLogger("redrive.store")
 T = TypeVar("T")
@@ -322,9 +323,7 @@ def _answer(ops: list[_Op], error: Exception | None = None) -> None:
 
 
 def _tell(loop: asyncio.AbstractEventLoop, answers: list[tuple[asyncio.Future[Any], Any, Exception | None]]) -> None:
-    try:
-        loop.call_soon_threadsafe(_resolve, answers)
-    except RuntimeError:
+    if not handed(loop, _resolve, answers):
         log.warning("%d writes were committed after their callers' event loop was closed", len(answers))
 
 
