@@ -83,3 +83,47 @@ def test_who_is_gone_is_dead(tmp_path: Path, lock: ProcessLock) -> None:
     assert dead_by_another(tmp_path / "jobs.db") == [gone]
     assert lock.is_dead(gone)
     assert liveness._held.keys() == {lock.folder / lock.name}
+
+
+def test_a_look_of_the_own_process_as_the_lock_is_had_kills_nobody(
+    tmp_path: Path, lock: ProcessLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two stores of one process open at once: locks belong to the process, so the kernel refuses it none of them."""
+    other, really = ProcessLock(tmp_path / "jobs.db"), lock._lock
+
+    def then_another_opens(handle: int) -> bool:
+        locked = really(handle)
+        other.take()
+        return locked
+
+    monkeypatch.setattr(lock, "_lock", then_another_opens)
+    lock.take()
+    assert {path.name for path in lock.folder.iterdir()} == {lock.name, other.name}
+    assert dead_by_another(tmp_path / "jobs.db") == []
+    other.release()
+
+
+@pytest.mark.parametrize("linked", ["folder", "file"])
+def test_another_spelling_of_the_same_database_kills_nobody(tmp_path: Path, linked: str) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.mkdir()
+    spelled = link / "jobs.db" if linked == "folder" else link
+    link.symlink_to(real if linked == "folder" else real / "jobs.db")
+    first, second = ProcessLock(real / "jobs.db"), ProcessLock(spelled)
+    first.take()
+    second.take()
+    assert first.folder == second.folder == real / "jobs.db-live"
+    assert not second.is_dead(first.name)
+    assert dead_by_another(spelled) == []
+    second.release()
+    assert dead_by_another(real / "jobs.db") == []
+    first.release()
+
+
+def test_a_sign_that_could_not_be_put_up_is_nobodys(tmp_path: Path) -> None:
+    """The name is given up, so that whatever stands there may be taken down."""
+    lock = ProcessLock(tmp_path / "missing" / "jobs.db")
+    with pytest.raises(FileNotFoundError):
+        lock.take()
+    assert lock.is_dead(lock.name)
+    assert lock.folder / lock.name not in liveness._held

@@ -23,8 +23,9 @@ try:
 except ImportError:  # Windows: leases alone
     fcntl = None
 
-_held: dict[Path, int] = {}
-"""Lock files of this process. Opening one's own again would release its lock when closed, so nobody may."""
+_held: dict[Path, int | None] = {}
+"""Lock files of this process, without a handle while one is put up. Locks belong to the process: opening one's own
+again would get the lock, and release it when closed, so nobody may."""
 
 
 def _forget_parents_locks() -> None:
@@ -36,16 +37,23 @@ if hasattr(os, "register_at_fork"):
 
 
 class ProcessLock:
-    """This process's sign of life for one database."""
+    """This process's sign of life for one database, in one place however the database is spelled."""
 
     def __init__(self, database: Path) -> None:
+        database = Path(os.path.realpath(database))
         self.folder = database.with_name(database.name + "-live")
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
     def take(self) -> None:
         if fcntl is None:
             return
-        _held[self.folder / self.name] = self._locked()
+        sign = self.folder / self.name
+        _held[sign] = None
+        try:
+            _held[sign] = self._locked()
+        except BaseException:
+            del _held[sign]
+            raise
         for path in self.folder.iterdir():
             self.is_dead(path.name)  # takes down the signs of processes that were killed
 
