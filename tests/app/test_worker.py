@@ -3,15 +3,19 @@
 import asyncio
 import threading
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import apsw
 import fastapi
 import pytest
 
 import redrive
 from redrive import Context, Rate, Redrive
-from redrive.core.store import Filter
+from redrive.core.store import Commit, Filter, Outcome, Unknown
+from redrive.errors import StoreBusy
+from redrive.runtime.attempt import ALONE
 from redrive.runtime.worker import Worker
 from tests.support import FakeClock, drain_until_over, eventually, opened, soon
 
@@ -557,6 +561,77 @@ async def test_a_lifespan_without_a_worker_only_takes_work(database: Path) -> No
         assert rd._workers == []
     async with rd:
         assert (await job.refresh()).state == "waiting"
+
+
+# Alone ---------------------------------------------------------------------------------------------------------------
+
+
+def _crashed_twice(database: Path, job: redrive.JobHandle[Any]) -> None:
+    """As if two processes had died with it."""
+    connection = apsw.Connection(str(database))
+    connection.set_busy_timeout(5000)
+    connection.execute("UPDATE jobs SET crashes = 2, run = 2 WHERE id = ?", (job.id,))
+    connection.close()
+
+
+def _spoil_first_mark(live: Redrive, monkeypatch: pytest.MonkeyPatch, spoiled: Callable[..., Any]) -> list[str]:
+    """What happens to the first commit that says that a job is about to run alone."""
+    really, marks = live.store.apply, list[str]()
+
+    async def apply(group: Sequence[Commit]) -> list[Outcome]:
+        found = [put.key for commit in group for put in commit.puts if put.kind == ALONE]
+        marks.extend(found)
+        return await (spoiled(really, group) if found and len(marks) == 1 else really(group))
+
+    monkeypatch.setattr(live.store, "apply", apply)
+    return marks
+
+
+async def test_a_job_about_to_run_alone_waits_for_a_store_that_fails(
+    live: Redrive, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @live.task
+    async def work(n: int) -> int:
+        return n
+
+    async def busy(really: Any, group: Sequence[Commit]) -> list[Outcome]:
+        raise StoreBusy("locked for 30 s: nothing was written")
+
+    job = await work.enqueue(1)
+    _crashed_twice(database, job)
+    marks = _spoil_first_mark(live, monkeypatch, busy)
+    async with live.worker(concurrency=1) as worker:
+        assert await job.result(10) == 1
+        assert await (await work.enqueue(2)).result(10) == 2, "its slot is free again"
+        await _found_no_more(worker)
+    found = await job.refresh()
+    assert len(marks) == 2
+    assert (found.state, found.run, found.attempts, found.crashes) == ("done", 3, 1, 2)
+
+
+async def test_a_job_that_was_perhaps_marked_is_given_back_not_buried(
+    live: Redrive, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark of a run that never began would make of the next death of its process a crash of its own."""
+
+    @live.task
+    async def work(n: int) -> int:
+        return n
+
+    async def landed_unknown(really: Any, group: Sequence[Commit]) -> list[Outcome]:
+        await really(group)
+        return [Unknown("the disk did not say")] * len(group)
+
+    job = await work.enqueue(1)
+    _crashed_twice(database, job)
+    marks = _spoil_first_mark(live, monkeypatch, landed_unknown)
+    async with live.worker(concurrency=1) as worker:
+        assert await job.result(10) == 1
+        await _found_no_more(worker)
+    found = await job.refresh()
+    assert len(marks) == 2
+    assert [attempt.outcome for attempt in found.history] == ["released", "done"]
+    assert (found.run, found.attempts, found.crashes) == (4, 1, 2)
 
 
 # Draining ------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import msgspec
 
 from redrive.core.job import Failure, Job
 from redrive.core.lifecycle import Transition
-from redrive.core.store import Applied, Commit, Guard, Lease, Put, Store
+from redrive.core.store import Commit, Guard, Lease, Outcome, Put, Store
 from redrive.errors import StoreError
 from redrive.runtime.breakers import Breakers
 from redrive.runtime.capture import capture, soft, timed_out
@@ -162,11 +162,11 @@ class Attempts:
     def settle_lost(self, job: Job, *, alone: bool) -> Transition:
         return self.settlement.lost(job, self._registry.handlers.get(job.task), alone=alone)
 
-    async def alone(self, job: Job) -> bool:
-        """The store knows before it starts that this job has the process to itself. False where it is ours no more."""
+    async def alone(self, job: Job) -> Outcome:
+        """The store knows before it starts that this job has the process to itself. Stale where it is ours no more."""
         mark = Put(ALONE, f"{job.id}/", msgspec.json.encode(job.run))
         (outcome,) = await self._store.apply([Commit(puts=(mark,), guards=(Guard(Lease(job.id, job.token or "")),))])
-        return isinstance(outcome, Applied)
+        return outcome
 
     # -- perform
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from redrive.core.job import Job, State
-from redrive.core.store import Applied, Claim, Commit, Lease, Store, Wanted
+from redrive.core.store import Applied, Claim, Commit, Lease, Store, Unknown, Wanted
 from redrive.core.strategy import CRASHES_BEFORE_ALONE
 from redrive.runtime.attempt import Attempts
 from redrive.runtime.bus import Bus, told
@@ -177,7 +177,7 @@ class Worker(Loop):
         if self._clock.monotonic() - self._announced >= ANNOUNCE_SECONDS:
             await self._announce()
         if self._alone and not self._runners and not self._unsettled:
-            await self._begin_alone(self._alone.pop(0))
+            await self._begin_alone(self._alone[0])
         if self.slots.free <= 0 or self._alone or self._lone is not None:
             return self._poll  # nudged when a slot is freed
         self._claims = number = self._claims + 1
@@ -278,12 +278,21 @@ class Worker(Loop):
         return bool(moves)
 
     async def _begin_alone(self, job: Job) -> None:
-        """A job that was there at two crashes gets the process to itself, and the store knows before it starts."""
-        if not await self._attempts.alone(job):
-            self.slots.freed(job)
+        """A job that was there at two crashes gets the process to itself, and the store knows before it starts.
+
+        While the store fails it goes on waiting, and its lease is kept. If nobody knows whether the store knows, it is
+        given back: the mark of a run that never began must not bury it.
+        """
+        outcome = await self._attempts.alone(job)
+        self._alone.remove(job)
+        if isinstance(outcome, Applied):
+            self._lone = job.id
+            self._spawn(job)
             return
-        self._lone = job.id
-        self._spawn(job)
+        self.slots.freed(job)
+        if isinstance(outcome, Unknown):
+            why = "nobody knows whether the store noted that it was to run alone"
+            self._hand_over(job, Commit((self._attempts.settlement.released(job, why),)))
 
     async def mind_breakers(self) -> bool:
         """Whether parked jobs were let go, if only one that probes."""
