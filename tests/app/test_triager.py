@@ -119,6 +119,20 @@ async def test_what_comes_back_by_itself_is_nobodys_to_see_to(rd: Redrive) -> No
     assert await rd.sessions.inbox(INBOX, unread=False) == []
 
 
+async def test_what_has_no_tries_left_in_the_delayed_lane_is_its_owners(rd: Redrive, clock: FakeClock) -> None:
+    World(rd)
+    (id,) = await escalated(rd, max_attempts=1)
+    (notice,) = await rd.sessions.inbox(INBOX)
+    await rd.sessions.acknowledge(INBOX, notice.id)
+    await rd.dead.move_lane(id, "delayed", who="ada", why="it may heal")
+    clock.advance(2 * 3600)
+    await rd.make_scheduler(rd.make_worker()).pull_delayed()
+    (again,) = await rd.sessions.inbox(INBOX)
+    assert "it has no tries left: redrive grants more" in again.text
+    (need,) = (await rd.morning()).needs
+    assert need.kind == "dead"
+
+
 async def test_an_acknowledged_message_is_quiet_until_there_is_more(rd: Redrive) -> None:
     World(rd)
     await escalated(rd)

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from redrive.core.job import Job
+from redrive.core.job import CYCLE, Job, State
 from redrive.core.policy import Policy
 from redrive.core.store import Commit, Put
+from redrive.insight import story
 from redrive.runtime.bus import Bus, BusEvent
 from redrive.runtime.registry import Handler, Registry
 from redrive.runtime.scheduler import HOUR, WEEK, Scheduler
@@ -112,13 +113,45 @@ async def test_the_delayed_lane_comes_back_after_an_hour(
     assert [(event.type, event.job_id) for event in events] == [("replayed", delayed.id)]
 
 
-async def test_at_the_cap_the_delayed_lane_grants_nothing(
+async def test_at_the_cap_the_delayed_lane_becomes_manual(
     store: SqliteStore, clock: FakeClock, duties: Scheduler
 ) -> None:
     job = await dead(store, clock, lane="delayed", allowed=1)
     clock.advance(2 * HOUR)
     await duties.pull_delayed()
-    assert await state(store, job) == "dead"
+    (waits,) = await store.get([job.id])
+    assert (waits.state, waits.lane, waits.grants) == ("dead", "manual", 0)
+    last = (await store.story(job.id))[-1]
+    assert (last.move, last.who, last.why) == ("rerouted", "scheduler", "it has no tries left: redrive grants more")
+    told = story.tell(waits, await store.story(job.id), clock.now(), [])
+    assert told.standing.endswith("It waits for a person.")
+
+
+async def test_what_came_without_a_limit_has_that_of_its_queue_and_is_granted_nothing(
+    store: SqliteStore, clock: FakeClock, duties: Scheduler
+) -> None:
+    job = await dead(store, clock, lane="delayed", allowed=None)
+    clock.advance(2 * HOUR)
+    await duties.pull_delayed()
+    (back,) = await store.get([job.id])
+    assert (back.state, back.grants, back.allowed) == ("waiting", 0, None)
+
+
+async def test_the_delayed_lane_comes_back_however_many_letters_of_cycles_are_newer(
+    store: SqliteStore, clock: FakeClock, duties: Scheduler
+) -> None:
+    job = await dead(store, clock, lane="delayed")
+    clock.advance(60)
+    trouble: dict[str, Any] = {
+        "state": State.dead, "lane": "delayed", "because": "imported", "recommendation": "wait", "error": "down",
+        "error_class": "ConnectionError", "category": "transient", "detail": "network", "attempts": 1,
+    }  # fmt: skip
+    cycles = [a_job(clock, queue=f"{CYCLE}nightly", **trouble) for _ in range(1_001)]
+    await store.insert(cycles)
+    clock.advance(2 * HOUR)
+    await duties.pull_delayed()
+    assert await state(store, job) == "waiting"
+    assert await state(store, cycles[0]) == "dead", "its next cycle brings it back"
 
 
 async def test_an_unknown_outcome_is_buried_after_a_week(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -83,8 +83,12 @@ def puts_of(notice: Notice) -> list[Put]:
 
 def _notices(commit: Commit) -> list[Notice]:
     found = [notice for move in commit.transitions if _matters(move) and (notice := _composed(move)) is not None]
-    owned = (move for move in commit.transitions if move.set.get("owner") is not None or move.move == "recalled")
+    owned = (move for move in commit.transitions if move.set.get("owner") is not None or move.move in _BROUGHT_BEFORE)
     return found + [notice for move in owned if (notice := _composed(move, escalation_for)) is not None]
+
+
+_BROUGHT_BEFORE: Final = ("recalled", "rerouted")
+"""Moves that may bring a job before the owner it has."""
 
 
 def _matters(move: Transition) -> bool:

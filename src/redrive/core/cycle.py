@@ -14,9 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from redrive.core import lifecycle
 from redrive.core.job import CYCLE, Job, State
-from redrive.core.lifecycle import Transition
 from redrive.errors import InvalidOption
 
 KIND: Final = "cycle"
@@ -161,14 +159,6 @@ def severity(note: Note, alert_after: int) -> float:
 
 
 # ---- moves
-
-
-def pulled(job: Job, at: float, *, max_attempts: int, who: str) -> Transition:
-    """Back from the delayed lane. Nobody has looked at it: its tries go on counting, at the cap it is for a person."""
-    why = "the delayed lane comes back in the next cycle"
-    if job.attempts >= (job.allowed or max_attempts):
-        return lifecycle.rerouted(job, at, lane="manual", who=who, why="it has no tries left")
-    return lifecycle.redriven(job, at, max_attempts=max_attempts, who=who, why=why, run_at=at, fresh=False)
 
 
 def status_of(job: Job) -> Status:

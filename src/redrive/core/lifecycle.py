@@ -48,7 +48,7 @@ MOVES: Final[dict[str, Move]] = {
         Move("unblocked", (_H,), (_W,), "what it waited for happened"),
         Move("buried", (_W, _R, _H), (State.dead,), "a dead letter: reason, lane, recommendation"),
         Move("redriven", (State.dead,), (_W,), "brought back; same id, key and history"),
-        Move("rerouted", (State.dead,), (State.dead,), "a person chose the other lane"),
+        Move("rerouted", (State.dead,), (State.dead,), "a person chose the other lane, or no tries are left"),
         Move("deferred", (State.dead,), (_H,), "a person sees to it later; owner and time are named"),
         Move("recalled", (_W, _H), (State.dead,), "its time came, or somebody wants it back: a dead letter again"),
         Move("resolved", (_H, State.dead), (State.done,), "somebody confirmed that the effect landed"),
@@ -294,6 +294,13 @@ def redriven(
 def rerouted(job: Job, at: float, *, lane: Lane, who: str, why: str | None) -> Transition:
     """Into the delayed lane, from where it comes back by itself, or into the manual one."""
     return _move("rerouted", job, at, {"lane": lane}, who=who, why=why)
+
+
+def pulled(job: Job, at: float, *, max_attempts: int, who: str, why: str) -> Transition:
+    """Back from the delayed lane. Nobody has looked at it: its tries go on counting, at the cap it is for a person."""
+    if job.attempts >= (job.allowed or max_attempts):
+        return rerouted(job, at, lane="manual", who=who, why="it has no tries left: redrive grants more")
+    return redriven(job, at, max_attempts=max_attempts, who=who, why=why, run_at=at, fresh=False)
 
 
 DEFERRED: Final = "deferred"

@@ -159,12 +159,12 @@ def owner_inbox(owner: str) -> str:
 
 def escalation_for(move: Transition) -> Notice | None:
     """What a move means for the one who must see to it: one message per trouble, however many jobs it buries."""
-    if move.move not in ("buried", "deferred", "recalled"):
+    if move.move not in ("buried", "deferred", "recalled", "rerouted"):
         return None
     job = move.after(0)
     if job.owner is None or move.who == job.owner or (job.state is State.dead and job.lane != "manual"):
         return None
-    if move.move == "recalled" and move.who != "scheduler":
+    if move.move in ("recalled", "rerouted") and move.who != "scheduler":
         return None  # somebody has it in hand
     kind = DEFERRED if move.to is State.held else ESCALATED
     title = f"{job.task} is put off for you" if kind == DEFERRED else f"{job.task} needs {job.owner}"

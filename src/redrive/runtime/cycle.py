@@ -30,7 +30,6 @@ from redrive.core.cycle import (
     left_over,
     names_of,
     note_key,
-    pulled,
     status_of,
 )
 from redrive.core.job import Job, State, keyed_id
@@ -271,7 +270,12 @@ class Turns:
                 return
             if job.state is State.dead and job.lane == "delayed":
                 most = self._registry.policy_for(job).max_attempts or 1
-                job = await self._moved(pulled(job, self._clock.now(), max_attempts=most, who=self._who))
+                job = await self._moved(
+                    lifecycle.pulled(
+                        job, self._clock.now(), max_attempts=most, who=self._who,
+                        why="the delayed lane comes back in the next cycle",
+                    )
+                )  # fmt: skip
             entry = await self._turn(job, handler, key, note)
             self.brought_back += own != self.cycle_id and entry.status != "running_elsewhere"
 

@@ -21,6 +21,7 @@ from redrive.runtime.bus import Bus, told
 from redrive.runtime.clock import Clock
 from redrive.runtime.living import living, take_down
 from redrive.runtime.loop import Loop
+from redrive.runtime.paging import pages
 from redrive.runtime.registry import HTTP_TASK, Registry
 
 log = logging.getLogger("redrive.scheduler")
@@ -28,6 +29,7 @@ HOUR: Final = 3600.0
 WEEK: Final = 7 * 86400.0
 UNROUTABLE_AFTER: Final = HOUR
 BACKWARDS: Final = 5.0
+PAGE: Final = 1000
 
 
 class Scheduler(Loop):
@@ -117,23 +119,12 @@ class Scheduler(Loop):
 
     async def pull_delayed(self) -> None:
         """The delayed lane comes back by itself an hour later. It grants no attempts: at the cap it is manual."""
-        now = self._clock.now()
-        page = await self._store.find(Filter(states=(State.dead,), lane="delayed", until=now - HOUR), limit=1000)
-        for job in page.jobs:
-            if job.queue.startswith(CYCLE):
-                continue  # its next cycle brings it back
-            policy = self._registry.policy_for(job)
-            if job.attempts >= (job.allowed or policy.max_attempts or 1):
-                continue
-            await self._move(
-                lifecycle.redriven,
-                job,
-                max_attempts=1,
-                who="scheduler",
-                why="the delayed lane",
-                run_at=now,
-                fresh=False,
-            )
+        waited = Filter(states=(State.dead,), lane="delayed", until=self._clock.now() - HOUR)
+        async for page in pages(self._store, waited, PAGE, oldest=True):
+            for job in page:
+                if not job.queue.startswith(CYCLE):  # whose next cycle brings it back
+                    most = self._registry.policy_for(job).max_attempts or 1
+                    await self._move(lifecycle.pulled, job, max_attempts=most, who="scheduler", why="the delayed lane")
 
     async def recall_deferred(self) -> None:
         """What somebody put off is a dead letter again when its time comes: nothing is put off for ever."""
