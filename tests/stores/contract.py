@@ -1637,6 +1637,16 @@ class Feed:
         assert told(await all_events(store, now.cursor)) == [(job.id, "enqueued")]
         assert [move for id, move in told(await all_events(store)) if id == job.id] == ["enqueued"]
 
+    async def test_a_move_made_after_others_were_forgotten_is_told(self, store: Store) -> None:
+        (first,) = await taken(store, a_job())
+        await do(store, success(first))
+        await accept(store, waiting := a_job())
+        (now,) = await store.events(None)
+        assert (await store.prune(T0 + 100 * DAY, {}, DAY, keys=DAY)).keys == 1
+        (running,) = await take(store)
+        await do(store, success(running, at=T0 + 100 * DAY))
+        assert told(await all_events(store, now.cursor)) == [(waiting.id, "succeeded")]
+
     @pytest.mark.parametrize("cursor", ["x", "1.x", ".", "1.99999999999999999999", "-1.0"])
     async def test_a_cursor_that_nobody_gave_is_refused(self, store: Store, cursor: str) -> None:
         with pytest.raises(InvalidInput, match="cursor"):

@@ -465,7 +465,8 @@ def prune(
 
 
 def _forget_keys(connection: apsw.Connection, before: float) -> int:
-    """Ended and emptied long ago: only the number stays. So does the newest job, lest its number be given again."""
+    """Ended and emptied long ago: only the number stays. So do the newest job and the newest move, lest their numbers
+    be given again: whoever reads the feed would take what comes next for what it has seen."""
     rows = select(
         connection,
         "SELECT seq, route, state FROM jobs WHERE payload IS NULL AND state IN ('done', 'discarded', 'purged')"
@@ -475,7 +476,7 @@ def _forget_keys(connection: apsw.Connection, before: float) -> int:
     tally = Tally()
     for seq, route, state in rows:
         connection.execute("DELETE FROM jobs WHERE seq = ?", (seq,))
-        connection.execute("DELETE FROM moves WHERE job = ?", (seq,))
+        connection.execute("DELETE FROM moves WHERE job = ? AND seq < (SELECT max(seq) FROM moves)", (seq,))
         tally.move(route, state, route, "forgotten")
     tally.write(connection)
     return len(rows)
