@@ -9,11 +9,11 @@ import pytest
 
 from redrive.core.job import CYCLE, Job, State
 from redrive.core.policy import Policy
-from redrive.core.store import Commit, Put
+from redrive.core.store import Commit, Put, Wanted
 from redrive.insight import story
 from redrive.runtime.bus import Bus, BusEvent
 from redrive.runtime.registry import Handler, Registry
-from redrive.runtime.scheduler import HOUR, WEEK, Scheduler
+from redrive.runtime.scheduler import HOUR, WEEK, Scheduler, prune
 from redrive.runtime.worker import Worker
 from redrive.stores.sqlite import SqliteStore
 from tests.runtime.jobs import a_job, claimed, dead, done, held
@@ -96,6 +96,22 @@ async def test_pruning_drops_what_ended_long_ago(
     await soon(duties.prune())
     kept = [job.payload is not None for job in await store.get([old.id, quick.id, grave.id])]
     assert kept == [False, False, True]
+
+
+async def test_pruning_goes_on_while_old_keys_are_left(
+    store: SqliteStore, clock: FakeClock, duties: Scheduler, registry: Registry
+) -> None:
+    """Their contents went long ago; more of them than one batch forgets."""
+    jobs = [a_job(clock) for _ in range(4_100)]
+    await store.insert(jobs)
+    await store.insert([a_job(clock, run_at=clock.now() + 1000 * DAY)])  # a store keeps its newest job
+    claim = await store.claim(Wanted(slots=5_000), "w1", clock.now())
+    await store.apply([done(job, clock.now()) for job in claim.jobs])
+    clock.advance(15 * DAY)
+    await soon(duties.prune())
+    clock.advance(15 * DAY)
+    await soon(prune(store, registry, clock.now(), 14 * DAY, 20 * DAY))
+    assert await store.get([job.id for job in jobs]) == []
 
 
 async def test_the_delayed_lane_comes_back_after_an_hour(

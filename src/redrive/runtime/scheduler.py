@@ -213,7 +213,7 @@ class Scheduler(Loop):
 async def prune(store: Store, registry: Registry, now: float, retention: float, keys: float | None) -> None:
     """Batch by batch, until nothing is left that is older than its queue keeps it."""
     own = {name: policy.retention for name, policy in registry.queues.items() if policy.retention is not None}
-    while (await store.prune(now, own, retention, keys)).payloads:
+    while (pruned := await store.prune(now, own, retention, keys)).payloads or pruned.keys:
         continue
 
 
