@@ -1,5 +1,6 @@
 """Dead letters in a person's hands, and what is kept for how long: redrive, discard, restore, purge, erase, backup."""
 
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,10 @@ import pytest
 
 import redrive
 from redrive import Blob, Context, IllegalMove, InvalidInput, Redrive
+from redrive.core.consent import Grant
 from redrive.core.lifecycle import MAX_GRANTS
+from redrive.core.store import Commit, Outcome, Put, Unknown
+from redrive.errors import CommitUnknown
 from tests.support import FakeClock, opened, soon
 
 DAY = 86400.0
@@ -276,3 +280,30 @@ async def test_days_that_an_older_process_did_not_write_are_added_up_anew(rd: Re
     assert await store.repair(rd.clock.now()) == ["sums of 3 days were wrong and have been added up anew"]
     assert await told() == right
     assert await store.repair(rd.clock.now()) == []
+
+
+# ---- what nobody knows
+
+
+SAID: dict[str, Callable[[Redrive, Grant], Awaitable[Any]]] = {
+    "queue mail was paused": lambda rd, grant: rd.queues.pause("mail"),
+    "queue mail was resumed": lambda rd, grant: rd.queues.resume("mail"),
+    "session s was granted send": lambda rd, grant: rd.sessions.grant("s", "send", by="ann"),
+    "was revoked": lambda rd, grant: rd.sessions.revoke("s", grant.id),
+    "schedule nightly#0 was forgotten": lambda rd, grant: rd.forget_schedule("nightly#0"),
+}
+
+
+@pytest.mark.parametrize("said", SAID)
+async def test_a_write_that_nobody_knows_of_is_not_told_as_done(
+    rd: Redrive, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grant = await rd.sessions.grant("s", "read", by="ann")
+    await rd.store.apply([Commit(puts=(Put("schedule", "nightly#0", b"{}"),))])
+
+    async def unknown(group: Sequence[Commit]) -> list[Outcome]:
+        return [Unknown("the disk did not say")] * len(group)
+
+    monkeypatch.setattr(rd.store, "apply", unknown)
+    with pytest.raises(CommitUnknown, match=f"nobody knows whether .*{said}: look again"):
+        await SAID[said](rd, grant)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
-from redrive.core.store import MAX_PARTS, Applied, Commit, Filter, Put, Stale, Store
+from redrive.core.store import MAX_PARTS, Applied, Commit, Filter, Put, Stale
 from redrive.errors import CommitUnknown, JobNotFound, StaleJob
 
 if TYPE_CHECKING:
@@ -19,13 +19,6 @@ SOMEBODY: Final = "api"
 """Who does it, where nobody says."""
 ROOM: Final = MAX_PARTS - 1
 """What fits into a commit beside the job itself."""
-
-
-async def write(store: Store, puts: Sequence[Put], what: str) -> None:
-    """Documents alone. Whoever asked for them hears if nobody knows whether they are written."""
-    (outcome,) = await store.apply([Commit(puts=tuple(puts))])
-    if not isinstance(outcome, Applied):
-        raise CommitUnknown(f"nobody knows whether {what}: look again")
 
 
 class Namespace:

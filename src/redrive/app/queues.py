@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import builtins
 
-from redrive.app.namespace import SOMEBODY, Namespace, write
+from redrive.app.namespace import SOMEBODY, Namespace
 from redrive.core.checks import check_name, check_words
 from redrive.insight.health import QueueNumbers
 from redrive.runtime.switches import Switch, switched
+from redrive.runtime.written import written
 
 
 class Queues(Namespace):
@@ -27,5 +28,5 @@ class Queues(Namespace):
         check_name("queue", name)
         check_words(switch.who, switch.why)
         done = "paused" if switch.paused else "resumed"
-        await write(self._app.store, [switched(name, switch)], f"queue {name} was {done}")
+        await written(self._app.store, switched(name, switch), f"queue {name} was {done}")
         self._app.tell_workers(lambda worker: worker.refresh())

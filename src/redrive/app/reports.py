@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from redrive.app.namespace import write
 from redrive.core.checks import check_range
 from redrive.core.classify import ALIASES
 from redrive.core.job import State
@@ -24,6 +23,7 @@ from redrive.insight.glance import LOOKED_AT, Glance, glance, longest
 from redrive.insight.morning import Morning, headline, in_lines
 from redrive.insight.report import FailureLog, Kind, Report
 from redrive.runtime.notify import WAITING
+from redrive.runtime.written import written
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -217,7 +217,7 @@ class Reports:
         app, now = self._app, self._app.clock.now()
         notice = Notice(f"{kind}.{int(now * 1000)}", kind, level, "user", title, text[:TEXT_CAP], now)
         put = Put(WAITING, waiting_key(notice), msgspec.json.encode(notice))
-        await write(app.store, [put], f"the {kind} report will be told")
+        await written(app.store, put, f"the {kind} report will be told")
         app.notices.heard(notice)
         return await app.notices.deliver()
 

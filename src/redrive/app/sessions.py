@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from redrive.app.namespace import write
 from redrive.core import lifecycle
 from redrive.core.checks import check_name, check_words, optional_name
 from redrive.core.consent import NO_AGENT, NO_SESSION, Approval, Grant, subject_of
@@ -19,6 +18,7 @@ from redrive.errors import IllegalMove, InvalidInput
 from redrive.insight.inboxes import InboxView
 from redrive.runtime.consents import KIND, Consents, quoted, waits_for
 from redrive.runtime.paging import pages
+from redrive.runtime.written import written
 from redrive.tasks import Seconds, seconds
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Sessions:
         now = self._app.clock.now()
         until = now + seconds(expires, "expires") if expires is not None else None
         grant = Grant(_id(self._app), session_id, scope, now, by, agent, subject, None, until, blanket=blanket, why=why)
-        await write(self._app.store, [_put(grant)], f"{scope} was granted")
+        await written(self._app.store, _put(grant), f"{scope} was granted")
         await self._ask_again(session_id, by)
         return grant
 
@@ -77,7 +77,7 @@ class Sessions:
         if found is None:
             raise InvalidInput(field="grant_id", problem=f"session {session_id!r} has no grant {grant_id!r}")
         revoked = msgspec.structs.replace(found, revoked_at=self._app.clock.now())
-        await write(self._app.store, [_put(revoked)], f"the grant for {found.scope} was revoked")
+        await written(self._app.store, _put(revoked), f"the grant for {found.scope} was revoked")
         return revoked
 
     async def costs(self, session_id: str) -> Usage:

@@ -35,6 +35,7 @@ from redrive.runtime.bus import Bus, BusEvent
 from redrive.runtime.clock import Clock
 from redrive.runtime.paging import pages
 from redrive.runtime.registry import Registry
+from redrive.runtime.written import written
 
 log = logging.getLogger("redrive.scheduler")
 KIND: Final = "schedule"
@@ -340,5 +341,5 @@ async def forget(store: Store, name: str) -> bool:
     """Drop what is known of a schedule that no code has any more; False where nothing was. A worker begins anew."""
     if await store.doc(KIND, name) is None:
         return False
-    await store.apply([Commit(puts=(Put(KIND, name, None),))])
+    await written(store, Put(KIND, name, None), f"schedule {name} was forgotten")
     return True

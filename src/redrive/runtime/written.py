@@ -1,0 +1,13 @@
+"""What somebody said is written down, or they are told that nobody knows."""
+
+from __future__ import annotations
+
+from redrive.core.store import Commit, Put, Store, Unknown
+from redrive.errors import CommitUnknown
+
+
+async def written(store: Store, put: Put, what: str) -> None:
+    """Write one document, whatever it was before. `what` happened then, in words."""
+    (outcome,) = await store.apply([Commit(puts=(put,))])
+    if isinstance(outcome, Unknown):
+        raise CommitUnknown(f"nobody knows whether {what}: look again, and repeat it if not")
