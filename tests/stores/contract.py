@@ -1083,14 +1083,23 @@ class View:
         await a_mixed_population(store)
         assert await store.count(Filter(), by=by) == await recount(store, *by)
 
-    @pytest.mark.parametrize("by", [("lane",), ("fingerprint", "lane"), ("lane", "queue"), ("queue", "lane", "detail")])
+    @pytest.mark.parametrize(
+        "by",
+        [
+            ("lane",), ("fingerprint", "lane"), ("lane", "queue"), ("queue", "lane", "detail"), ("session_id", "lane"),
+            ("session_id",),
+        ],
+    )  # fmt: skip
     @pytest.mark.parametrize(
         "said", [{}, {"queue": "b"}, {"since": T0 + 3}, {"until": T0 + 3}, {"error_class": "TimeoutError"}], ids=str
     )
     async def test_dead_letters_by_lane_equal_a_recount(
         self, store: Store, by: tuple[str, ...], said: dict[str, Any]
     ) -> None:
-        jobs = await taken(store, *(a_job("ab"[number % 2], agent="ann") for number in range(9)))
+        sessions = (None, "s1", None, "s2")
+        jobs = await taken(
+            store, *(a_job("ab"[number % 2], agent="ann", session_id=sessions[number % 4]) for number in range(9))
+        )
         await accept(store, a_dead_job(), a_dead_job(lane="delayed"), a_dead_job(fingerprint="f", updated_at=T0 + 4))
         await do(store, *(
             burial(job, T0 + 2 + number % 3, failure=ANOTHER_FAILURE if number % 4 else A_FAILURE,
