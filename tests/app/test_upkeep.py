@@ -277,9 +277,43 @@ async def test_days_that_an_older_process_did_not_write_are_added_up_anew(rd: Re
         older.execute("UPDATE outcome_days SET number = number + 1")
         older.execute("INSERT INTO days SELECT day - 300, route, move, number FROM days")
     assert await told() != right
-    assert await store.repair(rd.clock.now()) == ["sums of 3 days were wrong and have been added up anew"]
+    assert await store.repair(rd.clock.now()) == ["sums of 2 days were wrong and have been added up anew"]
     assert await told() == right
     assert await store.repair(rd.clock.now()) == []
+
+
+async def test_sums_of_late_that_an_older_process_did_not_write_are_put_right_by_themselves(
+    rd: Redrive, clock: FakeClock, database: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in a deployment: the new version has migrated the file, and the old one still works on it."""
+
+    @rd.task(max_attempts=1)
+    async def fail(n: int) -> None:
+        raise ValueError(str(n))
+
+    for _ in range(2):
+        await rd.enqueue_many("fail", [{"n": number} for number in range(3)])
+        await soon(rd.drain())
+        clock.advance(86_400)
+    store, duties = rd.store, rd.make_scheduler(rd.make_worker())
+    span = (clock.now() // 86_400 * 86_400 - 3 * 86_400, clock.now() // 86_400 * 86_400 + 86_400)
+
+    async def told() -> list[list[str]]:
+        found = [await store.tallies(*span, whole=True), await store.outcomes(*span, whole=True)]
+        return [sorted(map(repr, rows)) for rows in found]
+
+    right = await told()
+    await duties.prune()
+    assert not caplog.text.count("added up anew")
+    with closing(apsw.Connection(str(database))) as older:
+        older.execute("DELETE FROM failure_days")
+        older.execute("DELETE FROM outcome_days")
+        older.execute("INSERT INTO days SELECT day - 300, route, move, number FROM days")
+    assert await told() != right
+    await duties.prune()
+    assert await told() == right
+    assert "sums of 2 days were wrong and have been added up anew" in caplog.text
+    assert await store.repair(clock.now()) == ["sums of 2 days were wrong and have been added up anew"], "long ago"
 
 
 # ---- what nobody knows

@@ -375,7 +375,7 @@ class Store(Protocol):
         self, now: float, retention: Mapping[str, float], default: float, keys: float | None = None
     ) -> Pruned:
         """Drop contents of done and discarded jobs past their queue's retention; never dead letters, nor keys
-        unless `keys` (seconds) says how long those are remembered."""
+        unless `keys` (seconds) says how long those are remembered. Sums of late that differ are put right, too."""
 
     async def repair(self, now: float) -> list[str]:
         """Restore wake-ups and counters from the records; says what was wrong."""

@@ -114,7 +114,7 @@ class Scheduler(Loop):
         last = msgspec.json.decode(document.value) if document else 0.0
         if last > now + BACKWARDS:
             for line in await self._store.repair(now):
-                log.warning("the clock went back %.0f s: %s", last - now, line)
+                log.warning("looked through the store because the clock went back %.0f s: %s", last - now, line)
         await self._store.apply([Commit(puts=(Put("clock", "last", msgspec.json.encode(now)),))])
 
     async def pull_delayed(self) -> None:

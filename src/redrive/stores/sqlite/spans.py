@@ -10,6 +10,8 @@ from redrive.stores.sqlite.rows import Row, select
 
 HOUR: Final = 3600
 HOURS_A_DAY: Final = 24
+LATE_DAYS: Final = 35
+"""Days of late, a month and some: these are compared with their hours from time to time."""
 
 
 class Span(NamedTuple):
@@ -25,6 +27,11 @@ class Span(NamedTuple):
         if begin >= end:
             return 0, 0, self.first, self.last, 0, 0
         return begin, end, self.first, begin * HOURS_A_DAY, end * HOURS_A_DAY, self.last
+
+
+def of_late(now: float) -> int:
+    """The first of the days of late."""
+    return int(now // (HOUR * HOURS_A_DAY)) - LATE_DAYS
 
 
 def span(since: float, until: float) -> Span:
@@ -130,10 +137,11 @@ class Kept(NamedTuple):
     only: str = "true"
 
     def anew(self, numbers: str) -> str:
+        """A query for the days from one on, as their hours say them."""
         sums = ", ".join(f"sum({name}) AS {name}" for name in numbers.split(", "))
         return (
-            f"SELECT hour / {HOURS_A_DAY} AS day, {self.columns}, {sums} FROM {self.hours} WHERE {self.only}"
-            f" GROUP BY day, {self.columns}"
+            f"SELECT hour / {HOURS_A_DAY} AS day, {self.columns}, {sums} FROM {self.hours}"
+            f" WHERE hour >= ?1 * {HOURS_A_DAY} AND {self.only} GROUP BY day, {self.columns}"
         )
 
 
@@ -144,25 +152,26 @@ _KEPT: Final = (
 )
 
 
-def wrong_days(connection: apsw.Connection, *tables: Kept) -> int:
-    """Days that do not say what their hours say: a process of an older version does not know all the tables."""
-    return sum(_wrong(connection, kept) for kept in tables or _KEPT)
+def wrong_days(connection: apsw.Connection, since: int = 0) -> int:
+    """Days from this one on that do not say what their hours say: an older process does not know all the tables."""
+    return len({day for kept in _KEPT for day in _wrong(connection, kept, since)})
 
 
-def _wrong(connection: apsw.Connection, kept: Kept) -> int:
+def _wrong(connection: apsw.Connection, kept: Kept, since: int) -> set[int]:
     """Seconds are not whole: their sums differ by a hair, and are not compared."""
-    counted, expected = f"SELECT day, {kept.columns}, number FROM {kept.days}", kept.anew("number")
+    counted = f"SELECT day, {kept.columns}, number FROM {kept.days} WHERE day >= ?1"
+    expected = kept.anew("number")
     differ = f"SELECT * FROM ({expected} EXCEPT {counted}) UNION ALL SELECT * FROM ({counted} EXCEPT {expected})"
-    return int(select(connection, f"SELECT count(DISTINCT day) FROM ({differ})")[0][0])
+    return {day for (day,) in select(connection, f"SELECT DISTINCT day FROM ({differ})", (since,))}
 
 
-def add_up(connection: apsw.Connection) -> int:
-    """The days anew from the hours, where they differ; how many did."""
-    wrong = 0
+def add_up(connection: apsw.Connection, since: int = 0) -> int:
+    """The days from this one on anew from their hours, where they differ; how many did."""
+    wrong: set[int] = set()
     for kept in _KEPT:
-        if days := wrong_days(connection, kept):
-            connection.execute(f"DELETE FROM {kept.days}")
+        if days := _wrong(connection, kept, since):
+            connection.execute(f"DELETE FROM {kept.days} WHERE day >= ?", (since,))
             anew = kept.anew(kept.numbers)
-            connection.execute(f"INSERT INTO {kept.days} (day, {kept.columns}, {kept.numbers}) {anew}")
-            wrong += days
-    return wrong
+            connection.execute(f"INSERT INTO {kept.days} (day, {kept.columns}, {kept.numbers}) {anew}", (since,))
+            wrong |= days
+    return len(wrong)

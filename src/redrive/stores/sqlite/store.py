@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import os
 import secrets
 import threading
@@ -41,7 +42,7 @@ from redrive.core.store import (
     Wanted,
 )
 from redrive.errors import CommitUnknown
-from redrive.stores.sqlite import claims, commits, ledger, reads
+from redrive.stores.sqlite import claims, commits, ledger, reads, spans
 from redrive.stores.sqlite.connection import open_reader, translate
 from redrive.stores.sqlite.handing import handed
 from redrive.stores.sqlite.liveness import Observer, ProcessLock, Running
@@ -49,6 +50,7 @@ from redrive.stores.sqlite.routes import Routes
 from redrive.stores.sqlite.standing import Standing
 from redrive.stores.sqlite.writer import Work, Writer
 
+log = logging.getLogger("redrive.store")
 T = TypeVar("T")
 WATCH_SECONDS = 0.04
 """How often a waiting process looks for other processes' commits."""
@@ -359,7 +361,19 @@ class SqliteStore:
     async def prune(
         self, now: float, retention: Mapping[str, float], default: float, keys: float | None = None
     ) -> Pruned:
-        return await self._write(lambda connection: commits.prune(connection, now, retention, default, keys))
+        pruned = await self._write(lambda connection: commits.prune(connection, now, retention, default, keys))
+        if not pruned.payloads and not pruned.keys:
+            await self._add_up(spans.of_late(now))
+        return pruned
+
+    async def _add_up(self, since: int) -> None:
+        """While a deployment goes on, an older process may work on this file, and knows only some of the sums.
+
+        Compared by a reader: it takes longer than writers should wait, and nearly always there is nothing to write.
+        """
+        if await self._read(lambda connection: spans.wrong_days(connection, since)):
+            days = await self._write(lambda connection: spans.add_up(connection, since))
+            log.warning("sums of %d days were wrong and have been added up anew: does an older version run here?", days)
 
     async def erase(self, ids: Sequence[str]) -> int:
         erased = await self._write(lambda connection: commits.erase(connection, ids))
