@@ -71,7 +71,7 @@ async def test_an_idle_worker_is_woken_by_another_process(database: Path) -> Non
             done.append(str(n))
 
         async with rd.worker(scheduler=False) as worker:
-            await eventually(lambda: worker._empty_claim > 0)
+            await eventually(lambda: worker._quiet_claim > 0)
             with process(PRODUCER, database, 3) as child:
                 ids = [await line_of(child) for _ in range(3)]
             await eventually(lambda: len(done) == 3)

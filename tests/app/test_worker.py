@@ -51,9 +51,12 @@ async def _found_no_more(*workers: Worker, running: int = 0) -> None:
 
 
 async def _look(worker: Worker) -> None:
+    """Another claim, and the beginning of the next: by then it has taken what it found."""
     seen = worker._claims
     worker.nudge()
-    await eventually(lambda: worker._empty_claim > seen, "a look that finds nothing")
+    await eventually(lambda: worker._claims > seen, "a look")
+    worker.nudge()
+    await eventually(lambda: worker._claims > seen + 1, "the next look")
 
 
 # What it takes -------------------------------------------------------------------------------------------------------

@@ -45,11 +45,15 @@ async def living(store: Store, now: float) -> list[Announcement]:
     return [said for _, said in await _announcements(store) if said.lives(now)]
 
 
-async def take_down(store: Store, now: float) -> None:
-    """Forget whoever left without a word."""
+async def take_down(store: Store, now: float) -> list[Announcement]:
+    """Forget whoever left without a word. Whoever lives is left."""
+    left = []
     for document, said in await _announcements(store):
-        if not said.lives(now):
+        if said.lives(now):
+            left.append(said)
+        else:
             await store.apply([Commit(puts=(withdrawn(document.key, document.version),))])
+    return left
 
 
 async def _announcements(store: Store) -> list[tuple[Document, Announcement]]:

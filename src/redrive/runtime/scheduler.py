@@ -19,7 +19,7 @@ from redrive.core.store import Applied, Commit, Filter, Put, Store, Wanted
 from redrive.errors import IllegalMove
 from redrive.runtime.bus import Bus, told
 from redrive.runtime.clock import Clock
-from redrive.runtime.living import living, take_down
+from redrive.runtime.living import take_down
 from redrive.runtime.loop import Loop
 from redrive.runtime.paging import pages
 from redrive.runtime.registry import HTTP_TASK, Registry
@@ -180,8 +180,7 @@ class Scheduler(Loop):
 
         A worker that knows nothing but the built-in delivery, as a dashboard has one, tells nothing of the others.
         """
-        await take_down(self._store, now)
-        known = [worker.tasks for worker in await living(self._store, now) if worker.tasks - {HTTP_TASK}]
+        known = [worker.tasks for worker in await take_down(self._store, now) if worker.tasks - {HTTP_TASK}]
         return frozenset({HTTP_TASK}).union(*known) if known else None
 
     async def _bury_task(self, task: str, now: float) -> None:

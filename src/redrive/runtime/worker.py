@@ -90,10 +90,8 @@ class Worker(Loop):
         self.made = 0
         """Attempts begun by this worker."""
         self._claims = 0
-        self._empty_claim = 0
-        """The number of the last claim that found nothing due."""
         self._quiet_claim = 0
-        """The same, of the last that began in quiet: nothing running, all results on disk."""
+        """The number of the last that found nothing due and began in quiet: nothing running, all results on disk."""
 
     def _task_leases(self) -> dict[str, float]:
         leases = {}
@@ -186,7 +184,6 @@ class Worker(Loop):
         claim = await self._store.claim(wanted, self.id, self._clock.now())
         await self._take(claim)
         if not claim.jobs:
-            self._empty_claim = number
             self._quiet_claim = number if quiet else self._quiet_claim
             await self._wait(claim, wanted)
         return 0.0

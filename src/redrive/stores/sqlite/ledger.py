@@ -15,8 +15,8 @@ from redrive.core.store import Group, Lesson, Minute, OutcomeTally, Tally, Total
 from redrive.stores.sqlite import spans
 from redrive.stores.sqlite.routes import Routes
 from redrive.stores.sqlite.rows import Route, Row, select
+from redrive.stores.sqlite.spans import HOUR, HOURS_A_DAY
 
-HOUR: Final = 3600
 MINUTE: Final = 60
 DAY: Final = 86_400
 _TALLY: Final = (
@@ -74,7 +74,6 @@ class Ledger:
     def __init__(self) -> None:
         self._hours: dict[tuple[int, int, str, str, str], int] = {}
         self._minutes: dict[tuple[int, int, str], int] = {}
-        self._days: dict[tuple[int, int, str], int] = {}
         self._groups: dict[str, tuple[int, float, float, int, _Said]] = {}
         """How many, the first and the last time, and the latest job's route and what is said of it."""
         self._lessons: dict[tuple[str, str], list[int]] = {}
@@ -84,13 +83,11 @@ class Ledger:
         self._add(at, route, move, "", "", number)
 
     def _add(self, at: float, route: int, move: str, error_class: str, detail: str, number: int = 1) -> None:
-        second, hours, minutes, days = int(at), self._hours, self._minutes, self._days
+        second, hours, minutes = int(at), self._hours, self._minutes
         hour = (second // HOUR, route, move, error_class, detail)
         hours[hour] = hours.get(hour, 0) + number
         minute = (second // MINUTE, route, move)
         minutes[minute] = minutes.get(minute, 0) + number
-        day = (second // DAY, route, move)
-        days[day] = days.get(day, 0) + number
 
     def moved(self, move: Transition, route: int) -> None:
         error_class, detail = trouble_of(move)
@@ -128,15 +125,14 @@ class Ledger:
         for (hour, route, move, error_class, detail), number in self._hours.items():
             said = (route, move, error_class, detail, number)
             connection.execute(_TALLY, (hour, *said))
+            connection.execute(_DAY, (hour // HOURS_A_DAY, route, move, number))
             if error_class or detail:
-                connection.execute(_FAILURE_DAY, (hour // spans.HOURS_A_DAY, *said))
+                connection.execute(_FAILURE_DAY, (hour // HOURS_A_DAY, *said))
         for minute, number in self._minutes.items():
             connection.execute(_MINUTE, (*minute, number))
-        for day, number in self._days.items():
-            connection.execute(_DAY, (*day, number))
         for (hour, *what), sums in self._outcomes.items():
             connection.execute(_OUTCOME, (hour, *what, *sums))
-            connection.execute(_OUTCOME_DAY, (hour // spans.HOURS_A_DAY, *what, *sums))
+            connection.execute(_OUTCOME_DAY, (hour // HOURS_A_DAY, *what, *sums))
         for fingerprint, (number, first, last, route, latest) in self._groups.items():
             connection.execute(_GROUP, (fingerprint, first, last, number, route, *latest))
         for (fingerprint, strategy), (worked, failed) in self._lessons.items():

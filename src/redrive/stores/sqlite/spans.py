@@ -39,32 +39,50 @@ def span(since: float, until: float) -> Span:
     return Span(int(since // HOUR), -int(-until // HOUR))
 
 
-def _summed(columns: str, days: str, hours: str, *, numbers: str = "number", only: str = "true") -> str:
-    """A query for the parts of a span: from the table of days, and from that of hours as far as it is of this kind."""
-    sums = ", ".join(f"sum({name})" for name in numbers.split(", "))
-    return (
-        f"SELECT {columns}, {sums} FROM ("
-        f"SELECT {columns}, {numbers} FROM {days} WHERE day >= ?1 AND day < ?2"
-        f" UNION ALL SELECT {columns}, {numbers} FROM {hours} WHERE hour >= ?3 AND hour < ?4 AND {only}"
-        f" UNION ALL SELECT {columns}, {numbers} FROM {hours} WHERE hour >= ?5 AND hour < ?6 AND {only}"
-        f") GROUP BY {columns}"
-    )
+class Kept(NamedTuple):
+    """A table of days: by what, of which hours, which sums, and of which of their rows."""
+
+    days: str
+    columns: str
+    hours: str
+    numbers: str = "number"
+    only: str = "true"
+
+    def in_parts(self) -> str:
+        """A query for the parts of a span: whole days from the days, the rest from their hours."""
+        sums = ", ".join(f"sum({name})" for name in self.numbers.split(", "))
+        of_hours = f"SELECT {self.columns}, {self.numbers} FROM {self.hours} WHERE {self.only}"
+        return (
+            f"SELECT {self.columns}, {sums} FROM ("
+            f"SELECT {self.columns}, {self.numbers} FROM {self.days} WHERE day >= ?1 AND day < ?2"
+            f" UNION ALL {of_hours} AND hour >= ?3 AND hour < ?4 UNION ALL {of_hours} AND hour >= ?5 AND hour < ?6"
+            f") GROUP BY {self.columns}"
+        )
+
+    def anew(self, numbers: str) -> str:
+        """A query for the days from one on, as their hours say them."""
+        sums = ", ".join(f"sum({name}) AS {name}" for name in numbers.split(", "))
+        return (
+            f"SELECT hour / {HOURS_A_DAY} AS day, {self.columns}, {sums} FROM {self.hours}"
+            f" WHERE hour >= ?1 * {HOURS_A_DAY} AND {self.only} GROUP BY day, {self.columns}"
+        )
+
+
+_MOVES: Final = Kept("days", "route, move", "tallies")
+_FAILURES: Final = Kept(
+    "failure_days", "route, move, error_class, detail", "tallies", only="(error_class <> '' OR detail <> '')"
+)
+_OUTCOMES: Final = Kept("outcome_days", "route, what, name", "outcomes", "number, seconds")
+_KEPT: Final = (_MOVES, _FAILURES, _OUTCOMES)
 
 
 # -- moves
 
 
-_MOVES: Final = _summed("route, move", "days", "tallies")
-
-
 def totals(connection: apsw.Connection, wanted: Span) -> list[Row]:
     """Route, move, number."""
-    return select(connection, _MOVES, wanted.parts)
+    return select(connection, _MOVES.in_parts(), wanted.parts)
 
-
-_FAILURES: Final = _summed(
-    "route, move, error_class, detail", "failure_days", "tallies", only="(error_class <> '' OR detail <> '')"
-)
 
 _OF_HOURS: Final = (
     "SELECT route, move, error_class, detail, sum(number) FROM tallies WHERE hour >= ?1 AND hour < ?2"
@@ -77,7 +95,7 @@ def tallies(connection: apsw.Connection, wanted: Span) -> list[Row]:
     begin, end, *_ = wanted.parts
     if begin == end:
         return select(connection, _OF_HOURS, wanted)
-    failures = select(connection, _FAILURES, wanted.parts)
+    failures = select(connection, _FAILURES.in_parts(), wanted.parts)
     plain = {(route, move): number for route, move, number in totals(connection, wanted)}
     for route, move, _, _, number in failures:
         plain[route, move] -= number
@@ -87,12 +105,9 @@ def tallies(connection: apsw.Connection, wanted: Span) -> list[Row]:
 # -- outcomes
 
 
-_OUTCOMES: Final = _summed("route, what, name", "outcome_days", "outcomes", numbers="number, seconds")
-
-
 def outcomes(connection: apsw.Connection, wanted: Span) -> list[Row]:
     """Route, what, name, number, seconds."""
-    return select(connection, _OUTCOMES, wanted.parts) + _open(connection, wanted)
+    return select(connection, _OUTCOMES.in_parts(), wanted.parts) + _open(connection, wanted)
 
 
 _PLACE: Final = "CASE jobs.state WHEN 'dead' THEN jobs.lane WHEN 'held' THEN 'held' ELSE 'moving' END"
@@ -125,31 +140,6 @@ def _open(connection: apsw.Connection, wanted: Span) -> list[Row]:
 
 
 # -- repair
-
-
-class Kept(NamedTuple):
-    """A table of days: by what, of which hours, which sums, and of which of their rows."""
-
-    days: str
-    columns: str
-    hours: str
-    numbers: str = "number"
-    only: str = "true"
-
-    def anew(self, numbers: str) -> str:
-        """A query for the days from one on, as their hours say them."""
-        sums = ", ".join(f"sum({name}) AS {name}" for name in numbers.split(", "))
-        return (
-            f"SELECT hour / {HOURS_A_DAY} AS day, {self.columns}, {sums} FROM {self.hours}"
-            f" WHERE hour >= ?1 * {HOURS_A_DAY} AND {self.only} GROUP BY day, {self.columns}"
-        )
-
-
-_KEPT: Final = (
-    Kept("days", "route, move", "tallies"),
-    Kept("failure_days", "route, move, error_class, detail", "tallies", only="(error_class <> '' OR detail <> '')"),
-    Kept("outcome_days", "route, what, name", "outcomes", "number, seconds"),
-)
 
 
 def wrong_days(connection: apsw.Connection, since: int = 0) -> int:
