@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ import redrive
 from redrive import Agent, Approval, BlockingContext, Context, JobHandle, Redrive
 from redrive.core.consent import covers, subject_of, wish_of
 from redrive.core.job import Job
-from redrive.core.store import Commit, Outcome, Put, Unknown
-from redrive.errors import CommitUnknown, IllegalMove, InvalidInput
+from redrive.core.store import Put
+from redrive.errors import IllegalMove, InvalidInput
 from redrive.runtime.context import session_of
 from tests.support import FakeClock, opened, soon
 
@@ -350,26 +350,6 @@ async def test_a_grant_that_could_not_be_read_back_is_refused(rd: Redrive, wrong
     with pytest.raises(InvalidInput):
         await rd.sessions.grant("s1", "refund", by="ann", **wrong)
     assert await rd.sessions.grants("s1") == []
-
-
-@pytest.mark.parametrize("verb", ["grant", "revoke", "pause", "resume"])
-async def test_what_nobody_knows_to_be_written_is_not_told_as_done(
-    rd: Redrive, monkeypatch: pytest.MonkeyPatch, verb: str
-) -> None:
-    grant = await rd.sessions.grant("s1", "refund", by="ann")
-
-    async def unknown(commits: Sequence[Commit]) -> list[Outcome]:
-        return [Unknown("the disk said no") for _ in commits]
-
-    monkeypatch.setattr(rd.store, "apply", unknown)
-    ask: Callable[[], Awaitable[object]] = {
-        "grant": lambda: rd.sessions.grant("s2", "refund", by="ann"),
-        "revoke": lambda: rd.sessions.revoke("s1", grant.id),
-        "pause": lambda: rd.queues.pause("q"),
-        "resume": lambda: rd.queues.resume("q"),
-    }[verb]
-    with pytest.raises(CommitUnknown, match="look again"):
-        await ask()
 
 
 async def test_who_said_yes_and_why_is_kept(desk: Desk) -> None:

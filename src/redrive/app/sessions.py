@@ -59,7 +59,7 @@ class Sessions:
         now = self._app.clock.now()
         until = now + seconds(expires, "expires") if expires is not None else None
         grant = Grant(_id(self._app), session_id, scope, now, by, agent, subject, None, until, blanket=blanket, why=why)
-        await written(self._app.store, _put(grant), f"{scope} was granted")
+        await written(self._app.store, _put(grant), f"session {session_id} was granted {scope}")
         await self._ask_again(session_id, by)
         return grant
 
@@ -77,7 +77,7 @@ class Sessions:
         if found is None:
             raise InvalidInput(field="grant_id", problem=f"session {session_id!r} has no grant {grant_id!r}")
         revoked = msgspec.structs.replace(found, revoked_at=self._app.clock.now())
-        await written(self._app.store, _put(revoked), f"the grant for {found.scope} was revoked")
+        await written(self._app.store, _put(revoked), f"grant {grant_id} was revoked")
         return revoked
 
     async def costs(self, session_id: str) -> Usage:
