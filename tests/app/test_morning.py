@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import redrive
 from redrive import InvalidOption, OutcomeUnknown
-from redrive.core.store import Tally
+from redrive.core.store import Commit, Tally
 from redrive.insight.morning import (
     DAY,
     HOUR,
@@ -29,6 +29,7 @@ from redrive.insight.morning import (
     unheard_of,
     window_start,
 )
+from redrive.runtime.living import Announcement, announced
 from tests.support import FakeClock, drain_until_over, soon
 
 NOW = 1_800_000_000.0
@@ -248,13 +249,41 @@ async def test_what_should_come_back_and_does_not_is_told(rd: redrive.Redrive, c
 
 async def test_a_job_that_nobody_runs_is_told(rd: redrive.Redrive, clock: FakeClock) -> None:
     young = await rd.enqueue("work", {"n": 1})
-    clock.advance(HOUR)
+    clock.advance(HOUR - 1)
     await rd.enqueue("later", {}, delay=40 * DAY)
     found = await rd.morning()
     assert found.ok and found.oldest_waiting is not None and found.oldest_waiting.id == young.id
-    clock.advance(26 * HOUR)
+    clock.advance(1)
     (need,) = (await rd.morning()).needs
     assert (need.kind, need.job_id) == ("waiting", young.id) and "Start a worker" in need.action
+    assert need.command == f"redrive status {young.id[-8:]}"
+    assert need.what == "due since 2027-01-15T08:00:00.000Z, and nobody runs it"
+    assert (await rd.morning(queue="work")).needs == [need] and (await rd.morning(queue="later")).ok
+
+
+async def test_jobs_whose_task_no_live_worker_knows_are_told_after_an_hour(
+    rd: redrive.Redrive, clock: FakeClock
+) -> None:
+    """A worker that knows nothing of them, as a dashboard's, does not make the morning quiet."""
+    jobs = [await rd.enqueue("work", {"n": n}) for n in range(3)]
+    clock.advance(HOUR)
+    await say(rd, "redrive.http")
+    (need,) = (await rd.morning()).needs
+    assert (need.kind, need.number, need.job_id) == ("waiting", 3, jobs[0].id)
+    assert need.what == "due, such as one due since 2027-01-15T08:00:00.000Z, and nobody runs them"
+    assert need.command == "redrive jobs --state waiting --task work --queue work"
+    await say(rd, "work")
+    assert (await rd.morning()).ok
+    clock.advance(25 * HOUR)
+    await say(rd, "work")
+    (need,) = (await rd.morning()).needs
+    assert (need.kind, need.number, need.job_id) == ("waiting", 1, jobs[0].id), "known, and still not run"
+
+
+async def say(rd: redrive.Redrive, *tasks: str) -> None:
+    """As a worker that knows these tasks does."""
+    said = announced("w1", Announcement(frozenset(tasks), rd.clock.now()))
+    await rd.store.apply([Commit(puts=(said,))])
 
 
 async def test_a_held_job_that_waits_for_a_person_needs_one(rd: redrive.Redrive) -> None:

@@ -13,7 +13,9 @@ import pytest
 import redrive
 from redrive import InvalidOption
 from redrive.core.notices import Message
+from redrive.core.store import Commit
 from redrive.insight.report import headline, percent
+from redrive.runtime.living import GONE_AFTER, Announcement, announced
 from tests.fleet import HOUR, YEAR, Fleet, at
 from tests.support import FakeClock, eventually, soon
 
@@ -411,6 +413,24 @@ async def test_the_health_of_a_degraded_store(rd: redrive.Redrive) -> None:
     found = await rd.health()
     assert (found.status, found.total_pending, found.total_dead_letter) == ("degraded", 47, 12)
     assert found.issues == ["analytics_ingest: 12 dead letters", "identity_provision: 35 pending (backed up)"]
+
+
+async def test_due_jobs_whose_task_no_live_worker_knows_are_an_issue_once_a_restart_would_be_over(
+    rd: redrive.Redrive, clock: FakeClock
+) -> None:
+    await rd.enqueue_many("greet", [{"n": n} for n in range(3)])
+    await rd.enqueue("wave", queue="greet")
+    assert (await rd.health()).status == "healthy"
+    assert (await rd.reports.glance()).sentence == (
+        "Healthy: 4 pending, but nobody runs 4 of them: start a worker that knows their task."
+    )
+    clock.advance(GONE_AFTER)
+    said = announced("w1", Announcement(frozenset({"redrive.http", "wave"}), clock.now()))
+    await rd.store.apply([Commit(puts=(said,))])
+    assert (await rd.health()).issues == ["greet: 3 due, and nobody runs greet (no live worker knows it)"]
+    assert [queue.unattended for queue in await rd.numbers()] == [3]
+    await rd.queues.pause("greet")
+    assert (await rd.health()).status == "healthy"
 
 
 # ---- telling people

@@ -475,7 +475,8 @@ async def test_a_job_nobody_knows_is_buried_after_an_hour(rd: Redrive, clock: Fa
     assert (dead.state, dead.because, dead.attempts) == ("dead", "unroutable", 0)
     assert dead.recommendation is not None and "'unknown'" in dead.recommendation
     assert (await later.refresh()).state == "waiting", "it was not due for an hour"
-    assert (await rd.health()).issues == ["unknown: 1 dead letter"]
+    left = "unknown: 1 due, and nobody runs unknown (no live worker knows it)"
+    assert (await rd.health()).issues == ["unknown: 1 dead letter", left]
 
 
 @pytest.mark.behaviour("000-71")

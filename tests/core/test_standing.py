@@ -104,24 +104,22 @@ SLOW = Need("backed_up", 80, "jobs are due in mail", "More workers?", "mail", "m
 
 
 @pytest.mark.parametrize(
-    ("queues", "needs", "workers", "title"),
+    ("queues", "needs", "title"),
     [
-        ([], [], 0, "Nothing has been enqueued yet."),
-        ([queue(done=3)], [], 0, "All is well."),
-        ([queue(due=1)], [dead(1)], 0, "1 job is due, and nobody runs it."),
-        ([queue(due=2)], [], 0, "2 jobs are due, and nobody runs them."),
-        ([queue(due=2, paused=True)], [], 0, "All is well."),
-        ([queue("cycle:nightly", due=2)], [], 0, "All is well."),
-        ([queue(due=2)], [], 1, "All is well."),
-        ([queue(dead=1)], [dead(1)], 1, "1 dead letter waits for you."),
-        ([queue(dead=1)], [held(1)], 1, "1 held job waits for you."),
-        ([queue(dead=1)], [dead(1200), held(1)], 1, "1,200 dead letters and 1 held job wait for you."),
-        ([queue(due=80)], [SLOW], 1, "Mail is backed up: 80 jobs are due."),
-        ([queue(due=80)], [dead(2), SLOW], 1, "2 dead letters wait for you."),
+        ([], [], "Nothing has been enqueued yet."),
+        ([queue(done=3)], [], "All is well."),
+        ([queue(due=1, unattended=1)], [dead(1)], "1 job is due, and nobody runs it."),
+        ([queue(due=5, unattended=2)], [], "2 jobs are due, and nobody runs them."),
+        ([queue(due=2)], [], "All is well."),
+        ([queue(dead=1)], [dead(1)], "1 dead letter waits for you."),
+        ([queue(dead=1)], [held(1)], "1 held job waits for you."),
+        ([queue(dead=1)], [dead(1200), held(1)], "1,200 dead letters and 1 held job wait for you."),
+        ([queue(due=80)], [SLOW], "Mail is backed up: 80 jobs are due."),
+        ([queue(due=80)], [dead(2), SLOW], "2 dead letters wait for you."),
     ],
 )
-def test_the_worst_is_said_first(queues: list[QueueNumbers], needs: list[Need], workers: int, title: str) -> None:
-    found = standing(queues, needs, workers, 7)
+def test_the_worst_is_said_first(queues: list[QueueNumbers], needs: list[Need], title: str) -> None:
+    found = standing(queues, needs, 7)
     assert found.title == title
     assert found.well is (title in ("All is well.", "Nothing has been enqueued yet."))
     assert found.lead
@@ -130,5 +128,5 @@ def test_the_worst_is_said_first(queues: list[QueueNumbers], needs: list[Need], 
 def test_what_to_begin_with_is_the_largest_trouble_and_what_helps_against_it() -> None:
     group = Group("f" * 16, 1.0, 2.0, 34, "mail", "send", None, "TimeoutError", "timeout", "no answer.", "job")
     first = view(group, None, 34, 3.0, [])
-    lead = standing([queue(dead=34)], [dead(40)], 1, 0, first).lead
+    lead = standing([queue(dead=34)], [dead(40)], 0, first).lead
     assert lead.startswith("Begin with the 34 of send: no answer. ") and lead.endswith(first.suggestion.text)

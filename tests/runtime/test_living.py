@@ -6,10 +6,21 @@ import pytest
 from redrive.core.policy import Policy
 from redrive.core.store import Commit, Put
 from redrive.runtime.bus import Bus
-from redrive.runtime.living import ANNOUNCE_SECONDS, GONE_AFTER, Announcement, announced, living, take_down, withdrawn
+from redrive.runtime.living import (
+    ANNOUNCE_SECONDS,
+    GONE_AFTER,
+    Announcement,
+    announced,
+    living,
+    take_down,
+    unattended,
+    withdrawn,
+)
 from redrive.runtime.registry import Handler, Registry
+from redrive.runtime.switches import Switch, switched
 from redrive.runtime.worker import Worker
 from redrive.stores.sqlite import SqliteStore
+from tests.stores.jobs import a_job
 from tests.support import FakeClock, eventually
 
 
@@ -73,3 +84,32 @@ async def test_a_worker_says_what_it_knows_and_leaves_with_a_word(store: SqliteS
     assert (said.tasks, said.concurrency, said.running) == ({"work"}, 7, 0)
     await worker.stop()
     assert await living(store, clock.now()) == []
+
+
+# ---- what nobody runs
+
+
+async def put(store: SqliteStore, clock: FakeClock, queue: str, task: str, due_in: float = 0.0) -> None:
+    await store.insert([a_job(queue, task, run_at=clock.now() + due_in)])
+
+
+async def test_what_no_living_worker_knows_is_run_by_nobody(store: SqliteStore, clock: FakeClock) -> None:
+    """A worker that knows other tasks, as a dashboard's knows only the delivery, changes nothing."""
+    for task in ("work", "greet", "greet"):
+        await put(store, clock, "mail", task)
+    await put(store, clock, "mail", "greet", due_in=60.0)
+    assert await unattended(store, clock.now()) == {("mail", "work"): 1, ("mail", "greet"): 2}
+    await say(store, "w1", clock.now())
+    assert await unattended(store, clock.now()) == {("mail", "greet"): 2}
+    clock.advance(60.0)
+    assert await unattended(store, clock.now()) == {("mail", "greet"): 3}
+    assert await unattended(store, clock.now(), due_for=60.0) == {("mail", "greet"): 2}
+    clock.advance(GONE_AFTER)
+    assert (await unattended(store, clock.now()))["mail", "work"] == 1
+
+
+async def test_a_script_or_whoever_paused_a_queue_sees_to_its_jobs(store: SqliteStore, clock: FakeClock) -> None:
+    await put(store, clock, "cycle:nightly", "step")
+    await put(store, clock, "mail", "greet")
+    await store.apply([Commit(puts=(switched("mail", Switch(paused=True)),))])
+    assert await unattended(store, clock.now()) == {}

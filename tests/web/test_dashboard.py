@@ -1,6 +1,7 @@
 """What the dashboard says, without a browser: its words, its sentence, and that nothing it must name lacks a name."""
 
 import asyncio
+from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
@@ -22,7 +23,9 @@ from redrive.errors import StoreBusy
 from redrive.insight.activity import Moved, activity
 from redrive.insight.health import QueueNumbers
 from redrive.insight.morning import Kind
+from redrive.runtime.living import living
 from tests.support import eventually, soon
+from tests.web.serving import serving
 
 
 @pytest.mark.parametrize(
@@ -167,3 +170,18 @@ async def test_a_question_that_fails_is_asked_again(rd: redrive.Redrive) -> None
     with pytest.raises(StoreBusy):
         await site.fresh("numbers", ask)
     assert await site.fresh("numbers", ask) == 7
+
+
+async def test_a_worker_that_knows_no_task_of_theirs_does_not_make_due_jobs_well(database: Path) -> None:
+    """`redrive serve` without an app has such a worker: it knows only the built-in delivery."""
+    async with redrive.Redrive(database) as rd, serving(rd, dashboard=True) as served:
+        await rd.enqueue_many("greet", [{}, {}])
+
+        async def announced() -> bool:
+            return bool(await living(rd.store, rd.clock.now()))
+
+        await eventually(announced)
+        first = await soon(served.client.get("/"))
+        assert "2 jobs are due, and nobody runs them." in first.text and "All is well" not in first.text
+        assert "No live worker knows their task." in first.text
+        assert (await served.get("/v1/queues"))["items"][0]["unattended"] == 2

@@ -28,6 +28,7 @@ from redrive.insight.morning import (
     unheard_of,
     window_start,
 )
+from redrive.runtime.living import unattended
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -64,6 +65,7 @@ async def look(
         sum(lanes.delayed.values()),
         await _retrying(app, queue),
         await _oldest(app, queue, now),
+        await _unattended(app, queue, now),
         app.spool.count() if queue is None else 0,
         queue=queue,
         deferred=await _count(app, queue, State.held, because=DEFERRED),
@@ -236,6 +238,16 @@ async def _retrying(app: Redrive, queue: str | None) -> int | None:
 async def _oldest(app: Redrive, queue: str | None, now: float) -> Job | None:
     """The due job that has been due for longest."""
     return next(iter(await app.store.overdue(now, queue)), None)
+
+
+async def _unattended(app: Redrive, queue: str | None, now: float) -> list[Pile]:
+    """What no living worker would run, by task; a worker that is being restarted is back within the hour."""
+    left = {
+        route: number for route, number in (await unattended(app.store, now, HOUR)).items() if queue in (None, route[0])
+    }
+    wanted = [Filter(states=(State.waiting,), queue=name, task=task, due_at=now - HOUR) for name, task in left]
+    first = await app.store.first(wanted, oldest=True)
+    return await _with_stories(app, zip(first, left.values(), strict=True))
 
 
 async def _known_classes(app: Redrive, seen: Seen) -> frozenset[str]:

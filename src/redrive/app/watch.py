@@ -15,6 +15,7 @@ from redrive.core.redrives import RedriveRun
 from redrive.core.store import Filter
 from redrive.insight.health import OLD_DEFERRAL, Health, Pain, QueueNumbers, Remembered, health, pains
 from redrive.runtime.bus import BusEvent
+from redrive.runtime.living import GONE_AFTER, unattended
 from redrive.runtime.switches import paused_queues
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Watch:
         deferred = await store.count(later, by=("queue",))
         overdue = await store.count(replace(later, due_at=now), by=("queue",)) if deferred else {}
         put_off = await store.count(replace(later, until=now - OLD_DEFERRAL), by=("queue",)) if deferred else {}
+        alone = await unattended(store, now) if due else {}
         paused = await paused_queues(store)
         names = sorted({str(queue) for queue, _ in by_state} | paused.keys())
         return [
@@ -56,6 +58,7 @@ class Watch:
                 deferred=deferred.get((name,), 0),
                 overdue=overdue.get((name,), 0),
                 put_off=put_off.get((name,), 0),
+                unattended=sum(number for (queue, _), number in alone.items() if queue == name),
                 **{kind: by_state.get((name, kind), 0) for kind in COUNTED},
             )
             for name in names
@@ -83,7 +86,17 @@ class Watch:
         troubles += [f"redrive {run.short_id} is paused ({run.reason})" for run in await self._paused()]
         troubles += await self._app.notices.troubles()
         troubles += [f"event loop blocked by {name}" for name in self._blocked()]
-        return health(await self.numbers(), troubles)
+        queues = await self.numbers()
+        troubles += await self._unattended() if any(queue.unattended for queue in queues) else []
+        return health(queues, troubles)
+
+    async def _unattended(self) -> list[str]:
+        """What nobody has run for so long that no worker is only being restarted."""
+        left = await unattended(self._app.store, self._app.clock.now(), GONE_AFTER)
+        return [
+            f"{queue}: {number} due, and nobody runs {task} (no live worker knows it)"
+            for (queue, task), number in sorted(left.items())
+        ]
 
     async def _paused(self) -> list[RedriveRun]:
         """Bulk redrives that go on when a person says so: a canary that failed, or somebody stopped them."""

@@ -123,7 +123,7 @@ def glance(
     return Glance(
         now,
         health,
-        sentence(health),
+        sentence(health, sum(one.unattended for one in numbers)),
         sorted(queues, key=_busy),
         [_running(job, now) for job in running],
         sum(one.running for one in numbers),
@@ -163,11 +163,12 @@ def _trouble(group: Group, dead: int) -> TroubleGlance:
     return TroubleGlance(group.fingerprint, what, group.task, group.queue, dead, group.buried, group.last_at)
 
 
-def sentence(health: Health) -> str:
-    """Health as one says it."""
+def sentence(health: Health, unattended: int = 0) -> str:
+    """Health as one says it. That due jobs wait for a worker is said before it is an issue."""
     pending = f"{health.total_pending:,} pending"
     if health.status == "healthy":
-        return f"Healthy: {pending}, nothing needs you."
+        nobody = f"but nobody runs {unattended:,} of them: start a worker that knows their task"
+        return f"Healthy: {pending}, {nobody if unattended else 'nothing needs you'}."
     said = "; ".join(health.issues[:TOLD])
     more = f"; and {len(health.issues) - TOLD} more" if len(health.issues) > TOLD else ""
     return f"Degraded: {said}{more}."

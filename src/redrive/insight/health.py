@@ -38,6 +38,8 @@ class QueueNumbers(msgspec.Struct, frozen=True):
     purged: int = 0
     forgotten: int = 0
     paused: bool = False
+    unattended: int = 0
+    """Due ones whose task no living worker knows."""
     stalled: Sequence[str] = ()
     """Descriptions of jobs that have run longer than stalled_after."""
 

@@ -133,6 +133,8 @@ class Seen(msgspec.Struct, frozen=True):
     delayed: int = 0
     retrying: int | None = None
     oldest: Job | None = None
+    unattended: Sequence[Pile] = ()
+    """Due for an hour or more, and no living worker knows their task; each with the one that came first."""
     spooled: int = 0
     groups: Mapping[str, GroupView] = {}
     """What is known of the piles' troubles, by fingerprint."""
@@ -375,13 +377,19 @@ def _action(seen: Seen, job: Job) -> str:
 
 
 def _command(kind: Kind, pile: Pile) -> str:
-    if kind in ("held", "deferred"):
+    if kind == "waiting" and pile.number > 1:
+        return f"redrive jobs --state waiting {_route(pile.sample)}"
+    if kind in ("held", "deferred", "waiting"):
         return f"redrive status {pile.sample.short_id}"
     if pile.troubles > 1:
         return f"redrive dead list --lane manual --error-class {quote(pile.sample.error_class or '')}"
     if pile.number > 1 and pile.sample.fingerprint:
         return f"redrive dead list --fingerprint {pile.sample.fingerprint}"
     return f"redrive dead show {pile.sample.short_id}"
+
+
+def _route(job: Job) -> str:
+    return f"--task {quote(job.task)} --queue {quote(job.queue)}"
 
 
 def failing_days(job: Job) -> list[date]:
@@ -421,14 +429,20 @@ def _returning(seen: Seen) -> list[Need]:
 
 
 def _waiting(seen: Seen) -> list[Need]:
-    """Due for more than a day: nobody runs it."""
-    job = seen.oldest
-    if job is None or seen.now - job.run_at < STUCK_AFTER:
-        return []
-    need = _pile(seen, "waiting", Pile(1, job))
-    what = f"due since {iso(job.run_at)}, and nobody runs it"
+    """Nobody runs it: no living worker knows its task, or it has been due for more than a day."""
+    piles, job = list(seen.unattended), seen.oldest
+    told = {(pile.sample.queue, pile.sample.task) for pile in piles}
+    if job is not None and seen.now - job.run_at >= STUCK_AFTER and (job.queue, job.task) not in told:
+        piles.append(Pile(1, job))
+    return [_left(seen, pile) for pile in piles]
+
+
+def _left(seen: Seen, pile: Pile) -> Need:
+    job, one = pile.sample, pile.number == 1
+    since = f"due since {iso(job.run_at)}"
+    what = f"{since}, and nobody runs it" if one else f"due, such as one {since}, and nobody runs them"
     runs_it = "Run its script" if job.queue.startswith(CYCLE) else "Start a worker that knows its task"
-    return [msgspec.structs.replace(need, what=what, action=f"{runs_it}, or cancel it.")]
+    return msgspec.structs.replace(_pile(seen, "waiting", pile), what=what, action=f"{runs_it}, or cancel it.")
 
 
 def _spool(seen: Seen) -> list[Need]:

@@ -127,17 +127,17 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 def standing(
-    queues: Sequence[QueueNumbers], needs: Sequence[Need], workers: int, done: int, first: GroupView | None = None
+    queues: Sequence[QueueNumbers], needs: Sequence[Need], done: int, first: GroupView | None = None
 ) -> Standing:
     """The worst thing first: nobody works, somebody is needed, something is slow; else that all is well.
 
-    `workers` are those that live, `done` the jobs of the last hour, `first` the trouble to begin with.
+    `done` are the jobs of the last hour, `first` is the trouble to begin with.
     """
     if not queues:
         return Standing("Nothing has been enqueued yet.", "The first job of a task makes its queue.", well=True)
     due = sum(queue.due for queue in queues if not queue.name.startswith(CYCLE) and not queue.paused)
-    if due and not workers:
-        return _nobody_runs(due)
+    if alone := sum(queue.unattended for queue in queues):
+        return _nobody_runs(alone)
     waiting = [need for need in needs if need.asks]
     if waiting:
         return Standing(_wait_for_you(waiting), _begin_with(first) or waiting[0].todo)
@@ -151,7 +151,7 @@ def standing(
 def _nobody_runs(due: int) -> Standing:
     return Standing(
         f"{counted(due, 'job')} {'is' if due == 1 else 'are'} due, and nobody runs {'it' if due == 1 else 'them'}.",
-        "No worker is alive. Start one: redrive worker APP, or redrive serve APP.",
+        "No live worker knows their task. Start one that does: redrive worker APP, or redrive serve APP.",
     )
 
 

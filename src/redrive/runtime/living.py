@@ -6,7 +6,9 @@ from typing import Final
 
 import msgspec
 
-from redrive.core.store import Commit, Document, Put, Store
+from redrive.core.job import CYCLE, State
+from redrive.core.store import Commit, Document, Filter, Put, Store
+from redrive.runtime.switches import paused_queues
 
 KIND: Final = "worker"
 ANNOUNCE_SECONDS: Final = 20.0
@@ -43,6 +45,25 @@ def withdrawn(worker: str, version: int | None = None) -> Put:
 async def living(store: Store, now: float) -> list[Announcement]:
     """Whoever lives, wherever it runs."""
     return [said for _, said in await _announcements(store) if said.lives(now)]
+
+
+async def unattended(store: Store, now: float, due_for: float = 0.0) -> dict[tuple[str, str], int]:
+    """Jobs due for so long, by queue and task, that nobody runs: no living worker knows their task.
+
+    That a worker lives says nothing: one beside a dashboard knows only the built-in delivery. A cycle's jobs wait for
+    its script, those of a paused queue for whoever paused it.
+    """
+    known = {task for worker in await living(store, now) for task in worker.tasks}
+    paused = await paused_queues(store)
+    waiting = await store.count(Filter(states=(State.waiting,)), by=("queue", "task"))
+    left = {
+        (queue, task)
+        for queue, task in waiting
+        if task not in known and queue not in paused and not str(queue).startswith(CYCLE)
+    }
+    chosen = Filter(states=(State.waiting,), due_at=now - due_for)
+    due = await store.count(chosen, by=("queue", "task")) if left else {}
+    return {(str(queue), str(task)): number for (queue, task), number in due.items() if (queue, task) in left}
 
 
 async def take_down(store: Store, now: float) -> list[Announcement]:

@@ -53,7 +53,7 @@ async def overview(request: Request) -> Response:
         request,
         "overview.html",
         section="overview",
-        health=standing(queues, needs, len(workers), sum(hour.total.flows["succeeded"]), first),
+        health=standing(queues, needs, sum(hour.total.flows["succeeded"]), first),
         first=first,
         needs=[row(request, need) for need in needs],
         rows=rows,

@@ -327,6 +327,7 @@ class QueueOut(Given):
     purged: int
     forgotten: int
     paused: bool
+    unattended: int
     criticality: str | None
     max_attempts: int | None
 
