@@ -11,6 +11,10 @@ from redrive.insight.morning import Need, course, headline, in_lines
 from tests.support import FakeClock, soon
 
 DAY = 86400.0
+PARTS = (
+    "stone", "wheel", "belt", "shaft", "gear", "hopper", "chute", "sack", "rope", "beam", "door", "roof", "sail",
+    "axle", "crane", "hoist", "sieve", "scale", "pulley", "lever", "spring", "bolt", "nut", "pin",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -130,16 +134,12 @@ async def test_a_message_for_people_says_all_of_it(mill: redrive.Redrive, clock:
 
 async def test_many_troubles_are_twenty_and_the_rest_by_class(mill: redrive.Redrive) -> None:
     """And whatever is in the manual lane is counted once."""
-    words = [
-        "stone", "wheel", "belt", "shaft", "gear", "hopper", "chute", "sack", "rope", "beam", "door", "roof", "sail",
-        "axle", "crane", "hoist", "sieve", "scale", "pulley", "lever", "spring", "bolt", "nut", "pin",
-    ]  # fmt: skip
-    for number, word in enumerate(words):
+    for number, word in enumerate(PARTS):
         await break_down(mill, 1 + (number == 0), word)
     page = await mill.morning()
     assert [need.number for need in page.needs] == [2, *[1] * 19, 4]
     assert page.needs[0].what == "RuntimeError: the stone is broken"
-    assert page.waiting_for_you == len(words) + 1
+    assert page.waiting_for_you == len(PARTS) + 1
     rest = page.needs[-1]
     assert rest.what.startswith("4 smaller troubles, such as RuntimeError: the ")
     assert rest.command == "redrive dead list --lane manual --error-class RuntimeError"
@@ -148,6 +148,27 @@ async def test_many_troubles_are_twenty_and_the_rest_by_class(mill: redrive.Redr
     untold = [view for view in await mill.groups.list() if view.fingerprint not in told]
     await mill.groups.ignore(untold[0].fingerprint, who="ada")
     assert (await mill.morning()).needs[-1].number == 3
+
+
+async def test_a_small_trouble_is_not_hidden_behind_a_large_one_of_its_class(
+    mill: redrive.Redrive, clock: FakeClock
+) -> None:
+    """What stands for the rest is of the rest, though the latest letter of the class is of a trouble that is shown."""
+    await break_down(mill, 1, "pin")
+    clock.advance(DAY)
+    await break_down(mill, 1, "pin")
+    for word in PARTS[1:20]:
+        await break_down(mill, 3, word)
+    await break_down(mill, 5)
+    clock.advance(3600)
+    page = await mill.morning()
+    rest = page.needs[-1]
+    assert (len(page.needs), rest.number, rest.what) == (21, 2, "RuntimeError: the pin is broken")
+    assert rest.command == f"redrive dead list --fingerprint {rest.fingerprint}"
+    assert course(rest) == "steady: 1, 1 the time before"
+    await mill.groups.ignore(str(page.needs[0].fingerprint), who="ada")
+    page = await mill.morning()
+    assert (page.ignored, page.needs[-1]) == (5, rest)
 
 
 async def test_a_letter_of_no_group_needs_a_person_too(mill: redrive.Redrive) -> None:

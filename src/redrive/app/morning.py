@@ -138,12 +138,11 @@ async def _manual(app: Redrive, queue: str | None, lanes: Lanes, since: float, n
     fresh = await _by_trouble(app, replace(chosen, since=since))
     before = await _by_trouble(app, replace(chosen, since=2 * since - now, until=since))
     piles = []
-    for pile in await _piles(app, wanted):
-        name = pile.sample.fingerprint
-        numbers = {"fresh": fresh.get(name, 0), "before": before.get(name, 0)}
+    for pile in await _piles(app, wanted) + await _rest(app, chosen, dict(rest)):
+        name = pile.sample.fingerprint if pile.troubles == 1 else None
+        numbers = {"fresh": fresh.get(name, 0), "before": before.get(name, 0)} if name is not None else {}
         piles.append(replace(pile, oldest_at=oldest.get(name), **numbers))
-    ungrouped = await _ungrouped(app, chosen) if None in lanes.manual else []
-    return piles + ungrouped + await _rest(app, chosen, dict(rest))
+    return piles + (await _ungrouped(app, chosen) if None in lanes.manual else [])
 
 
 async def _oldest_of(app: Redrive, troubles: Sequence[Filter]) -> dict[str | None, float]:
@@ -165,15 +164,17 @@ async def _ungrouped(app: Redrive, chosen: Filter) -> list[Pile]:
 
 
 async def _rest(app: Redrive, chosen: Filter, rest: dict[str, int]) -> list[Pile]:
-    """The small troubles that nobody ignores, by the class of their error."""
+    """The small troubles that nobody ignores, by the class of their error; the latest of them speaks for a class."""
     states = await read_states(app.store, list(rest)) if rest else {}
     ignored = {name for name, (state, _) in states.items() if state is not None and state.status == "ignored"}
-    classes: dict[str | None, list[int]] = {}
+    classes: dict[str | None, list[str]] = {}
     for group in await app.store.groups() if rest else ():
-        if (number := rest.get(group.fingerprint)) and group.fingerprint not in ignored:
-            classes.setdefault(group.error_class, []).append(number)
-    piles = await _piles(app, [(replace(chosen, error_class=name), sum(each)) for name, each in classes.items()])
-    return [replace(pile, troubles=len(classes.get(pile.sample.error_class, [0]))) for pile in piles]
+        if group.fingerprint in rest and group.fingerprint not in ignored:
+            classes.setdefault(group.error_class, []).append(group.fingerprint)
+    alike = {names[0]: names for names in classes.values()}
+    sums = [(replace(chosen, fingerprint=name), sum(rest[each] for each in alike[name])) for name in alike]
+    piles = await _piles(app, sums)
+    return [replace(pile, troubles=len(alike[name])) for pile in piles if (name := pile.sample.fingerprint) in alike]
 
 
 async def _piles(app: Redrive, wanted: Sequence[tuple[Filter, int]]) -> list[Pile]:
