@@ -300,7 +300,7 @@ async def test_a_held_job_that_waits_for_a_person_needs_one(rd: redrive.Redrive)
     await soon(rd.drain())
     (need,) = (await rd.morning()).needs
     assert (need.kind, need.number, need.what) == ("held", 2, "such as: OutcomeUnknown: the line went dead")
-    assert need.command == "redrive jobs --state held --task pay"
+    assert need.command == "redrive jobs --state held --because outcome_unknown --task pay --queue pay"
 
 
 async def test_a_question_stands_on_the_page_as_it_was_asked(rd: redrive.Redrive) -> None:
@@ -326,7 +326,33 @@ async def test_a_question_goes_before_the_failures_that_came_before_it(rd: redri
     await soon(rd.drain())
     (need,) = (await rd.morning()).needs
     assert (need.number, need.what) == (2, "such as: It asks: Refund?")
-    assert need.command == "redrive jobs --state held --task 'refund; touch x'"
+    assert need.command == (
+        "redrive jobs --state held --because approval --task 'refund; touch x' --queue 'refund; touch x'"
+    )
+
+
+async def test_who_waits_for_consent_says_so_whatever_failed_before(rd: redrive.Redrive) -> None:
+    @rd.task("pay", consent=True, max_attempts=1)
+    async def pay(n: int) -> None:
+        raise ValueError("the line went dead")
+
+    job = await rd.enqueue("pay", {"n": 1}, session_id="ada")
+    await soon(rd.drain())
+    (need,) = (await rd.morning()).needs
+    assert (need.number, need.what) == (1, "asks for consent to pay, for session ada")
+    await rd.jobs.approve(job.id)
+    await soon(rd.drain())
+    await rd.dead.edit(job.id, {"n": 3})
+    await soon(rd.drain())
+    again = await rd.jobs.get(job.id)
+    assert (again.because, len(again.history)) == ("consent", 1), "it ran, failed, and asks for what is new"
+    (need,) = (await rd.morning()).needs
+    assert (need.number, need.what) == (1, "asks for consent to pay, for session ada")
+    await rd.enqueue("pay", {"n": 2})
+    await soon(rd.drain())
+    (need,) = (await rd.morning()).needs
+    assert (need.number, need.what) == (2, "such as: asks for consent to pay")
+    assert need.command == "redrive jobs --state held --because consent --task pay --queue pay"
 
 
 async def test_an_ignored_trouble_needs_nobody(rd: redrive.Redrive, clock: FakeClock) -> None:

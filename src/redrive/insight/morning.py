@@ -303,12 +303,18 @@ def _held(seen: Seen) -> list[Need]:
 
 def _asked(pile: Pile) -> dict[str, str]:
     """What it asks, or its error; of several, the latest speaks for the others, which a command lists."""
-    job = pile.sample
-    asked = job.history[-1].decision if job.history and job.because in ("approval", "consent") else None
-    what = asked or _what(pile)
+    job, what = pile.sample, _question(pile.sample) or _what(pile)
     if pile.number == 1:
         return {"what": what}
-    return {"what": f"such as: {what}", "command": f"redrive jobs --state held --task {quote(job.task)}"}
+    listed = f"redrive jobs --state held --because {quote(job.because or '')} {_route(job)}"
+    return {"what": f"such as: {what}", "command": listed}
+
+
+def _question(job: Job) -> str | None:
+    """An attempt that asks for approval says what; consent is asked for before there is one."""
+    if job.because == "consent":
+        return f"asks for consent to {job.task}" + (f", for session {job.session_id}" if job.session_id else "")
+    return job.history[-1].decision if job.because == "approval" and job.history else None
 
 
 def _pile(seen: Seen, kind: Kind, pile: Pile) -> Need:
