@@ -114,6 +114,9 @@ async def test_one_begins_with_the_most_letters_that_nobody_has_dealt_with(rd: R
     await bury(rd, 1, kind="bug")
     found = await rd.groups.first()
     assert found is not None and (found.group.error_class, found.dead) == ("Trouble", 3)
+    await rd.dead.move_lane(found.samples[0].id, lane="delayed")
+    partly = await rd.groups.first()
+    assert partly is not None and (partly.fingerprint, partly.dead, partly.manual) == (found.fingerprint, 3, 2)
     await rd.groups.ignore(found.fingerprint)
     second = await rd.groups.first()
     assert second is not None and second.group.error_class == "ConnectionError"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from redrive.core.breakers import Breaker
@@ -130,3 +131,5 @@ def test_what_to_begin_with_is_the_largest_trouble_and_what_helps_against_it() -
     first = view(group, None, 34, 3.0, [])
     lead = standing([queue(dead=34)], [dead(40)], 0, first).lead
     assert lead.startswith("Begin with the 34 of send: no answer. ") and lead.endswith(first.suggestion.text)
+    partly = msgspec.structs.replace(first, manual=2)
+    assert standing([queue(dead=34)], [dead(2)], 0, partly).lead.startswith("Begin with the 2 of send: ")

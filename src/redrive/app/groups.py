@@ -90,7 +90,7 @@ class Groups:
         for name in filter(known.__contains__, names):
             view = await self.show(name)
             if view.status == "unresolved":
-                return view
+                return msgspec.structs.replace(view, manual=manual[name,])
         return None
 
     async def find(self, fingerprint: str, *, field: str = "fingerprint") -> Group:

@@ -424,6 +424,8 @@ class GroupView(msgspec.Struct, frozen=True):
     samples: tuple[Job, ...] = ()
     other_agent: str | None = None
     """Who may do better, where the trouble has to do with who does it; said where one group is looked at."""
+    manual: int | None = None
+    """How many of the dead wait for a person; said of the one to begin with."""
 
     @property
     def fingerprint(self) -> str:

@@ -164,8 +164,9 @@ def _wait_for_you(needs: Sequence[Need]) -> str:
 
 
 def _begin_with(first: GroupView | None) -> str:
-    """The largest trouble, and what is suggested against it."""
+    """The largest trouble, those of it that wait for a person, and what is suggested against it."""
     if first is None:
         return ""
     what = clipped(first.group.error or first.group.error_class or "no error was recorded", 120).rstrip(".")
-    return f"Begin with the {number(first.dead)} of {first.group.task}: {what}. {first.suggestion.text}"
+    letters = first.dead if first.manual is None else first.manual
+    return f"Begin with the {number(letters)} of {first.group.task}: {what}. {first.suggestion.text}"
