@@ -28,8 +28,8 @@ def test_whoever_is_asked_comes_first_then_whoever_has_something_unread() -> Non
     assert [(one.session, one.messages, one.unread, one.pending, one.latest.at) for one in found] == [
         ("asked", 2, 2, 1, 3.0),
         ("unread", 2, 1, 0, 8.0),
-        ("settled", 1, 1, 0, 4.0),
         ("seen", 1, 0, 0, 9.0),
+        ("settled", 1, 0, 0, 4.0),
     ]
 
 

@@ -159,7 +159,7 @@ class Notices:
         owned = await self._owned(found)
         found = [_as_it_is_now(notice, jobs.get(notice.job_id or ""), owned) for notice in found]
         if unread:
-            found = [n for n in found if n.read_at is None and (n.status == "pending" or not n.actionable)]
+            found = [notice for notice in found if notice.unread]
         found.sort(key=lambda notice: (notice.at, notice.id))
         return [await self._with_result(notice, jobs.get(notice.job_id or "")) for notice in found[:limit]]
 

@@ -90,6 +90,11 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
         return "pending" if self.actionable and not self.settled and self.read_at is None else "resolved"
 
     @property
+    def unread(self) -> bool:
+        """Nobody has seen it, and somebody should: what asked for something that has happened is over."""
+        return self.read_at is None and not (self.actionable and self.settled)
+
+    @property
     def priority(self) -> str:
         return "high" if self.actionable else "normal"
 

@@ -30,6 +30,6 @@ def inboxes(notices: Iterable[Notice]) -> list[InboxView]:
 
 
 def _view(session: str, notices: Sequence[Notice]) -> InboxView:
-    unread = [notice for notice in notices if notice.read_at is None]
-    pending = sum(notice.status == "pending" for notice in unread)
-    return InboxView(session, len(notices), len(unread), pending, max(notices, key=lambda notice: notice.at))
+    unread = sum(notice.unread for notice in notices)
+    pending = sum(notice.status == "pending" for notice in notices)
+    return InboxView(session, len(notices), unread, pending, max(notices, key=lambda notice: notice.at))
