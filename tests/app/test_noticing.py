@@ -10,10 +10,11 @@ from redrive.app.noticing import with_notices
 from redrive.core import lifecycle
 from redrive.core.job import Job, State
 from redrive.core.notices import Notice
-from redrive.core.store import Applied, Commit, Guard, Lease, Put, Stale, Store
+from redrive.core.store import MAX_PARTS, Applied, Commit, Guard, Lease, Put, Stale, Store
+from redrive.errors import StoreError
 from redrive.runtime.notify import INBOX
 from redrive.stores.sqlite import SqliteStore
-from tests.stores.jobs import T0, a_job
+from tests.stores.jobs import T0, a_dead_job, a_job
 
 
 class OnlyVerbs:
@@ -22,12 +23,15 @@ class OnlyVerbs:
     def __init__(self, path: Path) -> None:
         self._real = SqliteStore(path)
         self.applied: list[Commit] = []
+        self.fails_without_moves = False
 
     def __getattr__(self, name: str) -> object:
         assert name in vars(Store), f"{name} is not a verb of the store"
         return getattr(self._real, name)
 
     async def apply(self, commits: list[Commit]) -> object:
+        if self.fails_without_moves and not any(commit.transitions for commit in commits):
+            raise StoreError("the disk is full")
         self.applied += commits
         return await self._real.apply(commits)
 
@@ -80,3 +84,46 @@ async def test_a_commit_that_concerns_nobody_is_handed_on_as_it_is(inner: OnlyVe
 def test_a_copy_of_the_wrapper_is_one(tmp_path: Path) -> None:
     store = with_notices(SqliteStore(tmp_path / "jobs.db"), lambda notice: None)
     assert copy.copy(store).path == tmp_path / "jobs.db"  # type: ignore[attr-defined]
+
+
+# ---- more to tell than fits
+
+
+async def test_what_many_moves_tell_in_the_same_words_is_written_once(inner: OnlyVerbs) -> None:
+    """Whoever owns a trouble is told of it once, however many of its letters one commit defers."""
+    told: list[Notice] = []
+    store = with_notices(inner, told.append)  # type: ignore[arg-type]
+    jobs = [a_dead_job(fingerprint="f" * 16) for _ in range(200)]
+    await store.insert(jobs)
+    moves = [lifecycle.deferred(job, T0 + 9, owner="bob", until=T0 + 99, who="ada", why=None) for job in jobs]
+    await store.apply([Commit(tuple(moves))])
+    (commit,) = inner.applied
+    assert (len(commit.transitions), len(commit.puts), len(told)) == (200, 1, 1)
+    assert len(await store.docs(INBOX)) == 1
+
+
+async def many(store: Store) -> Commit:
+    """Moves that each tell something of their own."""
+    jobs = [asked_for() for _ in range(200)]
+    await store.insert(jobs)
+    return Commit(tuple(lifecycle.resolved(job, T0 + 1, who="ann", why="it landed") for job in jobs))
+
+
+async def test_what_does_not_fit_beside_the_moves_follows_them(inner: OnlyVerbs) -> None:
+    store = with_notices(inner, lambda notice: None)  # type: ignore[arg-type]
+    (outcome,) = await store.apply([await many(store)])
+    assert isinstance(outcome, Applied)
+    assert len(await store.docs(INBOX)) == 200
+    assert all(len(commit.transitions) + len(commit.puts) <= MAX_PARTS for commit in inner.applied)
+
+
+async def test_moves_stand_where_what_follows_them_cannot_be_written(
+    inner: OnlyVerbs, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever made them must not try them again, and somebody must hear of what is lost."""
+    store = with_notices(inner, lambda notice: None)  # type: ignore[arg-type]
+    inner.fails_without_moves = True
+    (outcome,) = await store.apply([await many(store)])
+    assert isinstance(outcome, Applied)
+    assert len(await store.docs(INBOX)) == MAX_PARTS - 200
+    assert "150 messages could not be written" in caplog.text and "disk is full" in caplog.text

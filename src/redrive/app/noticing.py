@@ -1,7 +1,8 @@
 """Any store, as the app uses it: what a move must tell is written in the move's own commit, whoever made the move.
 
 Workers, the scheduler, people and other processes all move jobs through `apply`; so a notice can be neither lost nor
-made twice, and a job that nobody has to hear of costs one look at its reason.
+made twice, and a job that nobody has to hear of costs one look at its reason. Only where one commit moves so many jobs
+that it has no room for all they tell does the rest follow in the next one: a crash between the two loses that rest.
 """
 
 from __future__ import annotations
@@ -55,9 +56,16 @@ class Noticing:
         return outcomes
 
     async def _write_late(self, puts: Sequence[Put]) -> None:
-        """What did not fit beside the moves of one commit."""
-        for start in range(0, len(puts), MAX_PARTS):
-            await self._store.apply([Commit(puts=tuple(puts[start : start + MAX_PARTS]))])
+        """What did not fit beside the moves of one commit. Those stand, whatever becomes of it."""
+        parts = [tuple(puts[start : start + MAX_PARTS]) for start in range(0, len(puts), MAX_PARTS)]
+        for part in parts:
+            try:
+                (outcome,) = await self._store.apply([Commit(puts=part)])
+            except Exception as error:  # noqa: BLE001 - whoever moved the jobs must not do it again
+                log.critical("%d messages could not be written, their jobs have moved: %r", len(part), error)
+            else:
+                if not isinstance(outcome, Applied):
+                    log.critical("%d messages may not be written, their jobs have moved: %r", len(part), outcome)
 
     def _told(self, notices: Sequence[Notice]) -> None:
         """Escalations are one message for many burials, which the bus has heard of."""
@@ -82,9 +90,11 @@ def puts_of(notice: Notice) -> list[Put]:
 
 
 def _notices(commit: Commit) -> list[Notice]:
+    """Each once: an owner is told of a trouble, however many of its jobs move."""
     found = [notice for move in commit.transitions if _matters(move) and (notice := _composed(move)) is not None]
     owned = (move for move in commit.transitions if move.set.get("owner") is not None or move.move in _BROUGHT_BEFORE)
-    return found + [notice for move in owned if (notice := _composed(move, escalation_for)) is not None]
+    found += [notice for move in owned if (notice := _composed(move, escalation_for)) is not None]
+    return list({(notice.session_id, notice.id): notice for notice in found}.values())
 
 
 _BROUGHT_BEFORE: Final = ("recalled", "rerouted")
