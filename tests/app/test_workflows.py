@@ -249,9 +249,18 @@ async def test_what_is_refused_changes_nothing(rd: Redrive, database: Path, what
 
 
 @pytest.mark.parametrize(
-    "start", [{}, {"idempotency_key": ""}, {"idempotency_key": "x" * 501}, {"session_id": "a\nb"}], ids=str
+    "start",
+    [
+        {},
+        {"idempotency_key": ""},
+        {"idempotency_key": "x" * 501},
+        {"idempotency_key": b"x"},
+        {"session_id": "a\nb"},
+        {"session_id": 5},
+    ],
+    ids=str,
 )
-async def test_a_bad_start_changes_nothing(rd: Redrive, database: Path, start: dict[str, str]) -> None:
+async def test_a_bad_start_changes_nothing(rd: Redrive, database: Path, start: dict[str, Any]) -> None:
     give, *_ = add_tasks(rd)
     wf = rd.workflow("bad")
     if start:

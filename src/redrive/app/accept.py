@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from redrive.config import Settings
-from redrive.core.checks import check_name, check_range, optional_name
+from redrive.core.checks import KEY_LIMIT, check_name, check_range, optional_name
 from redrive.core.job import PRIORITIES, Budget, Job, Options, Reason, State, hash_payload, keyed_id, new_id
 from redrive.core.moments import moment
 from redrive.core.payload import Encoded, blob_document, encode
@@ -145,13 +145,10 @@ class Desk:
         """The job's fields that the options name, and why it is here."""
         if not options and reason == "direct":
             return {}
-        key = options.get("idempotency_key")
-        if key is not None:
-            check_name("idempotency_key", key, 500)
         return {
             "agent": optional_name("agent", options.get("agent")),
             "priority": _priority(options.get("priority")),
-            "key": key,
+            "key": optional_name("idempotency_key", options.get("idempotency_key"), KEY_LIMIT),
             "session_id": optional_name("session_id", options.get("session_id")),
             "model": optional_name("model", options.get("model")),
             "options_json": _own_options(options),

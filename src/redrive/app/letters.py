@@ -18,7 +18,7 @@ import msgspec
 from redrive.app.portal import portal
 from redrive.config import default_path
 from redrive.core import lifecycle
-from redrive.core.checks import NAME_LIMIT
+from redrive.core.checks import KEY_LIMIT, NAME_LIMIT
 from redrive.core.classify import classify
 from redrive.core.job import Failure, Job, Json, Lane, State, hash_payload
 from redrive.core.letters import (
@@ -37,7 +37,7 @@ from redrive.core.letters import (
 from redrive.core.letters import why as why_there
 from redrive.core.lifecycle import Transition
 from redrive.core.payload import Blob, blob_document, encode
-from redrive.core.records import KEY_LIMIT, wrapped
+from redrive.core.records import wrapped
 from redrive.core.redact import redact_text
 from redrive.core.store import Applied, Commit, Put, Stale
 from redrive.errors import (

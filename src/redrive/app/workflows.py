@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from redrive.app.following import followed
-from redrive.core.checks import check_limit, check_name
+from redrive.core.checks import KEY_LIMIT, check_limit, check_name, optional_name
 from redrive.core.job import Job, Json, State, hash_payload, new_id
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Inserted, Put
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("redrive.workflow")
 REFUSED: Final = ("idempotency_key", "on_duplicate", "fallback")
 """Options of jobs that a step cannot have: it is known, and accepted or not, together with its workflow."""
-KEY_LIMIT: Final = 500
 AnyTask = Task[Any, Any] | Bound[Any, Any] | str
 
 
@@ -132,9 +131,8 @@ class Workflow:
 
     async def start(self, *, idempotency_key: str | None = None, session_id: str | None = None) -> WorkflowHandle:
         """Accept all of it durably, or nothing. With a key it is safe to repeat: the same workflow comes back."""
-        for field, value, limit in (("idempotency_key", idempotency_key, KEY_LIMIT), ("session_id", session_id, 200)):
-            if value is not None and (not value or len(value) > limit or not value.isprintable()):
-                raise InvalidOption(field=field, problem=f"{value!r} must be 1 to {limit} printable characters")
+        optional_name("idempotency_key", idempotency_key, KEY_LIMIT)
+        optional_name("session_id", session_id)
         in_order({name: step.after for name, step in self._steps.items()})
         flow = self._flow(idempotency_key)
         known = await self._app.workflows._flows.flow(flow.id)

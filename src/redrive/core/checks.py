@@ -10,6 +10,7 @@ from typing import Final, TypeGuard
 from redrive.errors import InvalidOption
 
 NAME_LIMIT: Final = 200
+KEY_LIMIT: Final = 500
 TEXT_LIMIT: Final = 1000
 MOST_LISTED: Final = 10_000
 SHOWN: Final = 80
@@ -25,8 +26,8 @@ def check_name(field: str, value: object, limit: int = NAME_LIMIT) -> str:
     return value
 
 
-def optional_name(field: str, value: object) -> str | None:
-    return None if value is None else check_name(field, value)
+def optional_name(field: str, value: object, limit: int = NAME_LIMIT) -> str | None:
+    return None if value is None else check_name(field, value, limit)
 
 
 def check_texts(**said: object) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from redrive.core.checks import NAME_LIMIT
+from redrive.core.checks import KEY_LIMIT, NAME_LIMIT
 from redrive.core.classify import DETAILS
 from redrive.core.job import Failure, Job, Json, Lane, iso
 from redrive.core.payload import LIMIT, encode
@@ -24,7 +24,6 @@ from redrive.errors import InvalidInput, InvalidOption
 
 WRAPPED: Final = "$value"
 """Where an input that is not a JSON object stands in the payload, which always is one."""
-KEY_LIMIT: Final = 500
 MOST_ATTEMPTS: Final = 1_000_000
 FIVE: Final = ("job_id", "payload", "error_class", "attempt", "failed_at")
 LANES: Final = ("delayed", "manual")
