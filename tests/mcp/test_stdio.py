@@ -191,7 +191,9 @@ def test_what_cannot_be_served_is_told_in_a_line(shell: Shell, monkeypatch: pyte
     assert "is not HOST:PORT" in refused(shell, "--http", "app:rd")
     assert "can be reached from outside" in refused(shell, "app:rd", "--http", "0.0.0.0:0")
     assert "can be reached from outside" in refused(shell, "app:rd", "--http", "[::]:0")
-    assert "at least 16" in refused(shell, "app:rd", "--http", "127.0.0.1:0", "--token", "short")
+    for token in ("short", "with a space in it, long"):
+        told = refused(shell, "app:rd", "--http", "127.0.0.1:0", "--token", token)
+        assert "at least 16" in told and "secrets.token_urlsafe" in told and token not in told
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = f"127.0.0.1:{taken.getsockname()[1]}"
         shell.enqueue("greet")  # now there is a database

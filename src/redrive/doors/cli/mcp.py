@@ -13,13 +13,12 @@ from redrive.doors.cli.asking import asked, connect, shared
 from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.serve import listening
 from redrive.doors.cli.worker import load
+from redrive.errors import ConfigError
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
 ADDRESS: Final = "127.0.0.1:8421"
-SHORTEST: Final = 16
-"""Characters of a token that nobody guesses."""
 PARTS: Final = frozenset({"mcp", "mcp_types", "pydantic", "starlette", "uvicorn", "anyio"})
 
 
@@ -150,17 +149,18 @@ def _place(address: str) -> tuple[str, int]:
 
 def _check_token(token: str | None, host: str) -> None:
     from redrive.doors.web.guard import is_loopback
+    from redrive.doors.web.tokens import check_token
 
     if token is None and not is_loopback(host):
         raise Problem(
             f"{host} can be reached from outside, and there is no token",
             f"set REDRIVE_MCP_TOKEN to a secret of your own, or serve on {ADDRESS}",
         )
-    if token is not None and (len(token) < SHORTEST or not token.isascii() or not token.isprintable() or " " in token):
-        raise Problem(
-            f"token: must be at least {SHORTEST} plain characters without spaces",
-            'make one: python -c "import secrets; print(secrets.token_urlsafe(32))"',
-        )
+    try:
+        if token is not None:
+            check_token(token)
+    except ConfigError as error:
+        raise Problem(str(error), 'make one: python -c "import secrets; print(secrets.token_urlsafe(32))"') from None
 
 
 def _tell(url: str, token: str | None) -> None:
