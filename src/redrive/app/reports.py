@@ -10,7 +10,7 @@ import msgspec
 
 from redrive.core.checks import check_range
 from redrive.core.classify import ALIASES
-from redrive.core.job import State
+from redrive.core.job import Job, State
 from redrive.core.moments import Given as Instant
 from redrive.core.moments import earlier
 from redrive.core.notices import TEXT_CAP, Level, Notice, waiting_key
@@ -182,7 +182,6 @@ class Reports:
         check_range("running", running, 0, 1000)
         check_range("troubles", troubles, 0, 100)
         app, store, now = self._app, self._app.store, self._app.clock.now()
-        runs = await store.find(Filter(states=(State.running,)), limit=max(running, LOOKED_AT), oldest=True)
         latest = (await store.groups(since=now - DAY))[:troubles]
         dead = {
             group.fingerprint: sum(
@@ -195,11 +194,16 @@ class Reports:
             await app.health(),
             await app.numbers(),
             await self.activity(minutes=minutes),
-            longest(runs.jobs, running),
+            await self.running(running),
             latest,
             dead,
             await app.breakers(),
         )
+
+    async def running(self, number: int) -> list[Job]:
+        """What has run for longest, of as many as are worth a look: those that came first."""
+        page = await self._app.store.find(Filter(states=(State.running,)), limit=max(number, LOOKED_AT), oldest=True)
+        return longest(page.jobs, number)
 
     async def notify(self, found: Report | Morning) -> int:
         """Tell people through the channels; how many messages the channels of this process took.

@@ -341,8 +341,6 @@ class Workflows:
 
     async def companions(self, move: Transition) -> tuple[Transition, ...]:
         """What moves together with a step that a person ended: its dependents go on, or are let go with it."""
-        if move.job.options_json is None or move.job.options.workflow is None:
-            return ()
         return await self._flows.companions(move)
 
 

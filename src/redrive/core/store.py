@@ -170,10 +170,6 @@ class Filter(msgspec.Struct, frozen=True, omit_defaults=True):
     due_at: float | None = None
     ids: tuple[str, ...] = ()
 
-    @property
-    def empty(self) -> bool:
-        return self == Filter()
-
 
 class Page(msgspec.Struct, frozen=True):
     """Newest first. `cursor` continues; None at the end. The view may lag: `as_of`."""

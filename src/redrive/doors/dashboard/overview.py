@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from redrive.core.job import Job, State
-from redrive.core.store import Filter
 from redrive.doors.dashboard.activity import failures, last_days, last_hour, throughput
 from redrive.doors.dashboard.live import LOOKS, latest
 from redrive.doors.dashboard.needs import needs_of, row
 from redrive.doors.dashboard.rendering import Site, back, form_of, numbers_of, page, rd_of, site_of
-from redrive.insight.glance import LOOKED_AT, longest
 from redrive.insight.standing import Need, standing
 from redrive.runtime.living import living
 
@@ -61,7 +58,7 @@ async def overview(request: Request) -> Response:
         workers=workers,
         paused={queue.name for queue in queues if queue.paused},
         breakers=breakers,
-        running=await _running(site),
+        running=await site.rd.reports.running(LISTED),
         oldest=await site.rd.store.overdue(site.rd.clock.now(), limit=LISTED),
         plots={"throughput": (throughput(hour), throughput(days)), "failures": (failures(hour), failures(days))},
         flows={"hour": hour.total.flows, "days": days.total.flows},
@@ -91,9 +88,3 @@ async def _first(site: Site, needs: Sequence[Need]) -> GroupView | None:
         return None
     found: GroupView | None = await site.fresh("first", site.rd.groups.first, FIRST_SECONDS)
     return found
-
-
-async def _running(site: Site) -> list[Job]:
-    """What runs, the longest first."""
-    found = await site.rd.store.find(Filter(states=(State.running,)), limit=LOOKED_AT, oldest=True)
-    return longest(found.jobs, LISTED)
