@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from redrive.app.acts import Acts, Order
-from redrive.app.effects import effects_of
-from redrive.app.effects import forgotten as forgotten_effect
 from redrive.app.namespace import SOMEBODY
 from redrive.app.triage import redriven
 from redrive.core.changes import change, decode, diff, merge
@@ -25,6 +23,8 @@ from redrive.core.workflow import OUTPUT
 from redrive.errors import InvalidInput, JobError
 from redrive.runtime.consents import KIND as GRANT
 from redrive.runtime.consents import quoted
+from redrive.runtime.effects import effects_of
+from redrive.runtime.effects import forgotten as forgotten_effect
 from redrive.runtime.inputs import effective
 from redrive.runtime.verify import nothing_landed
 from redrive.runtime.workflow import is_step

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import msgspec
 
-from redrive.app.effects import effects_of, kept
 from redrive.app.filters import make_filter
 from redrive.app.following import result_text
 from redrive.app.namespace import SOMEBODY, TRIES, Namespace
@@ -20,6 +19,7 @@ from redrive.core.job import Job, Json, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Event, Filter, Page, Put
 from redrive.errors import IllegalMove, InvalidInput, StaleJob
+from redrive.runtime.effects import effects_of, kept
 from redrive.runtime.paging import pages
 from redrive.runtime.verify import nothing_landed
 

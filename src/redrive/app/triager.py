@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from redrive.app.acts import SIZE_WITH_DOCUMENTS, Acts, Decided, Order
-from redrive.app.effects import effects_of
 from redrive.app.triage import redriven
 from redrive.core import lifecycle
 from redrive.core.changes import decode, merge
@@ -22,6 +21,7 @@ from redrive.core.job import CYCLE, Job, State
 from redrive.core.lifecycle import MAX_GRANTS
 from redrive.core.store import Filter, Lesson, Put
 from redrive.core.triage import Remedy, hands_off, remedy
+from redrive.runtime.effects import effects_of
 from redrive.runtime.registry import Handler
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from redrive.core.store import Applied, Commit, Guard, Lease, Put, Store, Unknow
 from redrive.errors import CommitUnknown, RedriveError, Signal
 from redrive.runtime.capture import capture
 from redrive.runtime.clock import Clock
+from redrive.runtime.effects import effect_of, kept
 
 T = TypeVar("T")
 
@@ -165,9 +166,11 @@ class _Shared:
         return Lease(self.job.id, self.job.token or "")
 
     async def _keep(self, kind: str, name: str, value: bytes) -> None:
-        """Write a document of this job, synced, and only while the lease holds."""
-        commit = Commit(puts=(Put(kind, f"{self.job.id}/{name}", value),), guards=(Guard(self._lease),))
-        (outcome,) = await self._store.apply([commit])
+        await self._write(Put(kind, f"{self.job.id}/{name}", value))
+
+    async def _write(self, put: Put) -> None:
+        """A document of this job, synced, and only while the lease holds."""
+        (outcome,) = await self._store.apply([Commit(puts=(put,), guards=(Guard(self._lease),))])
         if isinstance(outcome, Unknown):
             raise CommitUnknown(outcome.problem)
         if not isinstance(outcome, Applied):
@@ -200,8 +203,7 @@ class _Shared:
     ) -> Steps:
         name = self._named("once", name if key is None else f"{name}:{key}")
         outside_key = f"{self.idempotency_key}:{name}"
-        document = yield Ask(self._store.doc("effect", f"{self.job.id}/{name}"))
-        known = msgspec.json.decode(document.value, type=EffectRecord) if document else None
+        known: EffectRecord | None = yield Ask(effect_of(self._store, self.job.id, name))
         step = next_step(known, can_verify=verify is not None, idempotent=self._idempotent)
         if step == "return_recorded" and known is not None:
             return known.result
@@ -249,7 +251,7 @@ class _Shared:
         return value if problem else result
 
     async def _note(self, effect: EffectRecord) -> None:
-        await self._keep("effect", effect.name, msgspec.json.encode(effect))
+        await self._write(kept(self.job.id, effect))
 
     def _approval(self, question: str, details: dict[str, Json] | None, expires: float | None) -> Steps:
         """Asked once per input: an edited job asks anew."""
