@@ -14,7 +14,9 @@ from redrive.core.checks import (
     check_range,
     check_texts,
     check_words,
+    is_part_of_id,
     optional_name,
+    the_only,
 )
 from redrive.errors import InvalidInput
 
@@ -78,3 +80,24 @@ def test_a_range_holds_both_its_ends() -> None:
     for number in (-1, 4):
         with pytest.raises(InvalidInput, match=r"^canary: "):
             check_range("canary", number, 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("found", "part", "only"), [(["abcd"], "abc", "abcd"), ([], "abc", None), (["abcd"], "ab", None)]
+)
+def test_one_thing_is_found_by_a_part_of_its_id_that_is_long_enough(
+    found: list[str], part: str, only: str | None
+) -> None:
+    assert the_only(found, part, "act") == only
+
+
+def test_a_part_that_several_ids_have_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="'abc' is the part of several ids; give more of it") as refused:
+        the_only(["abcd", "abce"], "abc", "act")
+    assert refused.value.field == "act"
+    assert the_only(["abcd", "abce"], "ab", "act") is None, "it is no part by which anything is found"
+
+
+@pytest.mark.parametrize(("text", "is_one"), [("abc", True), ("ab", False), ("a" * 33, False), ("a-bc", False)])
+def test_what_a_job_may_be_found_by(text: str, is_one: bool) -> None:
+    assert is_part_of_id(text) is is_one

@@ -11,7 +11,7 @@ import msgspec
 from redrive.app.alerts import GroupWatch, read_states, write
 from redrive.app.namespace import SOMEBODY, TRIES
 from redrive.core import moments
-from redrive.core.checks import LEAST_PART, check_limit, check_texts, check_words, is_number
+from redrive.core.checks import check_limit, check_texts, check_words, is_number, the_only
 from redrive.core.job import State
 from redrive.core.moments import Given
 from redrive.core.store import Applied, Filter, Group, Stale
@@ -99,14 +99,11 @@ class Groups:
         exact = await self._app.store.groups(fingerprints=[fingerprint])
         if exact:
             return exact[0]
-        found = []
-        if len(fingerprint) >= LEAST_PART:
-            found = [group for group in await self._app.store.groups() if group.fingerprint.startswith(fingerprint)]
-        if len(found) > 1:
-            raise InvalidInput(field=field, problem=f"{fingerprint!r} begins several groups; give more of it")
-        if not found:
+        alike = [group for group in await self._app.store.groups() if group.fingerprint.startswith(fingerprint)]
+        found = the_only(alike, fingerprint, field)
+        if found is None:
             raise InvalidInput(field=field, problem=f"there is no group {fingerprint!r}")
-        return found[0]
+        return found
 
     async def resolve(
         self, fingerprint: str, *, who: str = SOMEBODY, why: str | None = None, in_version: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from redrive.core.checks import is_part_of_id
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import MAX_PARTS, Applied, Commit, Filter, Put, Stale
@@ -33,14 +34,12 @@ class Namespace:
         found = await store.get([id])
         if found:
             return found[0]
-        if not 3 <= len(id) <= 32 or not id.isalnum():
-            raise JobNotFound(f"no job {id!r}", job_id=id)
-        page = await store.find(Filter(states=states, id_part=id.lower()), limit=2)
-        if len(page.jobs) > 1:
-            raise JobNotFound(f"{id!r} is the part of several ids; give more of it", job_id=id)
-        if not page.jobs:
-            raise JobNotFound(f"no job {id!r}", job_id=id)
-        return (await store.get([page.jobs[0].id]))[0]
+        part = Filter(states=states, id_part=id.lower())
+        alike = (await store.find(part, limit=2)).jobs if is_part_of_id(id) else []
+        if len(alike) != 1:
+            several = f"{id!r} is the part of several ids; give more of it"
+            raise JobNotFound(several if alike else f"no job {id!r}", job_id=id)
+        return (await store.get([alike[0].id]))[0]
 
     async def _move(self, id: str, arrow: Callable[[Job, float], Transition], puts: Sequence[Put] = ()) -> Job:
         """Load, decide, commit; decided anew when somebody was faster."""

@@ -11,6 +11,7 @@ import msgspec
 from redrive.app.following import result_text
 from redrive.app.namespace import TRIES
 from redrive.app.watch import tell_sinks
+from redrive.core.checks import the_only
 from redrive.core.job import CYCLE, Job, State
 from redrive.core.notices import (
     ACKNOWLEDGED_FOR,
@@ -187,12 +188,11 @@ class Notices:
     async def acknowledge(self, session_id: str, notice_id: str) -> Notice:
         """By its id, or a part of it that only one notice has. Safe to repeat."""
         for _ in range(TRIES):
-            matching = [(d, n) for d, n in await self._of(session_id) if notice_id in n.id]
-            exact = [(d, n) for d, n in matching if n.id == notice_id] or matching
-            if len(exact) != 1 or not notice_id:
-                problem = "is the part of several ids; give more of it" if len(exact) > 1 else "is not in the inbox"
-                raise InvalidInput(field="notice_id", problem=f"{notice_id!r} {problem}")
-            ((document, notice),) = exact
+            matching = {n.id: (d, n) for d, n in await self._of(session_id) if notice_id in n.id}
+            found = matching.get(notice_id) or the_only(list(matching.values()), notice_id, "notice_id")
+            if found is None:
+                raise InvalidInput(field="notice_id", problem=f"{notice_id!r} is not in the inbox")
+            document, notice = found
             if notice.read_at is not None:
                 return notice
             read = msgspec.structs.replace(notice, read_at=self._app.clock.now())

@@ -5,10 +5,12 @@ Each refusal names the field and the limit.
 
 from __future__ import annotations
 
-from typing import Final, TypeGuard
+from collections.abc import Sequence
+from typing import Final, TypeGuard, TypeVar
 
-from redrive.errors import InvalidOption
+from redrive.errors import InvalidInput, InvalidOption
 
+T = TypeVar("T")
 NAME_LIMIT: Final = 200
 KEY_LIMIT: Final = 500
 TEXT_LIMIT: Final = 1000
@@ -17,6 +19,7 @@ SHOWN: Final = 80
 """Characters of what was refused: it may be a whole book."""
 LEAST_PART: Final = 3
 """Characters of an id by which a thing is found: fewer would find anything."""
+ID_LENGTH: Final = 32
 
 
 def check_name(field: str, value: object, limit: int = NAME_LIMIT) -> str:
@@ -59,3 +62,17 @@ def check_limit(limit: object) -> int:
 def is_number(value: object) -> TypeGuard[int | float]:
     """True and False are numbers to Python, and to nobody who writes one into a field."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_part_of_id(text: str) -> bool:
+    """Whether a job may be found by it."""
+    return LEAST_PART <= len(text) <= ID_LENGTH and text.isalnum()
+
+
+def the_only(found: Sequence[T], part: str, field: str) -> T | None:
+    """What a part of its id has found: None where nothing has it or it is too short, a refusal where several have."""
+    if len(part) < LEAST_PART:
+        return None
+    if len(found) > 1:
+        raise InvalidInput(field=field, problem=f"{part!r:.{SHOWN}} is the part of several ids; give more of it")
+    return found[0] if found else None

@@ -18,7 +18,7 @@ from redrive.app.redrives import choosing
 from redrive.app.redrives.documents import Documents, Loaded, flown
 from redrive.app.redrives.steps import Steps
 from redrive.core import redrives as core
-from redrive.core.checks import LEAST_PART, check_limit, check_range, check_texts, check_words, is_number
+from redrive.core.checks import check_limit, check_range, check_texts, check_words, is_number, the_only
 from redrive.core.job import Job, new_id
 from redrive.core.redrives import PASS_RATE, Estimate, Flight, ItemPage, Plan, RedriveRun
 from redrive.core.store import Commit
@@ -203,14 +203,9 @@ class Redrives:
 
     async def _find(self, id: str) -> Loaded:
         loaded = await self._documents.load(id)
-        if loaded is not None:
-            return loaded
-        found = []
-        if len(id) >= LEAST_PART:
-            found = [known for known in await self._documents.ids() if id.lower() in known]
-        if len(found) > 1:
-            raise InvalidInput(field="redrive", problem=f"{id!r} is the part of several ids; give more of it")
-        loaded = await self._documents.load(found[0]) if found else None
+        if loaded is None:
+            found = the_only([known for known in await self._documents.ids() if id.lower() in known], id, "redrive")
+            loaded = await self._documents.load(found) if found else None
         if loaded is None:
             raise InvalidInput(field="redrive", problem=f"there is no redrive {id!r}")
         return loaded

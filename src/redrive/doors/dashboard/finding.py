@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from redrive.core.checks import is_part_of_id
 from redrive.core.store import Filter
 from redrive.doors.dashboard.rendering import Site, address, page, rd_of, to
 from redrive.errors import JobNotFound
@@ -39,6 +40,4 @@ async def find(request: Request) -> Response:
 
 async def _several(rd: Redrive, said: str) -> Sequence[Job]:
     """The newest jobs whose ids have this part."""
-    if not 3 <= len(said) <= 32 or not said.isalnum():
-        return ()
-    return (await rd.store.find(Filter(id_part=said), limit=MOST)).jobs
+    return (await rd.store.find(Filter(id_part=said), limit=MOST)).jobs if is_part_of_id(said) else ()
