@@ -1083,6 +1083,18 @@ class View:
         await a_mixed_population(store)
         assert await store.count(Filter(), by=by) == await recount(store, *by)
 
+    @pytest.mark.parametrize("by", [(), ("queue",), ("queue", "task"), ("task", "agent", "queue"), ("agent",)], ids=str)
+    async def test_due_jobs_equal_a_recount(self, store: Store, by: tuple[str, ...]) -> None:
+        agents = (None, "ann", "bob")
+        jobs = [
+            a_job("ab"[n % 2], ("post", "mail")[n % 3 == 0], agent=agents[n % 3], run_at=T0 + n, priority=n % 4)
+            for n in range(20)
+        ]
+        await accept(store, *jobs)
+        due = [job for job in jobs if job.run_at <= T0 + 12]
+        expected = Counter(tuple(getattr(job, name) for name in by) for job in due)
+        assert await store.count(Filter((State.waiting,), due_at=T0 + 12), by=by) == expected
+
     @pytest.mark.parametrize(
         "by",
         [

@@ -17,7 +17,7 @@ import msgspec
 from redrive.app.filters import make_filter, said_of_many
 from redrive.app.namespace import TRIES
 from redrive.core import lifecycle
-from redrive.core.checks import LEAST_PART, check_words
+from redrive.core.checks import check_words, the_only
 from redrive.core.job import Job, Json, State, new_id
 from redrive.core.lifecycle import DEFERRED, Transition
 from redrive.core.store import MAX_PARTS, Applied, Commit, Document, Filter, Put, Stale
@@ -320,12 +320,7 @@ class Acts:
         return _act(document.value)
 
     async def _by_part(self, part: str) -> Document | None:
-        if len(part) < LEAST_PART:
-            return None
-        found = [document for document in await self._app.store.docs(ACT) if part in document.key]
-        if len(found) > 1:
-            raise InvalidInput(field="act", problem=f"{part!r} is the part of several ids; give more of it")
-        return found[0] if found else None
+        return the_only([document for document in await self._app.store.docs(ACT) if part in document.key], part, "act")
 
     async def latest(self, limit: int) -> list[Act]:
         """The latest first: what was done to jobs, and what was said of groups that still holds."""

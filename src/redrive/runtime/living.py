@@ -55,15 +55,12 @@ async def unattended(store: Store, now: float, due_for: float = 0.0) -> dict[tup
     """
     known = {task for worker in await living(store, now) for task in worker.tasks}
     paused = await paused_queues(store)
-    waiting = await store.count(Filter(states=(State.waiting,)), by=("queue", "task"))
-    left = {
-        (queue, task)
-        for queue, task in waiting
+    due = await store.count(Filter(states=(State.waiting,), due_at=now - due_for), by=("queue", "task"))
+    return {
+        (str(queue), str(task)): number
+        for (queue, task), number in due.items()
         if task not in known and queue not in paused and not str(queue).startswith(CYCLE)
     }
-    chosen = Filter(states=(State.waiting,), due_at=now - due_for)
-    due = await store.count(chosen, by=("queue", "task")) if left else {}
-    return {(str(queue), str(task)): number for (queue, task), number in due.items() if (queue, task) in left}
 
 
 async def take_down(store: Store, now: float) -> list[Announcement]:

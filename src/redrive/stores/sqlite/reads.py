@@ -224,8 +224,12 @@ def count(
     unknown = set(by) - _GROUPABLE
     if unknown:
         raise InvalidInput(field="by", problem=f"cannot count by {', '.join(sorted(unknown))}")
-    if tuple(by) == ("queue",) and filter == Filter(states=(State.waiting,), due_at=filter.due_at):
-        return _due_by_queue(connection, filter.due_at or 0.0)
+    if (
+        filter.due_at is not None
+        and filter == Filter((State.waiting,), due_at=filter.due_at)
+        and set(by) <= set(_OF_ROUTE)
+    ):
+        return _due_by(connection, filter.due_at, by)
     plain = Filter(states=filter.states, queue=filter.queue, task=filter.task, agent=filter.agent)
     if filter == plain and set(by) <= _COUNTED:
         return _from_counters(connection, filter, by)
@@ -300,13 +304,14 @@ def _few_died(connection: apsw.Connection, filter: Filter) -> bool:
 _SCHEDULED: Final = "SELECT count(*) FROM jobs WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at > ?"
 
 
-def _due_by_queue(connection: apsw.Connection, at: float) -> dict[tuple[str | None, ...], int]:
+def _due_by(connection: apsw.Connection, at: float, by: Sequence[str]) -> dict[tuple[str | None, ...], int]:
     """The counters less what is scheduled for later: due jobs cost nothing to count, later ones an index scan."""
-    totals: dict[tuple[str | None, ...], int] = {}
-    for route, queue, waiting in select(connection, "SELECT id, queue, waiting FROM routes WHERE waiting > 0"):
+    totals: dict[tuple[str | None, ...], int] = {} if by else {(): 0}
+    names = ", ".join(("id", "waiting", *by))
+    for route, waiting, *key in select(connection, f"SELECT {names} FROM routes WHERE waiting > 0"):
         later = sum(connection.execute(_SCHEDULED, (route, priority, at)).get for priority in range(len(PRIORITIES)))
         if waiting > later:
-            totals[queue,] = totals.get((queue,), 0) + waiting - later
+            totals[*key,] = totals.get((*key,), 0) + waiting - later
     return totals
 
 
