@@ -283,6 +283,15 @@ def test_retry_after_is_handed_on() -> None:
     assert classify(raised(status=429, retry_after=17.0)).retry_after == 17.0
 
 
+def test_a_rate_limit_may_say_in_words_how_long_to_wait() -> None:
+    words = "Rate limit reached for m. Please try again in 1m30s."
+    assert classify(raised(message=words)).retry_after == 90.0
+    assert classify(raised(status=429, message=words)).retry_after == 90.0
+    assert classify(raised(status=429, body=words)).retry_after == 90.0
+    assert classify(raised(status=429, message=words, retry_after=5.0)).retry_after == 5.0
+    assert classify(raised(status=400, message=words)).retry_after is None
+
+
 # ---- chains, groups, the user's own rules
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.classify.retry_after import LONGEST, delay_in_text, duration, header_wait, wait_of
+from redrive.core.classify.retry_after import LONGEST, delay_in_text, duration, header_wait, wait_in_words, wait_of
 
 NOW = datetime(2026, 6, 1, 12, 0, 0, tzinfo=UTC)
 AT = NOW.timestamp()
@@ -41,6 +41,9 @@ def stamp(seconds: float) -> str:
         ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "6m0s"}, 360.0),
         ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "20ms"}, 0.02),
         ({"retry-after": "5", "x-ratelimit-remaining": "0", "x-ratelimit-reset": "40"}, 5.0),
+        ({"x-ratelimit-remaining": "0", "x-ratelimit-reset-after": "2.5"}, 2.5),
+        ({"x-ratelimit-remaining": "1", "x-ratelimit-reset-after": "2.5"}, None),
+        ({"x-ms-retry-after-ms": "400"}, 0.4),
         ({}, None),
         ({"x-request-id": "r"}, None),
     ],
@@ -100,6 +103,30 @@ def test_a_delay_in_the_text_alone() -> None:
     assert delay_in_text("retryDelay: soon") is None
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("rate limit reached. please try again in 6.4s. visit https://x", 6.4),
+        ("try again in 1m30s", 90.0),
+        ("please try again in 1h2m3.5s.", 3723.5),
+        ("please try again in 90ms.", 0.09),
+        ("please retry after 56 seconds. please go here", 56.0),
+        ("please retry in 41.3s.", 41.3),
+        ("too many requests: retry after 2 minutes, 5 seconds", 125.0),
+        ("please wait 30 seconds", 30.0),
+        ("please try again in about 2 hours", 7200.0),
+        ("try again in 2 months", None),
+        ("try again in 5", None),
+        ("try again later", None),
+        ("retry 3 times", None),
+        ("wait 99999999 hours", None),
+        ("", None),
+    ],
+)
+def test_what_a_rate_limit_says_to_people(text: str, expected: float | None) -> None:
+    assert wait_in_words(text) == expected
+
+
 NAMES = st.sampled_from(
     ["retry-after", "retry-after-ms", "x-ratelimit-reset", "x-ratelimit-remaining",
      "anthropic-ratelimit-tokens-reset", "anthropic-ratelimit-tokens-remaining"]
@@ -116,4 +143,10 @@ def test_no_header_makes_an_endless_or_negative_wait(headers: dict[str, str], no
 @given(st.one_of(st.floats(), st.integers(), st.text(), st.timedeltas(), st.datetimes(), st.binary()))
 def test_no_attribute_does(said: object) -> None:
     found = wait_of(said, AT)
+    assert found is None or (math.isfinite(found) and 0 <= found <= LONGEST)
+
+
+@given(st.text(alphabet="try again in wait for retry after 0123456789.smhd", max_size=200))
+def test_no_words_do(text: str) -> None:
+    found = wait_in_words(text)
     assert found is None or (math.isfinite(found) and 0 <= found <= LONGEST)

@@ -384,6 +384,11 @@ def test_a_body_that_has_been_read_is_read_again_and_one_that_has_not_is_left_al
         ({"retry_after": float("nan"), "headers": {"retry-after": "2"}}, 2.0),
         ({"retry_after": float("inf")}, None),
         ({"response": {"ResponseMetadata": {"HTTPHeaders": {"retry-after": "11"}}}}, 11.0),
+        ({"status": 429, "headers": {"X-MS-Retry-After-Ms": "400"}}, 0.4),
+        ({"status": 429, "body": {"message": "You are being rate limited.", "retry_after": 0.65}}, 0.65),
+        ({"status": 429, "body": {"ok": False, "parameters": {"retry_after": 35}}}, 35.0),
+        ({"status": 429, "body": {"error": {"retry_after": "12"}}, "headers": {"retry-after": "3"}}, 3.0),
+        ({"status": 404, "body": {"retry_after": 35}}, None),
     ],
 )
 def test_how_long_to_wait_is_found_in_its_order(attributes: dict[str, Any], seconds: float | None) -> None:

@@ -203,6 +203,22 @@ def test_how_long_openai_asks_to_wait(server: Server, headers: dict[str, str], w
     assert cause_of(openai_says(server, Answer(429, wrong("rate_limit_exceeded"), headers))).retry_after == wait
 
 
+@pytest.mark.parametrize(
+    ("words", "wait"),
+    [
+        ("Rate limit reached for m on tokens per min (TPM): Limit 30000, Used 28000. Please try again in 6.4s.", 6.4),
+        ("Rate limit reached for m on requests per day (RPD): Limit 200. Please try again in 7m12s.", 432.0),
+        ("Rate limit reached. Please try again in 90ms.", 0.09),
+        (AZURE_LIMIT, 6.0),
+    ],
+)
+def test_how_long_a_limit_asks_to_wait_in_words(server: Server, words: str, wait: float) -> None:
+    body = wrong("rate_limit_exceeded", "tokens", words)
+    assert cause_of(openai_says(server, Answer(429, body))).retry_after == wait
+    url = server.says(Answer(429, body))
+    assert cause_of(raised_by(lambda: httpx.get(url).raise_for_status())).retry_after == wait
+
+
 # ---- Gemini, LiteLLM
 
 

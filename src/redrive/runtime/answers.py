@@ -162,7 +162,9 @@ def _kept(headers: object) -> dict[str, str]:
         return {}
 
 
-_KEPT: Final = frozenset({"retry-after", "retry-after-ms", "x-should-retry", "x-request-id", "request-id"})
+_KEPT: Final = frozenset(
+    {"retry-after", "retry-after-ms", "x-ms-retry-after-ms", "x-should-retry", "x-request-id", "request-id"}
+)
 
 
 def _is_kept(name: str) -> bool:
@@ -224,7 +226,19 @@ def wait_asked(
         if found is not None:
             return found
     found = header_wait(headers, now, limited=limited)
-    return found if found is not None else _google_wait(traits, bodies, message)
+    if found is None:
+        found = _google_wait(traits, bodies, message)
+    return _answered_wait(bodies, now) if found is None and limited else found
+
+
+def _answered_wait(bodies: list[dict[str, Any]], now: float) -> float | None:
+    """`retry_after` in the answer to a rate limit: at the top, in `error`, or in `parameters`."""
+    for body in bodies:
+        for owner in (body, _error_part(body), body.get("parameters")):
+            found = wait_of(item(owner, "retry_after"), now)
+            if found is not None:
+                return found
+    return None
 
 
 def is_limited(status: int | None, codes: tuple[str, ...]) -> bool:

@@ -17,8 +17,9 @@ from typing import Final
 from redrive.core.classify.classes import CLASSES, STATUS_CLASSES, status_class_detail
 from redrive.core.classify.declared import DeclaredRule, by_class
 from redrive.core.classify.details import ALIASES, DETAILS, known_detail
+from redrive.core.classify.retry_after import wait_in_words
 from redrive.core.classify.rules import OF_THE_WHOLE, RULE_NOTES, RULES, STATUSES, Rule, wraps
-from redrive.core.classify.words import OVERFLOW_PHRASES, QUOTA_PHRASES
+from redrive.core.classify.words import OVERFLOW_PHRASES, QUOTA_PHRASES, text_of
 from redrive.core.job import Category, Cause, Failure, Heals
 
 __all__ = [
@@ -29,7 +30,14 @@ __all__ = [
 
 def cause_of(detail: str, rule: str, failure: Failure) -> Cause:
     category, heals, subclass = DETAILS.get(detail, DETAILS["unknown"])
-    return Cause(category, detail, heals, rule, subclass, _retry_after(failure))
+    wait = _retry_after(failure)
+    if wait is None and detail in _SAY_IN_WORDS:
+        wait = wait_in_words(text_of(failure))
+    return Cause(category, detail, heals, rule, subclass, wait)
+
+
+_SAY_IN_WORDS: Final = frozenset({"rate_limited", "provider_overloaded"})
+"""Only who limits is believed when a text says how long to wait."""
 
 
 def _retry_after(failure: Failure) -> float | None:

@@ -17,6 +17,18 @@ _DURATION: Final = re.compile(
     r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?"
 )
 _RETRY_DELAY: Final = re.compile(r"retry_?delay[\"']?\s*[:=]\s*[\"'](\d{1,9}(?:\.\d{1,9})?)s[\"']", re.IGNORECASE)
+_ASKED: Final = re.compile(r"(?:try again|retry|wait)(?: in| after| for)? (?:about |another |at least )?(?=\d)")
+_PART: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?([a-z]{1,12}),? ?")
+_UNITS: Final = {
+    word: seconds
+    for words, seconds in (
+        ("ms millisecond milliseconds", 0.001),
+        ("s sec secs second seconds", 1.0),
+        ("m min mins minute minutes", 60.0),
+        ("h hr hrs hour hours", 3600.0),
+    )
+    for word in words.split()
+}
 _EPOCH: Final = 100_000_000.0
 """Numbers above this are instants, not spans."""
 
@@ -99,7 +111,7 @@ def _reset(text: str, now: float) -> float | None:
 
 
 def _retry_after_ms(headers: Mapping[str, str], now: float, limited: bool) -> float | None:
-    found = number(headers.get("retry-after-ms", ""))
+    found = number(headers.get("retry-after-ms") or headers.get("x-ms-retry-after-ms", ""))
     return None if found is None else finite(found / 1000)
 
 
@@ -131,7 +143,11 @@ def _anthropic(headers: Mapping[str, str], now: float, limited: bool) -> float |
 
 def _limits(headers: Mapping[str, str]) -> list[tuple[str, str]]:
     """(header of a reset, header of what remains) for every limit named."""
-    return [(name, name.replace("reset", "remaining")) for name in headers if "limit" in name and "reset" in name]
+    return [
+        (name, name.removesuffix("-after").replace("reset", "remaining"))
+        for name in headers
+        if "limit" in name and "reset" in name
+    ]
 
 
 def _longest(waits: Iterable[float | None]) -> float | None:
@@ -158,3 +174,15 @@ def delay_in_text(text: str) -> float | None:
     """Google's `"retryDelay": "34s"` where a library kept only the text of the answer."""
     match = _RETRY_DELAY.search(text)
     return finite(float(match[1])) if match else None
+
+
+def wait_in_words(text: str) -> float | None:
+    """`please try again in 1m30s`, `retry after 56 seconds`: what a rate limit says to people. `text` is in lower case."""
+    asked = _ASKED.search(text)
+    if asked is None:
+        return None
+    total, at = 0.0, asked.end()
+    while (part := _PART.match(text, at)) is not None and part[2] in _UNITS:
+        total += float(part[1]) * _UNITS[part[2]]
+        at = part.end()
+    return finite(total) if at > asked.end() else None
