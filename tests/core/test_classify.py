@@ -252,6 +252,69 @@ def test_overflow_by_its_words(message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "message",
+    [
+        "The decoder prompt (length 5000) is longer than the maximum model length of 4096.",
+        "The input (5000 tokens) is longer than the model's context length (4096 tokens).",
+        "The number of tokens to keep from the initial prompt is greater than the context length.",
+        "However, the model is loaded with context length of only 4096 tokens, which is not enough.",
+        "`inputs` must have less than 1024 tokens. Given: 2000",
+        "the input token count is 1500000 but model only supports up to 1048576",
+        "invalid params, context window exceeds limit (2013)",
+        "Your request exceeded model token limit: 262144 (requested: 300000)",
+        "Prompt exceeds max length",
+        "Range of input length should be [1, 30720]",
+        "Input Tokens Exceeded: Number of input tokens exceeds maximum length.",
+    ],
+)
+def test_overflow_in_the_words_of_other_providers(message: str) -> None:
+    assert detail(raised(message=message, status=400, codes=("invalid_request_error",))) == "context_overflow"
+    assert detail(raised(message=message)) == "context_overflow"
+    assert detail(raised(message=message, status=429)) == "rate_limited"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "image exceeds 5 MB maximum: 5316852 bytes > 5242880 bytes",
+        "Request payload size exceeds the limit: 20971520 bytes.",
+        "max_tokens is too large: 100000. This model supports at most 16384 completion tokens",
+        "Invalid 'messages': array too long. Expected an array with maximum length 2048",
+    ],
+)
+def test_what_else_can_be_too_large_is_no_overflow(message: str) -> None:
+    assert detail(raised("openai.BadRequestError", message=message, status=400)) == "invalid_input"
+
+
+def test_a_single_request_above_the_limit_of_a_minute_is_an_overflow_where_the_status_says_so() -> None:
+    message = "Request too large for model `m` on tokens per minute (TPM): Limit 6000, please reduce your message size"
+    limited = {"codes": ("rate_limit_exceeded", "tokens"), "message": message}
+    assert detail(raised("openai.APIStatusError", status=413, **limited)) == "context_overflow"
+    assert detail(raised("openai.RateLimitError", status=429, **limited)) == "rate_limited"
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "expected"),
+    [
+        ("Your account is not active, please check your billing details on our website.", 429, "quota"),
+        ("Your request was rejected as a result of our safety system.", 400, "refusal"),
+        ("This prompt contains sensitive words that violate Google's Responsible AI practices.", 400, "refusal"),
+        ("Input data may contain inappropriate content.", 400, "refusal"),
+        ("API Key not found. Please pass a valid API key.", 400, "credentials"),
+        ('connection failed: FATAL:  password authentication failed for user "x"', None, "credentials"),
+        ("(1045, \"Access denied for user 'x'@'y' (using password: YES)\")", None, "credentials"),
+    ],
+)
+def test_what_providers_and_databases_say_only_in_words(message: str, status: int | None, expected: str) -> None:
+    assert detail(raised("psycopg.OperationalError", message=message, status=status)) == expected
+
+
+def test_an_overload_inside_a_stream_is_known_by_its_words() -> None:
+    assert detail(raised(codes=("api_error",), status=200, message="Overloaded")) == "provider_overloaded"
+    assert detail(raised(codes=("api_error",), status=200, message="Internal server error")) == "server_error"
+
+
+@pytest.mark.parametrize(
     "types",
     [
         ("redrive.errors.OutcomeUnknown",),

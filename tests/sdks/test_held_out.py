@@ -123,6 +123,8 @@ def test_anthropic(server: Server, answer: Answer, expected: str) -> None:
         ("request_too_large", "Request exceeds the maximum size", "context_overflow"),
         ("invalid_request_error", "prompt is too long: 9 tokens > 8 maximum", "context_overflow"),
         ("invalid_request_error", "Your credit balance is too low", "quota"),
+        ("api_error", "Overloaded", "provider_overloaded"),
+        ("api_error", "Output blocked by content filtering policy", "refusal"),
         ("something_new", "never seen", "server_error"),
     ],
 )
@@ -182,6 +184,23 @@ FILTERED = {"innererror": {"code": "ResponsibleAIPolicyViolation", "content_filt
         (Answer(504, HTML, content_type="text/html"), "timeout"),
         (Answer(500, wrong(None, None, None)), "server_error"),
         (Answer(530, "error code: 1033", content_type="text/plain"), "server_error"),
+        (
+            Answer(
+                413, wrong("rate_limit_exceeded", "tokens", "Request too large for m, please reduce your message size")
+            ),
+            "context_overflow",
+        ),
+        (Answer(400, wrong("1261", message="Prompt exceeds max length")), "context_overflow"),
+        (Answer(400, wrong(None, message="Your request exceeded model token limit: 262144")), "context_overflow"),
+        (
+            Answer(422, {"error": "`inputs` must have less than 1024 tokens. Given: 2000", "error_type": "validation"}),
+            "context_overflow",
+        ),
+        (
+            Answer(400, wrong(None, "image_generation_user_error", "rejected as a result of our safety system")),
+            "refusal",
+        ),
+        (Answer(429, wrong(None, None, "Your account is not active, please check your billing details")), "quota"),
         (Answer(422, {"detail": [{"type": "missing", "loc": ["body", "model"], "msg": "required"}]}), "invalid_input"),
     ],
 )
@@ -245,6 +264,9 @@ PER_DAY = {"@type": "x/QuotaFailure", "violations": [{"quotaId": "GenerateReques
     (gemini(503, "UNAVAILABLE", "The service is currently unavailable."), "server_error"),
     (gemini(400, "INVALID_ARGUMENT", "The input token count exceeds the maximum number of tokens allowed 1048576."),
      "context_overflow"),
+    (gemini(400, "INVALID_ARGUMENT", "the input token count is 1500000 but model only supports up to 1048576"),
+     "context_overflow"),
+    (gemini(400, "INVALID_ARGUMENT", "API Key not found. Please pass a valid API key."), "credentials"),
     (google_auth.RefreshError("invalid_grant: Token has been expired or revoked."), "credentials_expired"),
     (google_auth.RefreshError("token endpoint is down", retryable=True), "asked_to_retry"),
     (google_auth.DefaultCredentialsError("Your default credentials were not found."), "credentials"),
@@ -495,6 +517,8 @@ def test_githubs_reset_is_an_instant() -> None:
     (psycopg.errors.InternalError_("m"), "server_error"),
     (psycopg.errors.ConnectionTimeout("connection timeout expired"), "timeout"),
     (psycopg.OperationalError("consuming input failed: server closed the connection unexpectedly"), "network"),
+    (psycopg.OperationalError('connection failed: FATAL:  password authentication failed for user "x"'),
+     "credentials"),
     (psycopg.InterfaceError("the connection is closed"), "network"),
     (sqlalchemy.exc.TimeoutError("QueuePool limit of size 5 overflow 10 reached"), "timeout"),
     (sqlalchemy.exc.IntegrityError("INSERT", {}, Exception("m")), "invalid_input"),

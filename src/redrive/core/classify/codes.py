@@ -31,7 +31,7 @@ _CODES_BY_DETAIL: Final[dict[str, str]] = {
     "context_overflow": """
         context_length_exceeded context_window_exceeded model_context_window_exceeded context_overflow request_too_large
         prompt_too_long input_too_long string_above_max_length max_context_length_exceeded
-        request_body_too_large_after_decoding exceed_context_size""",
+        request_body_too_large_after_decoding exceed_context_size model_max_prompt_tokens_exceeded""",
     "quota": """
         insufficient_quota billing billing_hard_limit_reached billing_not_active billing_disabled
         enforced_spend_limit_reached credit_balance_too_low insufficient_credits insufficient_balance
@@ -48,7 +48,8 @@ _CODES_BY_DETAIL: Final[dict[str, str]] = {
     "refusal": """
         content_filter content_filtered content_policy_violation responsible_ai_policy_violation refusal safety
         prohibited_content recitation blocklist spii image_safety bio_policy image_content_policy_violation
-        guardrail_intervened content_management_policy moderation_blocked cyber_policy""",
+        guardrail_intervened content_management_policy moderation_blocked cyber_policy
+        data_inspection_failed""",
     "credentials": """
         invalid_api_key api_key_invalid authentication unauthenticated unauthorized_client invalid_authentication
         invalid_client invalid_token invalid_grant invalid_subject_token invalid_credentials bad_credentials

@@ -177,7 +177,7 @@ def delay_in_text(text: str) -> float | None:
 
 
 def wait_in_words(text: str) -> float | None:
-    """`please try again in 1m30s`, `retry after 56 seconds`: what a rate limit says to people. `text` is in lower case."""
+    """`try again in 1m30s`, `retry after 56 seconds`: what a rate limit says to people, in lower case."""
     asked = _ASKED.search(text)
     if asked is None:
         return None

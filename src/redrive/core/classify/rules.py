@@ -96,6 +96,9 @@ def _timed_out(failure: Failure) -> str | None:
 
 _TOO_MANY: Final = re.compile(
     r"input token count is [\d,]+ but [^.]{0,40}supports (?:only )?up to|`inputs` tokens [^.]{0,40}must be <="
+    r"|`inputs` must have less than [\d,]+ tokens"
+    r"|(?:longer|greater|larger) than (?:the |this )?(?:maximum |model'?s? ){0,2}(?:context|model|prompt) "
+    r"(?:length|window)"
 )
 _INPUT_TOKENS: Final = re.compile(
     r"input token count[^.]{0,40} exceeds|prompt tokens[^.]{0,20} exceed|(?:prompt|input|context)[^.]{0,80} "
@@ -112,9 +115,13 @@ def _refused_with(failure: Failure) -> int | None:
 def _overflow_phrase(failure: Failure) -> str | None:
     if _refused_with(failure) not in (None, 400, 413, 422):
         return None
-    if "throttl" in text_of(failure) or any(code_detail(code) == "rate_limited" for code in failure.codes):
+    if failure.status != 413 and _throttled(failure):
         return None  # too many tokens a minute
     return "context_overflow" if _overflows(text_of(failure)) else None
+
+
+def _throttled(failure: Failure) -> bool:
+    return "throttl" in text_of(failure) or any(code_detail(code) == "rate_limited" for code in failure.codes)
 
 
 @lru_cache(maxsize=1024)
@@ -123,7 +130,7 @@ def _overflows(text: str) -> bool:
         return "please wait" not in text
     if "exceed" in text and _INPUT_TOKENS.search(text) is not None:
         return True
-    return "tokens" in text and _TOO_MANY.search(text) is not None
+    return ("token" in text or "length" in text) and _TOO_MANY.search(text) is not None
 
 
 def _quota(failure: Failure) -> str | None:
@@ -164,7 +171,8 @@ def _provider_code(failure: Failure) -> str | None:
             return _overloaded(failure) if detail == "server_error" else detail
     if failure.status is not None and failure.status >= 300:
         return None
-    return next((WEAK_CODES[word] for word in map(plain, failure.codes) if word in WEAK_CODES), None)
+    weak = next((WEAK_CODES[word] for word in map(plain, failure.codes) if word in WEAK_CODES), None)
+    return _overloaded(failure) if weak == "server_error" else weak
 
 
 def _overloaded(failure: Failure) -> str:

@@ -31,6 +31,13 @@ OVERFLOW_PHRASES: Final = (
     "input token count exceeds",
     "too many input tokens",
     "request exceeds the maximum size",
+    "reduce your message size",
+    "context window exceeds limit",
+    "exceeded model token limit",
+    "prompt exceeds max length",
+    "range of input length should be",
+    "number of input tokens exceeds",
+    "context length of only",
 )
 QUOTA_PHRASES: Final = (
     "credit balance is too low",
@@ -49,6 +56,7 @@ QUOTA_PHRASES: Final = (
     "spending limit",
     "monthly usage limit",
     "payment required",
+    "account is not active",
 )
 PER_TIME: Final = ("resource_exhausted", "perminute", "per minute", "retrydelay", "per day")
 """A quota that fills again by itself is a rate limit, whatever the message calls it."""
@@ -58,6 +66,9 @@ REFUSAL_PHRASES: Final = (
     "flagged as potentially violating",
     "violates our usage polic",
     "violating our usage polic",
+    "rejected as a result of our safety system",
+    "responsible ai practices",
+    "may contain inappropriate content",
 )
 NO_CREDENTIALS: Final = (
     "could not resolve authentication method",
@@ -67,6 +78,10 @@ NO_CREDENTIALS: Final = (
     "api key not valid",
     "invalid api key",
     "incorrect api key",
+    "pass a valid api key",
+    "password authentication failed",
+    "no password supplied",
+    "access denied for user",
 )
 BROKEN_SQL: Final = ("no such table", "no such column", "syntax error", "no such function")
 LIMIT_WORDS: Final = ("rate limit", "rate-limit", "ratelimit", "abuse detection", "too many requests")
