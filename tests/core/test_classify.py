@@ -154,6 +154,8 @@ def test_transport_errors_are_the_network(name: str) -> None:
     [
         (errno.ENOSPC, "contention"), (errno.EACCES, "authority"), (errno.ENOENT, "data_integrity"),
         (errno.ECONNREFUSED, "network"), (errno.ETIMEDOUT, "timeout"), (errno.EHOSTUNREACH, "network"),
+        (errno.EADDRINUSE, "contention"), (errno.EPROTO, "network"), (errno.EBADF, "bug"),
+        (errno.E2BIG, "invalid_input"),
     ],
 )  # fmt: skip
 def test_numbers_of_the_operating_system(number: int, expected: str) -> None:
@@ -434,6 +436,19 @@ def test_the_rules_stand_in_their_order_and_each_has_its_sentence() -> None:
 
 
 @pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("smtp_421", "server_error"),
+        ("smtp_450", "server_error"),
+        ("smtp_535", "credentials"),
+        ("smtp_550", "invalid_input"),
+    ],
+)
+def test_the_replies_of_a_mail_server(code: str, expected: str) -> None:
+    assert detail(raised("smtplib.SMTPDataError", "builtins.OSError", codes=(code,))) == expected
+
+
+@pytest.mark.parametrize(
     "code", ["rate_limit_exceeded", "RateLimitExceeded", "rateLimitExceeded", "RATE_LIMIT_EXCEEDED", "rate-limit-error"]
 )
 def test_a_code_is_known_however_it_is_spelled(code: str) -> None:
@@ -484,6 +499,23 @@ def test_a_certificate_is_no_blip_wherever_in_the_chain_it_is() -> None:
     inner = raised("ssl.SSLCertVerificationError", "ssl.SSLError")
     assert detail(raised("httpx.ConnectError", "httpx.TransportError", cause=inner)) == "authority"
     assert detail(raised("httpx.ConnectError", "httpx.TransportError", cause=raised("ssl.SSLError"))) == "network"
+
+
+def test_an_answer_that_is_no_http_has_no_status() -> None:
+    garbage = raised("aiohttp.http_exceptions.BadStatusLine", "aiohttp.http_exceptions.HttpProcessingError", status=400)
+    cause = classify(raised("aiohttp.client_exceptions.ClientResponseError", status=400, cause=garbage))
+    assert (cause.detail, cause.rule) == ("network", "garbled")
+    assert detail(raised("aiohttp.client_exceptions.ClientResponseError", status=400)) == "invalid_input"
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["MISCONF Redis is configured to save RDB snapshots", "BUSY Redis is busy running a script.",
+     "NOREPLICAS Not enough good replicas to write."],
+)  # fmt: skip
+def test_a_busy_redis_is_no_wrong_command(message: str) -> None:
+    assert detail(raised("redis.exceptions.ResponseError", message=message)) == "contention"
+    assert detail(raised("redis.exceptions.ResponseError", message="ERR unknown command")) == "invalid_input"
 
 
 # ---- the user's own rules

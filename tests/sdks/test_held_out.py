@@ -7,25 +7,34 @@ odd things that happen to them: codes without a status, a code in a place of its
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
+import ftplib
+import imaplib
 import json
 import smtplib
 import socket
+import sqlite3
 import ssl
 import urllib.error
 import urllib.request
+import warnings
 from email.message import Message
 from typing import Any
 
 import aiohttp
 import anthropic
+import apsw
 import botocore.eventstream
 import botocore.exceptions
+import botocore.parsers
 import github
 import google.auth.exceptions as google_auth
 import grpc
 import grpc.aio
 import httpx
 import httpx2
+import jwt
 import langgraph.errors
 import litellm.exceptions as litellm_errors
 import mcp.shared.exceptions
@@ -35,12 +44,15 @@ import openai
 import psycopg
 import psycopg.errors
 import pydantic
+import pydantic.v1
 import pytest
 import redis.exceptions
 import requests
+import s3transfer.exceptions
 import sqlalchemy.exc
 import sqlalchemy.orm.exc
 import urllib3.exceptions
+import websockets.exceptions
 from agents import exceptions as agents_errors
 from google.genai import errors as genai_errors
 from pydantic_ai import exceptions as ai
@@ -48,6 +60,10 @@ from pydantic_ai import exceptions as ai
 from redrive.core.job import Cause
 from tests.sdks.answers import Answer, Server
 from tests.sdks.judging import cause_of, detail_of, failure_of, raised_by, raised_in
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", ImportWarning)  # it misses an optional part of gRPC
+    import google.api_core.exceptions as google_errors
 
 Case = tuple[BaseException, str]
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
@@ -271,6 +287,8 @@ PER_DAY = {"@type": "x/QuotaFailure", "violations": [{"quotaId": "GenerateReques
     (google_auth.RefreshError("token endpoint is down", retryable=True), "asked_to_retry"),
     (google_auth.DefaultCredentialsError("Your default credentials were not found."), "credentials"),
     (google_auth.TransportError("Connection aborted"), "network"),
+    (google_errors.Forbidden("m", errors=[{"reason": "rateLimitExceeded"}]), "rate_limited"),
+    (google_errors.Forbidden("m", errors=[{"reason": "quotaExceeded"}]), "quota"),
 )  # fmt: skip
 def test_google(error: BaseException, expected: str) -> None:
     assert detail_of(error) == expected
@@ -328,6 +346,10 @@ NO_GRANT = {"error": "invalid_grant", "error_description": "Token has been expir
         (Answer(400, {"type": "server_error", "message": "bad field"}), "server_error"),
         (Answer(429, {"error": {"code": "insufficient_quota"}}), "quota"),
         (Answer(429, {"message": "Monthly usage limit reached"}), "quota"),
+        (
+            Answer(403, [{"errorCode": "REQUEST_LIMIT_EXCEEDED", "message": "TotalRequests Limit exceeded."}]),
+            "rate_limited",
+        ),
     ],
 )
 def test_httpx(server: Server, library: Any, answer: Answer, expected: str) -> None:
@@ -398,6 +420,21 @@ def test_aiohttp(error: BaseException, expected: str) -> None:
     assert detail_of(error) == expected
 
 
+async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"GARBAGE\r\n\r\n")
+    await writer.drain()
+    writer.close()
+
+
+async def test_an_answer_that_is_no_http_is_no_400() -> None:
+    async with await asyncio.start_server(garbage, "127.0.0.1", 0) as serving:
+        port = serving.sockets[0].getsockname()[1]
+        error = await raised_in(post(f"http://127.0.0.1:{port}/"))
+    assert isinstance(error, aiohttp.ClientResponseError) and error.status == 400
+    assert detail_of(error) == "network"
+
+
 async def post(url: str) -> None:
     async with aiohttp.ClientSession(raise_for_status=True) as session, session.post(url) as answer:
         await answer.read()
@@ -457,6 +494,9 @@ WAIT = "Too many tokens, please wait before trying again."
     (botocore.exceptions.UnauthorizedSSOTokenError(), "credentials_expired"),
     (botocore.exceptions.PartialCredentialsError(provider="p", cred_var="c"), "credentials"),
     (botocore.exceptions.NoRegionError(), "invalid_input"),
+    (botocore.parsers.ResponseParserError("Unable to parse response, invalid XML received"), "server_error"),
+    (botocore.eventstream.ChecksumMismatch(1, 2), "network"),  # type: ignore[no-untyped-call]
+    (s3transfer.exceptions.RetriesExceededError(ConnectionResetError(104, "reset")), "network"),  # type: ignore[no-untyped-call]
 )  # fmt: skip
 def test_botocore(error: BaseException, expected: str) -> None:
     assert detail_of(error) == expected
@@ -497,6 +537,16 @@ def test_githubs_reset_is_an_instant() -> None:
 # ---- databases and messaging
 
 
+def in_sqlite(*statements: str) -> None:
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def in_apsw(statement: str) -> None:
+    apsw.Connection(":memory:").execute(statement)
+
+
 @each(
     (redis.exceptions.TryAgainError("m"), "contention"),
     (redis.exceptions.WatchError("m"), "contention"),
@@ -506,6 +556,15 @@ def test_githubs_reset_is_an_instant() -> None:
     (redis.exceptions.LockNotOwnedError("m"), "contention"),
     (redis.exceptions.ResponseError("WRONGTYPE Operation against a key"), "invalid_input"),
     (redis.exceptions.DataError("m"), "invalid_input"),
+    (redis.exceptions.ResponseError("BUSY Redis is busy running a script."), "contention"),
+    (redis.exceptions.ResponseError("MISCONF Redis is configured to save RDB snapshots"), "contention"),
+    (raised_by(lambda: in_apsw("SELECT * FROM nothing")), "bug"),
+    (raised_by(lambda: apsw.Connection("/nowhere/at/all")), "dependency_gone"),
+    (raised_by(lambda: in_sqlite("CREATE TABLE t (a)", "INSERT INTO t (b) VALUES (1)")), "bug"),
+    (raised_by(lambda: in_sqlite("COMMIT")), "bug"),
+    (sqlalchemy.exc.OperationalError("SELECT", {}, Exception("(2006, 'MySQL server has gone away')")), "network"),
+    (sqlalchemy.exc.OperationalError("SELECT", {}, Exception("(1040, 'Too many connections')")), "contention"),
+    (sqlalchemy.orm.exc.DetachedInstanceError("m"), "bug"),
     (psycopg.errors.CannotConnectNow("m"), "server_error"),
     (psycopg.errors.DiskFull("m"), "contention"),
     (psycopg.errors.ReadOnlySqlTransaction("m"), "contention"),
@@ -568,6 +627,10 @@ class Answered(pydantic.BaseModel):
     ok: bool
 
 
+class OldAnswered(pydantic.v1.BaseModel):
+    ok: bool
+
+
 @each(
     (http(413), "context_overflow"),
     (http(529, {"error": {"type": "overloaded_error"}}), "provider_overloaded"),
@@ -587,6 +650,10 @@ class Answered(pydantic.BaseModel):
     (mcp.shared.exceptions.MCPError(-32002, "Resource not found"), "data_integrity"),
     (mcp.shared.exceptions.MCPError(-32050, "server busy"), "server_error"),
     (raised_by(lambda: Answered.model_validate({"ok": "perhaps"})), "invalid_output"),
+    (raised_by(lambda: OldAnswered(ok="perhaps")), "invalid_output"),
+    (jwt.DecodeError("Not enough segments"), "credentials"),
+    (jwt.ExpiredSignatureError("Signature has expired"), "credentials_expired"),
+    (websockets.exceptions.InvalidMessage("did not receive a valid HTTP response"), "network"),
 )
 def test_frameworks(error: BaseException, expected: str) -> None:
     assert detail_of(error) == expected
@@ -622,6 +689,17 @@ def limited(wait: str = "9") -> BaseException:
     (chained(RuntimeError("m"), ExceptionGroup("one", [limited()])), "rate_limited"),
     (smtplib.SMTPServerDisconnected("Connection unexpectedly closed"), "network"),
     (smtplib.SMTPAuthenticationError(535, b"bad"), "credentials"),
+    (smtplib.SMTPDataError(451, b"4.3.0 try again"), "server_error"),
+    (smtplib.SMTPDataError(554, b"5.7.1 spam"), "invalid_input"),
+    (smtplib.SMTPSenderRefused(421, b"too busy", "a@b.c"), "server_error"),
+    (smtplib.SMTPRecipientsRefused({"a@b.c": (550, b"no such user")}), "invalid_input"),
+    (smtplib.SMTPRecipientsRefused({"a@b.c": (550, b"no"), "d@e.f": (450, b"greylisted")}), "server_error"),
+    (ftplib.error_temp("421 Too many connections"), "server_error"),
+    (ftplib.error_perm("530 Login incorrect."), "credentials"),
+    (ftplib.error_perm("550 No such file"), "invalid_input"),
+    (imaplib.IMAP4.abort("socket error: EOF"), "network"),
+    (imaplib.IMAP4.error(b"[AUTHENTICATIONFAILED] Invalid credentials (Failure)"), "credentials"),
+    (concurrent.futures.BrokenExecutor("m"), "server_error"),
     (ssl.SSLZeroReturnError(6, "TLS/SSL connection has been closed"), "network"),
     (asyncio.IncompleteReadError(b"", 5), "network"),
     (OSError(28, "No space left on device"), "contention"),

@@ -17,7 +17,7 @@ BODY_LIMIT: Final = 500
 CODE_LIMIT: Final = 64
 """A longer text is no code."""
 CODES_KEPT: Final = 12
-_CODE_KEYS: Final = ("error_code", "code", "Code", "subtype", "reason", "type", "status", "__type")
+_CODE_KEYS: Final = ("error_code", "errorCode", "code", "Code", "subtype", "reason", "type", "status", "__type")
 Traits = Mapping[str, Any]
 
 
@@ -86,10 +86,22 @@ def codes_of(traits: Traits, bodies: list[dict[str, Any]], response: object) -> 
         read_codes(body, codes)
     for detail in some(traits.get("error_details")):
         codes.add(item(detail, "reason"))
+    _read_entries(traits.get("errors"), codes)
+    codes.add(_mail_reply(traits))
     if response is not None and not isinstance(response, dict):
         for entry in some(attribute(response, "errors")):
             codes.add(item(entry, "type"))
     return codes.kept()
+
+
+def _mail_reply(traits: Traits) -> str | None:
+    """The reply code of a mail server; of several recipients that were all refused, the one that may heal."""
+    replies = [traits.get("smtp_code")]
+    recipients = traits.get("recipients")
+    if isinstance(recipients, dict):
+        replies = [next(some(reply), None) for reply in islice(dict.values(recipients), 10)]
+    found = [code for code in map(http_status, replies) if code is not None]
+    return f"smtp_{min(found)}" if found else None
 
 
 def read_codes(body: Mapping[str, Any], codes: Codes) -> None:

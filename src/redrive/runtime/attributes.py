@@ -32,13 +32,11 @@ TELLING: Final = frozenset(
     {
         "api_error_status", "body", "cause", "code", "completion", "connection_invalidated", "data", "detail",
         "details", "doc", "err_code", "error", "error_code", "error_details", "error_kind", "errors", "exc",
-        "grpc_status_code",
-        "headers", "host", "http_response", "http_status", "line", "llm_output", "operation_name", "orig",
-        "original_error",
-        "original_exception", "os_error", "output", "pgcode", "provider_error_code", "provider_error_type",
-        "rate_limit_type", "raw_output", "reason", "request", "request_info", "resp", "response", "retry_after",
-        "retryable", "sqlite_errorname", "sqlstate", "status", "status_code", "subtype", "terminal_reason", "transient",
-        "type", "url", "wait",
+        "grpc_status_code", "headers", "host", "http_response", "http_status", "last_exception", "line", "llm_output",
+        "operation_name", "orig", "original_error", "original_exception", "os_error", "output", "pgcode",
+        "provider_error_code", "provider_error_type", "rate_limit_type", "raw_output", "reason", "recipients",
+        "request", "request_info", "resp", "response", "retry_after", "retryable", "smtp_code", "sqlite_errorname",
+        "sqlstate", "status", "status_code", "subtype", "terminal_reason", "transient", "type", "url", "wait",
     }
 )  # fmt: skip
 """Attributes in which exceptions carry what happened."""

@@ -229,7 +229,16 @@ def _message(error: BaseException) -> str:
 # ---- what it wraps
 
 
-_WRAPPED: Final = ("orig", "exc", "original_exception", "reason", "original_error", "cause", "os_error")
+_WRAPPED: Final = (
+    "orig",
+    "exc",
+    "original_exception",
+    "reason",
+    "original_error",
+    "cause",
+    "os_error",
+    "last_exception",
+)
 """Where libraries keep the exception they speak about, when they do not chain it."""
 
 

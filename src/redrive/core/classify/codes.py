@@ -114,8 +114,11 @@ _CODE_STARTS: Final = (
     ("accessdenied", "authority"),
     ("expiredtoken", "credentials_expired"),
     ("contextlengthexceeded", "context_overflow"),
+    ("smtp4", "server_error"),
+    ("smtp53", "credentials"),
+    ("smtp5", "invalid_input"),
 )
-"""Families of codes: botocore's services append words as they like."""
+"""Families of codes: botocore's services append words as they like, and a mail server's replies go by their digits."""
 
 
 @lru_cache(maxsize=4096)
@@ -241,15 +244,20 @@ def rpc_detail(code: int | None, status: str | None) -> str | None:
 ERRNOS: Final[dict[int, str]] = {
     getattr(errno, name): detail
     for detail, names in {
-        "contention": "ENOSPC EDQUOT EAGAIN EBUSY EMFILE ENFILE ENOMEM ETXTBSY EDEADLK ENOBUFS",
+        "contention": "ENOSPC EDQUOT EAGAIN EBUSY EMFILE ENFILE ENOMEM ETXTBSY EDEADLK ENOBUFS EADDRINUSE EINTR ENOLCK "
+        "EUSERS",
         "network": "ECONNREFUSED ECONNRESET ECONNABORTED EHOSTUNREACH EHOSTDOWN ENETUNREACH ENETDOWN ENETRESET EPIPE "
-        "ENOTCONN ESHUTDOWN EADDRNOTAVAIL",
-        "timeout": "ETIMEDOUT",
+        "ENOTCONN ESHUTDOWN EADDRNOTAVAIL EPROTO ENOLINK ECOMM",
+        "timeout": "ETIMEDOUT ETIME",
         "server_error": "EIO ESTALE EREMOTEIO",
         "authority": "EACCES EPERM EROFS",
         "data_integrity": "ENOENT EEXIST EISDIR ENOTDIR ENOTEMPTY ELOOP",
-        "invalid_input": "ENAMETOOLONG EINVAL EFBIG",
-        "dependency_gone": "ENOEXEC ENODEV ENXIO",
+        "invalid_input": "ENAMETOOLONG EINVAL EFBIG E2BIG EXDEV EMSGSIZE EDESTADDRREQ EAFNOSUPPORT EPROTONOSUPPORT "
+        "ENOTSUP EOPNOTSUPP EOVERFLOW EILSEQ ERANGE EDOM",
+        "dependency_gone": "ENOEXEC ENODEV ENXIO ENOSYS",
+        "credentials": "ENOKEY EKEYREJECTED EKEYREVOKED",
+        "credentials_expired": "EKEYEXPIRED",
+        "bug": "EBADF ENOTSOCK EISCONN ESPIPE ENOTTY EFAULT",
     }.items()
     for name in names.split()
     if hasattr(errno, name)

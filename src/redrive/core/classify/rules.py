@@ -15,6 +15,7 @@ from redrive.core.classify.codes import ERRNOS, WEAK_CODES, code_detail, plain, 
 from redrive.core.classify.details import DETAILS, known_detail
 from redrive.core.classify.words import (
     BROKEN_SQL,
+    BUSY_STORE,
     EXPIRED_WORDS,
     LIMIT_WORDS,
     LOCK_WORDS,
@@ -183,7 +184,7 @@ def _overloaded(failure: Failure) -> str:
 def _sqlstate(failure: Failure) -> str | None:
     state = failure.sqlstate
     if not state:
-        return "contention" if "database is locked" in failure.message else None
+        return "contention" if says(failure, BUSY_STORE) else None
     if state == "SQLITE_ERROR":
         return "bug" if says(failure, BROKEN_SQL) else None
     return sql_detail(state)
@@ -229,6 +230,12 @@ def _certificate(failure: Failure) -> str | None:
             return "authority"
         link = link.cause
     return None
+
+
+def _garbled(failure: Failure) -> str | None:
+    """aiohttp calls an answer that is no HTTP a 400: nobody ever sent that status."""
+    link = failure.cause
+    return "network" if link is not None and "aiohttp.http_exceptions.HttpProcessingError" in link.types else None
 
 
 def _no_credentials(failure: Failure) -> str | None:
@@ -338,12 +345,13 @@ _NOTED_RULES: Final[tuple[tuple[str, Rule, str], ...]] = (
     ("limit_class", _limit_class, "The class is one for a spent budget, a full context or a used-up quota."),
     ("expired_token", _expired_token, "It is about credentials, and the message says that they expired."),
     ("provider_code", _provider_code, "The provider's own code, in the exception or in the body of its answer."),
-    ("sqlstate", _sqlstate, "The SQL state, SQLite's error name, or a locked database."),
+    ("sqlstate", _sqlstate, "The SQL state, SQLite's error name, or a store that says it is busy."),
     ("rpc_code", _rpc_code, "A JSON-RPC code (MCP) or a gRPC status."),
     ("x_should_retry", _x_should_retry, "The sender says whether to retry (`x-should-retry`, `retryable`)."),
     ("github_rate_limit", _github_rate_limit, "A 403 with `retry-after`, nothing remaining, or words about a limit."),
     ("certificate", _certificate, "A TLS certificate was refused, here or in what was wrapped."),
     ("no_credentials", _no_credentials, "A client says that it was given no key, or a wrong one."),
+    ("garbled", _garbled, "What came back could not be read as HTTP."),
     ("class_table", _class_table, "The class of the exception, or one it derives from, is in the table of classes."),
     ("http_status", _http_status, "The exception, or its `response`, has an HTTP status."),
     ("status_class", _status_class, "The class stands for a status or is Python's own, and no status says more."),

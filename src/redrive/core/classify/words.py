@@ -82,8 +82,18 @@ NO_CREDENTIALS: Final = (
     "password authentication failed",
     "no password supplied",
     "access denied for user",
+    "530 login",
+    "530 not logged in",
+    "[authenticationfailed]",
 )
-BROKEN_SQL: Final = ("no such table", "no such column", "syntax error", "no such function")
+BROKEN_SQL: Final = (
+    "no such table", "no such column", "syntax error", "no such function", "no such savepoint", "no such index",
+    "has no column named", "values were supplied", "values for", "ambiguous column name", "already exists",
+    "incomplete input", "unrecognized token", "wrong number of arguments", "misuse of", "no transaction is active",
+    "within a transaction", "malformed json",
+)  # fmt: skip
+BUSY_STORE: Final = ("database is locked", "busy redis is busy", "misconf redis is", "noreplicas not enough")
+"""What a store says that no code and no class of its library tells."""
 LIMIT_WORDS: Final = ("rate limit", "rate-limit", "ratelimit", "abuse detection", "too many requests")
 """A 403 that says so counts: it is no missing permission."""
 
@@ -100,13 +110,16 @@ RATE_WORDS: Final = (
 )  # fmt: skip
 NETWORK_WORDS: Final = (
     "connection refused", "connection reset", "connection aborted", "connection closed", "connection error",
-    "connection lost", "broken pipe", "name or service not known", "name resolution", "nodename nor servname",
-    "getaddrinfo failed", "network is unreachable", "network error", "no route to host", "remote end closed",
-    "server disconnected", "failed to establish a new connection", "tls handshake", "ssl handshake",
-    "eof occurred in violation", "incomplete read", "peer closed connection", "socket hang up", "econnreset",
-    "econnrefused",
+    "connection lost", "lost connection to", "server has gone away", "broken pipe", "name or service not known",
+    "name resolution", "nodename nor servname", "getaddrinfo failed", "network is unreachable", "network error",
+    "no route to host", "remote end closed", "server disconnected", "failed to establish a new connection",
+    "tls handshake", "ssl handshake", "eof occurred in violation", "incomplete read", "peer closed connection",
+    "socket hang up", "econnreset", "econnrefused",
 )  # fmt: skip
-LOCK_WORDS: Final = ("database is locked", "deadlock detected", "deadlock found", "could not serialize access")
+LOCK_WORDS: Final = (
+    "database is locked", "deadlock detected", "deadlock found", "could not serialize access",
+    "too many connections",
+)  # fmt: skip
 EXPIRED_WORDS: Final = (
     "token expired", "token has expired", "token is expired", "expired token", "session expired", "session has expired",
     "credentials expired", "credentials have expired", "signature has expired", "jwt expired",
