@@ -186,3 +186,19 @@ def test_whatever_is_returned_is_judged(value: Any) -> None:
         assert failure.message.strip()
         assert classify(failure).detail in DETAILS
         msgspec.json.encode(failure)
+
+
+def test_a_stream_that_ended_with_an_error() -> None:
+    event = {
+        "type": "error",
+        "code": "rate_limit_exceeded",
+        "message": "slow down",
+        "param": None,
+        "sequence_number": 3,
+    }
+    failure = soft(event)
+    assert failure is not None and (failure.message, failure.codes) == ("slow down", ("rate_limit_exceeded",))
+    nameless = soft({**event, "code": None})
+    assert nameless is not None and nameless.error_kind == "server_error"
+    assert soft({"type": "response.created", "sequence_number": 0}) is None
+    assert soft({"type": "error", "message": "somebody's own words"}) is None

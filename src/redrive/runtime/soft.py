@@ -20,7 +20,7 @@ SOFT_KEYS: Final = frozenset(
     {
         "error", "success", "error_kind", "verified", "is_error", "isError", "status", "choices", "candidates",
         "stop_reason", "stopReason", "incomplete_details", "prompt_feedback", "promptFeedback", "response_metadata",
-        "output",
+        "output", "sequence_number",
     }
 )  # fmt: skip
 """A value with none of these is a success without a further look."""
@@ -215,6 +215,15 @@ def _status_word(value: Mapping[str, Any]) -> Failure | None:
     return None
 
 
+def _error_event(value: Mapping[str, Any]) -> Failure | None:
+    """The event with which OpenAI's Responses break off a stream."""
+    if value.get("type") != "error" or "sequence_number" not in value:
+        return None
+    return _failure(
+        _words(value, "the stream ended with an error"), value, None if value.get("code") else "server_error"
+    )
+
+
 def _stopped(reason: str, value: Mapping[str, Any]) -> Failure | None:
     kind = _STOPS.get(reason.lower())
     if kind is None:
@@ -287,6 +296,6 @@ def _endless(value: Mapping[str, Any]) -> Failure | None:
 
 
 _LOOKS: Final[tuple[Callable[[Mapping[str, Any]], Failure | None], ...]] = (
-    _error_key, _no_success, _marked, _kind_alone, _unverified, _status_word, _first_stop, _choices,
+    _error_key, _error_event, _no_success, _marked, _kind_alone, _unverified, _status_word, _first_stop, _choices,
     _refused_output, _endless,
 )  # fmt: skip
