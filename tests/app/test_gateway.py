@@ -15,7 +15,7 @@ from redrive import Context, Outcome, Probe, Redrive
 from redrive.core.job import iso, public
 from redrive.core.outcome import INLINE
 from redrive.core.store import Wanted
-from redrive.errors import InvalidInput, InvalidOption, InvalidPayload, JobNotFound
+from redrive.errors import InvalidInput, InvalidOption, InvalidPayload, JobNotFound, StoreBusy
 from redrive.runtime.context import session_of
 from redrive.runtime.on_the_spot import OnTheSpot
 from tests.support import FakeClock, eventually, snapshot, soon
@@ -1389,3 +1389,28 @@ async def test_a_retry_knows_the_tasks_of_included_modules(
     outcome = await soon(rd.retry(handle.id))
     await rd.close()
     assert (outcome.status, outcome.result) == ("ok", 42)
+
+
+# The store fails under a call -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["claim", "apply", "get"])
+async def test_a_call_that_was_accepted_names_its_operation_whatever_the_store_does(
+    rd: Redrive, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """Told of nothing but a busy store, an agent would call again: what it asked for would be done twice."""
+
+    @rd.task
+    async def pay(euros: int) -> int:
+        return euros
+
+    async def busy(*_: object, **__: object) -> None:
+        raise StoreBusy("the database is locked")
+
+    monkeypatch.setattr("redrive.runtime.on_the_spot.AGAIN", 0.0)
+    with monkeypatch.context() as locked:
+        locked.setattr(rd.store, verb, busy, raising=False)
+        outcome = await soon(rd.call(pay, {"euros": 9}))
+    (job,) = await every_job(rd)
+    assert not outcome and (outcome.status, outcome.operation_id) == ("timeout", job.id)
+    assert "the database is locked" in outcome.message and "do not call it again" in outcome.message

@@ -9,6 +9,7 @@ import pytest
 import redrive
 from redrive.core.outcome import INLINE
 from redrive.doors.mcp import make_server
+from redrive.errors import StoreBusy
 from tests.mcp.agents import Busy, World, ask, client_of, names, refused
 from tests.runtime.receiver import answer, receiving
 from tests.support import opened, soon
@@ -281,3 +282,20 @@ async def test_without_tasks_nothing_is_called_but_deliveries_are_retried(world:
         assert (await soon(ask(client, "retry", operation_id=delivery.id)))["result"]["body"] == "thanks"
         assert len(receiver.requests) == 1
         assert (await ask(client, "redrive_failure", failure_id=handle.id, why="mended"))["status"] == "queued"
+
+
+async def test_a_call_whose_end_cannot_be_read_names_its_operation(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that hears only of a busy store calls again, and the article is published twice."""
+
+    async def busy(*_: object) -> None:
+        raise StoreBusy("the database is locked")
+
+    async with client_of(world, allow_write=True) as client:
+        with monkeypatch.context() as locked:
+            locked.setattr(world.rd.store, "get", busy, raising=False)
+            told = await ask(client, "publish", slug="q3")
+        assert told["status"] == "timeout" and "do not call it again" in told["next"]
+        done = await ask(client, "operation", operation_id=told["operation_id"])
+    assert done["status"] == "ok" and world.posted == ["q3"]

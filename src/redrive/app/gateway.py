@@ -13,11 +13,11 @@ from redrive.app.following import result_text
 from redrive.core import lifecycle
 from redrive.core.classify import classify
 from redrive.core.job import Job, Json, State, iso
-from redrive.core.outcome import Outcome, outcome_of, shortened
+from redrive.core.outcome import Outcome, outcome_of, shortened, unknown_outcome
 from redrive.core.payload import encode
 from redrive.core.policy import REASONS
 from redrive.core.store import Filter
-from redrive.errors import IllegalMove, InvalidOption, JobNotReady, Signal
+from redrive.errors import IllegalMove, InvalidOption, JobNotReady, Signal, StoreError
 from redrive.runtime.attempt import inspected
 from redrive.runtime.capture import capture
 from redrive.runtime.context import session_of
@@ -112,8 +112,13 @@ class Gateway:
         return msgspec.structs.replace(job, run_at=self._app.clock.now() + lease)
 
     async def _run(self, job: Job) -> Outcome:
-        ran = await self._spot().run(job)
-        return await self.outcome(ran.job, recovered=ran.recovered)
+        """It is accepted: whatever the store does from here on, the answer names it, lest it be made twice."""
+        try:
+            ran = await self._spot().run(job)
+            return await self.outcome(ran.job, recovered=ran.recovered)
+        except (StoreError, OSError) as error:
+            log.warning("job %s (%s): its caller cannot be told how it stands: %s", job.short_id, job.task, error)
+            return unknown_outcome(job.id, error)
 
     async def _within(self, work: Coroutine[Any, Any, Outcome], job: Job, limit: float | None) -> Outcome:
         """The answer, or after `limit` seconds word that it goes on without us."""

@@ -99,6 +99,15 @@ def outcome_of(job: Job, result: Json = None, *, recovered: bool = False) -> Out
     return msgspec.structs.replace(outcome, result=shown, truncated=cut, error=None, error_kind=None)
 
 
+def unknown_outcome(operation_id: str, problem: Exception) -> Outcome:
+    """An operation that was accepted, when the store cannot be asked what became of it."""
+    said = (
+        f"Nobody knows how it stands: the store does not answer ({problem}). It was accepted and may be done, now or "
+        f"later: ask for the status of operation {operation_id[-8:]}, do not call it again."
+    )
+    return Outcome("timeout", operation_id, message=said)
+
+
 def shortened(result: Json, operation_id: str | None) -> tuple[Json, bool]:
     """A result that fits an answer; what is longer is cut, and says where the whole is."""
     text = msgspec.json.encode(result).decode()

@@ -15,9 +15,9 @@ from mcp_types import CallToolResult, TextContent, ToolAnnotations
 
 from redrive.app.following import result_text
 from redrive.core.job import Job, Json, State, iso
-from redrive.core.outcome import INLINE, Outcome
+from redrive.core.outcome import INLINE, Outcome, unknown_outcome
 from redrive.doors.mcp.wording import NOTE, Wording, as_text, without_none
-from redrive.errors import InvalidInput, JobNotFound, RedriveError
+from redrive.errors import InvalidInput, JobNotFound, RedriveError, StoreError
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -47,7 +47,13 @@ class Desk:
         """An outcome for a model: the same fields, what is from outside apart, and what to do next."""
         if outcome.operation_id is None:
             return self._unkept(outcome)
-        job = await self.rd.jobs.get(outcome.operation_id)
+        try:
+            return await self._kept(outcome, await self.rd.jobs.get(outcome.operation_id))
+        except StoreError as error:  # what was called is not called again for that
+            unknown = unknown_outcome(outcome.operation_id, error)
+            return self._plain(unknown) | {"next": asks_later(outcome.operation_id)}
+
+    async def _kept(self, outcome: Outcome, job: Job) -> dict[str, Any]:
         body = self._plain(outcome, advice_from_outside(job))
         if outcome.status == "ok":
             body |= await self.result(job)
@@ -120,7 +126,7 @@ def next_step(outcome: Outcome, job: Job, *, writes: bool) -> str | None:
         case "queued":
             return f"Not started. Ask `operation` {id} later: a worker runs it.{now}"
         case "timeout":
-            return f"It goes on. Ask `operation` {id} in a while, do not call it again."
+            return f"It goes on. {asks_later(id)}"
         case "failed" if job.state is State.dead:
             return f"Do not call it again as it is. `explain_failure` {id} says why and what would help."
         case "failed":
@@ -129,6 +135,10 @@ def next_step(outcome: Outcome, job: Job, *, writes: bool) -> str | None:
             return asks_a_person(job)
         case _:
             return held_step(job)
+
+
+def asks_later(id: str) -> str:
+    return f"Ask `operation` {id} in a while, do not call it again."
 
 
 def asks_a_person(job: Job) -> str:
