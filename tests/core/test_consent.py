@@ -65,8 +65,10 @@ def test_an_individual_grant(grant: Grant, job: Job, covered: bool) -> None:
         (FIRST, True),
         (AGAIN, False),
         (refund(run=1, history=(Attempt(1, "lost"),)), False),
+        (refund(changes_json='[{"change":"edit","payload":{"amount":9000}}]'), False),
+        (refund(agent="ann", changes_json='[{"change":"set_agent","agent":"ann"}]'), False),
     ],
-    ids=["first run", "replay", "after a crash"],
+    ids=["first run", "replay", "after a crash", "edited before it ran", "reassigned before it ran"],
 )
 def test_a_blanket_grant_does_not_carry_over_to_a_replay(job: Job, covered: bool) -> None:
     assert allowed(yes(scope="workflow", blanket=True), job) is covered
@@ -76,6 +78,14 @@ def test_a_blanket_grant_does_not_carry_over_to_a_replay(job: Job, covered: bool
 def test_a_blanket_grant_ends_like_any_other() -> None:
     assert not allowed(yes(blanket=True, expires_at=T0 + 1), FIRST)
     assert not allowed(yes(blanket=True, revoked_at=T0 + 1), FIRST)
+
+
+@pytest.mark.behaviour("B12")
+def test_a_blanket_grant_for_one_agent_or_input_covers_no_other() -> None:
+    assert allowed(yes(blanket=True, agent="writer"), refund(agent="writer"))
+    assert not allowed(yes(blanket=True, agent="writer"), refund(agent="ann"))
+    assert allowed(yes(blanket=True, subject=subject_of(FIRST)), FIRST)
+    assert not allowed(yes(blanket=True, subject="0123456789abcdef"), FIRST)
 
 
 @pytest.mark.behaviour("B12")

@@ -45,7 +45,7 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """What needs a yes: an operation under all its names, by whom, on what, and whether it was tried before."""
+    """What needs a yes: an operation under all its names, by whom, on what, and whether it was tried or changed."""
 
     scopes: frozenset[str]
     agent: str
@@ -64,16 +64,15 @@ def subject_of(job: Job) -> str:
 
 def wish_of(job: Job, label: str | None) -> Wish:
     scopes = {job.task} | ({label} if label else set())
-    return Wish(frozenset(scopes), job.agent or NO_AGENT, subject_of(job), job.id, bool(job.history))
+    replay = bool(job.history or job.changes_json)  # what somebody changed is another matter, also before it ever ran
+    return Wish(frozenset(scopes), job.agent or NO_AGENT, subject_of(job), job.id, replay)
 
 
 def covers(grant: Grant, wish: Wish, now: float) -> bool:
     """Whether this yes is about that wish, and still counts."""
     if grant.revoked_at is not None or (grant.expires_at is not None and now >= grant.expires_at):
         return False
-    if grant.blanket:
-        return not wish.replay
-    if grant.scope not in wish.scopes:
+    if wish.replay if grant.blanket else grant.scope not in wish.scopes:
         return False
     bound = ((grant.agent, wish.agent), (grant.subject, wish.subject), (grant.job_id, wish.job_id))
     return all(said in (None, asked) for said, asked in bound)
