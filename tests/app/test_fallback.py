@@ -137,6 +137,21 @@ async def test_a_task_that_needs_a_context_is_not_called_without_one(flaky: Redr
     assert done == []
 
 
+async def test_what_needs_consent_is_not_called_without_it(flaky: Redrive, store: Flaky) -> None:
+    """Where the store is down nobody can be asked: that is no yes."""
+    done: list[int] = []
+
+    @flaky.task(consent=True)
+    async def refund(n: int) -> None:
+        done.append(n)
+
+    store.broken = StoreUnavailable("down")
+    _no_spool(flaky)
+    with pytest.raises(StoreUnavailable, match="down"):
+        await refund.options(fallback=True).enqueue(7)
+    assert done == []
+
+
 async def test_a_sync_fallback_is_called_too(flaky: Redrive, store: Flaky) -> None:
     done: list[int] = []
 

@@ -87,8 +87,8 @@ class Handler:
         self.wraps = wraps
         """The payload's field that names the operation which this task does again."""
         self._downstream = downstream
-        self.direct: Callable[[Job, Mapping[str, Any]], Any] | None = None if wants_context else self._call
-        """Does the work here and now, where neither store nor spool could accept it."""
+        self.direct: Callable[[Job, Mapping[str, Any]], Any] | None = None if wants_context or consent else self._call
+        """Does the work here and now, where neither store nor spool could accept it; not what needs a yes first."""
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = Signature(function, skip_first=wants_context)
         self.adapt = _completed(adapt, self.signature)
