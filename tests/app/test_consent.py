@@ -604,6 +604,28 @@ async def test_a_question_that_expired_is_not_answered_by_the_next_one(rd: Redri
     assert heard == [("expired", "approved")]
 
 
+async def test_a_question_that_is_not_asked_any_more_does_not_end_the_next_one(rd: Redrive, clock: FakeClock) -> None:
+    """Its words may follow a price of the day: the one that expired stands open for ever, and nobody waits for it."""
+    prices = [900, 901]
+
+    @rd.task
+    async def ask(ctx: Context) -> str:
+        return (await ctx.approval(f"Refund {prices[0]}?", expires=60 if len(prices) > 1 else None)).answer
+
+    handle = await ask.options(session_id="s1").enqueue()
+    await soon(rd.drain())
+    scheduler = rd.make_scheduler(rd.make_worker())
+    for _ in range(5):
+        clock.advance(60)
+        del prices[:-1]
+        await scheduler.expire_questions()
+        await soon(rd.drain())
+    assert (await handle.refresh()).run == 2, "it waits for the answer instead of asking again and again"
+    await rd.jobs.approve(handle.id)
+    await soon(rd.drain())
+    assert await handle.result(5) == "approved"
+
+
 async def test_the_same_question_twice_in_one_run_is_a_mistake(rd: Redrive) -> None:
     @rd.task(max_attempts=1)
     async def ask(ctx: Context) -> None:

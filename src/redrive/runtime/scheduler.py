@@ -154,12 +154,14 @@ class Scheduler(Loop):
         now = self._clock.now()
         held = Filter(states=(State.held,), because="approval")
         for job in (await self._store.find(held, limit=10_000, oldest=True)).jobs:
-            asked = [
-                msgspec.json.decode(document.value, type=Approval)
-                for document in await self._store.docs("approval", f"{job.id}/")
-            ]
-            if any(one.expired(now) for one in asked):
+            asked = await self._question(job)
+            if asked is not None and asked.expired(now):
                 await self._move(lifecycle.unblocked, job, who="scheduler", why="nobody answered in time")
+
+    async def _question(self, job: Job) -> Approval | None:
+        """The one that the job waits for: an older one that its task does not ask any more says nothing about it."""
+        document = await self._store.doc("approval", (job.held_for or "").removeprefix("approval:"))
+        return msgspec.json.decode(document.value, type=Approval) if document else None
 
     async def bury_unroutable(self) -> None:
         """Due jobs whose task no live worker has announced for an hour, while some worker lives."""
