@@ -292,6 +292,28 @@ async def test_consent_brings_back_everything_that_waits_for_it(desk: Desk) -> N
     assert len(desk.ran) == 1_100
 
 
+async def test_consent_given_while_a_job_is_being_held_is_seen_a_little_later(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker had looked for a yes, the yes came and found nothing held, then the job was held: for ever, else."""
+    real, given = desk.rd.store.docs, asyncio.Event()
+
+    async def docs(kind: str, prefix: str = "") -> Any:
+        found = await real(kind, prefix)
+        if kind == "grant" and not given.is_set():
+            given.set()
+            await desk.rd.sessions.grant("s1", "refund", by="ann", expires=3_600)
+        return found
+
+    monkeypatch.setattr(desk.rd.store, "docs", docs, raising=False)
+    handle, other = await desk.ask(), await desk.ask(session="s2")
+    assert await desk.asks(handle)
+    await desk.rd.make_scheduler(desk.rd.make_worker()).let_consented_go()
+    await soon(desk.rd.drain())
+    assert not await desk.asks(handle)
+    assert await desk.asks(other)
+
+
 @pytest.mark.behaviour("003-4")
 async def test_a_call_that_had_to_ask_is_told_when_it_ends(desk: Desk) -> None:
     outcome = await soon(desk.rd.call(desk.task, {"amount": 900}, session_id="s1"))

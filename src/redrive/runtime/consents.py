@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
 from redrive.core import lifecycle
-from redrive.core.consent import NO_SESSION, Grant, granted, wish_of
-from redrive.core.job import Job
+from redrive.core.consent import NO_SESSION, Grant, Wish, granted, wish_of
+from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
-from redrive.core.store import Store
+from redrive.core.store import Filter, Store
 from redrive.runtime.clock import Clock
-from redrive.runtime.registry import Handler
+from redrive.runtime.paging import pages
+from redrive.runtime.registry import Handler, Registry
 
 KIND: Final = "grant"
+HELD_FOR: Final = "consent:"
+PAGE: Final = 500
 
 
 def waits_for(session: str) -> str:
     """What a job is held for that needs a session's consent."""
-    return f"consent:{session}"
+    return f"{HELD_FOR}{session}"
 
 
 def quoted(session: str) -> str:
@@ -44,10 +48,8 @@ class Consents:
         """Held where the session that asked for the job has not agreed to it as it now is."""
         if not handler.consent:
             return None
-        session = job.session_id or NO_SESSION
-        wish = wish_of(job, handler.consent if isinstance(handler.consent, str) else None)
-        now = self._clock.now()
-        if granted(await self.of(session), wish, now) is not None:
+        session, now = job.session_id or NO_SESSION, self._clock.now()
+        if granted(await self.of(session), _wish(job, handler), now) is not None:
             return None
         id = job.short_id
         whose = f"session {job.session_id}" if job.session_id else "anybody"
@@ -59,3 +61,20 @@ class Consents:
             recommendation=f"redrive approve {id} lets exactly this run; redrive reject {id} ends it.",
             held_for=waits_for(session),
         )
+
+    async def overlooked(self, registry: Registry) -> AsyncIterator[Job]:
+        """Jobs held for a consent that is there: given while they were being held, or by one that died then."""
+        held = Filter(states=(State.held,), because="consent")
+        for (whose,) in await self._store.count(held, by=("held_for",)):
+            grants = await self.of((whose or "").removeprefix(HELD_FOR))
+            if not grants:
+                continue
+            async for page in pages(self._store, msgspec.structs.replace(held, held_for=whose), PAGE, oldest=True):
+                for job in await self._store.get([job.id for job in page]):
+                    if granted(grants, _wish(job, registry.handlers.get(job.task)), self._clock.now()) is not None:
+                        yield job
+
+
+def _wish(job: Job, handler: Handler | None) -> Wish:
+    label = handler.consent if handler is not None else None
+    return wish_of(job, label if isinstance(label, str) else None)

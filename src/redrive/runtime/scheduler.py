@@ -19,6 +19,7 @@ from redrive.core.store import Applied, Commit, Filter, Put, Store, Wanted
 from redrive.errors import IllegalMove
 from redrive.runtime.bus import Bus, told
 from redrive.runtime.clock import Clock
+from redrive.runtime.consents import Consents
 from redrive.runtime.living import take_down
 from redrive.runtime.loop import Loop
 from redrive.runtime.paging import pages
@@ -75,6 +76,7 @@ class Scheduler(Loop):
             (5.0, self.mind_the_clock),
             (10.0, self.expire_questions),
             (10.0, self.recall_deferred),
+            (60.0, self.let_consented_go),
             (60.0, self.bury_unroutable),
             (60.0, triage or _nothing),
             (600.0, self.pull_delayed),
@@ -162,6 +164,11 @@ class Scheduler(Loop):
         """The one that the job waits for: an older one that its task does not ask any more says nothing about it."""
         document = await self._store.doc("approval", (job.held_for or "").removeprefix("approval:"))
         return msgspec.json.decode(document.value, type=Approval) if document else None
+
+    async def let_consented_go(self) -> None:
+        """Whoever gives consent lets go what waits for it. What they could not see, or did not live to, is seen here."""
+        async for job in Consents(self._store, self._clock).overlooked(self._registry):
+            await self._move(lifecycle.unblocked, job, who="scheduler", why="consent was given")
 
     async def bury_unroutable(self) -> None:
         """Due jobs whose task no live worker has announced for an hour, while some worker lives."""
