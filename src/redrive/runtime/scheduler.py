@@ -166,7 +166,7 @@ class Scheduler(Loop):
         return msgspec.json.decode(document.value, type=Approval) if document else None
 
     async def let_consented_go(self) -> None:
-        """Whoever gives consent lets go what waits for it. What they could not see, or did not live to, is seen here."""
+        """Whoever gives consent lets go what waits for it. What they did not see, or did not live to, is seen here."""
         async for job in Consents(self._store, self._clock).overlooked(self._registry):
             await self._move(lifecycle.unblocked, job, who="scheduler", why="consent was given")
 
