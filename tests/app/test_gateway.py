@@ -585,6 +585,61 @@ async def test_a_timeout_while_the_end_is_written_is_no_silence(rd: Redrive, mon
     assert (outcome.status, told) in (("ok", []), ("timeout", ["retry_success"]))
 
 
+@pytest.mark.behaviour("003-4")
+async def test_a_task_that_blocks_the_event_loop_past_the_timeout_is_no_silence(live: Redrive) -> None:
+    """Its end and the timeout come in the same breath."""
+    over = threading.Event()
+
+    @live.task
+    async def work() -> str:
+        over.wait(0.2)
+        return "well"
+
+    outcome = await soon(live.call(work, session_id="s1", timeout=0.01))
+
+    async def done() -> bool:
+        return bool(await live.outcome(outcome.operation_id or ""))
+
+    await eventually(done, "it ends")
+    told = [notice.kind for notice in await live.sessions.inbox("s1", unread=False)]
+    assert (outcome.status, told) in (("ok", []), ("timeout", ["retry_success"]))
+
+
+@pytest.mark.behaviour("003-4")
+@pytest.mark.parametrize("works", [True, False])
+async def test_a_caller_who_is_cancelled_while_the_end_is_written_is_told_by_notice(
+    rd: Redrive, monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    """As `asyncio.wait_for` does it. Without the answer he does not even know which operation it was."""
+
+    @rd.task
+    async def work() -> str:
+        if not works:
+            raise redrive.GiveUp("hopeless")
+        return "well"
+
+    write, ending, go = rd.store.apply, asyncio.Event(), asyncio.Event()
+
+    async def slowly(commits: Any) -> Any:
+        if commits[0].transitions:
+            ending.set()
+            await go.wait()
+        return await write(commits)
+
+    monkeypatch.setattr(rd.store, "apply", slowly)
+    caller = asyncio.create_task(rd.call(work, session_id="s1"))
+    await soon(ending.wait())
+    caller.cancel()
+    await soon(asyncio.wait([caller]))
+    go.set()
+
+    async def told() -> list[str]:
+        return [notice.kind for notice in await rd.sessions.inbox("s1", unread=False)]
+
+    await eventually(told, "the session is told")
+    assert caller.cancelled() and await told() == ["retry_success" if works else "retry_exhausted"]
+
+
 async def test_whoever_waits_is_not_told_twice(rd: Redrive) -> None:
     @rd.task
     async def work(fails: bool) -> None:

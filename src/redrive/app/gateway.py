@@ -13,6 +13,7 @@ from redrive.app.following import result_text
 from redrive.core import lifecycle
 from redrive.core.classify import classify
 from redrive.core.job import Job, Json, State, iso
+from redrive.core.lifecycle import Transition
 from redrive.core.outcome import Outcome, outcome_of, shortened, unknown_outcome
 from redrive.core.payload import encode
 from redrive.core.policy import REASONS
@@ -41,7 +42,7 @@ class Gateway:
     def __init__(self, app: Redrive) -> None:
         self._app = app
         self._spots: dict[asyncio.AbstractEventLoop, OnTheSpot] = {}
-        self._late: dict[asyncio.AbstractEventLoop, set[asyncio.Task[Outcome]]] = {}
+        self._late: dict[asyncio.AbstractEventLoop, set[asyncio.Task[Any]]] = {}
         """Calls that go on after their callers stopped waiting, by the event loop they run on."""
 
     def _spot(self) -> OnTheSpot:
@@ -128,11 +129,25 @@ class Gateway:
         try:
             done, _ = await asyncio.wait([going], timeout=limit)
         except asyncio.CancelledError:
-            self._spot().leave(job.id)
+            if going.done() or not self._spot().leave(job.id):
+                late.add(telling := asyncio.create_task(self._tell_session(going, job)))
+                telling.add_done_callback(late.discard)
             raise
         if done or not self._spot().leave(job.id):
             return await going
         return outcome_of(msgspec.structs.replace(job, state=State.running))
+
+    async def _tell_session(self, going: asyncio.Task[Outcome], job: Job) -> None:
+        """The caller went while the end was written as told to it: its session has a notice instead."""
+        await asyncio.wait([going])
+        try:
+            ended = await self._app.jobs.get(job.id)
+            if ended.state in (State.done, State.dead) and ended.reason == "direct":
+                how = "succeeded" if ended.state is State.done else "buried"
+                move = Transition(how, ended, ended.state, ended.updated_at, {"reason": job.reason})
+                await self._app.notices.add(move)
+        except (StoreError, OSError) as error:
+            log.warning("job %s (%s): its session cannot be told of its end: %s", job.short_id, job.task, error)
 
     async def _read(
         self, handler: Handler, params: Mapping[str, Json], limit: float | None, session: str | None

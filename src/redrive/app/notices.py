@@ -10,9 +10,11 @@ import msgspec
 
 from redrive.app.following import result_text
 from redrive.app.namespace import TRIES
+from redrive.app.noticing import puts_of
 from redrive.app.watch import tell_sinks
 from redrive.core.checks import the_only
 from redrive.core.job import CYCLE, Job, State
+from redrive.core.lifecycle import Transition
 from redrive.core.notices import (
     ACKNOWLEDGED_FOR,
     DEFERRED,
@@ -22,6 +24,7 @@ from redrive.core.notices import (
     Notice,
     Paged,
     dealt_with,
+    notice_for,
     page,
     page_due,
     waiting_key,
@@ -101,6 +104,13 @@ class Notices:
             name: getattr(notice, name) for name in ("id", "kind", "level", "audience", "session_id", "title", "text")
         }
         self._app.bus.publish(BusEvent("notice", notice.queue, notice.at, notice.job_id, notice.task, data=data))
+
+    async def add(self, move: Transition) -> None:
+        """What a move means, where its own commit has not told it."""
+        notice = notice_for(move)
+        if notice is not None:
+            await self._app.store.apply([Commit(puts=tuple(puts_of(notice)))])
+            self.heard(notice)
 
     async def _signal(self, message: Message) -> None:
         """To the signal sinks; those that took it are spared when another must be told again."""

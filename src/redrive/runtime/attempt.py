@@ -93,7 +93,7 @@ class Attempts:
         except (SystemExit, KeyboardInterrupt, GeneratorExit):
             raise
         except Rejected as rejected:
-            return Commit((self.settlement.rejected(job, context, rejected.verdict),))
+            return Commit((self.settlement.rejected(job, rejected.verdict),))
         except BaseException as error:  # noqa: BLE001 - this is the place where failures are kept
             return await self._ended(error, job, handler, context)
         failure = inspected(handler, value, job.id)

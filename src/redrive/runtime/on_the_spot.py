@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from redrive.core.decision import Sitting
-from redrive.core.job import Job
+from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Applied, Commit, Lease, Put, Stale, Store, Wanted
 from redrive.core.strategy import CRASHES_BEFORE_ALONE, SPOT_TRIES
@@ -171,8 +171,10 @@ class OnTheSpot:
         if commit is None:
             log.warning("job %s (%s) was taken away while it ran: its result does not count", job.short_id, job.task)
             return Ran(await self.fresh(job))
-        move = commit.transitions[0]
-        commit = msgspec.structs.replace(commit, puts=(*commit.puts, *beside(move)))
+        move, *others = commit.transitions
+        move = _answered(move, context)
+        commit = msgspec.structs.replace(commit, transitions=(move, *others), puts=(*commit.puts, *beside(move)))
+        self._settling[job.id] = job  # from here on whoever waited cannot leave: the answer is what tells of the end
         settling = asyncio.create_task(self._settled(job, commit))
         after = await asyncio.shield(settling)  # carried through, whatever happens to the caller meanwhile
         if interruption is not None:
@@ -182,7 +184,6 @@ class OnTheSpot:
 
     async def _settled(self, job: Job, commit: Commit) -> Job:
         """Its lease is kept until its end is on disk."""
-        self._settling[job.id] = job
         try:
             return await self.committed(commit)
         finally:
@@ -287,6 +288,13 @@ class OnTheSpot:
     async def look_for_lapsed(self) -> None:
         claim = await self._store.claim(Wanted(slots=0), self.worker, self._clock.now())
         self.lapsed.update((job.id, job) for job in claim.lapsed)
+
+
+def _answered(move: Transition, context: Context | BlockingContext) -> Transition:
+    """Whoever called is still there and hears of the end at once: nothing is left for a notice to tell."""
+    if context._sitting != "call" or move.to not in (State.done, State.dead):
+        return move
+    return msgspec.structs.replace(move, set={**move.set, "reason": "direct"})
 
 
 def again_on_the_spot(move: Transition) -> bool:

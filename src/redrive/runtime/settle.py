@@ -16,7 +16,7 @@ from redrive.core.classify import cause_of, classify
 from redrive.core.decision import Case, Decision, Hold, RetryLater
 from redrive.core.effects import before_replay
 from redrive.core.fingerprint import fingerprint
-from redrive.core.job import Attempt, Cause, Failure, Job, State, Usage
+from redrive.core.job import Attempt, Cause, Failure, Job, Usage
 from redrive.core.lifecycle import Transition
 from redrive.core.payload import encode as encode_payload
 from redrive.core.payload import encode_result
@@ -69,7 +69,7 @@ class Settlement:
         puts = (Put("result", f"{job.id}/", text.encode()),) if apart and text is not None else ()
         move = lifecycle.succeeded(job, now, RESULT_APART if apart else text, attempt)
         if job.history or context._sitting is not None:
-            move = _answered(_learned(move, job, worked=True), context)
+            move = _learned(move, job, worked=True)
         return Commit((move,), puts)
 
     async def signalled(self, job: Job, handler: Handler, context: AnyContext, signal: Signal) -> Commit:
@@ -125,7 +125,7 @@ class Settlement:
             usage=context._usage, breaker=breaker, probes=probes, sitting=context._sitting, tries=context._tries,
         )  # fmt: skip
         decision = await self._decided(case, handler)
-        return Commit((_answered(self._transition(case, decision, group, context), context),), puts)
+        return Commit((self._transition(case, decision, group, context),), puts)
 
     async def landed(self, job: Job, handler: Handler, context: AnyContext) -> Commit | None:
         """Done where all its effects are seen outside, although it cannot run now."""
@@ -165,7 +165,7 @@ class Settlement:
         attempt = self._attempt(job, "recovered", now, context, failure, decision=said, strategy="verify")
         attempt = msgspec.structs.replace(attempt, effects={name: str(seen) for name, seen in look.effects.items()})
         move = lifecycle.succeeded(job, now, None, attempt)
-        return Commit((_answered(_learned(move, job, worked=True), context),))
+        return Commit((_learned(move, job, worked=True),))
 
     async def _decided(self, case: Case, handler: Handler) -> Decision:
         """There is no path to silence: where deciding itself fails, the job is retried slowly, or buried at its cap."""
@@ -200,16 +200,15 @@ class Settlement:
         )  # fmt: skip
         return self._transition(case, decide(case), fingerprint(failure, job.task, job.model), None)
 
-    def rejected(self, job: Job, context: AnyContext, verdict: NotReady) -> Transition:
+    def rejected(self, job: Job, verdict: NotReady) -> Transition:
         """A dead letter at once, without an attempt."""
         failure = Failure("exception", ("redrive.NotReady",), verdict.why)
         log.warning("job %s (%s): %s", job.short_id, job.task, verdict.why)
-        move = lifecycle.buried(
+        return lifecycle.buried(
             job, self._clock.now(), because=verdict.because, why=verdict.why, recommendation=verdict.recommendation,
             failure=failure, cause=cause_of(verdict.detail, "preflight", failure),
             fingerprint=fingerprint(failure, job.task, job.model), owner=self._registry.fleet.escalation,
         )  # fmt: skip
-        return _answered(move, context)
 
     def _cause(self, job: Job, handler: Handler | None, failure: Failure) -> Cause:
         cause = classify(failure, self._registry.rules_for(handler))
@@ -308,13 +307,6 @@ def _cleared(cause: Cause, look: Look, handler: Handler) -> Cause:
     return msgspec.structs.replace(
         cause, category="transient", detail="server_error", heals="at_once", subclass="Transient", rule="seen_outside"
     )
-
-
-def _answered(move: Transition, context: AnyContext) -> Transition:
-    """Whoever called is still there and hears of the end at once: nothing is left for a notice to tell."""
-    if context._sitting != "call" or move.to not in (State.done, State.dead):
-        return move
-    return msgspec.structs.replace(move, set={**move.set, "reason": "direct"})
 
 
 def _learned(move: Transition, job: Job, *, worked: bool) -> Transition:
