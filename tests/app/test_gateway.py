@@ -1469,3 +1469,19 @@ async def test_a_call_that_was_accepted_names_its_operation_whatever_the_store_d
     (job,) = await every_job(rd)
     assert not outcome and (outcome.status, outcome.operation_id) == ("timeout", job.id)
     assert "the database is locked" in outcome.message and "do not call it again" in outcome.message
+
+
+# Bad words and odd results --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [{"timeout": -1}, {"timeout": "soon"}, {"who": ""}], ids=str)
+async def test_a_retry_with_bad_words_changes_nothing(rd: Redrive, database: Path, wrong: dict[str, Any]) -> None:
+    @rd.task
+    async def work() -> None:
+        raise redrive.GiveUp("hopeless")
+
+    dead = await soon(rd.call(work))
+    before = snapshot(database)
+    with pytest.raises(InvalidInput):
+        await rd.retry(dead.operation_id or "", **wrong)
+    assert snapshot(database) == before

@@ -11,6 +11,7 @@ import msgspec
 
 from redrive.app.following import result_text
 from redrive.core import lifecycle
+from redrive.core.checks import check_words
 from redrive.core.classify import classify
 from redrive.core.job import Job, Json, State, iso
 from redrive.core.lifecycle import Transition
@@ -185,6 +186,8 @@ class Gateway:
 
     async def retry(self, operation_id: str, *, timeout: Seconds | None = None, who: str = WHO) -> Outcome:
         """Once more, with what was given the first time. What is done stays done."""
+        check_words(who, None)
+        limit = seconds(timeout, "timeout") if timeout is not None else None
         job = await self._app.jobs.get(operation_id)
         handler = self._app.registry.handlers.get(job.task)
         if job.state in (State.done, State.discarded, State.purged, State.running):
@@ -201,7 +204,6 @@ class Gateway:
             return Outcome("failed", job.id, message=str(error), error=job.error)
         if job.state is not State.waiting:
             return await self.outcome(job)
-        limit = seconds(timeout, "timeout") if timeout is not None else None
         outcome = await self._within(self._run(job), job, limit)
         return msgspec.structs.replace(outcome, registry_auto_recovered=outcome.registry_auto_recovered or back)
 
