@@ -1485,3 +1485,19 @@ async def test_a_retry_with_bad_words_changes_nothing(rd: Redrive, database: Pat
     with pytest.raises(InvalidInput):
         await rd.retry(dead.operation_id or "", **wrong)
     assert snapshot(database) == before
+
+
+async def test_a_read_only_task_may_return_what_is_not_json(rd: Redrive) -> None:
+    class Thing:
+        def __repr__(self) -> str:
+            return "a thing"
+
+    class Page(pydantic.BaseModel):
+        title: str
+
+    @rd.task(read_only=True)
+    async def look(page: bool) -> object:
+        return Page(title="q3") if page else Thing()
+
+    assert (await soon(rd.call(look, {"page": True}))).result == {"title": "q3"}
+    assert (await soon(rd.call(look, {"page": False}))).result == {"$repr": "a thing"}

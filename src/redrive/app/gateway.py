@@ -16,7 +16,7 @@ from redrive.core.classify import classify
 from redrive.core.job import Job, Json, State, iso
 from redrive.core.lifecycle import Transition
 from redrive.core.outcome import Outcome, outcome_of, shortened, unknown_outcome
-from redrive.core.payload import encode
+from redrive.core.payload import encode, encode_result
 from redrive.core.policy import REASONS
 from redrive.core.store import Filter
 from redrive.errors import IllegalMove, InvalidOption, JobNotReady, Signal, StoreError
@@ -172,7 +172,10 @@ class Gateway:
             kind = classify(failure, self._app.registry.rules_for(handler)).detail
             return Outcome("failed", message=f"It failed: {failure.summary}", error=failure.summary, error_kind=kind,
                            registry_auto_recovered=back)  # fmt: skip
-        shown, cut = shortened(msgspec.to_builtins(value), None)
+        text, problem = encode_result(value)
+        if problem:
+            log.warning("%s: %s", handler.name, problem)
+        shown, cut = shortened(msgspec.json.decode(text) if text else None, None)
         return Outcome("ok", result=shown, message="Done.", truncated=cut, registry_auto_recovered=back)
 
     async def submit(self, task: Task[Any, Any] | str, params: Mapping[str, Json], **options: Any) -> Outcome:
