@@ -1501,3 +1501,18 @@ async def test_a_read_only_task_may_return_what_is_not_json(rd: Redrive) -> None
 
     assert (await soon(rd.call(look, {"page": True}))).result == {"title": "q3"}
     assert (await soon(rd.call(look, {"page": False}))).result == {"$repr": "a thing"}
+
+
+async def test_what_is_submitted_again_is_redriven_where_that_was_asked_for(rd: Redrive) -> None:
+    flaky = Flaky(1, lambda: redrive.GiveUp("not yet"))
+
+    @rd.task
+    async def work() -> str:
+        return str(await flaky("well"))
+
+    first = await rd.submit(work, idempotency_key="k")
+    await soon(rd.drain())
+    assert (await rd.submit(work, idempotency_key="k")).status == "failed"
+    assert (await rd.submit(work, idempotency_key="k", on_duplicate="redrive")).status == "queued"
+    await soon(rd.drain())
+    assert (await rd.outcome(first.operation_id or "")).result == "well"

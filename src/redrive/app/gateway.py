@@ -184,7 +184,9 @@ class Gateway:
         handler = self._app.registry.handlers.get(name)
         keyed = {"lease": REASONS["deferred_submit"].lease, **self._keyed(handler, params, options)}
         prepared = self._app._desk.prepare(self._app._desk.plan(name, keyed, reason="deferred_submit"), params)
-        job, _, _ = await self._app._desk.accept(prepared)
+        job, duplicate, _ = await self._app._desk.accept(prepared)
+        if duplicate and prepared.on_duplicate == "redrive" and job.state is State.dead:
+            job = await self._app.dead.redrive(job.id, who=WHO, why="submitted again")
         return await self.outcome(job)
 
     async def retry(self, operation_id: str, *, timeout: Seconds | None = None, who: str = WHO) -> Outcome:
