@@ -26,6 +26,7 @@ from redrive.core.store import MAX_PARTS, Applied, Commit, Filter
 from redrive.errors import ConfigError, InvalidInput
 from redrive.insight.health import Pain
 from redrive.runtime.bus import BusEvent
+from redrive.runtime.living import living
 from redrive.runtime.notify import SEND_SECONDS, TURN_SECONDS, Standing
 from tests.support import FakeClock, eventually, opened, process, soon
 
@@ -502,6 +503,34 @@ async def test_a_channel_that_was_taken_away_holds_nothing_up(database: Path, cl
     async with opened(database, clock=clock, channels=[phone]) as rd:
         await rd.notices.deliver()
         assert (await rd.notices.waiting(), phone.rang) == ([], 1)
+
+
+async def test_a_channel_that_only_another_process_has_is_not_passed_over(
+    rd: Redrive, database: Path, clock: FakeClock, phone: Phone
+) -> None:
+    """Two programs on one file, or old and new code during a deployment: whoever is first does not tell for all."""
+
+    class Pager(Phone):
+        pass
+
+    pager = Pager()
+    pager.down = True
+    async with opened(database, clock=clock, channels=[pager]) as other, other.worker():
+        await eventually(lambda: _announced(rd), "the other worker is known")
+        await fails_for_good(rd, "mill")
+        await eventually(lambda: pager.rang > 0, "the other one tried")
+        await rd.notices.deliver()
+        assert (phone.rang, len(await rd.notices.waiting())) == (1, 1)
+        pager.down = False
+        clock.advance(100)
+        await eventually(lambda: bool(pager.got), "the other one was told")
+    await rd.notices.deliver()
+    assert (phone.titles, pager.titles) == (["mill failed for good"], ["mill failed for good"])
+    assert await rd.notices.waiting() == []
+
+
+async def _announced(rd: Redrive) -> bool:
+    return bool(await living(rd.store, rd.clock.now()))
 
 
 async def test_saying_false_is_not_taking_it(database: Path, clock: FakeClock) -> None:

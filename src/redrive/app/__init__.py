@@ -293,7 +293,9 @@ class Redrive(Registering):
         """A worker and a scheduler while the block runs; leaving it finishes or gives back what runs."""
         await self.open()
         worker = self.make_worker(concurrency=concurrency, queues=queues, agents=agents, grace=grace)
-        duties: list[Loop] = [self.make_scheduler(worker), *self._couriers()] if scheduler else []
+        couriers = self._couriers() if scheduler else []
+        worker.channels = [name for courier in couriers for name in courier.names]
+        duties: list[Loop] = [self.make_scheduler(worker), *couriers] if scheduler else []
         entry = (asyncio.get_running_loop(), worker)
         self._workers.append(entry)
         worker.start()

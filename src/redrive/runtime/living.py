@@ -24,6 +24,8 @@ class Announcement(msgspec.Struct, frozen=True):
     at: float
     concurrency: int = 0
     running: int = 0
+    channels: frozenset[str] = frozenset()
+    """Ways to people that its process has, and that others may not have."""
 
     def lives(self, now: float) -> bool:
         return now - self.at <= GONE_AFTER
@@ -33,7 +35,7 @@ _decode = msgspec.json.Decoder(Announcement).decode
 
 
 def announced(worker: str, said: Announcement) -> Put:
-    value = {**msgspec.structs.asdict(said), "tasks": sorted(said.tasks)}
+    value = {**msgspec.structs.asdict(said), "tasks": sorted(said.tasks), "channels": sorted(said.channels)}
     return Put(KIND, worker, msgspec.json.encode(value))
 
 

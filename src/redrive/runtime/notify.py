@@ -32,6 +32,7 @@ from redrive.core.redact import redact_text
 from redrive.core.store import Applied, Commit, Put, Store
 from redrive.errors import ConfigError
 from redrive.runtime.clock import Clock
+from redrive.runtime.living import living
 from redrive.runtime.loop import Loop
 
 log = logging.getLogger("redrive.notify")
@@ -195,6 +196,7 @@ class Courier(Loop):
         self._store = store
         self._clock = clock
         self._channels = channels
+        self.names = frozenset(channel.name for channel in channels)
         self._me = secrets.token_hex(8)
         self._backlog = 0
 
@@ -208,20 +210,24 @@ class Courier(Loop):
         self._backlog = len(waiting)
         if not waiting or not self._channels:
             return 0
-        standing, version = await read_standing(self._store)
-        if standing.taken_by_another(self._me, self._clock.now()) or not self._anything_to_do(standing, waiting):
+        (standing, version), everybodys = await read_standing(self._store), await self._everybodys()
+        taken = standing.taken_by_another(self._me, self._clock.now())
+        if taken or not self._anything_to_do(standing, waiting, everybodys):
             return 0
-        round = _Round(self._store, self._clock, self._me, standing, version, waiting, self._channels)
+        round = _Round(self._store, self._clock, self._me, standing, version, waiting, self._channels, everybodys)
         try:
             return await round.run(self._stopping)
         except TurnLost as lost:
             log.warning("the courier's turn ended early, what is left is told later: %s", lost)
             return round.sent
 
-    def _anything_to_do(self, standing: Standing, waiting: Mapping[str, Notice]) -> bool:
-        names = {channel.name for channel in self._channels}
+    async def _everybodys(self) -> frozenset[str]:
+        """The channels of all workers that live: one that only another process has is not passed over."""
+        return self.names.union(*(said.channels for said in await living(self._store, self._clock.now())))
+
+    def _anything_to_do(self, standing: Standing, waiting: Mapping[str, Notice], everybodys: frozenset[str]) -> bool:
         now = self._clock.now()
-        return any(names <= set(notice.told) for notice in waiting.values()) or any(
+        return any(everybodys <= set(notice.told) for notice in waiting.values()) or any(
             due(channel.name, standing, waiting, now) for channel in self._channels
         )
 
@@ -247,6 +253,7 @@ class _Round:
         version: int,
         waiting: dict[str, Notice],
         channels: Sequence[Channel],
+        names: frozenset[str],
     ) -> None:
         self._store = store
         self._clock = clock
@@ -255,7 +262,8 @@ class _Round:
         self._version = version
         self._waiting = waiting
         self._channels = channels
-        self._names = {channel.name for channel in channels}
+        self._names = names
+        """Of these, and of the channels that only others serve: a notice waits until all have it."""
         self.sent = 0
 
     async def run(self, stopping: asyncio.Event) -> int:
@@ -287,7 +295,7 @@ class _Round:
             await self._mark(channel.name, message.keys)
 
     def _keep(self, channel: str, state: ChannelState) -> None:
-        """Of channels that are no longer configured nothing is kept."""
+        """Of channels that nobody has any more nothing is kept."""
         known = {name: kept for name, kept in self._standing.channels.items() if name in self._names}
         self._standing = msgspec.structs.replace(self._standing, channels={**known, channel: state})
 

@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from redrive.core.job import Job, State
@@ -87,6 +87,8 @@ class Worker(Loop):
         self._beats = heartbeats
         self.heart: Heart | None = None
         self._announced = float("-inf")
+        self.channels: Collection[str] = ()
+        """The ways to people that a courier of this process serves."""
         self.made = 0
         """Attempts begun by this worker."""
         self._claims = 0
@@ -342,7 +344,9 @@ class Worker(Loop):
         """Tell the store which tasks this worker knows, so that nothing is buried for lack of a worker."""
         self._announced = self._clock.monotonic()
         slots = self.slots
-        said = Announcement(frozenset(slots.tasks), self._clock.now(), slots.total, slots.running)
+        said = Announcement(
+            frozenset(slots.tasks), self._clock.now(), slots.total, slots.running, frozenset(self.channels)
+        )
         await self._store.apply([Commit(puts=(announced(self.id, said),))])
 
     async def _withdraw(self) -> None:
