@@ -262,6 +262,13 @@ async def test_reports(served: Served) -> None:
     assert (await served.refused(422, "GET", "/v1/reports/activity?minutes=5&hours=5"))["field"] == "minutes"
 
 
+@pytest.mark.parametrize("report", ["morning?since", "failures?since", "failures?until"])
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00%2B14:00", "9999-12-31T23:59:59-14:00"])
+async def test_a_time_that_no_calendar_has_is_refused_by_name(still: Served, report: str, moment: str) -> None:
+    refused = await still.refused(422, "GET", f"/v1/reports/{report}={moment}")
+    assert refused["field"] == report.partition("?")[2]
+
+
 async def test_what_is_around(served: Served) -> None:
     flow = served.rd.workflow("article")
     first = flow.add("greet", name="a")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
@@ -247,14 +246,9 @@ class LoadQuery(schemas.Taken):
     hours: Annotated[int, Meta(ge=1, le=1488)] = 24
 
 
-def _at(field: str, said: str | None) -> datetime | None:
-    found = schemas.instant(field, said)
-    return None if found is None else datetime.fromtimestamp(found, UTC)
-
-
 async def morning(asked: Asked) -> Any:
     query: MorningQuery = asked.query
-    page = await asked.rd.morning(_at("since", query.since), queue=query.queue, spike=query.spike)
+    page = await asked.rd.morning(schemas.moment("since", query.since), queue=query.queue, spike=query.spike)
     return masked(page.public())
 
 
@@ -277,7 +271,7 @@ async def failures(asked: Asked) -> Any:
     said: dict[str, Any] = {
         name: getattr(query, name) for name in ("category", "detail", "error_class", "date", "limit")
     }
-    said |= {"since": _at("since", query.since), "until": _at("until", query.until)}
+    said |= {"since": schemas.moment("since", query.since), "until": schemas.moment("until", query.until)}
     return masked((await asked.rd.reports.failures(**said, **_of(query))).public())
 
 

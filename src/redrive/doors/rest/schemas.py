@@ -61,13 +61,19 @@ class Saying(Taken):
     why: Text | None = None
 
 
-def instant(field: str, said: str | None) -> float | None:
-    """A date or an instant of a query, in seconds. A date is its midnight in UTC."""
+def moment(field: str, said: str | None) -> datetime | None:
+    """A date or an instant of a query. A date is its midnight in UTC."""
     if said is None:
         return None
     text = said.upper().replace(" ", "+")  # as URLs spoil a plus
     is_date = len(said) <= len("2026-11-16")
-    return read_time(field, text, zone=UTC if is_date else None).timestamp()
+    return read_time(field, text, zone=UTC if is_date else None)
+
+
+def instant(field: str, said: str | None) -> float | None:
+    """The same, in seconds."""
+    found = moment(field, said)
+    return None if found is None else found.timestamp()
 
 
 # -- jobs
