@@ -26,6 +26,13 @@ def test_what_is_left_masked_keeps_its_value_and_the_rest_is_edited() -> None:
     assert unmasked(edited, GIVEN) == {**GIVEN, "n": 2, "login": {**GIVEN["login"], "name": "bob"}}
 
 
+@pytest.mark.parametrize(("was", "now"), [(1, True), (0, False), (True, 1), (1, 1.0)])
+def test_a_number_becomes_a_switch_where_somebody_writes_one(was: Any, now: Any) -> None:
+    """To Python they are equal; a task that asks for the one is not served with the other."""
+    edited: Any = unmasked({"a": now, "list": [now]}, {"a": was, "list": [was]})
+    assert [type(value) for value in (edited["a"], *edited["list"])] == [type(now)] * 2
+
+
 def test_a_secret_can_be_replaced_or_removed() -> None:
     shown = redact(GIVEN)
     del shown["login"]

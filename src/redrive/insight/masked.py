@@ -19,7 +19,7 @@ def unmasked(edited: Json, original: Json, field: str = "payload") -> Json:
 
 
 def _restored(edited: Json, original: Json, shown: Json, at: str) -> Json:
-    if edited == shown and not isinstance(edited, Mapping | list):
+    if isinstance(edited, str) and edited == shown:
         return original
     if isinstance(edited, Mapping):
         return {name: _restored(item, *_under(original, shown, name), f"{at}.{name}") for name, item in edited.items()}
