@@ -46,6 +46,17 @@ def test_entries_of_a_list_are_known_again_where_they_moved() -> None:
     assert unmasked(shown, GIVEN)["hooks"] == [{"token": "second", "n": 2}]
 
 
+@pytest.mark.parametrize("left", [[{"token": MASK}], [{"token": MASK}] * 3])
+def test_which_of_several_secrets_is_meant_is_not_guessed(left: list[Any]) -> None:
+    """One was taken out, or put in: nobody knows which secrets the others are."""
+    given_payload: dict[str, Any] = {"hooks": [{"token": "first"}, {"token": "second"}]}
+    with pytest.raises(InvalidInput) as refused:
+        unmasked({"hooks": left}, given_payload)
+    assert refused.value.field == "payload.hooks[0]"
+    alike: dict[str, Any] = {"hooks": [{"token": "same"}, {"token": "same"}]}
+    assert unmasked({"hooks": left}, alike)["hooks"] == [{"token": "same"}] * len(left)
+
+
 @pytest.mark.parametrize(
     ("edited", "field"),
     [

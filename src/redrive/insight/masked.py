@@ -40,12 +40,24 @@ def _entries(edited: Sequence[Json], original: Json, shown: Json, at: str) -> li
     """Entries may have moved: one is known again by how it was shown, else by its place."""
     if not isinstance(original, list) or not isinstance(shown, list):
         return [_restored(item, None, _NOTHING, f"{at}[{index}]") for index, item in enumerate(edited)]
-    found = []
+    found, moved = [], len(edited) != len(shown) and shown != original
     for index, item in enumerate(edited):
+        if moved and _behind(item, original, shown) > 1:
+            problem = f"{MASK} could stand for several secrets here, as entries were added or removed; write it out"
+            raise InvalidInput(field=f"{at}[{index}]", problem=problem)
         place = index if index < len(shown) and shown[index] == item else _place(item, shown, index)
         value, known = (original[place], shown[place]) if place is not None else (None, _NOTHING)
         found.append(_restored(item, value, known, f"{at}[{index}]"))
     return found
+
+
+def _behind(item: Json, original: Sequence[Json], shown: Sequence[Json]) -> int:
+    """How many different entries were shown like this one."""
+    alike: list[Json] = []
+    for was, known in zip(original, shown, strict=True):
+        if known == item and was not in alike:
+            alike.append(was)
+    return len(alike)
 
 
 def _place(item: Json, shown: Sequence[Json], index: int) -> int | None:
