@@ -61,6 +61,23 @@ async def test_a_body_that_does_not_come_is_given_up(still: Served, monkeypatch:
     writer.close()
 
 
+async def test_a_caller_who_leaves_in_the_middle_of_a_body_is_no_defect(
+    still: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", still.port)
+    lines = [
+        "POST /v1/jobs HTTP/1.1", f"Host: {still.host}", f"Authorization: Bearer {TOKEN}",
+        "Content-Type: application/json", "Content-Length: 100", "", '{"task":',
+    ]  # fmt: skip
+    left = asyncio.Event()
+    caplog.handler.addFilter(lambda record: left.set() or True)
+    caplog.set_level("DEBUG", "redrive.rest")
+    writer.write("\r\n".join(lines).encode())
+    writer.close()
+    await soon(left.wait())
+    assert "Traceback" not in caplog.text and not [one for one in caplog.records if one.levelname == "ERROR"]
+
+
 async def test_bombs_are_refused_and_the_server_lives(still: Served) -> None:
     headers = [("Host", still.host), ("Authorization", f"Bearer {TOKEN}"), ("Content-Type", "application/json")]
     bombs = [

@@ -24,7 +24,7 @@ import jinja2
 import msgspec
 from starlette.datastructures import ImmutableMultiDict
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, Router
 
@@ -286,16 +286,24 @@ async def form_of(request: Request) -> Form:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in ("application/x-www-form-urlencoded", ""):
         raise InvalidInput(field="content-type", problem=f"{kind!r} is not a form's")
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > LONGEST_FORM:
-            raise InvalidInput(field="form", problem=f"is larger than {LONGEST_FORM:,} bytes")
+    body = await _received(request)
     try:
         pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=20_000)
     except ValueError as error:
         raise InvalidInput(field="form", problem=f"cannot be read: {error}") from None
     return Form(pairs)
+
+
+async def _received(request: Request) -> bytes:
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > LONGEST_FORM:
+                raise InvalidInput(field="form", problem=f"is larger than {LONGEST_FORM:,} bytes")
+    except ClientDisconnect:
+        raise InvalidInput(field="form", problem="broke off: whoever sent it has left") from None
+    return bytes(body)
 
 
 # -- answering

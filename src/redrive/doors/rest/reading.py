@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import inspect
+from starlette.requests import ClientDisconnect
 
 from redrive.doors.web.problems import Refused, problem
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+log = logging.getLogger("redrive.rest")
 DEPTH: Final = 64
 ENVELOPE: Final = 64 * 1024
 """What a body may hold besides the payload itself."""
@@ -153,6 +156,9 @@ async def _received(request: Request, limit: int) -> bytes:
                     break
     except TimeoutError:
         raise Refused(problem("too-slow", f"the body did not arrive in {BODY_SECONDS:g} s")) from None
+    except ClientDisconnect:
+        log.info("%s: the caller left in the middle of the body; nothing was done", request.url.path)
+        raise Refused(problem("bad-request", "the body broke off")) from None
     if number > limit:
         raise Refused(_too_large(limit), {"connection": "close"})
     return bytes(found)

@@ -1,0 +1,55 @@
+"""What a form of the dashboard may send: whatever it is, it is done or refused in words, and leads back to a page."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+
+import redrive
+from tests.stores.jobs import a_dead_job
+from tests.support import soon
+from tests.web.serving import TOKEN, Served, serving
+
+GROUP = "5" * 16
+
+
+@pytest.fixture
+async def pages(rd: redrive.Redrive) -> AsyncIterator[Served]:
+    await rd.store.insert([a_dead_job(fingerprint=GROUP, payload='{"n":1}')])
+    async with serving(rd, worker=False, dashboard=True) as served:
+        yield served
+
+
+async def sent(pages: Served, path: str, *, referer: str | None = None, **form: str) -> tuple[httpx2.Response, str]:
+    """The answer, and what the next page would say."""
+    headers = {"referer": f"{pages.url}/dead" if referer is None else referer}
+    answer = await soon(pages.client.post(path, data=form, headers=headers))
+    said = answer.cookies.get("redrive_said")
+    pages.client.cookies.clear()
+    if said is None:
+        return answer, ""
+    return answer, msgspec.json.decode(base64.urlsafe_b64decode(said + "=" * (-len(said) % 4)))["text"]
+
+
+async def a_letter(pages: Served) -> str:
+    return (await pages.rd.dead.list()).jobs[0].id
+
+
+async def test_a_browser_that_leaves_in_the_middle_of_a_form_is_no_defect(
+    pages: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", pages.port)
+    lines = [
+        "POST /me HTTP/1.1", f"Host: {pages.host}", f"Authorization: Bearer {TOKEN}",
+        "Content-Type: application/x-www-form-urlencoded", "Content-Length: 100", "", "name=a",
+    ]  # fmt: skip
+    told = asyncio.Event()
+    caplog.handler.addFilter(lambda record: told.set() or True)
+    writer.write("\r\n".join(lines).encode())
+    writer.close()
+    await soon(told.wait())
+    assert "Traceback" not in caplog.text and "broke off" in caplog.text
