@@ -39,6 +39,26 @@ async def a_letter(pages: Served) -> str:
     return (await pages.rd.dead.list()).jobs[0].id
 
 
+@pytest.mark.parametrize(
+    ("referer", "there"),
+    [
+        ("{url}/dead?queue=mail", "/dead?queue=mail"),
+        ("{url}//evil.example/x", "/evil.example/x"),
+        ("{url}/\\evil.example", "/%5Cevil.example"),
+        ("http://evil.example/dead", "/"),
+        ("http://[", "/"),
+        ("http://[nonsense]/dead", "/"),
+        ("", "/"),
+    ],
+)
+async def test_a_form_leads_back_to_a_page_of_ours_and_never_elsewhere(
+    pages: Served, referer: str, there: str
+) -> None:
+    answer, said = await sent(pages, "/me", referer=referer.format(url=pages.url), name="ann")
+    assert (answer.status_code, answer.headers["location"]) == (303, there)
+    assert "recorded as ann" in said
+
+
 async def test_a_browser_that_leaves_in_the_middle_of_a_form_is_no_defect(
     pages: Served, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -379,10 +379,14 @@ def back(request: Request, text: str, *, kind: Kind = "good", undo: str | None =
 def came_from(request: Request) -> str:
     """The page that the form was on, if it is one of ours; else the first page."""
     said = request.headers.get("hx-current-url") or request.headers.get("referer", "")
-    parts = urlsplit(said)
     root = root_of(request)
     if parts.netloc == request.headers.get("host", "") and parts.path.startswith(f"{root}/"):
-        return f"{parts.path}?{parts.query}" if parts.query else parts.path
+    try:
+        parts = urlsplit(said)
+    except ValueError:
+        return f"{root}/"
+        path = "/" + parts.path.lstrip("/")  # one slash: two would name another host
+        return f"{path}?{parts.query}" if parts.query else path
     return f"{root}/"
 
 
