@@ -39,6 +39,25 @@ async def a_letter(pages: Served) -> str:
     return (await pages.rd.dead.list()).jobs[0].id
 
 
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e9", "9" * 400])
+@pytest.mark.parametrize(
+    ("path", "form", "field"),
+    [
+        ("/dead/act", {"verb": "defer", "new_owner": "ann", "all": "1"}, "days"),
+        ("/dead/act", {"verb": "redrive", "all": "1"}, "canary"),
+        (f"/groups/{GROUP}/ignore", {}, "count"),
+    ],
+)
+async def test_a_number_that_is_none_is_refused_where_it_was_written(
+    pages: Served, path: str, form: dict[str, Any], field: str, number: str
+) -> None:
+    if (field, number) == ("count", "1e9"):
+        return  # so many more may die
+    answer, said = await sent(pages, path, **form, **{field: number})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/dead")
+    assert said.lower().startswith(f"not done. {field}:")
+
+
 @pytest.mark.parametrize(
     ("referer", "there"),
     [

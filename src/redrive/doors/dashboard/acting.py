@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +11,7 @@ from starlette.responses import RedirectResponse
 from redrive.doors.dashboard import choosing, words
 from redrive.doors.dashboard.choosing import Choice, by_group
 from redrive.doors.dashboard.rendering import Site, address, back, form_of, page, rd_of, to, who
+from redrive.doors.dashboard.verbs import days_of
 from redrive.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ DID: Final = {
     "recall": "recalled", "discard": "discarded", "restore": "restored", "move_lane": "moved", "note": "wrote about",
     "purge": "purged", "resolve_group": "resolved the group", "ignore_group": "ignored the group",
 }  # fmt: skip
+SHOWN: Final = 50
+"""Characters of a number that is none, in its refusal."""
 CANARY: Final = 5
 MANY_CANARY: Final = 20
 LOOKED_AT: Final = 2_000
@@ -175,7 +179,7 @@ async def _acted(rd: Redrive, verb: str, form: Form, said: dict[str, Any]) -> Ac
         case "discard":
             acted = await rd.dead.discard(**said)
         case "defer":
-            until = timedelta(days=number_of(form, "days") or 1.0)
+            until = timedelta(days=days_of(form))
             acted = await rd.dead.defer(owner=form.text("new_owner") or "", until=until, **said)
         case "reassign":
             acted = await rd.dead.reassign(agent=form.text("new_agent") or "", **said)
@@ -197,9 +201,12 @@ def number_of(form: Form, name: str) -> float | None:
     if text is None:
         return None
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
-        raise InvalidInput(field=name, problem=f"{text!r} is not a number") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise InvalidInput(field=name, problem=f"{text[:SHOWN]!r} is not a number")
+    return number
 
 
 async def acts(request: Request) -> Response:

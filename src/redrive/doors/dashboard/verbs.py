@@ -127,8 +127,8 @@ async def _note(rd: Redrive, id: str, form: Form, said: Said) -> str:
 
 def days_of(form: Form) -> int:
     days = form.text("days") or "1"
-    if not (days.isascii() and days.isdigit()) or not 0 < int(days) <= 366:
-        raise InvalidInput(field="days", problem=f"{days!r} is not from 1 to 366")
+    if not (days.isascii() and days.isdigit() and len(days) < 4) or not 0 < int(days) <= 366:
+        raise InvalidInput(field="days", problem=f"{days[:50]!r} is not from 1 to 366")
     return int(days)
 
 
