@@ -78,6 +78,16 @@ async def test_a_form_leads_back_to_a_page_of_ours_and_never_elsewhere(
     assert "recorded as ann" in said
 
 
+async def test_half_a_letter_in_an_input_is_told_beside_it(pages: Served) -> None:
+    """What UTF-8 cannot write: JSON may spell one half of a pair, and nothing can keep it."""
+    id = await a_letter(pages)
+    for path in (f"/jobs/{id}/preview", f"/jobs/{id}/edit"):
+        answer, _ = await sent(pages, path, payload=r'{"n": "\ud800"}')
+        assert answer.status_code in (200, 422)
+        assert "It cannot be edited so" in answer.text
+    assert (await pages.rd.jobs.get(id)).state == "dead"
+
+
 async def test_a_browser_that_leaves_in_the_middle_of_a_form_is_no_defect(
     pages: Served, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -321,7 +321,8 @@ async def page(request: Request, template: str, *, status: int = 200, **values: 
         text = found.render(context) if block is None else _part(site, found, block, context)
     finally:
         _asking.reset(token)
-    response = HTMLResponse(text, status, {"cache-control": "no-store", "vary": "hx-request, hx-target"})
+    body = text.encode("utf-8", "backslashreplace")  # a form may have spelled half a character
+    response = HTMLResponse(body, status, {"cache-control": "no-store", "vary": "hx-request, hx-target"})
     if said is not None:
         response.delete_cookie(SAID, root_of(request) or "/", httponly=True, samesite="strict")
     return response
@@ -380,11 +381,11 @@ def came_from(request: Request) -> str:
     """The page that the form was on, if it is one of ours; else the first page."""
     said = request.headers.get("hx-current-url") or request.headers.get("referer", "")
     root = root_of(request)
-    if parts.netloc == request.headers.get("host", "") and parts.path.startswith(f"{root}/"):
     try:
         parts = urlsplit(said)
     except ValueError:
         return f"{root}/"
+    if parts.netloc == request.headers.get("host", "") and parts.path.startswith(f"{root}/"):
         path = "/" + parts.path.lstrip("/")  # one slash: two would name another host
         return f"{path}?{parts.query}" if parts.query else path
     return f"{root}/"
