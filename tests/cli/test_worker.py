@@ -133,6 +133,17 @@ def test_several_processes_drain_and_exit(shell: Shell) -> None:
     assert all(json.loads(line)["message"] for line in done.err.splitlines())
 
 
+def test_what_a_job_says_cannot_command_the_terminal_of_its_worker(shell: Shell) -> None:
+    """Nor write a line of its own into the log."""
+    app = (shell.folder / "app.py").read_text()
+    says = 'raise RuntimeError("\\x1b]0;owned\\x07\\n2031-05-17 07:00:00,000 1 INFO all is well")'
+    (shell.folder / "app.py").write_text(app.replace('raise RuntimeError("the mill is broken")', says))
+    shell.enqueue("broken")
+    done = shell.run("worker", "app:rd", "--drain")
+    assert "\x1b" not in done.err and "\x07" not in done.err and "\\x1b]0;owned\\x07" in done.err
+    assert not [line for line in done.err.splitlines() if line.startswith("2031-05-17")]
+
+
 def test_a_store_that_cannot_be_opened_is_told_once(shell: Shell) -> None:
     refused(shell.run("worker", "app:rd", "--processes", "3", "--url", "no/such/folder/jobs.db"), "no/such/folder")
 

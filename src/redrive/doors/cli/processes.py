@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from redrive.doors.cli import output
 from redrive.doors.cli.asking import asked
 from redrive.doors.cli.problems import TERMINATED, USER_ERROR
+from redrive.doors.cli.text import clean
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -22,6 +23,19 @@ log = logging.getLogger("redrive.processes")
 PAUSES: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds before a worker is started again, longer each time it dies soon."""
 SOON: Final = 10.0
+
+
+class TextLines(logging.Formatter):
+    """One line per record: what a job said is neither a line of its own nor something that a terminal would obey."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(process)d %(levelname)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return clean(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        return "\n".join(clean(line) for line in super().formatException(ei).split("\n"))
 
 
 class JsonLines(logging.Formatter):

@@ -201,10 +201,6 @@ def log_to_stderr() -> None:
 
 
 def _formatter(*, json: bool) -> logging.Formatter:
-    import logging
+    from redrive.doors.cli.processes import JsonLines, TextLines
 
-    if not json:
-        return logging.Formatter("%(asctime)s %(process)d %(levelname)s %(message)s")
-    from redrive.doors.cli.processes import JsonLines
-
-    return JsonLines()
+    return JsonLines() if json else TextLines()
