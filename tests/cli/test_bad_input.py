@@ -1,6 +1,7 @@
 """Bad input: exit status 2, one line that says what is wrong, one that says what to do, nothing changed."""
 
 import json
+import os
 import sqlite3
 from pathlib import Path
 
@@ -209,3 +210,11 @@ def test_settings_that_cannot_be_used(shell: Shell) -> None:
     refused(shell.run("jobs"), "colour")
     (shell.folder / "redrive.toml").write_text("= torn", encoding="utf-8")
     refused(shell.run("jobs"), "redrive.toml")
+
+
+@pytest.mark.parametrize(
+    "words", [("status",), ("dead", "group"), ("dead", "list", "--group"), ("workflows",), ("inbox",), ("backup",)]
+)
+def test_bytes_that_are_no_text(shell: Shell, words: tuple[str, ...]) -> None:
+    shell.enqueue("greet", {"name": "ada"})
+    refused(shell.fresh(*words, os.fsdecode(b"\xff\xfe")), "not UTF-8")

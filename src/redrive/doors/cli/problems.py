@@ -41,6 +41,10 @@ class Door(click.Group):
                 click.echo(error.format_message())
                 sys.exit(0)
             _tell(error.format_message(), _usage_hint(error))
+        except UnicodeEncodeError:
+            if not (foreign := _not_utf8(args)):
+                raise
+            _tell(f"{foreign!r} is not UTF-8", "write it in UTF-8; `locale` shows what the terminal sends")
         except OSError as error:
             _tell(_named(error), "check the path, its permissions and the space on the disk")
         except Exception as error:
@@ -50,6 +54,12 @@ class Door(click.Group):
         else:
             sys.exit(status)
         sys.exit(USER_ERROR)
+
+
+def _not_utf8(args: Any) -> str | None:
+    """The argument that holds bytes which no text has."""
+    said = [str(word) for word in (args[0] if args and args[0] is not None else sys.argv[1:])]
+    return next((word for word in said if not word.isascii() and "\\udc" in ascii(word)), None)
 
 
 def _tell(message: str, hint: str) -> None:
