@@ -110,3 +110,16 @@ def test_letters_the_terminal_lacks_are_written_otherwise(shell: Shell) -> None:
     shell.enqueue("Ωmega", {})
     done = shell.fresh("jobs", PYTHONIOENCODING="latin-1", PYTHONUTF8="0")
     assert done.status == 0 and "\\u03a9mega" in done.out
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [("jobs >&-", 0), ("jobs --json >&-", 0), ("queues 2>&-", 0), ("nonsense 2>&-", 2), ("enqueue greet - <&-", 2)],
+)
+def test_a_command_without_one_of_its_streams_does_what_it_can(shell: Shell, line: str, status: int) -> None:
+    shell.enqueue("greet", {"name": "ada"})
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m redrive {line}"], cwd=shell.folder, env=shell.environment,
+        capture_output=True, text=True, timeout=DEADLINE, check=False,
+    )  # fmt: skip
+    assert done.returncode == status and "Traceback" not in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 
 import click
@@ -61,7 +62,15 @@ for command in (reassign, defer, recall, discard, restore, lane, note, acts, und
 
 def main() -> None:
     """The console script."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter must not end a command
     cli.main(prog_name="redrive")
+
+
+def _open_closed_streams() -> None:
+    """A command that was started without one of its streams (`>&-`) reads nothing from it, and says nothing to it."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - as long as the process
