@@ -70,9 +70,7 @@ async def test_a_number_that_is_none_is_refused_where_it_was_written(
         ("", "/"),
     ],
 )
-async def test_a_form_leads_back_to_a_page_of_ours_and_never_elsewhere(
-    pages: Served, referer: str, there: str
-) -> None:
+async def test_a_form_leads_back_to_a_page_of_ours_and_never_elsewhere(pages: Served, referer: str, there: str) -> None:
     answer, said = await sent(pages, "/me", referer=referer.format(url=pages.url), name="ann")
     assert (answer.status_code, answer.headers["location"]) == (303, there)
     assert "recorded as ann" in said

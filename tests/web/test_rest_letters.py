@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.stores.jobs import a_dead_job
 from tests.support import eventually
 from tests.web.serving import Served, make_rd, serving
 
@@ -246,6 +247,18 @@ async def test_health_stats_and_queues(served: Served) -> None:
     assert await served.post("/v1/queues/a%2Fb/pause") == {"queue": "a/b", "paused": True}
     assert {one["name"]: one["paused"] for one in (await served.get("/v1/queues"))["items"]}["a/b"] is True
     assert await served.post("/v1/queues/a%2Fb/resume", {"why": "go on"}) == {"queue": "a/b", "paused": False}
+
+
+async def test_the_beginning_of_several_groups_is_not_taken_for_no_letters(still: Served) -> None:
+    """Else a person would read that nothing is dead."""
+    fingerprints = ["abcd" + "5" * 12, "abcd" + "7" * 12]
+    await still.rd.store.insert([a_dead_job(fingerprint=name) for name in fingerprints])
+    for path in ("/v1/dead-letters", "/v1/jobs", "/v1/dead-letters/export", "/v1/dead-letters/purge-plan"):
+        assert (await still.refused(422, "GET", f"{path}?group=abcd"))["field"] == "group"
+    body = {"filter": {"group": "abcd"}, "dry_run": True}
+    assert (await still.refused(422, "POST", "/v1/redrives", json=body))["field"] == "group"
+    assert len((await still.get("/v1/dead-letters", group="abcd5"))["items"]) == 1
+    assert (await still.get("/v1/dead-letters", group="dead"))["items"] == []
 
 
 async def test_reports(served: Served) -> None:

@@ -26,8 +26,10 @@ async def filters_of(rd: Redrive, said: Filters) -> dict[str, Any]:
 
 
 async def _fingerprint(rd: Redrive, beginning: str) -> str:
-    """Of the group that begins so; what begins none finds none, and so do the jobs."""
+    """Of the group that begins so; what begins none finds none, and so do the jobs. What begins several is refused."""
     try:
-        return (await rd.groups.find(beginning)).fingerprint
-    except InvalidInput:
+        return (await rd.groups.find(beginning, field="group")).fingerprint
+    except InvalidInput as error:
+        if "several" in error.problem:
+            raise
         return beginning
