@@ -15,6 +15,7 @@ from starlette.routing import Mount
 import redrive
 from redrive.core.job import State
 from redrive.core.store import Commit, Filter, Put
+from tests.stores.jobs import a_dead_job
 from tests.support import eventually, soon
 from tests.web.browser.conftest import Tabs
 from tests.web.serving import TOKEN, Served, make_rd, serving
@@ -797,3 +798,21 @@ async def test_the_dashboard_can_be_mounted_anywhere(rd: redrive.Redrive, filled
         sent = await soon(client.post("/ops/queue/queues/pause", data={"queue": "greet"}))
         assert sent.headers["location"] == "/ops/queue/"
         assert "Path=/ops/queue;" in sent.headers["set-cookie"]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+async def test_a_name_as_long_as_names_may_be_makes_no_page_wider(still: Served, tabs: Tabs, width: int) -> None:
+    """Nothing in it where a line could be broken."""
+    name, now = "W" * 200, still.rd.clock.now()
+    job = a_dead_job(
+        queue=name, task=name, agent=name, session_id=name, owner=name, key="K" * 500, fingerprint="f" * 16,
+        error="Z" * 3000, error_class="Y" * 200, payload='{"a":1}', updated_at=now, died_at=now,
+    )  # fmt: skip
+    await still.rd.store.insert([job])
+    page = await tabs.open(still, "/", viewport={"width": width, "height": 800})
+    for path in ("/dead", f"/dead?queue={name}", f"/jobs/{job.id}", f"/groups/{'f' * 16}", "/morning", "/queues"):
+        await page.goto(f"{still.url}{path}")
+        assert await page.evaluate("document.documentElement.scrollWidth") <= width, path
+    await page.goto(f"{still.url}/dead?queue={name}")
+    await page.get_by_role("link", name="Remove the filter").click()
+    await expect(page).to_have_url(f"{still.url}/dead")
