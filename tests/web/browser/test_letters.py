@@ -383,3 +383,12 @@ async def test_many_groups_are_pages_of_their_own(served: Served, tabs: Tabs) ->
     assert await page.locator(f"#{first}").count() == 0
     await page.get_by_role("link", name="Back to the letters").click()
     await expect(page.locator("table.letters tbody tr")).to_have_count(50)
+
+
+async def test_a_redrive_may_be_slower_than_one_a_second(tabs: Tabs, served: Served) -> None:
+    await buried(served.rd, 3)
+    page = await at(tabs, served, "/dead/act?verb=redrive&all=1")
+    await page.get_by_label("Most a second").fill("0.5")
+    await page.get_by_label("% must succeed").fill("99.5")
+    await page.get_by_role("button", name="Start").click()
+    await expect(page.locator("main")).to_contain_text("at most 0.5 a second")
