@@ -76,6 +76,17 @@ async def test_a_form_leads_back_to_a_page_of_ours_and_never_elsewhere(pages: Se
     assert "recorded as ann" in said
 
 
+@pytest.mark.parametrize("token", [{}, {"token": ""}, {"token": "another"}])
+async def test_a_purge_without_the_token_of_its_plan_purges_nothing(pages: Served, token: dict[str, str]) -> None:
+    """The number alone may be that of other letters than somebody has seen."""
+    id = await a_letter(pages)
+    _, said = await sent(pages, "/dead/act", verb="purge", ids=id, confirm="1", **token)
+    assert said.startswith("Not done. Confirm:") and (await pages.rd.jobs.get(id)).state == "dead"
+    plan = await pages.rd.dead.purge_plan([id])
+    _, said = await sent(pages, "/dead/act", verb="purge", ids=id, confirm="1", token=plan.token)
+    assert said == "Purged 1 dead letter for good."
+
+
 async def test_half_a_letter_in_an_input_is_told_beside_it(pages: Served) -> None:
     """What UTF-8 cannot write: JSON may spell one half of a pair, and nothing can keep it."""
     id = await a_letter(pages)

@@ -169,7 +169,7 @@ async def _purge(request: Request, form: Form, choice: Choice, said: dict[str, A
     typed = (form.text("confirm") or "").replace(",", "").replace(".", "")
     if typed != str(planned.number):
         raise InvalidInput(field="confirm", problem=f"type {planned.number} to purge {planned.number} dead letters")
-    purged = await rd_of(request).dead.purge(confirm=form.text("token"), **said)
+    purged = await rd_of(request).dead.purge(confirm=form.text("token") or "", **said)
     return to(request, address(request, "letters"), f"Purged {words.counted(purged, 'dead letter')} for good.")
 
 
