@@ -95,15 +95,19 @@ class Groups:
 
     async def find(self, fingerprint: str, *, field: str = "fingerprint") -> Group:
         """The bare numbers of one, by its fingerprint or a unique beginning of it. `field` is what a refusal names."""
+        found = await self.beginning(fingerprint, field=field)
+        if found is None:
+            raise InvalidInput(field=field, problem=f"there is no group {fingerprint!r}")
+        return found
+
+    async def beginning(self, fingerprint: str, *, field: str = "fingerprint") -> Group | None:
+        """The same, and None where no group begins so; what several begin with is refused."""
         check_texts(**{field: fingerprint})
         exact = await self._app.store.groups(fingerprints=[fingerprint])
         if exact:
             return exact[0]
         alike = [group for group in await self._app.store.groups() if group.fingerprint.startswith(fingerprint)]
-        found = the_only(alike, fingerprint, field)
-        if found is None:
-            raise InvalidInput(field=field, problem=f"there is no group {fingerprint!r}")
-        return found
+        return the_only(alike, fingerprint, field)
 
     async def resolve(
         self, fingerprint: str, *, who: str = SOMEBODY, why: str | None = None, in_version: str | None = None

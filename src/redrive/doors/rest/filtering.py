@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from redrive.doors.rest.schemas import Filters, instant
-from redrive.errors import InvalidInput
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -27,9 +26,5 @@ async def filters_of(rd: Redrive, said: Filters) -> dict[str, Any]:
 
 async def _fingerprint(rd: Redrive, beginning: str) -> str:
     """Of the group that begins so; what begins none finds none, and so do the jobs. What begins several is refused."""
-    try:
-        return (await rd.groups.find(beginning, field="group")).fingerprint
-    except InvalidInput as error:
-        if "several" in error.problem:
-            raise
-        return beginning
+    found = await rd.groups.beginning(beginning, field="group")
+    return found.fingerprint if found is not None else beginning
