@@ -113,6 +113,14 @@ async def test_who_comes_back_goes_on_where_it_was(still: Served) -> None:
         await eventually(lambda: len(again.events) == 4)
 
 
+async def test_an_empty_last_id_begins_now_and_not_with_all_there_ever_was(still: Served) -> None:
+    await still.rd.enqueue("greet", {})
+    async with listening(still, **{"Last-Event-ID": ""}) as heard:
+        new = (await still.rd.enqueue("greet", {})).id
+        await eventually(lambda: new in [event["subject"] for event in heard.events])
+    assert len(heard.events) == 1
+
+
 async def test_a_wrong_cursor_is_refused(still: Served) -> None:
     await still.refused(422, "GET", "/v1/events?after=nonsense")
     found = await still.refused(422, "GET", "/v1/events", headers={"Last-Event-ID": "nonsense"})

@@ -83,7 +83,7 @@ def cloud_event(event: Event) -> CloudEvent:
 
 async def stream(asked: Asked) -> Any:
     query: EventQuery = asked.query
-    place = query.after or asked.headers.get("last-event-id")
+    place = query.after or asked.headers.get("last-event-id") or None  # some clients send an empty one at first
     await (asked.feed.now() if place is None else asked.feed.check(place))  # what cannot be read is told with a status
 
     def wanted(event: Event) -> bool:
