@@ -158,6 +158,12 @@ async def test_no_auth_is_loud_and_only_for_this_machine(shell: Shell) -> None:
     assert not list(shell.folder.glob("*-token"))
 
 
+@pytest.mark.parametrize("name", ["https://queue.example.com", "queue.example.com/", " "])
+def test_an_address_is_not_taken_for_a_host(shell: Shell, name: str) -> None:
+    """It would be served to nobody."""
+    refused(shell.run("serve", "--port", "0", "--allow-host", name), "--allow-host")
+
+
 def test_a_busy_port_is_one_clear_line(shell: Shell) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

@@ -60,6 +60,7 @@ def serve(
     """
     need_the_extra()
     _check_open_door(host, no_auth=no_auth)
+    _check_names(also)
     rd = load(app) if app is not None else connect(creates=True)
     log_to_stderr()
     rd.load()
@@ -92,6 +93,14 @@ def _check_open_door(host: str, *, no_auth: bool) -> None:
             f"{host} can be reached from outside: --no-auth would let everybody in",
             f"leave --no-auth out, or serve on {HOST}",
         )
+
+
+def _check_names(also: tuple[str, ...]) -> None:
+    """An address would never be found in a Host header, and every request would be refused for that."""
+    for name in also:
+        if not name.strip() or "/" in name:
+            hint = "write it as browsers send it: queue.example.com, with the port unless that is 80 or 443"
+            raise Problem(f"--allow-host: {name!r} is not a host", hint)
 
 
 def listening(host: str, port: int, hint: str) -> socket.socket:
