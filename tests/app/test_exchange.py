@@ -18,6 +18,7 @@ from redrive import InvalidInput, InvalidOption
 from redrive.app import exchange
 from redrive.app.exchange import Imported
 from redrive.core.records import FIVE
+from redrive.core.store import Stale, Unknown
 from tests.support import FakeClock, line_of, opened, process, snapshot, soon
 
 
@@ -469,3 +470,25 @@ async def test_an_import_that_is_killed_is_simply_repeated(database: Path, tmp_p
         done = await rd.dead.import_(file)
         assert (done.read, done.imported, done.duplicates) == (5_000, 5_000 - before, before)
         assert before >= 1_000 and (await rd.stats())["totals"]["dead"] == 5_000
+
+
+@pytest.mark.parametrize("how", ["somebody was faster", "nobody knows, it was not", "nobody knows, it was"])
+async def test_a_further_failure_is_not_told_as_known_when_its_letter_moved_meanwhile(
+    rd: redrive.Redrive, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    await rd.dead.import_([record("a", attempt=1)])
+    write, refused = rd.store.apply, [how]
+
+    async def apply(commits: Any) -> Any:
+        if not refused:
+            return await write(commits)
+        said = refused.pop()
+        if said == "nobody knows, it was":
+            await write(commits)
+        return [Stale() if said == "somebody was faster" else Unknown("cut off") for _ in commits]
+
+    monkeypatch.setattr(rd.store, "apply", apply)
+    done = await soon(rd.dead.import_([record("a", attempt=2, failed_at="2027-01-11T03:00:00.000Z")]))
+    assert (done.updated, done.duplicates) == (1, 0)
+    (letter,) = await letters(rd)
+    assert letter.attempts == 2

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final, Literal
 
 import msgspec
 
-from redrive.app.letters import Letters, failed_again
+from redrive.app.letters import TRIES, Letters, failed_again
 from redrive.core import records
 from redrive.core.checks import optional_name
 from redrive.core.job import Job, State, iso
@@ -29,8 +29,8 @@ from redrive.core.letters import (
     same_work,
 )
 from redrive.core.records import Record
-from redrive.core.store import Applied, Commit, Filter, Inserted
-from redrive.errors import InvalidInput, InvalidOption
+from redrive.core.store import Applied, Commit, Filter, Inserted, Unknown
+from redrive.errors import InvalidInput, InvalidOption, StaleJob
 from redrive.runtime import jsonl
 from redrive.runtime.bus import BusEvent
 from redrive.runtime.jsonl import Line
@@ -211,12 +211,17 @@ class Import:
 
     async def _updated(self, job: Job) -> bool:
         """A record that tells of more tries than the letter knows is a further failure of the same job."""
-        (known,) = await self._app.store.get([job.id])
-        if not _is_further(known, job):
-            return False
-        moves = failed_again(known, job, self._cap(job.queue), job.attempts)
-        (outcome,) = await self._app.store.apply([Commit(moves)])
-        return isinstance(outcome, Applied)
+        perhaps = False
+        for _ in range(TRIES):
+            (known,) = await self._app.store.get([job.id])
+            if not _is_further(known, job):
+                return perhaps  # by us, as it turns out, or by somebody else
+            moves = failed_again(known, job, self._cap(job.queue), job.attempts)
+            (outcome,) = await self._app.store.apply([Commit(moves)])
+            if isinstance(outcome, Applied):
+                return True
+            perhaps = isinstance(outcome, Unknown)
+        raise StaleJob(f"the letter of {job.key!r} keeps changing; import the file again", job_id=job.id)
 
     async def _rehearse(self, jobs: list[tuple[Line, Job]]) -> list[tuple[Line, str]]:
         """What an import would do, without doing it."""
