@@ -558,6 +558,11 @@ class Leaving(Exception):
         raise SystemExit(3)
 
 
+class LeavingAsText(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
 class Meta(type):
     def __hash__(cls) -> int:
         raise RuntimeError("no hash")
@@ -593,6 +598,7 @@ HOSTILE = {
     "Bottomless": Bottomless,
     "Mirror": lambda: Mirror("m"),
     "Leaving": Leaving,
+    "LeavingAsText": LeavingAsText,
     "Unhashable": lambda: Unhashable("u"),
 }
 

@@ -79,7 +79,9 @@ def _unreadable(error: BaseException, odd: BaseException) -> Failure:
     kind: Any = type(error)
     try:
         return Failure("exception", _bare_types(kind), redact_text(_message(error)), body=f"unreadable: {type(odd)!r}")
-    except Exception:  # noqa: BLE001 - its name must do
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - its name must do
         return Failure("exception", _bare_types(kind), "<unreadable>")
 
 
