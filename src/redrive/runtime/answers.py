@@ -86,8 +86,10 @@ def codes_of(traits: Traits, bodies: list[dict[str, Any]], response: object) -> 
         read_codes(body, codes)
     for detail in some(traits.get("error_details")):
         codes.add(item(detail, "reason"))
-    _read_entries(traits.get("errors"), codes)
-    codes.add(_mail_reply(traits))
+    if "errors" in traits:
+        _read_entries(traits["errors"], codes)
+    if "smtp_code" in traits or "recipients" in traits:
+        codes.add(_mail_reply(traits))
     if response is not None and not isinstance(response, dict):
         for entry in some(attribute(response, "errors")):
             codes.add(item(entry, "type"))
@@ -163,15 +165,14 @@ def _kept(headers: object) -> dict[str, str]:
     """The headers that say something about a retry, in lower case."""
     if headers is None or isinstance(headers, SCALARS):
         return {}
+    kept = {}
     try:
-        pairs = islice(headers.items(), 200)  # type: ignore[attr-defined]
-        return {
-            clean(name.lower(), 100): clean(value, 200)
-            for name, value in pairs
-            if isinstance(name, str) and isinstance(value, str) and _is_kept(name.lower())
-        }
+        for name, value in islice(headers.items(), 200):  # type: ignore[attr-defined]
+            if isinstance(name, str) and isinstance(value, str) and _is_kept(low := name.lower()):
+                kept[clean(low, 100)] = clean(value, 200)
     except Exception:  # noqa: BLE001 - not a mapping after all
         return {}
+    return kept
 
 
 _KEPT: Final = frozenset(

@@ -78,7 +78,7 @@ def _decent(owner: object, name: str) -> Any:
 
 def clean(value: str, limit: int) -> str:
     """A plain, bounded text that JSON can carry; also of a subclass of str."""
-    text = str.__getitem__(value, slice(limit))
+    text = value if type(value) is str and len(value) <= limit else str.__getitem__(value, slice(limit))
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 

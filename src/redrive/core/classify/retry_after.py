@@ -111,7 +111,8 @@ def _reset(text: str, now: float) -> float | None:
 
 
 def _retry_after_ms(headers: Mapping[str, str], now: float, limited: bool) -> float | None:
-    found = number(headers.get("retry-after-ms") or headers.get("x-ms-retry-after-ms", ""))
+    text = headers.get("retry-after-ms") or headers.get("x-ms-retry-after-ms")
+    found = number(text) if text else None
     return None if found is None else finite(found / 1000)
 
 

@@ -15,20 +15,13 @@ from redrive.core.classify.codes import ERRNOS, WEAK_CODES, code_detail, plain, 
 from redrive.core.classify.details import DETAILS, known_detail
 from redrive.core.classify.words import (
     BROKEN_SQL,
-    BUSY_STORE,
-    EXPIRED_WORDS,
     LIMIT_WORDS,
-    LOCK_WORDS,
-    NETWORK_WORDS,
-    NO_CREDENTIALS,
     OVERFLOW_PHRASES,
     PER_TIME,
-    QUOTA_PHRASES,
-    RATE_WORDS,
-    REFUSAL_PHRASES,
-    TIMEOUT_WORDS,
     says,
     text_of,
+    told,
+    told_at_last,
 )
 from redrive.core.job import Failure
 
@@ -116,12 +109,13 @@ def _refused_with(failure: Failure) -> int | None:
 def _overflow_phrase(failure: Failure) -> str | None:
     if _refused_with(failure) not in (None, 400, 413, 422):
         return None
-    if failure.status != 413 and _throttled(failure):
-        return None  # too many tokens a minute
-    return "context_overflow" if _overflows(text_of(failure)) else None
+    if not _overflows(text_of(failure)):
+        return None
+    return None if failure.status != 413 and _throttled(failure) else "context_overflow"
 
 
 def _throttled(failure: Failure) -> bool:
+    """Too many tokens a minute."""
     return "throttl" in text_of(failure) or any(code_detail(code) == "rate_limited" for code in failure.codes)
 
 
@@ -137,7 +131,7 @@ def _overflows(text: str) -> bool:
 def _quota(failure: Failure) -> str | None:
     if any(code_detail(code) == "quota" for code in failure.codes):
         return "quota"
-    if _refused_with(failure) not in (None, 400, 402, 403, 429) or not says(failure, QUOTA_PHRASES):
+    if _refused_with(failure) not in (None, 400, 402, 403, 429) or "quota" not in told(text_of(failure)):
         return None
     per_time = says(failure, PER_TIME) or "resourceexhausted" in map(plain, failure.codes)
     return None if per_time else "quota"
@@ -145,7 +139,8 @@ def _quota(failure: Failure) -> str | None:
 
 def _refusal_phrase(failure: Failure) -> str | None:
     """Told in words only, where a framework keeps nothing but the text."""
-    return "refusal" if _refused_with(failure) in (None, 400, 422) and says(failure, REFUSAL_PHRASES) else None
+    refused = _refused_with(failure) in (None, 400, 422) and "refusal" in told(text_of(failure))
+    return "refusal" if refused else None
 
 
 def _limit_class(failure: Failure) -> str | None:
@@ -155,7 +150,7 @@ def _limit_class(failure: Failure) -> str | None:
 
 def _expired_token(failure: Failure) -> str | None:
     """Credentials that a refresh brings back, told apart from those that were never good."""
-    if "expired" not in text_of(failure):
+    if "expired" not in told(text_of(failure)):
         return None
     about = failure.status == 401 or any(
         code_detail(code) in ("credentials", "credentials_expired") for code in failure.codes
@@ -184,7 +179,7 @@ def _overloaded(failure: Failure) -> str:
 def _sqlstate(failure: Failure) -> str | None:
     state = failure.sqlstate
     if not state:
-        return "contention" if says(failure, BUSY_STORE) else None
+        return "contention" if "busy_store" in told(text_of(failure)) else None
     if state == "SQLITE_ERROR":
         return "bug" if says(failure, BROKEN_SQL) else None
     return sql_detail(state)
@@ -239,7 +234,7 @@ def _garbled(failure: Failure) -> str | None:
 
 
 def _no_credentials(failure: Failure) -> str | None:
-    if _refused_with(failure) in (None, 400, 401) and says(failure, NO_CREDENTIALS):
+    if _refused_with(failure) in (None, 400, 401) and "no_credentials" in told(text_of(failure)):
         return "credentials"
     return None
 
@@ -304,26 +299,26 @@ def _named(types: tuple[str, ...], shape: re.Pattern[str]) -> bool:
 
 
 def _timeout(failure: Failure) -> str | None:
-    found = _named(failure.types, _TIMEOUT_NAME) or says(failure, TIMEOUT_WORDS)
+    found = _named(failure.types, _TIMEOUT_NAME) or "timeout" in told_at_last(text_of(failure))
     return "timeout" if found else None
 
 
 def _rate_limit(failure: Failure) -> str | None:
-    found = _named(failure.types, _RATE_NAME) or says(failure, RATE_WORDS)
+    found = _named(failure.types, _RATE_NAME) or "rate" in told_at_last(text_of(failure))
     return "rate_limited" if found else None
 
 
 def _expired_words(failure: Failure) -> str | None:
-    return "credentials_expired" if says(failure, EXPIRED_WORDS) else None
+    return "credentials_expired" if "expired" in told_at_last(text_of(failure)) else None
 
 
 def _network_blip(failure: Failure) -> str | None:
-    found = _named(failure.types, _NETWORK_NAME) or says(failure, NETWORK_WORDS)
+    found = _named(failure.types, _NETWORK_NAME) or "network" in told_at_last(text_of(failure))
     return "network" if found else None
 
 
 def _server_words(failure: Failure) -> str | None:
-    if says(failure, LOCK_WORDS):
+    if "lock" in told_at_last(text_of(failure)):
         return "contention"
     if _named(failure.types, _SERVER_NAME) or _SERVER_WORDS.search(text_of(failure)) is not None:
         return "provider_overloaded" if _overloaded_name(failure.types) else _overloaded(failure)

@@ -137,8 +137,39 @@ def text_of(failure: Failure) -> str:
 
 
 def says(failure: Failure, phrases: Sequence[str]) -> bool:
-    text = text_of(failure)
+    return _has(text_of(failure), phrases)
+
+
+def _has(text: str, phrases: Sequence[str]) -> bool:
     for phrase in phrases:  # noqa: SIM110 - every failure comes through here: a generator costs twice as much
         if phrase in text:
             return True
     return False
+
+
+_PHRASES: Final = {
+    "quota": QUOTA_PHRASES,
+    "refusal": REFUSAL_PHRASES,
+    "no_credentials": NO_CREDENTIALS,
+    "busy_store": BUSY_STORE,
+    "expired": ("expired",),
+}
+_LAST_WORDS: Final = {
+    "timeout": TIMEOUT_WORDS,
+    "rate": RATE_WORDS,
+    "expired": EXPIRED_WORDS,
+    "network": NETWORK_WORDS,
+    "lock": LOCK_WORDS,
+}
+
+
+@lru_cache(maxsize=1024)
+def told(text: str) -> frozenset[str]:
+    """What the text speaks of. Failures of one trouble say the same: their text is searched once."""
+    return frozenset([kind for kind, phrases in _PHRASES.items() if _has(text, phrases)])
+
+
+@lru_cache(maxsize=1024)
+def told_at_last(text: str) -> frozenset[str]:
+    """The same for the words that count only where nothing typed speaks."""
+    return frozenset([kind for kind, phrases in _LAST_WORDS.items() if _has(text, phrases)])
