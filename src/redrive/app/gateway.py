@@ -146,7 +146,7 @@ class Gateway:
             if ended.state in (State.done, State.dead) and ended.reason == "direct":
                 how = "succeeded" if ended.state is State.done else "buried"
                 move = Transition(how, ended, ended.state, ended.updated_at, {"reason": job.reason})
-                await self._app.notices.add(move)
+                await self._app.notices._add(move)
         except (StoreError, OSError) as error:
             log.warning("job %s (%s): its session cannot be told of its end: %s", job.short_id, job.task, error)
 

@@ -105,7 +105,7 @@ class Notices:
         }
         self._app.bus.publish(BusEvent("notice", notice.queue, notice.at, notice.job_id, notice.task, data=data))
 
-    async def add(self, move: Transition) -> None:
+    async def _add(self, move: Transition) -> None:
         """What a move means, where its own commit has not told it."""
         notice = notice_for(move)
         if notice is not None:
