@@ -224,6 +224,15 @@ def test_a_comparison_goes_by_path_and_by_word() -> None:
     ]
 
 
+def test_an_entry_in_the_middle_of_a_long_list_is_found() -> None:
+    """However long what stands before and behind it, and although all entries begin alike."""
+    before = [f"{'the same beginning of every entry ' * 2}{number}" for number in range(5000)]
+    after = [*before[:2500], *before[2501:]]
+    assert [(found.path, found.kind) for found in compare(before, after).differences] == [("[2500]", "removed")]
+    changed = [*before[:2500], "another", *before[2501:]]
+    assert [(found.path, found.kind) for found in compare(before, changed).differences] == [("[2500]", "changed")]
+
+
 def test_an_entry_that_was_cut_is_the_same_entry() -> None:
     head = "the beginning of a very long message that goes on "
     (one,) = compare({"m": ["x", head + "and on and on"]}, {"m": ["x", head + "[…]"]}).differences

@@ -174,7 +174,7 @@ async def test_one_reader_for_all_and_none_for_nobody(still: Served, monkeypatch
 
 
 async def test_a_quiet_stream_tells_that_it_lives(still: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.doors.rest.events.BEAT", 0.05)
+    monkeypatch.setattr("redrive.doors.web.stream.BEAT", 0.05)
     async with listening(still) as heard:
         await eventually(lambda: heard.comments >= 2, "comments come while nothing happens")
         await still.rd.enqueue("greet", {})
@@ -266,7 +266,7 @@ async def test_streams_need_the_token_too(still: Served) -> None:
 
 async def test_a_client_that_takes_nothing_is_let_go(still: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real connection whose other end does not read: the server holds a bounded part, then gives up on it."""
-    monkeypatch.setattr("redrive.doors.rest.events.SEND_SECONDS", 0.2)
+    monkeypatch.setattr("redrive.doors.web.stream.SEND_SECONDS", 0.2)
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.connect(("127.0.0.1", still.port))

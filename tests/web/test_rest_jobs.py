@@ -62,6 +62,7 @@ async def test_bad_input_is_refused_by_name_and_changes_nothing(still: Served) -
         (422, "nonsense", {"task": "greet", "nonsense": 1}),
         (422, "payload", {"task": "greet", "payload": []}),
         (422, "priority", {"task": "greet", "priority": "urgent"}),
+        (422, "priority", {"task": "greet", "priority": "urgent" * 10_000}),
         (422, "run_at", {"task": "greet", "run_at": "2026-11-16T04:20:00"}),
         (422, "delay", {"task": "greet", "delay": -1}),
         (422, "delay", {"task": "greet", "delay": 1, "run_at": "2026-11-16T04:20:00Z"}),
@@ -73,6 +74,7 @@ async def test_bad_input_is_refused_by_name_and_changes_nothing(still: Served) -
     for status, field, body in wrong:
         found = await still.refused(status, "POST", "/v1/jobs", json=body)
         assert found.get("field") == field, found
+        assert len(str(found)) < 1000, "what was sent is not sent back whole"
     await still.refused(400, "POST", "/v1/jobs", content=b"{", headers={"Content-Type": "application/json"})
     await still.refused(
         400, "POST", "/v1/jobs", content=b'{"task": "\xff"}', headers={"Content-Type": "application/json"}

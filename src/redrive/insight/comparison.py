@@ -21,14 +21,14 @@ from redrive.core.job import Json
 MOST: Final = 200
 """Differences that are listed."""
 DEEPEST: Final = 32
-WORDS: Final = 600
+WORDS: Final = 300
 """Words on either side that are matched one by one; longer texts are shown as replaced."""
 AROUND: Final = 12
 """Words that are kept on each side of a difference."""
 LONGEST: Final = 2000
 """Characters of one side."""
-ENTRIES: Final = 2000
-"""Entries of a list that are matched; those of a longer one are compared by their number."""
+ENTRIES: Final = 400
+"""Entries between the first and the last difference of a list that are matched; more are compared by their number."""
 BEGINNING: Final = 40
 """By so much of its beginning an entry of a list is known again."""
 _WORD: Final = re.compile(r"\s+|\w+|[^\w\s]")
@@ -104,10 +104,14 @@ def _items(before: Sequence[Json], after: Sequence[Json], path: str, depth: int)
 
 def _stretches(before: Sequence[Json], after: Sequence[Json]) -> list[tuple[int, int, int, int]]:
     """Which entries stand against which."""
-    if max(len(before), len(after)) > ENTRIES:
-        return [(0, len(before), 0, len(after))]
-    old, new = [_mark(item) for item in before], [_mark(item) for item in after]
-    return [(i, j, k, m) for _, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes()]
+    head = _alike(before, after)
+    tail = _alike(before[head:][::-1], after[head:][::-1])
+    old = [_mark(item) for item in before[head : len(before) - tail]]
+    new = [_mark(item) for item in after[head : len(after) - tail]]
+    if max(len(old), len(new)) > ENTRIES:
+        return [(head, head + len(old), head, head + len(new))]
+    matched = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    return [(head + i, head + j, head + k, head + m) for _, i, j, k, m in matched]
 
 
 def _mark(item: Json) -> str:
@@ -144,11 +148,11 @@ def words(before: str, after: str) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
     return _joined(Part(first), *left, Part(last)), _joined(Part(first), *right, Part(last))
 
 
-def _alike(one: Sequence[str], other: Sequence[str]) -> int:
-    """How many words both begin with."""
+def _alike(one: Sequence[Json], other: Sequence[Json]) -> int:
+    """How many words, or entries, both begin with."""
     number = 0
     for left, right in zip(one, other, strict=False):
-        if left != right:
+        if not same(left, right):
             break
         number += 1
     return number

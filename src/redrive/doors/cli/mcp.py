@@ -90,8 +90,12 @@ def _the_app(app: str | None) -> Redrive:
     """With its tasks, or on the database alone. The log goes to standard error, where clients keep it."""
     import logging
 
+    from redrive.doors.cli.processes import TextLines
+
     rd = load(app) if app is not None else connect()
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(TextLines())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     rd.load()
     return rd
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import msgspec
-from starlette.responses import StreamingResponse
 
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.rendering import Site, address, form_of, remember_me, site_of
+from redrive.doors.web.stream import Stream
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from redrive.doors.web.feed import Tick
 
 BEGINNING: Final = "0.0"
-HEARTBEAT: Final = 15.0
 FEED: Final = 50
 """Lines that the feed on a page has at most."""
 LOOKS: Final = {
@@ -52,35 +50,19 @@ async def me(request: Request) -> Response:
     return remember_me(request, (await form_of(request)).text("name"))
 
 
-async def stream(request: Request) -> Response:
+async def stream(request: Request) -> Any:
     """Ticks while the page is open; nothing is asked of the store while no page is."""
     after = request.headers.get("last-event-id") or request.query_params.get("after") or None
     if after is not None:
         await site_of(request).feed.check(after)
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(_ticks(request, after), media_type="text/event-stream", headers=headers)
+    return Stream(_ticks(request, after))
 
 
-async def _ticks(request: Request, after: str | None) -> AsyncIterator[bytes]:
+async def _ticks(request: Request, after: str | None) -> AsyncGenerator[bytes, None]:
     yield b"retry: 2000\n\n"
-    ticks: AsyncGenerator[Tick, None] = site_of(request).feed.listen(after)
-    async with aclosing(ticks):
-        coming: asyncio.Future[Tick | None] | None = None
-        try:
-            while True:
-                coming = coming or asyncio.ensure_future(anext(ticks, None))
-                done, _ = await asyncio.wait([coming], timeout=HEARTBEAT)
-                if not done:
-                    yield b": still here\n\n"
-                    continue
-                tick, coming = coming.result(), None
-                if tick is None:
-                    return
-                yield _line(request, tick)
-        finally:
-            if coming is not None:
-                coming.cancel()
-                await asyncio.gather(coming, return_exceptions=True)  # cancelled by us; whoever reads is gone
+    async with aclosing(site_of(request).feed.listen(after)) as ticks:
+        async for tick in ticks:
+            yield _line(request, tick)
 
 
 async def latest(request: Request) -> tuple[list[dict[str, Any]], str]:

@@ -14,6 +14,7 @@ from msgspec import inspect
 from starlette.requests import ClientDisconnect
 
 from redrive.doors.web.problems import Refused, problem
+from redrive.insight.wording import clipped
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -25,6 +26,8 @@ ENVELOPE: Final = 64 * 1024
 BODY_SECONDS: Final = 30.0
 DISCARDED: Final = 16 * 1024 * 1024
 """So much of a body that is too large is read and dropped, so that its sender hears why; then the line is cut."""
+LONGEST: Final = 300
+"""Characters of a refusal, which repeats what was sent."""
 OWN: Final = frozenset({"payload", "params"})
 """What is the caller's own, and passed on as it is."""
 _WHOLE: Final = re.compile(r"-?(0|[1-9][0-9]{0,15})")
@@ -96,7 +99,7 @@ def _named(error: msgspec.ValidationError) -> Any:
     """The field in front, as every refusal of redrive has it."""
     text = str(error)
     place = _PLACE.search(text)
-    what = _PLACE.sub("", text)
+    what = clipped(_PLACE.sub("", text), LONGEST)
     found = _FIELD.search(what)
     parts = [part for part in (place[1] if place else "", found[1] if found else "") if part]
     field = ".".join(parts) or None
