@@ -742,7 +742,7 @@ async def test_calls_come_from_many_loops(live: Redrive) -> None:
 
 async def test_closing_here_while_another_loop_still_works(database: Path) -> None:
     rd = Redrive(database, grace=0.2)
-    begun, told = threading.Event(), threading.Event()
+    begun, told, timed_out = threading.Event(), threading.Event(), threading.Event()
 
     @rd.task
     async def work() -> str:
@@ -752,11 +752,13 @@ async def test_closing_here_while_another_loop_still_works(database: Path) -> No
 
     async def elsewhere() -> Outcome:
         late = await rd.call(work, timeout=0.01)
+        timed_out.set()
         await asyncio.to_thread(told.wait, 10)
         return late
 
     other = asyncio.create_task(asyncio.to_thread(in_a_loop_of_its_own, elsewhere))
     await soon(asyncio.to_thread(begun.wait, 10))
+    await soon(asyncio.to_thread(timed_out.wait, 10))
     asyncio.get_running_loop().call_later(0.05, told.set)
     await soon(rd.close())
     told.set()

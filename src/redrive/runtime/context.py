@@ -219,14 +219,14 @@ class _Shared:
         return (yield from self._landed(name, outside_key, value))
 
     def _verified(self, name: str, key: str, verify: Callable[[str], Any]) -> Steps:
-        """An open intent: ask the outside. A value means landed, None absent, an error still unknown."""
+        """An open intent: ask the outside. A value means landed, None or False absent, an error still unknown."""
         try:
             found = yield Call(verify, key)
         except Exception as error:
             if self._idempotent:
                 return None
             raise _unverified(name, f"its verifier failed: {capture(error).summary}") from error
-        if found is None:
+        if found is None or found is False:
             return None
         return (yield from self._landed(name, key, found, note="verified"))
 
