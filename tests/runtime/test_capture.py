@@ -351,6 +351,23 @@ def test_json_rpc_and_grpc_codes() -> None:
     assert raised(Answered(code=lambda: called.append(1))).rpc_status is None and not called
 
 
+def _refused(content: bytes) -> Failure:
+    request = httpx2.Request("POST", "https://api.example.org/v1/generate")
+    with pytest.raises(httpx2.HTTPStatusError) as caught:
+        httpx2.Response(400, content=content, request=request).raise_for_status()
+    return capture(caught.value)
+
+
+def test_an_answer_in_plain_text_says_something_too_and_a_page_does_not() -> None:
+    said = _refused(b"This model's maximum prompt length is 8 but the request contains 9 tokens.")
+    assert said.body == "This model's maximum prompt length is 8 but the request contains 9 tokens."
+    assert classify(said).detail == "context_overflow"
+    assert _refused(b"  <html>prompt is too long</html>").body is None
+    assert _refused(b"").body is None
+    assert _refused(b"\xff\xfeq" * 100_000).body == ("\ufffd\ufffdq" * 200)[:500]
+    assert _refused(b'{"error": ').body == '{"error":'
+
+
 def test_a_body_that_has_been_read_is_read_again_and_one_that_has_not_is_left_alone() -> None:
     request = httpx2.Request("POST", "https://user:secret@api.example.org:8443/v1/messages?key=1")
     answer = httpx2.Response(400, json={"error": {"type": "x_error", "message": "prompt is too long"}}, request=request)

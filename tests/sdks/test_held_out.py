@@ -440,6 +440,13 @@ async def post(url: str) -> None:
         await answer.read()
 
 
+def test_an_answer_in_plain_text(server: Server) -> None:
+    said = "This model's maximum prompt length is 131072 but the request contains 537812 tokens."
+    url = server.says(Answer(400, said, content_type="text/plain"))
+    assert detail_of(raised_by(lambda: requests.post(url, timeout=5).raise_for_status())) == "context_overflow"
+    assert detail_of(raised_by(lambda: httpx.post(url).raise_for_status())) == "context_overflow"
+
+
 async def test_a_large_prompt_sent_by_hand(server: Server) -> None:
     url = f"{server.says(Answer(413, {}))}/v1/chat/completions"
     assert detail_of(await raised_in(post(url))) == "context_overflow"

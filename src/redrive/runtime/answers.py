@@ -200,15 +200,25 @@ def bodies_of(traits: Traits, response: object) -> list[dict[str, Any]]:
     return found
 
 
-def body_text(traits: Traits, bodies: list[dict[str, Any]], message: str) -> str | None:
+def body_text(traits: Traits, bodies: list[dict[str, Any]], response: object, message: str) -> str | None:
     """What the receiver said, where the message does not say it already."""
     said = traits.get("body")
     text = said if isinstance(said, str) else None
     if text is None:
         text = next((found for body in bodies if (found := error_message(body)) is not None), None)
+    if text is None and not bodies and response is not None:
+        text = _plain_answer(attribute(response, "_content"))
     if not text or text[:200] in message:
         return None
     return redact_text(clean(text, BODY_LIMIT))
+
+
+def _plain_answer(content: object) -> str | None:
+    """An answer that is neither JSON nor a page: a few words."""
+    if not isinstance(content, bytes):
+        return None
+    text = bytes.__getitem__(content, slice(BODY_LIMIT)).decode("utf-8", "replace").strip()
+    return None if text.startswith("<") else text
 
 
 def error_message(body: Mapping[str, Any]) -> str | None:

@@ -134,7 +134,7 @@ class _Look:
             headers=headers,
             retry_after=wait_of(error.after, self._now) if isinstance(error, Retry) else asked,
             recommendation=redact_text(error.recommendation or "") or None if isinstance(error, GiveUp) else None,
-            body=body_text(seen, bodies, message),
+            body=body_text(seen, bodies, response, message),
             codes=codes,
             rpc_code=rpc_code_of(seen),
             rpc_status=rpc_status_of(seen, plain.types),
