@@ -202,3 +202,22 @@ def test_a_stream_that_ended_with_an_error() -> None:
     assert nameless is not None and nameless.error_kind == "server_error"
     assert soft({"type": "response.created", "sequence_number": 0}) is None
     assert soft({"type": "error", "message": "somebody's own words"}) is None
+
+
+def test_a_result_may_say_when_to_come_back_and_carry_the_code_of_a_json_rpc() -> None:
+    limited = soft({"error": "rate limited", "retry_after": 30})
+    assert limited is not None and limited.retry_after == 30.0
+    inner = soft({"error": {"message": "slow down", "retry_after": 2.5}})
+    assert inner is not None and inner.retry_after == 2.5
+    unsaid = soft({"error": "rate limited", "retry_after": "soon"})
+    assert unsaid is not None and unsaid.retry_after is None
+    refused = soft({"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "Method not found"}})
+    assert refused is not None and classify(refused).detail == "invalid_input"
+    broken = soft({"jsonrpc": "2.0", "id": 1, "error": {"code": -32603, "message": "m"}})
+    assert broken is not None and classify(broken).detail == "server_error"
+
+
+def test_ollama_says_why_it_is_done() -> None:
+    cut = soft({"model": "m", "message": {"role": "assistant", "content": "a"}, "done": True, "done_reason": "length"})
+    assert cut is not None and cut.error_kind == "token_budget"
+    assert soft({"model": "m", "done": True, "done_reason": "stop"}) is None

@@ -11,22 +11,23 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from redrive.core.classify.retry_after import wait_of
 from redrive.core.job import Failure
 from redrive.core.redact import redact_text
-from redrive.runtime.answers import Codes, error_message, read_codes
+from redrive.runtime.answers import Codes, error_message, read_codes, rpc_code_of
 from redrive.runtime.attributes import attribute, clean, http_status, item, text_of
 
 SOFT_KEYS: Final = frozenset(
     {
         "error", "success", "error_kind", "verified", "is_error", "isError", "status", "choices", "candidates",
         "stop_reason", "stopReason", "incomplete_details", "prompt_feedback", "promptFeedback", "response_metadata",
-        "output", "sequence_number",
+        "output", "sequence_number", "done_reason",
     }
 )  # fmt: skip
 """A value with none of these is a success without a further look."""
 _ALSO_READ: Final = (
     "message", "detail", "object", "role", "type", "subtype", "result", "content", "transient", "errors",
-    "terminal_reason", "api_error_status", "code",
+    "terminal_reason", "api_error_status", "code", "retry_after",
 )  # fmt: skip
 _PLAIN: Final = frozenset({type(None), str, int, float, bool, list, tuple, bytes, set})
 _STOPS: Final = {
@@ -121,7 +122,15 @@ def _failure(message: str, value: Mapping[str, Any], kind: str | None = None, co
         code=found[0] if found else None,
         error_kind=text_of(value.get("error_kind"), 100) or _inner_kind(value) or kind or _declared(value),
         codes=found,
+        rpc_code=rpc_code_of(value),
+        retry_after=_wait(value),
     )
+
+
+def _wait(value: Mapping[str, Any]) -> float | None:
+    """A span; an instant would need a clock, and results have none."""
+    said = value.get("retry_after")
+    return wait_of(item(value.get("error"), "retry_after") if said is None else said, 0.0)
 
 
 def _inner_kind(value: Mapping[str, Any]) -> str | None:
