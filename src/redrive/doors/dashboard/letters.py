@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -84,10 +85,9 @@ class Counted(NamedTuple):
 
 async def _counted(rd: Redrive, chosen: Mapping[str, Any]) -> Counted:
     """One count, unless more than the lane is chosen."""
-    dead = Filter(states=(State.dead,))
     if not chosen.keys() <= {"lane"}:
-        return Counted(_sums(await rd.store.count(dead, by=("fingerprint",)), 0), await by_group(rd, chosen), {})
-    found = await rd.store.count(dead, by=("fingerprint", "lane"))
+        return Counted(*await asyncio.gather(by_group(rd, {}), by_group(rd, chosen)), {})
+    found = await rd.store.count(Filter(states=(State.dead,)), by=("fingerprint", "lane"))
     if not chosen:
         every = _sums(found, 0)
         return Counted(every, every, _sums(found, 1))

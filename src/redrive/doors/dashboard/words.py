@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final
 
 from redrive.insight.story import reason
@@ -95,15 +96,17 @@ def spark_line(values: Sequence[float], width: float = 96.0, height: float = 20.
     """The `d` of a path through the values, the first at the left edge, zero at the bottom."""
     if not values:
         return ""
-    top, step = max(values) or 1.0, width / max(len(values) - 1, 1)
-    points = [(index * step, height - 1 - (height - 2) * value / top) for index, value in enumerate(values)]
-    return "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+    top = max(values) or 1.0
+    levels = {value: f" {height - 1 - (height - 2) * value / top:.1f}" for value in set(values)}
+    places = _places(len(values), width)
+    return "M" + " L".join([place + levels[value] for place, value in zip(places, values, strict=True)])
 
 
-def spark_area(values: Sequence[float], width: float = 96.0, height: float = 20.0) -> str:
-    """The same, closed along the bottom, to be filled."""
-    line = spark_line(values, width, height)
-    return f"{line} L{width:.1f} {height:.1f} L0 {height:.1f} Z" if line else ""
+@lru_cache(maxsize=64)
+def _places(number: int, width: float) -> tuple[str, ...]:
+    """So many from the left edge to the right one."""
+    step = width / max(number - 1, 1)
+    return tuple(f"{index * step:.1f}" for index in range(number))
 
 
 def shares(parts: Sequence[tuple[str, float]], width: float = 100.0) -> list[dict[str, Any]]:
@@ -133,6 +136,5 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "reason": reason,
     "clipped": clipped,
     "spark_line": spark_line,
-    "spark_area": spark_area,
     "shares": shares,
 }
