@@ -261,6 +261,20 @@ async def test_a_job_that_nobody_runs_is_told(rd: redrive.Redrive, clock: FakeCl
     assert (await rd.morning(queue="work")).needs == [need] and (await rd.morning(queue="later")).ok
 
 
+async def test_the_tasks_beyond_twenty_that_nobody_runs_are_one_line(rd: redrive.Redrive, clock: FakeClock) -> None:
+    for task in range(23):
+        for _ in range(2 if task == 7 else 1):
+            await rd.enqueue(f"work{task:02}")
+    clock.advance(HOUR)
+    needs = (await rd.morning()).needs
+    assert len(needs) == 21 and sum(need.number for need in needs) == 24
+    assert (needs[0].task, needs[0].number) == ("work07", 2)
+    last = needs[-1]
+    assert (
+        last.what.startswith("of 3 more tasks are due, such as one") and last.command == "redrive jobs --state waiting"
+    )
+
+
 async def test_jobs_whose_task_no_live_worker_knows_are_told_after_an_hour(
     rd: redrive.Redrive, clock: FakeClock
 ) -> None:

@@ -1423,6 +1423,10 @@ class AddingUp:
         assert [job.id for job in await store.overdue(T0 + 9, limit=9)] == [jobs[n].id for n in (1, 2, 0)]
         assert [job.id for job in await store.overdue(T0 + 99, "b", 9)] == [jobs[n].id for n in (2, 3)]
         assert [job.id for job in await store.overdue(T0 + 99)] == [jobs[1].id]
+        assert await store.overdue(T0 + 99, "b", 9, task="another") == []
+        assert [job.id for job in await store.overdue(T0 + 99, "b", 9, task=jobs[2].task)] == [
+            jobs[n].id for n in (2, 3)
+        ]
         assert await store.overdue(T0 - 1) == []
 
     async def test_the_minutes_of_a_day(self, store: Store) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -242,13 +243,26 @@ async def _oldest(app: Redrive, queue: str | None, now: float) -> Job | None:
 
 
 async def _unattended(app: Redrive, queue: str | None, now: float) -> list[Pile]:
-    """What no living worker would run, by task; a worker that is being restarted is back within the hour."""
+    """What no living worker would run, by task, the most first; what is beyond twenty tasks is one pile.
+
+    A worker that is being restarted is back within the hour.
+    """
     left = {
         route: number for route, number in (await unattended(app.store, now, HOUR)).items() if queue in (None, route[0])
     }
-    wanted = [Filter(states=(State.waiting,), queue=name, task=task, due_at=now - HOUR) for name, task in left]
-    first = await app.store.first(wanted, oldest=True)
-    return await _with_stories(app, zip(first, left.values(), strict=True))
+    most = sorted(left, key=lambda route: (-left[route], route))
+    shown, beyond = most[:SHOWN], most[SHOWN:]
+    piles = await _due(app, {route: left[route] for route in shown}, now - HOUR)
+    if beyond:
+        rest = await _due(app, {beyond[0]: sum(left[route] for route in beyond)}, now - HOUR)
+        piles += [replace(pile, troubles=len(beyond)) for pile in rest]
+    return piles
+
+
+async def _due(app: Redrive, numbers: Mapping[tuple[str, str], int], at: float) -> list[Pile]:
+    """Each with the one that has been there for longest."""
+    found = await asyncio.gather(*(app.store.overdue(at, queue, task=task) for queue, task in numbers))
+    return [Pile(number, job) for jobs, number in zip(found, numbers.values(), strict=True) for job in jobs]
 
 
 async def _known_classes(app: Redrive, seen: Seen) -> frozenset[str]:

@@ -331,7 +331,9 @@ class Store(Protocol):
     async def seal(self, filter: Filter) -> Seal:
         """The view: how many jobs these are, and a digest that no other choice of this store's jobs has."""
 
-    async def overdue(self, now: float, queue: str | None = None, limit: int = 1) -> list[Job]:
+    async def overdue(
+        self, now: float, queue: str | None = None, limit: int = 1, *, task: str | None = None
+    ) -> list[Job]:
         """The view: waiting jobs that have been due for longest."""
 
     async def count(self, filter: Filter, by: Sequence[str] = ()) -> dict[tuple[str | None, ...], int]:

@@ -383,6 +383,8 @@ def _action(seen: Seen, job: Job) -> str:
 
 
 def _command(kind: Kind, pile: Pile) -> str:
+    if kind == "waiting" and pile.troubles > 1:
+        return "redrive jobs --state waiting"
     if kind == "waiting" and pile.number > 1:
         return f"redrive jobs --state waiting {_route(pile.sample)}"
     if kind in ("held", "deferred", "waiting"):
@@ -448,6 +450,9 @@ def _left(seen: Seen, pile: Pile) -> Need:
     since = f"due since {iso(job.run_at)}"
     what = f"{since}, and nobody runs it" if one else f"due, such as one {since}, and nobody runs them"
     runs_it = "Run its script" if job.queue.startswith(CYCLE) else "Start a worker that knows its task"
+    if pile.troubles > 1:
+        what = f"of {pile.troubles} more tasks are {what}"
+        runs_it = "Start a worker that knows their tasks"
     return msgspec.structs.replace(_pile(seen, "waiting", pile), what=what, action=f"{runs_it}, or cancel it.")
 
 

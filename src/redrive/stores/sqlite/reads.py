@@ -173,12 +173,14 @@ _OVERDUE: Final = (
 )
 
 
-def overdue(connection: apsw.Connection, routes: Routes, now: float, queue: str | None, limit: int) -> list[Job]:
+def overdue(
+    connection: apsw.Connection, routes: Routes, now: float, queue: str | None, task: str | None, limit: int
+) -> list[Job]:
     """By one seek per route and priority."""
     found = [
         (run_at, id)
-        for route, of_queue in select(connection, "SELECT id, queue FROM routes WHERE waiting > 0")
-        if queue in (None, of_queue)
+        for route, of_queue, of_task in select(connection, "SELECT id, queue, task FROM routes WHERE waiting > 0")
+        if queue in (None, of_queue) and task in (None, of_task)
         for priority in range(len(PRIORITIES))
         for id, run_at in connection.execute(_OVERDUE, (route, priority, now, limit))
     ]

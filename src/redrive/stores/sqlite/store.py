@@ -198,8 +198,10 @@ class SqliteStore:
     async def seal(self, filter: Filter) -> Seal:
         return await self._read(lambda connection: reads.seal(connection, self._routes, filter))
 
-    async def overdue(self, now: float, queue: str | None = None, limit: int = 1) -> list[Job]:
-        return await self._read(lambda connection: reads.overdue(connection, self._routes, now, queue, limit))
+    async def overdue(
+        self, now: float, queue: str | None = None, limit: int = 1, *, task: str | None = None
+    ) -> list[Job]:
+        return await self._read(lambda connection: reads.overdue(connection, self._routes, now, queue, task, limit))
 
     async def count(self, filter: Filter, by: Sequence[str] = ()) -> dict[tuple[str | None, ...], int]:
         return await self._read(lambda connection: reads.count(connection, self._routes, filter, by))
