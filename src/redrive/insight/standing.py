@@ -149,9 +149,10 @@ def standing(
 
 
 def _nobody_runs(due: int) -> Standing:
+    are, them, their = ("is", "it", "its") if due == 1 else ("are", "them", "their")
     return Standing(
-        f"{counted(due, 'job')} {'is' if due == 1 else 'are'} due, and nobody runs {'it' if due == 1 else 'them'}.",
-        "No live worker knows their task. Start one that does: redrive worker APP, or redrive serve APP.",
+        f"{counted(due, 'job')} {are} due, and nobody runs {them}.",
+        f"No live worker knows {their} task. Start one that does: redrive worker APP, or redrive serve APP.",
     )
 
 
