@@ -68,7 +68,7 @@ def get(value: Json, path: Path) -> Json:
 
 
 def _child(value: Json, step: Step) -> Json:
-    if isinstance(value, Mapping):
+    if isinstance(value, dict | Mapping):  # mostly a dict, which is quick to tell
         return value.get(step, MISSING)
     if isinstance(value, list) and str(step).isdecimal() and int(step) < len(value):
         return value[int(step)]
