@@ -92,9 +92,9 @@ def test_the_doctor_adds_up_the_days_only_when_asked(shell: Shell) -> None:
     shell.enqueue("greet", {"name": "x"})
     execute(shell.database, "UPDATE days SET number = number + 1")
     for _ in range(2):
-        assert wrong(shell.here("doctor", "--json")) == {"sums": "1 days differ from their hours"}
+        assert wrong(shell.here("doctor", "--json")) == {"sums": "1 day with sums that differ from the hours"}
     fixed = shell.here("doctor", "--fix")
-    assert fixed.status == 0 and fixed.out.startswith("fixed  sums of 1 days")
+    assert fixed.status == 0 and fixed.out.startswith("fixed  sums of 1 day were wrong")
     assert shell.here("doctor").status == 0
 
 

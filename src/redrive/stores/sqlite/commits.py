@@ -542,7 +542,7 @@ def repair(connection: apsw.Connection, now: float) -> list[str]:
     if wrong:
         said.append(f"counters of {wrong} routes were wrong and have been recounted")
     if days := spans.add_up(connection):
-        said.append(f"sums of {days} days were wrong and have been added up anew")
+        said.append(f"sums of {spans.in_words(days)} were wrong and have been added up anew")
     shifted = unstick(connection, now)
     if shifted:
         said.append(f"{shifted} waiting jobs were stamped in the future and have been moved to now")

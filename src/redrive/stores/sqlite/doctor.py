@@ -147,7 +147,6 @@ def _sums(connection: apsw.Connection) -> Check:
         return Check("sums", True, "the next use adds them up")
     wrong = spans.wrong_days(connection)
     if wrong:
-        return Check(
-            "sums", False, f"{wrong} days differ from their hours", "redrive doctor --fix adds up", fixable=True
-        )
+        said = f"{spans.in_words(wrong)} with sums that differ from the hours"
+        return Check("sums", False, said, "redrive doctor --fix adds up", fixable=True)
     return Check("sums", True, "the days say what their hours say")

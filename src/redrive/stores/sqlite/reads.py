@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import apsw
-import msgspec
 
 from redrive.core.job import PRIORITIES, Attempt, Job, State
 from redrive.core.store import Document, Event, Filter, Page, Seal
@@ -20,12 +19,14 @@ from redrive.errors import InvalidInput
 from redrive.stores.sqlite.routes import Routes
 from redrive.stores.sqlite.rows import (
     COLUMNS,
+    IN_LIST,
     STATES,
     WATCHED,
     Route,
     Row,
     attempt_from,
     job_from,
+    listed,
     select,
     select_at_once,
     where,
@@ -42,23 +43,18 @@ def schema_number(connection: apsw.Connection) -> int:
     return int(connection.pragma("user_version"))
 
 
-_IN_LIST: Final = "jobs.id IN (SELECT value FROM json_each(?))"
 _TOLD: Final = "id, attempt, run, at, started_at, worker"
 _STORIES: Final = (
     "FROM (SELECT jobs.id, moves.attempt, moves.run, moves.at, jobs.started_at, jobs.worker FROM jobs"
-    f" JOIN moves ON moves.job = jobs.seq WHERE {_IN_LIST}"
+    f" JOIN moves ON moves.job = jobs.seq WHERE {IN_LIST}"
     " AND (moves.attempt IS NOT NULL OR moves.move = 'succeeded') ORDER BY moves.seq)"
 )
-
-
-def _listed(ids: Sequence[str]) -> str:
-    return msgspec.json.encode(list(ids)).decode()
 
 
 def get(connection: apsw.Connection, routes: Routes, ids: Sequence[str]) -> list[Job]:
     if not ids:
         return []
-    rows = select_at_once(connection, COLUMNS, f"FROM jobs WHERE {_IN_LIST}", (_listed(ids),))
+    rows = select_at_once(connection, COLUMNS, f"FROM jobs WHERE {IN_LIST}", (listed(ids),))
     names, told = routes.names(connection), stories(connection, [row[0] for row in rows])
     found = {row[0]: job_from(row, names[row[1]], told.get(row[0], ())) for row in rows}
     return [found[id] for id in ids if id in found]
@@ -69,7 +65,7 @@ def stories(connection: apsw.Connection, ids: Sequence[str]) -> dict[str, tuple[
     if not ids:
         return {}
     told: dict[str, list[Attempt]] = {}
-    for id, data, run, at, started_at, worker in select_at_once(connection, _TOLD, _STORIES, (_listed(ids),)):
+    for id, data, run, at, started_at, worker in select_at_once(connection, _TOLD, _STORIES, (listed(ids),)):
         told.setdefault(id, []).append(attempt_from(data, run, at, started_at, worker))
     return {id: tuple(attempts) for id, attempts in told.items()}
 

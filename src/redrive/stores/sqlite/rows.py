@@ -118,7 +118,7 @@ def where(filter: Filter, routes: Sequence[int] | None) -> tuple[str, list[objec
     for clause, value in (
         *((f"jobs.{name} = ?", getattr(filter, name)) for name in _FIELDS),
         ("jobs.seq IN (SELECT job FROM moves WHERE error_kind = ?)", filter.error_kind),
-        ("jobs.id IN (SELECT value FROM json_each(?))", _listed(filter.ids)),
+        (IN_LIST, listed(filter.ids) if filter.ids else None),
         ("instr(jobs.id, ?) > 0", filter.id_part),
         ("jobs.updated_at >= ?", filter.since),
         ("jobs.updated_at < ?", filter.until),
@@ -130,8 +130,12 @@ def where(filter: Filter, routes: Sequence[int] | None) -> tuple[str, list[objec
     return " AND ".join(clauses) or "true", values
 
 
-def _listed(ids: Sequence[str]) -> str | None:
-    return msgspec.json.encode(ids).decode() if ids else None
+IN_LIST: Final = "jobs.id IN (SELECT value FROM json_each(?))"
+
+
+def listed(ids: Sequence[str]) -> str:
+    """The value for IN_LIST."""
+    return msgspec.json.encode(list(ids)).decode()
 
 
 def _state_clauses(states: Sequence[State]) -> list[str]:

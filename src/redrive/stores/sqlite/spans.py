@@ -142,6 +142,10 @@ def _open(connection: apsw.Connection, wanted: Span) -> list[Row]:
 # -- repair
 
 
+def in_words(days: int) -> str:
+    return "1 day" if days == 1 else f"{days} days"
+
+
 def wrong_days(connection: apsw.Connection, since: int = 0) -> int:
     """Days from this one on that do not say what their hours say: an older process does not know all the tables."""
     return len({day for kept in _KEPT for day in _wrong(connection, kept, since)})

@@ -375,7 +375,8 @@ class SqliteStore:
         """
         if await self._read(lambda connection: spans.wrong_days(connection, since)):
             days = await self._write(lambda connection: spans.add_up(connection, since))
-            log.warning("sums of %d days were wrong and have been added up anew: does an older version run here?", days)
+            said = spans.in_words(days)
+            log.warning("sums of %s were wrong and have been added up anew: does an older version run here?", said)
 
     async def erase(self, ids: Sequence[str]) -> int:
         erased = await self._write(lambda connection: commits.erase(connection, ids))
