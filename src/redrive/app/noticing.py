@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import msgspec
 
 from redrive.core.job import Job
 from redrive.core.lifecycle import Transition
-from redrive.core.notices import ESCALATED, Notice, escalation_for, notice_for, waiting_key
+from redrive.core.notices import ESCALATED, Notice, escalates, escalation_for, notice_for, waiting_key
 from redrive.core.store import MAX_PARTS, Applied, Commit, Inserted, Outcome, Put, Store
 from redrive.runtime.notify import INBOX, WAITING
 
@@ -92,13 +92,9 @@ def puts_of(notice: Notice) -> list[Put]:
 def _notices(commit: Commit) -> list[Notice]:
     """Each once: an owner is told of a trouble, however many of its jobs move."""
     found = [notice for move in commit.transitions if _matters(move) and (notice := _composed(move)) is not None]
-    owned = (move for move in commit.transitions if move.set.get("owner") is not None or move.move in _BROUGHT_BEFORE)
+    owned = filter(escalates, commit.transitions)
     found += [notice for move in owned if (notice := _composed(move, escalation_for)) is not None]
     return list({(notice.session_id, notice.id): notice for notice in found}.values())
-
-
-_BROUGHT_BEFORE: Final = ("recalled", "rerouted")
-"""Moves that may bring a job before the owner it has."""
 
 
 def _matters(move: Transition) -> bool:

@@ -162,14 +162,23 @@ def owner_inbox(owner: str) -> str:
     return f"{OWNER}{owner}"
 
 
+_BROUGHT_BEFORE: Final = ("recalled", "rerouted")
+"""Moves that may bring a job before the owner it has."""
+
+
+def escalates(move: Transition) -> bool:
+    """Whether it may mean something for an owner: most moves name none, and need no further look."""
+    return move.set.get("owner") is not None or move.move in _BROUGHT_BEFORE
+
+
 def escalation_for(move: Transition) -> Notice | None:
     """What a move means for the one who must see to it: one message per trouble, however many jobs it buries."""
-    if move.move not in ("buried", "deferred", "recalled", "rerouted"):
+    if move.move not in ("buried", "deferred", *_BROUGHT_BEFORE):
         return None
     job = move.after(0)
     if job.owner is None or move.who == job.owner or (job.state is State.dead and job.lane != "manual"):
         return None
-    if move.move in ("recalled", "rerouted") and move.who != "scheduler":
+    if move.move in _BROUGHT_BEFORE and move.who != "scheduler":
         return None  # somebody has it in hand
     kind = DEFERRED if move.to is State.held else ESCALATED
     title = f"{job.task} is put off for you" if kind == DEFERRED else f"{job.task} needs {job.owner}"
