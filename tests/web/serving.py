@@ -52,6 +52,16 @@ class Served:
         assert answer.status_code == status, answer.text
         return answer.json()
 
+    async def break_off(self, path: str, media: str, body: str) -> None:
+        """Say that more will come, and leave."""
+        _, writer = await soon(asyncio.open_connection("127.0.0.1", self.port))
+        lines = [
+            f"POST {path} HTTP/1.1", f"Host: {self.host}", f"Authorization: Bearer {TOKEN}", f"Content-Type: {media}",
+            "Content-Length: 100", "", body,
+        ]  # fmt: skip
+        writer.write("\r\n".join(lines).encode())
+        writer.close()
+
     async def refused(self, status: int, method: str, path: str, **how: Any) -> dict[str, Any]:
         """The problem that it is answered with."""
         answer = await soon(self.client.request(method, path, **how))

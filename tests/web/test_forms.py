@@ -1,6 +1,5 @@
 """What a form of the dashboard may send: whatever it is, it is done or refused in words, and leads back to a page."""
 
-import asyncio
 import base64
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,8 +10,8 @@ import pytest
 
 import redrive
 from tests.stores.jobs import a_dead_job
-from tests.support import soon
-from tests.web.serving import TOKEN, Served, serving
+from tests.support import eventually, soon
+from tests.web.serving import Served, serving
 
 GROUP = "5" * 16
 
@@ -100,14 +99,6 @@ async def test_half_a_letter_in_an_input_is_told_beside_it(pages: Served) -> Non
 async def test_a_browser_that_leaves_in_the_middle_of_a_form_is_no_defect(
     pages: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _, writer = await asyncio.open_connection("127.0.0.1", pages.port)
-    lines = [
-        "POST /me HTTP/1.1", f"Host: {pages.host}", f"Authorization: Bearer {TOKEN}",
-        "Content-Type: application/x-www-form-urlencoded", "Content-Length: 100", "", "name=a",
-    ]  # fmt: skip
-    told = asyncio.Event()
-    caplog.handler.addFilter(lambda record: told.set() or True)
-    writer.write("\r\n".join(lines).encode())
-    writer.close()
-    await soon(told.wait())
-    assert "Traceback" not in caplog.text and "broke off" in caplog.text
+    await pages.break_off("/me", "application/x-www-form-urlencoded", "name=a")
+    await eventually(lambda: "broke off" in caplog.text)
+    assert "Traceback" not in caplog.text

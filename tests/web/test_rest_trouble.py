@@ -7,7 +7,7 @@ import pytest
 
 import redrive
 from redrive.errors import StoreBusy, StoreRefused
-from tests.support import soon
+from tests.support import eventually, soon
 from tests.web.serving import TOKEN, Served, problem_in, raw
 
 TROUBLES = [
@@ -64,17 +64,9 @@ async def test_a_body_that_does_not_come_is_given_up(still: Served, monkeypatch:
 async def test_a_caller_who_leaves_in_the_middle_of_a_body_is_no_defect(
     still: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _, writer = await asyncio.open_connection("127.0.0.1", still.port)
-    lines = [
-        "POST /v1/jobs HTTP/1.1", f"Host: {still.host}", f"Authorization: Bearer {TOKEN}",
-        "Content-Type: application/json", "Content-Length: 100", "", '{"task":',
-    ]  # fmt: skip
-    left = asyncio.Event()
-    caplog.handler.addFilter(lambda record: left.set() or True)
-    caplog.set_level("DEBUG", "redrive.rest")
-    writer.write("\r\n".join(lines).encode())
-    writer.close()
-    await soon(left.wait())
+    caplog.set_level("INFO", "redrive.rest")
+    await still.break_off("/v1/jobs", "application/json", '{"task":')
+    await eventually(lambda: "left in the middle" in caplog.text)
     assert "Traceback" not in caplog.text and not [one for one in caplog.records if one.levelname == "ERROR"]
 
 
