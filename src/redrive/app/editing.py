@@ -11,12 +11,12 @@ from redrive.app.acts import Acts, Order
 from redrive.app.namespace import SOMEBODY
 from redrive.app.triage import redriven
 from redrive.core.changes import change, decode, diff, merge
-from redrive.core.consent import ANY_AGENT, Approval, Grant, subject_of
+from redrive.core.consent import ANY_AGENT, Grant, subject_of
 from redrive.core.job import Job, Json
 from redrive.core.lifecycle import Transition
 from redrive.core.payload import encode
 from redrive.core.redact import redact
-from redrive.core.store import Commit, Put
+from redrive.core.store import Put
 from redrive.core.triage import GONE, EditPreview, EffectChoice, FieldError, field_error, outside_texts, taint_of
 from redrive.core.triage import quoted as quotes
 from redrive.core.workflow import OUTPUT
@@ -26,8 +26,10 @@ from redrive.runtime.consents import quoted
 from redrive.runtime.effects import effects_of
 from redrive.runtime.effects import forgotten as forgotten_effect
 from redrive.runtime.inputs import effective
+from redrive.runtime.questions import questions_of
 from redrive.runtime.verify import nothing_landed
 from redrive.runtime.workflow import is_step
+from redrive.runtime.written import written
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -91,8 +93,8 @@ async def edit(app: Redrive, acts: Acts, id: str, order: Order, repeat: Sequence
     found = await forgotten(app, job, repeat)
     if found.gone:
         order = order._replace(said={**order.said, GONE: len(found.gone)})
-    for start in range(0, len(found.gone), KEPT):
-        await app.store.apply([Commit(puts=tuple(found.gone[start : start + KEPT]))])  # harmless to repeat
+    for start in range(0, len(found.gone), KEPT):  # harmless to repeat
+        await written(app.store, f"the steps of job {job.short_id} were forgotten", *found.gone[start : start + KEPT])
     return await acts.one(order, job.id, found.puts)
 
 
@@ -153,12 +155,9 @@ def _difference(app: Redrive, job: Job, payload: Mapping[str, Json]) -> list[str
 
 async def _voided(app: Redrive, job: Job) -> list[str]:
     """Consents and approvals that are bound to the input as it is."""
-    found = []
+    approvals = [one for one in await questions_of(app.store, job.id) if one.answer == "approved"]
+    found = [f"the approval by {approval.by}: {approval.question}" for approval in approvals]
     now, subject = app.clock.now(), subject_of(job)
-    for document in await app.store.docs("approval", f"{job.id}/"):
-        approval = msgspec.json.decode(document.value, type=Approval)
-        if approval.answer == "approved":
-            found.append(f"the approval by {approval.by}: {approval.question}")
     if job.session_id is not None:
         for document in await app.store.docs(GRANT, f"{quoted(job.session_id)}/"):
             grant = msgspec.json.decode(document.value, type=Grant)

@@ -46,6 +46,7 @@ from redrive.runtime.notify import (
     read_waiting,
     troubles,
 )
+from redrive.runtime.written import written
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -109,7 +110,7 @@ class Notices:
         """What a move means, where its own commit has not told it."""
         notice = notice_for(move)
         if notice is not None:
-            await self._app.store.apply([Commit(puts=tuple(puts_of(notice)))])
+            await written(self._app.store, f"{notice.session_id or 'somebody'} will be told", *puts_of(notice))
             self.heard(notice)
 
     async def _signal(self, message: Message) -> None:

@@ -28,5 +28,5 @@ class Queues(Namespace):
         check_name("queue", name)
         check_words(switch.who, switch.why)
         done = "paused" if switch.paused else "resumed"
-        await written(self._app.store, switched(name, switch), f"queue {name} was {done}")
+        await written(self._app.store, f"queue {name} was {done}", switched(name, switch))
         self._app.tell_workers(lambda worker: worker.refresh())

@@ -179,7 +179,6 @@ class Reports:
     async def glance(self, *, minutes: int = 30, running: int = 10, troubles: int = 10) -> Glance:
         """Everything that matters now, for one screen: `redrive top` shows it once a second."""
         check_range("minutes", minutes, 2, MOST_MINUTES)
-        check_range("running", running, 0, 1000)
         check_range("troubles", troubles, 0, 100)
         app, store, now = self._app, self._app.store, self._app.clock.now()
         latest = (await store.groups(since=now - DAY))[:troubles]
@@ -202,6 +201,7 @@ class Reports:
 
     async def running(self, number: int) -> list[Job]:
         """What has run for longest, of as many as are worth a look: those that came first."""
+        check_range("running", number, 0, 1000)
         page = await self._app.store.find(Filter(states=(State.running,)), limit=max(number, LOOKED_AT), oldest=True)
         return longest(page.jobs, number)
 
@@ -221,7 +221,7 @@ class Reports:
         app, now = self._app, self._app.clock.now()
         notice = Notice(f"{kind}.{int(now * 1000)}", kind, level, "user", title, text[:TEXT_CAP], now)
         put = Put(WAITING, waiting_key(notice), msgspec.json.encode(notice))
-        await written(app.store, put, f"the {kind} report will be told")
+        await written(app.store, f"the {kind} report will be told", put)
         app.notices.heard(notice)
         return await app.notices.deliver()
 

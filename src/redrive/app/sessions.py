@@ -18,6 +18,7 @@ from redrive.errors import IllegalMove, InvalidInput
 from redrive.insight.inboxes import InboxView
 from redrive.runtime.consents import KIND, Consents, quoted, waits_for
 from redrive.runtime.paging import pages
+from redrive.runtime.questions import question_of, questions_of
 from redrive.runtime.written import written
 from redrive.tasks import Seconds, seconds
 
@@ -59,7 +60,7 @@ class Sessions:
         now = self._app.clock.now()
         until = now + seconds(expires, "expires") if expires is not None else None
         grant = Grant(_id(self._app), session_id, scope, now, by, agent, subject, None, until, blanket=blanket, why=why)
-        await written(self._app.store, _put(grant), f"session {session_id} was granted {scope}")
+        await written(self._app.store, f"session {session_id} was granted {scope}", _put(grant))
         await self._ask_again(session_id, by)
         return grant
 
@@ -77,7 +78,7 @@ class Sessions:
         if found is None:
             raise InvalidInput(field="grant_id", problem=f"session {session_id!r} has no grant {grant_id!r}")
         revoked = msgspec.structs.replace(found, revoked_at=self._app.clock.now())
-        await written(self._app.store, _put(revoked), f"grant {grant_id} was revoked")
+        await written(self._app.store, f"grant {grant_id} was revoked", _put(revoked))
         return revoked
 
     async def costs(self, session_id: str) -> Usage:
@@ -126,18 +127,15 @@ class Sessions:
         """To the question that the job waits for, and no other."""
         if not job.held_for:
             return []  # a framework inside the task has asked, and keeps the answer itself
-        name = job.held_for.removeprefix("approval:")
-        document, now = await self._app.store.doc("approval", name), self._app.clock.now()
-        asked = msgspec.json.decode(document.value, type=Approval) if document else None
-        if document is None or asked is None or asked.answer != "open" or asked.expired(now):
+        asked, now = await question_of(self._app.store, job), self._app.clock.now()
+        if asked is None or asked.approval.answer != "open" or asked.approval.expired(now):
             raise IllegalMove(f"the question of job {job.short_id} has expired: it goes on by itself", job_id=job.id)
-        said = msgspec.structs.replace(asked, answer=answer, by=who, answered_at=now, why=why)
-        return [Put("approval", name, msgspec.json.encode(said), document.version)]
+        said = msgspec.structs.replace(asked.approval, answer=answer, by=who, answered_at=now, why=why)
+        return [asked.answered(said)]
 
     async def questions(self, job: Job) -> Sequence[Approval]:
         """What a job has asked, with the answers."""
-        documents = await self._app.store.docs("approval", f"{job.id}/")
-        return [msgspec.json.decode(document.value, type=Approval) for document in documents]
+        return await questions_of(self._app.store, job.id)
 
 
 def refused(job: Job, now: float, who: str, why: str | None) -> Transition:

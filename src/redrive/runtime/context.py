@@ -28,6 +28,7 @@ from redrive.errors import CommitUnknown, RedriveError, Signal
 from redrive.runtime.capture import capture
 from redrive.runtime.clock import Clock
 from redrive.runtime.effects import effect_of, kept
+from redrive.runtime.questions import Question, asked, key_of, question, waits_for
 
 T = TypeVar("T")
 
@@ -253,26 +254,27 @@ class _Shared:
     async def _note(self, effect: EffectRecord) -> None:
         await self._write(kept(self.job.id, effect))
 
-    def _approval(self, question: str, details: dict[str, Json] | None, expires: float | None) -> Steps:
+    def _approval(self, words: str, details: dict[str, Json] | None, expires: float | None) -> Steps:
         """Asked once per input: an edited job asks anew."""
-        if not question.strip():
+        if not words.strip():
             raise ValueError("an approval needs a question")
-        name = f"{hashlib.sha256(question.encode()).hexdigest()[:12]}"
+        name = f"{hashlib.sha256(words.encode()).hexdigest()[:12]}"
         self._named("approval", name)
-        document = yield Ask(self._store.doc("approval", f"{self.job.id}/{name}"))
-        known = msgspec.json.decode(document.value, type=Approval) if document else None
+        key = key_of(self.job.id, name)
+        asked_before: Question | None = yield Ask(question(self._store, key))
+        known = asked_before.approval if asked_before is not None else None
         now, subject = self._clock.now(), asked_subject(self.job, details or {})
         if known is not None and known.subject == subject:
             if known.expired(now):
                 known = msgspec.structs.replace(known, answer="expired")
-                yield Ask(self._keep("approval", name, msgspec.json.encode(known)))
+                yield Ask(self._write(asked(key, known)))
             if known.answer != "open":
                 return known
         else:
             until = now + expires if expires is not None else None
-            known = Approval(question, now, subject, details or {}, until)
-            yield Ask(self._keep("approval", name, msgspec.json.encode(known)))
-        raise _asked(self.job, question, name)
+            known = Approval(words, now, subject, details or {}, until)
+            yield Ask(self._write(asked(key, known)))
+        raise _asked(self.job, words, key)
 
     async def _progress(self, fraction: float, note: str | None) -> None:
         if not 0.0 <= fraction <= 1.0:
@@ -289,12 +291,12 @@ def _unverified(name: str, problem: str = "it has no verifier") -> Held:
     )
 
 
-def _asked(job: Job, question: str, name: str) -> Held:
+def _asked(job: Job, words: str, key: str) -> Held:
     return Held(
         "approval",
-        f"It asks: {question}",
+        f"It asks: {words}",
         f"redrive approve {job.short_id} says yes, redrive reject {job.short_id} says no; then it goes on.",
-        f"approval:{job.id}/{name}",
+        waits_for(key),
     )
 
 

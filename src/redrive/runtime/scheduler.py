@@ -11,7 +11,6 @@ import msgspec
 from redrive.core import lifecycle
 from redrive.core.advice import RESOLVE
 from redrive.core.classify import cause_of
-from redrive.core.consent import Approval
 from redrive.core.fingerprint import fingerprint
 from redrive.core.job import CYCLE, Failure, Job, State
 from redrive.core.lifecycle import Transition
@@ -23,6 +22,7 @@ from redrive.runtime.consents import Consents
 from redrive.runtime.living import take_down
 from redrive.runtime.loop import Loop
 from redrive.runtime.paging import pages
+from redrive.runtime.questions import question_of
 from redrive.runtime.registry import HTTP_TASK, Registry
 
 log = logging.getLogger("redrive.scheduler")
@@ -156,14 +156,9 @@ class Scheduler(Loop):
         now = self._clock.now()
         held = Filter(states=(State.held,), because="approval")
         for job in (await self._store.find(held, limit=10_000, oldest=True)).jobs:
-            asked = await self._question(job)
-            if asked is not None and asked.expired(now):
+            asked = await question_of(self._store, job)  # an older one, not asked any more, says nothing about it
+            if asked is not None and asked.approval.expired(now):
                 await self._move(lifecycle.unblocked, job, who="scheduler", why="nobody answered in time")
-
-    async def _question(self, job: Job) -> Approval | None:
-        """The one that the job waits for: an older one that its task does not ask any more says nothing about it."""
-        document = await self._store.doc("approval", (job.held_for or "").removeprefix("approval:"))
-        return msgspec.json.decode(document.value, type=Approval) if document else None
 
     async def let_consented_go(self) -> None:
         """Whoever gives consent lets go what waits for it. What they did not see, or did not live to, is seen here."""

@@ -341,5 +341,5 @@ async def forget(store: Store, name: str) -> bool:
     """Drop what is known of a schedule that no code has any more; False where nothing was. A worker begins anew."""
     if await store.doc(KIND, name) is None:
         return False
-    await written(store, Put(KIND, name, None), f"schedule {name} was forgotten")
+    await written(store, f"schedule {name} was forgotten", Put(KIND, name, None))
     return True

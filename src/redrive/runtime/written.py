@@ -6,8 +6,8 @@ from redrive.core.store import Commit, Put, Store, Unknown
 from redrive.errors import CommitUnknown
 
 
-async def written(store: Store, put: Put, what: str) -> None:
-    """Write one document, whatever it was before. `what` happened then, in words."""
-    (outcome,) = await store.apply([Commit(puts=(put,))])
+async def written(store: Store, what: str, *puts: Put) -> None:
+    """Write these documents together, whatever they were before. `what` happened then, in words."""
+    (outcome,) = await store.apply([Commit(puts=puts)])
     if isinstance(outcome, Unknown):
         raise CommitUnknown(f"nobody knows whether {what}: look again, and repeat it if not")

@@ -1,0 +1,56 @@
+"""What tasks ask people (`ctx.approval`) as the store keeps it: a document each, under the job's id."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import msgspec
+
+from redrive.core.consent import Approval
+from redrive.core.job import Job
+from redrive.core.store import Put, Store
+
+KIND: Final = "approval"
+_HELD_FOR: Final = "approval:"
+_decode = msgspec.json.Decoder(Approval).decode
+
+
+class Question(NamedTuple):
+    """What was asked, where it stands, and the version that an answer must find there."""
+
+    key: str
+    approval: Approval
+    version: int
+
+    def answered(self, approval: Approval) -> Put:
+        """Only by one: whoever answers second finds another version."""
+        return Put(KIND, self.key, msgspec.json.encode(approval), self.version)
+
+
+def key_of(job_id: str, name: str = "") -> str:
+    """Without a name, what those of all its questions begin with."""
+    return f"{job_id}/{name}"
+
+
+def waits_for(key: str) -> str:
+    """What a job is held for that waits for an answer."""
+    return f"{_HELD_FOR}{key}"
+
+
+def asked(key: str, approval: Approval) -> Put:
+    return Put(KIND, key, msgspec.json.encode(approval))
+
+
+async def question(store: Store, key: str) -> Question | None:
+    document = await store.doc(KIND, key)
+    return Question(key, _decode(document.value), document.version) if document is not None else None
+
+
+async def question_of(store: Store, job: Job) -> Question | None:
+    """The one that a held job waits for; None where a framework inside the task has asked, and keeps it itself."""
+    return await question(store, job.held_for.removeprefix(_HELD_FOR)) if job.held_for else None
+
+
+async def questions_of(store: Store, job_id: str) -> list[Approval]:
+    """All that it ever asked, with the answers."""
+    return [_decode(document.value) for document in await store.docs(KIND, key_of(job_id))]
