@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Final
 
 import apsw
@@ -16,7 +17,7 @@ from redrive.core.store import MAX_PARTS, Applied, Commit, Guard, Inserted, Leas
 from redrive.errors import StoreError
 from redrive.stores.sqlite import reads, schema, spans
 from redrive.stores.sqlite.connection import BUSY_MS, CHECKPOINT_BUSY_MS
-from redrive.stores.sqlite.ledger import MINUTE, Ledger, forget_minutes
+from redrive.stores.sqlite.ledger import HAPPENED, MINUTE, Ledger, forget_minutes, happened
 from redrive.stores.sqlite.routes import Routes
 from redrive.stores.sqlite.rows import (
     INSERT,
@@ -49,17 +50,18 @@ def insert(connection: apsw.Connection, routes: Routes, callers: Sequence[Accept
     jobs = [job for listed, _ in callers for job in listed]
     documents = [put for _, listed in callers for put in listed]
     if _insert_plain(connection, routes, jobs):
-        made = list(jobs)
+        made = jobs
         answers = [Inserted(job) for job in jobs]
     else:
         fresh = [_insert_one(connection, routes, job) for job in jobs]
         made = [job for job, new in zip(jobs, fresh, strict=True) if new]
         answers = _answers(connection, routes, jobs, fresh)
+        _note_imports(connection, routes, made)
     _enrol(connection, routes, made)
-    _note_imports(connection, routes, made)
-    _put_first(connection, documents, {job.id for job in made} if documents else set())
+    if documents:
+        _put_first(connection, documents, {job.id for job in made})
     inserted = iter(answers)
-    return [[next(inserted) for _ in listed] for listed, _ in callers]
+    return [list(islice(inserted, len(listed))) for listed, _ in callers]
 
 
 def _answers(connection: apsw.Connection, routes: Routes, jobs: Sequence[Job], fresh: Sequence[bool]) -> list[Inserted]:
@@ -150,16 +152,24 @@ def _count(states: tuple[str, ...]) -> str:
     return f"UPDATE routes SET {', '.join(f'{state} = {state} + ?' for state in states)} WHERE id = ?"
 
 
+@lru_cache(maxsize=16)
+def _enrolled(state: State) -> str:
+    return f"{_count((state,))}; {HAPPENED}"
+
+
 def _enrol(connection: apsw.Connection, routes: Routes, jobs: Sequence[Job]) -> None:
-    tally, ledger = Tally(), Ledger()
-    kinds = Counter((job.queue, job.task, job.agent, job.state, job.created_at // MINUTE) for job in jobs)
-    for (queue, task, agent, state, minute), number in kinds.items():
-        route = routes.number((queue, task, agent))
-        tally.add(route, state, number)
-        if state is not State.dead:
-            ledger.count(minute * MINUTE, route, "enqueued", number)
-    tally.write(connection)
-    ledger.write(connection)
+    """Nearly always they are all alike: then this is one call."""
+    kinds: dict[tuple[Route, State, int], int] = {}
+    for job in jobs:
+        kind = ((job.queue, job.task, job.agent), job.state, int(job.created_at) // MINUTE)
+        kinds[kind] = kinds.get(kind, 0) + 1
+    for (names, state, minute), number in kinds.items():
+        route = routes.number(names)
+        counted = (number, route)
+        if state is State.dead:
+            connection.execute(_count((state,)), counted)
+        else:
+            connection.execute(_enrolled(state), (*counted, *happened(minute, route, "enqueued", number)))
 
 
 def _note_imports(connection: apsw.Connection, routes: Routes, jobs: Sequence[Job]) -> None:

@@ -49,6 +49,8 @@ _DAY: Final = (
     "INSERT INTO days (day, route, move, number) VALUES (?, ?, ?, ?)"
     " ON CONFLICT DO UPDATE SET number = number + excluded.number"
 )
+HAPPENED: Final = f"{_TALLY}; {_DAY}; {_MINUTE}"
+"""Something without trouble happened in a minute, as `happened` says it."""
 _FAILURE_DAY: Final = (
     "INSERT INTO failure_days (day, route, move, error_class, detail, number) VALUES (?, ?, ?, ?, ?, ?)"
     " ON CONFLICT DO UPDATE SET number = number + excluded.number"
@@ -66,6 +68,11 @@ _Said = tuple[object, object, object, str]
 def _beginning(error: object) -> str:
     """So much of an error's text stands for its group."""
     return str(error or "")[:500]
+
+
+def happened(minute: int, route: int, move: str, number: int) -> tuple[object, ...]:
+    hour, said = minute * MINUTE // HOUR, (route, move)
+    return hour, *said, "", "", number, hour // HOURS_A_DAY, *said, number, minute, *said, number
 
 
 class Ledger:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import apsw
 
 from redrive.stores.sqlite.rows import Route, select
@@ -25,14 +27,15 @@ class Routes:
     def number(self, route: Route) -> int:
         return self._numbers[route]
 
-    def make(self, wanted: set[Route]) -> Work[None] | None:
+    def make(self, wanted: Iterable[Route]) -> Work[None] | None:
         """What must happen before a transaction may use these routes: nothing, if all are known.
 
         New ones are made outside the transaction, so that its rollback cannot take away what the cache remembers.
         """
-        if wanted <= self._numbers.keys():
+        numbers = self._numbers
+        new = {route for route in wanted if route not in numbers}
+        if not new:
             return None
-        new = wanted - self._numbers.keys()
 
         def make(connection: apsw.Connection) -> None:
             for route in sorted(new, key=str):

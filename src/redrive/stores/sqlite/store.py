@@ -58,6 +58,8 @@ OBSERVE_SECONDS = 1.0
 """How often a claim looks for ended leases."""
 STAMP_SECONDS = 3.0
 """How far the latest stamp may be ahead of the one on record."""
+SMALL = 64 * 1024
+"""Characters of a payload that is written in no time."""
 MAX_RECORD = 512 * 1024 * 1024
 
 _abandoned: list[object] = []
@@ -250,8 +252,9 @@ class SqliteStore:
 
     async def insert(self, jobs: Sequence[Job], documents: Sequence[Put] = ()) -> list[Inserted]:
         writer = await self._ready()
-        before = self._routes.make({(job.queue, job.task, job.agent) for job in jobs})
-        inserted: list[Inserted] = await writer.run_batched(self._insert, (jobs, documents), before=before)
+        before = self._routes.make([(job.queue, job.task, job.agent) for job in jobs])
+        small = len(jobs) == 1 and not documents and len(jobs[0].payload or "") <= SMALL
+        inserted: list[Inserted] = await writer.run_batched(self._insert, (jobs, documents), before=before, small=small)
         return inserted
 
     def _insert_waiting(
