@@ -170,6 +170,11 @@ def test_a_busy_port_is_one_clear_line(shell: Shell) -> None:
         refused(shell.run("serve", "--port", port), f"cannot listen on 127.0.0.1:{port}")
 
 
+@pytest.mark.parametrize("nowhere", ["", " "])
+def test_no_address_is_not_every_address(shell: Shell, nowhere: str) -> None:
+    refused(shell.run("serve", "--port", "0", "--host", nowhere), "the address to listen on is empty")
+
+
 def test_an_app_that_is_none_is_one_clear_line(shell: Shell) -> None:
     refused(shell.here("serve", "nonsense"), "is not module:attribute")
 

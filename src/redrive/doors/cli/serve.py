@@ -106,6 +106,8 @@ def _check_names(also: tuple[str, ...]) -> None:
 def listening(host: str, port: int, hint: str) -> socket.socket:
     from redrive.doors.web.serving import listen
 
+    if not host.strip():
+        raise Problem("the address to listen on is empty", f"say {HOST}, or 0.0.0.0 for every address of this machine")
     try:
         return listen(host, port)
     except OSError as error:
