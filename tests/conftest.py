@@ -8,6 +8,7 @@
 
 import os
 import shutil
+import signal
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TypeVar
@@ -32,7 +33,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Where `tmp_path` lies. A commit syncs there as anywhere; what a power cut does to a disk is for tests/chaos."""
+    """Where `tmp_path` lies. A commit syncs there as anywhere; what a power cut does to a disk is for tests/chaos.
+
+    And Ctrl-C reaches the processes that tests start, also where a shell put the whole run into the background.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     roomy = MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM
     if roomy and not config.getoption("--long"):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
