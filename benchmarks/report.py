@@ -132,9 +132,8 @@ of the rounds is what counts. Each contestant warms up first and checks afterwar
 records are made and dropped (a `NullHandler`).
 
 1. **One at a time**: `await rd.enqueue(...)`, each before the next, beside one-row transactions of the raw table below.
-   On a quick disk the caller commits, on a slow one a thread.
 2. **100 callers**: 100 coroutines, each awaiting its own acceptance before its next enqueue. Group commit makes one
-   sync serve all that wait. The quicker one at a time is, the smaller this ratio.
+   sync serve all that wait.
 3. **`enqueue_many`**: the raw loop makes ids and encodes the same payloads with `json`, and inserts 1,000 per commit.
 4. **Drain**: `await rd.drain(concurrency={concurrency})` until every result is synced, beside the raw loop below. The
    raw loop syncs its claims as well; redrive need not (a claim that a power loss takes back is made again). For jobs

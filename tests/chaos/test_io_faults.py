@@ -194,16 +194,16 @@ async def test_control_an_early_acknowledgement_is_found_out(seed: int, monkeypa
     """The callers are told before the commit: some fault makes that a lie, and the check above must see it."""
     from redrive.stores.sqlite import writer
 
-    real = writer.Writer._work
+    real = writer.Writer._transaction
 
-    def swallowed(self: writer.Writer, connection: Any, batch: list[Any], *, wakes: bool) -> None:
+    def swallowed(self: writer.Writer, connection: Any, batch: list[Any]) -> None:
         try:
-            real(self, connection, batch, wakes=wakes)
+            real(self, connection, batch)
         except Exception as error:
             print(f"swallowed: {error!r}")
             writer._roll_back(connection)
 
-    monkeypatch.setattr(writer.Writer, "_work", swallowed)
+    monkeypatch.setattr(writer.Writer, "_transaction", swallowed)
     missing = []
     for nth in range(60, 90):  # the file is made, jobs come in
         with scratch_directory() as directory, installed(FaultVFS(nth, errno.ENOSPC)) as fault:

@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -200,6 +201,37 @@ async def _in_child(observer: Observer, before: Job, number: int) -> None:
         assert "held" not in {job.queue for job in await observer.look()}
 
 
+def in_the_middle(folder: Path) -> dict[str, Any]:
+    """Forked while another thread of the parent is in a transaction: its locks must not live on in the child."""
+    store = SqliteStore(folder / "jobs.db")
+    run(store.insert([a_job("before")]))
+    begun, go = threading.Event(), threading.Event()
+
+    def slow(connection: apsw.Connection) -> None:
+        connection.execute("UPDATE jobs SET priority = 1")
+        begun.set()
+        assert go.wait(60)
+
+    thread = threading.Thread(target=lambda: run(store._write(slow)))
+    thread.start()
+    assert begun.wait(60)
+    threading.Timer(0.5, go.set).start()
+    code = ended(child(lambda: run(_write_in_child(store))))
+    thread.join()
+    return {"code": code, "count": run(_counted(store))}
+
+
+async def _write_in_child(store: SqliteStore) -> None:
+    async with asyncio.timeout(20):
+        await store.insert([a_job("child")])
+
+
+async def _counted(store: SqliteStore) -> int:
+    count = await store.count(Filter())
+    await store.close()
+    return count[()]
+
+
 def temporary(folder: Path) -> dict[str, Any]:
     """A child that ends in the ordinary way does not take the parent's temporary file with it."""
     store = SqliteStore(":memory:")
@@ -215,13 +247,11 @@ async def _use_temporary(store: SqliteStore) -> dict[str, Any]:
     if not store.path.exists():
         return {"count": 0}
     await store.insert([a_job()])
-    count = await store.count(Filter())
-    await store.close()
-    return {"count": count[()]}
+    return {"count": await _counted(store)}
 
 
 SCENES: dict[str, Callable[[Path], dict[str, Any]]] = {
-    scene.__name__: scene for scene in (killed_while_creating, made_at_once, preloaded, temporary)
+    scene.__name__: scene for scene in (killed_while_creating, made_at_once, preloaded, in_the_middle, temporary)
 }
 
 

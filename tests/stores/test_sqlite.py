@@ -24,7 +24,7 @@ from redrive.core.job import Attempt, Job, State
 from redrive.core.lifecycle import legal_pairs
 from redrive.core.store import Applied, Commit, Filter, Lease, Put, Stale, Store, Wanted
 from redrive.errors import StoreError, StoreRefused, StoreUnavailable
-from redrive.stores.sqlite import SqliteStore, connection, schema
+from redrive.stores.sqlite import SqliteStore, connection, schema, writer
 from tests.chaos.vfs import RecordingVFS, Synced, installed
 from tests.stores.jobs import T0, a_job, burial, success
 from tests.stores.openers import Openers
@@ -766,6 +766,28 @@ async def test_a_caller_whose_loop_is_gone_does_not_stop_the_writer(folder: Path
     await accept(store, a_job())
     assert [job.id for job in await store.get([lost.id])] == [lost.id]
     await store.close()
+
+
+async def test_callers_who_were_slowed_down_are_told_of_the_closing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can be handed in behind the last one, where nobody would ever answer it."""
+    store = SqliteStore(folder / "jobs.db")
+    await accept(store, a_job())
+    with held_up(store):
+        await _started(store)
+        taken = [asyncio.ensure_future(store.insert([a_job()])) for _ in range(3)]
+        await _started(store)
+        monkeypatch.setattr(writer, "WAITING", 0)
+        slowed = [asyncio.ensure_future(work) for work in (store.insert([a_job()]), store.heartbeat([]))]
+        await _started(store)
+        closing = asyncio.ensure_future(store.close())
+        await _started(store)
+    async with asyncio.timeout(20):
+        await closing
+        assert [inserted.duplicate for (inserted,) in await asyncio.gather(*taken)] == [False] * 3
+        for told in await asyncio.gather(*slowed, return_exceptions=True):
+            assert isinstance(told, StoreUnavailable)
 
 
 # ---- syncing

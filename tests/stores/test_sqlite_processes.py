@@ -55,6 +55,10 @@ def test_a_store_opened_before_a_fork_works_on_both_sides(folder: Path) -> None:
     assert seen["lapsed"] == ["child0", "child1", "child2"]
 
 
+def test_a_fork_in_the_middle_of_a_transaction_harms_nobody(folder: Path) -> None:
+    assert scene("in_the_middle", folder) == {"code": 0, "count": 2}
+
+
 def test_a_forked_child_leaves_the_temporary_file_to_its_parent(folder: Path) -> None:
     assert scene("temporary", folder) == {"code": 0, "there": True, "count": 2}
 

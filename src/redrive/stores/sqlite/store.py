@@ -44,6 +44,7 @@ from redrive.core.store import (
 from redrive.errors import CommitUnknown
 from redrive.stores.sqlite import claims, commits, ledger, reads, spans
 from redrive.stores.sqlite.connection import open_reader, translate
+from redrive.stores.sqlite.forks import use
 from redrive.stores.sqlite.handing import handed
 from redrive.stores.sqlite.liveness import Observer, ProcessLock, Running
 from redrive.stores.sqlite.routes import Routes
@@ -58,8 +59,6 @@ OBSERVE_SECONDS = 1.0
 """How often a claim looks for ended leases."""
 STAMP_SECONDS = 3.0
 """How far the latest stamp may be ahead of the one on record."""
-SMALL = 64 * 1024
-"""Characters of a payload that is written in no time."""
 MAX_RECORD = 512 * 1024 * 1024
 
 _abandoned: list[object] = []
@@ -170,12 +169,13 @@ class SqliteStore:
         def run() -> T:
             """One short snapshot, however many queries."""
             try:
-                connection = self._reader()
-                connection.execute("BEGIN")
-                try:
-                    return work(connection)
-                finally:
-                    connection.execute("COMMIT")
+                with use:
+                    connection = self._reader()
+                    connection.execute("BEGIN")
+                    try:
+                        return work(connection)
+                    finally:
+                        connection.execute("COMMIT")
             except apsw.Error as error:
                 raise translate(error, str(self.path)) from error
 
@@ -253,8 +253,7 @@ class SqliteStore:
     async def insert(self, jobs: Sequence[Job], documents: Sequence[Put] = ()) -> list[Inserted]:
         writer = await self._ready()
         before = self._routes.make([(job.queue, job.task, job.agent) for job in jobs])
-        small = len(jobs) == 1 and not documents and len(jobs[0].payload or "") <= SMALL
-        inserted: list[Inserted] = await writer.run_batched(self._insert, (jobs, documents), before=before, small=small)
+        inserted: list[Inserted] = await writer.run_batched(self._insert, (jobs, documents), before=before)
         return inserted
 
     def _insert_waiting(
@@ -430,7 +429,8 @@ class SqliteStore:
         while not closed.wait(WATCH_SECONDS):
             if not self._waiters:
                 continue
-            now = connection.pragma("data_version")
+            with use:
+                now = connection.pragma("data_version")
             if now != seen:
                 seen = now
                 self._wake()

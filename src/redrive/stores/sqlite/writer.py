@@ -1,10 +1,7 @@
-"""One writing connection and group commit: everything that waits becomes one transaction of one thread.
+"""One thread owns the writing connection and group-commits: everything that waits becomes one transaction.
 
 Each caller's future resolves after the commit that holds its write. A cancelled await is an unknown outcome, not a
 cancelled write.
-
-Where the disk is quick, to wake the thread and to be woken by it takes as long as the commit. So a small write that
-nobody else waits beside is committed by its caller, on the same connection, in turn with the thread.
 """
 
 from __future__ import annotations
@@ -13,7 +10,6 @@ import asyncio
 import logging
 import queue
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -22,14 +18,8 @@ from typing import Any, TypeVar
 import apsw
 
 from redrive.errors import RedriveError, StoreError, StoreFailed, StoreUnavailable
-from redrive.stores.sqlite.connection import (
-    BUSY_MS,
-    CHECKPOINT_BUSY_MS,
-    CHECKPOINT_PAGES,
-    failed_sync,
-    open_writer,
-    translate,
-)
+from redrive.stores.sqlite.connection import CHECKPOINT_BUSY_MS, CHECKPOINT_PAGES, failed_sync, open_writer, translate
+from redrive.stores.sqlite.forks import use
 from redrive.stores.sqlite.handing import handed
 
 log = logging.getLogger("redrive.store")
@@ -42,10 +32,6 @@ BATCH = 1_000
 """How many operations one transaction takes at most."""
 WAITING = 20_000
 """How many operations may wait before callers are slowed down."""
-QUICK = 0.002
-"""Seconds that commits take of late, up to which an event loop may wait for one."""
-UNKNOWN_PACE = 5 * QUICK
-"""A disk is not quick before it was seen to be."""
 
 
 class _Op:
@@ -55,7 +41,6 @@ class _Op:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
         work: Work[Any] | _Share,
         before: Work[None] | None,
         peek: Work[Any] | None = None,
@@ -68,8 +53,8 @@ class _Op:
         self.synced = synced
         self.peek = peek
         self.wakes = wakes
-        self.loop = loop
-        self.future: asyncio.Future[Any] = loop.create_future()
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
         self.value: Any = None
         self.error: Exception | None = None
 
@@ -87,10 +72,6 @@ class _Share:
         return self.batch(connection, [self.item])[0]
 
 
-class _Look:
-    """Tells the thread that the log has grown."""
-
-
 class _Stop:
     """Tells the thread to finish what was accepted and end."""
 
@@ -105,15 +86,10 @@ class Writer:
         self._woken = woken
         self._alive = alive
         self._serve_standing = serve
-        self._ops: queue.SimpleQueue[_Op | _Look | _Stop] = queue.SimpleQueue()
-        self._trays: dict[asyncio.AbstractEventLoop, list[_Op]] = {}
-        """What was handed in during this turn of an event loop, and goes to the thread at its end."""
-        self._turn = threading.Lock()
-        """Whoever has it may use the connection."""
-        self._pace = UNKNOWN_PACE
-        self._alone = False
-        """Nobody else handed in anything in the last turn: then nobody will in this one."""
+        self._ops: queue.SimpleQueue[_Op | _Stop] = queue.SimpleQueue()
         self._failed: StoreError | None = None
+        self._gate = threading.Lock()
+        """Nothing is handed in behind the last one."""
         self._closing = False
         self._wal_pages = 0
         self._synced = True
@@ -132,9 +108,9 @@ class Writer:
 
     async def stop(self) -> None:
         """Finish everything accepted so far, then close."""
-        self._send(asyncio.get_running_loop())
-        self._closing = True
-        self._ops.put(_Stop())
+        with self._gate:
+            self._closing = True
+            self._ops.put(_Stop())
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
     async def run(
@@ -151,90 +127,31 @@ class Writer:
         `before` runs outside the transaction. Unsynced work is durable with the next synced one; `wakes` tells the
         waiting workers afterwards.
         """
-        self._check_open()
         while self._ops.qsize() > WAITING:  # noqa: ASYNC110 - the other side is a thread
             await asyncio.sleep(0.01)
-        op = _Op(asyncio.get_running_loop(), work, before, peek, synced=synced, wakes=wakes)
-        self._ops.put(op)
-        answer: T = await op.future
+        answer: T = await self._hand_in(_Op(work, before, peek, synced=synced, wakes=wakes))
         return answer
 
-    async def run_batched(
-        self, batch: Batch, item: Any, *, before: Work[None] | None = None, small: bool = False
-    ) -> Any:
-        """Like `run`, for work that is cheaper together: all waiting items of one batch are done in one call.
-
-        `small`: done in no time, but for the sync.
-        """
-        self._check_open()
+    async def run_batched(self, batch: Batch, item: Any, *, before: Work[None] | None = None) -> Any:
+        """Like `run`, for work that is cheaper together: all waiting items of one batch are done in one call."""
         while self._ops.qsize() > WAITING:  # noqa: ASYNC110 - the other side is a thread
             await asyncio.sleep(0.01)
-        loop = asyncio.get_running_loop()
-        op = _Op(loop, _Share(batch, item), before)
-        if not small:
-            self._ops.put(op)
-            return await op.future
-        tray = self._trays.get(loop)
-        if tray is None:
-            tray = self._trays[loop] = []
-            loop.call_soon(self._send, loop)
-            if before is None and self._alone and self._pace < QUICK and self._done_here(op):
-                await asyncio.sleep(0)  # a caller of many does not keep the others from their turn
-                return op.future.result()
-        tray.append(op)
-        return await op.future
+        return await self._hand_in(_Op(_Share(batch, item), before))
 
-    def _send(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Everybody who could hand in something in this turn has done so."""
-        ops = self._trays.pop(loop, [])
-        self._alone = len(ops) <= 1
-        if self._closing:
-            _resolve(ops, self._closed())
-            return
-        for op in ops:
-            self._ops.put(op)
-
-    def _done_here(self, op: _Op) -> bool:
-        """Commit it in the caller's thread; False, and nothing done, where it would have to wait for somebody."""
-        if not self._ops.empty() or not self._turn.acquire(blocking=False):
-            return False
-        try:
-            if self._closing or self._failed is not None or not self._begun_at_once():
-                return False
-            self._carry_out(self._connection, [op], _resolve)
-        except BaseException:  # Ctrl-C, wherever it comes
-            _roll_back(self._connection)
-            raise
-        finally:
-            self._turn.release()
-        if self._wal_pages >= CHECKPOINT_PAGES:
-            self._ops.put(_Look())
-        return True
-
-    def _begun_at_once(self) -> bool:
-        """Whatever else may be wrong with the file, the thread will find out and tell."""
-        connection = self._connection
-        connection.set_busy_timeout(0)
-        try:
-            self._begin(connection, synced=True)
-        except apsw.Error:
-            return False
-        finally:
-            connection.set_busy_timeout(BUSY_MS)
-        return True
-
-    def _check_open(self) -> None:
+    def _hand_in(self, op: _Op) -> asyncio.Future[Any]:
+        """Whatever passes the gate is answered."""
         if self._failed is not None:
             raise self._failed
-        if self._closing:
-            raise self._closed()
-
-    def _closed(self) -> StoreUnavailable:
-        return StoreUnavailable(f"{self.path} is closed")
+        with self._gate:
+            if self._closing:
+                raise StoreUnavailable(f"{self.path} is closed")
+            self._ops.put(op)
+        return op.future
 
     def _main(self) -> None:
         try:
-            connection = self._connection = open_writer(self.path)
+            with use:
+                connection = open_writer(self.path)
             self._alive()  # before anybody can claim: others take who shows no sign of life for dead
         except Exception as error:  # noqa: BLE001 - handed to the caller
             self.refused = True
@@ -244,7 +161,7 @@ class Writer:
         self.opened = True
         self._opened.set_result(None)
         self._serve(connection)
-        with self._turn:
+        with use:
             self._end(connection)
 
     def _wal_grew(self, connection: apsw.Connection, name: str, pages: int) -> int:
@@ -264,10 +181,11 @@ class Writer:
                     break
                 if isinstance(op, _Op):
                     batch.append(op)
-                elif isinstance(op, _Stop):
+                else:
                     stopping = True
-            with self._turn:
-                self._group(connection, batch)
+            if batch:
+                with use:
+                    self._group(connection, batch)
 
     def _end(self, connection: apsw.Connection) -> None:
         if self._failed is None:
@@ -283,46 +201,31 @@ class Writer:
         try:
             batch = _skip_idle(connection, batch)
             if batch:
-                for op in batch:
-                    if op.before is not None:
-                        op.before(connection)
-                self._begin(connection, synced=any(op.synced for op in batch))
+                self._transaction(connection, batch)
         except Exception as error:  # noqa: BLE001 - every caller of the group is told
             _roll_back(connection)
             _answer(batch, self._broken(error))
             return
-        if batch:
-            self._carry_out(connection, batch, _answer)
+        if any(op.wakes for op in batch):
+            self._woken()  # before the answers: it is on disk, and somebody may be idle
+        _answer(batch)
         if self._wal_pages >= CHECKPOINT_PAGES:
             self._checkpoint(connection, "PASSIVE")
 
-    def _begin(self, connection: apsw.Connection, *, synced: bool) -> None:
+    def _transaction(self, connection: apsw.Connection, batch: list[_Op]) -> None:
+        for op in batch:
+            if op.before is not None:
+                op.before(connection)
+        synced = any(op.synced for op in batch)
         if synced != self._synced:
             connection.execute("PRAGMA synchronous = FULL" if synced else "PRAGMA synchronous = NORMAL")
             self._synced = synced
         connection.execute("BEGIN IMMEDIATE")
-
-    def _carry_out(self, connection: apsw.Connection, batch: list[_Op], answer: Callable[..., None]) -> None:
-        """What was begun: done and committed, or taken back; and told."""
-        begun = time.perf_counter()
-        wakes = any(op.wakes for op in batch)
-        try:
-            self._work(connection, batch, wakes=wakes)
-        except Exception as error:  # noqa: BLE001 - every caller of the group is told
-            _roll_back(connection)
-            answer(batch, self._broken(error))
-            return
-        self._pace += (time.perf_counter() - begun - self._pace) / 4
-        if wakes:
-            self._woken()  # before the answers: it is on disk, and somebody may be idle
-        answer(batch)
-
-    def _work(self, connection: apsw.Connection, batch: list[_Op], *, wakes: bool) -> None:
         if len(batch) == 1:
             batch[0].value = batch[0].work(connection)
         else:
             _several(connection, batch)
-        served = self._serve_standing(connection) if wakes else _nobody
+        served = self._serve_standing(connection) if any(op.wakes for op in batch) else _nobody
         try:
             connection.execute("COMMIT")
         except BaseException:
@@ -433,13 +336,12 @@ def _answer(ops: list[_Op], error: Exception | None = None) -> None:
         if op.loop not in loops:
             loops[op.loop] = []
         loops[op.loop].append(op)
-    for loop, of_loop in loops.items():
-        if not handed(loop, _resolve, of_loop, error):
-            log.warning("%d writes were committed after their callers' event loop was closed", len(of_loop))
+    for loop, told in loops.items():
+        if not handed(loop, _resolve, told, error):
+            log.warning("%d writes were committed after their callers' event loop was closed", len(told))
 
 
-def _resolve(ops: list[_Op], error: Exception | None = None) -> None:
-    """Tell the callers of the event loop that runs in this thread."""
+def _resolve(ops: list[_Op], error: Exception | None) -> None:
     for op in ops:
         if op.future.done():
             continue  # cancelled: the write happened all the same

@@ -1,0 +1,53 @@
+"""No fork in the middle of a transaction: the child would inherit its locks, and nobody who ever releases them."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+PATIENCE = 5.0
+"""Seconds that a fork waits for whoever is at work in SQLite."""
+
+
+class Use:
+    """`with` it, a thread works in SQLite: a fork waits until nobody does, and keeps others out meanwhile."""
+
+    def __init__(self) -> None:
+        self._fresh()
+
+    def _fresh(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._users = 0
+        self._forking = False
+
+    def __enter__(self) -> None:
+        with self._changed:
+            while self._forking:
+                self._changed.wait()
+            self._users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._users -= 1
+            if not self._users:
+                self._changed.notify_all()
+
+    def before_fork(self) -> None:
+        self._changed.acquire()
+        self._forking = True
+        self._changed.wait_for(lambda: not self._users, PATIENCE)
+
+    def after_in_parent(self) -> None:
+        self._forking = False
+        self._changed.notify_all()
+        self._changed.release()
+
+    def after_in_child(self) -> None:
+        """Of all threads only this one is left."""
+        self._fresh()
+
+
+use = Use()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=use.before_fork, after_in_parent=use.after_in_parent, after_in_child=use.after_in_child)
