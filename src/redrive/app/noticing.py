@@ -39,9 +39,9 @@ class Noticing:
         return self._store.insert(jobs, documents)
 
     async def apply(self, group: Sequence[Commit]) -> list[Outcome]:
-        notices = [_notices(commit) for commit in group]
-        if not any(notices):
+        if not any(_matters(move) or escalates(move) for commit in group for move in commit.transitions):
             return await self._store.apply(group)
+        notices = [_notices(commit) for commit in group]
         commits, overflowing = [], []
         for commit, found in zip(group, notices, strict=True):
             puts = [put for notice in found for put in puts_of(notice)]
