@@ -17,7 +17,7 @@ import pytest
 
 from redrive.core.job import State
 from redrive.core.store import Commit, Wanted
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.sqlite import SqliteStore, forks
 from tests.stores.jobs import T0, a_job, retry
 from tests.stores.openers import Openers
 from tests.stores.outside import ROOT, outsider
@@ -57,6 +57,22 @@ def test_a_store_opened_before_a_fork_works_on_both_sides(folder: Path) -> None:
 
 def test_a_fork_in_the_middle_of_a_transaction_harms_nobody(folder: Path) -> None:
     assert scene("in_the_middle", folder) == {"code": 0, "count": 2}
+
+
+def test_a_fork_does_not_wait_for_ever_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(forks, "PATIENCE", 0.01)
+    use = forks.Use()
+    with use:
+        use.before_fork()
+        use.after_in_parent()
+    assert "may not be able to write" in caplog.text
+    caplog.clear()
+    use.before_fork()
+    use.after_in_parent()
+    with use:
+        assert caplog.text == ""
 
 
 def test_a_forked_child_leaves_the_temporary_file_to_its_parent(folder: Path) -> None:

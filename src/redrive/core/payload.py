@@ -86,7 +86,7 @@ def encode(payload: Mapping[str, object], *, limit: int = LIMIT) -> Encoded:
         raise InvalidPayload(
             field="payload", problem=f"is {len(raw)} bytes, the limit is {limit}; put large parts into redrive.Blob"
         )
-    return Encoded(raw.decode(), tuple(blobs)) if blobs else Encoded(raw.decode())
+    return Encoded(raw.decode(), tuple(blobs))
 
 
 def _encode_without_blobs(payload: Mapping[str, object]) -> bytes:
@@ -100,7 +100,7 @@ def _encode_without_blobs(payload: Mapping[str, object]) -> bytes:
 
 def _check(raw: bytes, payload: Mapping[str, object]) -> None:
     """NaN becomes `null` when encoded and depth is bounded by the brackets: look closer only where one may be."""
-    if b"null" in raw or (len(raw) > 2 * DEPTH and raw.count(b"{") + raw.count(b"[") > DEPTH):
+    if b"null" in raw or raw.count(b"{") + raw.count(b"[") > DEPTH:
         _walk(msgspec.to_builtins(payload, enc_hook=_plain), "payload", 1)
 
 

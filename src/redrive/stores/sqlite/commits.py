@@ -17,7 +17,7 @@ from redrive.core.store import MAX_PARTS, Applied, Commit, Guard, Inserted, Leas
 from redrive.errors import StoreError
 from redrive.stores.sqlite import reads, schema, spans
 from redrive.stores.sqlite.connection import BUSY_MS, CHECKPOINT_BUSY_MS
-from redrive.stores.sqlite.ledger import HAPPENED, MINUTE, Ledger, forget_minutes, happened
+from redrive.stores.sqlite.ledger import MINUTE, Ledger, forget_minutes, happened
 from redrive.stores.sqlite.routes import Routes
 from redrive.stores.sqlite.rows import (
     INSERT,
@@ -152,24 +152,16 @@ def _count(states: tuple[str, ...]) -> str:
     return f"UPDATE routes SET {', '.join(f'{state} = {state} + ?' for state in states)} WHERE id = ?"
 
 
-@lru_cache(maxsize=16)
-def _enrolled(state: State) -> str:
-    return f"{_count((state,))}; {HAPPENED}"
-
-
 def _enrol(connection: apsw.Connection, routes: Routes, jobs: Sequence[Job]) -> None:
-    """Nearly always they are all alike: then this is one call."""
     kinds: dict[tuple[Route, State, int], int] = {}
     for job in jobs:
         kind = ((job.queue, job.task, job.agent), job.state, int(job.created_at) // MINUTE)
         kinds[kind] = kinds.get(kind, 0) + 1
     for (names, state, minute), number in kinds.items():
         route = routes.number(names)
-        counted = (number, route)
-        if state is State.dead:
-            connection.execute(_count((state,)), counted)
-        else:
-            connection.execute(_enrolled(state), (*counted, *happened(minute, route, "enqueued", number)))
+        connection.execute(_count((state,)), (number, route))
+        if state is not State.dead:
+            happened(connection, minute, route, "enqueued", number)
 
 
 def _note_imports(connection: apsw.Connection, routes: Routes, jobs: Sequence[Job]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 
+log = logging.getLogger("redrive.store")
 PATIENCE = 5.0
 """Seconds that a fork waits for whoever is at work in SQLite."""
 
@@ -35,7 +37,11 @@ class Use:
     def before_fork(self) -> None:
         self._changed.acquire()
         self._forking = True
-        self._changed.wait_for(lambda: not self._users, PATIENCE)
+        if not self._changed.wait_for(lambda: not self._users, PATIENCE):
+            log.warning(
+                "forked while a transaction has been going on for %g s: a child that uses this store may not be able to"
+                " write; fork earlier, or start processes by spawn", PATIENCE,
+            )  # fmt: skip
 
     def after_in_parent(self) -> None:
         self._forking = False

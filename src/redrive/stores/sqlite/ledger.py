@@ -49,8 +49,7 @@ _DAY: Final = (
     "INSERT INTO days (day, route, move, number) VALUES (?, ?, ?, ?)"
     " ON CONFLICT DO UPDATE SET number = number + excluded.number"
 )
-HAPPENED: Final = f"{_TALLY}; {_DAY}; {_MINUTE}"
-"""Something without trouble happened in a minute, as `happened` says it."""
+_HAPPENED: Final = f"{_TALLY}; {_DAY}; {_MINUTE}"
 _FAILURE_DAY: Final = (
     "INSERT INTO failure_days (day, route, move, error_class, detail, number) VALUES (?, ?, ?, ?, ?, ?)"
     " ON CONFLICT DO UPDATE SET number = number + excluded.number"
@@ -70,17 +69,29 @@ def _beginning(error: object) -> str:
     return str(error or "")[:500]
 
 
-def happened(minute: int, route: int, move: str, number: int) -> tuple[object, ...]:
-    hour, said = minute * MINUTE // HOUR, (route, move)
-    return hour, *said, "", "", number, hour // HOURS_A_DAY, *said, number, minute, *said, number
+def happened(
+    connection: apsw.Connection,
+    minute: int,
+    route: int,
+    move: str,
+    number: int,
+    error_class: str = "",
+    detail: str = "",
+) -> None:
+    """So many moves of one kind in one minute, added to every sum that counts them."""
+    hour, kind = minute * MINUTE // HOUR, (route, move)
+    day, trouble = hour // HOURS_A_DAY, (error_class, detail, number)
+    connection.execute(_HAPPENED, (hour, *kind, *trouble, day, *kind, number, minute, *kind, number))
+    if error_class or detail:
+        connection.execute(_FAILURE_DAY, (day, *kind, *trouble))
 
 
 class Ledger:
     """Collects what one transaction did and writes it once per kind, not once per job."""
 
     def __init__(self) -> None:
-        self._hours: dict[tuple[int, int, str, str, str], int] = {}
-        self._minutes: dict[tuple[int, int, str], int] = {}
+        self._moves: dict[tuple[int, int, str, str, str], int] = {}
+        """How many by the minute, the route, the move, and the class and detail of its trouble."""
         self._groups: dict[str, tuple[int, float, float, int, _Said]] = {}
         """How many, the first and the last time, and the latest job's route and what is said of it."""
         self._lessons: dict[tuple[str, str], list[int]] = {}
@@ -90,11 +101,8 @@ class Ledger:
         self._add(at, route, move, "", "", number)
 
     def _add(self, at: float, route: int, move: str, error_class: str, detail: str, number: int = 1) -> None:
-        second, hours, minutes = int(at), self._hours, self._minutes
-        hour = (second // HOUR, route, move, error_class, detail)
-        hours[hour] = hours.get(hour, 0) + number
-        minute = (second // MINUTE, route, move)
-        minutes[minute] = minutes.get(minute, 0) + number
+        kind = (int(at) // MINUTE, route, move, error_class, detail)
+        self._moves[kind] = self._moves.get(kind, 0) + number
 
     def moved(self, move: Transition, route: int) -> None:
         error_class, detail = trouble_of(move)
@@ -129,14 +137,8 @@ class Ledger:
         self._groups[fingerprint] = (number + 1, min(first, at), last, latest_route, latest)
 
     def write(self, connection: apsw.Connection) -> None:
-        for (hour, route, move, error_class, detail), number in self._hours.items():
-            said = (route, move, error_class, detail, number)
-            connection.execute(_TALLY, (hour, *said))
-            connection.execute(_DAY, (hour // HOURS_A_DAY, route, move, number))
-            if error_class or detail:
-                connection.execute(_FAILURE_DAY, (hour // HOURS_A_DAY, *said))
-        for minute, number in self._minutes.items():
-            connection.execute(_MINUTE, (*minute, number))
+        for (minute, route, move, *trouble), number in self._moves.items():
+            happened(connection, minute, route, move, number, *trouble)
         for (hour, *what), sums in self._outcomes.items():
             connection.execute(_OUTCOME, (hour, *what, *sums))
             connection.execute(_OUTCOME_DAY, (hour // HOURS_A_DAY, *what, *sums))

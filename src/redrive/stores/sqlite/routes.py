@@ -32,8 +32,7 @@ class Routes:
 
         New ones are made outside the transaction, so that its rollback cannot take away what the cache remembers.
         """
-        numbers = self._numbers
-        new = {route for route in wanted if route not in numbers}
+        new = {route for route in wanted if route not in self._numbers}
         if not new:
             return None
 

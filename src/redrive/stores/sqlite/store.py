@@ -417,8 +417,9 @@ class SqliteStore:
     def _watch(self) -> None:
         """Look for other processes' commits from now on, those between this claim and the wait after it included."""
         if self._watcher is None:
-            connection = open_reader(self.path)
-            seen = connection.pragma("data_version")
+            with use:
+                connection = open_reader(self.path)
+                seen = connection.pragma("data_version")
             self._watcher = threading.Thread(
                 target=self._look_around, args=(connection, seen, self._closed), name="redrive-watcher", daemon=True
             )
@@ -434,7 +435,8 @@ class SqliteStore:
             if now != seen:
                 seen = now
                 self._wake()
-        connection.close()
+        with use:
+            connection.close()
 
 
 def _tell(served: list[tuple[Standing, Claim | None]], *, committed: bool) -> None:

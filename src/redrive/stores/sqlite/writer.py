@@ -127,26 +127,24 @@ class Writer:
         `before` runs outside the transaction. Unsynced work is durable with the next synced one; `wakes` tells the
         waiting workers afterwards.
         """
-        while self._ops.qsize() > WAITING:  # noqa: ASYNC110 - the other side is a thread
-            await asyncio.sleep(0.01)
         answer: T = await self._hand_in(_Op(work, before, peek, synced=synced, wakes=wakes))
         return answer
 
     async def run_batched(self, batch: Batch, item: Any, *, before: Work[None] | None = None) -> Any:
         """Like `run`, for work that is cheaper together: all waiting items of one batch are done in one call."""
-        while self._ops.qsize() > WAITING:  # noqa: ASYNC110 - the other side is a thread
-            await asyncio.sleep(0.01)
         return await self._hand_in(_Op(_Share(batch, item), before))
 
-    def _hand_in(self, op: _Op) -> asyncio.Future[Any]:
+    async def _hand_in(self, op: _Op) -> Any:
         """Whatever passes the gate is answered."""
+        while self._ops.qsize() > WAITING:  # noqa: ASYNC110 - the other side is a thread
+            await asyncio.sleep(0.01)
         if self._failed is not None:
             raise self._failed
         with self._gate:
             if self._closing:
                 raise StoreUnavailable(f"{self.path} is closed")
             self._ops.put(op)
-        return op.future
+        return await op.future
 
     def _main(self) -> None:
         try:
@@ -273,11 +271,11 @@ def _skip_idle(connection: apsw.Connection, batch: list[_Op]) -> list[_Op]:
 
 def _several(connection: apsw.Connection, ops: list[_Op]) -> None:
     """Those that go together, together; the others one by one."""
-    together: dict[Batch, list[_Op]] = {}
+    together: dict[Batch, dict[_Op, Any]] = {}
     alone = []
     for op in ops:
         if isinstance(op.work, _Share):
-            together.setdefault(op.work.batch, []).append(op)
+            together.setdefault(op.work.batch, {})[op] = op.work.item
         else:
             alone.append(op)
     for batch, members in together.items():
@@ -288,11 +286,11 @@ def _several(connection: apsw.Connection, ops: list[_Op]) -> None:
         _one(connection, op)
 
 
-def _all_at_once(connection: apsw.Connection, batch: Batch, ops: list[_Op]) -> bool:
+def _all_at_once(connection: apsw.Connection, batch: Batch, items: dict[_Op, Any]) -> bool:
     """One call for all; False, and nothing written, where one of them spoils it for the others."""
     connection.execute("SAVEPOINT batch")
     try:
-        values = batch(connection, [op.work.item for op in ops if isinstance(op.work, _Share)])
+        values = batch(connection, list(items.values()))
     except Exception as error:
         if isinstance(error, apsw.Error) and not isinstance(error, apsw.ConstraintError):
             raise  # the disk, not a caller
@@ -300,7 +298,7 @@ def _all_at_once(connection: apsw.Connection, batch: Batch, ops: list[_Op]) -> b
         connection.execute("RELEASE batch")
         return False
     connection.execute("RELEASE batch")
-    for op, value in zip(ops, values, strict=True):
+    for op, value in zip(items, values, strict=True):
         op.value = value
     return True
 
@@ -333,9 +331,7 @@ def _answer(ops: list[_Op], error: Exception | None = None) -> None:
     """Tell the callers, one wake-up per event loop."""
     loops: dict[asyncio.AbstractEventLoop, list[_Op]] = {}
     for op in ops:
-        if op.loop not in loops:
-            loops[op.loop] = []
-        loops[op.loop].append(op)
+        loops.setdefault(op.loop, []).append(op)
     for loop, told in loops.items():
         if not handed(loop, _resolve, told, error):
             log.warning("%d writes were committed after their callers' event loop was closed", len(told))
