@@ -479,6 +479,36 @@ class Heard:
             }
 
 
+async def test_no_statement_is_compiled_anew_for_other_values(folder: Path) -> None:
+    """SQLite would look at the value of every `LIMIT ?` and compile again, which takes longer than many a claim."""
+    compiled: list[str | None] = []
+
+    def listen(opened: apsw.Connection) -> None:
+        def asked(action: int, table: str | None, *_: str | None) -> int:
+            """SQLite asks what a statement may do while it compiles it."""
+            if action == apsw.SQLITE_READ:
+                compiled.append(table)
+            return apsw.SQLITE_OK
+
+        opened.authorizer = asked
+
+    apsw.connection_hooks.append(listen)
+    try:
+        store = SqliteStore(folder / "jobs.db")
+        for round, slots in enumerate((1, 20, 2, 30)):
+            if round == 2:
+                assert "jobs" in compiled
+                compiled.clear()
+            await accept(store, *(a_job() for _ in range(slots)))
+            taken = await take(store, slots)
+            assert len(taken) == slots
+            await store.apply([Commit((success(job),)) for job in taken])
+        await store.close()
+    finally:
+        apsw.connection_hooks.remove(listen)
+    assert compiled == []
+
+
 @pytest.mark.behaviour("000-41")
 async def test_the_claim_finds_due_work_by_its_index(folder: Path) -> None:
     heard = Heard()

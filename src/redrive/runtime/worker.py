@@ -224,6 +224,7 @@ class Worker(Loop):
         found = await self._store.claim_next(wanted, self.id, self._clock.now, claim.mark, seconds, self._nudged)
         if found is not None:
             await self._take(found)
+            await asyncio.sleep(0)  # they begin before the next claim is prepared
 
     # -- jobs
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import NamedTuple
 
 import apsw
@@ -23,14 +22,12 @@ _STORIED = (
 )
 """Whether there is more to a waiting job than a payload: then its whole record is read."""
 _FIELDS = "seq, id, priority, run_at, version, created_at, payload, allowed, "
-_A_FEW = f"SELECT {_FIELDS}{_STORIED} {_DUE} ORDER BY run_at, seq LIMIT ? OFFSET ?"
-_MANY = (
+_ROWS = f"SELECT {_FIELDS}{_STORIED} {_DUE} ORDER BY run_at, seq LIMIT ? OFFSET ?"
+_AT_ONCE = (
     f"SELECT json_group_array(json_array({_FIELDS}storied))"
     f" FROM (SELECT {_FIELDS}{_STORIED} AS storied {_DUE} ORDER BY run_at, seq LIMIT ? OFFSET ?)"
 )
 """One row for all of them: stepping once lets the interpreter go on with other things meanwhile."""
-FEW = 8
-_HOW_MANY = f"SELECT count(*) FROM (SELECT 1 {_DUE} LIMIT {FEW + 1})"
 _ANY_DUE = f"SELECT 1 {_DUE} LIMIT 1"
 _NEXT_DUE = (
     "SELECT run_at FROM jobs WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at > ?"
@@ -168,14 +165,13 @@ def pick_ids(
 def _due(
     connection: apsw.Connection, route: Open, priority: int, now: float, limit: int, offset: int
 ) -> list[Candidate]:
-    due = connection.execute(_HOW_MANY, (route.id, priority, now)).get if limit > 0 else 0
-    if not due:
+    if limit <= 0:
         return []
     bound = (route.id, priority, now, limit, offset)
-    if due > FEW:
-        with suppress(apsw.TooBigError):  # one by one, then
-            return _candidates(connection.execute(_MANY, bound).get)
-    return [Candidate(*row) for row in select(connection, _A_FEW, bound)]
+    try:
+        return _candidates(connection.execute(_AT_ONCE, bound).get)
+    except apsw.TooBigError:  # one by one, then
+        return [Candidate(*row) for row in select(connection, _ROWS, bound)]
 
 
 class Claimant(NamedTuple):

@@ -101,6 +101,7 @@ def open_writer(path: Path) -> apsw.Connection:
         connection = apsw.Connection(str(path))
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)  # see schema.legal_before
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # or every other LIMIT is a reason to compile anew
         connection.set_busy_timeout(BUSY_MS)
         number = schema.check_ours(connection, str(path))
         connection.pragma("mmap_size", 0)
@@ -145,6 +146,7 @@ def open_reader(path: Path) -> apsw.Connection:
     """A query-only connection; every read is a short snapshot."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # only the writer checkpoints, and only while sound
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # as for the writer
     connection.set_busy_timeout(BUSY_MS)
     connection.pragma("mmap_size", 0)
     connection.pragma("cache_size", -16_000)
