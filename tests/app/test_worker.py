@@ -13,10 +13,11 @@ import pytest
 
 import redrive
 from redrive import Context, Rate, Redrive
-from redrive.core.store import Commit, Filter, Outcome, Unknown
+from redrive.core.store import Claim, Commit, Filter, Outcome, Unknown, Wanted
 from redrive.errors import StoreBusy
 from redrive.runtime.attempt import ALONE
 from redrive.runtime.worker import Worker
+from redrive.stores.sqlite import SqliteStore
 from tests.support import FakeClock, drain_until_over, eventually, opened, soon
 
 
@@ -181,6 +182,54 @@ async def test_no_more_run_at_once_than_allowed(live: Redrive) -> None:
         gate.opened.set()
         await eventually(lambda: len(gate.started) == 20)
     assert gate.most["all"] == 3
+
+
+async def test_one_claim_fills_the_slots_that_will_be_free_in_a_moment(
+    live: Redrive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two slots are left while eight jobs are about to begin: a claim for two would be a transaction for nothing."""
+    asked: list[int] = []
+    real = SqliteStore.claim
+
+    async def claim(store: SqliteStore, wanted: Wanted, *rest: Any) -> Claim:
+        asked.append(wanted.slots)
+        return await real(store, wanted, *rest)
+
+    monkeypatch.setattr(SqliteStore, "claim", claim)
+    monkeypatch.setattr("redrive.runtime.breakers.REFRESH_SECONDS", 3600.0)  # a look at them would make all jobs wait
+
+    @live.task
+    async def work() -> None:
+        """Ends at once."""
+
+    async with live.worker(concurrency=10) as worker:
+        await (await work.enqueue()).result(10)
+        await live.queues.pause("work")
+        await _look(worker)
+        jobs = [await work.enqueue() for _ in range(8)]
+        asked.clear()
+        await live.queues.resume("work")
+        for job in jobs:
+            await job.result(10)
+    assert asked[0] == 10
+    assert 2 not in asked
+
+
+async def test_slots_beside_long_jobs_are_filled_at_once(live: Redrive) -> None:
+    gate = Gate()
+
+    @live.task
+    async def work(name: str) -> None:
+        await gate(name)
+
+    await live.enqueue_many("work", [{"name": "early"}] * 8)
+    async with live.worker(concurrency=10) as worker:
+        worker._poll = 3600.0
+        await eventually(lambda: gate.inside["early"] == 8)
+        await live.enqueue_many("work", [{"name": "late"}] * 3)
+        await eventually(lambda: gate.inside["late"] == 2)
+        assert worker.slots.free == 0
+        gate.opened.set()
 
 
 async def test_a_queue_has_a_limit_of_its_own(live: Redrive) -> None:

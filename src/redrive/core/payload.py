@@ -263,7 +263,7 @@ class Signature:
                 values = self._decoder.decode(text)
         except (msgspec.MsgspecError, ValueError, TypeError, NotImplementedError) as error:
             raise InvalidPayload(field="payload", problem=str(error)) from error
-        return {name: getattr(values, name) for name in self._names}
+        return msgspec.structs.asdict(values)
 
     def result(self, text: str | None) -> Any:
         """A stored result as the type that the task says it returns."""

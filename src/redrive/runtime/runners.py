@@ -8,12 +8,13 @@ never delays other work, and work that does not wait costs no task. Every piece 
 from __future__ import annotations
 
 import asyncio
+import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from contextvars import Context, copy_context
+from contextvars import copy_context
 from typing import Any
 
-Work = Callable[[], Coroutine[Any, Any, None]]
+Work = Coroutine[Any, Any, None]
 BREATH = 50
 """After so many pieces in a row the event loop gets its turn."""
 
@@ -21,10 +22,11 @@ BREATH = 50
 class Runners:
     """Runs what is added, at once and side by side, each piece under its key."""
 
-    def __init__(self) -> None:
+    def __init__(self, all_begun: Callable[[], None]) -> None:
+        self._all_begun = all_begun
         self.running: dict[str, asyncio.Task[None]] = {}
         """The task that runs a piece now."""
-        self._ready: deque[tuple[str, str, Work]] = deque()
+        self._ready: deque[tuple[str, str, Callable[..., Work], tuple[Any, ...]]] = deque()
         self._spare = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
@@ -33,14 +35,20 @@ class Runners:
     def __len__(self) -> int:
         return len(self.running) + len(self._ready)
 
-    def add(self, key: str, name: str, work: Work) -> None:
-        self._ready.append((key, name, work))
+    @property
+    def waiting(self) -> bool:
+        """Something has not begun yet; `all_begun` is called when nothing is left that has not."""
+        return bool(self._ready)
+
+    def add(self, key: str, name: str, work: Callable[..., Work], *arguments: Any) -> None:
+        self._ready.append((key, name, work, arguments))
         self._idle.clear()
-        self._provide()
+        if not self._spare:
+            self._provide()
 
     def take_back(self) -> list[str]:
         """The keys of what has not begun yet; it will not."""
-        keys = [key for key, _, _ in self._ready]
+        keys = [key for key, *_ in self._ready]
         self._ready.clear()
         self._rest()
         return keys
@@ -51,11 +59,10 @@ class Runners:
 
     def _provide(self) -> None:
         """While something is ready, one runner that has not begun yet stands by."""
-        if self._ready and not self._spare:
-            self._spare = True
-            task = asyncio.create_task(self._run(), name="redrive-runner")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        self._spare = True
+        task = asyncio.create_task(self._run(), name="redrive-runner")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _run(self) -> None:
         self._spare = False
@@ -63,12 +70,15 @@ class Runners:
         assert me is not None  # noqa: S101 - for the type checker: a coroutine of ours always runs in a task
         in_a_row = 0
         while self._ready:
-            key, name, work = self._ready.popleft()
-            self._provide()
+            key, name, work, arguments = self._ready.popleft()
+            if not self._ready:
+                self._all_begun()
+            elif not self._spare:
+                self._provide()
             self.running[key] = me
             me.set_name(name)
             try:
-                await _Isolated(work(), copy_context())
+                await _isolated(work(*arguments))
             finally:
                 del self.running[key]
                 self._rest()
@@ -83,25 +93,18 @@ class Runners:
             self._idle.set()
 
 
-class _Isolated:
+@types.coroutine
+def _isolated(work: Work) -> Generator[Any, Any, None]:
     """Awaits a coroutine inside a context of its own, so that nothing it sets is seen by the next."""
-
-    __slots__ = ("_context", "_work")
-
-    def __init__(self, work: Coroutine[Any, Any, None], context: Context) -> None:
-        self._work = work
-        self._context = context
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        work, run = self._work, self._context.run
-        try:
-            yielded = run(work.send, None)
-            while True:
-                try:
-                    sent = yield yielded
-                except BaseException as error:  # noqa: BLE001 - it is the work's to handle
-                    yielded = run(work.throw, error)
-                else:
-                    yielded = run(work.send, sent)
-        except StopIteration:
-            return
+    run = copy_context().run
+    try:
+        yielded = run(work.send, None)
+        while True:
+            try:
+                sent = yield yielded
+            except BaseException as error:  # noqa: BLE001 - it is the work's to handle
+                yielded = run(work.throw, error)
+            else:
+                yielded = run(work.send, sent)
+    except StopIteration:
+        return

@@ -74,7 +74,7 @@ class Worker(Loop):
         self.outbox = Outbox(store, self._settled, self._attempts.workflows.resume_after)
         self._unsettled: dict[str, Job] = {}
         """Finished, and not yet on disk: their leases are kept until they are."""
-        self._runners = Runners()
+        self._runners = Runners(self.nudge)
         self._contexts: dict[str, Context | BlockingContext] = {}
         self._leases = self._task_leases()
         self._synced_claims = any(registry.starts_once(handler) for handler in registry.handlers.values())
@@ -180,6 +180,8 @@ class Worker(Loop):
             await self._begin_alone(self._alone[0])
         if self.slots.free <= 0 or self._alone or self._lone is not None:
             return self._poll  # nudged when a slot is freed
+        if self._runners.waiting and self.slots.free < self.slots.share:
+            return self._poll  # most of them end in a moment, or have begun: then one claim for many, not many for few
         self._claims = number = self._claims + 1
         quiet = not self._runners and not self._unsettled
         wanted = await self._wanted()
@@ -238,7 +240,7 @@ class Worker(Loop):
     def _spawn(self, job: Job) -> None:
         context = self._contexts[job.id] = self._attempts.context_for(job)
         self.made += 1
-        self._runners.add(job.id, job.task, lambda: self._one(job, context))
+        self._runners.add(job.id, job.task, self._one, job, context)
 
     async def _one(self, job: Job, context: Context | BlockingContext) -> None:
         try:

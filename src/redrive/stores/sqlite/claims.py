@@ -11,7 +11,7 @@ import msgspec
 from redrive.core.job import Job, State
 from redrive.core.policy import Rate
 from redrive.core.store import Wanted
-from redrive.stores.sqlite.rows import Route, select
+from redrive.stores.sqlite.rows import Route, select, select_at_once
 from redrive.stores.sqlite.schema import legal_before
 
 PRIORITIES = range(4)
@@ -28,10 +28,19 @@ _AT_ONCE = (
     f" FROM (SELECT {_FIELDS}{_STORIED} AS storied {_DUE} ORDER BY run_at, seq LIMIT ? OFFSET ?)"
 )
 """One row for all of them: stepping once lets the interpreter go on with other things meanwhile."""
-_ANY_DUE = f"SELECT 1 {_DUE} LIMIT 1"
 _NEXT_DUE = (
     "SELECT run_at FROM jobs WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at > ?"
     " ORDER BY run_at LIMIT 1"
+)
+_OPEN = ", ".join(
+    (
+        "id, queue, task, agent",
+        *(
+            f"EXISTS (SELECT 1 FROM jobs WHERE route = routes.id AND state = 'waiting' AND priority = {priority}"
+            " AND run_at <= ?1)"
+            for priority in PRIORITIES
+        ),
+    )
 )
 _COUNT = "UPDATE routes SET waiting = waiting - ?, running = running + ? WHERE id = ?"
 _CLAIM = (
@@ -64,23 +73,18 @@ class Open(NamedTuple):
 
     id: int
     route: Route
+    due: tuple[int, ...] = ()
+    """The priorities at which some of them are due."""
 
 
-def open_routes(connection: apsw.Connection, wanted: Wanted) -> list[Open]:
+def open_routes(connection: apsw.Connection, wanted: Wanted, now: float) -> list[Open]:
     """Routes with waiting jobs, without those the worker does not know or does not want."""
-    found = []
-    for id, queue, task, agent in connection.execute("SELECT id, queue, task, agent FROM routes WHERE waiting > 0"):
-        if wanted.takes(queue, task, agent):
-            found.append(Open(id, (queue, task, agent)))
-    return found
-
-
-def any_due(connection: apsw.Connection, routes: Iterable[Open], now: float) -> bool:
-    return any(
-        connection.execute(_ANY_DUE, (route.id, priority, now)).fetchone()
-        for route in routes
-        for priority in PRIORITIES
-    )
+    rows = select_at_once(connection, _OPEN, "FROM routes WHERE waiting > 0", (now,))
+    return [
+        Open(id, (queue, task, agent), tuple(priority for priority in PRIORITIES if due[priority]))
+        for id, queue, task, agent, *due in rows
+        if wanted.takes(queue, task, agent)
+    ]
 
 
 def next_due(connection: apsw.Connection, routes: Iterable[Open], now: float) -> float | None:
@@ -133,7 +137,7 @@ def pick(connection: apsw.Connection, routes: list[Open], room: Room, now: float
     """The most urgent due jobs, shared evenly between routes of one priority, oldest first in each."""
     picked: dict[Open, list[Candidate]] = {}
     for priority in PRIORITIES:
-        alive = [(route, 0) for route in routes]
+        alive = [(route, 0) for route in routes if priority in route.due]
         while alive and room.slots > 0:
             share = -(-room.slots // len(alive))
             again = []

@@ -97,6 +97,8 @@ class SqliteStore:
         self._observer = Observer(self._lock)
         self._observed = -OBSERVE_SECONDS
         self._stamped = 0.0
+        self._plenty = False
+        """The last claim got all it wanted: the next will not look first whether there is anything."""
         self._insert = self._insert_waiting(self._routes)
         self._standing: set[Standing] = set()
         self._waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
@@ -288,7 +290,7 @@ class SqliteStore:
         return await self._write(
             lambda connection: self._claim(connection, wanted, worker, now),
             synced=wanted.synced,
-            peek=lambda connection: self._peek(connection, wanted, now),
+            peek=None if self._plenty else lambda connection: self._peek(connection, wanted, now),
         )
 
     def _peek(self, connection: apsw.Connection, wanted: Wanted, now: float) -> Claim | None:
@@ -298,8 +300,8 @@ class SqliteStore:
             return None
         if wanted.slots <= 0:
             return Claim([], self._lapsed(connection), mark)
-        routes = claims.open_routes(connection, wanted)
-        if claims.any_due(connection, routes, now):
+        routes = claims.open_routes(connection, wanted, now)
+        if any(route.due for route in routes):
             return None
         return Claim([], self._lapsed(connection), mark, claims.next_due(connection, routes, now))
 
@@ -307,12 +309,13 @@ class SqliteStore:
         self, connection: apsw.Connection, wanted: Wanted, worker: str, now: float, *, look_ahead: bool = True
     ) -> Claim:
         mark = self._mark
-        routes = [] if wanted.ids else claims.open_routes(connection, wanted)
+        routes = [] if wanted.ids else claims.open_routes(connection, wanted, now)
         room = claims.Room(connection, wanted, now)
         if wanted.ids:
             picked = claims.pick_ids(connection, wanted.ids, self._routes.names(connection))
         else:
             picked = claims.pick(connection, routes, room, now)
+            self._plenty = room.slots <= 0
         claimant = claims.Claimant(worker, self._lock.name, secrets.token_hex(8), now)
         taken = claims.take(connection, picked, wanted, claimant)
         claims.note_starts(connection, picked, wanted, now)
