@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import apsw
@@ -11,7 +11,9 @@ import msgspec
 from redrive.core.job import Job, State
 from redrive.core.policy import Rate
 from redrive.core.store import Wanted
-from redrive.stores.sqlite.rows import Route, select, select_at_once
+from redrive.stores.sqlite.reads import records
+from redrive.stores.sqlite.routes import Routes
+from redrive.stores.sqlite.rows import Route, Row, select, select_at_once
 from redrive.stores.sqlite.schema import legal_before
 
 PRIORITIES = range(4)
@@ -24,7 +26,8 @@ _STORIED = (
 _FIELDS = "seq, id, priority, run_at, version, created_at, payload, allowed, "
 _ROWS = f"SELECT {_FIELDS}{_STORIED} {_DUE} ORDER BY run_at, seq LIMIT ? OFFSET ?"
 _AT_ONCE = (
-    f"SELECT json_group_array(json_array({_FIELDS}storied))"
+    f"SELECT json_group_array(json_array({_FIELDS}storied)), json_group_array(seq),"
+    " json_group_array(seq) FILTER (WHERE storied), count(*)"
     f" FROM (SELECT {_FIELDS}{_STORIED} AS storied {_DUE} ORDER BY run_at, seq LIMIT ? OFFSET ?)"
 )
 """One row for all of them: stepping once lets the interpreter go on with other things meanwhile."""
@@ -79,7 +82,7 @@ class Open(NamedTuple):
 
 def open_routes(connection: apsw.Connection, wanted: Wanted, now: float) -> list[Open]:
     """Routes with waiting jobs, without those the worker does not know or does not want."""
-    rows = select_at_once(connection, _OPEN, "FROM routes WHERE waiting > 0", (now,))
+    rows = select_at_once(connection, _OPEN, "FROM routes WHERE waiting > 0", (now,))()
     return [
         Open(id, (queue, task, agent), tuple(priority for priority in PRIORITIES if due[priority]))
         for id, queue, task, agent, *due in rows
@@ -133,9 +136,25 @@ class Room:
             self._agents[agent] -= count
 
 
-def pick(connection: apsw.Connection, routes: list[Open], room: Room, now: float) -> dict[Open, list[Candidate]]:
+class Picked(NamedTuple):
+    """Due jobs of one route as SQLite gave them; whoever claims reads them, not the writer's thread."""
+
+    open: Open
+    found: str | list[Row]
+    number: int
+    seqs: str
+    storied: str
+    """Those of them of which there is more to read; both are JSON lists."""
+
+    def candidates(self) -> list[Candidate]:
+        if isinstance(self.found, str):
+            return _candidates(self.found)
+        return [Candidate(*row) for row in self.found]
+
+
+def pick(connection: apsw.Connection, routes: list[Open], room: Room, now: float) -> list[Picked]:
     """The most urgent due jobs, shared evenly between routes of one priority, oldest first in each."""
-    picked: dict[Open, list[Candidate]] = {}
+    picked = []
     for priority in PRIORITIES:
         alive = [(route, 0) for route in routes if priority in route.due]
         while alive and room.slots > 0:
@@ -143,39 +162,46 @@ def pick(connection: apsw.Connection, routes: list[Open], room: Room, now: float
             again = []
             for route, offset in alive:
                 limit = min(share, room.left(route))
-                found = _due(connection, route, priority, now, limit, offset)
-                picked.setdefault(route, []).extend(found)
-                room.take(route, len(found))
-                if limit and len(found) == limit:
+                if limit <= 0:
+                    continue
+                found = _due(connection, route, (route.id, priority, now, limit, offset))
+                picked.append(found)
+                room.take(route, found.number)
+                if found.number == limit:
                     again.append((route, offset + limit))
             alive = again
-    return {route: found for route, found in picked.items() if found}
+    return [each for each in picked if each.number]
 
 
 _BY_ID = f"SELECT route, {_FIELDS}{_STORIED} FROM jobs WHERE id = ? AND state = 'waiting'"
 
 
-def pick_ids(
-    connection: apsw.Connection, ids: Iterable[str], names: Mapping[int, Route]
-) -> dict[Open, list[Candidate]]:
+def pick_ids(connection: apsw.Connection, ids: Iterable[str], names: Mapping[int, Route]) -> list[Picked]:
     """Just these jobs, as far as they wait; the caller has a place for each."""
-    picked: dict[Open, list[Candidate]] = {}
-    for id in dict.fromkeys(ids):
-        for route, *found in select(connection, _BY_ID, (id,)):
-            picked.setdefault(Open(route, names[route]), []).append(Candidate(*found))
-    return picked
+    rows = [row for id in dict.fromkeys(ids) for row in select(connection, _BY_ID, (id,))]
+    return [_by_row(Open(route, names[route]), [tuple(found)]) for route, *found in rows]
 
 
-def _due(
-    connection: apsw.Connection, route: Open, priority: int, now: float, limit: int, offset: int
-) -> list[Candidate]:
-    if limit <= 0:
-        return []
-    bound = (route.id, priority, now, limit, offset)
+def _due(connection: apsw.Connection, open: Open, bound: tuple[object, ...]) -> Picked:
     try:
-        return _candidates(connection.execute(_AT_ONCE, bound).get)
+        ((found, seqs, storied, number),) = select(connection, _AT_ONCE, bound)
     except apsw.TooBigError:  # one by one, then
-        return [Candidate(*row) for row in select(connection, _ROWS, bound)]
+        return _by_row(open, select(connection, _ROWS, bound))
+    return Picked(open, found, number, seqs, storied)
+
+
+def _by_row(open: Open, rows: list[Row]) -> Picked:
+    storied = [row[0] for row in rows if row[-1]]
+    return Picked(open, rows, len(rows), _json([row[0] for row in rows]), _json(storied))
+
+
+def _json(value: list[int]) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _joined(lists: Iterable[str]) -> str:
+    """JSON lists as one."""
+    return "[" + ",".join(inside for each in lists if (inside := each[1:-1])) + "]"
 
 
 class Claimant(NamedTuple):
@@ -187,32 +213,45 @@ class Claimant(NamedTuple):
     now: float
 
 
-def take(
-    connection: apsw.Connection, picked: dict[Open, list[Candidate]], wanted: Wanted, claimant: Claimant
-) -> list[Job | str]:
-    """Make the picked jobs running, one statement per lease length. They were read in the same transaction.
-
-    A job that has a story is returned by its id: its whole record must be read.
-    """
-    by_lease: dict[float, list[int]] = {}
-    taken: list[Job | str] = []
+def take(connection: apsw.Connection, picked: list[Picked], wanted: Wanted, claimant: Claimant) -> None:
+    """Make the picked jobs running, one statement per lease length. They were read in the same transaction."""
     worker, process, token, now = claimant
-    for open, found in picked.items():
-        lease = wanted.leases.get(open.route[1], wanted.lease)
-        by_lease.setdefault(lease, []).extend([due.seq for due in found])
-        connection.execute(_COUNT, (len(found), len(found), open.id))
-        queue, task, agent = open.route
+    by_lease: dict[float, list[str]] = {}
+    for open, _, number, seqs, _ in picked:
+        by_lease.setdefault(_lease(open, wanted), []).append(seqs)
+        connection.execute(_COUNT, (number, number, open.id))
+    for lease, lists in by_lease.items():
+        connection.execute(_CLAIM, (token, worker, process, now, now, lease, _joined(lists)))
+
+
+def _lease(open: Open, wanted: Wanted) -> float:
+    return wanted.leases.get(open.route[1], wanted.lease)
+
+
+_CHOSEN = "jobs.seq IN (SELECT value FROM json_each(?))"
+
+
+def storied(connection: apsw.Connection, routes: Routes, picked: list[Picked]) -> Callable[[], Mapping[str, Job]]:
+    """The whole records of those that have more to tell than a payload, as `reads.records` gives them."""
+    seqs = _joined(each.storied for each in picked)
+    return records(connection, routes, _CHOSEN, seqs) if seqs != "[]" else dict
+
+
+def jobs(picked: list[Picked], wanted: Wanted, claimant: Claimant, records: Mapping[str, Job]) -> list[Job]:
+    """What was taken, most urgent first."""
+    worker, _, token, now = claimant
+    taken = []
+    for each in picked:
+        (queue, task, agent), lease = each.open.route, _lease(each.open, wanted)
         taken += [
-            due.id
+            records[due.id]
             if due.storied
             else Job(
                 due.id, queue, task, agent, State.running, due.priority, due.run_at, due.version + 1, due.created_at,
                 now, due.payload, 1, 0, due.allowed, token, worker, now, lease,
             )
-            for due in found
+            for due in each.candidates()
         ]  # fmt: skip
-    for lease, seqs in by_lease.items():
-        connection.execute(_CLAIM, (token, worker, process, now, now, lease, msgspec.json.encode(seqs).decode()))
     return taken
 
 
@@ -222,10 +261,10 @@ def _starts(connection: apsw.Connection, queue: str, rate: Rate, now: float) -> 
     return [at for at in msgspec.json.decode(row[0]) if at > now - rate.per] if row else []
 
 
-def note_starts(connection: apsw.Connection, picked: dict[Open, list[Candidate]], wanted: Wanted, now: float) -> None:
+def note_starts(connection: apsw.Connection, picked: list[Picked], wanted: Wanted, now: float) -> None:
     """Remember the starts that a store-wide rate must count."""
     for queue, rate in wanted.store_rates.items():
-        count = sum(len(rows) for open, rows in picked.items() if open.route[0] == queue)
+        count = sum(each.number for each in picked if each.open.route[0] == queue)
         if count:
             connection.execute(
                 "INSERT INTO docs (kind, key, value) VALUES ('rate', ?, ?)"

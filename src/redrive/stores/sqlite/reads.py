@@ -7,7 +7,7 @@ import math
 import os
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,7 +46,7 @@ def schema_number(connection: apsw.Connection) -> int:
 _TOLD: Final = "id, attempt, run, at, started_at, worker"
 _STORIES: Final = (
     "FROM (SELECT jobs.id, moves.attempt, moves.run, moves.at, jobs.started_at, jobs.worker FROM jobs"
-    f" JOIN moves ON moves.job = jobs.seq WHERE {IN_LIST}"
+    " JOIN moves ON moves.job = jobs.seq WHERE {}"
     " AND (moves.attempt IS NOT NULL OR moves.move = 'succeeded') ORDER BY moves.seq)"
 )
 
@@ -54,20 +54,33 @@ _STORIES: Final = (
 def get(connection: apsw.Connection, routes: Routes, ids: Sequence[str]) -> list[Job]:
     if not ids:
         return []
-    rows = select_at_once(connection, COLUMNS, f"FROM jobs WHERE {IN_LIST}", (listed(ids),))
-    names, told = routes.names(connection), stories(connection, [row[0] for row in rows])
-    found = {row[0]: job_from(row, names[row[1]], told.get(row[0], ())) for row in rows}
+    found = records(connection, routes, IN_LIST, listed(ids))()
     return [found[id] for id in ids if id in found]
+
+
+def records(connection: apsw.Connection, routes: Routes, chosen: str, value: str) -> Callable[[], dict[str, Job]]:
+    """The jobs that a condition means, as they are now, by id; whoever wants them calls what comes back."""
+    rows = select_at_once(connection, COLUMNS, f"FROM jobs WHERE {chosen}", (value,))
+    told = select_at_once(connection, _TOLD, _STORIES.format(chosen), (value,))
+    names = routes.names(connection)
+
+    def read() -> dict[str, Job]:
+        history = _by_job(told())
+        return {row[0]: job_from(row, names[row[1]], history.get(row[0], ())) for row in rows()}
+
+    return read
 
 
 def stories(connection: apsw.Connection, ids: Sequence[str]) -> dict[str, tuple[Attempt, ...]]:
     """The attempts of these jobs, in order."""
-    if not ids:
-        return {}
-    told: dict[str, list[Attempt]] = {}
-    for id, data, run, at, started_at, worker in select_at_once(connection, _TOLD, _STORIES, (listed(ids),)):
-        told.setdefault(id, []).append(attempt_from(data, run, at, started_at, worker))
-    return {id: tuple(attempts) for id, attempts in told.items()}
+    return _by_job(select_at_once(connection, _TOLD, _STORIES.format(IN_LIST), (listed(ids),))()) if ids else {}
+
+
+def _by_job(told: Sequence[Sequence[Any]]) -> dict[str, tuple[Attempt, ...]]:
+    attempts: dict[str, list[Attempt]] = {}
+    for id, data, run, at, started_at, worker in told:
+        attempts.setdefault(id, []).append(attempt_from(data, run, at, started_at, worker))
+    return {id: tuple(made) for id, made in attempts.items()}
 
 
 def doc(connection: apsw.Connection, kind: str, key: str) -> Document | None:

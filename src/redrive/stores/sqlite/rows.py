@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import apsw
@@ -61,16 +61,18 @@ _decode_rows = msgspec.json.Decoder(list[list[Any]]).decode
 
 def select_at_once(
     connection: apsw.Connection, columns: str, rows: str, values: Sequence[Any] = ()
-) -> Sequence[Sequence[Any]]:
+) -> Callable[[], Sequence[Sequence[Any]]]:
     """The same in one step, as one value: each step would ask for the interpreter again, which others are using.
 
-    `rows` begins with FROM. Row by row where that value would be larger than SQLite allows.
+    What comes back reads that value, in the thread of whoever wants it. `rows` begins with FROM. Row by row where the
+    value would be larger than SQLite allows.
     """
     try:
         found = connection.execute(f"SELECT json_group_array(json_array({columns})) {rows}", values).get
     except apsw.TooBigError:
-        return select(connection, f"SELECT {columns} {rows}", values)
-    return _decode_rows(found)
+        fetched = select(connection, f"SELECT {columns} {rows}", values)
+        return lambda: fetched
+    return lambda: _decode_rows(found)
 
 
 def job_from(row: Sequence[Any], route: Route, history: tuple[Attempt, ...] = ()) -> Job:

@@ -6,11 +6,25 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
+from redrive.core.job import Job
 from redrive.core.store import Claim, Wanted
 from redrive.stores.sqlite.handing import handed
 
 log = logging.getLogger("redrive.store")
+
+
+class Found(NamedTuple):
+    """What the writer found for a claim."""
+
+    any: bool
+    read: Callable[[], Claim]
+    """Puts the jobs together: the work of whoever asked, in their thread."""
+
+
+def nothing(lapsed: list[Job], mark: int, next_due: float | None = None) -> Found:
+    return Found(False, lambda: Claim([], lapsed, mark, next_due))
 
 
 class Standing:
@@ -20,7 +34,7 @@ class Standing:
         self.wanted = wanted
         self.worker = worker
         self.clock = clock
-        self.claim: Claim | None = None
+        self._found: Found | None = None
         self._woken = woken
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
@@ -39,25 +53,25 @@ class Standing:
             self._begun += stands
             return stands
 
-    def end(self, claim: Claim | None) -> None:
+    def end(self, found: Found | None) -> None:
         """Served with these jobs, or not at all: then the wish stands on.
 
         What was claimed for a loop that was closed meanwhile has no heartbeat, and lapses when its lease ends.
         """
-        if claim is not None:
+        if found is not None:
             with self._lock:
                 self._over = True
-        if not handed(self._loop, self._answer, claim) and claim is not None:
+        if not handed(self._loop, self._answer, found) and found is not None:
             log.warning(
                 "%d jobs were claimed for worker %s, whose event loop was closed without stopping it: they come back"
-                " when their leases end", len(claim.jobs), self.worker,
+                " when their leases end", len(found.read().jobs), self.worker,
             )  # fmt: skip
 
     # -- the worker's loop
 
-    def _answer(self, claim: Claim | None) -> None:
-        if claim is not None:
-            self.claim = claim
+    def _answer(self, found: Found | None) -> None:
+        if found is not None:
+            self._found = found
             self._woken.set()
         self._ended += 1
         self._answered.set()
@@ -70,4 +84,4 @@ class Standing:
         while self._ended < begun:
             self._answered.clear()
             await self._answered.wait()
-        return self.claim
+        return self._found.read() if self._found is not None else None

@@ -48,7 +48,7 @@ from redrive.stores.sqlite.forks import use
 from redrive.stores.sqlite.handing import handed
 from redrive.stores.sqlite.liveness import Observer, ProcessLock, Running
 from redrive.stores.sqlite.routes import Routes
-from redrive.stores.sqlite.standing import Standing
+from redrive.stores.sqlite.standing import Found, Standing, nothing
 from redrive.stores.sqlite.writer import Work, Writer
 
 log = logging.getLogger("redrive.store")
@@ -287,27 +287,28 @@ class SqliteStore:
     async def claim(self, wanted: Wanted, worker: str, now: float) -> Claim:
         await self._ready()
         self._watch()
-        return await self._write(
+        found: Found = await self._write(
             lambda connection: self._claim(connection, wanted, worker, now),
             synced=wanted.synced,
             peek=None if self._plenty else lambda connection: self._peek(connection, wanted, now),
         )
+        return found.read()
 
-    def _peek(self, connection: apsw.Connection, wanted: Wanted, now: float) -> Claim | None:
+    def _peek(self, connection: apsw.Connection, wanted: Wanted, now: float) -> Found | None:
         """The answer when nothing is due, found without taking the write lock."""
         mark = self._mark
         if wanted.ids:
             return None
         if wanted.slots <= 0:
-            return Claim([], self._lapsed(connection), mark)
+            return nothing(self._lapsed(connection), mark)
         routes = claims.open_routes(connection, wanted, now)
         if any(route.due for route in routes):
             return None
-        return Claim([], self._lapsed(connection), mark, claims.next_due(connection, routes, now))
+        return nothing(self._lapsed(connection), mark, claims.next_due(connection, routes, now))
 
     def _claim(
         self, connection: apsw.Connection, wanted: Wanted, worker: str, now: float, *, look_ahead: bool = True
-    ) -> Claim:
+    ) -> Found:
         mark = self._mark
         routes = [] if wanted.ids else claims.open_routes(connection, wanted, now)
         room = claims.Room(connection, wanted, now)
@@ -317,13 +318,12 @@ class SqliteStore:
             picked = claims.pick(connection, routes, room, now)
             self._plenty = room.slots <= 0
         claimant = claims.Claimant(worker, self._lock.name, secrets.token_hex(8), now)
-        taken = claims.take(connection, picked, wanted, claimant)
+        claims.take(connection, picked, wanted, claimant)
         claims.note_starts(connection, picked, wanted, now)
-        whole = [job for job in taken if isinstance(job, str)]
-        storied = {job.id: job for job in reads.get(connection, self._routes, whole)}
-        jobs = [storied[job] if isinstance(job, str) else job for job in taken]
+        storied = claims.storied(connection, self._routes, picked)
         due = claims.next_due(connection, routes, now) if look_ahead and room.slots > 0 else None
-        return Claim(jobs, self._lapsed(connection), mark, due)
+        lapsed = self._lapsed(connection)
+        return Found(bool(picked), lambda: Claim(claims.jobs(picked, wanted, claimant, storied()), lapsed, mark, due))
 
     async def claim_next(
         self, wanted: Wanted, worker: str, clock: Callable[[], float], mark: int, seconds: float, woken: asyncio.Event
@@ -339,17 +339,17 @@ class SqliteStore:
 
     def _serve_standing(self, connection: apsw.Connection) -> Callable[[bool], None]:
         """Idle workers take what this transaction makes due; told once it is committed."""
-        served: list[tuple[Standing, Claim | None]] = []
+        served: list[tuple[Standing, Found | None]] = []
         for standing in list(self._standing):
             if standing.begin():
                 try:
                     wanted, worker, now = standing.wanted, standing.worker, standing.clock()
-                    claim = self._claim(connection, wanted, worker, now, look_ahead=False)
+                    found = self._claim(connection, wanted, worker, now, look_ahead=False)
                 except BaseException:
                     standing.end(None)
                     _tell(served, committed=False)
                     raise
-                served.append((standing, claim if claim.jobs else None))
+                served.append((standing, found if found.any else None))
         return lambda committed: _tell(served, committed=committed)
 
     def _lapsed(self, connection: apsw.Connection) -> list[Job]:
@@ -442,9 +442,9 @@ class SqliteStore:
             connection.close()
 
 
-def _tell(served: list[tuple[Standing, Claim | None]], *, committed: bool) -> None:
-    for standing, claim in served:
-        standing.end(claim if committed else None)
+def _tell(served: list[tuple[Standing, Found | None]], *, committed: bool) -> None:
+    for standing, found in served:
+        standing.end(found if committed else None)
 
 
 def _remove(folder: Path) -> None:
