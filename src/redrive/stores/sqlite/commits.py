@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Final
 
@@ -16,6 +15,7 @@ from redrive.core.lifecycle import Transition, wrong_beginning
 from redrive.core.store import MAX_PARTS, Applied, Commit, Guard, Inserted, Lease, Outcome, Pruned, Put, Stale
 from redrive.errors import StoreError
 from redrive.stores.sqlite import reads, schema, spans
+from redrive.stores.sqlite.bulk import ALWAYS, RENAMED, Bulk, always, fence, told
 from redrive.stores.sqlite.connection import BUSY_MS, CHECKPOINT_BUSY_MS
 from redrive.stores.sqlite.ledger import MINUTE, Ledger, forget_minutes, happened
 from redrive.stores.sqlite.routes import Routes
@@ -25,7 +25,6 @@ from redrive.stores.sqlite.rows import (
     INSERT_PLAIN,
     Route,
     Row,
-    encode_attempt,
     insert_values,
     is_plain,
     plain_values,
@@ -118,7 +117,7 @@ def _insert_one(connection: apsw.Connection, routes: Routes, job: Job) -> bool:
     connection.execute(INSERT, insert_values(job, route))
     made = connection.changes() == 1
     if made and job.state is State.dead:
-        connection.execute(_MOVE_OF, _told(_imported(job)))
+        connection.execute(_MOVE_OF, told(_imported(job)))
     return made
 
 
@@ -169,14 +168,14 @@ def _note_imports(connection: apsw.Connection, routes: Routes, jobs: Sequence[Jo
     if dead:
         ledger = Ledger()
         for job in dead:
-            ledger.imported(job, routes.number((job.queue, job.task, job.agent)))
-        ledger.write(connection)
+            ledger.imported(job)
+        ledger.write(connection, routes)
 
 
 def routes_of(moves: Sequence[Transition]) -> set[Route]:
     """Where these jobs are and where they go."""
     here = {(move.job.queue, move.job.task, move.job.agent) for move in moves}
-    return here | {route_after(move) for move in moves if not _RENAMED.isdisjoint(move.set)}
+    return here | {route_after(move) for move in moves if not RENAMED.isdisjoint(move.set)}
 
 
 def route_after(transition: Transition) -> Route:
@@ -188,136 +187,37 @@ def route_after(transition: Transition) -> Route:
     )
 
 
-def apply(connection: apsw.Connection, routes: Routes, group: Sequence[Commit]) -> list[Outcome]:
-    """Every commit on its own; single moves of one kind together, because most of them are."""
-    for commit in group:
-        parts = len(commit.transitions) + len(commit.puts) + len(commit.guards)
-        if parts > MAX_PARTS:
-            raise StoreError(f"a commit has {parts} parts, the limit is {MAX_PARTS}: split it")
+def apply(connection: apsw.Connection, routes: Routes, group: Sequence[Commit], bulks: Sequence[Bulk]) -> list[Outcome]:
+    """Every commit on its own; those that were made ready to be written together, together."""
     tally, ledger = Tally(), Ledger()
     outcomes: dict[int, Outcome] = {}
-    for kind, indexes in _alike(group).items():
-        if len(indexes) > 1:
-            moves = [group[index].transitions[0] for index in indexes]
-            write = _succeed if kind == _PLAIN else _move_many
-            outcomes.update(zip(indexes, _bulk(connection, routes, moves, write, tally, ledger), strict=False))
+    for bulk in bulks:
+        if not _together(connection, partial(bulk.write, connection)):
+            continue  # each is tried on its own
+        outcomes.update(zip(bulk.indexes, bulk.outcomes, strict=True))
+        ledger.include(bulk.ledger)
+        for (queue, task, agent, state), number in bulk.sources.items():
+            route = routes.number((queue, task, agent))
+            tally.move(route, state, route, bulk.to, number)
     for index, commit in enumerate(group):
         if index not in outcomes:
             outcomes[index] = _apply_one(connection, routes, commit, tally, ledger)
     tally.write(connection)
-    ledger.write(connection)
+    ledger.write(connection, routes)
     return [outcomes[index] for index in range(len(group))]
 
 
-_PLAIN: Final = ("plain success",)
-"""The kind of a success that says no more than the job's row does: nothing is stored beside it."""
-
-
-def _alike(group: Sequence[Commit]) -> dict[tuple[str, ...], list[int]]:
-    """The commits that are one move each, by what they write."""
-    kinds: dict[tuple[str, ...], list[int]] = {}
-    for index, commit in enumerate(group):
-        if len(commit.transitions) != 1 or commit.puts or commit.guards:
-            continue
-        move = commit.transitions[0]
-        if move.move == "succeeded" and len(move.set) == _PLAIN_FIELDS and not (move.attempt or move.lesson):
-            kinds.setdefault(_PLAIN, []).append(index)
-        elif _RENAMED.isdisjoint(move.set) and move.to is not State.purged:
-            kinds.setdefault((move.move, *move.set), []).append(index)
-    return kinds
-
-
-_PLAIN_FIELDS: Final = len(("result", "attempts", "token"))
-
-
-_SUCCEED: Final = (
-    "UPDATE jobs SET state = 'done', token = NULL, result = done.outcome, attempts = attempts + 1, updated_at = ?,"
-    " version = version + 1"
-    " FROM (SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS lease_token, value ->> 3 AS outcome"
-    " FROM jsonb_each(?)) AS done"
-    " WHERE jobs.id = done.id AND jobs.version = done.fence AND jobs.token = done.lease_token"
-    f" AND {schema.legal_before(State.done)}"
-)
-_SUCCEEDED: Final = (
-    "INSERT INTO moves (job, move, at, run, attempts, state)"
-    " SELECT seq, 'succeeded', ?, run, attempts, 'done' FROM jobs WHERE id IN (SELECT value FROM json_each(?))"
-)
-
-
-def _succeed(connection: apsw.Connection, moves: Sequence[Transition]) -> bool:
-    """Many plain successes in two statements, so that the interpreter is free meanwhile."""
-    at = max(move.at for move in moves)
-    rows = [(move.job.id, move.job.version, move.job.token, move.set["result"]) for move in moves]
-    connection.execute(_SUCCEED, (at, _json(rows).decode()))
-    if connection.changes() != len(moves):
-        return False
-    connection.execute(_SUCCEEDED, (at, _json([move.job.id for move in moves]).decode()))
-    return True
+def refuse_large(group: Sequence[Commit]) -> None:
+    for commit in group:
+        parts = len(commit.transitions) + len(commit.puts) + len(commit.guards)
+        if parts > MAX_PARTS:
+            raise StoreError(f"a commit has {parts} parts, the limit is {MAX_PARTS}: split it")
 
 
 _MOVE_OF: Final = (
     "INSERT INTO moves (job, move, at, run, attempts, state, who, why, attempt, error_kind)"
     " SELECT seq, ?, ?, run, attempts, ?, ?, ?, ?, ? FROM jobs WHERE id = ?"
 )
-_MOVES_OF: Final = (
-    "INSERT INTO moves (job, move, at, run, attempts, state, who, why, attempt, error_kind)"
-    " SELECT jobs.seq, value ->> 0, value ->> 1, jobs.run, jobs.attempts, value ->> 2, value ->> 3, value ->> 4,"
-    " value ->> 5, value ->> 6 FROM jsonb_each(?) JOIN jobs ON jobs.id = value ->> 7"
-)
-
-
-def _told(move: Transition) -> tuple[object, ...]:
-    """A move as its line in the story."""
-    attempt = move.attempt
-    text = encode_attempt(attempt).decode() if attempt else None
-    kind = attempt.failure.error_kind if attempt and attempt.failure else None
-    return move.move, move.at, move.to, move.who, move.why, text, kind, move.job.id
-
-
-def _move_many(connection: apsw.Connection, moves: Sequence[Transition]) -> bool:
-    """Many moves that write the same columns, in two statements."""
-    columns = (*moves[0].set, *_ALWAYS)
-    rows = [(*_fence(move), *move.set.values(), *_always(move)) for move in moves]
-    connection.execute(_update_many(columns, moves[0].to), (_json(rows).decode(),))
-    if connection.changes() != len(moves):
-        return False
-    connection.execute(_MOVES_OF, (_json([_told(move) for move in moves]).decode(),))
-    return True
-
-
-@lru_cache(maxsize=256)
-def _update_many(columns: tuple[str, ...], to: State) -> str:
-    named = ", ".join(f"value ->> {place} AS new_{name}" for place, name in enumerate(columns, start=3))
-    assignments = ", ".join(f"{name} = many.new_{name}" for name in columns)
-    return (
-        f"UPDATE jobs SET {assignments} FROM (SELECT value ->> 0 AS job_id, value ->> 1 AS fence,"
-        f" value ->> 2 AS lease_token, {named} FROM jsonb_each(?)) AS many"
-        " WHERE jobs.id = many.job_id AND jobs.version = many.fence AND jobs.token IS many.lease_token"
-        f" AND {schema.legal_before(to)}"
-    )
-
-
-def _bulk(
-    connection: apsw.Connection,
-    routes: Routes,
-    moves: Sequence[Transition],
-    write: Callable[[apsw.Connection, Sequence[Transition]], bool],
-    tally: Tally,
-    ledger: Ledger,
-) -> list[Outcome]:
-    """All of them, or none and an empty answer: then each is tried on its own."""
-    if not _together(connection, lambda: write(connection, moves)):
-        return []
-    kinds = Counter((move.job.queue, move.job.task, move.job.agent, move.job.state) for move in moves)
-    for (queue, task, agent, state), number in kinds.items():
-        route = routes.number((queue, task, agent))
-        tally.move(route, state, route, moves[0].to, number)
-        if write is _succeed:
-            ledger.count(max(move.at for move in moves), route, "succeeded", number)
-    if write is not _succeed:
-        for move in moves:
-            ledger.moved(move, routes.number((move.job.queue, move.job.task, move.job.agent)))
-    return [Applied((move.job.version + 1,)) for move in moves]
 
 
 def _apply_one(connection: apsw.Connection, routes: Routes, commit: Commit, tally: Tally, ledger: Ledger) -> Outcome:
@@ -339,7 +239,7 @@ def _apply_one(connection: apsw.Connection, routes: Routes, commit: Commit, tall
             job = transition.job
             source = routes.number((job.queue, job.task, job.agent))
             tally.move(source, job.state, routes.number(route_after(transition)), transition.to)
-            ledger.moved(transition, source)
+            ledger.moved(transition)
     return outcome
 
 
@@ -363,21 +263,6 @@ def _holds(connection: apsw.Connection, guard: Guard) -> bool:
     return row is not None and row[0] == guard.lease.token
 
 
-_RENAMED: Final = frozenset({"agent", "queue"})
-
-
-_ALWAYS: Final = ("state", "updated_at", "version")
-"""What every move writes."""
-
-
-def _always(move: Transition) -> tuple[object, ...]:
-    return move.to, move.at, move.job.version + 1
-
-
-def _fence(move: Transition) -> tuple[object, ...]:
-    return move.job.id, move.job.version, move.job.token
-
-
 @lru_cache(maxsize=256)
 def _update(columns: tuple[str, ...], to: State) -> str:
     assignments = ", ".join(f"{name} = ?" for name in columns)
@@ -387,22 +272,22 @@ def _update(columns: tuple[str, ...], to: State) -> str:
 def _refuse_illegal(connection: apsw.Connection, move: Transition) -> None:
     """A fence that holds and a move that was not written: the table does not have it."""
     holds = "SELECT state FROM jobs WHERE id = ? AND version = ? AND token IS ?"
-    for (state,) in select(connection, holds, _fence(move)):
+    for (state,) in select(connection, holds, fence(move)):
         raise StoreError(f"illegal move of job {move.job.short_id}: {state} to {move.to}")
 
 
 def _transition(connection: apsw.Connection, routes: Routes, move: Transition) -> int | None:
     """Write one transition if its fence holds; the new fence, or None."""
-    columns = {name: value for name, value in move.set.items() if name not in _RENAMED}
+    columns = {name: value for name, value in move.set.items() if name not in RENAMED}
     if len(columns) != len(move.set):
         columns["route"] = routes.number(route_after(move))
-    connection.execute(_update((*columns, *_ALWAYS), move.to), (*columns.values(), *_always(move), *_fence(move)))
+    connection.execute(_update((*columns, *ALWAYS), move.to), (*columns.values(), *always(move), *fence(move)))
     if connection.changes() == 0:
         _refuse_illegal(connection, move)
         return None
     if move.to is State.purged:
         _forget(connection, select(connection, "SELECT seq, id FROM jobs WHERE id = ?", (move.job.id,)))
-    connection.execute(_MOVE_OF, _told(move))
+    connection.execute(_MOVE_OF, told(move))
     return move.job.version + 1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import apsw
 import msgspec
@@ -64,6 +64,20 @@ _Said = tuple[object, object, object, str]
 """Of a group's latest job: the failure's class and detail, its text, and the job's id."""
 
 
+class _Grouped(NamedTuple):
+    """Jobs that joined a group: how many, the first and the last time, and of the latest its route and what is said."""
+
+    number: int
+    first: float
+    last: float
+    route: Route
+    said: _Said
+
+    def joined(self, other: _Grouped) -> _Grouped:
+        later = other if other.last >= self.last else self
+        return _Grouped(self.number + other.number, min(self.first, other.first), later.last, later.route, later.said)
+
+
 def _beginning(error: object) -> str:
     """So much of an error's text stands for its group."""
     return str(error or "")[:500]
@@ -90,60 +104,74 @@ class Ledger:
     """Collects what one transaction did and writes it once per kind, not once per job."""
 
     def __init__(self) -> None:
-        self._moves: dict[tuple[int, int, str, str, str], int] = {}
+        self._moves: dict[tuple[int, Route, str, str, str], int] = {}
         """How many by the minute, the route, the move, and the class and detail of its trouble."""
-        self._groups: dict[str, tuple[int, float, float, int, _Said]] = {}
-        """How many, the first and the last time, and the latest job's route and what is said of it."""
-        self._lessons: dict[tuple[str, str], list[int]] = {}
-        self._outcomes: dict[tuple[int, int, str, str], tuple[int, float]] = {}
+        self._groups: dict[str, _Grouped] = {}
+        self._lessons: dict[tuple[str, str], tuple[int, int]] = {}
+        self._outcomes: dict[tuple[int, Route, str, str], tuple[int, float]] = {}
 
-    def count(self, at: float, route: int, move: str, number: int = 1) -> None:
-        self._add(at, route, move, "", "", number)
+    def count(self, at: float, route: Route, move: str, number: int = 1) -> None:
+        self._add((int(at) // MINUTE, route, move, "", ""), number)
 
-    def _add(self, at: float, route: int, move: str, error_class: str, detail: str, number: int = 1) -> None:
-        kind = (int(at) // MINUTE, route, move, error_class, detail)
+    def _add(self, kind: tuple[int, Route, str, str, str], number: int) -> None:
         self._moves[kind] = self._moves.get(kind, 0) + number
 
-    def moved(self, move: Transition, route: int) -> None:
-        error_class, detail = trouble_of(move)
-        self._add(move.at, route, move.move, error_class, detail)
+    def moved(self, move: Transition) -> None:
+        job, said = move.job, move.set
+        route = (job.queue, job.task, job.agent)
+        self._add((int(move.at) // MINUTE, route, move.move, *trouble_of(move)), 1)
         for booking in booked(move):
             self._book(booking, route)
         if joins_group(move):
-            said, job = move.set, move.job
             latest = (said.get("error_class"), said.get("detail"), _beginning(said.get("error", job.error)), job.id)
-            self._grouped(str(said.get("fingerprint", job.fingerprint)), move.at, route, latest)
+            fingerprint = str(said.get("fingerprint", job.fingerprint))
+            self._group(fingerprint, _Grouped(1, move.at, move.at, route, latest))
         if move.lesson is not None:
             fingerprint, strategy, worked = move.lesson
-            counts = self._lessons.setdefault((fingerprint, strategy), [0, 0])
-            counts[0 if worked else 1] += 1
+            self._learn((fingerprint, strategy), worked, not worked)
 
-    def _book(self, booking: Booking, route: int) -> None:
-        key = (int(booking.at) // HOUR, route, booking.what, booking.name)
-        number, seconds = self._outcomes.get(key, (0, 0.0))
-        self._outcomes[key] = (number + booking.number, seconds + booking.seconds)
-
-    def imported(self, job: Job, route: int) -> None:
-        self._add(job.updated_at, route, "imported", job.error_class or "", job.detail or "")
+    def imported(self, job: Job) -> None:
+        at, route = job.updated_at, (job.queue, job.task, job.agent)
+        self._add((int(at) // MINUTE, route, "imported", job.error_class or "", job.detail or ""), 1)
         self._book(born_dead(job), route)
         if job.fingerprint:
             said = (job.error_class, job.detail, _beginning(job.error), job.id)
-            self._grouped(job.fingerprint, job.updated_at, route, said)
+            self._group(job.fingerprint, _Grouped(1, at, at, route, said))
 
-    def _grouped(self, fingerprint: str, at: float, route: int, said: _Said) -> None:
-        number, first, last, latest_route, latest = self._groups.get(fingerprint, (0, at, at, route, said))
-        if at >= last:
-            last, latest_route, latest = at, route, said
-        self._groups[fingerprint] = (number + 1, min(first, at), last, latest_route, latest)
+    def include(self, other: Ledger) -> None:
+        """What somebody else has collected for the same transaction."""
+        for kind, number in other._moves.items():
+            self._add(kind, number)
+        for fingerprint, grouped in other._groups.items():
+            self._group(fingerprint, grouped)
+        for lesson, (worked, failed) in other._lessons.items():
+            self._learn(lesson, worked, failed)
+        for outcome, (number, seconds) in other._outcomes.items():
+            self._end(outcome, number, seconds)
 
-    def write(self, connection: apsw.Connection) -> None:
+    def _book(self, booking: Booking, route: Route) -> None:
+        self._end((int(booking.at) // HOUR, route, booking.what, booking.name), booking.number, booking.seconds)
+
+    def _end(self, outcome: tuple[int, Route, str, str], number: int, seconds: float) -> None:
+        before, spent = self._outcomes.get(outcome, (0, 0.0))
+        self._outcomes[outcome] = (before + number, spent + seconds)
+
+    def _learn(self, lesson: tuple[str, str], worked: int, failed: int) -> None:
+        before = self._lessons.get(lesson, (0, 0))
+        self._lessons[lesson] = (before[0] + worked, before[1] + failed)
+
+    def _group(self, fingerprint: str, more: _Grouped) -> None:
+        known = self._groups.get(fingerprint)
+        self._groups[fingerprint] = more if known is None else known.joined(more)
+
+    def write(self, connection: apsw.Connection, routes: Routes) -> None:
         for (minute, route, move, *trouble), number in self._moves.items():
-            happened(connection, minute, route, move, number, *trouble)
-        for (hour, *what), sums in self._outcomes.items():
-            connection.execute(_OUTCOME, (hour, *what, *sums))
-            connection.execute(_OUTCOME_DAY, (hour // HOURS_A_DAY, *what, *sums))
+            happened(connection, minute, routes.number(route), move, number, *trouble)
+        for (hour, route, *what), sums in self._outcomes.items():
+            connection.execute(_OUTCOME, (hour, routes.number(route), *what, *sums))
+            connection.execute(_OUTCOME_DAY, (hour // HOURS_A_DAY, routes.number(route), *what, *sums))
         for fingerprint, (number, first, last, route, latest) in self._groups.items():
-            connection.execute(_GROUP, (fingerprint, first, last, number, route, *latest))
+            connection.execute(_GROUP, (fingerprint, first, last, number, routes.number(route), *latest))
         for (fingerprint, strategy), (worked, failed) in self._lessons.items():
             connection.execute(_LESSON, (fingerprint, strategy, worked, failed))
 

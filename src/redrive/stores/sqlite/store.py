@@ -43,6 +43,7 @@ from redrive.core.store import (
 )
 from redrive.errors import CommitUnknown
 from redrive.stores.sqlite import claims, commits, ledger, reads, spans
+from redrive.stores.sqlite.bulk import bulks
 from redrive.stores.sqlite.connection import open_reader, translate
 from redrive.stores.sqlite.forks import use
 from redrive.stores.sqlite.handing import handed
@@ -274,10 +275,11 @@ class SqliteStore:
     async def apply(self, group: Sequence[Commit]) -> list[Outcome]:
         moved = [transition for commit in group for transition in commit.transitions]
         wakes = any(move.to is State.waiting for move in moved) or any(commit.puts for commit in group)
-        routes = self._routes
+        commits.refuse_large(group)
+        routes, ready = self._routes, bulks(group)
         try:
             return await self._write(
-                lambda connection: commits.apply(connection, routes, group),
+                lambda connection: commits.apply(connection, routes, group, ready),
                 before=routes.make(commits.routes_of(moved)),
                 wakes=wakes,
             )

@@ -1,0 +1,154 @@
+"""Many moves that write the same columns, as two statements.
+
+Made ready by whoever hands them in, who has the moves at hand: while the writer's thread did it, everybody would wait.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from operator import attrgetter
+from typing import Final
+
+import apsw
+import msgspec
+
+from redrive.core.job import State
+from redrive.core.lifecycle import Transition
+from redrive.core.store import Applied, Commit
+from redrive.stores.sqlite import schema
+from redrive.stores.sqlite.ledger import Ledger
+from redrive.stores.sqlite.rows import encode_attempt
+
+_json = msgspec.json.Encoder().encode
+Statement = tuple[str, tuple[object, ...]]
+RENAMED: Final = frozenset({"agent", "queue"})
+"""A move that writes one of these takes its job to another route."""
+ALWAYS: Final = ("state", "updated_at", "version")
+"""What every move writes."""
+
+
+class Bulk:
+    """Moves of one kind: all of them are written, or none."""
+
+    def __init__(self, indexes: Sequence[int], moves: Sequence[Transition], *, plain: bool) -> None:
+        self.indexes = indexes
+        """Which commits of the group they are."""
+        self.outcomes = [Applied((move.job.version + 1,)) for move in moves]
+        self.to = moves[0].to
+        self.sources: Counter[tuple[str, str, str | None, State]] = Counter(
+            map(attrgetter("queue", "task", "agent", "state"), [move.job for move in moves])
+        )
+        """How many come from which queue, task, agent and state."""
+        self.ledger = Ledger()
+        self._update, self._story = _succeed(moves) if plain else _move_many(moves)
+        if plain:
+            at = max(move.at for move in moves)
+            for (queue, task, agent, _), number in self.sources.items():
+                self.ledger.count(at, (queue, task, agent), "succeeded", number)
+        else:
+            for move in moves:
+                self.ledger.moved(move)
+
+    def write(self, connection: apsw.Connection) -> bool:
+        """False where a fence of one of them does not hold; then the caller takes back what was written."""
+        connection.execute(*self._update)
+        if connection.changes() != len(self.outcomes):
+            return False
+        connection.execute(*self._story)
+        return True
+
+
+def bulks(group: Sequence[Commit]) -> list[Bulk]:
+    """What can be written together: single moves of one kind, because most of them are."""
+    return [
+        Bulk(indexes, [group[index].transitions[0] for index in indexes], plain=kind == _PLAIN)
+        for kind, indexes in _alike(group).items()
+        if len(indexes) > 1
+    ]
+
+
+_PLAIN: Final = ("plain success",)
+"""The kind of a success that says no more than the job's row does: nothing is stored beside it."""
+_PLAIN_FIELDS: Final = len(("result", "attempts", "token"))
+
+
+def _alike(group: Sequence[Commit]) -> dict[tuple[str, ...], list[int]]:
+    """The commits that are one move each, by what they write."""
+    kinds: dict[tuple[str, ...], list[int]] = {}
+    for index, commit in enumerate(group):
+        if len(commit.transitions) != 1 or commit.puts or commit.guards:
+            continue
+        move = commit.transitions[0]
+        if move.move == "succeeded" and len(move.set) == _PLAIN_FIELDS and not (move.attempt or move.lesson):
+            kinds.setdefault(_PLAIN, []).append(index)
+        elif RENAMED.isdisjoint(move.set) and move.to is not State.purged:
+            kinds.setdefault((move.move, *move.set), []).append(index)
+    return kinds
+
+
+_SUCCEED: Final = (
+    "UPDATE jobs SET state = 'done', token = NULL, result = done.outcome, attempts = attempts + 1, updated_at = ?,"
+    " version = version + 1"
+    " FROM (SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS lease_token, value ->> 3 AS outcome"
+    " FROM jsonb_each(?)) AS done"
+    " WHERE jobs.id = done.id AND jobs.version = done.fence AND jobs.token = done.lease_token"
+    f" AND {schema.legal_before(State.done)}"
+)
+_SUCCEEDED: Final = (
+    "INSERT INTO moves (job, move, at, run, attempts, state)"
+    " SELECT seq, 'succeeded', ?, run, attempts, 'done' FROM jobs WHERE id IN (SELECT value FROM json_each(?))"
+)
+
+
+def _succeed(moves: Sequence[Transition]) -> tuple[Statement, Statement]:
+    at = max(move.at for move in moves)
+    rows = [(move.job.id, move.job.version, move.job.token, move.set["result"]) for move in moves]
+    ids = [move.job.id for move in moves]
+    return (_SUCCEED, (at, _json(rows).decode())), (_SUCCEEDED, (at, _json(ids).decode()))
+
+
+_MOVES_OF: Final = (
+    "INSERT INTO moves (job, move, at, run, attempts, state, who, why, attempt, error_kind)"
+    " SELECT jobs.seq, value ->> 0, value ->> 1, jobs.run, jobs.attempts, value ->> 2, value ->> 3, value ->> 4,"
+    " value ->> 5, value ->> 6 FROM jsonb_each(?) JOIN jobs ON jobs.id = value ->> 7"
+)
+
+
+def _move_many(moves: Sequence[Transition]) -> tuple[Statement, Statement]:
+    columns = (*moves[0].set, *ALWAYS)
+    rows = [(*fence(move), *move.set.values(), *always(move)) for move in moves]
+    update = _update_many(columns, moves[0].to), (_json(rows).decode(),)
+    return update, (_MOVES_OF, (_json([told(move) for move in moves]).decode(),))
+
+
+@lru_cache(maxsize=256)
+def _update_many(columns: tuple[str, ...], to: State) -> str:
+    named = ", ".join(f"value ->> {place} AS new_{name}" for place, name in enumerate(columns, start=3))
+    assignments = ", ".join(f"{name} = many.new_{name}" for name in columns)
+    return (
+        f"UPDATE jobs SET {assignments} FROM (SELECT value ->> 0 AS job_id, value ->> 1 AS fence,"
+        f" value ->> 2 AS lease_token, {named} FROM jsonb_each(?)) AS many"
+        " WHERE jobs.id = many.job_id AND jobs.version = many.fence AND jobs.token IS many.lease_token"
+        f" AND {schema.legal_before(to)}"
+    )
+
+
+# ---- one move in SQL's words
+
+
+def always(move: Transition) -> tuple[object, ...]:
+    return move.to, move.at, move.job.version + 1
+
+
+def fence(move: Transition) -> tuple[object, ...]:
+    return move.job.id, move.job.version, move.job.token
+
+
+def told(move: Transition) -> tuple[object, ...]:
+    """A move as its line in the story."""
+    attempt = move.attempt
+    text = encode_attempt(attempt).decode() if attempt else None
+    kind = attempt.failure.error_kind if attempt and attempt.failure else None
+    return move.move, move.at, move.to, move.who, move.why, text, kind, move.job.id
