@@ -863,14 +863,19 @@ async def test_claims_and_heartbeats_are_not_synced_but_everything_else_is(folde
     assert spent["completions"] == spent["completion"]
 
 
-async def test_an_idle_claim_writes_nothing(folder: Path) -> None:
+@pytest.mark.parametrize("slots", [0, 10])
+async def test_an_idle_claim_writes_nothing_and_waits_for_nobody(folder: Path, slots: int) -> None:
     with installed(RecordingVFS(folder)) as recorder:
         store = SqliteStore(folder / "jobs.db")
-        await accept(store, a_job(run_at=T0 + 100))
-        before = len(recorder.log.entries)
-        for _ in range(5):
-            assert await take(store) == []
-        assert len(recorder.log.entries) == before
+        await accept(store, a_job(), a_job(run_at=T0 + 100))
+        assert len(await take(store, slots=1)) == 1
+        assert await take(store, slots=slots) == []  # after one that got all it wanted, it does not look first
+        with closing(raw(folder / "jobs.db")) as other:
+            other.execute("BEGIN IMMEDIATE")
+            before = len(recorder.log.entries)
+            for _ in range(5):
+                assert await take(store, slots=slots) == []
+            assert len(recorder.log.entries) == before
         await store.close()
 
 

@@ -318,7 +318,7 @@ class SqliteStore:
             picked = claims.pick_ids(connection, wanted.ids, self._routes.names(connection))
         else:
             picked = claims.pick(connection, routes, room, now)
-            self._plenty = room.slots <= 0
+            self._plenty = bool(picked) and room.slots <= 0
         claimant = claims.Claimant(worker, self._lock.name, secrets.token_hex(8), now)
         claims.take(connection, picked, wanted, claimant)
         claims.note_starts(connection, picked, wanted, now)
