@@ -429,6 +429,12 @@ async def test_due_jobs_whose_task_no_live_worker_knows_are_an_issue_once_a_rest
     await rd.store.apply([Commit(puts=(said,))])
     assert (await rd.health()).issues == ["greet: 3 due, and nobody runs greet (no live worker knows it)"]
     assert [queue.unattended for queue in await rd.numbers()] == [3]
+    for_others = announced("w2", Announcement(frozenset({"greet"}), clock.now(), queues=frozenset({"mail"})))
+    await rd.store.apply([Commit(puts=(for_others,))])
+    assert (await rd.health()).issues == [
+        "greet: 3 due, and nobody runs greet"
+        " (live workers know it, but none of them takes it: see their queues and agents)"
+    ]
     await rd.queues.pause("greet")
     assert (await rd.health()).status == "healthy"
 

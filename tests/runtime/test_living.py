@@ -89,8 +89,10 @@ async def test_a_worker_says_what_it_knows_and_leaves_with_a_word(store: SqliteS
 # ---- what nobody runs
 
 
-async def put(store: SqliteStore, clock: FakeClock, queue: str, task: str, due_in: float = 0.0) -> None:
-    await store.insert([a_job(queue, task, run_at=clock.now() + due_in)])
+async def put(
+    store: SqliteStore, clock: FakeClock, queue: str, task: str, due_in: float = 0.0, agent: str | None = None
+) -> None:
+    await store.insert([a_job(queue, task, run_at=clock.now() + due_in, agent=agent)])
 
 
 async def test_what_no_living_worker_knows_is_run_by_nobody(store: SqliteStore, clock: FakeClock) -> None:
@@ -106,6 +108,22 @@ async def test_what_no_living_worker_knows_is_run_by_nobody(store: SqliteStore, 
     assert await unattended(store, clock.now(), due_for=60.0) == {("mail", "greet"): 2}
     clock.advance(GONE_AFTER)
     assert (await unattended(store, clock.now()))["mail", "work"] == 1
+
+
+async def test_a_worker_for_some_queues_or_agents_leaves_the_others_to_nobody(
+    store: SqliteStore, clock: FakeClock
+) -> None:
+    for queue, agent in (("mail", None), ("web", None), ("mail", "writer"), ("mail", "reviewer")):
+        await put(store, clock, queue, "work", agent=agent)
+    registry = Registry()
+    registry.add(Handler("work", work, queue="mail", policy=Policy(), wants_context=False))
+    limited = Worker(store, registry, Bus(), clock, queues=["mail"], agents=["writer"])
+    await limited._announce()
+    assert await unattended(store, clock.now()) == {("mail", "work"): 2, ("web", "work"): 1}
+    await Worker(store, registry, Bus(), clock, queues=["web"])._announce()
+    assert await unattended(store, clock.now()) == {("mail", "work"): 2}
+    await Worker(store, registry, Bus(), clock)._announce()
+    assert await unattended(store, clock.now()) == {}
 
 
 async def test_a_script_or_whoever_paused_a_queue_sees_to_its_jobs(store: SqliteStore, clock: FakeClock) -> None:

@@ -15,7 +15,7 @@ from redrive.core.redrives import RedriveRun
 from redrive.core.store import Filter
 from redrive.insight.health import OLD_DEFERRAL, Health, Pain, QueueNumbers, Remembered, health, pains
 from redrive.runtime.bus import BusEvent
-from redrive.runtime.living import GONE_AFTER, unattended
+from redrive.runtime.living import GONE_AFTER, living, unattended
 from redrive.runtime.switches import paused_queues
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("redrive.health")
 COUNTED = (*map(str, State), "forgotten")
 """Where an accepted job can be."""
+NOT_KNOWN = "no live worker knows it"
+NOT_TAKEN = "live workers know it, but none of them takes it: see their queues and agents"
 
 
 class Watch:
@@ -92,9 +94,11 @@ class Watch:
 
     async def _unattended(self) -> list[str]:
         """What nobody has run for so long that no worker is only being restarted."""
-        left = await unattended(self._app.store, self._app.clock.now(), GONE_AFTER)
+        store, now = self._app.store, self._app.clock.now()
+        left = await unattended(store, now, GONE_AFTER)
+        known = {task for worker in await living(store, now) for task in worker.tasks}
         return [
-            f"{queue}: {number} due, and nobody runs {task} (no live worker knows it)"
+            f"{queue}: {number} due, and nobody runs {task} ({NOT_TAKEN if task in known else NOT_KNOWN})"
             for (queue, task), number in sorted(left.items())
         ]
 

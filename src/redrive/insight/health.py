@@ -39,7 +39,7 @@ class QueueNumbers(msgspec.Struct, frozen=True):
     forgotten: int = 0
     paused: bool = False
     unattended: int = 0
-    """Due ones whose task no living worker knows."""
+    """Due ones that no living worker takes."""
     stalled: Sequence[str] = ()
     """Descriptions of jobs that have run longer than stalled_after."""
 

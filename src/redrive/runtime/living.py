@@ -26,17 +26,26 @@ class Announcement(msgspec.Struct, frozen=True):
     running: int = 0
     channels: frozenset[str] = frozenset()
     """Ways to people that its process has, and that others may not have."""
+    queues: frozenset[str] | None = None
+    agents: frozenset[str] | None = None
+    """What it takes of all that it could run; None for everything."""
 
     def lives(self, now: float) -> bool:
         return now - self.at <= GONE_AFTER
+
+    def takes(self, queue: str, task: str, agent: str | None) -> bool:
+        return (
+            task in self.tasks
+            and (self.queues is None or queue in self.queues)
+            and (self.agents is None or agent in self.agents)
+        )
 
 
 _decode = msgspec.json.Decoder(Announcement).decode
 
 
 def announced(worker: str, said: Announcement) -> Put:
-    value = {**msgspec.structs.asdict(said), "tasks": sorted(said.tasks), "channels": sorted(said.channels)}
-    return Put(KIND, worker, msgspec.json.encode(value))
+    return Put(KIND, worker, msgspec.json.encode(said, order="deterministic"))
 
 
 def withdrawn(worker: str, version: int | None = None) -> Put:
@@ -50,19 +59,20 @@ async def living(store: Store, now: float) -> list[Announcement]:
 
 
 async def unattended(store: Store, now: float, due_for: float = 0.0) -> dict[tuple[str, str], int]:
-    """Jobs due for so long, by queue and task, that nobody runs: no living worker knows their task.
+    """Jobs due for so long, by queue and task, that nobody runs: no living worker takes them.
 
-    That a worker lives says nothing: one beside a dashboard knows only the built-in delivery. A cycle's jobs wait for
-    its script, those of a paused queue for whoever paused it.
+    That a worker lives says nothing: one beside a dashboard knows only the built-in delivery, others are for some
+    queues or agents. A cycle's jobs wait for its script, those of a paused queue for whoever paused it.
     """
-    known = {task for worker in await living(store, now) for task in worker.tasks}
-    paused = await paused_queues(store)
-    due = await store.count(Filter(states=(State.waiting,), due_at=now - due_for), by=("queue", "task"))
-    return {
-        (str(queue), str(task)): number
-        for (queue, task), number in due.items()
-        if task not in known and queue not in paused and not str(queue).startswith(CYCLE)
-    }
+    workers, paused = await living(store, now), await paused_queues(store)
+    due = await store.count(Filter(states=(State.waiting,), due_at=now - due_for), by=("queue", "task", "agent"))
+    left: dict[tuple[str, str], int] = {}
+    for (queue, task, agent), number in due.items():
+        route = (str(queue), str(task))
+        if route[0] in paused or route[0].startswith(CYCLE) or any(each.takes(*route, agent) for each in workers):
+            continue
+        left[route] = left.get(route, 0) + number
+    return left
 
 
 async def take_down(store: Store, now: float) -> list[Announcement]:

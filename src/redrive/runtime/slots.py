@@ -27,8 +27,8 @@ class Slots:
     ) -> None:
         self.total = total
         self.tasks = tasks
-        self._wanted_queues = queues
-        self._wanted_agents = agents
+        self.queues = queues
+        self.agents = agents
         self._agent_limit = agent_limit
         self._by_queue: Counter[str] = Counter()
         self._by_agent: Counter[str] = Counter()
@@ -84,8 +84,8 @@ class Slots:
         return Wanted(
             min(self.free, self.share),
             self.tasks,
-            self._wanted_queues,
-            self._wanted_agents,
+            self.queues,
+            self.agents,
             paused,
             room,
             self._agents_left(),

@@ -348,7 +348,13 @@ class Worker(Loop):
         self._announced = self._clock.monotonic()
         slots = self.slots
         said = Announcement(
-            frozenset(slots.tasks), self._clock.now(), slots.total, slots.running, frozenset(self.channels)
+            slots.tasks,
+            self._clock.now(),
+            slots.total,
+            slots.running,
+            frozenset(self.channels),
+            slots.queues,
+            slots.agents,
         )
         await self._store.apply([Commit(puts=(announced(self.id, said),))])
 
