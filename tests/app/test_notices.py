@@ -543,14 +543,18 @@ async def test_saying_false_is_not_taking_it(database: Path, clock: FakeClock) -
         assert await rd.notices.waiting() == []
 
 
-async def test_a_channel_that_hangs_is_left(rd: Redrive, phone: Phone, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("plain", [False, True])
+async def test_a_channel_that_hangs_is_left(rd: Redrive, monkeypatch: pytest.MonkeyPatch, plain: bool) -> None:
+    """A plain function hangs in a thread of its own: everything else goes on."""
     monkeypatch.setattr("redrive.runtime.notify.SEND_SECONDS", 0.01)
+    stop = threading.Event()
 
     async def hang(message: Message) -> None:
         await asyncio.Event().wait()
 
-    rd.channels[:] = [hang]
+    rd.channels[:] = [lambda message: stop.wait(60)] if plain else [hang]
     await fails_for_good(rd, "mill")
+    stop.set()
     (trouble,) = await rd.notices.troubles()
     assert "no answer within" in trouble
     assert SEND_SECONDS < TURN_SECONDS, "a slow channel does not lose the courier its turn"

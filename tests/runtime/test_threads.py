@@ -2,11 +2,12 @@
 
 import asyncio
 import threading
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
-from redrive.runtime.threads import Threads
+from redrive.runtime.threads import Threads, asked
 from tests.support import soon
 
 
@@ -52,3 +53,39 @@ async def test_a_cancelled_wait_does_not_hurt_the_thread() -> None:
     assert await asyncio.to_thread(done.wait, 20)
     assert await soon(threads.run(lambda: 1)) == 1
     threads.stop()
+
+
+# ---- a function of the user's, plain or async
+
+said: ContextVar[str] = ContextVar("said", default="nothing")
+
+
+async def test_a_plain_function_is_asked_in_a_daemon_thread_in_the_callers_context() -> None:
+    said.set("hello")
+
+    def where(more: str) -> tuple[str, bool, bool]:
+        return said.get() + more, threading.current_thread().daemon, threading.current_thread() is asyncio_thread
+
+    asyncio_thread = threading.current_thread()
+    assert await soon(asked(where, "!")) == ("hello!", True, False)
+
+
+async def test_an_async_function_and_one_that_returns_an_awaitable_are_awaited_here() -> None:
+    async def here(more: int) -> tuple[int, threading.Thread]:
+        return more, threading.current_thread()
+
+    assert await soon(asked(here, 1)) == (1, threading.current_thread())
+    assert await soon(asked(lambda: here(2))) == (2, threading.current_thread())
+
+
+async def test_what_a_plain_function_raises_is_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        await soon(asked(lambda: 1 // 0))
+
+
+async def test_nobody_waits_for_a_function_that_is_given_up() -> None:
+    release = threading.Event()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await asked(release.wait, 20)
+    release.set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,9 @@ from redrive.core.store import Filter
 from redrive.insight.health import OLD_DEFERRAL, Health, Pain, QueueNumbers, Remembered, health, pains
 from redrive.runtime.bus import BusEvent
 from redrive.runtime.living import GONE_AFTER, living, unattended
+from redrive.runtime.notify import SEND_SECONDS
 from redrive.runtime.switches import paused_queues
+from redrive.runtime.threads import asked
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -149,9 +151,8 @@ async def tell_sinks(app: Redrive, pain: Pain, heard: set[int] | None = None) ->
     delivered = True
     for sink in [sink for sink in app.signals if id(sink) not in heard]:
         try:
-            told = sink(pain)
-            if inspect.isawaitable(told):
-                await told
+            async with asyncio.timeout(SEND_SECONDS):
+                await asked(sink, pain)
             heard.add(id(sink))
         except Exception as error:  # noqa: BLE001 - not delivered: it will be told again
             delivered = False

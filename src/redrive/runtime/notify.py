@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import inspect
 import logging
 import os
 import secrets
@@ -34,6 +33,7 @@ from redrive.errors import ConfigError
 from redrive.runtime.clock import Clock
 from redrive.runtime.living import living
 from redrive.runtime.loop import Loop
+from redrive.runtime.threads import asked
 
 log = logging.getLogger("redrive.notify")
 WAITING: Final = "notice"
@@ -86,10 +86,7 @@ def channels_of(
 
 def _by_function(receiver: Receiver) -> Callable[[Message], Awaitable[None]]:
     async def send(message: Message) -> None:
-        said = receiver(message)
-        if inspect.isawaitable(said):
-            said = await said
-        if said is False:
+        if await asked(receiver, message) is False:
             raise Undelivered("it answered False")
 
     return send

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,6 +10,7 @@ from typing import Final
 
 from redrive.errors import RedriveError
 from redrive.runtime.clock import Clock
+from redrive.runtime.threads import asked
 
 log = logging.getLogger("redrive.probes")
 COOL_DOWN: Final = 30.0
@@ -81,18 +81,12 @@ class Probe:
     async def _ask(self, clock: Clock) -> bool:
         try:
             async with asyncio.timeout(self.timeout):
-                there = bool(await self._answer())
+                there = bool(await asked(self._check))
         except Exception as error:  # noqa: BLE001 - the probe itself is broken, which is told with the job
             self._note(there=False, asked=float("-inf"), problem=f"{type(error).__name__}: {error}".rstrip(": "))
             return False
         self._note(there=there, asked=clock.monotonic(), problem="" if there else "its probe says no")
         return there
-
-    async def _answer(self) -> object:
-        if inspect.iscoroutinefunction(self._check):
-            return await self._check()
-        found = await asyncio.to_thread(self._check)
-        return await found if inspect.isawaitable(found) else found
 
     def _note(self, *, there: bool, asked: float, problem: str) -> None:
         with self._lock:

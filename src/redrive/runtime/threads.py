@@ -1,11 +1,13 @@
-"""Threads for sync tasks. Daemons: a task that never returns must not keep the process from ending."""
+"""Threads for plain functions. Daemons: one that never returns must not keep the process from ending."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import queue
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 Work = Callable[[], Any]
@@ -55,6 +57,18 @@ class Threads:
         for _ in range(self._started):
             self._work.put(None)
         self._renew()
+
+
+async def asked(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of the user's answers, plain or async. Nobody else has to wait for a plain one."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*arguments)
+    threads, call = Threads(), copy_context().run
+    try:
+        found = await threads.run(lambda: call(function, *arguments))
+    finally:
+        threads.stop()
+    return await found if inspect.isawaitable(found) else found
 
 
 def _serve(work: Queue, idle: threading.Semaphore) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from redrive.core.store import Put, Store
 from redrive.errors import StoreError
 from redrive.runtime.inputs import effective
 from redrive.runtime.registry import Handler, Registry
+from redrive.runtime.threads import asked
 
 log = logging.getLogger("redrive.effects")
 KIND: Final = "witness"
@@ -87,18 +87,10 @@ def nothing_landed(job: Job) -> list[Put]:
     return [Put(KIND, f"{job.id}/", None), Put(ABSENT, f"{job.id}/", msgspec.json.encode(job.run))]
 
 
-async def _asked(effect: Effect, payload: dict[str, Any], witness: Json) -> object:
-    """A plain function is asked in a thread: nobody else has to wait for it."""
-    if inspect.iscoroutinefunction(effect.verify):
-        return await effect.verify(payload, witness)
-    found = await asyncio.to_thread(effect.verify, payload, witness)
-    return await found if inspect.isawaitable(found) else found
-
-
 async def _seen(effect: Effect, payload: dict[str, Any], witness: Json, job: Job, limit: float) -> Verdict:
     try:
         async with asyncio.timeout(limit):
-            return seen(await _asked(effect, dict(payload), witness), effect.mode)
+            return seen(await asked(effect.verify, dict(payload), witness), effect.mode)
     except Exception as error:  # noqa: BLE001 - it could not tell, which is an answer
         log.warning("job %s (%s): effect %s cannot be verified: %r", job.short_id, job.task, effect.name, error)
         return "indeterminate"
