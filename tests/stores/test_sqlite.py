@@ -26,7 +26,7 @@ from redrive.core.store import Applied, Commit, Filter, Lease, Put, Stale, Store
 from redrive.errors import StoreError, StoreRefused, StoreUnavailable
 from redrive.stores.sqlite import SqliteStore, connection, schema, writer
 from tests.chaos.vfs import RecordingVFS, Synced, installed
-from tests.stores.jobs import T0, a_job, burial, success
+from tests.stores.jobs import T0, a_job, burial, retry, success
 from tests.stores.openers import Openers
 
 Trace = Callable[[str, Any], None]
@@ -877,6 +877,28 @@ async def test_an_idle_claim_writes_nothing_and_waits_for_nobody(folder: Path, s
                 assert await take(store, slots=slots) == []
             assert len(recorder.log.entries) == before
         await store.close()
+
+
+@pytest.mark.parametrize("record", ['{"run":1,"outcome":7}', '{"run":1', "[]"])
+async def test_an_attempt_that_cannot_be_read_costs_neither_its_job_nor_others(sqlite: Openers, record: str) -> None:
+    """As after a newer version has written it."""
+    store = await sqlite.open()
+    await accept(store, *(a_job() for _ in range(3)))
+    jobs = await take(store)
+    await store.apply([Commit((retry(job),)) for job in jobs])
+    with closing(raw(path_of(sqlite))) as other:
+        other.execute(
+            "UPDATE moves SET attempt = ? WHERE job = (SELECT seq FROM jobs WHERE id = ?)", (record, jobs[1].id)
+        )
+    again = await take(store, now=T0 + 1000)
+    assert [job.id for job in again] == [job.id for job in jobs]
+    assert [len(job.history) for job in again] == [1, 1, 1]
+    (attempt,) = again[1].history
+    assert (attempt.run, attempt.outcome) == (1, "failed")
+    assert attempt.decision is not None and "cannot be read" in attempt.decision
+    assert again[0].history[0].failure is not None
+    await store.apply([Commit((burial(job),)) for job in again])
+    assert [job.state for job in await store.get([job.id for job in jobs])] == [State.dead] * 3
 
 
 # ---- privacy

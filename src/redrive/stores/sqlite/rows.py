@@ -155,5 +155,13 @@ encode_attempt = msgspec.json.Encoder().encode
 
 
 def attempt_from(data: str | None, run: int, at: float, started_at: float | None, worker: str | None) -> Attempt:
-    """An attempt of the story. A plain success stores nothing of its own: the job's row says it all."""
-    return _decode_attempt(data) if data else Attempt(run, "done", started_at, at, worker)
+    """An attempt of the story. A plain success stores nothing of its own: the job's row says it all.
+
+    One that cannot be read, as another version may have written it, counts as failed: the job itself is not lost.
+    """
+    if not data:
+        return Attempt(run, "done", started_at, at, worker)
+    try:
+        return _decode_attempt(data)
+    except msgspec.MsgspecError as error:
+        return Attempt(run, "failed", ended_at=at, decision=f"The record of this attempt cannot be read here: {error}")
