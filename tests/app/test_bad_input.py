@@ -75,6 +75,7 @@ OPTIONS: list[tuple[str, Any]] = [
     ("on_lost", "shrug"), ("on_duplicate", "ignore"), ("budget", 100), ("budget", {"tokens": 1}),
     ("budget", redrive.Budget(tokens=-1)),
     ("headers", ["a"]), ("headers", "x"), ("headers", {"a": 1}), ("headers", {1: "a"}), ("fallback", 3),
+    ("headers", {"a": "\ud800"}), ("headers", {"\udfff": "a"}),
 ]  # fmt: skip
 
 
@@ -289,6 +290,7 @@ WORDS: dict[str, tuple[dict[str, Any], str]] = {
     "lines in a name": ({"who": "me\nand you"}, "who"),
     "a book of a reason": ({"why": "x" * 1001}, "why"),
     "no reason but a list": ({"why": ["because"]}, "why"),
+    "half a character": ({"why": "because \ud800"}, "why"),
 }
 
 

@@ -509,7 +509,8 @@ class Claiming:
         rates = {"a": Rate(3, per=10.0)}
         assert len(await take(store, slots=2, now=T0, store_rates=rates)) == 2
         assert len(await take(other, now=T0 + 1, store_rates=rates)) == 1
-        assert await take(store, now=T0 + 9, store_rates=rates) == []
+        late = await store.claim(Wanted(10, store_rates=rates), "w1", T0 + 9)
+        assert (late.jobs, late.next_due) == ([], T0 + 10), "when the first of them no longer counts"
         assert len(await take(store, now=T0 + 10.5, store_rates=rates)) == 2
         assert len(await take(other, now=T0 + 12, store_rates=rates)) == 1
 

@@ -28,6 +28,7 @@ from redrive.stores.sqlite import SqliteStore, connection, schema, writer
 from tests.chaos.vfs import RecordingVFS, Synced, installed
 from tests.stores.jobs import T0, a_job, burial, retry, success
 from tests.stores.openers import Openers
+from tests.support import eventually
 
 Trace = Callable[[str, Any], None]
 
@@ -869,7 +870,8 @@ async def test_an_idle_claim_writes_nothing_and_waits_for_nobody(folder: Path, s
         store = SqliteStore(folder / "jobs.db")
         await accept(store, a_job(), a_job(run_at=T0 + 100))
         assert len(await take(store, slots=1)) == 1
-        assert await take(store, slots=slots) == []  # after one that got all it wanted, it does not look first
+        if slots:
+            assert await take(store, slots=slots) == []  # after one that got all it wanted, it does not look first
         with closing(raw(folder / "jobs.db")) as other:
             other.execute("BEGIN IMMEDIATE")
             before = len(recorder.log.entries)
@@ -899,6 +901,40 @@ async def test_an_attempt_that_cannot_be_read_costs_neither_its_job_nor_others(s
     assert again[0].history[0].failure is not None
     await store.apply([Commit((burial(job),)) for job in again])
     assert [job.state for job in await store.get([job.id for job in jobs])] == [State.dead] * 3
+
+
+@pytest.mark.parametrize("standing", [False, True])
+async def test_what_was_claimed_and_cannot_be_read_is_given_back(
+    sqlite: Openers, monkeypatch: pytest.MonkeyPatch, standing: bool
+) -> None:
+    """It would be running with nobody behind it, and buried where a lost worker means that."""
+    store = await sqlite.open()
+    assert isinstance(store, SqliteStore)
+
+    def unreadable(*_: Any) -> list[Job]:
+        raise ValueError("damaged")
+
+    def wish() -> Any:
+        return store.claim_next(Wanted(5), "w1", lambda: T0 + 1, store._mark, 30.0, asyncio.Event())
+
+    jobs = [a_job(key="a", id="a" * 32), a_job()]
+    with monkeypatch.context() as broken:
+        broken.setattr("redrive.stores.sqlite.claims.jobs", unreadable)
+        if standing:
+            waiting = asyncio.create_task(wish())
+            await eventually(lambda: bool(store._standing))
+            await accept(store, *jobs)
+            claiming = waiting
+        else:
+            await accept(store, *jobs)
+            claiming = asyncio.create_task(take(store))
+        with pytest.raises(ValueError, match="damaged"):
+            await asyncio.wait_for(claiming, 30.0)
+    left = await store.get([job.id for job in jobs])
+    assert [(job.state, job.run, job.token, job.crashes) for job in left] == [(State.waiting, 0, None, 0)] * 2
+    assert await store.count(Filter(), by=("state",)) == {("waiting",): 2}
+    assert await store.repair(T0 + 1) == []
+    assert {job.id for job in await take(store)} == {job.id for job in jobs}
 
 
 # ---- privacy

@@ -12,7 +12,7 @@ import pytest
 from redrive.core.job import Job, State
 from redrive.core.store import Claim, Filter, Wanted
 from redrive.stores.sqlite import SqliteStore
-from redrive.stores.sqlite.standing import Found, Standing
+from redrive.stores.sqlite.standing import Standing, nothing
 from tests.stores.jobs import a_job
 from tests.support import FakeClock, eventually
 
@@ -112,15 +112,15 @@ async def test_an_earlier_empty_answer_is_not_taken_for_the_one_under_way() -> N
     withdrawing = asyncio.create_task(standing.withdraw())
     await asyncio.sleep(0)
     assert not withdrawing.done()
-    claim = Claim([a_job()], [])
-    standing.end(Found(True, lambda: claim))
-    assert await asyncio.wait_for(withdrawing, LONG) is claim
+    found = nothing([], 0)
+    standing.end(found)
+    assert await asyncio.wait_for(withdrawing, LONG) is found
 
 
 async def test_a_wish_is_granted_once() -> None:
     standing = Standing(Wanted(1), "w", time.time, asyncio.Event())
     assert standing.begin()
-    standing.end(Found(True, lambda: Claim([a_job()], [])))
+    standing.end(nothing([], 0))
     assert not standing.begin()
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from redrive.config import Settings
-from redrive.core.checks import KEY_LIMIT, check_name, check_range, optional_name
+from redrive.core.checks import KEY_LIMIT, check_name, check_range, is_text, optional_name
 from redrive.core.job import PRIORITIES, Budget, Job, Options, Reason, State, hash_payload, keyed_id, new_id
 from redrive.core.moments import moment
 from redrive.core.payload import Encoded, blob_document, encode
@@ -421,10 +421,8 @@ def _check_choices(options: Mapping[str, Any]) -> None:
 def _headers(headers: object) -> dict[str, str]:
     if headers is None:
         return {}
-    if not isinstance(headers, Mapping) or not all(
-        isinstance(k, str) and isinstance(v, str) for k, v in headers.items()
-    ):
-        raise InvalidOption(field="headers", problem="must map strings to strings")
+    if not isinstance(headers, Mapping) or not all(is_text(k) and is_text(v) for k, v in headers.items()):
+        raise InvalidOption(field="headers", problem="must map texts to texts")
     return dict(headers)
 
 

@@ -33,10 +33,21 @@ def optional_name(field: str, value: object, limit: int = NAME_LIMIT) -> str | N
     return None if value is None else check_name(field, value, limit)
 
 
+def is_text(value: object) -> TypeGuard[str]:
+    """Half a character, as a wrong decoding leaves it, is not text: it can be neither stored nor sent."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def check_texts(**said: object) -> None:
     """Texts that are kept, by field; None is not said."""
     for field, text in said.items():
-        if text is not None and not (isinstance(text, str) and 0 < len(text) <= TEXT_LIMIT):
+        if text is not None and not (is_text(text) and 0 < len(text) <= TEXT_LIMIT):
             raise InvalidOption(field=field, problem=f"must be a text of 1 to {TEXT_LIMIT} characters")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import apsw
@@ -90,9 +90,10 @@ def open_routes(connection: apsw.Connection, wanted: Wanted, now: float) -> list
     ]
 
 
-def next_due(connection: apsw.Connection, routes: Iterable[Open], now: float) -> float | None:
-    """When the next job of these routes falls due."""
-    found = [
+def next_due(connection: apsw.Connection, routes: Sequence[Open], now: float, room: Room | None = None) -> float | None:
+    """When the next job of these routes falls due, or a rate of the whole store lets one that is due start."""
+    found = room.opens(routes) if room is not None else []
+    found += [
         row[0]
         for route in routes
         for priority in PRIORITIES
@@ -112,8 +113,12 @@ class Room:
         for queue, limit in wanted.store_limits.items():
             running = connection.execute("SELECT sum(running) FROM routes WHERE queue = ?", (queue,)).get or 0
             self._limit(queue, limit - running)
+        self._opens: dict[str, float] = {}
+        """When a queue that has a rate may start its next job, once it has no room left."""
         for queue, rate in wanted.store_rates.items():
-            self._limit(queue, rate.count - len(_starts(connection, queue, rate, now)))
+            starts = _starts(connection, queue, rate, now)
+            self._limit(queue, rate.count - len(starts))
+            self._opens[queue] = min(starts, default=now) + rate.per
 
     def _limit(self, queue: str, left: int) -> None:
         self._queues[queue] = max(0, min(left, self._queues.get(queue, left)))
@@ -126,6 +131,11 @@ class Room:
         if self._agent_limit is not None:
             self._agents.setdefault(agent, self._agent_limit)
         return min(room, self._agents.get(agent, room))
+
+    def opens(self, routes: Iterable[Open]) -> list[float]:
+        """When due jobs that a rate holds back may start."""
+        held_back = {open.route[0] for open in routes if open.due}
+        return [at for queue, at in self._opens.items() if queue in held_back and self._queues[queue] <= 0]
 
     def take(self, open: Open, count: int) -> None:
         queue, _, agent = open.route
@@ -222,6 +232,20 @@ def take(connection: apsw.Connection, picked: list[Picked], wanted: Wanted, clai
         connection.execute(_COUNT, (number, number, open.id))
     for lease, lists in by_lease.items():
         connection.execute(_CLAIM, (token, worker, process, now, now, lease, _joined(lists)))
+
+
+_GIVE_BACK = (
+    "UPDATE jobs SET state = 'waiting', token = NULL, run = run - 1, version = version + 1"
+    f" WHERE seq IN (SELECT value FROM json_each(?)) AND token = ? AND {legal_before(State.waiting)}"
+)
+
+
+def give_back(connection: apsw.Connection, picked: list[Picked], claimant: Claimant) -> None:
+    """As if it had not been claimed: whoever claimed could not read what they got."""
+    for each in picked:
+        connection.execute(_GIVE_BACK, (each.seqs, claimant.token))
+        number = connection.changes()
+        connection.execute(_COUNT, (-number, -number, each.open.id))
 
 
 def _lease(open: Open, wanted: Wanted) -> float:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from redrive.core.job import Job
 from redrive.core.store import Claim, Wanted
 from redrive.stores.sqlite.handing import handed
+from redrive.stores.sqlite.writer import Work
 
 log = logging.getLogger("redrive.store")
 
@@ -18,13 +19,15 @@ log = logging.getLogger("redrive.store")
 class Found(NamedTuple):
     """What the writer found for a claim."""
 
-    any: bool
+    number: int
     read: Callable[[], Claim]
     """Puts the jobs together: the work of whoever asked, in their thread."""
+    give_back: Work[None]
+    """What the writer does where that fails."""
 
 
 def nothing(lapsed: list[Job], mark: int, next_due: float | None = None) -> Found:
-    return Found(False, lambda: Claim([], lapsed, mark, next_due))
+    return Found(0, lambda: Claim([], lapsed, mark, next_due), lambda connection: None)
 
 
 class Standing:
@@ -64,7 +67,7 @@ class Standing:
         if not handed(self._loop, self._answer, found) and found is not None:
             log.warning(
                 "%d jobs were claimed for worker %s, whose event loop was closed without stopping it: they come back"
-                " when their leases end", len(found.read().jobs), self.worker,
+                " when their leases end", found.number, self.worker,
             )  # fmt: skip
 
     # -- the worker's loop
@@ -76,7 +79,7 @@ class Standing:
         self._ended += 1
         self._answered.set()
 
-    async def withdraw(self) -> Claim | None:
+    async def withdraw(self) -> Found | None:
         """The wish ends here. If it is being served this moment, the answer is waited for: no job is left behind."""
         with self._lock:
             self._over = True
@@ -84,4 +87,4 @@ class Standing:
         while self._ended < begun:
             self._answered.clear()
             await self._answered.wait()
-        return self._found.read() if self._found is not None else None
+        return self._found

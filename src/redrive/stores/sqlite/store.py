@@ -292,9 +292,17 @@ class SqliteStore:
         found: Found = await self._write(
             lambda connection: self._claim(connection, wanted, worker, now),
             synced=wanted.synced,
-            peek=None if self._plenty else lambda connection: self._peek(connection, wanted, now),
+            peek=None if self._plenty and wanted.slots > 0 else lambda connection: self._peek(connection, wanted, now),
         )
-        return found.read()
+        return await self._read_claim(found)
+
+    async def _read_claim(self, found: Found) -> Claim:
+        """Nobody would run what was claimed and cannot be read, until its lease ends."""
+        try:
+            return found.read()
+        except Exception:
+            await self._write(found.give_back)
+            raise
 
     def _peek(self, connection: apsw.Connection, wanted: Wanted, now: float) -> Found | None:
         """The answer when nothing is due, found without taking the write lock."""
@@ -318,14 +326,18 @@ class SqliteStore:
             picked = claims.pick_ids(connection, wanted.ids, self._routes.names(connection))
         else:
             picked = claims.pick(connection, routes, room, now)
-            self._plenty = bool(picked) and room.slots <= 0
+            self._plenty = room.slots <= 0
         claimant = claims.Claimant(worker, self._lock.name, secrets.token_hex(8), now)
         claims.take(connection, picked, wanted, claimant)
         claims.note_starts(connection, picked, wanted, now)
         storied = claims.storied(connection, self._routes, picked)
-        due = claims.next_due(connection, routes, now) if look_ahead and room.slots > 0 else None
+        due = claims.next_due(connection, routes, now, room) if look_ahead and room.slots > 0 else None
         lapsed = self._lapsed(connection)
-        return Found(bool(picked), lambda: Claim(claims.jobs(picked, wanted, claimant, storied()), lapsed, mark, due))
+        return Found(
+            sum(each.number for each in picked),
+            lambda: Claim(claims.jobs(picked, wanted, claimant, storied()), lapsed, mark, due),
+            lambda connection: claims.give_back(connection, picked, claimant),
+        )
 
     async def claim_next(
         self, wanted: Wanted, worker: str, clock: Callable[[], float], mark: int, seconds: float, woken: asyncio.Event
@@ -336,8 +348,8 @@ class SqliteStore:
             await self.wait(mark, seconds, woken)
         finally:
             self._standing.discard(standing)
-            claim = await standing.withdraw()
-        return claim
+            found = await standing.withdraw()
+        return await self._read_claim(found) if found is not None else None
 
     def _serve_standing(self, connection: apsw.Connection) -> Callable[[bool], None]:
         """Idle workers take what this transaction makes due; told once it is committed."""
@@ -351,7 +363,7 @@ class SqliteStore:
                     standing.end(None)
                     _tell(served, committed=False)
                     raise
-                served.append((standing, found if found.any else None))
+                served.append((standing, found if found.number else None))
         return lambda committed: _tell(served, committed=committed)
 
     def _lapsed(self, connection: apsw.Connection) -> list[Job]:
