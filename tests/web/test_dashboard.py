@@ -183,5 +183,13 @@ async def test_a_worker_that_knows_no_task_of_theirs_does_not_make_due_jobs_well
         await eventually(announced)
         first = await soon(served.client.get("/"))
         assert "2 jobs are due, and nobody runs them." in first.text and "All is well" not in first.text
-        assert "No live worker knows their task." in first.text
+        assert "No live worker takes them." in first.text
         assert (await served.get("/v1/queues"))["items"][0]["unattended"] == 2
+
+
+@pytest.mark.parametrize("address", ["/redrives/nosuch", f"/redrives/{'0' * 32}", "/groups/0123456789abcdef"])
+async def test_what_an_address_names_and_nobody_knows_is_not_there(database: Path, address: str) -> None:
+    async with redrive.Redrive(database) as rd, serving(rd, dashboard=True) as served:
+        answer = await soon(served.client.get(address))
+        assert answer.status_code == 404 and "there is no" in answer.text.lower()
+        assert (await soon(served.client.get("/dead", params={"group": "0123456789abcdef"}))).status_code == 422

@@ -134,7 +134,7 @@ class Seen(msgspec.Struct, frozen=True):
     retrying: int | None = None
     oldest: Job | None = None
     unattended: Sequence[Pile] = ()
-    """Due for an hour or more, and no living worker knows their task; each with the one that came first."""
+    """Due for an hour or more, and no living worker takes them; each with the one that came first."""
     spooled: int = 0
     groups: Mapping[str, GroupView] = {}
     """What is known of the piles' troubles, by fingerprint."""
@@ -437,7 +437,7 @@ def _returning(seen: Seen) -> list[Need]:
 
 
 def _waiting(seen: Seen) -> list[Need]:
-    """Nobody runs it: no living worker knows its task, or it has been due for more than a day."""
+    """Nobody runs it: no living worker takes it, or it has been due for more than a day."""
     piles, job = list(seen.unattended), seen.oldest
     told = {(pile.sample.queue, pile.sample.task) for pile in piles}
     if job is not None and seen.now - job.run_at >= STUCK_AFTER and (job.queue, job.task) not in told:

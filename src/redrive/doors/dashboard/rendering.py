@@ -405,7 +405,12 @@ async def refused(request: Request, error: RedriveError) -> Response:
     log.warning("%s %s: %s", request.method, request.url.path, error)
     if request.method == "POST":
         return back(request, f"Not done. {_reason(error)}", kind="bad")
-    return await problem(request, _status(error), _reason(error))
+    return await problem(request, 404 if _names_nothing(request, error) else _status(error), _reason(error))
+
+
+def _names_nothing(request: Request, error: RedriveError) -> bool:
+    """What the address itself names is not there; a filter that is wrong is another thing."""
+    return isinstance(error, InvalidInput) and bool(request.path_params) and error.field in ("fingerprint", "redrive")
 
 
 async def problem(request: Request, status: int, reason: str) -> Response:
