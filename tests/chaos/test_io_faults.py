@@ -32,6 +32,7 @@ SYNC = (Operation.SYNC,)
 def frequent_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the faults also hit checkpoints."""
     monkeypatch.setattr("redrive.stores.sqlite.writer.CHECKPOINT_PAGES", 12)
+    monkeypatch.setattr("redrive.stores.sqlite.writer.LOG_PAGES", 14)
 
 
 async def count_operations(seed: int, operations: tuple[Operation, ...]) -> int:

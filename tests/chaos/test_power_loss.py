@@ -23,6 +23,7 @@ IMAGES = 2_000
 def frequent_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small logs make many checkpoints to cut short, and images that are quick to look at."""
     monkeypatch.setattr("redrive.stores.sqlite.writer.CHECKPOINT_PAGES", 30)
+    monkeypatch.setattr("redrive.stores.sqlite.writer.LOG_PAGES", 33)
 
 
 async def recorded_life(directory: Path, seed: int, rounds: int = ROUNDS) -> RecordingVFS:

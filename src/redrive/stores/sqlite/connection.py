@@ -13,6 +13,11 @@ from redrive.stores.sqlite import schema
 BUSY_MS = 30_000
 CHECKPOINT_BUSY_MS = 100
 CHECKPOINT_PAGES = 1_000
+LOG_PAGES = 4_000
+"""So large a log is emptied although others have to wait for that."""
+LOG_BUSY_MS = 1_000
+LOG_PAUSE = 0.02
+"""Seconds in which a process leaves the file to the one that empties the log."""
 NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs"})
 
 

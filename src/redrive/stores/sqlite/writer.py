@@ -10,6 +10,7 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -18,9 +19,20 @@ from typing import Any, TypeVar
 import apsw
 
 from redrive.errors import RedriveError, StoreError, StoreFailed, StoreUnavailable
-from redrive.stores.sqlite.connection import CHECKPOINT_BUSY_MS, CHECKPOINT_PAGES, failed_sync, open_writer, translate
+from redrive.stores.sqlite.connection import (
+    BUSY_MS,
+    CHECKPOINT_BUSY_MS,
+    CHECKPOINT_PAGES,
+    LOG_BUSY_MS,
+    LOG_PAGES,
+    LOG_PAUSE,
+    failed_sync,
+    open_writer,
+    translate,
+)
 from redrive.stores.sqlite.forks import use
 from redrive.stores.sqlite.handing import handed
+from redrive.stores.sqlite.rows import select
 
 log = logging.getLogger("redrive.store")
 T = TypeVar("T")
@@ -92,6 +104,7 @@ class Writer:
         """Nothing is handed in behind the last one."""
         self._closing = False
         self._wal_pages = 0
+        self._log_limit = LOG_PAGES
         self._synced = True
         self._opened: Future[None] = Future()
         self.opened = False
@@ -187,7 +200,6 @@ class Writer:
 
     def _end(self, connection: apsw.Connection) -> None:
         if self._failed is None:
-            connection.set_busy_timeout(CHECKPOINT_BUSY_MS)  # while we wait for it, nobody else can checkpoint
             self._checkpoint(connection, "TRUNCATE")
         connection.close()
 
@@ -208,7 +220,7 @@ class Writer:
             self._woken()  # before the answers: it is on disk, and somebody may be idle
         _answer(batch)
         if self._wal_pages >= CHECKPOINT_PAGES:
-            self._checkpoint(connection, "PASSIVE")
+            self._shorten_log(connection)
 
     def _transaction(self, connection: apsw.Connection, batch: list[_Op]) -> None:
         for op in batch:
@@ -241,15 +253,37 @@ class Writer:
             log.critical("store stopped: %s", told)
         return told
 
-    def _checkpoint(self, connection: apsw.Connection, mode: str) -> None:
-        """Move the log into the database, after the callers have their answers."""
+    def _shorten_log(self, connection: apsw.Connection) -> None:
+        """After the callers have their answers.
+
+        Where several processes write all the time, one has always added to the log by the time another has written it
+        back, and it would grow for ever: then they wait for a moment. Not for long, and not again before it has grown
+        further: whoever reads for long cannot be helped.
+        """
+        pages = self._wal_pages
+        if pages < self._log_limit:
+            self._checkpoint(connection, "PASSIVE")
+            return
+        emptied = self._checkpoint(connection, "RESTART", LOG_BUSY_MS)
+        if emptied is None:
+            time.sleep(LOG_PAUSE)
+        else:
+            self._log_limit = LOG_PAGES if emptied else pages + LOG_PAGES
+
+    def _checkpoint(self, connection: apsw.Connection, mode: str, patience: int = CHECKPOINT_BUSY_MS) -> bool | None:
+        """Move the log into the database; True when all of it was, None where somebody else is doing so."""
         self._wal_pages = 0
+        connection.set_busy_timeout(patience)  # while we wait for others, nobody else can checkpoint
         try:
-            connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+            ((busy, pages, _),) = select(connection, f"PRAGMA wal_checkpoint({mode})")
+            return None if pages < 0 else not busy
         except apsw.BusyError:
-            return  # somebody reads: the next checkpoint will do it
+            return False  # somebody reads: the next checkpoint will do it
         except apsw.Error as error:
             log.warning("checkpoint of %s failed: %s", self.path, self._broken(error))
+            return False
+        finally:
+            connection.set_busy_timeout(BUSY_MS)
 
 
 def _nobody(committed: bool) -> None:
