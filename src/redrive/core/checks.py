@@ -47,7 +47,11 @@ def is_text(value: object) -> TypeGuard[str]:
 def check_texts(**said: object) -> None:
     """Texts that are kept, by field; None is not said."""
     for field, text in said.items():
-        if text is not None and not (is_text(text) and 0 < len(text) <= TEXT_LIMIT):
+        if text is None:
+            continue
+        if isinstance(text, str) and not is_text(text):
+            raise InvalidOption(field=field, problem="is not UTF-8: it has half a character in it")
+        if not isinstance(text, str) or not 0 < len(text) <= TEXT_LIMIT:
             raise InvalidOption(field=field, problem=f"must be a text of 1 to {TEXT_LIMIT} characters")
 
 

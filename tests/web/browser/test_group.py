@@ -147,6 +147,6 @@ async def test_a_phone_shows_all_of_it(served: Served, tabs: Tabs) -> None:
 
 
 async def test_a_group_that_does_not_exist_is_said_so(served: Served, tabs: Tabs) -> None:
-    tabs.forgiven.append("422")
+    tabs.forgiven.append("404")
     page = await tabs.open(served, "/groups/feedfeedfeedfeed")
     await expect(page.locator(".lead")).to_contain_text("there is no group")
