@@ -14,7 +14,6 @@ import apsw
 import pytest
 
 from redrive import RedriveError
-from redrive.stores.sqlite import writer
 from tests.chaos.app import make_app
 from tests.chaos.ledger import Audit, Ledger, audit
 from tests.chaos.processes import Child, Zygote, until
@@ -25,20 +24,10 @@ PROCESSES = 8
 WAL_LIMIT = 64 * 1024 * 1024
 
 
-def busy(
-    folder: str,
-    *,
-    seed: int,
-    seconds: float,
-    steady: bool = False,
-    deferred: bool = False,
-    log_pages: tuple[int, int] | None = None,
-) -> None:
+def busy(folder: str, *, seed: int, seconds: float, steady: bool = False, deferred: bool = False) -> None:
     """Open, hand in, work, look around, close; again and again, or for as long as it goes. Every error is noted."""
     if deferred:
         _begin_deferred()
-    if log_pages is not None:
-        writer.CHECKPOINT_PAGES, writer.LOG_PAGES = log_pages
     asyncio.run(_busy(Path(folder), random.Random(seed), seconds, steady=steady))
 
 
@@ -135,26 +124,6 @@ async def test_eight_processes(zygote: Zygote, folder: Path, seed: int, size: Ca
     assert found.extra_starts == 0
     assert largest <= WAL_LIMIT
     assert len(found.books.accepted) > 1_000
-
-
-SMALL = 50
-"""Pages after which a log is written back where every part of this is smaller."""
-
-
-async def test_the_log_does_not_grow_while_everybody_writes(
-    zygote: Zygote, folder: Path, seed: int, size: Callable[[float, float], float]
-) -> None:
-    """Between one process's look at the log and the next there is always a commit of another."""
-    _, errors, largest = await stormed(zygote, folder, seed, size(6.0, 60.0), log_pages=(SMALL, 4 * SMALL))
-    print(f"log at most {largest / 4096:.0f} pages")
-    assert errors == []
-    assert largest <= 32 * SMALL * 4096
-
-
-async def test_control_a_log_that_nobody_shortens_grows(zygote: Zygote, folder: Path, seed: int) -> None:
-    _, _, largest = await stormed(zygote, folder, seed, 6.0, log_pages=(10**9, 10**9))
-    print(f"log at most {largest / 4096:.0f} pages")
-    assert largest > 32 * SMALL * 4096
 
 
 async def test_control_deferred_transactions_are_busy(zygote: Zygote, folder: Path, seed: int) -> None:

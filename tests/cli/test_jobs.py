@@ -5,6 +5,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 
 from tests.cli.shell import Shell
@@ -114,6 +115,18 @@ def test_erase_forgets_a_job_or_a_session_after_yes(shell: Shell) -> None:
     nobody = shell.here("erase", "--session", "nobody")
     assert nobody.status == 0 and "0 jobs" in nobody.out
     assert b"canary" not in b"".join(_bytes(shell.folder))
+
+
+def test_erase_says_where_somebody_who_reads_keeps_the_old_bytes(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redrive.stores.sqlite.store.EMPTYING", 2)
+    id = shell.enqueue("greet", {"name": "canary"})
+    with closing(apsw.Connection(str(shell.database))) as reader:  # locks are between those who share a library
+        reader.execute("BEGIN; SELECT count(*) FROM jobs").fetchall()
+        kept = shell.here("erase", id, "--yes", "--json")
+    assert (kept.status, kept.json) == (0, {"erased": 1})
+    assert "can still be read" in kept.err and "Erase it once more" in kept.err
+    again = shell.here("erase", id, "--yes")
+    assert (again.err, b"canary" in b"".join(_bytes(shell.folder))) == ("", False)
 
 
 def _bytes(folder: Path) -> list[bytes]:

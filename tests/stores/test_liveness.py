@@ -85,6 +85,25 @@ def test_who_is_gone_is_dead(tmp_path: Path, lock: ProcessLock) -> None:
     assert [path for path in liveness._held if path.parent == lock.folder] == [lock.folder / lock.name]
 
 
+def test_the_folder_may_go_the_moment_it_was_found(lock: ProcessLock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one tidies up while the next one comes."""
+    really, went = os.mkdir, list[Path]()
+
+    def found_and_gone(path: Path, mode: int) -> None:
+        try:
+            really(path, mode)
+        except FileExistsError:
+            path.rmdir()
+            went.append(path)
+            raise
+
+    lock.folder.mkdir()
+    monkeypatch.setattr(os, "mkdir", found_and_gone)
+    lock.take()
+    assert went == [lock.folder]
+    assert (lock.folder / lock.name).exists()
+
+
 def test_a_look_of_the_own_process_as_the_lock_is_had_kills_nobody(
     tmp_path: Path, lock: ProcessLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import re
 import stat
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -23,8 +24,9 @@ from redrive.core import lifecycle
 from redrive.core.job import Attempt, Job, State
 from redrive.core.lifecycle import legal_pairs
 from redrive.core.store import Applied, Commit, Filter, Lease, Put, Stale, Store, Wanted
-from redrive.errors import StoreError, StoreRefused, StoreUnavailable
-from redrive.stores.sqlite import SqliteStore, connection, schema, writer
+from redrive.errors import StoreError, StoreFailed, StoreRefused, StoreUnavailable
+from redrive.stores.sqlite import SqliteStore, commits, connection, schema, writer
+from redrive.stores.sqlite.foreign import Foreign
 from tests.chaos.vfs import RecordingVFS, Synced, installed
 from tests.stores.jobs import T0, a_job, burial, retry, success
 from tests.stores.openers import Openers
@@ -414,10 +416,10 @@ async def test_many_large_jobs_go_through_one_by_one(sqlite: Openers) -> None:
 
 
 class SlowToLookAway(SqliteStore):
-    def _look_around(self, connection: apsw.Connection, seen: object, closed: threading.Event) -> None:
+    def _look_around(self, foreign: Foreign, closed: threading.Event) -> None:
         closed.wait()
         time.sleep(0.3)
-        super()._look_around(connection, seen, closed)
+        super()._look_around(foreign, closed)
 
 
 async def test_when_a_store_is_closed_nobody_has_its_file_open(tmp_path: Path) -> None:
@@ -430,6 +432,34 @@ async def test_when_a_store_is_closed_nobody_has_its_file_open(tmp_path: Path) -
     with closing(raw(tmp_path / "jobs.db")) as alone:
         alone.pragma("locking_mode", "EXCLUSIVE")
         alone.execute("BEGIN EXCLUSIVE; ROLLBACK")
+
+
+# ---- other processes
+
+
+async def test_whoever_looks_for_other_processes_survives_an_error_and_tells_it_once(
+    sqlite: Openers, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, other = await sqlite.open(), await sqlite.open()
+    looks: list[str] = []
+
+    def fail(sql: str, bindings: Any) -> None:
+        if "data_version" in sql:
+            looks.append(sql)
+            if 1 < len(looks) < 5:
+                raise apsw.IOError("disk I/O error")
+
+    with traced(fail):
+        claim = await store.claim(Wanted(slots=1), "worker", T0)
+        waiting = asyncio.create_task(store.wait(claim.mark, 20.0))
+        await eventually(lambda: len(looks) > 2, "a look after the one that failed")
+        await accept(other, a_job())
+        assert await waiting, "what came while it could not look is noticed, too"
+    claim = await store.claim(Wanted(slots=0), "worker", T0)
+    waiting = asyncio.create_task(store.wait(claim.mark, 20.0))
+    await accept(other, a_job())
+    assert await waiting
+    assert caplog.text.count("noticed late") == 1
 
 
 # ---- counters and repair
@@ -763,6 +793,30 @@ async def test_a_group_is_one_transaction(folder: Path) -> None:
         await store.close()
 
 
+async def test_after_a_failed_sync_each_caller_has_an_error_of_its_own(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is raised again and again would carry the stacks of all who were told before."""
+    store = SqliteStore(folder / "jobs.db")
+    await store.open()
+    assert store._writer is not None
+
+    def failed(connection: apsw.Connection, batch: list[Any]) -> None:
+        raise apsw.exception_for(apsw.SQLITE_IOERR_FSYNC)
+
+    monkeypatch.setattr(store._writer, "_transaction", failed)
+    told = await asyncio.gather(*(store.insert([a_job()]) for _ in range(3)), return_exceptions=True)
+    for _ in range(3):
+        told += await asyncio.gather(store.insert([a_job()]), return_exceptions=True)
+    errors = [error for error in told if isinstance(error, StoreFailed)]
+    assert len({id(error) for error in errors}) == len(told) == 6
+    assert {str(error) for error in errors} == {str(errors[0])} and "failed to sync" in str(errors[0])
+    assert all(isinstance(error.__cause__, apsw.IOError) for error in errors)
+    depths = [len(traceback.extract_tb(error.__traceback__)) for error in errors]
+    assert len(set(depths[3:])) == 1
+    await store.close()
+
+
 async def test_a_cancelled_await_is_not_a_cancelled_write(folder: Path) -> None:
     store = SqliteStore(folder / "jobs.db")
     await store.open()
@@ -881,6 +935,47 @@ async def test_an_idle_claim_writes_nothing_and_waits_for_nobody(folder: Path, s
         await store.close()
 
 
+class Readers(threading.Thread):
+    """Somebody always reads, none of them for long: each begins before the one before it has ended."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(daemon=True)
+        self._path = path
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        with closing(raw(self._path)) as one, closing(raw(self._path)) as other:
+            for reader in itertools.cycle((one, other)):
+                reader.execute("BEGIN")
+                reader.execute("SELECT count(*) FROM routes").fetchall()
+                waited = self.over.wait(0.02)
+                last = other if reader is one else one
+                if last.in_transaction:
+                    last.execute("COMMIT")
+                if waited:
+                    return
+
+
+@pytest.mark.parametrize(("limit", "stays_small"), [(100, True), (10**9, False)], ids=["guarded", "control"])
+async def test_the_log_stays_small_while_somebody_always_reads(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, limit: int, stays_small: bool
+) -> None:
+    """Who only writes back what nobody reads never comes to its end."""
+    monkeypatch.setattr(writer, "CHECKPOINT_PAGES", 25)
+    monkeypatch.setattr(writer, "LOG_PAGES", limit)
+    store, log = SqliteStore(folder / "jobs.db"), folder / "jobs.db-wal"
+    await store.open()
+    readers, largest = Readers(folder / "jobs.db"), 0
+    readers.start()
+    for _ in range(150):
+        await accept(store, *(a_job(payload=f'"{"x" * 2_000}"') for _ in range(20)))
+        largest = max(largest, log.stat().st_size // 4096)
+    readers.over.set()
+    readers.join(20)
+    await store.close()
+    assert (largest <= 500) is stays_small, f"{largest} pages"
+
+
 @pytest.mark.parametrize("record", ['{"run":1,"outcome":7}', '{"run":1', "[]"])
 async def test_an_attempt_that_cannot_be_read_costs_neither_its_job_nor_others(sqlite: Openers, record: str) -> None:
     """As after a newer version has written it."""
@@ -928,7 +1023,7 @@ async def test_what_was_claimed_and_cannot_be_read_is_given_back(
         else:
             await accept(store, *jobs)
             claiming = asyncio.create_task(take(store))
-        with pytest.raises(ValueError, match="damaged"):
+        with pytest.raises(StoreError, match=r"2 due jobs .* cannot be read \(damaged\).*redrive doctor"):
             await asyncio.wait_for(claiming, 30.0)
     left = await store.get([job.id for job in jobs])
     assert [(job.state, job.run, job.token, job.crashes) for job in left] == [(State.waiting, 0, None, 0)] * 2
@@ -957,6 +1052,62 @@ async def test_erased_words_are_in_none_of_the_files(folder: Path) -> None:
     await store.close()
     assert set(found.values()) == {0}, found
     assert b"canary" not in (folder / "jobs.db").read_bytes()
+
+
+@contextmanager
+def _somebody_reads(path: Path) -> Iterator[apsw.Connection]:
+    with closing(raw(path)) as reader:
+        reader.execute("BEGIN; SELECT count(*) FROM jobs").fetchall()
+        yield reader
+
+
+async def _ended(store: Store, secret: str) -> Job:
+    await accept(store, a_job(payload=f'{{"name":"{secret}"}}'))
+    (job,) = await take(store)
+    await store.apply([Commit((success(job),))])
+    return job
+
+
+async def test_others_write_while_what_was_erased_waits_for_a_reader_to_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, loop, tried = SqliteStore(folder / "jobs.db"), asyncio.get_running_loop(), asyncio.Event()
+    job = await _ended(store, "canary")
+    really = commits.empty_log
+
+    def empty_log(connection: apsw.Connection) -> Any:
+        loop.call_soon_threadsafe(tried.set)
+        return really(connection)
+
+    monkeypatch.setattr(commits, "empty_log", empty_log)
+    with _somebody_reads(folder / "jobs.db"):
+        erasing = asyncio.create_task(store.erase([job.id]))
+        await tried.wait()
+        await accept(store, a_job())
+        assert not erasing.done()
+    assert await erasing == 1
+    found = {path.name: b"canary" in path.read_bytes() for path in folder.rglob("jobs.db*") if path.is_file()}
+    await store.close()
+    assert not any(found.values()), found
+    assert "can still be read" not in caplog.text
+
+
+async def test_erased_words_that_somebody_keeps_in_the_log_are_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("redrive.stores.sqlite.store.EMPTYING", 2, raising=False)
+    store = SqliteStore(folder / "jobs.db")
+    job = await _ended(store, "canary")
+    with _somebody_reads(folder / "jobs.db"):
+        assert await store.erase([job.id]) == 1
+        (said,) = [record for record in caplog.records if "can still be read" in record.getMessage()]
+        assert said.levelname == "WARNING"
+        assert b"canary" in (folder / "jobs.db-wal").read_bytes()
+    caplog.clear()
+    assert await store.erase([job.id]) == 1
+    assert b"canary" not in (folder / "jobs.db-wal").read_bytes() + (folder / "jobs.db").read_bytes()
+    await store.close()
+    assert "can still be read" not in caplog.text
 
 
 def _canary_attempt(job: Job) -> Attempt:

@@ -180,7 +180,8 @@ def erase(id: str | None, session: str | None, yes: bool) -> None:
     number = ask(lambda rd: _affected(rd, id, session))
     if number:
         confirm(f"erase the contents of {counted(number, 'job')}", yes=yes)
-    erased = ask(lambda rd: rd.jobs.erase(id, session_id=session, who=who()))
+    with output.warnings_of("redrive.store"):  # whether the old bytes are gone from the file is a part of the answer
+        erased = ask(lambda rd: rd.jobs.erase(id, session_id=session, who=who()))
     if output.as_json():
         output.say_json({"erased": erased})
     else:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,6 +29,20 @@ def say_json(value: Any) -> None:
     import msgspec
 
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+@contextmanager
+def warnings_of(logger: str) -> Iterator[None]:
+    """What it has to say beside the answer, on stderr."""
+    import logging
+
+    handler, found = logging.StreamHandler(), logging.getLogger(logger)
+    handler.setLevel(logging.WARNING)
+    found.addHandler(handler)
+    try:
+        yield
+    finally:
+        found.removeHandler(handler)
 
 
 def job_json(job: Job, *, secrets: bool = False) -> dict[str, Any]:

@@ -42,12 +42,13 @@ class Bulk:
         )
         """How many come from which queue, task, agent and state."""
         self.ledger = Ledger()
-        self._update, self._story = _succeed(moves) if plain else _move_many(moves)
         if plain:
             at = max(move.at for move in moves)
+            self._update, self._story = _succeed(moves, at)
             for (queue, task, agent, _), number in self.sources.items():
                 self.ledger.count(at, (queue, task, agent), "succeeded", number)
         else:
+            self._update, self._story = _move_many(moves)
             for move in moves:
                 self.ledger.moved(move)
 
@@ -102,8 +103,7 @@ _SUCCEEDED: Final = (
 )
 
 
-def _succeed(moves: Sequence[Transition]) -> tuple[Statement, Statement]:
-    at = max(move.at for move in moves)
+def _succeed(moves: Sequence[Transition], at: float) -> tuple[Statement, Statement]:
     rows = [(move.job.id, move.job.version, move.job.token, move.set["result"]) for move in moves]
     ids = [move.job.id for move in moves]
     return (_SUCCEED, (at, _json(rows).decode())), (_SUCCEEDED, (at, _json(ids).decode()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import apsw
@@ -13,7 +13,7 @@ from redrive.core.policy import Rate
 from redrive.core.store import Wanted
 from redrive.stores.sqlite.reads import records
 from redrive.stores.sqlite.routes import Routes
-from redrive.stores.sqlite.rows import Route, Row, select, select_at_once
+from redrive.stores.sqlite.rows import Route, Row, listed, select, select_at_once
 from redrive.stores.sqlite.schema import legal_before
 
 PRIORITIES = range(4)
@@ -90,16 +90,17 @@ def open_routes(connection: apsw.Connection, wanted: Wanted, now: float) -> list
     ]
 
 
-def next_due(connection: apsw.Connection, routes: Sequence[Open], now: float, room: Room | None = None) -> float | None:
-    """When the next job of these routes falls due, or a rate of the whole store lets one that is due start."""
-    found = room.opens(routes) if room is not None else []
-    found += [
+def next_due(
+    connection: apsw.Connection, routes: Iterable[Open], now: float, opens: Iterable[float] = ()
+) -> float | None:
+    """When the next job of these routes falls due, or may start at last."""
+    found = [
         row[0]
         for route in routes
         for priority in PRIORITIES
         if (row := connection.execute(_NEXT_DUE, (route.id, priority, now)).fetchone())
     ]
-    return min(found, default=None)
+    return min((*found, *opens), default=None)
 
 
 class Room:
@@ -202,11 +203,7 @@ def _due(connection: apsw.Connection, open: Open, bound: tuple[object, ...]) -> 
 
 def _by_row(open: Open, rows: list[Row]) -> Picked:
     storied = [row[0] for row in rows if row[-1]]
-    return Picked(open, rows, len(rows), _json([row[0] for row in rows]), _json(storied))
-
-
-def _json(value: list[int]) -> str:
-    return msgspec.json.encode(value).decode()
+    return Picked(open, rows, len(rows), listed([row[0] for row in rows]), listed(storied))
 
 
 def _joined(lists: Iterable[str]) -> str:

@@ -388,13 +388,13 @@ def erase(connection: apsw.Connection, ids: Sequence[str]) -> int:
     return len(rows)
 
 
-def empty_log(connection: apsw.Connection) -> None:
-    """Overwrite the log, too. While one process waits to do so nobody else can checkpoint: short tries."""
+def empty_log(connection: apsw.Connection) -> bool:
+    """Overwrite the log, too; False where somebody reads. While we wait nobody else can checkpoint: a short try."""
     connection.set_busy_timeout(CHECKPOINT_BUSY_MS)
     try:
-        for _ in range(50):
-            if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0][0] == 0:
-                return
+        return bool(connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0][0] == 0)
+    except apsw.BusyError:
+        return False
     finally:
         connection.set_busy_timeout(BUSY_MS)
 

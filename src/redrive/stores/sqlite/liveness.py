@@ -64,7 +64,8 @@ class ProcessLock:
         locked takes it for that of a dead process and removes it, so that it counts only if it is still there.
         """
         for _ in range(100):
-            self.folder.mkdir(mode=0o700, exist_ok=True)
+            with contextlib.suppress(FileExistsError):  # with exist_ok=True it would look again, and find nothing
+                self.folder.mkdir(mode=0o700)
             try:
                 handle = os.open(self.folder / self.name, os.O_CREAT | os.O_RDWR, 0o600)
             except FileNotFoundError:

@@ -196,8 +196,8 @@ def overdue(
     return get(connection, routes, [id for _, id in sorted(found)[:limit]])
 
 
-def _cursor(text: str) -> tuple[float, int]:
-    at, _, seq = text.partition(":")
+def _cursor(said: object) -> tuple[float, int]:
+    at, _, seq = str(said).partition(":")
     try:
         found = float(at), int(seq)
     except ValueError:

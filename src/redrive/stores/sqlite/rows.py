@@ -135,9 +135,9 @@ def where(filter: Filter, routes: Sequence[int] | None) -> tuple[str, list[objec
 IN_LIST: Final = "jobs.id IN (SELECT value FROM json_each(?))"
 
 
-def listed(ids: Sequence[str]) -> str:
-    """The value for IN_LIST."""
-    return msgspec.json.encode(list(ids)).decode()
+def listed(values: Sequence[str] | Sequence[int]) -> str:
+    """What json_each makes rows of, as IN_LIST wants it."""
+    return msgspec.json.encode(list(values)).decode()
 
 
 def _state_clauses(states: Sequence[State]) -> list[str]:

@@ -41,10 +41,11 @@ from redrive.core.store import (
     Unknown,
     Wanted,
 )
-from redrive.errors import CommitUnknown
+from redrive.errors import CommitUnknown, StoreError
 from redrive.stores.sqlite import claims, commits, ledger, reads, spans
 from redrive.stores.sqlite.bulk import bulks
 from redrive.stores.sqlite.connection import open_reader, translate
+from redrive.stores.sqlite.foreign import Foreign
 from redrive.stores.sqlite.forks import use
 from redrive.stores.sqlite.handing import handed
 from redrive.stores.sqlite.liveness import Observer, ProcessLock, Running
@@ -60,6 +61,9 @@ OBSERVE_SECONDS = 1.0
 """How often a claim looks for ended leases."""
 STAMP_SECONDS = 3.0
 """How far the latest stamp may be ahead of the one on record."""
+EMPTYING = 25
+EMPTYING_PAUSE = 0.1
+"""How often the log is tried to be emptied of what was erased, and the seconds between two tries."""
 MAX_RECORD = 512 * 1024 * 1024
 
 _abandoned: list[object] = []
@@ -297,12 +301,15 @@ class SqliteStore:
         return await self._read_claim(found)
 
     async def _read_claim(self, found: Found) -> Claim:
-        """Nobody would run what was claimed and cannot be read, until its lease ends."""
+        """Nobody would run what was claimed and cannot be read, until its lease ends: it is given back."""
         try:
             return found.read()
-        except Exception:
+        except Exception as error:
             await self._write(found.give_back)
-            raise
+            raise StoreError(
+                f"{found.number} due jobs of {self.path} cannot be read ({error}); they wait on. Run `redrive doctor`:"
+                " the file may be damaged, or a newer version has written it"
+            ) from error
 
     def _peek(self, connection: apsw.Connection, wanted: Wanted, now: float) -> Found | None:
         """The answer when nothing is due, found without taking the write lock."""
@@ -331,7 +338,8 @@ class SqliteStore:
         claims.take(connection, picked, wanted, claimant)
         claims.note_starts(connection, picked, wanted, now)
         storied = claims.storied(connection, self._routes, picked)
-        due = claims.next_due(connection, routes, now, room) if look_ahead and room.slots > 0 else None
+        ahead = look_ahead and room.slots > 0
+        due = claims.next_due(connection, routes, now, room.opens(routes)) if ahead else None
         lapsed = self._lapsed(connection)
         return Found(
             sum(each.number for each in picked),
@@ -399,8 +407,22 @@ class SqliteStore:
 
     async def erase(self, ids: Sequence[str]) -> int:
         erased = await self._write(lambda connection: commits.erase(connection, ids))
-        await self._write(lambda connection: None, before=commits.empty_log)  # the old bytes stand in the log, too
+        if not await self._empty_log():
+            log.warning(
+                "what was erased can still be read in %s or its log: somebody has been reading the file all the time."
+                " Erase it once more when they have ended; closing the store empties the log, too", self.path,
+            )  # fmt: skip
         return erased
+
+    async def _empty_log(self) -> bool:
+        """The old bytes stand there, too. Short tries: between them others write, and whoever reads may end."""
+        tried: list[bool] = []
+        for _ in range(EMPTYING):
+            await self._write(lambda _: None, before=lambda connection: tried.append(commits.empty_log(connection)))
+            if tried[-1]:
+                return True
+            await asyncio.sleep(EMPTYING_PAUSE)
+        return False
 
     async def repair(self, now: float) -> list[str]:
         return await self._write(lambda connection: commits.repair(connection, now), wakes=True)
@@ -434,26 +456,18 @@ class SqliteStore:
     def _watch(self) -> None:
         """Look for other processes' commits from now on, those between this claim and the wait after it included."""
         if self._watcher is None:
-            with use:
-                connection = open_reader(self.path)
-                seen = connection.pragma("data_version")
             self._watcher = threading.Thread(
-                target=self._look_around, args=(connection, seen, self._closed), name="redrive-watcher", daemon=True
+                target=self._look_around, args=(Foreign(self.path), self._closed), name="redrive-watcher", daemon=True
             )
             self._watcher.start()
 
-    def _look_around(self, connection: apsw.Connection, seen: object, closed: threading.Event) -> None:
-        """`data_version` changes with every foreign commit and costs no I/O worth mentioning."""
-        while not closed.wait(WATCH_SECONDS):
-            if not self._waiters:
-                continue
-            with use:
-                now = connection.pragma("data_version")
-            if now != seen:
-                seen = now
-                self._wake()
-        with use:
-            connection.close()
+    def _look_around(self, foreign: Foreign, closed: threading.Event) -> None:
+        try:
+            while not closed.wait(WATCH_SECONDS):
+                if self._waiters and foreign.came():
+                    self._wake()
+        finally:
+            foreign.close()
 
 
 def _tell(served: list[tuple[Standing, Found | None]], *, committed: bool) -> None:

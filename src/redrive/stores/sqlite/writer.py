@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from redrive.errors import RedriveError, StoreError, StoreFailed, StoreUnavailable
+from redrive.errors import StoreError, StoreUnavailable
 from redrive.stores.sqlite.connection import (
     BUSY_MS,
     CHECKPOINT_BUSY_MS,
@@ -152,7 +152,7 @@ class Writer:
         while self._ops.qsize() > WAITING:  # noqa: ASYNC110 - the other side is a thread
             await asyncio.sleep(0.01)
         if self._failed is not None:
-            raise self._failed
+            raise _anew(self._failed)
         with self._gate:
             if self._closing:
                 raise StoreUnavailable(f"{self.path} is closed")
@@ -245,11 +245,12 @@ class Writer:
 
     def _broken(self, error: Exception) -> Exception:
         """What to tell the callers; a failed sync stops the store for good, not the process."""
-        if isinstance(error, RedriveError):
+        if not isinstance(error, apsw.Error):
             return error
-        told = translate(error, str(self.path)) if isinstance(error, apsw.Error) else error
+        told = translate(error, str(self.path))
+        told.__cause__ = error.with_traceback(None)  # its frames hold the whole group
         if failed_sync(error):
-            self._failed = StoreFailed(str(told))
+            self._failed = told
             log.critical("store stopped: %s", told)
         return told
 
@@ -376,6 +377,15 @@ def _resolve(ops: list[_Op], error: Exception | None) -> None:
         if op.future.done():
             continue  # cancelled: the write happened all the same
         if failed := error or op.error:
-            op.future.set_exception(failed)
+            op.future.set_exception(_anew(failed))
         else:
             op.future.set_result(op.value)
+
+
+def _anew(error: Exception) -> Exception:
+    """The same for each caller: one exception that is raised again and again would carry all their stacks along."""
+    if not isinstance(error, StoreError):
+        return error
+    fresh = type(error)(*error.args)
+    fresh.__cause__ = error.__cause__
+    return fresh
