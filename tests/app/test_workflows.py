@@ -190,6 +190,22 @@ async def test_names_are_made_where_none_is_given(rd: Redrive) -> None:
     ]  # fmt: skip
 
 
+async def test_a_step_is_named_without_asking_for_every_step_before_it(rd: Redrive) -> None:
+    asked: list[object] = []
+
+    class Asked(dict[str, Any]):
+        def __contains__(self, name: object) -> bool:
+            asked.append(name)
+            return super().__contains__(name)
+
+    give, *_ = add_tasks(rd)
+    wf = rd.workflow("many")
+    wf._steps = Asked()
+    wf.add(give, name="give-7")
+    assert [wf.add(give).name for _ in range(300)][-2:] == ["give-300", "give-301"]
+    assert len(asked) < 2 * 301 + 2
+
+
 async def test_a_task_may_be_known_by_its_name_alone(rd: Redrive) -> None:
     wf = rd.workflow("elsewhere")
     first = wf.add("unknown", {"n": 1})

@@ -429,6 +429,17 @@ def test_lines_of_a_difference(before: Any, after: Any, expected: list[str]) -> 
     assert diff(before, after) == expected
 
 
+def test_of_a_long_list_the_entries_are_compared_by_their_number() -> None:
+    """What matching each with each costs grows with the square of their number."""
+    before, after = [1, *[0] * 5_000, 1], [2, *[0] * 5_001, 3]
+    assert diff({"a": before}, {"a": after}) == [
+        "a: 5,002 → 5,003 entries",
+        "a[0]: 1 → 2",
+        "a[5001]: 1 → 0",
+        "a: added 1 (number 5002), 3",
+    ]
+
+
 def test_a_difference_far_into_a_long_text_is_shown_where_it_is() -> None:
     (line,) = diff({"a": "x" * 5_000 + "OLD"}, {"a": "x" * 5_000 + "NEWER"})
     assert "OLD" in line and "NEWER" in line and "(5,003 → 5,005 characters)" in line

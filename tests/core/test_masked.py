@@ -57,6 +57,41 @@ def test_which_of_several_secrets_is_meant_is_not_guessed(left: list[Any]) -> No
     assert unmasked({"hooks": left}, alike)["hooks"] == [{"token": "same"}] * len(left)
 
 
+ANN, BOB = {"name": "ann", "password": "of ann"}, {"name": "bob", "password": "of bob"}
+
+
+def masked(name: str) -> dict[str, str]:
+    return {"name": name, "password": MASK}
+
+
+@pytest.mark.parametrize(
+    ("left", "at"),
+    [
+        ([masked("bob"), masked("carl")], 1),
+        ([masked("carl"), masked("ann")], 0),
+        ([masked("bobby")], 0),
+        ([{"name": "carl", "password": "new"}, masked("anna"), masked("bobby")], 1),
+        ([masked("ann"), masked("bob"), masked("carl")], 2),
+    ],
+)
+def test_nobody_gets_the_secret_of_another(left: list[Any], at: int) -> None:
+    """An entry that was not shown like this has the secret of its place only where none has moved."""
+    with pytest.raises(InvalidInput, match="added, removed or moved; write it out") as refused:
+        unmasked({"users": left}, {"users": [ANN, BOB]})
+    assert refused.value.field == f"payload.users[{at}]"
+
+
+def test_entries_are_edited_where_they_stand_and_moved_as_they_are() -> None:
+    def users(*left: Any) -> Any:
+        return unmasked({"users": list(left)}, {"users": [ANN, BOB]})["users"]
+
+    fresh = {"name": "carl", "password": "new"}
+    assert users(masked("anna"), masked("bob")) == [{**ANN, "name": "anna"}, BOB]
+    assert users(masked("bob"), masked("ann")) == [BOB, ANN]
+    assert users(fresh, masked("bob")) == [fresh, BOB]
+    assert users(masked("bob"), fresh, 1) == [BOB, fresh, 1]
+
+
 @pytest.mark.parametrize(
     ("edited", "field"),
     [

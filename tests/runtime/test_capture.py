@@ -176,6 +176,14 @@ def test_secrets_are_removed(text: str) -> None:
         assert secret not in failure.message
 
 
+def test_a_secret_that_is_cut_with_its_text_is_removed() -> None:
+    error = ValueError("no such key: -----BEGIN RSA PRIVATE KEY-----\n" + "MIIEowIBAAKCAQEA\n" * 300)
+    error.body = f"{'x' * 450} password='hunter22 {'y' * 3_000}'"  # type: ignore[attr-defined]
+    failure = capture(error)
+    assert failure.message == "no such key: [redacted]"
+    assert failure.body is not None and failure.body.endswith("password=[redacted]")
+
+
 def test_secrets_are_removed_from_causes_and_headers() -> None:
     error: Any = RuntimeError("outer")
     error.__cause__ = ValueError("password=hunter2hunter2")

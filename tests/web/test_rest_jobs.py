@@ -98,6 +98,15 @@ async def test_bad_input_is_refused_by_name_and_changes_nothing(still: Served) -
     assert (await still.get("/v1/jobs"))["items"] == []
 
 
+@pytest.mark.parametrize("end", [b"", b"\\"])
+async def test_a_text_that_never_ends_is_read_once(still: Served, end: bytes) -> None:
+    """Read again from every quote in it, these would take minutes, and all others would wait."""
+    endless = b'{"task": "greet", "payload": {"name": [' + b"[1]," * 66 + b'"' + b'\\"' * 60_000 + end
+    await still.refused(400, "POST", "/v1/jobs", content=endless, headers={"Content-Type": "application/json"})
+    hidden = {"task": "greet", "payload": {"name": '"' + "[" * 70 + "\\"}}
+    await still.post("/v1/jobs", hidden, status=201)
+
+
 async def test_a_body_is_counted_while_it_arrives(still: Served) -> None:
     limit = still.rd.settings.payload_limit
     large = {"task": "greet", "payload": {"name": "x" * (limit + 1)}}

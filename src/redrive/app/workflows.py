@@ -79,6 +79,8 @@ class Workflow:
         self._app = app
         self.name = check_name("workflow", name)
         self._steps: dict[str, Step] = {}
+        self._numbers: dict[str, int] = {}
+        """How far the numbers of each task's steps are known to be taken."""
 
     def add(
         self,
@@ -118,8 +120,11 @@ class Workflow:
             if check_name("name", name) in self._steps:
                 raise InvalidOption(field="name", problem=f"there is a step {name!r} already")
             return name
-        tried = [task, *(f"{task}-{number}" for number in range(2, len(self._steps) + 2))]
-        return next(each for each in tried if each not in self._steps)
+        number = self._numbers.get(task, 1)
+        while (found := task if number == 1 else f"{task}-{number}") in self._steps:
+            number += 1
+        self._numbers[task] = number
+        return found
 
     def _prepared(self, plan: Plan, payload: Mapping[str, Any], outputs: int) -> Prepared:
         """Checked now, as far as that is possible before the outputs are there."""

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from redrive.core.changes.difference import same
+from redrive.core.changes.difference import alike, same, stretches
 from redrive.core.job import Json
 
 MOST: Final = 200
@@ -27,8 +27,6 @@ AROUND: Final = 12
 """Words that are kept on each side of a difference."""
 LONGEST: Final = 2000
 """Characters of one side."""
-ENTRIES: Final = 400
-"""Entries between the first and the last difference of a list that are matched; more are compared by their number."""
 BEGINNING: Final = 40
 """By so much of its beginning an entry of a list is known again."""
 _WORD: Final = re.compile(r"\s+|\w+|[^\w\s]")
@@ -92,7 +90,7 @@ def _fields(before: Mapping[str, Json], after: Mapping[str, Json], path: str, de
 
 def _items(before: Sequence[Json], after: Sequence[Json], path: str, depth: int) -> Iterator[Difference]:
     """Entries that begin alike are the same entry, so one that was shortened is shown as changed, not as replaced."""
-    for i, j, k, m in _stretches(before, after):
+    for i, j, k, m in stretches(before, after, _mark):
         pairs = min(j - i, m - k)
         for step in range(pairs):
             yield from _between(before[i + step], after[k + step], f"{path}[{k + step}]", depth + 1)
@@ -100,18 +98,6 @@ def _items(before: Sequence[Json], after: Sequence[Json], path: str, depth: int)
             yield _removed(f"{path}[{gone}]", before[gone])
         for fresh in range(k + pairs, m):
             yield _added(f"{path}[{fresh}]", after[fresh])
-
-
-def _stretches(before: Sequence[Json], after: Sequence[Json]) -> list[tuple[int, int, int, int]]:
-    """Which entries stand against which."""
-    head = _alike(before, after)
-    tail = _alike(before[head:][::-1], after[head:][::-1])
-    old = [_mark(item) for item in before[head : len(before) - tail]]
-    new = [_mark(item) for item in after[head : len(after) - tail]]
-    if max(len(old), len(new)) > ENTRIES:
-        return [(head, head + len(old), head, head + len(new))]
-    matched = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-    return [(head + i, head + j, head + k, head + m) for _, i, j, k, m in matched]
 
 
 def _mark(item: Json) -> str:
@@ -140,22 +126,12 @@ def _cut(text: str) -> str:
 def words(before: str, after: str) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
     """Both texts in parts. Long stretches that are the same on both sides are left out but for their ends."""
     old, new = _WORD.findall(before), _WORD.findall(after)
-    head = _alike(old, new)
-    tail = _alike(old[head:][::-1], new[head:][::-1])
+    head = alike(old, new)
+    tail = alike(old[head:][::-1], new[head:][::-1])
     inner_old, inner_new = old[head : len(old) - tail], new[head : len(new) - tail]
     first, last = "".join(_ending(old[:head])), "".join(_start(old[len(old) - tail :]))
     left, right = _matched(inner_old, inner_new)
     return _joined(Part(first), *left, Part(last)), _joined(Part(first), *right, Part(last))
-
-
-def _alike(one: Sequence[Json], other: Sequence[Json]) -> int:
-    """How many words, or entries, both begin with."""
-    number = 0
-    for left, right in zip(one, other, strict=False):
-        if not same(left, right):
-            break
-        number += 1
-    return number
 
 
 def _matched(old: Sequence[str], new: Sequence[str]) -> tuple[list[Part], list[Part]]:

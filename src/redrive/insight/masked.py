@@ -6,6 +6,7 @@ value behind it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
 from redrive.core.job import Json
@@ -37,33 +38,55 @@ def _under(original: Json, shown: Json, name: str) -> tuple[Json, Json]:
 
 
 def _entries(edited: Sequence[Json], original: Json, shown: Json, at: str) -> list[Json]:
-    """Entries may have moved: one is known again by how it was shown, else by its place."""
+    """Entries may have moved: one is known again by how it was shown. By its place alone only where none has moved."""
     if not isinstance(original, list) or not isinstance(shown, list):
         return [_restored(item, None, _NOTHING, f"{at}[{index}]") for index, item in enumerate(edited)]
-    found, moved = [], len(edited) != len(shown) and shown != original
+    known = _Shown(original, shown)
+    moved = known.moved(edited)
+    found = []
     for index, item in enumerate(edited):
-        if moved and _behind(item, original, shown) > 1:
-            problem = f"{MASK} could stand for several secrets here, as entries were added or removed; write it out"
-            raise InvalidInput(field=f"{at}[{index}]", problem=problem)
-        place = index if index < len(shown) and shown[index] == item else _place(item, shown, index)
-        value, known = (original[place], shown[place]) if place is not None else (None, _NOTHING)
-        found.append(_restored(item, value, known, f"{at}[{index}]"))
+        if moved and not known.certain(item):
+            problem = f"nobody knows for which secret {MASK} stands here, as entries were added, removed or moved"
+            raise InvalidInput(field=f"{at}[{index}]", problem=f"{problem}; write it out")
+        place = known.place(index, item)
+        value, seen = (original[place], shown[place]) if place < len(shown) else (None, _NOTHING)
+        found.append(_restored(item, value, seen, f"{at}[{index}]"))
     return found
 
 
-def _behind(item: Json, original: Sequence[Json], shown: Sequence[Json]) -> int:
-    """How many different entries were shown like this one."""
-    alike: list[Json] = []
-    for was, known in zip(original, shown, strict=True):
-        if known == item and was not in alike:
-            alike.append(was)
-    return len(alike)
+class _Shown:
+    """The entries of a list by how they were shown."""
+
+    def __init__(self, original: Sequence[Json], shown: Sequence[Json]) -> None:
+        self._texts = [_text(item) for item in shown]
+        self._places: dict[str, int] = {}
+        self._behind: dict[str, set[str]] = {}
+        for index, (text, was) in enumerate(zip(self._texts, original, strict=True)):
+            self._places.setdefault(text, index)
+            self._behind.setdefault(text, set()).add(_text(was))
+        self._masks = any(behind != {text} for text, behind in self._behind.items())
+
+    def moved(self, edited: Sequence[Json]) -> bool:
+        """Are there more or fewer, or does one stand where it was not shown? Without secrets it is all the same."""
+        if not self._masks or len(edited) != len(self._texts):
+            return self._masks
+        return any(self.place(index, item) != index for index, item in enumerate(edited))
+
+    def certain(self, item: Json) -> bool:
+        """Is there one thing only that this entry can stand for?"""
+        text = _text(item)
+        return MASK not in text or len(self._behind.get(text, ())) == 1
+
+    def place(self, index: int, item: Json) -> int:
+        """Where it was: here, if it was shown here or nowhere."""
+        text = _text(item)
+        here = index < len(self._texts) and self._texts[index] == text
+        return index if here else self._places.get(text, index)
 
 
-def _place(item: Json, shown: Sequence[Json], index: int) -> int | None:
-    if item in shown:
-        return shown.index(item)
-    return index if index < len(shown) else None
+def _text(item: Json) -> str:
+    """By this an entry is known again, whatever the order of its fields."""
+    return json.dumps(item, sort_keys=True)
 
 
 _NOTHING = object()

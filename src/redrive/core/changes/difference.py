@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Final
 
@@ -13,6 +13,8 @@ from redrive.core.job import Json
 SHOWN: Final = 60
 """Characters of a value that a line shows."""
 DEEPEST: Final = 32
+ENTRIES: Final = 400
+"""Entries between the first and the last difference of a list that are matched; more are compared by their number."""
 
 
 def diff(
@@ -79,9 +81,8 @@ def _items(before: list[Json], after: list[Json], path: str, depth: int) -> Iter
     """Entries are matched by how they begin, so one that was cut in the middle is still the same entry."""
     if len(before) != len(after):
         yield f"{path or 'input'}: {len(before):,} → {len(after):,} entries"
-    matcher = SequenceMatcher(None, [_mark(one) for one in before], [_mark(one) for one in after], autojunk=False)
-    for kind, i, j, k, m in matcher.get_opcodes():
-        if kind == "equal" or j - i == m - k:
+    for i, j, k, m in stretches(before, after, _mark):
+        if j - i == m - k:
             for old, new in zip(range(i, j), range(k, m), strict=True):
                 yield from _between(before[old], after[new], f"{path}[{new}]", depth + 1)
             continue
@@ -89,6 +90,30 @@ def _items(before: list[Json], after: list[Json], path: str, depth: int) -> Iter
             yield f"{path or 'input'}: dropped {_range(i, j)}, {_shown(before[i])}"
         if k < m:
             yield f"{path or 'input'}: added {_range(k, m)}, {_shown(after[k])}"
+
+
+def stretches(
+    before: Sequence[Json], after: Sequence[Json], mark: Callable[[Json], str]
+) -> list[tuple[int, int, int, int]]:
+    """Which entries of two lists stand against which. What matching costs grows with the square, so it is bounded."""
+    head = alike(before, after)
+    tail = alike(before[head:][::-1], after[head:][::-1])
+    old, new = before[head : len(before) - tail], after[head : len(after) - tail]
+    if max(len(old), len(new)) > ENTRIES:
+        pairs = head + min(len(old), len(new))
+        return [(head, pairs, head, pairs), (pairs, head + len(old), pairs, head + len(new))]
+    matched = SequenceMatcher(None, [mark(one) for one in old], [mark(one) for one in new], autojunk=False)
+    return [(head + i, head + j, head + k, head + m) for _, i, j, k, m in matched.get_opcodes()]
+
+
+def alike(one: Sequence[Json], other: Sequence[Json]) -> int:
+    """How many entries both begin with."""
+    number = 0
+    for left, right in zip(one, other, strict=False):
+        if not same(left, right):
+            break
+        number += 1
+    return number
 
 
 def _mark(item: Json) -> str:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-from starlette.responses import StreamingResponse
 
 from redrive.core.consent import Approval
 from redrive.core.job import Job, State
@@ -15,6 +12,7 @@ from redrive.core.store import Filter, Group
 from redrive.doors.dashboard import acting, choosing
 from redrive.doors.dashboard.choosing import by_group
 from redrive.doors.dashboard.rendering import Site, page, rd_of
+from redrive.doors.web.exporting import exported
 from redrive.errors import InvalidInput
 from redrive.insight import story
 from redrive.insight.groups import HOUR, GroupView
@@ -160,21 +158,7 @@ async def _questions(rd: Redrive, jobs: Sequence[Job]) -> dict[str, Approval]:
 
 
 async def export(request: Request) -> Response:
-    """Lines of JSON, as `redrive dead export` writes them: a download, never a page."""
+    """Lines of JSON: a download, never a page, and like every page without secrets unless the address asks for them."""
     rd, choice = rd_of(request), choosing.read(request.query_params)
     chosen = {"ids": choice.ids} if choice.ids and not choice.all else await choosing.filters(rd, choice)
-    file = tempfile.SpooledTemporaryFile(max_size=4 * 1024 * 1024)  # noqa: SIM115 - closed once it is sent
-    try:
-        await rd.dead.export(file, **chosen)
-    except BaseException:
-        file.close()
-        raise
-    name = {"content-disposition": 'attachment; filename="dead-letters.jsonl"', "x-content-type-options": "nosniff"}
-    return StreamingResponse(_sent(file), media_type="application/x-ndjson", headers=name)
-
-
-async def _sent(file: Any) -> AsyncIterator[bytes]:
-    with file:
-        file.seek(0)
-        while chunk := file.read(65536):
-            yield chunk
+    return await exported(rd, chosen, secrets=request.query_params.get("secrets") == "true")

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
-from collections.abc import AsyncIterator
-from typing import IO, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
-from starlette.responses import StreamingResponse
 
-from redrive.core.redact import redact
 from redrive.doors.rest import schemas
 from redrive.doors.rest.filtering import filters_of
 from redrive.doors.rest.showing import masked
 from redrive.doors.rest.table import WHO, Asked, Route
-
-MEDIA: Final = "application/x-ndjson"
-IN_MEMORY: Final = 1024 * 1024
-"""What is longer waits in a temporary file until it is sent."""
-PIECE: Final = 64 * 1024
+from redrive.doors.web.exporting import MEDIA, exported
 
 
 class ExportQuery(schemas.Filters):
@@ -61,29 +52,8 @@ class ImportedOut(schemas.Given):
 
 
 async def export(asked: Asked) -> Any:
-    """A file to keep, never a page to show: what is in it is somebody else's."""
     query: ExportQuery = asked.query
-    file = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 - closed when it is sent
-    try:
-        await asked.rd.dead.export(file, secrets=query.secrets, **await filters_of(asked.rd, query))
-    except BaseException:
-        file.close()
-        raise
-    file.seek(0)
-    headers = {"content-disposition": 'attachment; filename="dead-letters.jsonl"'}
-    return StreamingResponse(_pieces(file, secrets=query.secrets), headers=headers, media_type=MEDIA)
-
-
-async def _pieces(file: IO[bytes], *, secrets: bool) -> AsyncIterator[bytes]:
-    """An export holds whole payloads, so that they can run again; who does not ask for secrets gets none of them."""
-    with file:
-        while lines := await asyncio.to_thread(file.readlines, PIECE):
-            yield b"".join(lines if secrets else map(_masked, lines))
-
-
-def _masked(line: bytes) -> bytes:
-    record = msgspec.json.decode(line)
-    return msgspec.json.encode(record | {"payload": redact(record["payload"])}) + b"\n"
+    return await exported(asked.rd, await filters_of(asked.rd, query), secrets=query.secrets)
 
 
 async def import_(asked: Asked) -> Any:

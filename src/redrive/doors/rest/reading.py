@@ -31,7 +31,8 @@ LONGEST: Final = 300
 OWN: Final = frozenset({"payload", "params"})
 """What is the caller's own, and passed on as it is."""
 _WHOLE: Final = re.compile(r"-?(0|[1-9][0-9]{0,15})")
-_BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_BRACKETS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
+"""A text that never ends goes to the end of the body: no byte is read twice."""
 
 
 # -- the query

@@ -15,7 +15,7 @@ CONTENTS: Final = ("payload", "result", "changes", "options", "history")
 
 def whole(job: Job, *, secrets: bool = False) -> dict[str, Any]:
     body = public(job)
-    return body if secrets else body | {name: redact(body[name]) for name in CONTENTS} | _message(job)
+    return body if secrets else body | {name: redact(body[name]) for name in CONTENTS} | _texts(job)
 
 
 TIMES: Final = frozenset(name for name in Summary.__struct_fields__ if name.endswith("_at"))
@@ -25,12 +25,13 @@ def summary(job: Job) -> dict[str, Any]:
     """Its contents are not even decoded: there may be a thousand in a list."""
     body = {name: getattr(job, name) for name in Summary.__struct_fields__}
     body |= {name: iso(body[name]) for name in TIMES}
-    return body | {"priority": job.priority_name} | _message(job)
+    return body | {"priority": job.priority_name} | _texts(job)
 
 
-def _message(job: Job) -> dict[str, Any]:
-    """Errors are masked when they are recorded; those that came from elsewhere may not be."""
-    return {"error": redact_text(job.error) if job.error else job.error}
+def _texts(job: Job) -> dict[str, Any]:
+    """Errors and advice are masked when they are recorded; those that came from elsewhere may not be."""
+    said = {"error": job.error, "recommendation": job.recommendation}
+    return {name: redact_text(text) if text else text for name, text in said.items()}
 
 
 def masked(value: Any) -> Any:
