@@ -1342,6 +1342,41 @@ async def test_a_queue_that_is_switched_off_is_left_alone(rd: Redrive, clock: Fa
     assert (await rd.outcome(outcome.operation_id or "")).result == "well"
 
 
+async def test_a_call_into_a_paused_queue_waits_there_and_says_why(rd: Redrive) -> None:
+    ran: list[str] = []
+
+    @rd.task
+    async def work() -> str:
+        ran.append("well")
+        return "well"
+
+    await rd.queues.pause("work", why="their maintenance window")
+    outcome = await soon(work.call())
+    assert (outcome.status, ran) == ("queued", [])
+    assert "the queue work is paused (their maintenance window)" in outcome.message
+    again = await soon(rd.retry(outcome.operation_id or ""))
+    assert (again.status, ran) == ("queued", []) and again.message.startswith("Not tried: the queue work is paused")
+    await rd.queues.resume("work")
+    await soon(rd.drain())
+    assert (await rd.outcome(outcome.operation_id or "")).result == "well"
+
+
+async def test_a_dead_operation_is_not_retried_in_a_paused_queue(rd: Redrive) -> None:
+    flaky = Flaky(1)
+
+    @rd.task(max_attempts=1)
+    async def work() -> str:
+        return str(await flaky("well"))
+
+    outcome = await soon(work.call())
+    await rd.queues.pause("work")
+    again = await soon(rd.retry(outcome.operation_id or ""))
+    assert again.status == "failed" and "Not tried: the queue work is paused" in again.message
+    assert (await rd.jobs.get(outcome.operation_id or "")).state == "dead"
+    await rd.queues.resume("work")
+    assert (await soon(rd.retry(outcome.operation_id or ""))).result == "well"
+
+
 @pytest.mark.behaviour("003-73", "003-74", "003-75", "003-2")
 @pytest.mark.parametrize(
     ("said", "waits", "end"),

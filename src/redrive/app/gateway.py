@@ -26,6 +26,7 @@ from redrive.runtime.context import session_of
 from redrive.runtime.on_the_spot import OnTheSpot
 from redrive.runtime.probes import down, lacking
 from redrive.runtime.registry import Handler
+from redrive.runtime.switches import paused
 from redrive.tasks import Seconds, Task, key_for, seconds
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ class Gateway:
         if handler is not None and handler.read_only:
             return await self._read(handler, params, limit, plan.said.get("session_id"))
         prepared = self._app._desk.prepare(plan, params)
-        if handler is not None:
+        stopped = await self._paused(prepared.job.queue)
+        if handler is not None and stopped is None:
             prepared = msgspec.structs.replace(prepared, job=self._reserved(prepared.job))
         job, duplicate, spooled = await self._app._desk.accept(prepared)
         if spooled:
@@ -98,7 +100,21 @@ class Gateway:
             return await self.retry(job.id, timeout=timeout)
         if duplicate or handler is None:
             return await self.outcome(job)
+        if stopped is not None:
+            said = f"Queued, not done: {stopped}. Ask for the status of operation {job.short_id}, do not call it again."
+            return msgspec.structs.replace(await self.outcome(job), message=said)
         return await self._within(self._run(job), job, limit)
+
+    async def _paused(self, queue: str) -> str | None:
+        """Why nothing starts in this queue now, in words. A store that does not answer is told of by accepting."""
+        try:
+            switch = await paused(self._app.store, queue)
+        except (StoreError, OSError) as error:
+            log.warning("nobody knows whether the queue %s is paused: %s", queue, error)
+            return None
+        if switch is None:
+            return None
+        return f"the queue {queue} is paused{f' ({switch.why})' if switch.why else ''}, and goes on when it is resumed"
 
     def _keyed(
         self, handler: Handler | None, params: Mapping[str, Json], options: Mapping[str, Any]
@@ -199,6 +215,8 @@ class Gateway:
             return await self.outcome(job)
         if handler is None:
             raise InvalidOption(field="operation_id", problem=f"the task {job.task!r} is not known here")
+        if (stopped := await self._paused(job.queue)) is not None:
+            return msgspec.structs.replace(await self.outcome(job), message=f"Not tried: {stopped}. Try again then.")
         missing, back = await lacking(handler.requires, self._app.clock)
         if missing:
             said = f"Not tried: {down(missing, self._app.clock)}. Try again when it is there."

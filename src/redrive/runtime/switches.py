@@ -31,3 +31,10 @@ async def paused_queues(store: Store) -> dict[str, Switch]:
     """Those from which workers take nothing now."""
     said = {document.key: _decode(document.value) for document in await store.docs(KIND)}
     return {name: switch for name, switch in said.items() if switch.paused}
+
+
+async def paused(store: Store, queue: str) -> Switch | None:
+    """Who stopped this queue, when and why; None where it goes on."""
+    document = await store.doc(KIND, queue)
+    switch = _decode(document.value) if document is not None else Switch()
+    return switch if switch.paused else None
