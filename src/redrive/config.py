@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from redrive.core.agents import ESCALATION, Agent, Model
+from redrive.core.checks import MOST, check_number, check_range
 from redrive.core.classify import DeclaredRule
 from redrive.core.notices import NotifyPolicy, check_notify
 from redrive.core.payload import LIMIT
@@ -63,13 +64,21 @@ def load(
         for rule in settings.rules:
             rule.as_rule()
         check_notify(settings.notify)
+        check_work(settings.concurrency, settings.agent_concurrency, settings.poll, settings.grace)
     except InvalidInput as error:
         raise ConfigError(str(error)) from None
-    if settings.concurrency < 1:
-        raise ConfigError("concurrency: must be at least 1")
     if not settings.triage_owner or not 0 < settings.triage_defer <= 366 * 86400:
         raise ConfigError("triage_owner: must name somebody; triage_defer: must be at most a year of seconds")
     return settings if settings.url else msgspec.structs.replace(settings, url=str(default_path(environ)))
+
+
+def check_work(concurrency: object, agent_concurrency: object, poll: object, grace: object) -> None:
+    """How a worker works, whether it is set for all or asked of one."""
+    check_range("concurrency", concurrency, 1, MOST)
+    if agent_concurrency is not None:
+        check_range("agent_concurrency", agent_concurrency, 1, MOST)
+    check_number("poll", poll, above=True)
+    check_number("grace", grace, endless=True)
 
 
 def _from_file(environ: Mapping[str, str], folder: Path) -> dict[str, Any]:

@@ -336,4 +336,4 @@ def seconds(value: Seconds, field: str) -> float:
     return float(number)
 
 
-Classes = Sequence[type[BaseException]]
+Classes = type[BaseException] | Sequence[type[BaseException]]

@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import apsw
 import pytest
 
 import redrive
-from redrive import InvalidInput, InvalidOption, InvalidPayload, KeyReused, Redrive
+from redrive import ConfigError, InvalidInput, InvalidOption, InvalidPayload, KeyReused, Policy, Redrive
+from redrive.app.filters import WORDS as FILTER_WORDS
 from redrive.errors import IllegalMove, JobNotFound, StoreRefused, StoreUnavailable
 from redrive.runtime.schedules import next_slot
 from redrive.runtime.spool import Entry
@@ -73,7 +75,10 @@ OPTIONS: list[tuple[str, Any]] = [
     ("max_attempts", 0), ("max_attempts", -1), ("max_attempts", 1001), ("max_attempts", 2.5), ("max_attempts", True),
     ("lease", 0), ("lease", -1), ("lease", "long"), ("max_age", 0), ("max_age", -1), ("max_age", "old"),
     ("on_lost", "shrug"), ("on_duplicate", "ignore"), ("budget", 100), ("budget", {"tokens": 1}),
-    ("budget", redrive.Budget(tokens=-1)),
+    *(("budget", redrive.Budget(tokens=many)) for many in (-1, 1.5, 1.0, math.nan, "5", True, 10**30)),
+    *(("budget", redrive.Budget(output_tokens=many)) for many in (-1, 1.5, math.inf)),
+    *(("budget", redrive.Budget(cost=cost)) for cost in (-0.5, math.nan, math.inf, "1", 10**400)),
+    *(("budget", redrive.Budget(seconds=long)) for long in (-1, math.nan, math.inf, timedelta(seconds=5))),
     ("headers", ["a"]), ("headers", "x"), ("headers", {"a": 1}), ("headers", {1: "a"}), ("fallback", 3),
     ("headers", {"a": "\ud800"}), ("headers", {"\udfff": "a"}),
 ]  # fmt: skip
@@ -88,6 +93,71 @@ async def test_an_option_that_cannot_be(rd: Redrive, database: Path, field: str,
     assert refused.value.field.partition(".")[0] == field
     assert str(refused.value).startswith(field)
     assert snapshot(database) == before
+
+
+POLICIES: list[dict[str, Any]] = [
+    {"max_attempts": 1.5}, {"max_attempts": 10**30}, {"max_attempts": "5"}, {"concurrency": 1.5}, {"rate": 5},
+    {"rate": redrive.Rate(1.5, 1)}, {"on_lost": "dead-letter"}, {"scope": "x"}, {"strategy": "x"},
+    {"backoff": ["doubling"]}, {"quote_errors": "no"}, {"breaker_after": 0.5},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+def test_a_policy_that_cannot_be_is_refused_where_it_is_said(database: Path, policy: dict[str, Any]) -> None:
+    (field,) = policy
+    rd = Redrive(database)
+    with pytest.raises(InvalidOption, match=f"^bad.{field}: "):
+        rd.task("bad", **policy)(_first)
+    with pytest.raises(InvalidOption, match=f"^queues.bad.{field}: "):
+        rd.registry.configure("bad", Policy(**policy))
+    for said in (Policy(**policy), policy):
+        with pytest.raises(ConfigError, match=r"^(queues|setting refused)"):
+            Redrive(database, queues={"bad": said})
+    assert "bad" not in rd.registry.handlers and "bad" not in rd.registry.queues
+
+
+@pytest.mark.parametrize("queues", [{"bad": 5}, {"bad": "fast"}, ["bad"], "bad", {5: Policy()}], ids=str)
+def test_policies_are_said_by_queue(database: Path, queues: Any) -> None:
+    with pytest.raises(ConfigError, match="queues"):
+        Redrive(database, queues=queues)
+
+
+WORK: list[tuple[str, Any]] = [
+    ("queues", "mail"), ("queues", 5), ("queues", [5]), ("queues", b"mail"), ("agents", "x"), ("agents", [""]),
+    ("concurrency", 1.5), ("concurrency", "3"), ("concurrency", 0), ("concurrency", True),
+    ("agent_concurrency", 0), ("agent_concurrency", "2"), ("grace", "x"), ("grace", -1), ("grace", math.nan),
+    ("poll", 0), ("poll", "often"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), WORK, ids=repr)
+async def test_a_worker_that_cannot_be(rd: Redrive, field: str, value: Any) -> None:
+    ways: list[Callable[[], Awaitable[object]]] = [lambda: rd.drain(**{field: value})]
+    if field not in ("agent_concurrency", "poll"):
+        ways.append(lambda: rd.worker(**{field: value}).__aenter__())
+    for way in ways:
+        with pytest.raises(InvalidOption) as refused:
+            await soon(way())
+        assert refused.value.field == field
+    with pytest.raises(InvalidOption, match=f"^{field}: "):
+        rd.make_worker(**{field: value})
+
+
+@pytest.mark.parametrize("said", [{"grace": math.nan}, {"grace": -1}, {"poll": 0}, {"agent_concurrency": 0}], ids=str)
+def test_a_setting_of_all_workers_that_cannot_be(database: Path, said: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"^{next(iter(said))}: "):
+        Redrive(database, **said)
+
+
+async def test_a_worker_takes_any_list_of_names(rd: Redrive) -> None:
+    rd.task("mail")(_first)
+    for names in (["mail"], ("mail",), {"mail"}, iter(["mail"])):
+        await rd.enqueue("mail", {"text": "a"})
+        assert await soon(rd.drain(queues=names)) == 1
+
+
+def _first(text: str) -> str:
+    return text
 
 
 async def test_two_ways_to_say_when(rd: Redrive) -> None:
@@ -226,10 +296,20 @@ LISTINGS: dict[str, tuple[Ask, str]] = {
     "unknown state": (lambda rd: rd.jobs.list(state="lost"), "state"),
     "state of a number": (lambda rd: rd.jobs.list(state=5), "state"),
     "states, one unknown": (lambda rd: rd.jobs.list(states=["dead", "lost"]), "state"),
+    "unknown lane": (lambda rd: rd.dead.list(lane="nope"), "lane"),
+    "unknown category": (lambda rd: rd.dead.list(category="nope"), "category"),
+    "unknown because": (lambda rd: rd.dead.list(because="nope"), "because"),
+    "unknown reason": (lambda rd: rd.jobs.list(reason="nope"), "reason"),
+    "unknown lane of many": (lambda rd: rd.dead.discard(lane="nope"), "lane"),
     "ids as a text": (lambda rd: rd.jobs.list(ids="abc"), "ids"),
     "limit of none": (lambda rd: rd.jobs.list(limit=0), "limit"),
     "limit too high": (lambda rd: rd.dead.list(limit=10_001), "limit"),
     "not a cursor": (lambda rd: rd.jobs.list(cursor="zzz"), "cursor"),
+    "a number as a cursor": (lambda rd: rd.jobs.list(cursor=5), "cursor"),
+    "a list as a cursor": (lambda rd: rd.dead.list(cursor=["a"]), "cursor"),
+    "one id as ids": (lambda rd: rd.dead.discard(ids="abc"), "ids"),
+    "a number as ids": (lambda rd: rd.dead.purge(5), "ids"),
+    "a set of ids": (lambda rd: rd.dead.redrive(ids={"abc"}), "ids"),
     "purge without filter": (lambda rd: rd.dead.purge(), "filter"),
     "erase what": (lambda rd: rd.jobs.erase(), "erase"),
     "pause nothing": (lambda rd: rd.queues.pause(""), "queue"),
@@ -250,6 +330,12 @@ async def test_a_question_that_cannot_be_answered(rd: Redrive, kind: str) -> Non
     assert refused.value.field == field
 
 
+@pytest.mark.parametrize("name", FILTER_WORDS)
+async def test_every_word_that_a_job_can_carry_is_a_filter(rd: Redrive, name: str) -> None:
+    for word in FILTER_WORDS[name]:
+        assert (await rd.jobs.list(**{name: word})).jobs == []
+
+
 @pytest.mark.parametrize("said", [{"state": "waiting"}, {"states": "waiting"}, {"states": ["waiting", "dead"]}])
 async def test_states_are_one_or_several(rd: Redrive, said: dict[str, Any]) -> None:
     job = await rd.enqueue("work")
@@ -265,6 +351,41 @@ async def test_a_job_that_does_not_exist(rd: Redrive, id: str) -> None:
             await ask(id)
         assert missing.value.job_id == id
     assert (await rd.stats())["totals"]["waiting"] == 1
+
+
+BY_ID: dict[str, Callable[[Redrive, Any], Awaitable[object]]] = {
+    "get": lambda rd, id: rd.jobs.get(id),
+    "story": lambda rd, id: rd.jobs.story(id),
+    "result": lambda rd, id: rd.jobs.result(id),
+    "cancel": lambda rd, id: rd.jobs.cancel(id),
+    "approve": lambda rd, id: rd.jobs.approve(id),
+    "reject": lambda rd, id: rd.jobs.reject(id),
+    "resolve": lambda rd, id: rd.jobs.resolve(id, why="seen"),
+    "status": lambda rd, id: rd.status(id),
+    "outcome": lambda rd, id: rd.outcome(id),
+    "retry": lambda rd, id: rd.retry(id),
+    "show": lambda rd, id: rd.dead.show(id),
+    "edit": lambda rd, id: rd.dead.edit(id, {}),
+    "preview edit": lambda rd, id: rd.dead.preview_edit(id, {}),
+    "diff": lambda rd, id: rd.dead.diff(id, 1, 2),
+    "inputs": lambda rd, id: rd.dead.inputs(id),
+    "notes": lambda rd, id: rd.dead.notes(id),
+    "undo": lambda rd, id: rd.dead.undo(id),
+    "redrive many": lambda rd, id: rd.dead.redrive(ids=[id]),
+    "discard many": lambda rd, id: rd.dead.discard(ids=[id]),
+    "purge": lambda rd, id: rd.dead.purge([id]),
+    "workflow": lambda rd, id: rd.workflows.get(id),
+    "redrives": lambda rd, id: rd.redrives.get(id),
+}
+
+
+@pytest.mark.parametrize("id", [None, 5, ["abc"], b"abc", "\ud800"], ids=ascii)
+@pytest.mark.parametrize("verb", BY_ID)
+async def test_an_id_that_is_no_text(rd: Redrive, verb: str, id: Any) -> None:
+    await rd.enqueue("work")
+    with pytest.raises(InvalidInput, match=r"is not an id: ids are texts|is not UTF-8") as refused:
+        await BY_ID[verb](rd, id)
+    assert refused.value.field in ("id", "ids", "act", "redrive")
 
 
 async def test_a_part_of_an_id_must_be_unique(rd: Redrive) -> None:
@@ -304,3 +425,31 @@ async def test_who_and_why_are_words_in_every_verb(rd: Redrive, database: Path, 
         await ANSWERED[verb](rd, job.id, said)
     assert refused.value.field == field
     assert snapshot(database) == before
+
+
+@pytest.mark.parametrize("field", ["retry_on", "give_up_on", "effects", "requires", "credentials"])
+@pytest.mark.parametrize("said", [5, "ValueError", ["ValueError", 5], [5], int])
+async def test_what_a_task_lists_is_checked_when_it_is_registered(rd: Redrive, field: str, said: Any) -> None:
+    with pytest.raises(InvalidOption, match=f"^{field}: "):
+        rd.task("work", **{field: said})(lambda: None)
+    assert "work" not in rd.registry.handlers
+
+
+async def test_what_is_unusual_and_right_is_taken(rd: Redrive) -> None:
+    rd.task("set", retry_on={ValueError, KeyError}, give_up_on=frozenset({TypeError}), max_attempts=10**6)(_first)
+    rd.registry.configure("kept", Policy(retention=inf, max_age=inf, cap=inf, stalled_after=inf, max_attempts=5000))
+    assert rd.make_worker(grace=inf).grace == inf
+    with pytest.raises(InvalidOption):
+        rd.registry.configure("kept", Policy(lease=inf))
+
+
+async def test_one_exception_class_is_a_list_of_one(rd: Redrive) -> None:
+    @rd.task(retry_on=ValueError, max_attempts=2, base=0)
+    async def work() -> None:
+        raise ValueError("again")
+
+    job = await work.enqueue()
+    await soon(rd.drain())
+    assert [str(attempt.cause and attempt.cause.detail) for attempt in (await job.refresh()).history] == [
+        "asked_to_retry"
+    ] * 2

@@ -3,6 +3,7 @@
 import asyncio
 import enum
 import functools
+import math
 import threading
 import uuid
 from dataclasses import dataclass
@@ -134,6 +135,35 @@ async def test_a_task_needs_names_for_its_payload(rd: Redrive) -> None:
 
         @rd.task
         async def anything(*args: int) -> None: ...
+
+
+async def test_a_parameter_that_has_only_a_place_is_refused(rd: Redrive) -> None:
+    with pytest.raises((TypeError, redrive.RedriveError), match="leave out the / that follows b"):
+
+        @rd.task
+        async def placed(a: int, b: int, /, c: int) -> None: ...
+
+    assert "placed" not in rd.registry.handlers
+
+    @rd.task
+    async def fine(ctx: Context, /, a: int) -> int:
+        return a
+
+    job = await fine.enqueue(a=1)
+    await soon(rd.drain())
+    assert await job.result(5) == 1
+
+
+@pytest.mark.parametrize("name", ["", 5, b"x", "\ud800", "a\nb", "x" * 201], ids=ascii)
+async def test_a_name_that_no_job_could_have_is_refused(rd: Redrive, name: Any) -> None:
+    known = dict(rd.registry.handlers)
+    with pytest.raises(InvalidOption) as refused:
+        rd.task(name)(_first)
+    assert refused.value.field == "task"
+    with pytest.raises(InvalidOption) as refused:
+        rd.task("fine", queue=name)(_first)
+    assert refused.value.field == "queue"
+    assert rd.registry.handlers == known
 
 
 @pytest.mark.parametrize(
@@ -453,6 +483,19 @@ async def test_a_finished_job_leaves_the_queue_and_is_remembered(rd: Redrive) ->
     again = await work.options(idempotency_key="once").enqueue()
     assert (again.id, again.duplicate, again.state) == (first.id, True, "done")
     assert await soon(rd.drain()) == 0
+
+
+@pytest.mark.parametrize("spent", [{"cost": -1}, {"input_tokens": 1.5}, {"output_tokens": "5"}, {"cost": math.nan}])
+async def test_spending_that_is_no_amount_is_said_and_not_dropped(rd: Redrive, spent: dict[str, Any]) -> None:
+    @rd.task
+    async def work(ctx: Context) -> None:
+        ctx.usage(**spent)
+
+    await work.enqueue()
+    await soon(rd.drain())
+    job = await only_job(rd)
+    assert (job.state, job.detail) == ("dead", "invalid_input")
+    assert job.error is not None and f"usage.{next(iter(spent))}: " in job.error
 
 
 async def test_the_history_tells_each_attempt(rd: Redrive, clock: FakeClock) -> None:

@@ -9,8 +9,12 @@ import pytest
 from redrive.core.checks import (
     NAME_LIMIT,
     TEXT_LIMIT,
+    check_choice,
+    check_id,
     check_limit,
     check_name,
+    check_names,
+    check_number,
     check_range,
     check_texts,
     check_words,
@@ -42,6 +46,23 @@ def test_a_name_that_need_not_be_said() -> None:
     assert optional_name("queue", None) is None
     with pytest.raises(InvalidInput):
         optional_name("queue", "")
+
+
+@pytest.mark.parametrize("names", [["mail"], ("mail",), {"mail"}, iter(["mail"]), {"mail": 1}, []])
+def test_several_names_are_given_back(names: Any) -> None:
+    assert check_names("queues", names) in (("mail",), ())
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        ("mail", r"is a list of names: queues=\['mail'\]"), (5, "5 is not a list of names"), (True, "True is not"),
+        ([5], "5 must be"), (b"mail", "109 must be"), ([""], "'' must be"), (["mail", None], "None must be"),
+    ],
+)  # fmt: skip
+def test_what_is_no_list_of_names_is_refused(names: Any, problem: str) -> None:
+    with pytest.raises(InvalidInput, match=f"^queues: {problem}"):
+        check_names("queues", names)
 
 
 @pytest.mark.parametrize("text", ["", "t" * (TEXT_LIMIT + 1), 7, ["a"]])
@@ -82,6 +103,26 @@ def test_a_range_holds_both_its_ends() -> None:
             check_range("canary", number, 0, 3)
 
 
+@pytest.mark.parametrize("number", [-1, 10**17, 10**400, float("nan"), float("inf"), "1", True, None, 1j])
+def test_a_number_is_finite_and_in_its_range(number: Any) -> None:
+    assert [check_number("cost", fine) for fine in (0, 0.5, 10**15)] == [0, 0.5, 10**15]
+    with pytest.raises(InvalidInput, match=r"^cost: .* is not a number from 0 to 9007199254740992$"):
+        check_number("cost", number)
+
+
+def test_a_number_may_have_to_be_above_the_least() -> None:
+    assert check_number("lease", 0.1, above=True) == 0.1
+    with pytest.raises(InvalidInput, match=r"^lease: 0 is not a number above 0"):
+        check_number("lease", 0, above=True)
+
+
+@pytest.mark.parametrize("word", ["", "Store", "stor", 5, None, ["store"]])
+def test_a_choice_is_one_of_the_words(word: Any) -> None:
+    assert check_choice("scope", "store", ("process", "store")) == "store"
+    with pytest.raises(InvalidInput, match=r"^scope: .* is not one of process, store$"):
+        check_choice("scope", word, ("process", "store"))
+
+
 @pytest.mark.parametrize(
     ("found", "part", "only"), [(["abcd"], "abc", "abcd"), ([], "abc", None), (["abcd"], "ab", None)]
 )
@@ -96,6 +137,15 @@ def test_a_part_that_several_ids_have_is_refused() -> None:
         the_only(["abcd", "abce"], "abc", "act")
     assert refused.value.field == "act"
     assert the_only(["abcd", "abce"], "ab", "act") is None, "it is no part by which anything is found"
+
+
+@pytest.mark.parametrize("id", [None, 5, b"abc", ["abc"]])
+def test_an_id_is_a_text(id: Any) -> None:
+    assert [check_id("id", text) for text in ("", "abc", "é")] == ["", "abc", "é"]
+    with pytest.raises(InvalidInput, match=r"^id: .* is not an id: ids are texts$"):
+        check_id("id", id)
+    with pytest.raises(InvalidInput, match=r"^id: is not UTF-8"):
+        check_id("id", "\ud800")
 
 
 @pytest.mark.parametrize(("text", "is_one"), [("abc", True), ("ab", False), ("a" * 33, False), ("a-bc", False)])

@@ -266,6 +266,16 @@ def test_parameters_without_a_name_are_refused() -> None:
         Signature(task, skip_first=False)
 
 
+def test_parameters_with_only_a_place_are_refused() -> None:
+    def task(ctx: Any, a: int, b: int, /, c: int) -> None: ...
+
+    def fine(ctx: Any, /, c: int) -> None: ...
+
+    with pytest.raises(TypeError, match="leave out the / that follows b,"):
+        Signature(task, skip_first=True)
+    assert Signature(fine, skip_first=True).names == ("c",)
+
+
 # ---- blobs
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -214,7 +215,13 @@ def test_a_callable_cannot_exceed_the_cap_or_run_backwards() -> None:
         Policy(lease=0.0), Policy(max_age=0.0), Policy(concurrency=0), Policy(stalled_after=0.0),
         Policy(health_depth=-1), Policy(pain_depth=-1), Policy(pain_dead=-1), Policy(retention=-1.0),
         Policy(backoff="quadratic"), Policy(rate=Rate(0)), Policy(rate=Rate(1, per=0.0)),
-        Policy(base=float("nan")),
+        Policy(base=float("nan")), Policy(max_attempts=1.5), Policy(max_attempts="5"), Policy(max_attempts=True),
+        Policy(max_attempts=2**60), Policy(max_attempts=10**30), Policy(base=timedelta(seconds=5)), Policy(cap="long"),
+        Policy(lease=float("inf")), Policy(retention=10**400), Policy(concurrency=1.5), Policy(concurrency="3"),
+        Policy(breaker_after=2.5), Policy(health_depth=1.5), Policy(breaker_release=0.0), Policy(quote_errors="no"),
+        Policy(on_lost="dead-letter"), Policy(scope="x"), Policy(strategy="x"), Policy(criticality="x"),
+        Policy(criticality=["low"]), Policy(backoff=["doubling"]), Policy(rate=5), Policy(rate=(5, 1)),
+        Policy(rate=Rate(1.5)), Policy(rate=Rate(1, per=float("nan"))), Policy(rate=Rate(1, per="s")),
     ],
     ids=lambda policy: next(name for name in Policy.__struct_fields__ if getattr(policy, name) is not None),
 )  # fmt: skip
@@ -223,6 +230,25 @@ def test_impossible_values_are_refused_where_they_are_said(policy: Policy) -> No
     with pytest.raises(InvalidOption) as refused:
         check(policy, "queues.feedback")
     assert refused.value.field == f"queues.feedback.{said}"
+
+
+@pytest.mark.parametrize("name", Policy.__struct_fields__)
+def test_no_field_takes_just_anything(name: str) -> None:
+    with pytest.raises(InvalidOption, match=f"^work.{name}: .*object"):
+        check(Policy(**{name: object()}), "work")
+
+
+def test_a_refusal_says_what_would_be_possible() -> None:
+    said: dict[str, Any] = {"max_attempts": 2.5, "lease": 0, "on_lost": "x", "rate": 5}
+    for name, words in (
+        ("max_attempts", "2.5 is not a whole number from 1 to 9007199254740992"),
+        ("lease", "0 is not a number above 0, up to 9007199254740992"),
+        ("on_lost", "'x' is not one of retry, dead_letter"),
+        ("rate", "5 is not a redrive.Rate(count, per)"),
+    ):
+        with pytest.raises(InvalidOption) as refused:
+            check(Policy(**{name: said[name]}), "work")
+        assert str(refused.value) == f"work.{name}: {words}"
 
 
 def test_possible_values_are_accepted() -> None:

@@ -46,7 +46,10 @@ async def test_dead_letters_are_listed_and_filtered(served: Served) -> None:
     assert one["history"][0]["failure"]["message"] == "the mill is broken"
     for name in ("error_class", "category", "detail", "lane", "because"):
         assert len((await served.get("/v1/dead-letters", **{name: one[name]}))["items"]) == 3, name
-        assert (await served.get("/v1/dead-letters", **{name: "delayed"}))["items"] == []
+    for name, other in (("error_class", "X"), ("category", "control"), ("lane", "delayed"), ("because", "imported")):
+        assert (await served.get("/v1/dead-letters", **{name: other}))["items"] == []
+    for name in ("category", "lane", "because", "reason"):
+        await served.refused(422, "GET", f"/v1/dead-letters?{name}=nope")
     for group in (one["fingerprint"], one["fingerprint"][:6]):
         assert len((await served.get("/v1/dead-letters", group=group))["items"]) == 3
     assert (await served.get("/v1/dead-letters", group="ffffff"))["items"] == []

@@ -36,12 +36,16 @@ async def test_no_page_holds_anything_that_a_browser_would_obey(planted: redrive
     assert [snippet for snippet in CORPUS if snippet not in told] == [], "what was never shown was not tried"
 
 
+FIXED = ("category", "because")
+"""Filters that have a fixed list of words: another is refused."""
+
+
 async def test_what_an_address_says_is_text_too(planted: redrive.Redrive) -> None:
     async with serving(planted, worker=False, dashboard=True) as served:
         for name in ("task", "queue", "agent", "session", "owner", "error_class", "category", "because", "detail"):
             for snippet in CORPUS:
                 answer = await soon(served.client.get("/dead", params={name: snippet}))
-                assert answer.status_code == 200, (name, snippet)
+                assert answer.status_code == (422 if name in FIXED else 200), (name, snippet)
                 assert obeyed(answer.text) == [], (name, snippet)
         for params in ({"cursor": ALL}, {"group": ALL[:64]}, {"since": ALL[:64]}, {"groups": ALL}):
             answer = await soon(served.client.get("/dead", params=params))

@@ -37,9 +37,10 @@ from redrive.app.sessions import Sessions
 from redrive.app.triager import Triager
 from redrive.app.watch import Watch
 from redrive.app.workflows import Workflow, Workflows
-from redrive.config import Settings, default_path, load
+from redrive.config import Settings, check_work, default_path, load
 from redrive.core.breakers import Breaker
 from redrive.core.changes import Counter, estimate
+from redrive.core.checks import check_names
 from redrive.core.cycle import ALERT_AFTER, Repeat
 from redrive.core.job import Job, Json, State, keyed_id
 from redrive.core.outcome import Outcome
@@ -276,8 +277,8 @@ class Redrive(Registering):
         settings = ("concurrency", "poll", "grace", "agent_concurrency")
         said: dict[str, Any] = {name: getattr(self.settings, name) for name in settings}
         said |= {name: value for name, value in options.items() if value is not None}
-        if said["concurrency"] < 1:
-            raise ConfigError("concurrency: must be at least 1")
+        check_work(**{name: said[name] for name in settings})
+        said |= {name: check_names(name, said[name]) for name in ("queues", "agents") if name in said}
         return Worker(self.store, self.registry, self.bus, self.clock, **said)
 
     @asynccontextmanager
@@ -546,9 +547,11 @@ def _sqlite_path(url: str) -> str:
     return url
 
 
-def _policies(queues: Mapping[str, Policy | Mapping[str, Any]] | None) -> dict[str, Policy] | None:
+def _policies(queues: object) -> dict[str, Policy] | None:
     if queues is None:
         return None
+    if not isinstance(queues, Mapping) or not all(isinstance(said, Policy | Mapping) for said in queues.values()):
+        raise ConfigError("queues: must map names of queues to a redrive.Policy, or to a dict of its fields")
     try:
         return {
             name: said if isinstance(said, Policy) else msgspec.convert(dict(said), Policy)

@@ -8,15 +8,28 @@ import logging
 import os
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 
 from redrive.config import Settings
-from redrive.core.checks import KEY_LIMIT, check_name, check_range, is_text, optional_name
-from redrive.core.job import PRIORITIES, Budget, Job, Options, Reason, State, hash_payload, keyed_id, new_id
+from redrive.core.budget import check_budget
+from redrive.core.checks import KEY_LIMIT, check_choice, check_name, check_range, is_text, optional_name
+from redrive.core.job import (
+    PRIORITIES,
+    Job,
+    OnDuplicate,
+    OnLost,
+    Options,
+    Reason,
+    State,
+    hash_payload,
+    keyed_id,
+    new_id,
+)
 from redrive.core.moments import moment
 from redrive.core.payload import Encoded, blob_document, encode
+from redrive.core.policy import MOST_ATTEMPTS
 from redrive.core.preflight import NotReady, surely_fits
 from redrive.core.store import Inserted, Put, Store
 from redrive.errors import (
@@ -202,7 +215,7 @@ class Desk:
         """Known when the job says it or the task is known here; otherwise the worker that runs it decides."""
         asked = options.get("max_attempts")
         if asked is not None:
-            return check_range("max_attempts", asked, 1, 1000)
+            return check_range("max_attempts", asked, 1, MOST_ATTEMPTS)
         if task not in self._registry.handlers:
             return None
         agent = options.get("agent") is not None
@@ -379,9 +392,7 @@ def _chance() -> int:
 def _priority(name: object) -> int:
     if name is None:
         return 2
-    if name not in PRIORITIES:
-        raise InvalidOption(field="priority", problem=f"{name!r} is not one of {', '.join(PRIORITIES)}")
-    return PRIORITIES.index(str(name))
+    return PRIORITIES.index(check_choice("priority", name, PRIORITIES))
 
 
 def _run_at(options: Mapping[str, Any], now: float) -> float:
@@ -401,7 +412,7 @@ def _own_options(options: Mapping[str, Any]) -> str | None:
         _duration(options, "lease"),
         _duration(options, "max_age"),
         options.get("on_lost"),
-        _budget(options.get("budget")),
+        check_budget(options["budget"]) if options.get("budget") is not None else None,
         headers,
         headers.get("traceparent"),
         optional_name("message_type", options.get("message_type")),
@@ -410,9 +421,9 @@ def _own_options(options: Mapping[str, Any]) -> str | None:
 
 
 def _check_choices(options: Mapping[str, Any]) -> None:
-    for field, allowed in (("on_lost", ("retry", "dead_letter")), ("on_duplicate", ("return", "redrive", "raise"))):
-        if options.get(field) not in (None, *allowed):
-            raise InvalidOption(field=field, problem=f"{options[field]!r} is not one of {', '.join(allowed)}")
+    for field, choices in (("on_lost", OnLost), ("on_duplicate", OnDuplicate)):
+        if options.get(field) is not None:
+            check_choice(field, options[field], get_args(choices))
     fallback = options.get("fallback")
     if fallback is not None and not isinstance(fallback, bool) and not callable(fallback):
         raise InvalidOption(field="fallback", problem=f"{fallback!r} is neither True nor a function")
@@ -424,18 +435,6 @@ def _headers(headers: object) -> dict[str, str]:
     if not isinstance(headers, Mapping) or not all(is_text(k) and is_text(v) for k, v in headers.items()):
         raise InvalidOption(field="headers", problem="must map texts to texts")
     return dict(headers)
-
-
-def _budget(budget: object) -> Budget | None:
-    if budget is None:
-        return None
-    if not isinstance(budget, Budget):
-        raise InvalidOption(field="budget", problem="must be a redrive.Budget")
-    for name in Budget.__struct_fields__:
-        value = getattr(budget, name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
-            raise InvalidOption(field=f"budget.{name}", problem=f"{value!r} is not a number from 0")
-    return budget
 
 
 def _duration(options: Mapping[str, Any], field: str) -> float | None:

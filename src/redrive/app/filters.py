@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
-from redrive.core.job import State
+from redrive.core.checks import check_id
+from redrive.core.job import DEAD_REASONS, DISCARD_REASONS, HOLD_REASONS, Category, Lane, Reason, State
 from redrive.core.store import Filter
 from redrive.core.triage import PAST
 from redrive.errors import InvalidInput
 
 TIMES: Final = ("since", "until", "due_at")
+WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "lane": get_args(Lane),
+    "category": get_args(Category),
+    "because": tuple(dict.fromkeys((*DEAD_REASONS, *HOLD_REASONS, *DISCARD_REASONS))),
+    "reason": get_args(Reason),
+}
+"""Filters that have a fixed list of words; the others are whatever people call things."""
 _MEANT: Final = {"recall": "deferred jobs", "restore": "discarded jobs"}
 
 
@@ -21,8 +29,7 @@ def said_of_many(verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, a
     said = {name: value for name, value in filters.items() if value is not None}
     if verb not in PAST:
         raise InvalidInput(field="verb", problem=f"{verb!r:.80} is not one of {', '.join(PAST)}")
-    if isinstance(ids, str):
-        raise InvalidInput(field="ids", problem="is a list of ids, not a text")
+    _check_ids(ids)
     if "state" in said or "states" in said:
         meant = _MEANT.get(verb, "dead letters")
         raise InvalidInput(field="state", problem=f"is not a filter here: only {meant} are {PAST[verb]}")
@@ -31,6 +38,15 @@ def said_of_many(verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, a
     if not ids and not said and not all:
         raise InvalidInput(field="filter", problem="an empty filter means everything, which needs all=True")
     return said
+
+
+def _check_ids(ids: object) -> None:
+    if isinstance(ids, str):
+        raise InvalidInput(field="ids", problem="is a list of ids, not a text")
+    if not isinstance(ids, Sequence):
+        raise InvalidInput(field="ids", problem=f"{ids!r:.80} is not a list of ids")
+    for id in ids:
+        check_id("ids", id)
 
 
 def make_filter(said: dict[str, Any]) -> Filter:
@@ -51,9 +67,16 @@ def _converted(name: str, value: object) -> Any:
     if name == "states":
         return _states(value)
     try:
-        return msgspec.convert(value, _KINDS[name], strict=True)
+        return _check_word(name, msgspec.convert(value, _KINDS[name], strict=True))
     except msgspec.ValidationError:
         raise InvalidInput(field=name, problem=f"{value!r:.80} is not {_EXPECTED.get(name, 'a text')}") from None
+
+
+def _check_word(name: str, value: Any) -> Any:
+    """A word that does not exist finds nothing for ever, which would look as if nothing were there."""
+    if name in WORDS and value is not None and value not in WORDS[name]:
+        raise InvalidInput(field=name, problem=f"{value!r:.80} is not one of {', '.join(WORDS[name])}")
+    return value
 
 
 def _states(said: object) -> tuple[State, ...]:

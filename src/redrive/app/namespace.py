@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from redrive.core.checks import is_part_of_id
+from redrive.core.checks import check_id, is_part_of_id
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import MAX_PARTS, Applied, Commit, Filter, Put, Stale
@@ -31,7 +31,7 @@ class Namespace:
     async def _find_one(self, id: str, states: tuple[State, ...] = ()) -> Job:
         """By its id, or by a part of it that only one job has."""
         store = self._app.store
-        found = await store.get([id])
+        found = await store.get([check_id("id", id)])
         if found:
             return found[0]
         part = Filter(states=states, id_part=id.lower())

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast, get_args, overload
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    cast,
+    get_args,
+    overload,
+)
 
 from redrive.config import Settings
 from redrive.core.changes import Adapt, outside_key
+from redrive.core.checks import check_choice, check_name, check_names, optional_name
 from redrive.core.effects import Effect
 from redrive.core.job import Job, OnLost
 from redrive.core.payload import encode
@@ -104,7 +116,10 @@ class Registering:
         unknown = options.keys() - _TASK_OPTIONS - _POLICY_OPTIONS
         if unknown:
             raise InvalidOption(field=min(unknown), problem="is not an option of rd.task")
-        name = name or getattr(function, "__name__", None) or type(function).__name__
+        if name is None:
+            name = getattr(function, "__name__", None) or type(function).__name__
+        check_name("task", name)
+        queue = optional_name("queue", options.get("queue")) or name
         durations = ("timeout", "base", "cap", "lease", "max_age", "stalled_after")
         options |= {key: seconds(options[key], key) for key in durations if options.get(key) is not None}
         _check_words(options)
@@ -114,16 +129,16 @@ class Registering:
         handler = Handler(
             name,
             function,
-            queue=options.get("queue") or name,
+            queue=queue,
             policy=Policy(**{key: options[key] for key in _POLICY_OPTIONS if options.get(key) is not None}),
             wants_context=wants_context,
             timeout=options.get("timeout"),
-            retry_on=options.get("retry_on", ()),
-            give_up_on=options.get("give_up_on", ()),
+            retry_on=_classes("retry_on", options.get("retry_on")),
+            give_up_on=_classes("give_up_on", options.get("give_up_on")),
             idempotent=bool(options.get("idempotent", False)),
             adapt=options.get("adapt"),
             downstream=options.get("downstream"),
-            credentials=options.get("credentials", ()),
+            credentials=check_names("credentials", options.get("credentials") or ()),
             result_policy=options.get("result_policy", True),
             schedules=_schedules(options.get("schedule")),
             effects=options.get("effects", ()),
@@ -176,10 +191,10 @@ class Registering:
 
 def _check_words(options: Mapping[str, Any]) -> None:
     """Refuse at registration what would be refused, or ignored, when it is too late."""
-    if options.get("retry_policy", "replay") not in get_args(RetryPolicy):
-        raise InvalidOption(field="retry_policy", problem=f"is not one of {', '.join(get_args(RetryPolicy))}")
+    check_choice("retry_policy", options.get("retry_policy", "replay"), get_args(RetryPolicy))
     for field, kind in (("effects", Effect), ("requires", Probe)):
-        if not all(isinstance(one, kind) for one in options.get(field, ())):
+        said = options.get(field, ())
+        if not isinstance(said, Collection) or not all(isinstance(one, kind) for one in said):
             raise InvalidOption(field=field, problem=f"must be a list of redrive.{kind.__name__}")
     for field in ("effects", "consent", "wraps"):
         if options.get("read_only") and options.get(field):
@@ -190,6 +205,15 @@ def _schedules(said: object) -> tuple[Cron, ...]:
     listed = (said,) if isinstance(said, Cron) else said or ()
     if not isinstance(listed, Sequence) or not all(isinstance(one, Cron) for one in listed):
         raise InvalidOption(field="schedule", problem=f"{said!r} is not a redrive.cron(…) or a list of them")
+    return tuple(listed)
+
+
+def _classes(field: str, said: object) -> tuple[type[BaseException], ...]:
+    """One exception class, or several."""
+    listed: Any = (said,) if isinstance(said, type) else said or ()
+    kinds = isinstance(listed, Collection) and all(isinstance(one, type) for one in listed)
+    if not kinds or not all(issubclass(one, BaseException) for one in listed):
+        raise InvalidOption(field=field, problem=f"{said!r:.80} is not an exception class or a list of them")
     return tuple(listed)
 
 

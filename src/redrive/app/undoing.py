@@ -8,7 +8,7 @@ import msgspec
 
 from redrive.app.acts import GROUP, ITEMS, NOTE, SIZE, Acts, before_key, items_key, put_act
 from redrive.app.namespace import TRIES
-from redrive.core.checks import check_words
+from redrive.core.checks import check_id, check_words
 from redrive.core.job import Json, iso
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Applied, Commit, Put
@@ -32,6 +32,7 @@ class Undoing:
     async def undo(self, act_id: str, who: str, why: str | None) -> Acted:
         """Every job that nobody has touched since goes back to where it was; the others are told."""
         check_words(who, why)
+        check_id("act", act_id)
         if act_id.startswith(GROUP):
             return await self._undo_group(act_id, who, why)
         act = await self._acts.act(act_id)

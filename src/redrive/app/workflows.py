@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from redrive.app.following import followed
-from redrive.core.checks import KEY_LIMIT, check_limit, check_name, optional_name
+from redrive.core.checks import KEY_LIMIT, check_id, check_limit, check_name, optional_name
 from redrive.core.job import Job, Json, State, hash_payload, new_id
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Inserted, Put
@@ -325,7 +325,7 @@ class Workflows:
 
     async def get(self, id: str) -> WorkflowHandle:
         """By the id of the workflow or of one of its steps' jobs; a part that only one job has is enough."""
-        flow = await self._flows.flow(id)
+        flow = await self._flows.flow(check_id("id", id))
         if flow is None:
             job = await self._app.jobs.get(id)
             flow = await self._flows.flow(job.options.workflow or job.id)

@@ -4,7 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from redrive.core.checks import MOST, check_number, check_range
 from redrive.core.job import Attempt, Budget, Job, Usage
+from redrive.errors import InvalidOption
+
+
+def check_budget(said: object) -> Budget:
+    """Tokens are whole; money and seconds are numbers; none of them is below 0."""
+    if not isinstance(said, Budget):
+        raise InvalidOption(field="budget", problem="must be a redrive.Budget")
+    for name in ("tokens", "output_tokens"):
+        if (value := getattr(said, name)) is not None:
+            check_range(f"budget.{name}", value, 0, MOST)
+    for name in ("cost", "seconds"):
+        if (value := getattr(said, name)) is not None:
+            check_number(f"budget.{name}", value)
+    return said
+
+
+def check_usage(input_tokens: object, output_tokens: object, cost: object) -> Usage:
+    """What was spent is counted against budgets: what is no amount would be lost there."""
+    return Usage(
+        check_range("usage.input_tokens", input_tokens, 0, MOST),
+        check_range("usage.output_tokens", output_tokens, 0, MOST),
+        check_number("usage.cost", cost),
+    )
 
 
 def recent(job: Job) -> Sequence[Attempt]:

@@ -5,7 +5,8 @@ Each refusal names the field and the limit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from math import inf
 from typing import Final, TypeGuard, TypeVar
 
 from redrive.errors import InvalidInput, InvalidOption
@@ -15,11 +16,14 @@ NAME_LIMIT: Final = 200
 KEY_LIMIT: Final = 500
 TEXT_LIMIT: Final = 1000
 MOST_LISTED: Final = 10_000
+MOST: Final = 2**53
+"""What anything is counted to: beyond, not everybody who reads JSON counts exactly."""
 SHOWN: Final = 80
 """Characters of what was refused: it may be a whole book."""
 LEAST_PART: Final = 3
 """Characters of an id by which a thing is found: fewer would find anything."""
 ID_LENGTH: Final = 32
+HALF: Final = "is not UTF-8: it has half a character in it"
 
 
 def check_name(field: str, value: object, limit: int = NAME_LIMIT) -> str:
@@ -31,6 +35,15 @@ def check_name(field: str, value: object, limit: int = NAME_LIMIT) -> str:
 
 def optional_name(field: str, value: object, limit: int = NAME_LIMIT) -> str | None:
     return None if value is None else check_name(field, value, limit)
+
+
+def check_names(field: str, names: object) -> tuple[str, ...]:
+    """Several names. A text would be taken for its letters, and found to name nothing."""
+    if isinstance(names, str):
+        raise InvalidOption(field=field, problem=f"is a list of names: {field}=[{names!r:.{SHOWN}}]")
+    if not isinstance(names, Iterable):
+        raise InvalidOption(field=field, problem=f"{names!r:.{SHOWN}} is not a list of names")
+    return tuple([check_name(field, name) for name in names])
 
 
 def is_text(value: object) -> TypeGuard[str]:
@@ -50,7 +63,7 @@ def check_texts(**said: object) -> None:
         if text is None:
             continue
         if isinstance(text, str) and not is_text(text):
-            raise InvalidOption(field=field, problem="is not UTF-8: it has half a character in it")
+            raise InvalidOption(field=field, problem=HALF)
         if not isinstance(text, str) or not 0 < len(text) <= TEXT_LIMIT:
             raise InvalidOption(field=field, problem=f"must be a text of 1 to {TEXT_LIMIT} characters")
 
@@ -69,6 +82,26 @@ def check_range(field: str, value: object, least: int, most: int) -> int:
     return value
 
 
+def check_number(
+    field: str, value: object, least: float = 0, most: float = MOST, *, above: bool = False, endless: bool = False
+) -> float:
+    """`above` leaves out the least itself; `endless` takes infinity. What is no number is in no range; nor is NaN."""
+    if endless and value == inf:
+        return inf
+    if not is_number(value) or not least <= value <= most or (above and value == least):
+        span = f"above {least}, up to {most}" if above else f"from {least} to {most}"
+        problem = f"{value!r:.{SHOWN}} is not a number {span}"
+        raise InvalidOption(field=field, problem=problem)
+    return value
+
+
+def check_choice(field: str, value: object, choices: Collection[str]) -> str:
+    """One of a few fixed words."""
+    if not isinstance(value, str) or value not in choices:
+        raise InvalidOption(field=field, problem=f"{value!r:.{SHOWN}} is not one of {', '.join(choices)}")
+    return value
+
+
 def check_limit(limit: object) -> int:
     """How many a listing gives at most."""
     return check_range("limit", limit, 1, MOST_LISTED)
@@ -77,6 +110,15 @@ def check_limit(limit: object) -> int:
 def is_number(value: object) -> TypeGuard[int | float]:
     """True and False are numbers to Python, and to nobody who writes one into a field."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def check_id(field: str, value: object) -> str:
+    """What something is asked for by. Any text may be: whether there is such a thing, its store says."""
+    if not isinstance(value, str):
+        raise InvalidInput(field=field, problem=f"{value!r:.{SHOWN}} is not an id: ids are texts")
+    if not is_text(value):
+        raise InvalidInput(field=field, problem=HALF)
+    return value
 
 
 def is_part_of_id(text: str) -> bool:

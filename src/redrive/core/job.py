@@ -58,6 +58,7 @@ DEAD_REASONS = (
     "imported",
     "restored",
 )
+DISCARD_REASONS = ("cancelled", "discarded")
 
 
 class Budget(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -8,7 +8,7 @@ import hashlib
 import inspect
 import math
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -194,9 +194,7 @@ class Signature:
 
     def __init__(self, function: Callable[..., Any], *, skip_first: bool) -> None:
         parameters = list(inspect.signature(function).parameters.values())[1 if skip_first else 0 :]
-        for parameter in parameters:
-            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-                raise TypeError(f"a task takes named parameters; *{parameter.name} has no name in a payload")
+        _check_named(parameters)
         self._parameters = [p for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD]
         self._open = len(self._parameters) != len(parameters)
         self._signature = inspect.Signature(parameters)
@@ -275,6 +273,16 @@ class Signature:
             return msgspec.json.decode(text, type=_supported(self._returns), dec_hook=_decode_hook)
         except (msgspec.MsgspecError, NotImplementedError):
             return msgspec.json.decode(text)
+
+
+def _check_named(parameters: Sequence[inspect.Parameter]) -> None:
+    """What is given by its place alone cannot come from a payload, which has names."""
+    for parameter in reversed(parameters):
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            raise TypeError(f"a task takes named parameters; *{parameter.name} has no name in a payload")
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            way = f"leave out the / that follows {parameter.name}, or call it from a function of your own"
+            raise TypeError(f"a task takes named parameters; {way}")
 
 
 def _same(value: Any) -> Any:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import isfinite
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
+from redrive.core.checks import MOST, check_choice, check_number, check_range
 from redrive.core.job import Reason
 from redrive.errors import InvalidOption
 
@@ -15,6 +16,8 @@ Backoff = str | Callable[[int], float]
 """A name from BACKOFFS, or a function from the number of failures so far (1, 2, …) to seconds."""
 
 Scope = Literal["process", "store"]
+MOST_ATTEMPTS: Final = 1000
+"""Of what a single job may ask for."""
 JITTER: Final = 0.10
 SAFE_DELAY: Final = 60.0
 """Where a backoff name is unknown: slow and safe, never a hot loop."""
@@ -178,33 +181,52 @@ def schedule(policy: Policy) -> list[float]:
     return [delay_after(policy, failures) for failures in range(1, policy.max_attempts or 1)]
 
 
+_WHOLE: Final = {
+    "max_attempts": (1, MOST), "concurrency": (1, MOST), "rungs": (0, MOST), "breaker_after": (0, MOST),
+    "health_depth": (0, MOST), "pain_depth": (0, MOST), "pain_dead": (0, MOST),
+}  # fmt: skip
+_FROM_0: Final = {"base": MOST, "cap": MOST, "jitter": 1, "retention": MOST}
+_ABOVE_0: Final = ("lease", "max_age", "stalled_after", "breaker_window", "breaker_pause", "breaker_release")
+_ENDLESS: Final = frozenset({"cap", "retention", "max_age", "stalled_after"})
+"""What may also never come."""
+_WORDS: Final[dict[str, tuple[str, ...]]] = {
+    field.name: get_args(kind)
+    for field in msgspec.structs.fields(Policy)
+    for kind in get_args(field.type)
+    if get_origin(kind) is Literal
+}
+
+
 def check(policy: Policy, where: str) -> Policy:
     """Refuse impossible values when they are said, not when they bite."""
-    rules: dict[str, Callable[[float], bool]] = {
-        "max_attempts": lambda v: v >= 1,
-        "base": lambda v: v >= 0,
-        "cap": lambda v: v >= 0,
-        "jitter": lambda v: 0 <= v <= 1,
-        "lease": lambda v: v > 0,
-        "max_age": lambda v: v > 0,
-        "concurrency": lambda v: v >= 1,
-        "stalled_after": lambda v: v > 0,
-        "health_depth": lambda v: v >= 0,
-        "pain_depth": lambda v: v >= 0,
-        "pain_dead": lambda v: v >= 0,
-        "retention": lambda v: v >= 0,
-        "rungs": lambda v: v >= 0,
-        "breaker_after": lambda v: v >= 0,
-        "breaker_window": lambda v: v > 0,
-        "breaker_pause": lambda v: v > 0,
-        "breaker_release": lambda v: v > 0,
-    }
-    for name, allowed in rules.items():
-        value = getattr(policy, name)
-        if value is not None and not allowed(value):
-            raise InvalidOption(field=f"{where}.{name}", problem=f"{value!r} is out of range")
-    if policy.backoff is not None and not callable(policy.backoff) and policy.backoff not in BACKOFFS:
-        raise InvalidOption(field=f"{where}.backoff", problem=f"{policy.backoff!r} is not one of {', '.join(BACKOFFS)}")
-    if policy.rate is not None and (policy.rate.count < 1 or policy.rate.per <= 0):
-        raise InvalidOption(field=f"{where}.rate", problem="needs count >= 1 and per > 0")
+    for name in Policy.__struct_fields__:
+        if (value := getattr(policy, name)) is not None:
+            _check_field(name, value, f"{where}.{name}")
     return policy
+
+
+def _check_field(name: str, value: object, field: str) -> None:
+    if name in _WHOLE:
+        check_range(field, value, *_WHOLE[name])
+    elif name in _FROM_0:
+        check_number(field, value, 0, _FROM_0[name], endless=name in _ENDLESS)
+    elif name in _ABOVE_0:
+        check_number(field, value, above=True, endless=name in _ENDLESS)
+    elif name in _WORDS:
+        check_choice(field, value, _WORDS[name])
+    elif name == "backoff" and not callable(value):
+        check_choice(field, value, BACKOFFS)
+    elif name == "quote_errors" and not isinstance(value, bool):
+        raise InvalidOption(field=field, problem=f"{value!r} is neither True nor False")
+    elif name == "rate":
+        _check_rate(field, value)
+
+
+def _check_rate(field: str, rate: object) -> None:
+    if not isinstance(rate, Rate):
+        raise InvalidOption(field=field, problem=f"{rate!r} is not a redrive.Rate(count, per)")
+    try:
+        check_range("count", rate.count, 1, MOST)
+        check_number("per", rate.per, above=True)
+    except InvalidOption as error:
+        raise InvalidOption(field=field, problem=str(error)) from None

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
-from redrive.core.budget import left
+from redrive.core.budget import check_usage, left
 from redrive.core.changes import Change, outside_key
 from redrive.core.consent import Approval, asked_subject
 from redrive.core.decision import Sitting
@@ -157,7 +157,7 @@ class _Shared:
 
     def usage(self, *, input_tokens: int = 0, output_tokens: int = 0, cost: float = 0.0) -> None:
         """Report what a call has spent; adds up over the attempt."""
-        spent = Usage(input_tokens, output_tokens, cost)
+        spent = check_usage(input_tokens, output_tokens, cost)
         self._usage = spent if self._usage is None else self._usage + spent
 
     # -- the parts of step, once and progress

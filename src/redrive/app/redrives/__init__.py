@@ -18,7 +18,7 @@ from redrive.app.redrives import choosing
 from redrive.app.redrives.documents import Documents, Loaded, flown
 from redrive.app.redrives.steps import Steps
 from redrive.core import redrives as core
-from redrive.core.checks import check_limit, check_range, check_texts, check_words, is_number, the_only
+from redrive.core.checks import check_id, check_limit, check_range, check_texts, check_words, is_number, the_only
 from redrive.core.job import Job, new_id
 from redrive.core.redrives import PASS_RATE, Estimate, Flight, ItemPage, Plan, RedriveRun
 from redrive.core.store import Commit
@@ -202,7 +202,7 @@ class Redrives:
         return any(tasks & worker.tasks for worker in await living(self._app.store, self._app.clock.now()))
 
     async def _find(self, id: str) -> Loaded:
-        loaded = await self._documents.load(id)
+        loaded = await self._documents.load(check_id("redrive", id))
         if loaded is None:
             found = the_only([known for known in await self._documents.ids() if id.lower() in known], id, "redrive")
             loaded = await self._documents.load(found) if found else None
@@ -265,10 +265,10 @@ class Redrives:
         return done
 
 
-def _chunk_number(cursor: str | None) -> int:
+def _chunk_number(cursor: object) -> int:
     if cursor is None:
         return 0
-    if not (cursor.isascii() and cursor.isdigit()) or len(cursor) > 6:
+    if not isinstance(cursor, str) or not (cursor.isascii() and cursor.isdigit()) or len(cursor) > 6:
         raise InvalidInput(field="cursor", problem="not a cursor that a listing gave")
     return int(cursor)
 

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from redrive.core.job import Lane, OnLost, Priority, Reason, State
+from redrive.app.filters import WORDS
+from redrive.core.job import Category, Lane, OnLost, Priority, Reason, State
 from redrive.core.moments import read_time
 from redrive.doors.rest.table import WHO
 
@@ -25,6 +26,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=PLAIN)]
 Key = Annotated[str, Meta(min_length=1, max_length=500, pattern=PLAIN)]
 Text = Annotated[str, Meta(min_length=1, max_length=1000, pattern=r"^[^\x00]+$")]
 Words = Annotated[str, Meta(max_length=200)]
+Because = Annotated[str, Meta(max_length=200, extra_json_schema={"enum": list(WORDS["because"])})]
 Seconds = Annotated[float, Meta(ge=0, le=TEN_YEARS)]
 Span = Annotated[float, Meta(gt=0, le=TEN_YEARS)]
 Later = Annotated[float, Meta(ge=1, le=365 * 86400.0)]
@@ -220,8 +222,8 @@ class Filters(Taken):
     session: Words | None = None
     key: Annotated[str, Meta(max_length=500)] | None = None
     lane: Lane | None = None
-    because: Words | None = None
-    category: Words | None = None
+    because: Because | None = None
+    category: Category | None = None
     detail: Words | None = None
     error_class: Words | None = None
     error_kind: Words | None = None
