@@ -5,7 +5,7 @@ RedriveError
 ├── InvalidInput              bad input from outside: names the field and the problem, nothing was changed
 │   ├── InvalidPayload        not a JSON object, too large, too deep, NaN, forbidden URL, …
 │   ├── InvalidOption         an unknown option or an impossible value
-│   └── KeyReused             the idempotency key already stands for another payload
+│   └── KeyReused             the idempotency key already stands for another payload or task
 ├── JobError
 │   ├── JobNotFound           no such job
 │   ├── IllegalMove           the lifecycle has no such move from the job's present state
@@ -61,7 +61,7 @@ class InvalidOption(InvalidInput):
 
 
 class KeyReused(InvalidInput):
-    """The idempotency key already stands for another payload in this queue."""
+    """The idempotency key already stands for another payload or task in this queue."""
 
 
 class JobError(RedriveError):

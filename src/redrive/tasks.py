@@ -154,10 +154,9 @@ class BlockingBound(Generic[P, R]):
 class Task(Generic[P, R]):
     """A named, registered function. `P` are the payload's parameters, `R` the result."""
 
-    def __init__(self, app: Redrive, handler: Handler, key_template: str | None) -> None:
+    def __init__(self, app: Redrive, handler: Handler) -> None:
         self._app = app
         self._handler = handler
-        self._key_template = key_template
         self.__doc__ = handler.function.__doc__
         self.__name__ = getattr(handler.function, "__name__", handler.name)
         self.__wrapped__ = handler.function
@@ -245,8 +244,6 @@ class Task(Generic[P, R]):
 
     async def _enqueue(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> JobHandle[R]:
         payload = self._handler.signature.bind(args, kwargs)
-        if self._key_template is not None and "idempotency_key" not in options:
-            options = {**options, "idempotency_key": key_for(self._key_template, payload)}
         handle: JobHandle[R] = await self._app.accept(self.name, payload, options)
         return handle
 
@@ -314,16 +311,6 @@ class Many(msgspec.Struct, frozen=True):
 
     def __bool__(self) -> bool:
         return not self.refused
-
-
-def key_for(template: str, payload: Mapping[str, Any]) -> str:
-    """A task's `idempotency_key="feedback_{feedback_id}"`, filled in."""
-    from redrive.errors import InvalidOption
-
-    try:
-        return template.format(**payload)
-    except (KeyError, IndexError, AttributeError) as error:
-        raise InvalidOption(field="idempotency_key", problem=f"template {template!r}: no {error}") from None
 
 
 def seconds(value: Seconds, field: str) -> float:

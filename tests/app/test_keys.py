@@ -1,13 +1,15 @@
 """Idempotency keys: the same key, queue and payload is the same job, whatever became of it."""
 
 import logging
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import redrive
-from redrive import Blob, InvalidOption, Item, KeyReused, Redrive
+from redrive import Blob, InvalidInput, InvalidOption, InvalidPayload, Item, KeyReused, Redrive
 from tests.support import FakeClock, soon
 
 
@@ -23,6 +25,12 @@ async def test_the_caller_may_choose_the_key(rd: Redrive) -> None:
     assert first.id == again.id
     assert (await rd.jobs.get(first.id)).key == "k"
     assert (await rd.stats())["accepted"] == 1
+
+
+async def test_the_same_payload_for_another_task_is_refused_as_that(rd: Redrive) -> None:
+    await rd.enqueue("work", {"a": 1}, queue="shared", idempotency_key="k")
+    with pytest.raises(KeyReused, match=r"'k' already stands for another task, 'work', in queue 'shared'"):
+        await rd.enqueue("other", {"a": 1}, queue="shared", idempotency_key="k")
 
 
 async def test_without_a_key_every_job_is_its_own(rd: Redrive) -> None:
@@ -116,10 +124,65 @@ async def test_a_task_may_make_its_keys_from_the_payload(rd: Redrive) -> None:
     assert own.job.key == "mine"
 
 
-async def test_a_template_that_does_not_fit_is_refused(rd: Redrive) -> None:
-    @rd.task(idempotency_key="x_{missing}")
-    async def work(a: int) -> None: ...
+async def test_a_task_makes_its_key_by_whatever_way_it_is_handed_in(rd: Redrive) -> None:
+    @rd.task(idempotency_key="feedback_{n}")
+    async def give(n: int, text: str = "") -> None: ...
 
+    first = await give.enqueue(1)
+    assert (await rd.enqueue("give", {"n": 1})).id == first.id
+    assert (await rd.enqueue("give", {"n": 1}, idempotency_key="another")).id != first.id
+    assert (await rd.submit("give", {"n": 1})).operation_id == first.id
+    many = await rd.enqueue_many("give", [{"n": 1}, {"n": 2}, {"n": 2}, Item({"n": 2}, priority="high"), "rubbish"])
+    assert many.ids[0] == first.id and many.ids[1] == many.ids[2] == many.ids[3] != first.id
+    assert many.duplicates == 3
+    assert list(many.refused) == [4]
+    with pytest.raises(InvalidInput):
+        await rd.enqueue("give", {"text": "no n"})
+
+
+async def test_a_key_is_made_of_what_the_task_will_see(rd: Redrive) -> None:
+    class Order(msgspec.Struct):
+        id: int
+
+    @rd.task(idempotency_key="order_{order.id}_{at:%d}")
+    async def ship(order: Order, at: datetime) -> None: ...
+
+    first = await ship.enqueue(Order(7), datetime(2026, 1, 31, tzinfo=UTC))
+    by_name = {"order": {"id": 7}, "at": "2026-01-31T00:00:00Z"}
+    assert (first.job.key, (await rd.enqueue("ship", by_name)).id) == ("order_7_31", first.id)
+    assert (await rd.enqueue_many("ship", [by_name])).ids == [first.id]
+    with pytest.raises(InvalidPayload, match="unknown field `orders`"):
+        await rd.enqueue("ship", {"orders": {"id": 7}, "at": "2026-01-31T00:00:00Z"})
+
+
+async def test_a_key_of_a_parameter_without_an_annotation(rd: Redrive) -> None:
+    class Order:
+        id = 7
+
+        def __init__(self) -> None:
+            self.kept = 1
+
+        def model_dump(self, **_: object) -> dict[str, int]:
+            return {"kept": 1}
+
+    @rd.task(idempotency_key="order_{order.id}")
+    async def ship(order: Any) -> None: ...
+
+    assert (await ship.enqueue(Order())).job.key == "order_7"
+
+
+async def test_a_template_that_does_not_fit_is_refused(rd: Redrive) -> None:
+    with pytest.raises(InvalidOption, match="missing") as refused:
+
+        @rd.task(idempotency_key="x_{missing}")
+        async def never(a: int) -> None: ...
+
+    assert refused.value.field == "idempotency_key"
+
+    @rd.task(idempotency_key="x_{missing}")
+    async def work(a: int, **more: int) -> None: ...
+
+    assert (await work.enqueue(1, missing=2)).job.key == "x_2"
     with pytest.raises(InvalidOption, match="missing") as refused:
         await work.enqueue(1)
     assert refused.value.field == "idempotency_key"

@@ -166,6 +166,27 @@ async def test_a_name_that_no_job_could_have_is_refused(rd: Redrive, name: Any) 
     assert rd.registry.handlers == known
 
 
+@pytest.mark.parametrize("template", ["k_{text", "{who}", "{}", "", 5])
+async def test_a_key_that_no_payload_could_fill_in_is_refused(rd: Redrive, template: Any) -> None:
+    with pytest.raises(InvalidOption) as refused:
+        rd.task("keyed", idempotency_key=template)(_first)
+    assert refused.value.field == "idempotency_key"
+    assert "keyed" not in rd.registry.handlers
+
+
+async def test_a_key_takes_the_default_of_what_is_left_out(rd: Redrive) -> None:
+    @rd.task(idempotency_key="{a}_{b}")
+    async def keyed(a: int, b: str = "x") -> None: ...
+
+    enqueued = await keyed.enqueue(1)
+    assert enqueued.job.key == "1_x"
+    assert enqueued.job.arguments == {"a": 1} and (await keyed.enqueue(1)).duplicate
+    called = await rd.call(keyed, {"a": 2})
+    assert called.operation_id is not None and (await rd.jobs.get(called.operation_id)).key == "2_x"
+    with pytest.raises(InvalidPayload, match="JSON object"):
+        await rd.call(keyed, [1])  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("options", "field"),
     [

@@ -206,6 +206,7 @@ class Redrive(Registering):
         return await self.accept(HTTP_TASK, payload, {**options, "queue": queue})
 
     async def accept(self, task: str, payload: Mapping[str, Any], options: Mapping[str, Any]) -> JobHandle[Any]:
+        options = self._desk.keyed(task, payload, options)
         prepared = self._desk.prepare(self._desk.plan(task, options), payload)
         try:
             job, duplicate, spooled = await self._desk.accept(prepared)

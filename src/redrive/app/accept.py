@@ -168,6 +168,25 @@ class Desk:
             "reason": reason,
         }
 
+    def keyed(self, task: object, payload: object, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """With the key that the task makes of its payload, where the caller gives none: the same work is one job."""
+        handler = self._registry.handlers.get(task) if isinstance(task, str) else None
+        if handler is None or options.get("idempotency_key") is not None or not isinstance(payload, Mapping):
+            return options
+        key = self.key_of(handler, payload)
+        return options if key is None else {**options, "idempotency_key": key}
+
+    def key_of(self, handler: Handler, payload: Mapping[str, Any]) -> str | None:
+        """Made of the values that the task will see, by whatever way they come: an order's id, not a dict's."""
+        if handler.key_template is None:
+            return None
+        encoded = encode(payload, limit=self._settings.payload_limit)
+        seen = payload if encoded.blobs else handler.signature.arguments(encoded.text)
+        try:
+            return handler.key_for(seen)
+        except InvalidOption:
+            return handler.key_for(payload)  # what has no annotation is seen as it was given only here
+
     def prepare(self, plan: Plan, payload: Mapping[str, Any]) -> Prepared:
         """The payload is checked here; nothing has been written yet."""
         encoded = encode(payload, limit=self._settings.payload_limit)
@@ -279,11 +298,7 @@ class Desk:
             self._tell("enqueued", job)
             return
         if prepared.job.payload_hash is not None and job.payload_hash != prepared.job.payload_hash:
-            raise KeyReused(
-                field="idempotency_key",
-                problem=f"{job.key!r} already stands for another payload in queue {job.queue!r} (job {job.id}); "
-                "use a new key, or send the same payload",
-            )
+            raise _key_reused(job, prepared.job)
         self._tell("duplicate", job)
         if prepared.on_duplicate == "raise":
             raise KeyReused(field="idempotency_key", problem=f"{job.key!r} is taken by job {job.id} ({job.state})")
@@ -336,10 +351,9 @@ class Desk:
         for index in indexes:
             item = items[index]
             try:
-                if isinstance(item, Item):
-                    ready[index] = self.prepare(self.plan(task, {**shared, **item.options}), item.payload)
-                else:
-                    ready[index] = self.prepare(alike, item)
+                payload, own = (item.payload, item.options) if isinstance(item, Item) else (item, {})
+                options = self.keyed(task, payload, {**shared, **own} if own else shared)
+                ready[index] = self.prepare(alike if options is shared else self.plan(task, options), payload)
             except InvalidInput as error:
                 refused[index] = str(error)
         return ready
@@ -371,6 +385,16 @@ class Desk:
         moved = await self._spool.drain(insert)
         if moved:
             log.warning("%d jobs were moved from the spool into the store", moved)
+
+
+def _key_reused(known: Job, given: Job) -> KeyReused:
+    """Says what differs. A payload that is the same for another task is other work."""
+    if known.task != given.task:
+        what, mend = f"another task, {known.task!r},", "use a new key"
+    else:
+        what, mend = "another payload", "use a new key, or send the same payload"
+    problem = f"{known.key!r} already stands for {what} in queue {known.queue!r} (job {known.id}); {mend}"
+    return KeyReused(field="idempotency_key", problem=problem)
 
 
 class SpoolUnusable(RedriveError):

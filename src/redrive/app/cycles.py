@@ -55,7 +55,7 @@ from redrive.runtime.cycle import Caller, Entry, Turns, called_from
 from redrive.runtime.on_the_spot import Interrupted, Wait
 from redrive.runtime.registry import Handler, Registry
 from redrive.runtime.scheduler import prune
-from redrive.tasks import Task, key_for
+from redrive.tasks import Task
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -220,8 +220,9 @@ class RunningCycle(_Going):
     def _named(self, payload: dict[str, Any], job_id: Any, function: object, *, strict: bool) -> str:
         if job_id is not None and (strict or isinstance(job_id, str | int)):
             return checked_id("job_id", job_id)
-        if isinstance(function, Task) and function._key_template is not None:
-            return checked_id("job_id", key_for(function._key_template, payload))
+        key = self._app._desk.key_of(function._handler, payload) if isinstance(function, Task) else None
+        if key is not None:
+            return checked_id("job_id", key)
         return id_from(encode(payload, limit=self._app.settings.payload_limit).text)
 
     async def _result(self, entry: Entry, handler: Handler) -> Result[Any]:

@@ -27,7 +27,7 @@ from redrive.runtime.on_the_spot import OnTheSpot
 from redrive.runtime.probes import down, lacking
 from redrive.runtime.registry import Handler
 from redrive.runtime.switches import paused
-from redrive.tasks import Seconds, Task, key_for, seconds
+from redrive.tasks import Seconds, Task, seconds
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -86,7 +86,7 @@ class Gateway:
             raise InvalidOption(field=min(late), problem="a call runs now; submit it, or enqueue it, for later")
         limit = seconds(timeout, "timeout") if timeout is not None else None
         handler = self._app.registry.handlers.get(name)
-        plan = self._app._desk.plan(name, self._keyed(handler, params, options), reason="retry")
+        plan = self._app._desk.plan(name, self._app._desk.keyed(name, params, options), reason="retry")
         if handler is not None and handler.read_only:
             return await self._read(handler, params, limit, plan.said.get("session_id"))
         prepared = self._app._desk.prepare(plan, params)
@@ -115,14 +115,6 @@ class Gateway:
         if switch is None:
             return None
         return f"the queue {queue} is paused{f' ({switch.why})' if switch.why else ''}, and goes on when it is resumed"
-
-    def _keyed(
-        self, handler: Handler | None, params: Mapping[str, Json], options: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        """The task's own key where the call gives none: the same call twice is one operation."""
-        if handler is None or handler.key_template is None or options.get("idempotency_key") is not None:
-            return options
-        return {**options, "idempotency_key": key_for(handler.key_template, params)}
 
     def _reserved(self, job: Job) -> Job:
         """Ours to run: no worker takes it before we have had the time to; if we die first, one does."""
@@ -197,8 +189,7 @@ class Gateway:
     async def submit(self, task: Task[Any, Any] | str, params: Mapping[str, Json], **options: Any) -> Outcome:
         """Later, by a worker: one attempt. The answer is an operation to ask about."""
         name = task if isinstance(task, str) else task.name
-        handler = self._app.registry.handlers.get(name)
-        keyed = {"lease": REASONS["deferred_submit"].lease, **self._keyed(handler, params, options)}
+        keyed = {"lease": REASONS["deferred_submit"].lease, **self._app._desk.keyed(name, params, options)}
         prepared = self._app._desk.prepare(self._app._desk.plan(name, keyed, reason="deferred_submit"), params)
         job, duplicate, _ = await self._app._desk.accept(prepared)
         if duplicate and prepared.on_duplicate == "redrive" and job.state is State.dead:

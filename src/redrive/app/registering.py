@@ -147,8 +147,8 @@ class Registering:
             consent=options.get("consent", False),
             read_only=bool(options.get("read_only", False)),
             wraps=options.get("wraps"),
+            key_template=options.get("idempotency_key"),
         )
-        handler.key_template = options.get("idempotency_key")
         self._check_schedules(handler)
         self.registry.add(handler)
         kinds = {
@@ -157,7 +157,7 @@ class Registering:
             (False, True): PlainContextTask,
             (False, False): PlainTask,
         }
-        return kinds[handler.is_async, wants_context](cast("Redrive", self), handler, options.get("idempotency_key"))
+        return kinds[handler.is_async, wants_context](cast("Redrive", self), handler)
 
     def _check_schedules(self, handler: Handler) -> None:
         """Refuse now what could never fire, and payloads that the task could not use."""

@@ -217,6 +217,16 @@ class Signature:
         return None if default is inspect.Parameter.empty else default
 
     @property
+    def defaults(self) -> dict[str, object]:
+        """What the parameters are that a payload may leave out."""
+        empty = inspect.Parameter.empty
+        return {parameter.name: parameter.default for parameter in self._parameters if parameter.default is not empty}
+
+    def takes(self, name: str) -> bool:
+        """Whether a payload may have it."""
+        return self._open or name in self._names
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The parameters that a payload fills."""
         return self._names

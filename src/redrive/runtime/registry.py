@@ -15,6 +15,7 @@ from redrive.core.classify import Rule, by_class
 from redrive.core.decision import Abilities
 from redrive.core.effects import Effect
 from redrive.core.job import Failure, Job
+from redrive.core.keys import check_template, key_for
 from redrive.core.payload import Signature
 from redrive.core.policy import PRESETS, Policy, check, effective, merge
 from redrive.core.preflight import short_enough
@@ -61,6 +62,7 @@ class Handler:
         consent: bool | str = False,
         read_only: bool = False,
         wraps: str | None = None,
+        key_template: str | None = None,
     ) -> None:
         self.name = name
         self.function = function
@@ -82,8 +84,6 @@ class Handler:
         """Whether the session must agree before it runs; a label covers all tasks that share it."""
         self.read_only = read_only
         self._abilities: Abilities | None = None
-        self.key_template: str | None = None
-        """How a job's idempotency key is made of its payload."""
         self.wraps = wraps
         """The payload's field that names the operation which this task does again."""
         self._downstream = downstream
@@ -91,12 +91,18 @@ class Handler:
         """Does the work here and now, where neither store nor spool could accept it; not what needs a yes first."""
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = Signature(function, skip_first=wants_context)
+        self.key_template = check_template(key_template, self.signature) if key_template is not None else None
+        """How a job's idempotency key is made of its payload."""
         self.adapt = _completed(adapt, self.signature)
         self.rules: tuple[tuple[str, Rule], ...] = tuple(
             (rule, _but_uncertain(by_class([qualified(kind) for kind in kinds], detail), kinds))
             for rule, kinds, detail in (("give_up_on", give_up_on, "gave_up"), ("retry_on", retry_on, "asked_to_retry"))
             if kinds
         )
+
+    def key_for(self, payload: Mapping[str, Any]) -> str | None:
+        """The key that the task makes of a payload; None where it makes none."""
+        return key_for(self.key_template, self.signature, payload) if self.key_template is not None else None
 
     @property
     def guarded(self) -> bool:

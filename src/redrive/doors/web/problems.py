@@ -78,7 +78,10 @@ _BY_KIND: Final = {
 _BY_ERROR: Final[dict[type[Exception], _Known]] = {
     errors.JobNotFound: _Known(404, "job-not-found", "There is no such job"),
     errors.KeyReused: _Known(
-        422, "key-reused", "The idempotency key stands for another payload", "use a new key, or send the same payload"
+        422,
+        "key-reused",
+        "The idempotency key stands for other work",
+        "use a new key, or send the same payload to the same task",
     ),
     errors.InvalidInput: _BY_KIND["invalid"],
     errors.ConfigError: _BY_KIND["invalid"],

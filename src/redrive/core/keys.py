@@ -1,0 +1,56 @@
+"""Keys that tasks make of their payloads: `idempotency_key="feedback_{feedback_id}"`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from redrive.core.checks import KEY_LIMIT, check_name
+from redrive.core.payload import Signature
+from redrive.errors import InvalidOption
+
+
+class _Anything:
+    """Has whatever a template wants of it."""
+
+    def __getattr__(self, name: str) -> _Anything:
+        return self
+
+    def __getitem__(self, name: object) -> _Anything:
+        return self
+
+    def __format__(self, how: str) -> str:
+        return ""
+
+
+class _Asked(dict[str, _Anything]):
+    """Knows afterwards which names a template asked for."""
+
+    def __missing__(self, name: str) -> _Anything:
+        return self.setdefault(name, _Anything())
+
+
+def check_template(template: object, signature: Signature) -> str:
+    """Refuse at registration what no payload could fill in."""
+    text, asked = check_name("idempotency_key", template, KEY_LIMIT), _Asked()
+    try:
+        text.format_map(asked)
+    except ValueError as error:
+        raise _refused(text, str(error)) from None
+    if unknown := [name for name in asked if not signature.takes(name)]:
+        raise _refused(text, f"the task has no parameter {unknown[0]!r}")
+    return text
+
+
+def key_for(template: str, signature: Signature, payload: Mapping[str, Any]) -> str:
+    """A template, filled in. A parameter that the payload leaves out has its default."""
+    try:
+        return template.format_map({**signature.defaults, **payload})
+    except (LookupError, AttributeError) as error:
+        raise _refused(template, f"no {error}") from None
+    except (ValueError, TypeError) as error:
+        raise _refused(template, str(error)) from None
+
+
+def _refused(template: str, problem: str) -> InvalidOption:
+    return InvalidOption(field="idempotency_key", problem=f"template {template!r}: {problem}")
