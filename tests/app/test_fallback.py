@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+import redrive
 from redrive import CommitUnknown, Context, Redrive, StoreUnavailable
 from redrive.core.job import Job
+from redrive.core.lifecycle import MAX_GRANTS
 from redrive.core.store import Inserted, Put
 from redrive.stores.sqlite import SqliteStore
 from tests.support import FakeClock, eventually, soon
@@ -247,6 +249,95 @@ async def test_many_may_fall_back_too(flaky: Redrive, store: Flaky) -> None:
     store.broken = None
     await soon(flaky.drain())
     assert [(await flaky.jobs.get(str(id))).state for id in many.ids] == ["waiting"] * 3
+
+
+async def test_many_that_neither_store_nor_spool_takes_are_refused_as_by_the_store(
+    flaky: Redrive, store: Flaky, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.broken = StoreUnavailable("down")
+    _no_spool(flaky)
+    with pytest.raises(StoreUnavailable, match="down"):
+        await flaky.enqueue_many("work", [{"n": n} for n in range(3)], fallback=True)
+    assert "the spool cannot take them either" in caplog.text
+
+
+async def test_a_spooled_job_whose_key_was_used_for_something_else_meanwhile_is_a_dead_letter(
+    flaky: Redrive, store: Flaky, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its caller was told that it is accepted: it may not vanish."""
+    store.broken = StoreUnavailable("down")
+    spooled = await flaky.enqueue(
+        "work", {"n": 2, "file": redrive.Blob(b"two")}, idempotency_key="k", queue="q", fallback=True
+    )
+    line = flaky.spool._files()[0].read_bytes()
+    store.broken = None
+    first = await flaky.enqueue("work", {"n": 1}, idempotency_key="k", queue="q")
+    for _ in range(2):  # a crash after the first, and again
+        await flaky._desk.drain_spool()
+        assert flaky.spool.count() == 0
+        (flaky.spool.folder / "1.jsonl").write_bytes(line)
+    assert spooled.id == first.id
+    (letter,) = (await flaky.dead.list()).jobs
+    letter = await flaky.dead.show(letter.id)
+    assert (letter.queue, letter.task, letter.arguments["n"], letter.key, letter.lane) == (
+        "q",
+        "work",
+        2,
+        None,
+        "manual",
+    )
+    assert first.id in (letter.error or "") and "Compare the two" in (letter.recommendation or "")
+    assert "is a dead letter" in caplog.text
+    assert [document.value for document in await flaky.store.docs("blob", f"{letter.id}/")] != []
+    assert (await flaky.stats())["accepted"] == 3, "two, and the line that was put back"
+
+    got: list[Any] = []
+
+    @flaky.task(queue="q")
+    async def work(n: int, file: redrive.Blob | None = None) -> None:
+        got.append((n, file.data if file else b""))
+
+    await flaky._desk.drain_spool()
+    await flaky.dead.redrive(letter.id)
+    await soon(flaky.drain())
+    assert sorted(got) == [(1, b""), (2, b"two")]
+
+
+async def test_on_duplicate_counts_for_what_was_spooled_as_well(flaky: Redrive, store: Flaky) -> None:
+    @flaky.task(max_attempts=1)
+    async def work() -> None:
+        raise ValueError("no")
+
+    job = await work.options(idempotency_key="k").enqueue()
+    await soon(flaky.drain())
+    store.broken = StoreUnavailable("down")
+    again = await work.options(idempotency_key="k", on_duplicate="redrive", fallback=True).enqueue()
+    assert (again.spooled, again.id) == (True, job.id)
+    store.broken = None
+    await flaky._desk.drain_spool()
+    assert (await job.refresh()).state == "waiting"
+
+
+async def test_a_redrive_that_is_refused_keeps_nobody_in_the_spool(
+    flaky: Redrive, store: Flaky, caplog: pytest.LogCaptureFixture
+) -> None:
+    @flaky.task(max_attempts=1)
+    async def work(n: int) -> None:
+        if n == 1:
+            raise ValueError("no")
+
+    job = await work.options(idempotency_key="k").enqueue(1)
+    await soon(flaky.drain())
+    for _ in range(MAX_GRANTS):
+        await flaky.dead.redrive(job.id)
+        await soon(flaky.drain())
+    store.broken = StoreUnavailable("down")
+    await work.options(idempotency_key="k", on_duplicate="redrive", fallback=True).enqueue(1)
+    other = await work.options(fallback=True).enqueue(2)
+    store.broken = None
+    await soon(flaky.drain())
+    assert ((await job.refresh()).state, (await other.refresh()).state, flaky.spool.count()) == ("dead", "done", 0)
+    assert "was asked for again and stays dead" in caplog.text
 
 
 async def test_a_real_broken_store_is_survived(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from redrive.core.job import Job
 from redrive.core.store import Put
+from redrive.runtime import jsonl
 from redrive.runtime.spool import Entry, Spool
 from redrive.stores.sqlite import SqliteStore
 from tests.runtime.jobs import a_job
@@ -30,8 +30,8 @@ async def test_what_was_spooled_is_moved_with_its_documents(spool: Spool, store:
         spool.append(Entry(job, [Put("blob", f"{job.id}/0", b"\x00\xff bytes")]))
     assert spool.count() == 3
 
-    async def insert(job: Job, documents: list[Put]) -> None:
-        await store.insert([job], documents)
+    async def insert(entry: Entry) -> None:
+        await store.insert([entry.job], entry.documents)
 
     assert await spool.drain(insert) == 3
     assert await store.get([job.id for job in jobs]) == jobs
@@ -60,8 +60,8 @@ async def test_a_torn_line_is_kept_aside_and_swallows_nothing(
     spool.append(Entry(second))
     moved: list[str] = []
 
-    async def insert(job: Job, documents: list[Put]) -> None:
-        moved.append(job.id)
+    async def insert(entry: Entry) -> None:
+        moved.append(entry.job.id)
 
     assert await spool.drain(insert) == 2
     assert moved == [first.id, second.id]
@@ -76,10 +76,10 @@ async def test_a_drain_that_fails_midway_is_continued(spool: Spool, clock: FakeC
         spool.append(Entry(job))
     moved: list[str] = []
 
-    async def insert(job: Job, documents: list[Put]) -> None:
+    async def insert(entry: Entry) -> None:
         if len(moved) == 2:
             raise OSError("the store is gone again")
-        moved.append(job.id)
+        moved.append(entry.job.id)
 
     with pytest.raises(OSError, match="gone again"):
         await spool.drain(insert)
@@ -87,12 +87,51 @@ async def test_a_drain_that_fails_midway_is_continued(spool: Spool, clock: FakeC
     moved.clear()
     spool.append(Entry(a_job(clock)))
 
-    async def insert_all(job: Job, documents: list[Put]) -> None:
-        moved.append(job.id)
+    async def insert_all(entry: Entry) -> None:
+        moved.append(entry.job.id)
 
     assert await spool.drain(insert_all) == 5
     assert set(moved) >= {job.id for job in jobs}
     assert spool.count() == 0
+
+
+async def test_an_unreadable_line_is_kept_aside_once_however_often_the_drain_fails(
+    spool: Spool, clock: FakeClock
+) -> None:
+    spool.append(Entry(a_job(clock)))
+    (path,) = spool.folder.iterdir()
+    path.write_bytes(b'{"rubbish\n' + path.read_bytes())
+    busy = [OSError("the store is busy")] * 3
+
+    async def insert(entry: Entry) -> None:
+        if busy:
+            raise busy.pop()
+
+    for _ in range(3):
+        with pytest.raises(OSError, match="busy"):
+            await spool.drain(insert)
+    assert await spool.drain(insert) == 1
+    (aside,) = spool.folder.iterdir()
+    assert (aside.suffix, aside.read_bytes()) == (".unreadable", b'{"rubbish\n')
+
+
+def test_many_are_spooled_together_or_not_at_all(
+    spool: Spool, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool.append(Entry(a_job(clock)), Entry(a_job(clock)))
+    assert spool.count() == 2
+    write, written = jsonl._write, list[bytes]()
+
+    def full(handle: int, data: bytes) -> None:
+        if written:
+            raise OSError("no space left on device")
+        written.append(data)
+        write(handle, data)
+
+    monkeypatch.setattr(jsonl, "_write", full)
+    with pytest.raises(OSError, match="no space"):
+        spool.append(*(Entry(a_job(clock)) for _ in range(3)))
+    assert spool.count() == 2
 
 
 async def test_an_append_during_a_drain_is_not_lost(spool: Spool, clock: FakeClock) -> None:
@@ -100,10 +139,10 @@ async def test_an_append_during_a_drain_is_not_lost(spool: Spool, clock: FakeClo
     spool.append(Entry(first))
     moved: list[str] = []
 
-    async def insert(job: Job, documents: list[Put]) -> None:
+    async def insert(entry: Entry) -> None:
         if not moved:
             spool.append(Entry(second))
-        moved.append(job.id)
+        moved.append(entry.job.id)
 
     await spool.drain(insert)
     await spool.drain(insert)
@@ -117,13 +156,13 @@ async def test_two_drainers_share_the_work_and_move_nothing_twice(spool: Spool, 
     inside, release = asyncio.Event(), asyncio.Event()
     moved: list[str] = []
 
-    async def slowly(job: Job, documents: list[Put]) -> None:
+    async def slowly(entry: Entry) -> None:
         inside.set()
         await release.wait()
-        moved.append(f"first {job.id}")
+        moved.append(f"first {entry.job.id}")
 
-    async def quickly(job: Job, documents: list[Put]) -> None:
-        moved.append(f"second {job.id}")
+    async def quickly(entry: Entry) -> None:
+        moved.append(f"second {entry.job.id}")
 
     first = asyncio.create_task(spool.drain(slowly))
     await soon(inside.wait())
@@ -148,8 +187,8 @@ async def test_a_file_that_another_drainer_took_meanwhile_is_no_error(
     monkeypatch.setattr(Path, "glob", late)
     moved: list[str] = []
 
-    async def insert(job: Job, documents: list[Put]) -> None:
-        moved.append(job.id)
+    async def insert(entry: Entry) -> None:
+        moved.append(entry.job.id)
 
     assert await spool.drain(insert) == 1
     assert len(moved) == 1
@@ -162,8 +201,8 @@ from redrive.runtime.spool import Spool
 
 moved = []
 
-async def insert(job, documents):
-    moved.append(job.id)
+async def insert(entry):
+    moved.append(entry.job.id)
 
 async def main():
     spool = Spool(Path(sys.argv[1]))
@@ -198,6 +237,7 @@ SMALL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 from redrive.core.job import Job, State
+from redrive.runtime import jsonl
 from redrive.runtime.spool import Entry, Spool
 
 def job(id: str, size: int) -> Entry:
@@ -221,8 +261,8 @@ async def test_a_disk_that_takes_only_half_a_line_has_accepted_nothing(spool: Sp
         assert await line_of(child) == "refused 1"
     moved: list[str] = []
 
-    async def insert(job: Job, documents: list[Put]) -> None:
-        moved.append(job.id)
+    async def insert(entry: Entry) -> None:
+        moved.append(entry.job.id)
 
     assert await spool.drain(insert) == 1
     assert moved == ["first"]

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from redrive.app import following
-from redrive.app.accept import Desk, SpoolUnusable
+from redrive.app.accept import Desk, SpoolUnusable, wants_back
 from redrive.app.blocking import Blocking
 from redrive.app.cycles import Cycle
 from redrive.app.dead import Dead
@@ -42,7 +42,7 @@ from redrive.core.breakers import Breaker
 from redrive.core.changes import Counter, estimate
 from redrive.core.checks import check_names
 from redrive.core.cycle import ALERT_AFTER, Repeat
-from redrive.core.job import Job, Json, State, keyed_id
+from redrive.core.job import Job, Json, keyed_id
 from redrive.core.outcome import Outcome
 from redrive.core.policy import Policy
 from redrive.core.store import Event, Store
@@ -112,7 +112,7 @@ class Redrive(Registering):
         self._watch = Watch(self)
         self.jobs = Jobs(self)
         self.dead = Dead(self)
-        self._desk.again = self.dead.take_in
+        self._desk.take_in, self._desk.redrive = self.dead.take_in, self._enqueued_again
         self.queues = Queues(self)
         self.notices = Notices(self)
         self.sessions = Sessions(self)
@@ -182,7 +182,7 @@ class Redrive(Registering):
         """Many at once, accepted or refused item by item; repeat it safely where the items have keys."""
         many, dead = await self._desk.accept_many(task, list(items), options)
         for job_id in dead:
-            await self.dead.redrive(job_id, who="enqueue", why=ENQUEUED_AGAIN)
+            await self._enqueued_again(job_id)
         return many
 
     async def enqueue_http(
@@ -213,9 +213,12 @@ class Redrive(Registering):
         except SpoolUnusable as unusable:
             await self._desk.call_directly(prepared, payload, unusable)
             return JobHandle(self, prepared.job, direct=True)
-        if duplicate and prepared.on_duplicate == "redrive" and job.state is State.dead:
-            job = await self.dead.redrive(job.id, who="enqueue", why=ENQUEUED_AGAIN)
+        if duplicate and wants_back(prepared, job):
+            job = await self._enqueued_again(job.id)
         return JobHandle(self, job, duplicate=duplicate, spooled=spooled, warnings=prepared.warnings)
+
+    async def _enqueued_again(self, job_id: str) -> Job:
+        return await self.dead.redrive(job_id, who="enqueue", why=ENQUEUED_AGAIN)
 
     def workflow(self, name: str) -> Workflow:
         """Steps that wait for each other: `add` them, then `start` it. Nothing is written before."""

@@ -27,6 +27,7 @@ from redrive.core.job import (
     keyed_id,
     new_id,
 )
+from redrive.core.letters import documents_for, letter_of_taken_key
 from redrive.core.moments import moment
 from redrive.core.payload import Encoded, blob_document, encode
 from redrive.core.policy import MOST_ATTEMPTS
@@ -36,6 +37,7 @@ from redrive.errors import (
     CommitUnknown,
     InvalidInput,
     InvalidOption,
+    JobError,
     KeyReused,
     RedriveError,
     StoreError,
@@ -43,6 +45,7 @@ from redrive.errors import (
 )
 from redrive.runtime import tracing
 from redrive.runtime.bus import Bus, BusEvent
+from redrive.runtime.capture import capture
 from redrive.runtime.clock import Clock
 from redrive.runtime.context import session_of
 from redrive.runtime.inputs import preflight
@@ -114,8 +117,10 @@ class Desk:
         self._warned: set[str] = set()
         self._plans: dict[str, Plan] = {}
         """Of tasks that are known here, without options: most jobs are like that."""
-        self.again: Callable[[Job], Awaitable[object]] | None = None
+        self.take_in: Callable[[Job], Awaitable[object]] | None = None
         """Takes in a spooled dead letter whose job is known already."""
+        self.redrive: Callable[[str], Awaitable[Job]] | None = None
+        """Brings back a dead job that was handed in again."""
 
     # -- preparing: pure but for the clock
 
@@ -268,7 +273,7 @@ class Desk:
 
     def _spool_or_raise(self, prepared: Prepared, error: Exception) -> None:
         try:
-            self._spool.append(Entry(prepared.job, prepared.documents))
+            self._spool.append(_entry(prepared))
         except OSError as spool_error:
             if isinstance(error, CommitUnknown | StoreFailed):
                 raise error from spool_error  # it may be in the store: a direct call could do it twice
@@ -340,7 +345,7 @@ class Desk:
                 continue
             outcome.ids[index] = inserted.job.id
             outcome.duplicates += inserted.duplicate
-            if inserted.duplicate and prepared.on_duplicate == "redrive" and inserted.job.state is State.dead:
+            if inserted.duplicate and wants_back(prepared, inserted.job):
                 outcome.dead.append(inserted.job.id)
 
     def _prepare_some(
@@ -367,24 +372,57 @@ class Desk:
             if not all(prepared.fallback for prepared in ready.values()):
                 raise
             log.warning("the store cannot take %d jobs, trying the spool: %s", len(ready), error)
-            for prepared in ready.values():
-                self._spool.append(Entry(prepared.job, prepared.documents))
+            try:
+                self._spool.append(*map(_entry, ready.values()))
+            except OSError as spool_error:
+                log.warning("the spool cannot take them either: %s", spool_error)
+                raise error from spool_error
             return [None] * len(ready)
 
     async def drain_spool(self) -> None:
         """Move what was spooled into the store."""
-
-        async def insert(job: Job, documents: list[Put]) -> None:
-            (inserted,) = await self._store().insert([job], documents)
-            dead = job.state is State.dead
-            if not inserted.duplicate:
-                self._tell("dead_letter" if dead else "enqueued", job)
-            elif dead and self.again is not None:
-                await self.again(job)
-
-        moved = await self._spool.drain(insert)
+        moved = await self._spool.drain(self._insert_spooled)
         if moved:
             log.warning("%d jobs were moved from the spool into the store", moved)
+
+    async def _insert_spooled(self, entry: Entry) -> None:
+        """Whoever handed it in was told that it is accepted, and is not here any more to be told of a problem."""
+        job = entry.job
+        (inserted,) = await self._store().insert([job], entry.documents)
+        dead = job.state is State.dead
+        if not inserted.duplicate:
+            self._tell("dead_letter" if dead else "enqueued", job)
+        elif dead and self.take_in is not None:
+            await self.take_in(job)
+        elif job.payload_hash is not None and job.payload_hash != inserted.job.payload_hash:
+            await self._bury_spooled(entry, inserted.job)
+        elif wants_back(entry, inserted.job):
+            await self._redrive_spooled(inserted.job)
+
+    async def _redrive_spooled(self, known: Job) -> None:
+        """As its caller asked. Where that cannot be, it is a dead letter still, and others in the spool do not wait."""
+        try:
+            if self.redrive is not None:
+                await self.redrive(known.id)
+        except JobError as error:
+            log.warning("job %s (%s) was asked for again and stays dead: %s", known.short_id, known.task, error)
+
+    async def _bury_spooled(self, entry: Entry, known: Job) -> None:
+        """Its key stands for something else by now. A dead letter without that key: somebody must look at both."""
+        letter = letter_of_taken_key(entry.job, capture(_key_reused(known, entry.job)), self.clock.now())
+        (inserted,) = await self._store().insert([letter], documents_for(letter.id, entry.documents))
+        if not inserted.duplicate:
+            self._tell("dead_letter", letter)
+            log.warning("spooled job %s (%s) is a dead letter: %s", letter.short_id, letter.task, letter.error)
+
+
+def wants_back(given: Prepared | Entry, known: Job) -> bool:
+    """Whether whoever handed in what is known already wants it to run again: it is dead."""
+    return given.on_duplicate == "redrive" and known.state is State.dead
+
+
+def _entry(prepared: Prepared) -> Entry:
+    return Entry(prepared.job, prepared.documents, prepared.on_duplicate)
 
 
 def _key_reused(known: Job, given: Job) -> KeyReused:

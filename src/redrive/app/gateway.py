@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from redrive.app.accept import wants_back
 from redrive.app.following import result_text
 from redrive.core import lifecycle
 from redrive.core.checks import check_words
@@ -96,7 +97,7 @@ class Gateway:
         job, duplicate, spooled = await self._app._desk.accept(prepared)
         if spooled:
             return outcome_of(job)
-        if duplicate and prepared.on_duplicate == "redrive" and job.state is State.dead:
+        if duplicate and wants_back(prepared, job):
             return await self.retry(job.id, timeout=timeout)
         if duplicate or handler is None:
             return await self.outcome(job)
@@ -192,7 +193,7 @@ class Gateway:
         keyed = {"lease": REASONS["deferred_submit"].lease, **self._app._desk.keyed(name, params, options)}
         prepared = self._app._desk.prepare(self._app._desk.plan(name, keyed, reason="deferred_submit"), params)
         job, duplicate, _ = await self._app._desk.accept(prepared)
-        if duplicate and prepared.on_duplicate == "redrive" and job.state is State.dead:
+        if duplicate and wants_back(prepared, job):
             job = await self._app.dead.redrive(job.id, who=WHO, why="submitted again")
         return await self.outcome(job)
 

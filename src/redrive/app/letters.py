@@ -26,6 +26,7 @@ from redrive.core.letters import (
     UNNAMED,
     Born,
     buried_at_birth,
+    documents_for,
     generation,
     known_failure,
     lane_for,
@@ -100,8 +101,7 @@ class Letter(NamedTuple):
     def numbered(self, number: int) -> Letter:
         """The same failure as the n-th letter of its job_id."""
         id = generation(self.job.queue, self.job.key or self.job.id, number)
-        documents = tuple(Put(put.kind, f"{id}/{put.key.partition('/')[2]}", put.value) for put in self.documents)
-        return Letter(msgspec.structs.replace(self.job, id=id), documents)
+        return Letter(msgspec.structs.replace(self.job, id=id), documents_for(id, self.documents))
 
 
 # -- making a letter: nothing here may fail for the sake of what is said

@@ -7,7 +7,7 @@ person. One job_id is one job, however many records tell of it.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -19,10 +19,15 @@ from redrive.core.classify.classes import CLASSES
 from redrive.core.fingerprint import fingerprint
 from redrive.core.job import Attempt, Cause, Failure, Job, Lane, State, hash_payload, keyed_id
 from redrive.core.records import LANES, Record
+from redrive.core.store import Put
 from redrive.errors import InvalidOption
 
 CAP: Final = 5
 """So many tries, and a person must look, whatever the error is."""
+TAKEN_KEY: Final = (
+    "It waited beside the store, and its idempotency key was used for something else meanwhile."
+    " Compare the two: redrive this one if it is work of its own, else discard it."
+)
 UNNAMED: Final = "unnamed"
 """The task and queue of letters that nobody named."""
 
@@ -192,6 +197,21 @@ def buried_at_birth(
         recommendation=recommendation or advice_for(cause, lane),
         history=(_attempt_of(job, failure, cause, failed_at, group, lane, why(cause, attempt, lane, born.cap)),),
     )
+
+
+def documents_for(id: str, documents: Iterable[Put]) -> tuple[Put, ...]:
+    """What stands beside a job, for the same job under another id."""
+    return tuple(Put(put.kind, f"{id}/{put.key.partition('/')[2]}", put.value) for put in documents)
+
+
+def letter_of_taken_key(job: Job, failure: Failure, now: float) -> Job:
+    """What was accepted beside the store under a key that means something else there, as a letter for a person."""
+    id = keyed_id(job.queue, f"{job.key}\n{job.payload_hash}")
+    born = Born(now, because="diverted")
+    return buried_at_birth(
+        msgspec.structs.replace(job, id=id, key=None), failure, sorted_out(failure), failed_at=now, born=born,
+        attempt=0, said="manual", recommendation=TAKEN_KEY,
+    )  # fmt: skip
 
 
 def _attempt_of(job: Job, failure: Failure, cause: Cause, at: float, group: str, lane: Lane, decision: str) -> Attempt:

@@ -27,9 +27,10 @@ class Entry(msgspec.Struct, frozen=True):
 
     job: Job
     documents: list[Put] = []
+    on_duplicate: str = "return"
 
 
-Insert = Callable[[Job, list[Put]], Awaitable[None]]
+Insert = Callable[[Entry], Awaitable[None]]
 
 
 class Spool:
@@ -38,11 +39,12 @@ class Spool:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def append(self, entry: Entry) -> None:
+    def append(self, *entries: Entry) -> None:
+        """All of them, or none."""
         if not self.folder.is_dir():
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             jsonl.sync_folder(self.folder.parent)
-        jsonl.append(self.folder / f"{os.getpid()}.jsonl", [msgspec.json.encode(entry) + b"\n"])
+        jsonl.append(self.folder / f"{os.getpid()}.jsonl", [msgspec.json.encode(entry) + b"\n" for entry in entries])
         jsonl.sync_folder(self.folder)
 
     def count(self) -> int:
@@ -65,22 +67,21 @@ class Spool:
         return moved
 
     async def _drain_file(self, path: Path, insert: Insert) -> int:
-        moved = 0
+        moved, unreadable = 0, list[bytes]()
         for number, line in _lines(path):
             try:
                 entry = msgspec.json.decode(line, type=Entry)
             except msgspec.MsgspecError as error:
-                self._keep_aside(path, number, line, error)
+                unreadable.append(line + b"\n")
+                log.warning("line %d of spool %s is unreadable: %s", number, path.name, error)
                 continue
-            await insert(entry.job, list(entry.documents))
+            await insert(entry)
             moved += 1
+        if unreadable:  # not before the rest went in: a drain that fails is made again
+            aside = path.with_suffix(".unreadable")
+            jsonl.append(aside, unreadable)
+            log.warning("%d unreadable lines of spool %s are kept in %s", len(unreadable), path.name, aside)
         return moved
-
-    def _keep_aside(self, path: Path, number: int, line: bytes, error: Exception) -> None:
-        aside = path.with_suffix(".unreadable")
-        with aside.open("ab") as file:
-            file.write(line + b"\n")
-        log.warning("line %d of spool %s is unreadable (%s); kept in %s", number, path.name, error, aside)
 
 
 def _lines(path: Path) -> list[tuple[int, bytes]]:
