@@ -253,7 +253,19 @@ async def test_completed_ids_are_skipped_and_their_letters_closed(rd: redrive.Re
     (pushed,) = (await rd.jobs.list(key="pushed")).jobs
     moves = [(move.move, move.who) for move in await rd.jobs.story(pushed.id)]
     assert moves == [("imported", None), ("resolved", "ada")]
-    assert done.problems == [(4, "completed: line: is not JSON: Input data was truncated")] and done.ok
+    assert done.problems == [(4, "completed: line: is not JSON: Input data was truncated")]
+    assert (done.unread, done.aside, done.ok) == (1, 0, False)
+
+
+async def test_completed_ids_that_are_numbers_are_read_as_records_are(rd: redrive.Redrive) -> None:
+    numbers = ['{"job_id": 1.0, "payload": {}}', '{"job_id": 2, "payload": {}}']
+    done = await rd.dead.import_(numbers, completed=['{"job_id": 1.0}', "2"])
+    assert (done.completed, done.imported, done.ok) == (2, 0, True)
+
+
+async def test_many_unreadable_completed_ids_are_counted_and_the_first_told(rd: redrive.Redrive) -> None:
+    done = await rd.dead.import_([record("a")], completed=['{"job_id": "a'] * 1_500, dry_run=True)
+    assert (done.unread, len(done.problems), done.imported, done.ok) == (1_500, 1_000, 1, False)
 
 
 @pytest.mark.behaviour("001-33", "001-34")
@@ -309,6 +321,26 @@ async def test_an_export_makes_the_same_letters_in_another_store(rd: redrive.Red
         ]
         assert ours == theirs
     assert (await rd.dead.import_(file)).duplicates == 3  # at home they are known
+
+
+async def test_an_export_carries_what_somebody_has_edited(rd: redrive.Redrive, tmp_path: Path) -> None:
+    @rd.task(max_attempts=1)
+    async def pay(amount: int) -> None:
+        raise ValueError(f"no {amount}")
+
+    job = await pay.enqueue(amount=900)
+    await soon(rd.drain())
+    await rd.dead.edit(job.id, {"amount": 9}, who="me", why="9, not 900")
+    await soon(rd.drain())
+    lines = (await rd.dead.export()).lines
+    assert json.loads(lines[0])["payload"] == {"amount": 9}
+    async with opened(tmp_path / "other.db") as other:
+        assert (await other.dead.import_(lines)).imported == 1
+        assert [letter.arguments for letter in await letters(other)] == [{"amount": 9}]
+    for dry_run in (True, False):
+        at_home = await rd.dead.import_(lines, dry_run=dry_run)
+        assert (at_home.duplicates, at_home.ok) == (1, True)
+    assert [letter.arguments for letter in await letters(rd)] == [{"amount": 900}]  # still there, below the edit
 
 
 async def test_an_export_of_a_part(rd: redrive.Redrive) -> None:

@@ -52,6 +52,18 @@ def test_another_programs_lines(shell: Shell) -> None:
     assert (job["state"], job["key"], job["result"]) == ("done", "7", "hello ada")
 
 
+def test_a_completed_id_that_cannot_be_read_is_told_and_fails(shell: Shell) -> None:
+    (shell.folder / "q.jsonl").write_text('{"job_id": "a", "payload": {}}\n')
+    (shell.folder / "completed.jsonl").write_text('{"job_id": "a", "x": 1\n')
+    done = shell.here("dead", "import", "q.jsonl", "--completed", "completed.jsonl")
+    assert done.status == 1
+    assert done.out.splitlines()[:2] == [
+        "1 line: 1 imported",
+        "  1 line of the completed ids cannot be read: nothing is left out for their sake",
+    ]
+    assert "line 1: completed: line: is not JSON" in done.out
+
+
 def test_a_completed_id_closes_the_letter_that_stands(shell: Shell) -> None:
     (shell.folder / "q.jsonl").write_text(lines("a", "b"))
     shell.here("dead", "import", "q.jsonl")

@@ -100,6 +100,20 @@ async def test_a_failure_is_listed_explained_and_grouped(world: World) -> None:
         assert morning["next"] == f"Begin with the first: `explain_failure` {id}"
 
 
+async def test_an_edited_job_is_shown_with_what_would_run(world: World) -> None:
+    @world.rd.task(max_attempts=1)
+    async def pay(amount: int) -> None:
+        raise RuntimeError("no")
+
+    id = (await world.rd.enqueue("pay", {"amount": 900})).id
+    await world.rd.drain()
+    await world.rd.dead.edit(id, {"amount": 9}, why="a typo")
+    await world.rd.drain()
+    async with client_of(world) as client:
+        shown = (await ask(client, "explain_failure", failure_id=id))["untrusted_payload"]
+    assert shown == {"amount": 9}
+
+
 @pytest.mark.behaviour("003-79")
 async def test_failures_are_found_by_every_filter(world: World) -> None:
     class Odd(Exception):

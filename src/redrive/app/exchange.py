@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 CHUNK: Final = 1_000
 CHUNK_BYTES: Final = 16 * 1024 * 1024
+COUNTED: Final = ("read", "imported", "updated", "duplicates", "completed", "aside", "closed", "unread")
 PROBLEMS_KEPT: Final = 1_000
 """Problems that are told one by one; the rest is counted, and stands in the aside file."""
 _SPACE: Final = 4
@@ -66,15 +67,17 @@ class Imported(msgspec.Struct, frozen=True):
     """Kept aside with line number and reason, because they could not be taken in."""
     closed: int = 0
     """Dead letters that stood here and are done, as the completed ids say."""
+    unread: int = 0
+    """Lines of the completed ids that cannot be read: what they name was not left out."""
     problems: list[tuple[int, str]] = []
-    """(line, why) of the first thousand that were kept aside."""
+    """(line, why) of the first thousand that were kept aside or, with `completed:`, could not be read."""
     kept_in: str | None = None
     """The file that holds them."""
     dry_run: bool = False
 
     @property
     def ok(self) -> bool:
-        return self.aside == 0
+        return self.aside == 0 and self.unread == 0
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -118,7 +121,7 @@ class Import:
         self._completed: set[bytes] = set()
         self._closed: set[str] = set()
         self._caps: dict[str, int] = {}
-        self._counts = dict.fromkeys(("read", "imported", "updated", "duplicates", "completed", "aside", "closed"), 0)
+        self._counts = dict.fromkeys(COUNTED, 0)
         self._seen: dict[bytes, int] = {}
         self._problems: list[tuple[int, str]] = []
 
@@ -240,12 +243,14 @@ class Import:
         return bad
 
     async def _keep_aside(self, bad: list[tuple[Line, str]]) -> None:
-        self._counts["aside"] += len(bad)
-        room = PROBLEMS_KEPT - len(self._problems)
-        self._problems += [(line.number, why) for line, why in bad[:room]]
+        self._note("aside", [(line.number, why) for line, why in bad])
         if bad and not self._dry_run:
             at = iso(self._born.now)
             await asyncio.to_thread(self._aside.keep, bad, at)
+
+    def _note(self, count: str, problems: list[tuple[int, str]]) -> None:
+        self._counts[count] += len(problems)
+        self._problems += problems[: PROBLEMS_KEPT - len(self._problems)]
 
     # -- what is done already
 
@@ -260,7 +265,8 @@ class Import:
 
     async def _note_completed(self, chunk: list[tuple[int, str | InvalidInput]]) -> None:
         found = [said for _, said in chunk if isinstance(said, str)]
-        self._problems += [(number, f"completed: {said}") for number, said in chunk if isinstance(said, InvalidInput)]
+        unread = [(number, f"completed: {said}") for number, said in chunk if isinstance(said, InvalidInput)]
+        self._note("unread", unread)
         self._completed.update(map(_digest, found))
         await self._close([job_id for job_id in found if len(job_id) == 32])
         queue = self._born.queue or self._born.task or UNNAMED

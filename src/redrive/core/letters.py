@@ -14,6 +14,8 @@ from typing import Final, Literal
 import msgspec
 
 from redrive.core.advice import ADVICE
+from redrive.core.changes import same
+from redrive.core.changes.change import edited_payload
 from redrive.core.classify import Rule, classify
 from redrive.core.classify.classes import CLASSES
 from redrive.core.fingerprint import fingerprint
@@ -242,7 +244,16 @@ def why(cause: Cause, attempt: int, lane: Lane, cap: int = CAP) -> str:
 
 
 def same_work(job: Job, other: Job) -> bool:
-    """Whether two jobs of one id carry the same input."""
+    """Whether two jobs of one id carry the same input: as the first was given it, or as somebody has edited it."""
+    return _same_input(job, other) or _same_edit(job, other)
+
+
+def _same_edit(job: Job, other: Job) -> bool:
+    edited = edited_payload(job)
+    return edited is not None and same(edited, other.arguments)
+
+
+def _same_input(job: Job, other: Job) -> bool:
     if job.payload_hash is not None and other.payload_hash is not None:
         return job.payload_hash == other.payload_hash
     if job.payload is None or other.payload is None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from redrive.core.changes.change import edited_payload
 from redrive.core.checks import KEY_LIMIT, NAME_LIMIT
 from redrive.core.classify import DETAILS
 from redrive.core.job import Failure, Job, Json, Lane, iso
@@ -93,12 +94,15 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def record_of(job: Job, *, secrets: bool = False) -> dict[str, Json]:
-    """A job as a record. The payload is whole, because running it again needs it; other texts lose their secrets."""
+    """A job as a record. The payload is whole, because running it again needs it; other texts lose their secrets.
+
+    It is the payload that the job would run with: as somebody has edited it, where somebody has.
+    """
     failure = _last_failure(job)
     clean = _unchanged if secrets else redact_text
     said: dict[str, Json] = {
         "job_id": job.key or job.id,
-        "payload": unwrapped(msgspec.json.decode(job.payload)) if job.payload else None,
+        "payload": _input(job),
         "error_class": job.error_class or "unknown",
         "attempt": job.attempts,
         "failed_at": iso(failed_at(job)),
@@ -127,6 +131,11 @@ def record_of(job: Job, *, secrets: bool = False) -> dict[str, Json]:
 def line_of(job: Job, *, secrets: bool = False) -> bytes:
     """The record on one line, its end included."""
     return msgspec.json.encode(record_of(job, secrets=secrets)) + b"\n"
+
+
+def _input(job: Job) -> Json:
+    edited = edited_payload(job)
+    return unwrapped(job.arguments if edited is None else edited) if job.payload else None
 
 
 def _unchanged(text: str) -> str:
@@ -221,11 +230,15 @@ def _job_id(found: dict[str, Json], path: str, raw: bytes) -> tuple[str, bool]:
     said = _at(found, path)
     if _missing(said):
         return f"line-{hashlib.sha256(raw.strip()).hexdigest()[:16]}", True
-    if isinstance(said, int | float) and not isinstance(said, bool):
-        said = str(said)
+    said = _as_id(said)
     if not isinstance(said, str) or len(said) > KEY_LIMIT or not said.isprintable():
         raise InvalidInput(field="job_id", problem=f"must be 1 to {KEY_LIMIT} printable characters or a number")
     return said, False
+
+
+def _as_id(said: Any) -> Any:
+    """A number is an id as it is written."""
+    return str(said) if isinstance(said, int | float) and not isinstance(said, bool) else said
 
 
 def _name(found: dict[str, Json], path: str, field: str) -> str | None:
@@ -333,8 +346,7 @@ def _string(raw: bytes) -> Json:
 
 
 def _known_id(said: Any, path: str) -> str:
-    if isinstance(said, int) and not isinstance(said, bool):
-        said = str(said)
+    said = _as_id(said)
     if not isinstance(said, str) or not 0 < len(said) <= KEY_LIMIT:
         raise InvalidInput(field=path, problem="is missing or not an id")
     return said

@@ -39,7 +39,7 @@ from redrive.core.job import Json
 __all__ = [
     "Adapt", "AddConstraint", "AddInstruction", "Applied", "Change", "CompressContext", "Counter", "Edit", "SetAgent",
     "SetModel", "SimplifyTask", "apply", "can_take", "decode", "diff", "dropped", "encode", "estimate", "merge",
-    "outside_key", "safe_quote", "tokens",
+    "outside_key", "safe_quote", "same", "tokens",
 ]  # fmt: skip
 
 ROUNDS: Final = 3

@@ -147,6 +147,12 @@ def outside_key(job: Job) -> str:
     return f"{key}:edit-{edits[-1]}" if edits else key
 
 
+def edited_payload(job: Job) -> dict[str, Json] | None:
+    """The payload as somebody has edited it; None where nobody has. Other changes, known or not, do not matter."""
+    edits = [change["payload"] for change in job.changes if change.get("change") == "edit"]
+    return edits[-1] if edits else None
+
+
 def edited(payload: dict[str, Json], who: str, why: str | None) -> Edit:
     """A person's edit."""
     digest = hashlib.sha256(msgspec.json.encode(payload, order="sorted")).hexdigest()[:8]

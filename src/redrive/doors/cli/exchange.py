@@ -40,7 +40,7 @@ TOLD = 10
 def import_(file: str, mapped: tuple[str, ...], waiting: bool, dry_run: bool, why: str | None, **said: Any) -> int:
     """Take in a file of JSON lines (- for a pipe): redrive's own records, or another program's queue by --map.
 
-    Repeating it changes nothing. Exit status 1 when lines were kept aside.
+    Repeating it changes nothing. Exit status 1 when lines were kept aside, or completed ids could not be read.
     """
     mapping = dict(map(_pair, mapped)) or None
     rd = _database(dry_run=dry_run)
@@ -113,6 +113,10 @@ def _tell(done: Imported) -> None:
     if done.closed:
         verb = "would be" if done.dry_run else "was" if done.closed == 1 else "were"
         output.say(f"  {counted(done.closed, 'dead letter')} {verb} closed as completed")
+    if done.unread:
+        output.say(
+            f"  {counted(done.unread, 'line')} of the completed ids cannot be read: nothing is left out for their sake"
+        )
     for line, problem in done.problems[:TOLD]:
         output.say(f"  line {line}: {clean(problem)}")
     if len(done.problems) > TOLD:

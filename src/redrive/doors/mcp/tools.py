@@ -10,11 +10,12 @@ from mcp.server.mcpserver.tools import Tool
 from pydantic import Field
 
 from redrive.app.explaining import why_rule
-from redrive.core.job import Attempt, Job, State, iso
+from redrive.core.job import Attempt, Job, Json, State, iso
 from redrive.doors.mcp.answers import Desk, advice_from_outside, held_step, tool, without_words
 from redrive.doors.mcp.wording import without_none
 from redrive.errors import InvalidInput, JobDead, JobDiscarded
 from redrive.insight.morning import headline, in_words, lasting
+from redrive.runtime.inputs import effective
 from redrive.tasks import JobHandle
 
 if TYPE_CHECKING:
@@ -167,9 +168,13 @@ class Reading:
         body = self._row(job) | {"died_because": self._decision(job), "cause": self._cause(job)}
         body |= {"tried": [self._tried(attempt) for attempt in job.history[-ATTEMPTS:]]}
         body |= self._advice(job) | await self._effects(job) | await self._group(job)
-        body["untrusted_payload"] = self._wording.excerpt(job.arguments, EXCERPT)
+        body["untrusted_payload"] = self._wording.excerpt(self._input(job), EXCERPT)
         body["untrusted_error"] = self._wording.quoted(job.error or "no error was recorded")
         return body | {"resource": f"redrive://jobs/{job.id}", "next": self._after(job, body)}
+
+    def _input(self, job: Job) -> Json:
+        """What the next run would be given: the payload, edited and changed as it was since."""
+        return effective(job, self._rd.registry.handlers.get(job.task), self._rd.registry).payload
 
     def _decision(self, job: Job) -> str | None:
         """Our own words for why it is not retried, without those of the error."""
