@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -241,6 +243,33 @@ async def test_a_way_out_that_fails_leaves_it_to_the_table(
     job = await handle.refresh()
     assert job.state is State.done
     assert job.history[0].strategy == "compress_context+add_instruction"
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
+async def test_a_way_out_that_hangs_keeps_nobody_waiting(
+    rd: redrive.Redrive, clock: FakeClock, caplog: pytest.LogCaptureFixture, plain: bool
+) -> None:
+    release = threading.Event()
+
+    @rd.task("answer", timeout=0.05)
+    async def answer(ctx: redrive.Context, messages: Messages) -> str:
+        if ctx.attempt == 1:
+            raise TooLong
+        return "done"
+
+    async def hang(payload: dict[str, Any]) -> None:
+        await asyncio.Event().wait()
+
+    def block(payload: dict[str, Any]) -> None:
+        release.wait(20)
+
+    answer.on("context_overflow")(block if plain else hang)
+    handle = await answer.enqueue(a_talk())
+    await run_at_its_time(rd, clock, handle)
+    release.set()
+    await soon(rd.drain())
+    assert (await handle.refresh()).state is State.done
+    assert "its way out of context_overflow failed: TimeoutError('no answer within 0.05 s')" in caplog.text
 
 
 async def test_the_way_out_sees_what_the_attempt_saw(rd: redrive.Redrive, clock: FakeClock) -> None:

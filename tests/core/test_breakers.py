@@ -149,6 +149,13 @@ def test_a_clock_that_went_back_releases_nothing() -> None:
     assert releasing(closed(an_open_one(), T0), T0 - 100.0)[0] == 0
 
 
+def test_a_time_that_a_wrong_clock_wrote_binds_nobody() -> None:
+    wrong = an_open_one()
+    assert verdict(wrong, "j", T0 - 86_400.0) == "probe", "the clock was a day ahead when it opened"
+    assert verdict(probing(wrong, "other", T0), "j", T0 - 86_400.0) == "probe"
+    assert verdict(wrong, "j", T0 - 1.0) == "park", "a second is no mistake"
+
+
 def test_it_survives_the_store() -> None:
     trying = probing(an_open_one(), "j1", T0 + 5.0)
     assert msgspec.json.decode(msgspec.json.encode(trying), type=Breaker) == trying

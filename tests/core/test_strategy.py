@@ -67,6 +67,16 @@ def test_the_cap_on_attempts_goes_before_everything_else(failure: Failure, strat
     assert told(decision) == "attempts_exhausted"
 
 
+def test_more_tries_are_not_the_advice_for_what_they_do_not_heal() -> None:
+    advised = {
+        strategy: decide(a_case(BUG, Policy(strategy=strategy, max_attempts=1)))
+        for strategy in ("categorized", "plain")
+    }
+    assert all(isinstance(decision, Bury) for decision in advised.values())
+    assert "max_attempts" not in advised["categorized"].recommendation  # type: ignore[union-attr]
+    assert "max_attempts" in advised["plain"].recommendation  # type: ignore[union-attr]
+
+
 def test_an_exhausted_job_says_what_to_do() -> None:
     decision = decide(a_case(attempts=4))
     assert isinstance(decision, Bury)
@@ -137,14 +147,18 @@ def test_retry_after_is_honoured_never_earlier_and_capped() -> None:
         assert isinstance(decision, RetryLater)
         assert 60.0 <= decision.delay <= 66.0
     assert told(decide(a_case(failure, chance=0.0))) == "retry 60"
-    capped = decide(a_case(failure, Policy(cap=20.0), chance=0.0))
-    assert isinstance(capped, RetryLater)
-    assert capped.delay == 20.0
+    assert told(decide(a_case(failure, Policy(jitter=0.0), chance=0.999))) == "retry 60"
+    assert told(decide(a_case(failure, Policy(cap=0.0)))) == "retry 0"
+    for chance in (0.0, 0.999):
+        capped = decide(a_case(failure, Policy(cap=20.0), chance=chance))
+        assert isinstance(capped, RetryLater)
+        assert capped.delay == 20.0
 
 
 def test_a_task_that_asks_for_a_time_gets_it() -> None:
     failure = Failure("signal", ("redrive.errors.Retry",), retry_after=7.0)
-    assert told(decide(a_case(failure, chance=0.0))) == "retry 7"
+    for chance in (0.0, 0.999):
+        assert told(decide(a_case(failure, chance=chance))) == "retry 7"
     assert told(decide(a_case(Failure("signal", ("redrive.errors.Retry",))))) == "retry 2"
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from redrive.runtime.threads import Threads, asked
-from tests.support import soon
+from redrive.runtime.threads import MOST_GIVEN_UP, Threads, asked
+from tests.support import eventually, soon
 
 
 async def test_results_and_errors_come_back() -> None:
@@ -89,3 +89,37 @@ async def test_nobody_waits_for_a_function_that_is_given_up() -> None:
         async with asyncio.timeout(0.05):
             await asked(release.wait, 20)
     release.set()
+
+
+async def test_a_function_whose_calls_all_hang_is_not_called_again_until_one_returns() -> None:
+    """Each would keep a thread for ever."""
+    release, begun = threading.Event(), threading.Semaphore(0)
+    calls: list[int] = []
+
+    def hang(number: int) -> int:
+        calls.append(number)
+        begun.release()
+        release.wait(20)
+        return number
+
+    async def given_up(number: int) -> None:
+        waiting = asyncio.create_task(asked(hang, number))
+        await soon(asyncio.to_thread(begun.acquire))
+        waiting.cancel()
+        await asyncio.wait({waiting})
+
+    for number in range(MOST_GIVEN_UP):
+        await given_up(number)
+    with pytest.raises(TimeoutError, match="4 earlier calls have not returned"):
+        await asked(hang, 99)
+    assert await soon(asked(lambda: "another")) == "another"
+    assert calls == list(range(MOST_GIVEN_UP))
+    release.set()
+
+    async def answers() -> bool:
+        try:
+            return await asked(hang, 100) == 100
+        except TimeoutError:
+            return False
+
+    await eventually(answers)

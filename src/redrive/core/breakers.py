@@ -57,9 +57,12 @@ def verdict(breaker: Breaker, job_id: str, now: float) -> Verdict:
     """What a job that calls the same thing does when it is claimed."""
     if breaker.state == "closed" or breaker.probe == job_id:
         return "run"
-    if breaker.state == "half_open":
-        return "park" if now < breaker.until else "probe"
-    return "probe" if now >= breaker.until else "park"
+    return "park" if waits(breaker, now) else "probe"
+
+
+def waits(breaker: Breaker, now: float) -> bool:
+    """Until its time. One further ahead than any pause was written by a clock that was wrong: it binds nobody."""
+    return 0 < breaker.until - now <= max(breaker.pause, PROBE_LASTS)
 
 
 def probing(breaker: Breaker, job_id: str, now: float) -> Breaker:

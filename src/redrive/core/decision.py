@@ -110,6 +110,11 @@ class Case(msgspec.Struct, frozen=True):
     """Tries made in this sitting, this one included."""
 
     @property
+    def cap(self) -> float:
+        """No wait is longer, also where a server asks for more."""
+        return LONGEST_WAIT if self.policy.cap is None else self.policy.cap
+
+    @property
     def failures(self) -> int:
         """Failed attempts, this one included."""
         return self.job.attempts + 1

@@ -25,7 +25,7 @@ from redrive.core.changes import (
 )
 from redrive.core.changes.change import named_in
 from redrive.core.changes.shapes import Shape, get, is_count, locate
-from redrive.core.decision import LONGEST_WAIT, Bury, Case, Decision, RetryLater
+from redrive.core.decision import Bury, Case, Decision, RetryLater
 
 COMPRESSED: Final = 80_000
 SHORTER: Final = 0.6
@@ -127,7 +127,7 @@ def changed(case: Case) -> Decision | None:
         new = _takeable(case, way.plan(case, rung))
     if not way.blind and not any(isinstance(change, way.needs) for change in new):
         return _cannot_change(case)
-    wait = max(way.delay, min(cause.retry_after or 0.0, case.policy.cap or LONGEST_WAIT))
+    wait = max(way.delay, min(cause.retry_after or 0.0, case.cap))
     strategy = "+".join(change_name(change) for change in new) or "once_more"
     return RetryLater(
         wait,

@@ -210,10 +210,11 @@ def _exhausted(case: Case) -> Decision | None:
     if case.failures < case.allowed:
         return None
     advice = ADVICE.get(case.cause.detail, "Find out what the error means, fix it, then redrive.")
+    more_help = case.cause.category != "permanent" or case.policy.strategy == "plain"
     return Bury(
         "attempts_exhausted",
         f"Failed {case.failures} of {case.allowed} allowed times; the last: {case.failure.summary}",
-        f"{advice} max_attempts= allows more tries.",
+        f"{advice} max_attempts= allows more tries." if more_help else advice,
         owner=case.abilities.fleet.escalation if case.cause.category == "permanent" else None,
     )
 
@@ -283,16 +284,19 @@ def _failed(attempts: Iterable[Attempt]) -> list[Attempt]:
 
 
 def _told_when(case: Case) -> Decision | None:
-    """The failure said when to come back: the task's own word counts as it is, a server's up to the policy's cap."""
-    after = case.cause.retry_after
+    """The failure said when to come back: the task's own word counts as it is, a server's up to the policy's cap.
+
+    A server hears of many at once: they come a little later than it asked, never earlier.
+    """
+    after, policy = case.cause.retry_after, case.policy
     if after is None:
         return None
     if case.failure.kind == "signal":
         wait = min(after, LONGEST_WAIT)
     else:
-        least = min(SAFE_WAIT, delay_after(case.policy, case.failures, case.chance))
-        wait = max(min(after, case.policy.cap or after), least)
-    wait *= 1.0 + RETRY_AFTER_JITTER * case.chance
+        spread = 1.0 + (RETRY_AFTER_JITTER * case.chance if policy.jitter != 0 else 0.0)
+        least = min(SAFE_WAIT, delay_after(policy, case.failures, case.chance))
+        wait = min(max(after, least) * spread, case.cap)
     return RetryLater(wait, f"{case.cause.detail}: asked to wait {after:g} s.", "retry_after")
 
 

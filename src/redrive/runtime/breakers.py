@@ -28,6 +28,7 @@ from redrive.core.breakers import (
     releasing,
     reopened,
     verdict,
+    waits,
 )
 from redrive.core.changes.change import Edit, decode
 from redrive.core.job import Cause, Failure, Job, Json, State
@@ -246,7 +247,7 @@ class Breakers:
         if breaker.probe is not None and await self._vanished(breaker.probe):
             breaker = reopened(breaker, self._clock.now())
             await self._write(key, breaker, version)
-        if self._clock.now() < breaker.until:
+        if waits(breaker, self._clock.now()):
             return []  # not yet, or a probe is under way
         lifted = await self._lift(key, 1, f"probes whether {key} answers again")
         if not lifted and self._clock.now() - breaker.until > FORGOTTEN_AFTER:

@@ -10,7 +10,7 @@ from typing import Final
 
 from redrive.errors import RedriveError
 from redrive.runtime.clock import Clock
-from redrive.runtime.threads import asked
+from redrive.runtime.threads import asked_within
 
 log = logging.getLogger("redrive.probes")
 COOL_DOWN: Final = 30.0
@@ -80,8 +80,7 @@ class Probe:
 
     async def _ask(self, clock: Clock) -> bool:
         try:
-            async with asyncio.timeout(self.timeout):
-                there = bool(await asked(self._check))
+            there = bool(await asked_within(self.timeout, self._check))
         except Exception as error:  # noqa: BLE001 - the probe itself is broken, which is told with the job
             self._note(there=False, asked=float("-inf"), problem=f"{type(error).__name__}: {error}".rstrip(": "))
             return False

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -30,7 +29,8 @@ from redrive.runtime.clock import Clock
 from redrive.runtime.context import BlockingContext, Context, Held
 from redrive.runtime.logbook import Logbook
 from redrive.runtime.registry import Handler, Registry
-from redrive.runtime.verify import Look, Verifier, keep
+from redrive.runtime.threads import asked_within
+from redrive.runtime.verify import LOOK_SECONDS, Look, Verifier, keep
 
 log = logging.getLogger("redrive.attempt")
 RESULT_INLINE = 256 * 1024
@@ -250,8 +250,7 @@ class Settlement:
         """With the task's own way to try again: a new payload, where it gives one that the task can take."""
         job, detail = case.job, case.cause.detail
         try:
-            found: Any = handler.ways[detail](case.input())
-            found = await found if inspect.isawaitable(found) else found
+            found = await asked_within(handler.timeout or LOOK_SECONDS, handler.ways[detail], case.input())
             if found is None:
                 return case
             text = encode_payload(found).text
@@ -281,8 +280,7 @@ class Settlement:
         if text is None or summarise is None:
             return change
         try:
-            found: object = summarise(text, change.max_tokens // SUMMARY_SHARE)
-            found = await found if inspect.isawaitable(found) else found
+            found = await asked_within(LOOK_SECONDS, summarise, text, change.max_tokens // SUMMARY_SHARE)
             if not isinstance(found, str):
                 raise TypeError(f"a summary must be text, this is {type(found).__name__}")
             summed_up = msgspec.structs.replace(change, summary=found)

@@ -8,7 +8,8 @@ import queue
 import threading
 from collections.abc import Callable
 from contextvars import copy_context
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar, Final
 
 Work = Callable[[], Any]
 
@@ -63,12 +64,64 @@ async def asked(function: Callable[..., Any], *arguments: Any) -> Any:
     """What a function of the user's answers, plain or async. Nobody else has to wait for a plain one."""
     if inspect.iscoroutinefunction(function):
         return await function(*arguments)
-    threads, call = Threads(), copy_context().run
+    call, threads = _Call(function, arguments), Threads()
     try:
-        found = await threads.run(lambda: call(function, *arguments))
+        found = await threads.run(call)
+    except asyncio.CancelledError:
+        call.give_up()
+        raise
     finally:
         threads.stop()
     return await found if inspect.isawaitable(found) else found
+
+
+async def asked_within(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
+    """The same, for so long."""
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await asked(function, *arguments)
+    except TimeoutError:
+        if limit.expired():
+            raise TimeoutError(f"no answer within {seconds:g} s") from None
+        raise
+
+
+MOST_GIVEN_UP: Final = 4
+"""So many calls of one function may hang when it is not called again: each of them keeps a thread."""
+
+
+class _Call:
+    """A call of a plain function, which may go on after whoever asked has left."""
+
+    _hanging: ClassVar[dict[int, int]] = {}
+    """How many of a function's calls were given up and have not returned, by its identity; they keep it alive."""
+    _lock: ClassVar = threading.Lock()
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        if self._hanging.get(id(function), 0) >= MOST_GIVEN_UP:
+            raise TimeoutError(f"{MOST_GIVEN_UP} earlier calls have not returned; give what it waits for a timeout")
+        self._function = function
+        self._call = partial(copy_context().run, function, *arguments)
+        self._over = self._given_up = False
+
+    def __call__(self) -> Any:
+        try:
+            return self._call()
+        finally:
+            with self._lock:
+                self._over = True
+                self._count(-1 if self._given_up else 0)
+
+    def give_up(self) -> None:
+        with self._lock:
+            self._given_up = not self._over
+            self._count(1 if self._given_up else 0)
+
+    def _count(self, more: int) -> None:
+        number = self._hanging.pop(id(self._function), 0) + more
+        if number:
+            self._hanging[id(self._function)] = number
 
 
 def _serve(work: Queue, idle: threading.Semaphore) -> None:

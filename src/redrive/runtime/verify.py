@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Any, Final
 
@@ -15,13 +14,13 @@ from redrive.core.store import Put, Store
 from redrive.errors import StoreError
 from redrive.runtime.inputs import effective
 from redrive.runtime.registry import Handler, Registry
-from redrive.runtime.threads import asked
+from redrive.runtime.threads import asked_within
 
 log = logging.getLogger("redrive.effects")
 KIND: Final = "witness"
 ABSENT: Final = "absent"
 LOOK_SECONDS: Final = 60.0
-"""A verifier that takes longer cannot tell, unless its task has a timeout of its own."""
+"""So long a verifier or another function that goes with a task may take, unless the task has a timeout of its own."""
 WITNESS_LIMIT: Final = 64 * 1024
 
 
@@ -89,8 +88,7 @@ def nothing_landed(job: Job) -> list[Put]:
 
 async def _seen(effect: Effect, payload: dict[str, Any], witness: Json, job: Job, limit: float) -> Verdict:
     try:
-        async with asyncio.timeout(limit):
-            return seen(await asked(effect.verify, dict(payload), witness), effect.mode)
+        return seen(await asked_within(limit, effect.verify, dict(payload), witness), effect.mode)
     except Exception as error:  # noqa: BLE001 - it could not tell, which is an answer
         log.warning("job %s (%s): effect %s cannot be verified: %r", job.short_id, job.task, effect.name, error)
         return "indeterminate"
