@@ -7,13 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import redrive
 from redrive import Adapt, InvalidOption, InvalidPayload, Job, Pain, Policy, Redrive
-from redrive.core.cycle import Summary, cycle_at, key_of, names_of
+from redrive.core.cycle import Note, Summary, cycle_at, key_of, names_of
 from redrive.core.job import keyed_id
-from redrive.core.store import Filter, Wanted
+from redrive.core.store import Commit, Filter, Put, Wanted
 from redrive.stores.sqlite import SqliteStore
 from tests.support import DEADLINE, FakeClock, eventually, process, soon
 
@@ -876,6 +877,49 @@ def test_a_sink_that_fails_is_told_again(database: Path, site: Site) -> None:
             cycle.run(site.publish, name="a")
         broken = False
     assert len([pain for pain in pains if pain.kind == "stale_failure"]) == 1
+
+
+async def _one_failure(rd: Redrive, site: Site) -> None:
+    site.fails("a", PermissionError("no"))
+    async with rd.cycle("nightly", "n1", alert_after=1, quiet=True) as cycle:
+        await cycle.run(site.publish, name="a")
+
+
+@pytest.mark.parametrize("taken", [True, False])
+async def test_an_alert_counts_as_told_only_after_the_sinks_heard_it(database: Path, site: Site, taken: bool) -> None:
+    """Whoever dies in between is silent no longer than until the next run."""
+    during: list[str | None] = []
+
+    async def sink(pain: Pain) -> None:
+        during.extend(await _told(rd) if pain.kind == "stale_failure" else ())
+        if not taken:
+            raise ConnectionError("the pager is down")
+
+    async with Redrive(database, signals=[sink]) as rd:
+        await _one_failure(rd, site)
+        assert during == [None]
+        assert await _told(rd) == ["n1" if taken else None]
+
+
+@pytest.mark.parametrize("taken", [True, False])
+async def test_what_another_script_wrote_while_an_alert_was_told_stays(database: Path, site: Site, taken: bool) -> None:
+    later = b'{"task":"publish","job_id":"a","job":"j","failed":"n2","failing":2}'
+
+    async def sink(pain: Pain) -> None:
+        if pain.kind == "stale_failure":
+            (document,) = await rd.store.docs("cycle")
+            await rd.store.apply([Commit(puts=(Put("cycle", document.key, later),))])
+            if not taken:
+                raise ConnectionError("the pager is down")
+
+    async with Redrive(database, signals=[sink]) as rd:
+        await _one_failure(rd, site)
+        (document,) = await rd.store.docs("cycle")
+        assert document.value == later
+
+
+async def _told(rd: Redrive) -> list[str | None]:
+    return [msgspec.json.decode(document.value, type=Note).told for document in await rd.store.docs("cycle")]
 
 
 # ---- functions of every kind

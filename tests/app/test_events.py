@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -286,6 +287,34 @@ async def test_pain_counts_as_told_only_when_it_was_delivered(
             await rd._watch.look()
     assert len(tries) == 3
     assert any("pager" in r.getMessage() and r.levelno >= logging.WARNING for r in caplog.records)
+
+
+async def test_a_sink_that_refuses_or_hangs_is_named_and_told_again(
+    database: Path, clock: FakeClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.runtime.notify.SEND_SECONDS", 0.05)
+    felt: list[Pain] = []
+    release = threading.Event()
+    tries: Counter[str] = Counter()
+
+    def refuse(pain: Pain) -> bool:
+        tries["refuse"] += 1
+        return tries["refuse"] > 1
+
+    def hang(pain: Pain) -> None:
+        tries["hang"] += 1
+        if tries["hang"] == 1:
+            release.wait(20)
+
+    async with opened(database, clock=clock, signals=[refuse, hang, felt.append]) as rd:
+        await rd.enqueue_many("work", [{}] * 101)
+        for _ in range(3):
+            await soon(rd._watch.look())
+        release.set()
+    assert (tries["refuse"], tries["hang"], len(felt)) == (2, 2, 1)
+    said = [record.getMessage() for record in caplog.records if "signal" in record.getMessage()]
+    assert any("refuse did not take a signal" in line and "answered False" in line for line in said)
+    assert any("hang did not take a signal" in line and "no answer within" in line for line in said)
 
 
 async def test_what_stopped_hurting_is_told_at_once_when_it_comes_back(database: Path, clock: FakeClock) -> None:

@@ -17,6 +17,7 @@ import pytest
 import redrive
 from redrive import Blob, Context, InvalidOption, InvalidPayload, Redrive
 from redrive.core.job import keyed_id
+from redrive.core.store import Event
 from redrive.errors import ConfigError, JobDead, JobDiscarded
 from tests.support import FakeClock, only_job, soon
 
@@ -449,6 +450,21 @@ async def test_waiting_for_a_result_may_time_out(rd: Redrive) -> None:
     assert (await job.refresh()).state == "waiting"
 
 
+async def test_a_job_that_has_ended_answers_whatever_the_timeout(rd: Redrive) -> None:
+    @rd.task(max_attempts=1)
+    async def work(fails: bool) -> str:
+        if fails:
+            raise ConnectionError("nobody home")
+        return "done"
+
+    done, dead = await work.enqueue(fails=False), await work.enqueue(fails=True)
+    await soon(rd.drain())
+    for timeout in (0, 1e-6, timedelta(0)):
+        assert await done.result(timeout) == "done"
+        with pytest.raises(JobDead, match="nobody home"):
+            await dead.result(timeout)
+
+
 async def test_a_result_arrives_while_somebody_waits(live: Redrive) -> None:
     go = asyncio.Event()
 
@@ -489,6 +505,31 @@ async def test_the_events_of_a_job_end_with_it(live: Redrive) -> None:
         release.set()
         await soon(following)
     assert [move for move in seen if move != "enqueued"] == ["retried", "succeeded"]
+
+
+async def test_the_events_of_a_job_are_told_however_much_happens_beside_it(
+    rd: Redrive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @rd.task
+    async def work() -> None: ...
+
+    job = await work.enqueue()
+    events, asked = rd.store.events, asyncio.Event()
+
+    async def listed(after: str | None, limit: int = 1000) -> list[Event]:
+        found = await events(after, limit)
+        asked.set()
+        return found
+
+    async def follow() -> list[str]:
+        return [event.move async for event in job.events()]
+
+    monkeypatch.setattr(rd.store, "events", listed)
+    following = asyncio.create_task(follow())
+    await soon(asked.wait())
+    await rd.enqueue_many("somebody_else", [{}] * 2_500)
+    await soon(rd.drain())
+    assert await soon(following) == ["succeeded"]
 
 
 @pytest.mark.behaviour("000-67")

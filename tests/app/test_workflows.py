@@ -410,7 +410,7 @@ async def test_an_exhausted_step_blocks_says_why_and_goes_on_when_redriven(rd: R
     assert (await states(handle))["b"] == "PENDING" and (await handle.status()).state == "running"
     await soon(rd.drain())
     assert (await handle.status()).complete
-    assert await handle.result(5) == {"d": None, "beside": None}
+    assert await handle.result(0) == {"d": None, "beside": None}
 
 
 async def test_a_part_that_was_not_returned_ends_as_a_dead_letter_that_names_it(rd: Redrive) -> None:

@@ -130,6 +130,7 @@ def test_a_signal_is_fresh_until_it_was_delivered() -> None:
     remembered.delivered(PAIN, 1.0)
     assert not remembered.fresh(PAIN, 1.0 + REPEAT_AFTER - 0.001)
     assert remembered.fresh(PAIN, 1.0 + REPEAT_AFTER)
+    assert remembered.fresh(PAIN, 1.0 - REPEAT_AFTER), "the clock was ahead, and is put right"
 
 
 def test_other_signals_are_other_signals() -> None:
@@ -147,3 +148,15 @@ def test_what_stopped_hurting_is_told_at_once_when_it_comes_back() -> None:
     assert not remembered.fresh(PAIN, 1.0)
     remembered.over({})
     assert remembered.fresh(PAIN, 2.0)
+
+
+def test_who_heard_it_is_spared_until_everybody_has_or_it_is_over() -> None:
+    remembered = Remembered()
+    remembered.heard(PAIN).add(1)
+    remembered.over({("depth", "a"): True})
+    assert remembered.heard(PAIN) == {1}
+    remembered.delivered(PAIN, 0.0)
+    assert remembered.heard(PAIN) == set()
+    remembered.heard(PAIN).add(1)
+    remembered.over({})
+    assert remembered.heard(PAIN) == set()

@@ -212,6 +212,45 @@ async def test_a_slow_listener_is_dropped_not_buffered(rd: redrive.Redrive) -> N
     feed.close()
 
 
+async def test_who_begins_is_not_told_of_what_happened_before(rd: redrive.Redrive) -> None:
+    """Though the reader, who is there for others already, has not come to it yet."""
+    feed = Feed(rd, pace=0.001)
+    async with aclosing(feed.listen()) as first, aclosing(feed.listen()) as second:
+        start = (await anext(first)).cursor
+        feed._pace = 0.3
+        await rd.enqueue("greet", {})
+        await soon(anext(first))  # from here on it rests for so long
+        await rd.enqueue("greet", {})
+        assert (await anext(second)).events == []
+        new = (await rd.enqueue("greet", {})).id
+        assert [event.job_id for event in (await soon(anext(second))).events] == [new]
+        async with aclosing(feed.listen(start)) as third:
+            assert len((await anext(third)).events) == 3
+            newest = (await rd.enqueue("greet", {})).id
+            assert [event.job_id for event in (await soon(anext(third))).events] == [newest]
+    feed.close()
+
+
+async def test_what_was_told_in_the_beginning_is_not_kept(rd: redrive.Redrive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only until the reader has passed it."""
+    compared: list[str] = []
+    identity = feeding._identity
+    monkeypatch.setattr(feeding, "_identity", lambda event: compared.append(event.job_id) or identity(event))
+    await rd.enqueue_many("greet", [{}] * 2_100)
+    feed = Feed(rd, pace=0.001)
+    async with aclosing(feed.listen("", every=True)) as ticks:
+        told = [len((await soon(anext(ticks))).events) for _ in range(3)]
+        assert told == [1_000, 1_000, 100]
+        assert len(compared) == 100, "whole pages are told before the reader can know of them"
+        for _ in range(3):
+            looked = feed._looked
+            await eventually(lambda looked=looked: feed._looked > looked)
+            job = await rd.enqueue("greet", {})
+            assert [event.job_id for event in (await soon(anext(ticks))).events] == [job.id]
+        assert job.id not in compared
+    feed.close()
+
+
 async def test_a_store_that_fails_is_told_once_and_read_again(
     rd: redrive.Redrive, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

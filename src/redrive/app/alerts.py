@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from redrive.app.namespace import TRIES
-from redrive.app.watch import tell_sinks
+from redrive.app.watch import ON_THE_BUS, tell_sinks
 from redrive.core.job import State
 from redrive.core.store import Applied, Commit, Filter, Group, Put, Store
 from redrive.insight import groups as insight
@@ -37,7 +37,6 @@ SWEEP_SECONDS: Final = 60.0
 TELLING_SECONDS: Final = 120.0
 """Whoever tells an alert has so long; then it is taken for dead, and another tells it."""
 FEW: Final = 20
-ON_THE_BUS: Final = 0
 
 Known = tuple[GroupState | None, int]
 """What is known of a group, and the version it was read at."""

@@ -47,7 +47,7 @@ from redrive.core.cycle import (
 )
 from redrive.core.payload import encode
 from redrive.core.policy import Policy
-from redrive.core.store import Applied, Commit, Document, Put
+from redrive.core.store import Commit, Document, Put
 from redrive.errors import InvalidOption, RedriveError
 from redrive.insight.health import Pain
 from redrive.runtime.bus import BusEvent
@@ -246,11 +246,11 @@ class RunningCycle(_Going):
         await _spared("pruning", self._prune())
 
     async def _alert(self, document: Document, note: Note) -> None:
-        """Told once in a cycle, by whoever is first; a sink that fails is told again at the end of the next run."""
-        told = msgspec.json.encode(msgspec.structs.replace(note, told=note.failed))
-        (outcome,) = await self._app.store.apply([Commit(puts=(Put(KIND, document.key, told, document.version),))])
-        if not isinstance(outcome, Applied):
-            return
+        """Told once in a cycle; a sink that fails is told again at the end of the next run.
+
+        Remembered only after it was told: a process that dies in between means a repetition, as do two scripts that end
+        at once, but never silence.
+        """
         message, hurts = f"{self.name}: {in_words(note)}", severity(note, self._plan.alert_after)
         self._alerts.append(in_words(note))
         log.warning("%s", message)
@@ -258,8 +258,9 @@ class RunningCycle(_Going):
         self._app.bus.publish(
             BusEvent("stale_failure", self.queue, self._app.clock.now(), note.job, note.task, data=data)
         )
-        if not await tell_sinks(self._app, Pain("stale_failure", self.queue, hurts, message)):
-            await self._app.store.apply([Commit(puts=(Put(KIND, document.key, document.value),))])
+        if await tell_sinks(self._app, Pain("stale_failure", self.queue, hurts, message)):
+            told = msgspec.json.encode(msgspec.structs.replace(note, told=note.failed))
+            await self._app.store.apply([Commit(puts=(Put(KIND, document.key, told, document.version),))])
 
     async def _prune(self) -> None:
         """Where no worker ever runs, nobody else does."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FOLLOW_SECONDS: Final = 0.25
+PAGE: Final = 1_000
 
 
 async def result_of(app: Redrive, handle: JobHandle[Any], timeout: Seconds | None) -> Any:
@@ -29,8 +30,7 @@ async def result_of(app: Redrive, handle: JobHandle[Any], timeout: Seconds | Non
         job = await handle.refresh()
         return job if job.ended else None
 
-    async with asyncio.timeout(limit):
-        job = await followed(app, {handle.id}, ended)
+    job = await followed(app, {handle.id}, ended, limit)
     if job.state is State.dead:
         raise JobDead(
             f"job {job.short_id} is dead ({job.because}): {job.error}. {job.recommendation}",
@@ -51,8 +51,13 @@ async def result_text(app: Redrive, job: Job) -> str | None:
     return document.value.decode() if document else job.result
 
 
-async def followed(app: Redrive, ids: Collection[str], look: Callable[[], Awaitable[T | None]]) -> T:
-    """Look again and again until there is an answer: told at once by this process's bus, soon where others work."""
+async def followed(
+    app: Redrive, ids: Collection[str], look: Callable[[], Awaitable[T | None]], limit: float | None = None
+) -> T:
+    """Look until there is an answer: told at once by this process's bus, soon where others work.
+
+    The first look is not limited: what is there already is the answer, however little time there is to wait for it.
+    """
     changed = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -62,28 +67,40 @@ async def followed(app: Redrive, ids: Collection[str], look: Callable[[], Awaita
 
     subscription = app.bus.subscribe("*", told)
     try:
-        while (found := await look()) is None:
-            try:
-                async with asyncio.timeout(FOLLOW_SECONDS):
-                    await changed.wait()
-            except TimeoutError:
-                continue
-            changed.clear()
+        found = await look()
+        async with asyncio.timeout(limit):
+            while found is None:
+                await _nudged(changed)
+                found = await look()
         return found
     finally:
         subscription.close()
 
 
+async def _nudged(changed: asyncio.Event) -> None:
+    """Until something was told, or it is time to look again."""
+    try:
+        async with asyncio.timeout(FOLLOW_SECONDS):
+            await changed.wait()
+    except TimeoutError:
+        return
+    changed.clear()
+
+
 async def events_of(app: Redrive, job_id: str) -> AsyncIterator[Event]:
-    """What is committed about a job from now on, in any process, until it ends."""
+    """What is committed about a job from now on, in any process, until it ends: all of it, however busy others are."""
     (here,) = await app.store.events(None)
     cursor = here.cursor
     while True:
         ended = (await app.jobs.get(job_id)).ended
-        for event in await app.store.events(cursor):
-            cursor = event.cursor
-            if event.job_id == job_id:
-                yield event
+        more = True
+        while more:
+            events = await app.store.events(cursor, PAGE)
+            more = len(events) >= PAGE
+            for event in events:
+                cursor = event.cursor
+                if event.job_id == job_id:
+                    yield event
         if ended:
             return
         await asyncio.sleep(FOLLOW_SECONDS)

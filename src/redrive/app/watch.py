@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -16,9 +15,8 @@ from redrive.core.store import Filter
 from redrive.insight.health import OLD_DEFERRAL, Health, Pain, QueueNumbers, Remembered, health, pains
 from redrive.runtime.bus import BusEvent
 from redrive.runtime.living import GONE_AFTER, living, unattended
-from redrive.runtime.notify import SEND_SECONDS
+from redrive.runtime.notify import by_function, name_of, sent
 from redrive.runtime.switches import paused_queues
-from redrive.runtime.threads import asked
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -26,6 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("redrive.health")
 COUNTED = (*map(str, State), "forgotten")
 """Where an accepted job can be."""
+ON_THE_BUS: Final = 0
+"""Among those who have heard of something: the subscribers of this process. Sinks go by identity, which is never 0."""
 NOT_KNOWN = "no live worker knows it"
 NOT_TAKEN = "live workers know it, but none of them takes it: see their queues and agents"
 
@@ -138,11 +138,14 @@ class Watch:
 
     async def _deliver(self, pain: Pain, now: float) -> bool:
         """Told to the bus and every sink; counts as delivered only if no sink failed."""
-        type = "depth_warning" if pain.kind == "depth" else "pain"
-        data = {"kind": pain.kind, "severity": pain.severity, "message": pain.message}
-        self._app.bus.publish(BusEvent(type, pain.queue, now, data=data))
-        log.warning("%s (severity %.2f)", pain.message, pain.severity)
-        return await tell_sinks(self._app, pain)
+        heard = self._remembered.heard(pain)
+        if ON_THE_BUS not in heard:
+            heard.add(ON_THE_BUS)
+            type = "depth_warning" if pain.kind == "depth" else "pain"
+            data = {"kind": pain.kind, "severity": pain.severity, "message": pain.message}
+            self._app.bus.publish(BusEvent(type, pain.queue, now, data=data))
+            log.warning("%s (severity %.2f)", pain.message, pain.severity)
+        return await tell_sinks(self._app, pain, heard)
 
 
 async def tell_sinks(app: Redrive, pain: Pain, heard: set[int] | None = None) -> bool:
@@ -150,11 +153,10 @@ async def tell_sinks(app: Redrive, pain: Pain, heard: set[int] | None = None) ->
     heard = set() if heard is None else heard
     delivered = True
     for sink in [sink for sink in app.signals if id(sink) not in heard]:
-        try:
-            async with asyncio.timeout(SEND_SECONDS):
-                await asked(sink, pain)
+        trouble = await sent(by_function(sink), pain)
+        if trouble is None:
             heard.add(id(sink))
-        except Exception as error:  # noqa: BLE001 - not delivered: it will be told again
+        else:
             delivered = False
-            log.warning("signal sink failed, the signal will be repeated: %r", error)
+            log.warning("%s did not take a signal and will be told again: %s", name_of(sink), trouble)
     return delivered

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 import logging
 import random
@@ -269,8 +268,7 @@ class WorkflowHandle:
 
         Raises JobDead when a step dies (redriven, it goes on), JobDiscarded when steps were let go, TimeoutError.
         """
-        async with asyncio.timeout(seconds(timeout, "timeout") if timeout is not None else None):
-            status = await self._settled()
+        status = await self._settled(seconds(timeout, "timeout") if timeout is not None else None)
         if status.state == "blocked":
             step = status.failed[0]
             raise JobDead(
@@ -289,12 +287,12 @@ class WorkflowHandle:
             if step.job_id in jobs
         }
 
-    async def _settled(self) -> WorkflowStatus:
+    async def _settled(self, limit: float | None) -> WorkflowStatus:
         async def settled() -> WorkflowStatus | None:
             status = await self.status()
             return status if status.state != "running" else None
 
-        return await followed(self._app, set(self.steps.values()), settled)
+        return await followed(self._app, set(self.steps.values()), settled, limit)
 
     async def cancel(self, reason: str | None = None, *, who: str = "api") -> WorkflowStatus:
         """No longer wanted: what has not ended is cancelled, dead steps are discarded, what is done stays done."""

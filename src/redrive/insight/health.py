@@ -135,15 +135,22 @@ class Remembered:
 
     def __init__(self, repeat_after: float = REPEAT_AFTER) -> None:
         self._delivered: dict[tuple[str, str], float] = {}
+        self._heard: dict[tuple[str, str], set[int]] = {}
         self._repeat_after = repeat_after
 
     def fresh(self, pain: Pain, now: float) -> bool:
         at = self._delivered.get((pain.kind, pain.queue))
-        return at is None or now - at >= self._repeat_after
+        return at is None or abs(now - at) >= self._repeat_after  # also where a clock that was ahead was put right
+
+    def heard(self, pain: Pain) -> set[int]:
+        """Who has taken it already, to be spared while another must be told again."""
+        return self._heard.setdefault((pain.kind, pain.queue), set())
 
     def delivered(self, pain: Pain, now: float) -> None:
         self._delivered[pain.kind, pain.queue] = now
+        self._heard.pop((pain.kind, pain.queue), None)
 
     def over(self, still: Mapping[tuple[str, str], Any]) -> None:
         """Forget what no longer hurts, so that it is told at once when it comes back."""
         self._delivered = {key: at for key, at in self._delivered.items() if key in still}
+        self._heard = {key: heard for key, heard in self._heard.items() if key in still}

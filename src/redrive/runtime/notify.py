@@ -13,7 +13,7 @@ import logging
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -75,7 +75,7 @@ def channels_of(
     """Every URL and function as a channel of its own, so that one that is down repeats nothing on the others."""
     environ = os.environ if environ is None else environ
     found = [_by_apprise(number, url, environ) for number, url in enumerate(urls)]
-    found += [Channel(_name(receiver), _by_function(receiver)) for receiver in receivers]
+    found += [Channel(name_of(receiver), by_function(receiver)) for receiver in receivers]
     taken: dict[str, int] = {}
     distinct = []
     for channel in found:
@@ -84,15 +84,15 @@ def channels_of(
     return distinct
 
 
-def _by_function(receiver: Receiver) -> Callable[[Message], Awaitable[None]]:
-    async def send(message: Message) -> None:
+def by_function(receiver: Callable[[Any], Any]) -> Callable[[Any], Awaitable[None]]:
+    async def send(message: object) -> None:
         if await asked(receiver, message) is False:
             raise Undelivered("it answered False")
 
     return send
 
 
-def _name(receiver: Receiver) -> str:
+def name_of(receiver: Callable[..., Any]) -> str:
     said = receiver if hasattr(receiver, "__qualname__") else type(receiver)
     return f"{said.__module__}.{said.__qualname__}"
 
@@ -277,7 +277,7 @@ class _Round:
         for message in due(channel.name, self._standing, self._waiting, self._clock.now()):
             if stopping.is_set():
                 return
-            error = await _sent(channel, message)
+            error = await sent(channel.send, message)
             state, now = self._standing.of(channel.name), self._clock.now()
             if error is not None:
                 self._keep(channel.name, state.failed(error, now))
@@ -335,12 +335,12 @@ class _Round:
             raise TurnLost(f"its state could not be written ({type(outcome).__name__})")
 
 
-async def _sent(channel: Channel, message: Message) -> str | None:
-    """None when the channel took it, else what it said, without secrets."""
+async def sent(send: Callable[[Any], Awaitable[None]], message: object) -> str | None:
+    """None when it was taken, else what was said instead, without secrets."""
     limit = asyncio.timeout(SEND_SECONDS)
     try:
         async with limit:
-            await channel.send(message)
+            await send(message)
     except Exception as error:  # noqa: BLE001 - whatever a channel raises, it is told again
         if limit.expired():
             return f"no answer within {SEND_SECONDS:g} s"

@@ -44,10 +44,11 @@ class _Listener:
 
     def __init__(self, *, every: bool) -> None:
         self.every = every
-        self.ticks: asyncio.Queue[Tick | None] = asyncio.Queue()
+        self.ticks: asyncio.Queue[tuple[int, Tick] | None] = asyncio.Queue()
+        """Each with the number of the look that found it."""
         self.dropped = False
 
-    def give(self, tick: Tick) -> None:
+    def give(self, look: int, tick: Tick) -> None:
         if self.dropped:
             return
         if self.ticks.qsize() >= BEHIND:
@@ -55,7 +56,7 @@ class _Listener:
             log.warning("a listener of the feed does not keep up and is dropped; it may come back with its cursor")
             self.ticks.put_nowait(None)  # after what it was given: it ends where it can go on
         else:
-            self.ticks.put_nowait(tick if self.every else _shown(tick))
+            self.ticks.put_nowait((look, tick if self.every else _shown(tick)))
 
     def end(self) -> None:
         """At once, whatever still waits."""
@@ -79,6 +80,10 @@ class Feed:
         self._pace = pace
         self._listeners: set[_Listener] = set()
         self._reader: asyncio.Task[None] | None = None
+        self._cursor = ""
+        """Where the reader's next tick begins."""
+        self._looked = 0
+        """How often it has read to the end."""
         self._closed = False
         self._failing = False
 
@@ -96,21 +101,47 @@ class Feed:
 
     async def listen(self, after: str | None = None, *, every: bool = False) -> AsyncGenerator[Tick, None]:
         """Ticks from now on, or after a cursor. The first says where it begins. Ends when the feed is closed."""
-        start = await self.now()
+        place = await self.now() if after is None else after
+        if every and after is not None:
+            async with aclosing(self._history(place)) as pages:
+                async for tick in pages:
+                    place = tick.cursor
+                    yield tick
+        start = place if after is None else await self.now()
         listener = _Listener(every=every)
-        self._add(listener, start)
         try:
-            seen: set[tuple[object, ...]] = set()
-            async with aclosing(self._since(start if after is None else after, every=every)) as missed:
+            seen = await self._before(self._add(listener, start), start)
+            async with aclosing(self._since(place, every=every)) as missed:
                 async for tick in missed:
                     seen.update(map(_identity, tick.events))
                     yield tick
+            last = self._looked + 2  # the look after the present one is the last that can find any of these
             while not self._closed and (heard := await listener.ticks.get()) is not None:
-                events = [event for event in heard.events if _identity(event) not in seen] if seen else heard.events
-                if events or heard.skipped:
-                    yield Tick(heard.cursor, events, heard.skipped)
+                look, tick = heard
+                if look > last:
+                    seen.clear()
+                events = [event for event in tick.events if _identity(event) not in seen] if seen else tick.events
+                if events or tick.skipped:
+                    yield Tick(tick.cursor, events, tick.skipped)
         finally:
             self._listeners.discard(listener)
+
+    async def _history(self, cursor: str) -> AsyncGenerator[Tick, None]:
+        """Whole pages of what was missed, read before anything waits for the listener: it may be long."""
+        while not self._closed and len(events := await self._rd.store.events(cursor, limit=PAGE)) >= PAGE:
+            cursor = events[-1].cursor
+            yield Tick(cursor, events)
+
+    async def _before(self, cursor: str, start: str) -> set[tuple[object, ...]]:
+        """What the reader, where it was under way already, will tell of the time before a listener began."""
+        seen: set[tuple[object, ...]] = set()
+        more = cursor != start
+        while more:
+            events = await self._rd.store.events(cursor, limit=PAGE)
+            seen.update(map(_identity, events))
+            cursor = events[-1].cursor if events else cursor
+            more = len(events) >= PAGE
+        return seen
 
     async def _since(self, cursor: str, *, every: bool) -> AsyncGenerator[Tick, None]:
         """What was missed before the reader's first tick: all of it, or its beginning and that there was more."""
@@ -135,21 +166,24 @@ class Feed:
         for listener in self._listeners:
             listener.end()
 
-    def _add(self, listener: _Listener, start: str) -> None:
-        """Its ticks begin before it reads what it has missed, so that nothing falls between the two."""
+    def _add(self, listener: _Listener, start: str) -> str:
+        """Its ticks begin before it reads what it has missed, so that nothing falls between the two. Says where."""
         self._listeners.add(listener)
         if self._closed:
             listener.end()
         elif self._reader is None or self._reader.done():
-            self._reader = asyncio.create_task(self._read(start), name="redrive-feed")
+            self._cursor = start
+            self._reader = asyncio.create_task(self._read(), name="redrive-feed")
+        return self._cursor
 
     # -- the one reader
 
-    async def _read(self, cursor: str) -> None:
+    async def _read(self) -> None:
         """Twice a second while somebody listens."""
         while self._listeners and not self._closed:
             try:
-                cursor = await self._look(cursor)
+                await self._look()
+                self._looked += 1
                 self._failing = False
             except Exception as error:  # noqa: BLE001 - told once; the next look may succeed
                 self._tell(error)
@@ -163,33 +197,28 @@ class Feed:
             log.warning("the feed cannot read the store and tries on: %r", error)
         self._failing = True
 
-    async def _look(self, cursor: str) -> str:
-        """Hand out what is new; returns where the next look begins."""
+    async def _look(self) -> None:
+        """Hand out what is new."""
         if any(listener.every for listener in self._listeners):
-            return await self._look_at_all(cursor)
-        events = await self._rd.store.events(cursor, limit=TOGETHER + 1)
-        if not events:
-            return cursor
-        end = await self.now() if len(events) > TOGETHER else events[-1].cursor
-        self._give(Tick(end, events))
-        return end
+            await self._look_at_all()
+        elif events := await self._rd.store.events(self._cursor, limit=TOGETHER + 1):
+            self._give(Tick(await self.now() if len(events) > TOGETHER else events[-1].cursor, events))
 
-    async def _look_at_all(self, cursor: str) -> str:
+    async def _look_at_all(self) -> None:
         """Page by page; those who want only a glimpse get the first page's."""
         shown = False
-        while events := await self._rd.store.events(cursor, limit=PAGE):
-            cursor = events[-1].cursor
-            self._give(Tick(cursor, events), only_every=shown)
+        while events := await self._rd.store.events(self._cursor, limit=PAGE):
+            self._give(Tick(events[-1].cursor, events), only_every=shown)
             shown = True
             if len(events) < PAGE:
                 break
             await asyncio.sleep(0)  # who keeps up has a turn between two pages
-        return cursor
 
     def _give(self, tick: Tick, *, only_every: bool = False) -> None:
+        self._cursor = tick.cursor
         for listener in tuple(self._listeners):
             if listener.every or not only_every:
-                listener.give(tick)
+                listener.give(self._looked + 1, tick)
 
 
 def _identity(event: Event) -> tuple[object, ...]:
