@@ -492,3 +492,17 @@ async def test_a_thread_past_its_timeout_is_told_and_its_result_counts(
     await soon(rd.drain())
     assert await job.result(5) == "told"
     assert any("after its timeout" in record.getMessage() for record in caplog.records)
+
+
+async def test_half_a_character_in_a_note_or_a_question_harms_nobody(rd: Redrive) -> None:
+    @rd.task
+    async def work(ctx: Context) -> None:
+        await ctx.progress(0.5, "reads b\udcff.txt")
+        await ctx.approval("delete b\udcff.txt?")
+
+    job = await work.enqueue()
+    await soon(rd.drain())
+    held = await job.refresh()
+    assert (held.state, held.because, held.history[-1].decision) == ("held", "approval", "It asks: delete b?.txt?")
+    note = await rd.store.doc("progress", f"{job.id}/now")
+    assert note is not None and msgspec.json.decode(note.value)["note"] == "reads b?.txt"

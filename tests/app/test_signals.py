@@ -8,6 +8,7 @@ import pytest
 
 import redrive
 from redrive import Cancel, Context, GiveUp, JobDead, Redrive, Retry, Snooze
+from redrive.runtime import outbox, settle
 from tests.support import FakeClock, only_job, soon
 
 
@@ -154,6 +155,58 @@ async def test_a_signal_out_of_a_task_group_is_still_that_signal(rd: Redrive) ->
     await soon(rd.drain())
     dead = await job.refresh()
     assert (dead.state, dead.because, dead.recommendation) == ("dead", "terminated", "Look inside.")
+
+
+@pytest.mark.parametrize(
+    ("signal", "state"),
+    [
+        (GiveUp("no", recommendation="see file b\udcff.txt"), "dead"),
+        (GiveUp("no file b\udcff.txt"), "dead"),
+        (Cancel("b\udcff"), "discarded"),
+        (Snooze(60, "b\udcff"), "waiting"),
+        (Retry("b\udcff", after=60), "waiting"),
+    ],
+    ids=ascii,
+)
+async def test_half_a_character_in_what_a_signal_says_ends_the_attempt_all_the_same(
+    rd: Redrive, signal: BaseException, state: str
+) -> None:
+    @rd.task
+    async def work() -> None:
+        raise signal
+
+    job = await work.enqueue()
+    await soon(rd.drain())
+    ended = await job.refresh()
+    assert (ended.state, ended.run) == (state, 1)
+    assert "?" in f"{ended.recommendation} {ended.error} {ended.history[-1].decision}"
+
+
+async def test_an_end_that_cannot_be_written_is_a_dead_letter(rd: Redrive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever text of somebody's code is forgotten to be cleaned."""
+    monkeypatch.setattr(settle, "words_of", str)
+    monkeypatch.setattr(outbox, "AGAIN", 0.005)
+
+    @rd.task
+    async def work() -> None:
+        raise Cancel("b\udcff")
+
+    job = await work.enqueue()
+    await soon(rd.drain())
+    dead = await job.refresh()
+    assert (dead.state, dead.because, dead.run) == ("dead", "permanent", 1)
+    assert dead.error is not None and "UnicodeEncodeError" in dead.error
+
+
+async def test_what_is_no_text_in_a_signal_is_said_all_the_same(rd: Redrive) -> None:
+    @rd.task
+    async def work() -> None:
+        raise GiveUp("no", recommendation=7)  # type: ignore[arg-type]
+
+    job = await work.enqueue()
+    await soon(rd.drain())
+    dead = await job.refresh()
+    assert (dead.state, dead.recommendation) == ("dead", "7")
 
 
 async def test_an_exception_that_is_no_exception_is_a_failure(rd: Redrive) -> None:

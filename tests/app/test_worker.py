@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 
 import redrive
 from redrive import Context, Rate, Redrive
+from redrive.core.job import public
 from redrive.core.store import Claim, Commit, Filter, Outcome, Unknown, Wanted
 from redrive.errors import StoreBusy
 from redrive.runtime.attempt import ALONE
+from redrive.runtime.settle import Settlement
 from redrive.runtime.worker import Worker
 from redrive.stores.sqlite import SqliteStore
 from tests.support import FakeClock, drain_until_over, eventually, opened, soon
@@ -423,6 +426,57 @@ async def test_what_does_not_finish_is_given_back_and_burns_no_attempt(live: Red
     assert cleaned == [True]
     async with live.worker():
         assert await job.result(10) == 1
+
+
+async def test_what_redrive_itself_fails_to_end_is_a_dead_letter(
+    live: Redrive, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> None:
+        raise KeyError("a mistake of ours")
+
+    monkeypatch.setattr(Settlement, "succeeded", broken)
+
+    @live.task
+    async def work() -> None: ...
+
+    job = await work.enqueue()
+    await soon(live.drain())
+    letter = await job.refresh()
+    assert (letter.state, letter.because, letter.error) == ("dead", "permanent", "KeyError: 'a mistake of ours'")
+    assert "report it" in (letter.recommendation or "")
+    assert f"{letter.short_id} (work): redrive could not end it" in caplog.text and "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["runs", "is lost"])
+async def test_a_record_that_cannot_be_read_is_a_dead_letter_and_costs_no_other_job(
+    live: Redrive, database: Path, dies: bool
+) -> None:
+    """As another version may have written it. Its process may be gone, too: then it may not hide others like that."""
+    done: list[int] = []
+
+    @live.task(base=0.01)
+    async def work(n: int) -> None:
+        done.append(n)
+
+    jobs = [await work.options(max_age=600, lease=0.1 if dies else None).enqueue(n) for n in range(3)]
+    if dies:
+        await live.store.claim(Wanted(3, frozenset({"work"})), "somebody", live.clock.now())
+    with closing(apsw.Connection(str(database))) as connection:
+        connection.set_busy_timeout(5000)
+        connection.execute("UPDATE jobs SET options_json = ? WHERE id = ?", ('{"max_age":"long"}', jobs[0].id))
+    async with live.worker():
+        await eventually(lambda: sorted(done) == [1, 2])
+        await eventually(lambda: _is(jobs[0], "dead"))
+    letter = await jobs[0].refresh()
+    assert "cannot be read here" in (letter.error or "")
+    with pytest.raises(redrive.JobError, match="cannot be read here"):
+        await live.dead.redrive(letter.id)
+    assert public(await live.dead.show(letter.id))["options"] == {}
+    assert (await live.dead.discard(letter.id)).state == "discarded"
+
+
+async def _is(job: redrive.JobHandle[Any], state: str) -> bool:
+    return (await job.refresh()).state == state
 
 
 @pytest.mark.behaviour("000-70")

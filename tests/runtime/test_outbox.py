@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from redrive.core.classify import classify
+from redrive.core.job import Failure, Job
+from redrive.core.lifecycle import Transition, buried
 from redrive.core.store import Commit, Outcome, Unknown
-from redrive.errors import StoreFailed, StoreFull
+from redrive.errors import StoreError, StoreFailed, StoreFull
 from redrive.runtime import outbox as outboxes
 from redrive.runtime.outbox import Outbox
 from redrive.stores.sqlite import SqliteStore
@@ -98,6 +101,49 @@ async def test_a_store_that_stopped_for_good_stops_the_waiting(
     outbox.add(done(job, clock.now()))
     await soon(outbox.flushed())
     assert any("fsync failed" in r.getMessage() and r.levelno >= logging.WARNING for r in caplog.records)
+
+
+def given_up(job: Job, error: Exception) -> Transition:
+    failure = Failure("exception", ("builtins.UnicodeEncodeError",), type(error).__name__)
+    return buried(
+        job, job.updated_at, because="permanent", why="it cannot be written", recommendation="look", failure=failure,
+        cause=classify(failure), fingerprint=None,
+    )  # fmt: skip
+
+
+async def test_a_result_that_cannot_be_written_is_a_dead_letter_and_does_not_run_again(
+    full: Full, clock: FakeClock
+) -> None:
+    told: list[Commit] = []
+    outbox = Outbox(full, lambda applied, refused: told.extend(applied), broken=given_up)
+    bad, good = await claimed(full, clock), await claimed(full, clock)
+    outbox.add(done(bad, clock.now(), '"\udcff"'))
+    outbox.add(done(good, clock.now(), '"kept"'))
+    await soon(outbox.flushed())
+    assert [job.state for job in await full.get([bad.id, good.id])] == ["dead", "done"]
+    assert sorted(commit.transitions[0].move for commit in told) == ["buried", "succeeded"]
+    assert outbox.refused == 0
+
+
+async def test_where_not_even_the_letter_can_be_written_it_is_told(
+    full: Full, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    settled: list[bool] = []
+    outbox = Outbox(full, noting(settled), broken=given_up)
+    full.problem = ValueError("nothing can be written")
+    outbox.add(done(await claimed(full, clock), clock.now()))
+    await soon(outbox.flushed())
+    assert settled == [False]
+    assert any("run again" in r.getMessage() and r.levelno >= logging.CRITICAL for r in caplog.records)
+
+
+async def test_what_the_store_refuses_for_its_own_reasons_buries_nothing(full: Full, clock: FakeClock) -> None:
+    outbox = Outbox(full, noting([]), broken=given_up)
+    job = await claimed(full, clock)
+    full.problem = StoreError("refused by the database")
+    outbox.add(done(job, clock.now()))
+    await soon(outbox.flushed())
+    assert [found.state for found in await full.get([job.id])] == ["running"]
 
 
 async def test_what_comes_while_it_writes_is_written_too(full: Full, clock: FakeClock) -> None:

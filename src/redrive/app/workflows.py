@@ -326,7 +326,7 @@ class Workflows:
         flow = await self._flows.flow(check_id("id", id))
         if flow is None:
             job = await self._app.jobs.get(id)
-            flow = await self._flows.flow(job.options.workflow or job.id)
+            flow = await self._flows.flow(job.readable_options.workflow or job.id)
         if flow is None:
             raise JobNotFound(f"job {id!r} is no step of a workflow", job_id=id)
         return WorkflowHandle(self._app, flow)

@@ -14,6 +14,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from redrive.errors import JobError
+
 Json = Any
 """A value that JSON can say."""
 
@@ -250,7 +252,18 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def options(self) -> Options:
-        return _decode_options(self.options_json) if self.options_json else NO_OPTIONS
+        try:
+            return _decode_options(self.options_json) if self.options_json else NO_OPTIONS
+        except msgspec.MsgspecError as error:
+            raise JobError(f"the options of job {self.short_id} cannot be read here: {error}", job_id=self.id) from None
+
+    @property
+    def readable_options(self) -> Options:
+        """To look at the job, or to let it go: none, where they cannot be read."""
+        try:
+            return self.options
+        except JobError:
+            return NO_OPTIONS
 
     @property
     def changes(self) -> list[dict[str, Json]]:
@@ -299,7 +312,7 @@ def public(job: Job) -> dict[str, Json]:
     body["priority"] = job.priority_name
     body["payload"] = msgspec.json.decode(job.payload) if job.payload else None
     body["result"] = msgspec.json.decode(job.result) if job.result else None
-    body["options"] = msgspec.to_builtins(job.options)
+    body["options"] = msgspec.to_builtins(job.readable_options)
     body["changes"] = job.changes
     body["history"] = [_public_attempt(attempt) for attempt in job.history]
     body.update({name: iso(getattr(job, name)) for name in _TIMES})

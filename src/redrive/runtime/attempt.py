@@ -160,7 +160,10 @@ class Attempts:
             self._tracer.lost(move)
 
     def settle_lost(self, job: Job, *, alone: bool) -> Transition:
-        return self.settlement.lost(job, self._registry.handlers.get(job.task), alone=alone)
+        try:
+            return self.settlement.lost(job, self._registry.handlers.get(job.task), alone=alone)
+        except Exception as error:  # noqa: BLE001 - it would keep all others that are lost from being found
+            return self.settlement.broken(job, error)
 
     async def alone(self, job: Job) -> Outcome:
         """The store knows before it starts that this job has the process to itself. Stale where it is ours no more."""

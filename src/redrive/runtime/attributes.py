@@ -82,6 +82,11 @@ def clean(value: str, limit: int) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
+def whole(value: str) -> str:
+    """The same, however long it is."""
+    return clean(value, len(value))
+
+
 def text_of(value: object, limit: int) -> str | None:
     """A text, or the value of an enum that is one."""
     if value is None:

@@ -38,7 +38,7 @@ from redrive.runtime.answers import (
 from redrive.runtime.attributes import attribute, clean, some, text_of, traits
 from redrive.runtime.soft import soft
 
-__all__ = ["capture", "guarded", "lost", "qualified", "soft", "timed_out"]
+__all__ = ["capture", "guarded", "lost", "qualified", "soft", "timed_out", "words_of"]
 
 MESSAGE_LIMIT: Final = 2_000
 CHAIN_LIMIT: Final = 5
@@ -59,7 +59,7 @@ def capture(error: BaseException, *, now: float | None = None) -> Failure:
     try:
         if kind in _SIMPLE and _only_says(error):
             return Failure(
-                "exception", _types(kind), redact_text(_message(error)), frames=_frames(_steps(error.__traceback__))
+                "exception", _types(kind), redact_text(words_of(error)), frames=_frames(_steps(error.__traceback__))
             )
         return _Look(time.time() if now is None else now).at(error, 0)
     except KeyboardInterrupt:
@@ -78,7 +78,7 @@ def _unreadable(error: BaseException, odd: BaseException) -> Failure:
     """What is left of an exception that cannot be read in full: its classes, and its message if that works."""
     kind: Any = type(error)
     try:
-        return Failure("exception", _bare_types(kind), redact_text(_message(error)), body=f"unreadable: {type(odd)!r}")
+        return Failure("exception", _bare_types(kind), redact_text(words_of(error)), body=f"unreadable: {type(odd)!r}")
     except KeyboardInterrupt:
         raise
     except BaseException:  # noqa: BLE001 - its name must do
@@ -101,7 +101,7 @@ class _Look:
         kind: Any = type(error)
         seen = {} if isinstance(error, Signal) else traits(error)  # a signal says what it says in words of its own
         types = _types(kind)
-        message = _message(error)
+        message = words_of(error)
         steps = _steps(error.__traceback__)
         plain = Failure(
             kind="signal" if isinstance(error, Signal) else "exception",
@@ -133,7 +133,7 @@ class _Look:
             sqlstate=_sqlstate(seen),
             headers=headers,
             retry_after=wait_of(error.after, self._now) if isinstance(error, Retry) else asked,
-            recommendation=redact_text(error.recommendation or "") or None if isinstance(error, GiveUp) else None,
+            recommendation=_recommended(error) if isinstance(error, GiveUp) else None,
             body=body_text(seen, bodies, response, message),
             codes=codes,
             rpc_code=rpc_code_of(seen),
@@ -221,11 +221,16 @@ def qualified(kind: type) -> str:
     return _qualified(kind)
 
 
-def _message(error: BaseException) -> str:
+def words_of(said: object) -> str:
+    """What an exception, or whatever a task put into one, says: a text that the store can keep."""
     try:
-        return clean(str(error), MESSAGE_LIMIT)
+        return clean(str(said), MESSAGE_LIMIT)
     except Exception:  # noqa: BLE001 - an exception whose __str__ raises still has a name
-        return f"<{type.__dict__['__name__'].__get__(type(error))} without a readable message>"
+        return f"<{type.__dict__['__name__'].__get__(type(said))} without a readable message>"
+
+
+def _recommended(signal: GiveUp) -> str | None:
+    return redact_text(words_of(signal.recommendation)) or None if signal.recommendation else None
 
 
 # ---- what it wraps

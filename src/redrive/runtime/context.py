@@ -25,6 +25,7 @@ from redrive.core.payload import encode_result
 from redrive.core.schedule import SLOT_HEADER
 from redrive.core.store import Applied, Commit, Guard, Lease, Put, Store, Unknown
 from redrive.errors import CommitUnknown, RedriveError, Signal
+from redrive.runtime.attributes import whole
 from redrive.runtime.capture import capture
 from redrive.runtime.clock import Clock
 from redrive.runtime.effects import effect_of, kept
@@ -258,6 +259,7 @@ class _Shared:
         """Asked once per input: an edited job asks anew."""
         if not words.strip():
             raise ValueError("an approval needs a question")
+        words = whole(words)
         name = f"{hashlib.sha256(words.encode()).hexdigest()[:12]}"
         self._named("approval", name)
         key = key_of(self.job.id, name)
@@ -279,6 +281,7 @@ class _Shared:
     async def _progress(self, fraction: float, note: str | None) -> None:
         if not 0.0 <= fraction <= 1.0:
             raise ValueError(f"progress {fraction!r}: must be between 0 and 1")
+        note = whole(note) if isinstance(note, str) else note
         value = {"fraction": fraction, "note": note, "at": self._clock.now()}
         await self._keep("progress", "now", msgspec.json.encode(value))
 

@@ -6,9 +6,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
+from typing import Final
 
 import msgspec
 
+from redrive.core.job import Job
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Applied, Commit, Outcome, Stale, Store, Unknown
 from redrive.errors import StoreFailed, StoreUnavailable
@@ -18,6 +20,9 @@ TRIES = 5
 """How often a result is tried that the store refuses for what is in it."""
 AGAIN = 0.5
 """Seconds between tries while the store cannot take a result."""
+UNWRITABLE: Final = (ValueError, TypeError, OverflowError)
+"""What a commit raises whose texts or numbers cannot be written at all."""
+Answered = tuple[Commit, Outcome]
 
 
 class Outbox:
@@ -28,11 +33,14 @@ class Outbox:
         store: Store,
         settled: Callable[[Sequence[Commit], Sequence[Commit]], None],
         resume: Callable[[Sequence[Commit]], Awaitable[Sequence[Transition]]] | None = None,
+        broken: Callable[[Job, Exception], Transition] | None = None,
     ) -> None:
         self._store = store
         self._settled = settled
         self._resume = resume
         """Moves what waited for these commits."""
+        self._broken = broken
+        """The dead letter of a job whose end cannot be written."""
         self._waiting: list[Commit] = []
         self._task: asyncio.Task[None] | None = None
         self.refused = 0
@@ -59,8 +67,7 @@ class Outbox:
 
     async def _apply(self, batch: list[Commit]) -> None:
         while batch:
-            outcomes = await self._insist(batch)
-            answered = list(zip(batch, outcomes, strict=True))
+            answered = await self._insist(batch)
             stale = [(commit, outcome) for commit, outcome in answered if isinstance(outcome, Stale)]
             crowded = [commit for commit, outcome in stale if _companion_moved(commit, outcome)]
             refused = [commit for commit, outcome in stale if not _companion_moved(commit, outcome)]
@@ -77,24 +84,31 @@ class Outbox:
                 await asyncio.sleep(AGAIN)
             batch += [msgspec.structs.replace(commit, transitions=commit.transitions[:1]) for commit in crowded]
 
-    async def _insist(self, batch: list[Commit]) -> list[Outcome]:
+    async def _insist(self, batch: list[Commit], *, last: bool = False) -> list[Answered]:
         """A full disk or a lock: the results wait until the store takes them."""
         for tries in count(1):
             try:
-                return await self._store.apply(batch)
+                return list(zip(batch, await self._store.apply(batch), strict=True))
             except StoreFailed:
                 raise
             except StoreUnavailable as error:
                 log.warning("%d results wait for the store: %s", len(batch), error)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - told now, and once more where it is given up
                 log.warning("the store does not take %d results: %s", len(batch), error)
                 if len(batch) > 1:
-                    return [outcome for commit in batch for outcome in await self._insist([commit])]
+                    return [answer for commit in batch for answer in await self._insist([commit])]
                 if tries >= TRIES:
-                    log.critical("a result cannot be stored as it is, its job will run again", exc_info=True)
-                    return [Stale(batch[0].transitions[0].job.id if batch[0].transitions else None)]
+                    return await self._without(batch[0], error, last=last)
             await asyncio.sleep(AGAIN)
         raise AssertionError("counts for ever")
+
+    async def _without(self, commit: Commit, error: Exception, *, last: bool) -> list[Answered]:
+        """A result that cannot be written: running the job again would end no better, so that a person must look."""
+        job = commit.transitions[0].job if commit.transitions else None
+        if job is not None and self._broken is not None and isinstance(error, UNWRITABLE) and not last:
+            return await self._insist([Commit((self._broken(job, error),))], last=True)
+        log.critical("a result cannot be stored as it is, its job will run again", exc_info=error)
+        return [(commit, Stale(job.id if job is not None else None))]
 
     def _refuse(self, commit: Commit) -> None:
         self.refused += 1

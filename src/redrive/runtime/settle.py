@@ -23,8 +23,9 @@ from redrive.core.preflight import NotReady
 from redrive.core.store import Commit, Put
 from redrive.core.strategy import decide, recognised, undecided
 from redrive.errors import Cancel, GiveUp, Retry, Signal, Snooze
+from redrive.runtime.attributes import whole
 from redrive.runtime.breakers import Breakers
-from redrive.runtime.capture import capture, lost
+from redrive.runtime.capture import capture, lost, words_of
 from redrive.runtime.clock import Clock
 from redrive.runtime.context import BlockingContext, Context, Held
 from redrive.runtime.logbook import Logbook
@@ -36,6 +37,10 @@ log = logging.getLogger("redrive.attempt")
 RESULT_INLINE = 256 * 1024
 """Larger results are stored beside the job."""
 RESULT_APART = '{"$result":"stored apart"}'
+BROKEN = (
+    "Look whether what it does has happened. Its record may come from another version: enqueue it anew and discard"
+    " this one. If redrive made the mistake, please report it with the log."
+)
 SUMMARY_SHARE = 10
 """A summary may take a tenth of what its context was compressed to."""
 
@@ -77,11 +82,12 @@ class Settlement:
         if isinstance(signal, Snooze | Cancel | Held):
             await self._breakers.no_verdict(job)
         if isinstance(signal, Snooze):
-            attempt = self._attempt(job, "snoozed", now, context, decision=str(signal))
+            attempt = self._attempt(job, "snoozed", now, context, decision=words_of(signal))
             return Commit((lifecycle.snoozed(job, now, run_at=now + signal.seconds, attempt=attempt),))
         if isinstance(signal, Cancel):
-            attempt = self._attempt(job, "cancelled", now, context, decision=signal.reason)
-            return Commit((lifecycle.cancelled(job, now, who=job.task, why=signal.reason, attempt=attempt),))
+            why = words_of(signal.reason)
+            attempt = self._attempt(job, "cancelled", now, context, decision=why)
+            return Commit((lifecycle.cancelled(job, now, who=job.task, why=why, attempt=attempt),))
         if isinstance(signal, Held):
             log.warning("job %s (%s) is held: %s", job.short_id, job.task, signal)
             attempt = self._attempt(job, "held", now, context, decision=str(signal))
@@ -175,7 +181,7 @@ class Settlement:
             return await self._summarised(case, decide(case))
         except Exception as error:
             log.critical("job %s (%s): deciding failed", case.job.short_id, case.job.task, exc_info=True)
-            return undecided(case, f"{type(error).__name__}: {error}")
+            return undecided(case, capture(error).summary)
 
     def unsettled(
         self, job: Job, handler: Handler, context: AnyContext, failure: Failure, error: Exception
@@ -183,11 +189,23 @@ class Settlement:
         """Settling itself failed: slow and safe, and never a second try of what may have landed."""
         cause = self._cause(job, handler, failure)
         case = Case(job, failure, cause, self._registry.policy_for(job), self._clock.now(), self._clock.chance())
-        problem = f"{type(error).__name__}: {error}"
+        problem = capture(error).summary
         decision = undecided(case, problem)
         if handler.verifiable and not handler.idempotent:
             decision = Hold("outcome_unknown", f"It failed, and settling it failed, too: {problem}", RESOLVE)
         return self._transition(case, decision, fingerprint(failure, job.task, job.model), context)
+
+    def broken(self, job: Job, error: Exception) -> Transition:
+        """Redrive itself, or the job's record, is broken: it cannot be decided what to do, only that somebody looks."""
+        log.critical(
+            "job %s (%s): redrive could not end it; it is a dead letter", job.short_id, job.task, exc_info=error
+        )
+        failure = capture(error, now=self._clock.now())
+        return lifecycle.buried(
+            job, self._clock.now(), because="permanent", why=f"Redrive could not end it: {failure.summary}",
+            recommendation=BROKEN, failure=failure, cause=cause_of("unknown", "broken", failure),
+            fingerprint=fingerprint(failure, job.task, job.model), owner=self._registry.fleet.escalation,
+        )  # fmt: skip
 
     def lost(self, job: Job, handler: Handler | None, *, alone: bool) -> Transition:
         """The worker is gone: there is nothing to ask and nothing to change."""
@@ -283,7 +301,7 @@ class Settlement:
             found = await asked_within(LOOK_SECONDS, summarise, text, change.max_tokens // SUMMARY_SHARE)
             if not isinstance(found, str):
                 raise TypeError(f"a summary must be text, this is {type(found).__name__}")
-            summed_up = msgspec.structs.replace(change, summary=found)
+            summed_up = msgspec.structs.replace(change, summary=whole(found))
             payload, names = case.input(), case.names
             if can_take(summed_up, payload, abilities.adapt, abilities.count, names=names):
                 return summed_up

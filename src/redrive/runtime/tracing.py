@@ -124,7 +124,7 @@ class Tracer:
 
     def _creation(self, job: Job) -> TraceContext | None:
         """The context in which the job was sent, as far as it is known."""
-        said = job.options.traceparent if job.options_json else None
+        said = job.readable_options.traceparent if job.options_json else None
         if said is None:
             return None
         found = self._wire.extract({TRACEPARENT: said})

@@ -13,6 +13,7 @@ from typing import Any
 from redrive.core.job import Job, State
 from redrive.core.store import Applied, Claim, Commit, Lease, Store, Unknown, Wanted
 from redrive.core.strategy import CRASHES_BEFORE_ALONE
+from redrive.errors import StoreError
 from redrive.runtime.attempt import Attempts
 from redrive.runtime.bus import Bus, told
 from redrive.runtime.clock import Clock
@@ -71,7 +72,8 @@ class Worker(Loop):
         self._poll = poll
         self._threads = Threads()
         self._attempts = Attempts(store, registry, clock, self._threads)
-        self.outbox = Outbox(store, self._settled, self._attempts.workflows.resume_after)
+        settlement, resume = self._attempts.settlement, self._attempts.workflows.resume_after
+        self.outbox = Outbox(store, self._settled, resume, settlement.broken)
         self._unsettled: dict[str, Job] = {}
         """Finished, and not yet on disk: their leases are kept until they are."""
         self._runners = Runners(self.nudge)
@@ -251,6 +253,10 @@ class Worker(Loop):
                 log.warning(
                     "job %s (%s) was taken away while it ran: its result does not count", job.short_id, job.task
                 )
+        except StoreError as error:
+            log.critical("job %s (%s) comes back when its lease ends: %s", job.short_id, job.task, error)
+        except Exception as error:  # noqa: BLE001 - told, and visible as a dead letter
+            self._hand_over(job, Commit((self._attempts.settlement.broken(job, error),)))
         finally:
             del self._contexts[job.id]
             self.slots.freed(job)

@@ -129,7 +129,7 @@ class Workflows:
 
     async def companions(self, move: Transition) -> tuple[Transition, ...]:
         """What moves together with a step: steps that need wait no longer, or that wait for what will not come."""
-        id = move.job.options.workflow
+        id = move.job.readable_options.workflow
         if id is None or move.to not in (State.done, *_LET_GO):
             return ()
         flow = await self.flow(id)

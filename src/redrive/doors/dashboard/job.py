@@ -96,7 +96,7 @@ async def _result(rd: Redrive, job: Job) -> Any:
 
 def facts(job: Job) -> list[tuple[str, str | None]]:
     allowed = f" of {job.allowed}" if job.allowed is not None else ""
-    options = job.options
+    options = job.readable_options
     flow = f"{options.step} in {options.workflow[-8:]}" if options.workflow else None
     return [
         ("Id", job.id),
