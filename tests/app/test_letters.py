@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import redrive
 from redrive import GiveUp, InvalidOption, StoreUnavailable, diverting, to_dead_letter
+from redrive.app.letters import Letters, Said
+from redrive.core import lifecycle
 from redrive.core.job import Job, State
-from redrive.core.store import Inserted, Outcome, Unknown
+from redrive.core.letters import generation, settles
+from redrive.core.store import Commit, Inserted, Outcome, Page, Unknown
 from redrive.stores.sqlite import SqliteStore
 from tests.support import FakeClock, opened, process, soon
 
@@ -177,6 +181,55 @@ async def test_a_failure_after_the_last_was_settled_is_a_letter_of_its_own(rd: r
     assert [job.id for job in (await rd.dead.list()).jobs] == [third.id]
 
 
+async def test_the_thousandth_letter_costs_no_more_than_the_hundredth(
+    rd: redrive.Redrive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one of another input that has stood from the beginning is still found."""
+    reads: list[int] = []
+    get, find = SqliteStore.get, SqliteStore.find
+
+    async def counted_get(self: SqliteStore, ids: Sequence[str]) -> list[Job]:
+        reads.append(len(ids))
+        return await get(self, ids)
+
+    async def counted_find(self: SqliteStore, *said: Any, **more: Any) -> Page:
+        page = await find(self, *said, **more)
+        reads.append(len(page.jobs))
+        return page
+
+    other = await rd.dead.add("sync", {"other": True}, TimeoutError())
+    await settled_letters(rd, other, 1_000)
+    monkeypatch.setattr(SqliteStore, "get", counted_get)
+    monkeypatch.setattr(SqliteStore, "find", counted_find)
+    for number in (1_001, 1_002):
+        letter = await rd.dead.add("sync", {}, TimeoutError())
+        assert letter.id == generation("unnamed", "sync", number)
+        await Letters(rd).landed("sync", {}, Said(), who="test", why="done")
+    assert len(reads) < 20 and max(reads) <= 40
+    assert (await rd.dead.add("sync", {"other": True}, TimeoutError())).id == other.id
+
+
+async def settled_letters(rd: redrive.Redrive, like: Job, number: int) -> None:
+    """So many more letters of the same job_id, all of them done."""
+    more = [
+        msgspec.structs.replace(like, id=generation(like.queue, like.key or "", n), payload="{}", payload_hash="done")
+        for n in range(1, number + 1)
+    ]
+    await rd.store.insert(more)
+    now = rd.clock.now()
+    await rd.store.apply([Commit((lifecycle.resolved(job, now, who="test", why="done"),)) for job in more])
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3, 4, 31, 32, 33, 64, 65, 127, 128, 200])
+async def test_the_next_letter_has_the_next_number(rd: redrive.Redrive, number: int) -> None:
+    if number:
+        first = await rd.dead.add("sync", {}, TimeoutError())
+        await settled_letters(rd, first, number - 1)
+        await rd.dead.discard(first.id, why="test")
+    letter = await rd.dead.add("sync", {}, TimeoutError())
+    assert letter.id == generation("unnamed", "sync", number)
+
+
 async def test_another_input_under_the_same_job_id_is_not_lost(
     rd: redrive.Redrive, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -290,6 +343,28 @@ async def test_odd_names_are_cut_and_told(rd: redrive.Redrive, caplog: pytest.Lo
     letter = await rd.dead.add("a", {}, TimeoutError(), task="t" * 300, queue="q\n", session_id="")
     assert (len(letter.task), letter.queue, letter.session_id) == (200, "q", None)
     assert "is cut to at most 200" in caplog.text
+
+
+class Speechless:
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("OSError: no file b\udcff.txt", "OSError: no file b?.txt"),
+        ("what? \udcff", "what? ?"),
+        (OSError("no file b\udcff.txt"), "OSError: no file b?.txt"),
+        (Speechless(), "Speechless"),
+    ],
+    ids=["named", "unnamed", "exception", "speechless"],
+)
+async def test_half_a_character_in_an_error_loses_no_letter(rd: redrive.Redrive, error: Any, said: str) -> None:
+    id = await asyncio.to_thread(to_dead_letter, "one", {"\udcff": 1}, error, recommendation="see \udcff", rd=rd)
+    (letter,) = await rd.store.get([id])
+    assert letter.error is not None and said in letter.error
+    assert letter.recommendation == "see ?"
 
 
 async def test_an_exception_that_cannot_speak_is_recorded(rd: redrive.Redrive) -> None:
@@ -469,6 +544,27 @@ def test_success_closes_the_letter_of_earlier_failures() -> None:
     with diverting("a", {"n": 1}, task="fetch"):
         pass
     assert [letter.id for letter in all_letters()] == [other]
+
+
+def test_success_with_another_input_closes_nothing() -> None:
+    for customer in ("A", "B"):
+        with pytest.raises(TimeoutError), diverting("invoice", {"customer": customer}, task="bill"):
+            fail()
+    with diverting("invoice", {"customer": "C"}, task="bill"):
+        pass
+    assert sorted(letter.arguments["customer"] for letter in all_letters()) == ["A", "B"]
+    with diverting("invoice", {"customer": "A"}, task="bill"):
+        pass
+    assert [letter.arguments["customer"] for letter in all_letters()] == ["B"]
+
+
+def test_success_does_not_close_what_may_have_landed_before() -> None:
+    """It may have been done twice by now: somebody must look."""
+    with pytest.raises(TimeoutError), diverting("invoice", {"n": 1}):
+        fail()
+    (letter,) = all_letters()
+    doubtful = msgspec.structs.replace(letter, because="outcome_unknown")
+    assert (settles(letter, letter), settles(letter, doubtful)) == (True, False)
 
 
 def test_nothing_recorded_is_never_silence(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from redrive.doors.rest import showing
 from tests.stores.jobs import a_dead_job
 from tests.support import eventually
 from tests.web.serving import Served, make_rd, serving
@@ -155,6 +157,17 @@ async def test_a_purge_needs_a_filter_a_count_and_its_token(served: Served) -> N
     assert (answer.status_code, answer.json()) == (200, {"purged": 2})
     assert (await served.get("/v1/dead-letters"))["items"] == []
     assert await state(served, ids[1]) == "purged"
+
+
+async def test_advice_is_masked_like_every_text(served: Served) -> None:
+    said = {"job_id": "x", "payload": {}, "error": "E: no", "recommendation": "log in with password=hunter22 again"}
+    added = await served.post("/v1/dead-letters", said, status=201)
+    (job,) = await served.rd.store.get([added["id"]])
+    assert job.recommendation == "log in with password=[redacted] again"
+    as_it_was = msgspec.structs.replace(job, recommendation=said["recommendation"])  # by an earlier version
+    for shown in (added, showing.whole(as_it_was), showing.summary(as_it_was)):
+        assert shown["recommendation"] == job.recommendation
+    assert showing.whole(as_it_was, secrets=True)["recommendation"] == said["recommendation"]
 
 
 async def test_letters_go_out_as_a_file_and_come_in_again(served: Served, tmp_path: Path) -> None:

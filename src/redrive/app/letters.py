@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -33,6 +33,7 @@ from redrive.core.letters import (
     lane_said,
     named_failure,
     same_work,
+    settles,
     sorted_out,
 )
 from redrive.core.letters import why as why_there
@@ -40,7 +41,7 @@ from redrive.core.lifecycle import Transition
 from redrive.core.payload import Blob, blob_document, encode
 from redrive.core.records import wrapped
 from redrive.core.redact import redact_text
-from redrive.core.store import Applied, Commit, Put, Stale
+from redrive.core.store import Applied, Commit, Filter, Put, Stale
 from redrive.errors import (
     CommitUnknown,
     ConfigError,
@@ -54,7 +55,8 @@ from redrive.errors import (
     StoreUnavailable,
 )
 from redrive.runtime.bus import BusEvent, told
-from redrive.runtime.capture import capture, qualified
+from redrive.runtime.capture import capture, qualified, words_of
+from redrive.runtime.paging import pages
 from redrive.runtime.spool import Entry, Spool
 
 if TYPE_CHECKING:
@@ -65,7 +67,11 @@ log = logging.getLogger("redrive.letters")
 LETTER_LIMIT: Final = 64 * 1024 * 1024
 """A letter keeps its whole input as far as it can: it is all there is to run the job again."""
 TRIES: Final = 8
+PAGE: Final = 100
 TOGETHER: Final = 32
+"""So many numbers are looked up at once."""
+MOST: Final = 32
+"""The letters of one job_id are fewer than two to the power of this."""
 REPR_LIMIT: Final = 100_000
 OPEN: Final = (State.dead, State.waiting, State.held)
 """Where a job can be when a further failure of it belongs to the same letter."""
@@ -142,7 +148,7 @@ def letter_of(job_id: object, payload: object, error: object, said: Said, now: f
         born=born,
         attempt=_tries(said.attempt),
         said=_lane(said.lane),
-        recommendation=said.recommendation or failure.recommendation,
+        recommendation=redact_text(words_of(said.recommendation)) if said.recommendation else failure.recommendation,
     )
     return Letter(letter, tuple(Put("blob", f"{id}/{n}", blob_document(blob)) for n, blob in enumerate(blobs)))
 
@@ -164,10 +170,11 @@ def failure_of(error: object) -> Failure:
         return capture(error)
     if isinstance(error, type):
         return Failure("exception", tuple(qualified(kind) for kind in error.__mro__[:-1]) or (error.__name__,))
-    name, _, message = str(error or "unknown").partition(":")
+    said = words_of(error or "unknown")
+    name, _, message = said.partition(":")
     if re.fullmatch(r"[A-Za-z_][\w.]{0,199}", name):
-        return named_failure(name, redact_text(message.strip()[:2000]))
-    return named_failure("unknown", redact_text(str(error)[:2000]))
+        return named_failure(name, redact_text(message.strip()))
+    return named_failure("unknown", redact_text(said))
 
 
 def _input(payload: object) -> tuple[str, tuple[Blob, ...]]:
@@ -246,37 +253,46 @@ class Letters:
 
     async def take_in(self, letter: Letter) -> Job:
         """One that waited beside the store, perhaps not for the first time: the same failure again changes nothing."""
-        known, _ = await self._known(letter.job)
+        known = await self._known(letter.job, settled=True)
         told = (job for job in known if same_work(job, letter.job) and known_failure(job, letter.job.history))
         return next(told, None) or await self._settled(letter)
 
     async def _settled(self, letter: Letter) -> Job:
         """Durable on return. A further failure of a job that has a letter already is counted there."""
         for _ in range(TRIES):
-            known, free = await self._known(letter.job)
-            standing = next((job for job in reversed(known) if _belongs(job, letter.job)), None)
+            known = await self._known(letter.job)
+            standing = next((job for job in known if _belongs(job, letter.job)), None)
             if standing is None and any(job.state in OPEN for job in known):
                 log.warning("job_id %r stands for another input: this failure gets its own letter", letter.job.key)
-            found = await self._again(standing, letter.job) if standing else await self._first(letter, free)
+            found = await (self._again(standing, letter.job) if standing else self._first(letter))
             if found is not None:
                 return found
         raise StaleJob(f"job {letter.job.key!r} keeps changing; try again", job_id=letter.job.id)
 
-    async def _known(self, job: Job) -> tuple[list[Job], int]:
-        """Every letter that this job_id has had, in order, and the number of the next."""
-        found: list[Job] = []
-        free = 0
-        while True:
-            ids = [generation(job.queue, job.key or job.id, number) for number in range(free, free + TOGETHER)]
-            more = await self._app.store.get(ids)
-            found.extend(more)
-            if not more:
-                return found, free
-            free += ids.index(more[-1].id) + 1
+    async def _known(self, job: Job, *, settled: bool = False) -> list[Job]:
+        """The letters of this job_id with their stories, newest first; those that are settled only if asked for."""
+        chosen = Filter(() if settled else OPEN, job.queue, key=job.key)
+        ids = [found.id async for page in pages(self._app.store, chosen, PAGE) for found in page]
+        return await self._app.store.get(ids) if ids else []
 
-    async def _first(self, letter: Letter, number: int) -> Job | None:
+    async def _free(self, job: Job) -> int:
+        """A number that no letter of it has: the next, unless old ones were forgotten. A few reads, of however many."""
+        taken, free = await self._end_of(job, [2**power - 1 for power in range(MOST)])
+        while free - taken > 1:
+            step = -(-(free - taken) // TOGETHER)
+            taken, free = await self._end_of(job, [taken, *range(taken + step, free, step), free])
+        return free
+
+    async def _end_of(self, job: Job, numbers: Sequence[int]) -> tuple[int, int]:
+        """The last of these numbers, in order, that a letter has, and the one after it: -1 where there is none."""
+        ids = [generation(job.queue, job.key or job.id, number) for number in numbers]
+        there = {found.id for found in await self._app.store.get(ids)}
+        end = next((place for place, id in enumerate(ids) if id not in there), len(ids))
+        return (numbers[end - 1] if end else -1), numbers[min(end, len(ids) - 1)]
+
+    async def _first(self, letter: Letter) -> Job | None:
         """A new letter; None where somebody else made it this moment."""
-        fresh = letter.numbered(number)
+        fresh = letter.numbered(await self._free(letter.job))
         (inserted,) = await self._app.store.insert([fresh.job], fresh.documents)
         if inserted.duplicate:
             return None
@@ -296,11 +312,14 @@ class Letters:
             return None
         raise CommitUnknown(f"nobody knows whether the failure of job {letter.key!r} was written")
 
-    async def landed(self, queue: str, job_id: object, *, who: str, why: str) -> int:
+    async def landed(self, job_id: object, payload: object, said: Said, *, who: str, why: str) -> int:
         """The job succeeded after all: its letters need nobody any more."""
-        probe = letter_of(job_id, {}, "unknown", Said(queue=queue), self._app.clock.now(), None).job
-        known, _ = await self._known(probe)
-        return await self.close([job for job in known if job.state is State.dead], who=who, why=why)
+        probe = letter_of(job_id, {}, "unknown", said, self._app.clock.now(), self._app).job
+        known = await self._known(probe)
+        if not any(job.state is State.dead for job in known):
+            return 0  # as nearly always: its input need not be read
+        done = msgspec.structs.replace(probe, payload_hash=hash_payload(_input(payload)[0], probe.task))
+        return await self.close([job for job in known if settles(done, job)], who=who, why=why)
 
     async def close(self, jobs: list[Job], *, who: str, why: str) -> int:
         """Dead letters whose work is known to be done. One that somebody else moved meanwhile is left alone."""
@@ -433,8 +452,8 @@ class diverting:
     """`with redrive.diverting(job_id, payload):` whatever fails inside leaves a dead letter.
 
     The exception goes on to the caller unless `swallow=True`, which logs it at WARNING instead. A block that succeeds
-    closes the letters that earlier failures of the same job_id have left. Takes the options of `to_dead_letter`; works
-    with `async with` as well.
+    closes the letters that earlier failures of the same job_id and input have left, except those whose outcome nobody
+    knows. Takes the options of `to_dead_letter`; works with `async with` as well.
     """
 
     def __init__(
@@ -481,9 +500,7 @@ class diverting:
 
         try:
             app = self._rd or default()
-            task = _named(self._said.task, "task") or UNNAMED
-            queue = _named(self._said.queue, "queue") or _queue_of(task, app)
             why = "it succeeded when it was run again"
-            _run(Letters(app).landed(queue, self._job_id, who="diverting", why=why))
+            _run(Letters(app).landed(self._job_id, self._payload, self._said, who="diverting", why=why))
         except (RedriveError, OSError) as error:
             log.warning("job %s succeeded; whether a letter of it stands is not known: %s", self._job_id, error)

@@ -261,6 +261,12 @@ def _same_input(job: Job, other: Job) -> bool:
     return bool(msgspec.json.decode(job.payload) == msgspec.json.decode(other.payload))
 
 
+def settles(done: Job, letter: Job) -> bool:
+    """Whether a success settles a dead letter: another input is other work, and what may have landed needs a look."""
+    same = letter.payload_hash == done.payload_hash
+    return same and letter.state is State.dead and letter.because != "outcome_unknown"
+
+
 def known_failure(job: Job, attempts: Sequence[Attempt]) -> bool:
     """Whether the job's story has these failures already: telling them twice changes nothing."""
     told = {(attempt.ended_at, attempt.fingerprint) for attempt in job.history}

@@ -33,6 +33,7 @@ from redrive.core.cycle import (
     status_of,
 )
 from redrive.core.job import Job, State, keyed_id
+from redrive.core.letters import settles
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Commit, Filter, Put, Store
 from redrive.core.strategy import CRASHES_BEFORE_ALONE
@@ -304,8 +305,7 @@ class Turns:
         """What was done needs no letters of earlier cycles; those with other arguments are other work."""
         letters = await self._store.get(self._letters.pop(key, []))
         for letter in letters:
-            same = letter.payload_hash == job.payload_hash and letter.because != "outcome_unknown"
-            if letter.state is State.dead and same:
+            if settles(job, letter):
                 why = f"the same job succeeded in cycle {self.cycle_id}"
                 await self._moved(lifecycle.resolved(letter, self._clock.now(), who=self._who, why=why))
 
