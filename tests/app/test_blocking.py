@@ -1,14 +1,18 @@
 """Without an event loop of one's own: scripts, Django views, notebook cells."""
 
 import asyncio
+import random
 import subprocess
 import sys
 import threading
+import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from redrive import InvalidPayload, JobDead, JobDiscarded, Redrive
+from tests.support import eventually
 
 
 def test_a_script_takes_runs_and_asks(database: Path) -> None:
@@ -100,3 +104,99 @@ print(job.state)
         [sys.executable, "-c", code, str(database)], capture_output=True, text=True, timeout=30, check=False
     )
     assert (ran.stdout.strip(), ran.stderr, ran.returncode) == ("waiting", "", 0)
+
+
+async def test_a_block_in_a_task_does_not_close_the_store_under_its_worker(database: Path) -> None:
+    """Others would take this process for dead, and run its jobs again."""
+    rd, other = Redrive(database), Redrive(database)
+    left, over = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with rd.blocking() as q:
+            q.enqueue("something else")
+        left.set()
+        over.wait(20)
+
+    rd.task(work, name="work")
+    other.task(work, name="work")
+    async with rd.worker():
+        opened, job = rd.store, await rd.enqueue("work")
+        await eventually(left.is_set)
+        assert rd.store is opened
+        async with other.worker():
+            await asyncio.sleep(1.0)
+        over.set()
+        await job.result(15)
+    assert [attempt.outcome for attempt in (await rd.jobs.get(job.id)).history] == ["done"]
+    await rd.close()
+    await other.close()
+
+
+async def test_the_last_to_leave_closes_what_a_block_opened(database: Path) -> None:
+    rd = Redrive(database)
+
+    def enqueue() -> None:
+        with rd.blocking() as q:
+            q.enqueue("work")
+
+    await asyncio.to_thread(enqueue)
+    assert rd._store is None
+    async with rd.worker():
+        await asyncio.to_thread(enqueue)
+        assert rd._store is not None
+    async with rd, rd:
+        pass
+    assert rd._store is None
+    async with rd:
+        async with rd:
+            await asyncio.to_thread(enqueue)
+        await rd.enqueue("work")
+    assert rd._store is None
+
+
+def test_blocks_and_cycles_in_threads_do_not_wait_for_each_other(database: Path) -> None:
+    rd = Redrive(database)
+    rounds: list[str] = []
+
+    def blocks() -> None:
+        for _ in range(40):
+            with rd.blocking() as q:
+                q.enqueue("work")
+            rounds.append("block")
+            time.sleep(random.random() * 0.02)
+
+    def cycles() -> None:
+        for number in range(40):
+            with rd.cycle("nightly", number, quiet=True) as cycle:
+                assert cycle.run(_same, number).value == number
+            rounds.append("cycle")
+            time.sleep(random.random() * 0.02)
+
+    threads = [threading.Thread(target=target, daemon=True) for target in (blocks, cycles)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert Counter(rounds) == {"block": 40, "cycle": 40}
+    assert rd._store is None
+
+
+def _same(number: int) -> int:
+    return number
+
+
+def test_the_loop_of_blocking_callers_cannot_wait_for_itself(database: Path) -> None:
+    rd = Redrive(database)
+
+    @rd.task(max_attempts=1)
+    async def work() -> None:
+        other.blocking.enqueue()
+
+    @rd.task
+    async def other() -> None: ...
+
+    with rd.blocking() as q:
+        job = work.blocking.enqueue()
+        q.drain()
+        with pytest.raises(JobDead, match="use await"):
+            job.result(5)

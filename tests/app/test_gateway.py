@@ -1183,6 +1183,49 @@ async def test_options_and_a_limit_for_calls_and_tools(rd: Redrive) -> None:
     assert await soon(called)
 
 
+# The store is closed elsewhere ---------------------------------------------------------------------------------------
+
+
+def _hearts() -> int:
+    return sum(thread.name == "redrive-heart" for thread in threading.enumerate())
+
+
+async def test_calls_between_which_another_thread_closes_the_store_leave_no_heart_behind(rd: Redrive) -> None:
+    @rd.task
+    async def work() -> None: ...
+
+    before = _hearts()
+    for _ in range(3):
+        assert (await soon(work.call())).status == "ok"
+        await asyncio.to_thread(asyncio.run, rd.close())
+    assert (await soon(work.call())).status == "ok"
+    await eventually(lambda: _hearts() == before + 1, "only the present one beats")
+
+
+async def test_a_call_that_goes_on_keeps_its_lease_though_the_store_is_made_anew(rd: Redrive) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @rd.task
+    async def slow() -> None:
+        begun.set()
+        await go.wait()
+
+    @rd.task
+    async def quick() -> None: ...
+
+    calling = asyncio.create_task(slow.call())
+    await soon(begun.wait())
+    (spot,) = rd._gateway._spots.values()
+    store, rd._store = rd._store, None
+    assert (await soon(quick.call())).status == "ok"
+    assert spot._heart is not None
+    go.set()
+    assert (await soon(calling)).status == "ok"
+    await eventually(lambda: spot._heart is None, "it has stopped")
+    assert store is not None
+    await store.close()
+
+
 # All operations ------------------------------------------------------------------------------------------------------
 
 

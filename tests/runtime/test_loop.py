@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from redrive.runtime import loop as loops
-from redrive.runtime.loop import Loop
+from redrive.runtime.loop import Loop, carried_through
 from tests.support import eventually, soon
 
 
@@ -92,3 +92,37 @@ async def test_a_tick_under_way_is_finished() -> None:
 async def test_a_loop_without_a_tick_says_so() -> None:
     with pytest.raises(AssertionError, match="has no tick"):
         await Loop("empty").tick()
+
+
+async def test_what_must_end_is_carried_through_however_often_somebody_cancels() -> None:
+    release, over = asyncio.Event(), list[str]()
+
+    async def work() -> None:
+        await release.wait()
+        over.append("done")
+
+    caller = asyncio.create_task(carried_through(work()))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        caller.cancel()
+    await asyncio.sleep(0)
+    assert not caller.done()
+    release.set()
+    with pytest.raises(asyncio.CancelledError):
+        await soon(caller)
+    assert over == ["done"]
+
+
+async def test_an_error_of_what_is_carried_through_is_told_although_the_caller_was_cancelled() -> None:
+    release = asyncio.Event()
+
+    async def work() -> None:
+        await release.wait()
+        raise OSError("the disk")
+
+    caller = asyncio.create_task(carried_through(work()))
+    await asyncio.sleep(0)
+    caller.cancel()
+    release.set()
+    with pytest.raises(OSError, match="the disk"):
+        await soon(caller)

@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
@@ -25,6 +24,7 @@ from redrive.app.dead import Dead
 from redrive.app.explaining import Explanation, add_rule, declared_rules, explain, fleet_of
 from redrive.app.gateway import Gateway
 from redrive.app.groups import Groups
+from redrive.app.holders import Holders
 from redrive.app.jobs import Jobs
 from redrive.app.notices import Notices
 from redrive.app.noticing import with_notices
@@ -52,7 +52,7 @@ from redrive.insight.morning import Morning, Spike
 from redrive.runtime.breakers import Breakers
 from redrive.runtime.bus import Bus, Subscriber, Subscription
 from redrive.runtime.clock import Clock, SystemClock
-from redrive.runtime.loop import Loop
+from redrive.runtime.loop import Loop, carried_through
 from redrive.runtime.notify import Courier, Receiver
 from redrive.runtime.on_the_spot import Wait
 from redrive.runtime.registry import HTTP_TASK, Registry, Summarise
@@ -122,9 +122,7 @@ class Redrive(Registering):
         self.reports = Reports(self)
         self.redrives = Redrives(self)
         self.triager = Triager(self)
-        self._blocks = threading.Lock()
-        self._blocks_open = 0
-        self._opened_by_cycle = False
+        self._holders = Holders(self)
         self._add_delivery()
 
     # -- the store
@@ -151,15 +149,20 @@ class Redrive(Registering):
     async def close(self) -> None:
         """Finish accepted writes. A later use opens the store again."""
         await self._gateway.close()
-        store, self._store = self._store, None
-        if store is not None:
+        if (store := self._put_away()) is not None:
             await store.close()
 
+    def _put_away(self) -> Store | None:
+        """The store, which the next use will make anew."""
+        store, self._store = self._store, None
+        return store
+
     async def __aenter__(self) -> Redrive:
-        return await self.open()
+        await self._holders.join()
+        return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        await self._holders.leave(closes=True)
 
     def _spool_folder(self) -> Path:
         if self.settings.spool:
@@ -296,29 +299,38 @@ class Redrive(Registering):
         scheduler: bool = True,
     ) -> AsyncIterator[Worker]:
         """A worker and a scheduler while the block runs; leaving it finishes or gives back what runs."""
-        await self.open()
-        worker = self.make_worker(concurrency=concurrency, queues=queues, agents=agents, grace=grace)
         couriers = self._couriers() if scheduler else []
-        worker.channels = [name for courier in couriers for name in courier.names]
-        duties: list[Loop] = [self.make_scheduler(worker), *couriers] if scheduler else []
-        entry = (asyncio.get_running_loop(), worker)
-        self._workers.append(entry)
-        worker.start()
-        for duty in duties:
-            duty.start()
+        options = {"concurrency": concurrency, "queues": queues, "agents": agents, "grace": grace}
+        async with self._employed(couriers, scheduler=scheduler, **options) as worker:
+            yield worker
+
+    @asynccontextmanager
+    async def _employed(
+        self, couriers: Sequence[Courier] = (), *, scheduler: bool = False, **options: Any
+    ) -> AsyncIterator[Worker]:
+        """A started worker and what goes with it; leaving stops them, whatever happens to the caller meanwhile."""
+        await self._holders.join()
+        here, running = asyncio.get_running_loop(), list[Loop]()
         try:
+            worker = self.make_worker(**options)
+            worker.channels = [name for courier in couriers for name in courier.names]
+            running = [*([self.make_scheduler(worker)] if scheduler else []), *couriers, worker]
+            self._workers.append((here, worker))
+            for loop in reversed(running):
+                loop.start()
             yield worker
         finally:
-            stopping = asyncio.create_task(self._stop_worker(duties, worker, entry))
-            await asyncio.shield(stopping)  # carried through, whatever happens to the caller meanwhile
+            await carried_through(self._dismiss(running))
 
-    async def _stop_worker(
-        self, duties: Sequence[Loop], worker: Worker, entry: tuple[asyncio.AbstractEventLoop, Worker]
-    ) -> None:
-        for duty in duties:
-            await duty.stop()
-        await worker.stop()
-        self._workers.remove(entry)
+    async def _dismiss(self, running: Sequence[Loop]) -> None:
+        """The store stays open until they have stopped."""
+        try:
+            for loop in running:
+                await loop.stop()
+        finally:
+            for entry in [entry for entry in list(self._workers) if entry[1] in running]:
+                self._workers.remove(entry)
+            await self._holders.leave(closes=False)
 
     def _couriers(self) -> list[Courier]:
         """Whoever carries notices to the channels of this process, where it has any."""
@@ -393,11 +405,16 @@ class Redrive(Registering):
 
         Due slots of schedules run, too. Takes the options of `worker()`. Raises when the store keeps failing.
         """
-        await self.open()
-        await self._desk.drain_spool()
-        couriers = self._couriers()
-        worker = self.make_worker(**options)
-        worker.start()
+        async with self._holders.staying():
+            await self._desk.drain_spool()
+            couriers = self._couriers()
+            async with self._employed(**options) as worker:
+                await self._until_drained(worker)
+            for courier in couriers:
+                await courier.deliver()
+            return worker.made
+
+    async def _until_drained(self, worker: Worker) -> None:
         switch = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_SECONDS)
         try:
@@ -406,10 +423,6 @@ class Redrive(Registering):
                     raise worker.failing
         finally:
             sys.setswitchinterval(switch)
-            await worker.stop()
-        for courier in couriers:
-            await courier.deliver()
-        return worker.made
 
     async def _more_is_due(self, worker: Worker) -> bool:
         """What a scheduler sees to, where none runs."""
@@ -517,16 +530,15 @@ class Redrive(Registering):
 
     @contextmanager
     def blocking(self) -> Iterator[Blocking]:
-        """`with rd.blocking() as q: q.enqueue(...)`, also inside Jupyter and Django, in as many threads as you like."""
-        with self._blocks:
-            self._blocks_open += 1
+        """`with rd.blocking() as q: q.enqueue(...)`, also inside Jupyter and Django, in as many threads as you like.
+
+        The store that it opened is closed with the last block, unless a worker or anybody else still needs it.
+        """
+        closes = self._holders.come()
         try:
             yield Blocking(self)
         finally:
-            with self._blocks:
-                self._blocks_open -= 1
-                if not self._blocks_open:
-                    portal.run(self.close())
+            portal.run(self._holders.leave(closes=closes))
 
 
 def make_store(url: str, clock: Clock) -> Store:

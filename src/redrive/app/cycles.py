@@ -341,6 +341,7 @@ class Cycle:
         self.wait = wait
         cycle_at(0.0, tz)
         self._running: RunningCycle | None = None
+        self._closes = False
 
     def __enter__(self) -> BlockingCycle:
         return BlockingCycle(portal.run(self.__aenter__()))
@@ -353,13 +354,12 @@ class Cycle:
     async def __aenter__(self) -> RunningCycle:
         if self._running is not None:
             raise RedriveError(f"cycle {self.name!r} is under way already")
-        _take(self._app)
+        self._closes = await self._app._holders.join()
         try:
-            await self._app.open()
             self._running = RunningCycle(self)
             await _spared("emptying the spool", self._app._desk.drain_spool())
         except BaseException:
-            await _give_back(self._app)
+            await self._app._holders.leave(closes=self._closes)
             raise
         return self._running
 
@@ -380,7 +380,7 @@ class Cycle:
             if not self.quiet:
                 sys.stdout.write(f"{running.summary}\n")
                 sys.stdout.flush()
-            await _give_back(self._app)
+            await self._app._holders.leave(closes=self._closes)
 
 
 def _own(registry: Registry) -> Registry:
@@ -438,21 +438,3 @@ def _from_here(work: Callable[[], Coroutine[Any, Any, R]]) -> R:
         return future.result()
     except Interrupted as interrupted:
         raise interrupted.error from None
-
-
-def _take(app: Redrive) -> None:
-    """The store stays open for as long as any cycle or blocking caller of this process needs it."""
-    with app._blocks:
-        if app._store is None and not app._blocks_open:
-            app._opened_by_cycle = True
-        app._blocks_open += 1
-
-
-async def _give_back(app: Redrive) -> None:
-    with app._blocks:
-        app._blocks_open -= 1
-        last = not app._blocks_open and app._opened_by_cycle
-        if last:
-            app._opened_by_cycle = False
-    if last:
-        await app.close()

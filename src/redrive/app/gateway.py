@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -53,8 +53,16 @@ class Gateway:
         app, loop = self._app, asyncio.get_running_loop()
         spot = self._spots.get(loop)
         if spot is None or spot.store is not app.store:
+            if spot is not None:
+                self._retire(spot)
             spot = self._spots[loop] = OnTheSpot(app.store, app.registry, app.bus, app.clock, "call")
         return spot
+
+    def _retire(self, spot: OnTheSpot) -> None:
+        """Its store was closed elsewhere: it stops once what it runs has come to its end, and its heart with it."""
+        late = self._late.setdefault(asyncio.get_running_loop(), set())
+        late.add(stopping := asyncio.create_task(_stopped_after(late - {asyncio.current_task()}, spot)))
+        stopping.add_done_callback(late.discard)
 
     def cancelled(self, job_id: str) -> None:
         """Somebody in this process cancelled an operation: no need to wait for the heartbeat."""
@@ -253,6 +261,14 @@ class Gateway:
             recent += [_listed(job) for job in waiting[:RECENT]]
         return {"queued": sum(by_reason.values()), "by_reason": by_reason, "next_retry_at": iso(min(due, default=None)),
                 "recent": recent}  # fmt: skip
+
+
+async def _stopped_after(running: Collection[asyncio.Task[Any]], spot: OnTheSpot) -> None:
+    try:
+        if running:
+            await asyncio.wait(running)
+    finally:
+        await spot.stop()
 
 
 async def _called(handler: Handler, arguments: dict[str, Any]) -> Any:

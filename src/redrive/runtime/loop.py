@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 log = logging.getLogger("redrive")
 AFTER_ERROR = 1.0
+T = TypeVar("T")
 
 
 class Loop:
@@ -67,3 +70,16 @@ class Loop:
                 await self._nudged.wait()
         except TimeoutError:
             return
+
+
+async def carried_through(work: Coroutine[Any, Any, T]) -> T:
+    """Done to its end, however often the caller is cancelled meanwhile; the caller ends then."""
+    task, cancelled = asyncio.create_task(work), None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None and not task.cancelled() and task.exception() is None:
+        raise cancelled
+    return await task
