@@ -1,21 +1,24 @@
 """The gateway: an agent calls a task and is told honestly how it stands. An operation is a job."""
 
 import asyncio
+import contextlib
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pydantic
 import pytest
 
 import redrive
 from redrive import Context, Outcome, Probe, Redrive
-from redrive.core.job import iso, public
+from redrive.core.job import Job, iso, public
 from redrive.core.outcome import INLINE
-from redrive.core.store import Wanted
+from redrive.core.store import Commit, Unknown, Wanted
 from redrive.errors import InvalidInput, InvalidOption, InvalidPayload, JobNotFound, StoreBusy
+from redrive.runtime.attempt import ALONE
 from redrive.runtime.context import session_of
 from redrive.runtime.on_the_spot import OnTheSpot
 from tests.support import FakeClock, eventually, snapshot, soon
@@ -1224,6 +1227,100 @@ async def test_a_call_that_goes_on_keeps_its_lease_though_the_store_is_made_anew
     await eventually(lambda: spot._heart is None, "it has stopped")
     assert store is not None
     await store.close()
+
+
+# After crashes -------------------------------------------------------------------------------------------------------
+
+
+class Suspect:
+    """An operation that was there when two processes died, and what becomes of the mark that it runs alone."""
+
+    def __init__(self, rd: Redrive, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rd = rd
+        self.calls = 0
+        self._database = database
+        self._monkeypatch = monkeypatch
+
+        @rd.task
+        async def work() -> None:
+            self.calls += 1
+
+        self._task = work
+
+    async def accepted(self) -> Job:
+        job = await self._task.enqueue()
+        with contextlib.closing(apsw.Connection(str(self._database))) as connection:
+            connection.execute("UPDATE jobs SET crashes = 2, run = 2 WHERE id = ?", (job.id,))
+        return await self.rd.jobs.get(job.id)
+
+    def spoil(self, how: Callable[..., Any]) -> None:
+        """The first mark."""
+        really, marks = self.rd.store.apply, list[str]()
+
+        async def apply(group: Sequence[Commit]) -> Any:
+            found = [put.key for commit in group for put in commit.puts if put.kind == ALONE]
+            marks.extend(found)
+            return await (how(really, group) if found and len(marks) == 1 else really(group))
+
+        self._monkeypatch.setattr(self.rd.store, "apply", apply)
+
+
+@pytest.fixture
+def suspect(rd: Redrive, database: Path, monkeypatch: pytest.MonkeyPatch) -> Suspect:
+    return Suspect(rd, database, monkeypatch)
+
+
+async def _landed_unknown(really: Any, group: Sequence[Commit]) -> Any:
+    await really(group)
+    return [Unknown("the disk did not say")]
+
+
+async def _refused(really: Any, group: Sequence[Commit]) -> Any:
+    raise StoreBusy("locked for 30 s: nothing was written")
+
+
+@pytest.mark.parametrize("spoiled", [_landed_unknown, _refused])
+async def test_a_suspect_that_was_perhaps_marked_is_given_back_not_run(
+    suspect: Suspect, rd: Redrive, spoiled: Callable[..., Any]
+) -> None:
+    job = await suspect.accepted()
+    suspect.spoil(spoiled)
+    assert (await soon(rd.retry(job.id))).status == "queued"
+    found = await rd.jobs.get(job.id)
+    assert (found.state, found.attempts, suspect.calls) == ("waiting", 0, 0)
+    assert [attempt.outcome for attempt in found.history] == ["released"]
+    assert (await soon(rd.retry(job.id))).status == "ok"
+    assert suspect.calls == 1
+
+
+async def test_a_suspect_that_was_taken_away_meanwhile_does_not_run(suspect: Suspect, rd: Redrive) -> None:
+    job = await suspect.accepted()
+
+    async def taken(really: Any, group: Sequence[Commit]) -> Any:
+        await rd.jobs.cancel(job.id, who="ann")
+        return await really(group)
+
+    suspect.spoil(taken)
+    assert (await soon(rd.retry(job.id))).status == "failed"
+    assert ((await rd.jobs.get(job.id)).state, suspect.calls) == ("discarded", 0)
+
+
+async def test_whoever_is_stopped_before_a_suspect_begins_gives_it_back(suspect: Suspect, rd: Redrive) -> None:
+    job, marking = await suspect.accepted(), asyncio.Event()
+
+    async def forever(really: Any, group: Sequence[Commit]) -> Any:
+        marking.set()
+        await asyncio.Event().wait()
+
+    suspect.spoil(forever)
+    spot = OnTheSpot(rd.store, rd.registry, rd.bus, rd.clock, "call")
+    running = asyncio.create_task(spot.run(job))
+    await soon(marking.wait())
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await soon(running)
+    await spot.stop()
+    assert ((await rd.jobs.get(job.id)).state, suspect.calls) == ("waiting", 0)
 
 
 # All operations ------------------------------------------------------------------------------------------------------

@@ -13,15 +13,16 @@ import fastapi
 import pytest
 
 import redrive
-from redrive import Context, Rate, Redrive
+from redrive import Context, Effect, OutcomeUnknown, Rate, Redrive
 from redrive.core.job import public
 from redrive.core.store import Claim, Commit, Filter, Outcome, Unknown, Wanted
 from redrive.errors import StoreBusy
 from redrive.runtime.attempt import ALONE
+from redrive.runtime.breakers import Breakers
 from redrive.runtime.settle import Settlement
 from redrive.runtime.worker import Worker
 from redrive.stores.sqlite import SqliteStore
-from tests.support import FakeClock, drain_until_over, eventually, opened, soon
+from tests.support import FakeClock, drain_until_over, eventually, opened, process, soon
 
 
 class Gate:
@@ -428,6 +429,85 @@ async def test_what_does_not_finish_is_given_back_and_burns_no_attempt(live: Red
         assert await job.result(10) == 1
 
 
+@pytest.mark.behaviour("000-70")
+async def test_what_is_being_settled_when_the_worker_stops_is_given_back_too(
+    live: Redrive, caplog: pytest.LogCaptureFixture
+) -> None:
+    looking, looks = asyncio.Event(), list[str]()
+
+    async def look(payload: dict[str, Any], witness: Any) -> bool:
+        looks.append("look")
+        looking.set()
+        if len(looks) == 1:
+            await asyncio.Event().wait()
+        return True
+
+    @live.task(effects=[Effect("note", look)])
+    async def work() -> None:
+        raise OutcomeUnknown("no answer")
+
+    job = await work.enqueue()
+    async with live.worker(grace=0.01):
+        await soon(looking.wait())
+    waiting = await job.refresh()
+    assert (waiting.state, waiting.attempts) == ("waiting", 0)
+    assert [attempt.outcome for attempt in waiting.history] == ["released"]
+    assert "is given back: the worker stopped while its end was being settled" in caplog.text
+    async with live.worker():
+        await job.result(10)
+    assert [attempt.outcome for attempt in (await job.refresh()).history] == ["released", "recovered"]
+
+
+async def test_a_result_is_kept_although_the_worker_stops_while_a_breaker_is_told(
+    live: Redrive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    telling = asyncio.Event()
+
+    async def slowly(*_: Any) -> None:
+        telling.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Breakers, "counting", True)
+    monkeypatch.setattr(Breakers, "succeeded", slowly)
+
+    @live.task
+    async def work() -> str:
+        return "finished"
+
+    job = await work.enqueue()
+    async with live.worker(grace=0.01):
+        await soon(telling.wait())
+    assert await job.result(1) == "finished"
+
+
+async def test_a_job_that_comes_back_while_its_cancelled_attempt_cleans_up_costs_no_slot(live: Redrive) -> None:
+    begun, clean, last = asyncio.Semaphore(0), asyncio.Event(), asyncio.Event()
+
+    @live.task
+    async def work(ctx: Context) -> int:
+        begun.release()
+        try:
+            await last.wait()
+        except asyncio.CancelledError:
+            await clean.wait()
+            raise
+        return ctx.job.run
+
+    async with live.worker(concurrency=2) as worker:
+        job = await work.enqueue()
+        await soon(begun.acquire())
+        await live.jobs.cancel(job.id)
+        await live.dead.restore(job.id)
+        await live.dead.redrive(job.id)
+        await soon(begun.acquire())
+        clean.set()
+        await eventually(lambda: worker.slots.running == 1)
+        assert [leased.run for leased in worker._running()] == [2], "the heart beats for the second"
+        last.set()
+        assert await job.result(10) == 2
+        await eventually(lambda: worker.slots.running == 0)
+
+
 async def test_what_redrive_itself_fails_to_end_is_a_dead_letter(
     live: Redrive, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -477,6 +557,84 @@ async def test_a_record_that_cannot_be_read_is_a_dead_letter_and_costs_no_other_
 
 async def _is(job: redrive.JobHandle[Any], state: str) -> bool:
     return (await job.refresh()).state == state
+
+
+EXITS = """
+import argparse, asyncio, functools, os, signal, sys, time
+import redrive
+rd = redrive.Redrive(sys.argv[1], grace=5)
+begun = asyncio.Event()
+
+@rd.task(max_attempts=2, base=0.01)
+def in_thread():
+    argparse.ArgumentParser().parse_args(["--unknown"])
+
+@rd.task(max_attempts=2, base=0.01)
+async def on_loop():
+    sys.exit("enough")
+
+@rd.task(max_attempts=1)
+async def bystander():
+    begun.set()
+    await asyncio.sleep(float(sys.argv[2]))
+
+@rd.task(max_attempts=1)
+async def busy():
+    os.kill(os.getpid(), signal.SIGUSR1)
+    time.sleep(1)
+
+def leave(status, *_):
+    sys.exit(status)
+
+class Leaver:
+    def __call__(self, *_):
+        sys.exit(7)
+
+handler = {"signal": lambda *_: sys.exit(7),
+           "partial": functools.partial(leave, 7), "object": Leaver()}.get(sys.argv[3])
+
+async def main():
+    async with rd, rd.worker(grace=0.1):
+        jobs = [await task.enqueue() for task in (bystander, in_thread, on_loop)]
+        await begun.wait()
+        if handler is not None:
+            signal.signal(signal.SIGUSR1, handler)
+            await busy.enqueue()
+            await asyncio.sleep(20)
+        for job in jobs:
+            try:
+                await job.result(15)
+            except redrive.JobDead as dead:
+                print(dead)
+    print("went on")
+
+asyncio.run(main())
+"""
+
+
+async def test_a_job_that_calls_exit_fails_alone(database: Path) -> None:
+    with process(EXITS, database, 1.0, "exit") as child:
+        said, _ = child.communicate(timeout=40)
+    assert child.returncode == 0 and "went on" in said
+    async with opened(database) as rd:
+        found = {job.task: job for job in (await rd.jobs.list()).jobs}
+    assert {task: str(job.state) for task, job in found.items()} == {
+        "bystander": "done", "in_thread": "dead", "on_loop": "dead",
+    }  # fmt: skip
+    assert (found["in_thread"].error, found["on_loop"].error) == ("SystemExit: 2", "SystemExit: enough")
+    assert found["in_thread"].attempts == 2
+
+
+@pytest.mark.parametrize("handler", ["signal", "partial", "object"])
+async def test_an_exit_of_the_process_costs_no_running_job_an_attempt(database: Path, handler: str) -> None:
+    """A handler of a signal that exits means the process, whoever runs at that moment."""
+    with process(EXITS, database, 20.0, handler) as child:
+        child.communicate(timeout=40)
+    assert child.returncode == 7
+    async with opened(database) as rd:
+        (job,) = [job for job in (await rd.jobs.list()).jobs if job.task == "bystander"]
+        job = await rd.jobs.get(job.id)
+    assert (job.state, job.attempts, [attempt.outcome for attempt in job.history]) == ("waiting", 0, ["released"])
 
 
 @pytest.mark.behaviour("000-70")
@@ -668,6 +826,27 @@ async def test_a_lifespan_without_a_worker_only_takes_work(database: Path) -> No
         assert rd._workers == []
     async with rd:
         assert (await job.refresh()).state == "waiting"
+
+
+async def test_a_drain_that_is_cancelled_twice_gives_back_what_runs(live: Redrive) -> None:
+    """As by two SIGTERMs."""
+    begun = asyncio.Event()
+
+    @live.task
+    async def work() -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    job = await work.enqueue()
+    draining = asyncio.create_task(live.drain(grace=0.3))
+    await soon(begun.wait())
+    for _ in range(2):
+        draining.cancel()
+        await asyncio.sleep(0.05)
+    with pytest.raises(asyncio.CancelledError):
+        await soon(draining)
+    found = await live.jobs.get(job.id)
+    assert (found.state, found.attempts, [attempt.outcome for attempt in found.history]) == ("waiting", 0, ["released"])
 
 
 # Alone ---------------------------------------------------------------------------------------------------------------

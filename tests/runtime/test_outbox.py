@@ -157,3 +157,23 @@ async def test_what_comes_while_it_writes_is_written_too(full: Full, clock: Fake
     await asyncio.gather(*(add(job) for job in jobs))
     await soon(outbox.flushed())
     assert {job.state for job in await full.get([job.id for job in jobs])} == {"done"}
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["before it has begun", "while it waits for the store"])
+async def test_results_survive_who_was_cancelled_with_them(full: Full, clock: FakeClock, begun: bool) -> None:
+    """As by an event loop that ends: it cancels everything, and whoever stops the worker waits for the results."""
+    settled: list[bool] = []
+    outbox = Outbox(full, noting(settled))
+    job = await claimed(full, clock)
+    full.problem = StoreFull("no space left") if begun else None
+    outbox.add(done(job, clock.now(), '"kept"'))
+    if begun:
+        await eventually(lambda: full.tries >= 1)
+    flushing = outbox._flushing()
+    flushing.cancel()
+    await asyncio.wait({flushing})
+    full.problem = None
+    await soon(outbox.flushed())
+    assert settled == [True]
+    (found,) = await full.get([job.id])
+    assert found.result == '"kept"'

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import logging
-from collections.abc import Coroutine
-from typing import Any
+import signal
+import traceback
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 import msgspec
 
@@ -31,6 +34,7 @@ from redrive.runtime.workflow import Workflows, is_step
 log = logging.getLogger("redrive.attempt")
 ALONE = "alone"
 """Documents that say which run of a job had its process to itself."""
+UNMARKED: Final = "nobody knows whether the store noted that it was to run alone"
 
 
 class Attempts:
@@ -47,6 +51,8 @@ class Attempts:
         self._consents = Consents(store, clock)
         self.workflows = Workflows(store, clock)
         self._tracer = tracer()
+        self.stopping: Callable[[], bool] = lambda: False
+        """The event loop ends, and cancels everything: no failure of those that run."""
 
     def context_for(self, job: Job) -> Context | BlockingContext:
         handler = self._registry.handlers[job.task]
@@ -90,8 +96,10 @@ class Attempts:
                 if stopped is not None:
                     return stopped
             value = await self._perform(handler, context, arguments)
-        except (SystemExit, KeyboardInterrupt, GeneratorExit):
-            raise
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+            if not _asked_to_exit(error, context):
+                raise
+            return await self._ended(error, job, handler, context)
         except Rejected as rejected:
             return Commit((self.settlement.rejected(job, rejected.verdict),))
         except BaseException as error:  # noqa: BLE001 - this is the place where failures are kept
@@ -139,7 +147,7 @@ class Attempts:
         """What an attempt that did not return has said."""
         if isinstance(error, LeaseLost) or (isinstance(error, asyncio.CancelledError) and context.cancelled):
             return None
-        if isinstance(error, asyncio.CancelledError) and context._releasing:
+        if isinstance(error, asyncio.CancelledError) and (context._releasing or self.stopping()):
             return Commit((self.settlement.released(job),))
         if isinstance(error, _TimedOut):
             return await self.settlement.failed(job, handler, context, timed_out(error.seconds))
@@ -202,6 +210,22 @@ class Attempts:
         finally:
             if late is not None:
                 late.cancel()
+
+
+def _asked_to_exit(error: BaseException, context: Context | BlockingContext) -> bool:
+    """Whether a job of a worker called `sys.exit()`: a failure of its own. A handler of a signal means the process."""
+    if not isinstance(error, SystemExit) or context._sitting is not None:
+        return False
+    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
+    return not any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _code_of(handler: object) -> object:
+    """Of a function, a method, a partial of one, or an object that can be called."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    called = handler if hasattr(handler, "__code__") else getattr(type(handler), "__call__", None)  # noqa: B004
+    return getattr(called, "__code__", None)
 
 
 def inspected(handler: Handler, value: object, whose: str) -> Failure | None:

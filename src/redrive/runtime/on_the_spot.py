@@ -20,14 +20,15 @@ import msgspec
 from redrive.core.decision import Sitting
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
-from redrive.core.store import Applied, Commit, Lease, Put, Stale, Store, Wanted
+from redrive.core.store import Applied, Commit, Lease, Put, Stale, Store, Unknown, Wanted
 from redrive.core.strategy import CRASHES_BEFORE_ALONE, SPOT_TRIES
 from redrive.errors import CommitUnknown, StoreError, StoreFailed
-from redrive.runtime.attempt import Attempts
+from redrive.runtime.attempt import UNMARKED, Attempts
 from redrive.runtime.bus import Bus, told
 from redrive.runtime.clock import Clock
 from redrive.runtime.context import BlockingContext, Context
 from redrive.runtime.heart import Heart
+from redrive.runtime.loop import carried_through
 from redrive.runtime.registry import Registry
 from redrive.runtime.threads import Threads
 
@@ -156,9 +157,32 @@ class OnTheSpot:
         if not claim.jobs:
             return None
         (claimed,) = claim.jobs
-        if claimed.crashes >= CRASHES_BEFORE_ALONE:
-            await self.attempts.alone(claimed)
+        if claimed.crashes >= CRASHES_BEFORE_ALONE and not await self._alone(claimed):
+            return None
         return claimed
+
+    async def _alone(self, job: Job) -> bool:
+        """Whether the store knows, before it starts, that a job which was there at two crashes is about to.
+
+        If nobody knows whether it does, the job is given back: the mark of a run that never began must not bury it.
+        """
+        try:
+            outcome = await self.attempts.alone(job)
+        except (StoreError, OSError) as error:
+            outcome = Unknown(str(error))
+        except BaseException:
+            await self._give_back(job, self._why)
+            raise
+        if isinstance(outcome, Unknown):
+            log.warning("job %s (%s) is given back: %s: %s", job.short_id, job.task, UNMARKED, outcome.problem)
+            await self._give_back(job, UNMARKED)
+        return isinstance(outcome, Applied)
+
+    async def _give_back(self, job: Job, why: str) -> None:
+        """It has not begun. Its lease is kept until this is on disk."""
+        self._settling[job.id] = job
+        self._beat()
+        await carried_through(self._settled(job, Commit((self.attempts.settlement.released(job, why),))))
 
     # -- one attempt
 

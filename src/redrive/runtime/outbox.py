@@ -47,21 +47,31 @@ class Outbox:
 
     def add(self, commit: Commit) -> None:
         self._waiting.append(commit)
-        if self._task is None:
+        self._flushing()
+
+    def _flushing(self) -> asyncio.Task[None]:
+        """Whoever flushes; another where it was cancelled, perhaps before it had begun."""
+        if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._flush(), name="redrive-outbox")
+        return self._task
 
     async def flushed(self) -> None:
         """Everything added so far is on disk, or was refused."""
-        while self._task is not None:
-            await asyncio.shield(self._task)
+        while self._waiting or (self._task is not None and not self._task.done()):
+            await asyncio.wait({self._flushing()})
 
     async def _flush(self) -> None:
+        batch: list[Commit] = []
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting, []
                 await self._apply(batch)
+                batch = []
         except StoreFailed as error:
             log.critical("results cannot be stored any more, their jobs will run again elsewhere: %s", error)
+        except asyncio.CancelledError:  # the event loop ends: whoever stops the worker hands them in once more
+            self._waiting = [*batch, *self._waiting]
+            raise
         finally:
             self._task = None
 

@@ -15,6 +15,8 @@ from contextvars import copy_context
 from typing import Any
 
 Work = Coroutine[Any, Any, None]
+Key = tuple[str, str | None]
+"""A job and the token of its lease: one attempt."""
 BREATH = 50
 """After so many pieces in a row the event loop gets its turn."""
 
@@ -24,9 +26,9 @@ class Runners:
 
     def __init__(self, all_begun: Callable[[], None]) -> None:
         self._all_begun = all_begun
-        self.running: dict[str, asyncio.Task[None]] = {}
+        self.running: dict[Key, asyncio.Task[None]] = {}
         """The task that runs a piece now."""
-        self._ready: deque[tuple[str, str, Callable[..., Work], tuple[Any, ...]]] = deque()
+        self._ready: deque[tuple[Key, str, Callable[..., Work], tuple[Any, ...]]] = deque()
         self._spare = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
@@ -40,13 +42,13 @@ class Runners:
         """Something has not begun yet; `all_begun` is called when nothing is left that has not."""
         return bool(self._ready)
 
-    def add(self, key: str, name: str, work: Callable[..., Work], *arguments: Any) -> None:
+    def add(self, key: Key, name: str, work: Callable[..., Work], *arguments: Any) -> None:
         self._ready.append((key, name, work, arguments))
         self._idle.clear()
         if not self._spare:
             self._provide()
 
-    def take_back(self) -> list[str]:
+    def take_back(self) -> list[Key]:
         """The keys of what has not begun yet; it will not."""
         keys = [key for key, *_ in self._ready]
         self._ready.clear()

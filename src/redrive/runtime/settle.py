@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Final
 
@@ -63,7 +64,7 @@ class Settlement:
         if context._sitting is not None:
             context._value = value
         if self._breakers.counting:
-            await self._breakers.succeeded(job, handler)
+            await self._answered(job, handler, context)
         now = self._clock.now()
         text, problem = encode_result(value)
         if problem:
@@ -76,6 +77,14 @@ class Settlement:
         if job.history or context._sitting is not None:
             move = _learned(move, job, worked=True)
         return Commit((move,), puts)
+
+    async def _answered(self, job: Job, handler: Handler, context: AnyContext) -> None:
+        """What it called is well. Whoever must stop does not throw away a result of ours for the sake of saying so."""
+        try:
+            await self._breakers.succeeded(job, handler)
+        except asyncio.CancelledError:
+            if context.cancelled:
+                raise
 
     async def signalled(self, job: Job, handler: Handler, context: AnyContext, signal: Signal) -> Commit:
         now = self._clock.now()

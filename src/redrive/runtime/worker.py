@@ -14,7 +14,7 @@ from redrive.core.job import Job, State
 from redrive.core.store import Applied, Claim, Commit, Lease, Store, Unknown, Wanted
 from redrive.core.strategy import CRASHES_BEFORE_ALONE
 from redrive.errors import StoreError
-from redrive.runtime.attempt import Attempts
+from redrive.runtime.attempt import UNMARKED, Attempts
 from redrive.runtime.bus import Bus, told
 from redrive.runtime.clock import Clock
 from redrive.runtime.context import BlockingContext, Context
@@ -23,7 +23,7 @@ from redrive.runtime.living import ANNOUNCE_SECONDS, Announcement, announced, wi
 from redrive.runtime.loop import Loop
 from redrive.runtime.outbox import Outbox
 from redrive.runtime.registry import Registry
-from redrive.runtime.runners import Runners
+from redrive.runtime.runners import Key, Runners
 from redrive.runtime.slots import Slots
 from redrive.runtime.switches import paused_queues
 from redrive.runtime.threads import Threads
@@ -72,12 +72,14 @@ class Worker(Loop):
         self._poll = poll
         self._threads = Threads()
         self._attempts = Attempts(store, registry, clock, self._threads)
+        self._attempts.stopping = self._ends
         settlement, resume = self._attempts.settlement, self._attempts.workflows.resume_after
         self.outbox = Outbox(store, self._settled, resume, settlement.broken)
-        self._unsettled: dict[str, Job] = {}
+        self._unsettled: dict[Key, Job] = {}
         """Finished, and not yet on disk: their leases are kept until they are."""
         self._runners = Runners(self.nudge)
-        self._contexts: dict[str, Context | BlockingContext] = {}
+        self._contexts: dict[Key, Context | BlockingContext] = {}
+        """Of what runs. A job may come back while an attempt that was cancelled cleans up: then it is here twice."""
         self._leases = self._task_leases()
         self._synced_claims = any(registry.starts_once(handler) for handler in registry.handlers.values())
         self._paused: frozenset[str] = frozenset()
@@ -96,6 +98,10 @@ class Worker(Loop):
         self._claims = 0
         self._quiet_claim = 0
         """The number of the last that found nothing due and began in quiet: nothing running, all results on disk."""
+
+    def _ends(self) -> bool:
+        """This worker stops, or the event loop cancels everything because it ends."""
+        return self._stopping.is_set() or (self._task is not None and self._task.cancelling() > 0)
 
     def _task_leases(self) -> dict[str, float]:
         leases = {}
@@ -133,14 +139,14 @@ class Worker(Loop):
     async def _finish_or_release(self) -> None:
         """Wait for what runs, cancel what is late, give back what will not stop: its result will be refused."""
         begun = self._runners.running
-        unstarted = [*self._alone, *(self._contexts.pop(id).job for id in self._runners.take_back())]
+        unstarted = [*self._alone, *(self._contexts.pop(key).job for key in self._runners.take_back())]
         self._alone.clear()
         for job in unstarted:
             self.slots.freed(job)
             self._hand_over(job, Commit((self._attempts.settlement.released(job),)))
         await self._rest_within(self.grace)
-        for id, task in list(begun.items()):
-            self._contexts[id]._releasing = True
+        for key, task in list(begun.items()):
+            self._contexts[key]._releasing = True
             task.cancel()
         await self._rest_within(1.0)
         for context in list(self._contexts.values()):
@@ -240,9 +246,10 @@ class Worker(Loop):
         self._spawn(job)
 
     def _spawn(self, job: Job) -> None:
-        context = self._contexts[job.id] = self._attempts.context_for(job)
+        key = job.id, job.token
+        context = self._contexts[key] = self._attempts.context_for(job)
         self.made += 1
-        self._runners.add(job.id, job.task, self._one, job, context)
+        self._runners.add(key, job.task, self._one, job, context)
 
     async def _one(self, job: Job, context: Context | BlockingContext) -> None:
         try:
@@ -250,31 +257,43 @@ class Worker(Loop):
             if commit is not None:
                 self._hand_over(job, commit)
             else:
-                log.warning(
-                    "job %s (%s) was taken away while it ran: its result does not count", job.short_id, job.task
-                )
+                _taken_away(job)
+        except asyncio.CancelledError:
+            self._stopped(job, context)
+        except (SystemExit, KeyboardInterrupt):
+            self._hand_over(job, Commit((self._attempts.settlement.released(job, "the process was told to end"),)))
+            raise
         except StoreError as error:
             log.critical("job %s (%s) comes back when its lease ends: %s", job.short_id, job.task, error)
         except Exception as error:  # noqa: BLE001 - told, and visible as a dead letter
             self._hand_over(job, Commit((self._attempts.settlement.broken(job, error),)))
         finally:
-            del self._contexts[job.id]
+            del self._contexts[job.id, job.token]
             self.slots.freed(job)
             if job.id == self._lone:
                 self._lone = None
             self._nudged.set()
 
+    def _stopped(self, job: Job, context: Context | BlockingContext) -> None:
+        """Stopped while its end was being settled, e.g. by somebody's slow verifier."""
+        if context.cancelled:
+            _taken_away(job)
+            return
+        why = "the worker stopped while its end was being settled"
+        log.warning("job %s (%s) is given back: %s", job.short_id, job.task, why)
+        self._hand_over(job, Commit((self._attempts.settlement.released(job, why),)))
+
     def _hand_over(self, job: Job, commit: Commit) -> None:
-        self._unsettled[job.id] = job
+        self._unsettled[job.id, job.token] = job
         self.outbox.add(commit)
 
     def _settled(self, applied: Sequence[Commit], refused: Sequence[Commit]) -> None:
         moves = [move for commit in applied for move in commit.transitions]
         for move in moves:
-            self._unsettled.pop(move.job.id, None)
+            self._unsettled.pop((move.job.id, move.job.token), None)
         for commit in refused:
             for move in commit.transitions:
-                self._unsettled.pop(move.job.id, None)
+                self._unsettled.pop((move.job.id, move.job.token), None)
         self._bus.publish_moves(moves)
         if self._alone:
             self._nudged.set()
@@ -299,8 +318,7 @@ class Worker(Loop):
             return
         self.slots.freed(job)
         if isinstance(outcome, Unknown):
-            why = "nobody knows whether the store noted that it was to run alone"
-            self._hand_over(job, Commit((self._attempts.settlement.released(job, why),)))
+            self._hand_over(job, Commit((self._attempts.settlement.released(job, UNMARKED),)))
 
     async def mind_breakers(self) -> bool:
         """Whether parked jobs were let go, if only one that probes."""
@@ -329,23 +347,24 @@ class Worker(Loop):
 
     def _named(self, task: asyncio.Task[Any]) -> str:
         """What the event loop is busy with, in words."""
-        for id, running in list(self._runners.running.items()):
+        for (id, _), running in list(self._runners.running.items()):
             if running is task:
                 return f"task {task.get_name()} (job {id[-8:]})"
         return f"task {task.get_name()}"
 
     def _lost(self, lease: Lease) -> None:
         """The lease is gone (cancelled, or expired while we slept): tell the task and stop it."""
-        context, task = self._contexts.get(lease.job_id), self._runners.running.get(lease.job_id)
-        if context is not None and task is not None and context.job.token == lease.token:
+        key = lease.job_id, lease.token
+        context, task = self._contexts.get(key), self._runners.running.get(key)
+        if context is not None and task is not None:
             context._cancelled = True
             task.cancel()
 
     def cancelled(self, job_id: str) -> None:
         """Somebody in this process cancelled a job: no need to wait for the heartbeat."""
-        context = self._contexts.get(job_id)
-        if context is not None:
-            self._lost(context._lease)
+        for context in list(self._contexts.values()):
+            if context.job.id == job_id:
+                self._lost(context._lease)
 
     # -- announcing
 
@@ -370,3 +389,7 @@ class Worker(Loop):
             await self._store.apply([Commit(puts=(withdrawn(self.id),))])
         except Exception:  # noqa: BLE001 - the announcement ages by itself
             log.warning("worker %s could not withdraw its announcement", self.id)
+
+
+def _taken_away(job: Job) -> None:
+    log.warning("job %s (%s) was taken away while it ran: its result does not count", job.short_id, job.task)
