@@ -279,6 +279,19 @@ async def test_an_open_effect_that_is_absent_is_performed_again(rd: Redrive, say
     assert (len(cms.posts), cms.looks) == (1, 1)
 
 
+async def test_a_coroutine_that_a_plain_function_returned_cannot_wait_for_its_own_loop(rd: Redrive) -> None:
+    async def really(ctx: BlockingContext) -> None:
+        ctx.progress(0.5)
+
+    @rd.task(max_attempts=1)
+    def work(ctx: BlockingContext) -> Any:
+        return really(ctx)
+
+    job = await work.enqueue()
+    await soon(rd.drain())
+    assert "register the async function" in str((await job.refresh()).error)
+
+
 async def test_an_open_effect_without_a_verifier_is_held_for_a_person(rd: Redrive) -> None:
     cms = Cms()
 

@@ -1,6 +1,7 @@
 """Workers: what they take, how much of it, in which order, and how they begin and end."""
 
 import asyncio
+import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -635,6 +636,72 @@ async def test_an_exit_of_the_process_costs_no_running_job_an_attempt(database: 
         (job,) = [job for job in (await rd.jobs.list()).jobs if job.task == "bystander"]
         job = await rd.jobs.get(job.id)
     assert (job.state, job.attempts, [attempt.outcome for attempt in job.history]) == ("waiting", 0, ["released"])
+
+
+async def test_a_callable_that_returns_a_coroutine_is_run_to_its_end(live: Redrive) -> None:
+    ran: list[str] = []
+
+    async def really(name: str) -> str:
+        ran.append(name)
+        return name
+
+    class Service:
+        async def __call__(self, name: str) -> str:
+            return await really(name)
+
+    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        return functools.wraps(function)(lambda name: function(name))  # noqa: PLW0108
+
+    async def forgot(name: str) -> Any:
+        return really(name)
+
+    for name, function in (
+        ("lambda", lambda name: really(name)),  # noqa: PLW0108
+        ("object", Service()),
+        ("decorated", decorated(really)),
+        ("forgot", forgot),
+        ("partial", functools.partial(really)),
+    ):
+        live.task(name, timeout=5 if name == "forgot" else None)(function)
+        job = await live.enqueue(name, {"name": name})
+        await soon(live.drain())
+        assert await job.result(5) == name
+        assert (await live.call(name, {"name": name})).result == name
+    assert Counter(ran) == dict.fromkeys(("lambda", "object", "decorated", "forgot", "partial"), 2)
+
+
+async def test_a_class_is_called_and_what_it_makes_is_not(live: Redrive) -> None:
+    made: list[int] = []
+
+    class Report:
+        def __init__(self, n: int) -> None:
+            made.append(n)
+
+        async def __call__(self) -> None:
+            made.append(-1)
+
+    live.task("report")(Report)
+    job = await live.enqueue("report", {"n": 1})
+    await soon(live.drain())
+    assert ((await job.refresh()).state, made) == ("done", [1])
+
+
+async def test_a_generator_is_no_task(live: Redrive) -> None:
+    def one() -> Any:
+        yield 1
+
+    async def two() -> Any:
+        yield 1
+
+    for name, function in (("one", one), ("two", two)):
+        with pytest.raises(redrive.ConfigError, match="is a generator"):
+            live.task(name)(function)
+        live.task(f"{name} hidden", max_attempts=1)(lambda function=function: function())
+        job = await live.enqueue(f"{name} hidden")
+        await soon(live.drain())
+        assert (await job.refresh()).error == (
+            "TypeError: it returned a generator, whose code has not run: return what it yields as a list"
+        )
 
 
 @pytest.mark.behaviour("000-70")

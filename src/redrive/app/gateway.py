@@ -21,7 +21,7 @@ from redrive.core.payload import encode, encode_result
 from redrive.core.policy import REASONS
 from redrive.core.store import Filter
 from redrive.errors import IllegalMove, InvalidOption, JobNotReady, Signal, StoreError
-from redrive.runtime.attempt import inspected
+from redrive.runtime.attempt import finished, inspected
 from redrive.runtime.capture import capture
 from redrive.runtime.context import session_of
 from redrive.runtime.on_the_spot import OnTheSpot
@@ -274,8 +274,8 @@ async def _stopped_after(running: Collection[asyncio.Task[Any]], spot: OnTheSpot
 async def _called(handler: Handler, arguments: dict[str, Any]) -> Any:
     """A plain function runs in a thread: nobody else has to wait for it."""
     if handler.is_async:
-        return await handler.function(**arguments)
-    return await asyncio.to_thread(handler.function, **arguments)
+        return await finished(await handler.function(**arguments))
+    return await finished(await asyncio.to_thread(handler.function, **arguments))
 
 
 def _listed(job: Job) -> dict[str, Json]:

@@ -9,6 +9,7 @@ import logging
 import signal
 import traceback
 from collections.abc import Callable, Coroutine
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Final
 
 import msgspec
@@ -188,9 +189,10 @@ class Attempts:
             if isinstance(context, BlockingContext):
                 return await self._in_thread(handler, context, args, arguments)
             limit = _limit(handler, context)
-            if limit is None:
-                return await handler.function(*args, **arguments)
-            return await _within(limit, handler.function(*args, **arguments))
+            if limit is not None:
+                return await _within(limit, _to_end(handler.function(*args, **arguments)))
+            value = await handler.function(*args, **arguments)
+            return await finished(value) if isinstance(value, NOT_RUN) else value
         finally:
             _current.reset(token)
             session_of.reset(session)
@@ -206,10 +208,29 @@ class Attempts:
         limit = _limit(handler, context)
         late = loop.call_later(limit, _tell_late, context, handler, limit) if limit else None
         try:
-            return await asyncio.shield(work)
+            value = await asyncio.shield(work)
         finally:
             if late is not None:
                 late.cancel()
+        if not isinstance(value, NOT_RUN):
+            return value
+        return await (finished(value) if limit is None else _within(limit, finished(value)))
+
+
+NOT_RUN: Final = (CoroutineType, asyncio.Future, GeneratorType, AsyncGeneratorType)
+
+
+async def finished(value: Any) -> Any:
+    """What a function returned, once it has really run: a lambda or a decorator may have returned a coroutine only."""
+    while isinstance(value, NOT_RUN):
+        if isinstance(value, GeneratorType | AsyncGeneratorType):
+            raise TypeError("it returned a generator, whose code has not run: return what it yields as a list")
+        value = await value
+    return value
+
+
+async def _to_end(work: Any) -> Any:
+    return await finished(await work)
 
 
 def _asked_to_exit(error: BaseException, context: Context | BlockingContext) -> bool:

@@ -391,10 +391,21 @@ class BlockingContext(_Shared):
         async def run() -> Any:
             return await awaitable
 
+        if _on(self._loop):
+            asyncio.ensure_future(awaitable, loop=self._loop).cancel()
+            raise RedriveError("it would wait for itself here: register the async function, which gets a Context")
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
     def _drive(self, steps: Steps) -> Any:
         return _answered(steps, lambda want: self._wait(want.awaitable) if isinstance(want, Ask) else _call(want))
+
+
+def _on(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether this runs on that event loop, which then cannot be waited for."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
 
 
 def _call(want: Call) -> Any:

@@ -36,6 +36,14 @@ HTTP_TASK = "redrive.http"
 """The built-in task: one HTTP request."""
 
 
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it makes a coroutine. A generator does nothing until somebody iterates, and nobody would."""
+    ways = function, None if inspect.isclass(function) else getattr(function, "__call__", None)  # noqa: B004
+    if any(map(inspect.isgeneratorfunction, ways)) or any(map(inspect.isasyncgenfunction, ways)):
+        raise ConfigError(f"{function!r} is a generator: its code would not run; let the task return a list")
+    return any(map(inspect.iscoroutinefunction, ways))
+
+
 class Handler:
     """A registered task: its function and everything a worker needs to run it."""
 
@@ -89,7 +97,7 @@ class Handler:
         self._downstream = downstream
         self.direct: Callable[[Job, Mapping[str, Any]], Any] | None = None if wants_context or consent else self._call
         """Does the work here and now, where neither store nor spool could accept it; not what needs a yes first."""
-        self.is_async = inspect.iscoroutinefunction(function)
+        self.is_async = is_async(function)
         self.signature = Signature(function, skip_first=wants_context)
         self.key_template = check_template(key_template, self.signature) if key_template is not None else None
         """How a job's idempotency key is made of its payload."""
