@@ -20,6 +20,7 @@ from redrive.core.store import Claim, Commit, Filter, Outcome, Unknown, Wanted
 from redrive.errors import StoreBusy
 from redrive.runtime.attempt import ALONE
 from redrive.runtime.breakers import Breakers
+from redrive.runtime.living import living
 from redrive.runtime.settle import Settlement
 from redrive.runtime.worker import Worker
 from redrive.stores.sqlite import SqliteStore
@@ -686,6 +687,15 @@ async def test_a_class_is_called_and_what_it_makes_is_not(live: Redrive) -> None
     assert ((await job.refresh()).state, made) == ("done", [1])
 
 
+def test_a_task_may_be_registered_after_the_loop_of_a_worker_was_closed(database: Path) -> None:
+    """As a notebook or a test leaves it behind."""
+    rd, loop = Redrive(database), asyncio.new_event_loop()
+    loop.run_until_complete(rd.worker().__aenter__())
+    loop.close()
+    rd.task("late")(lambda: None)
+    assert "late" in rd.registry.handlers
+
+
 async def test_a_generator_is_no_task(live: Redrive) -> None:
     def one() -> Any:
         yield 1
@@ -702,6 +712,20 @@ async def test_a_generator_is_no_task(live: Redrive) -> None:
         assert (await job.refresh()).error == (
             "TypeError: it returned a generator, whose code has not run: return what it yields as a list"
         )
+
+
+async def test_a_task_that_is_registered_while_a_worker_runs_is_run_by_it(live: Redrive) -> None:
+    """In a notebook, or by a late import."""
+    async with live.worker() as worker:
+        await eventually(lambda: worker._claims > 0)
+
+        @live.task
+        async def late() -> int:
+            return 1
+
+        assert await (await late.enqueue()).result(3) == 1
+        (said,) = await living(live.store, live.clock.now())
+        assert "late" in said.tasks
 
 
 @pytest.mark.behaviour("000-70")

@@ -133,6 +133,49 @@ def test_several_processes_drain_and_exit(shell: Shell) -> None:
     assert all(json.loads(line)["message"] for line in done.err.splitlines())
 
 
+APP = "import redrive\nrd = redrive.Redrive()\n\n@rd.task('tell')\ndef tell() -> str:\n    return {!r}\n"
+
+
+def test_reload_runs_what_the_file_says_now(shell: Shell) -> None:
+    """Also after it was broken for a moment. A virtual environment in the folder is nobody's source."""
+
+    def told() -> str:
+        id = shell.enqueue("tell")
+        wait_until(lambda: shell.state(id) == "done", "the job was done")
+        found: str = shell.job(id)["result"]
+        return found
+
+    app = shell.folder / "lately.py"
+    app.write_text(APP.format("first"))
+    installed = _made(shell.folder / "env") / "pyvenv.cfg"
+    installed.touch()
+    parent = shell.start("worker", "lately:rd", "--reload", "--processes", "2")
+    assert told() == "first"
+    (shell.folder / "env" / "module.py").touch()
+    app.write_text("this is not Python")
+    wait_until(lambda: children(parent) == [], "both have ended, and none is started again")
+    app.write_text(APP.format("second time"))
+    assert told() == "second time"
+    parent.send_signal(signal.SIGTERM)
+    done = ended(parent)
+    assert done.status == 0, done.err
+    assert "lately.py changed: the workers are started again" in done.err
+    assert "started again after the next change" in done.err
+    assert "module.py" not in done.err and "Traceback" not in done.err
+
+
+def test_a_mistake_in_the_app_is_shown_where_it_was_made(shell: Shell) -> None:
+    app = shell.folder / "wrong.py"
+    app.write_text("import redrive\nrd = redrive.Redrive()\n@rd.task(colour='red')\ndef a() -> None: ...\n")
+    done = shell.run("worker", "wrong:rd")
+    refused(done, "colour")
+    assert f"{app}, line 3" in done.err
+
+
+def test_reload_does_not_go_with_drain(shell: Shell) -> None:
+    refused(shell.here("worker", "app:rd", "--reload", "--drain"), "--drain")
+
+
 def test_what_a_job_says_cannot_command_the_terminal_of_its_worker(shell: Shell) -> None:
     """Nor write a line of its own into the log."""
     app = (shell.folder / "app.py").read_text()

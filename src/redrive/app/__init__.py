@@ -452,7 +452,8 @@ class Redrive(Registering):
     def tell_workers(self, message: Callable[[Worker], None]) -> None:
         """Reach the workers of this process, whatever event loop they run on."""
         for loop, worker in list(self._workers):
-            loop.call_soon_threadsafe(message, worker)
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(message, worker)
 
     # -- seeing
 

@@ -28,6 +28,7 @@ from redrive.core.schedule import Cron
 from redrive.errors import InvalidOption
 from redrive.runtime import tracing
 from redrive.runtime.context import BlockingContext, Context
+from redrive.runtime.loop import Loop
 from redrive.runtime.probes import Probe
 from redrive.runtime.registry import HTTP_TASK, Handler, Registry, ResultPolicy, RetryPolicy
 from redrive.tasks import (
@@ -151,13 +152,15 @@ class Registering:
         )
         self._check_schedules(handler)
         self.registry.add(handler)
+        app = cast("Redrive", self)
+        app.tell_workers(Loop.nudge)
         kinds = {
             (True, True): AsyncContextTask,
             (True, False): AsyncTask,
             (False, True): PlainContextTask,
             (False, False): PlainTask,
         }
-        return kinds[handler.is_async, wants_context](cast("Redrive", self), handler)
+        return kinds[handler.is_async, wants_context](app, handler)
 
     def _check_schedules(self, handler: Handler) -> None:
         """Refuse now what could never fire, and payloads that the task could not use."""

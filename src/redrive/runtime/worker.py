@@ -60,7 +60,7 @@ class Worker(Loop):
         self.grace = grace
         self.slots = Slots(
             concurrency,
-            frozenset(registry.handlers),
+            frozenset(),
             queues=frozenset(queues) if queues is not None else None,
             agents=frozenset(agents) if agents is not None else None,
             agent_limit=agent_concurrency,
@@ -80,8 +80,8 @@ class Worker(Loop):
         self._runners = Runners(self.nudge)
         self._contexts: dict[Key, Context | BlockingContext] = {}
         """Of what runs. A job may come back while an attempt that was cancelled cleans up: then it is here twice."""
-        self._leases = self._task_leases()
-        self._synced_claims = any(registry.starts_once(handler) for handler in registry.handlers.values())
+        self._leases: dict[str, float] = {}
+        self._synced_claims = False
         self._paused: frozenset[str] = frozenset()
         self._paused_at = float("-inf")
         self._alone: list[Job] = []
@@ -98,6 +98,16 @@ class Worker(Loop):
         self._claims = 0
         self._quiet_claim = 0
         """The number of the last that found nothing due and began in quiet: nothing running, all results on disk."""
+        self._learn_tasks()
+
+    def _learn_tasks(self) -> None:
+        """What the registry knows by now: a notebook and a late import register tasks while a worker runs."""
+        handlers = self._registry.handlers
+        if len(handlers) != len(self.slots.tasks):
+            self.slots.tasks = frozenset(handlers)
+            self._leases = self._task_leases()
+            self._synced_claims = any(self._registry.starts_once(handler) for handler in handlers.values())
+            self._announced = float("-inf")
 
     def _ends(self) -> bool:
         """This worker stops, or the event loop cancels everything because it ends."""
@@ -182,6 +192,7 @@ class Worker(Loop):
     # -- the round
 
     async def tick(self) -> float:
+        self._learn_tasks()
         if self._clock.monotonic() - self._announced >= ANNOUNCE_SECONDS:
             await self._announce()
         if self._alone and not self._runners and not self._unsettled:

@@ -9,11 +9,13 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from redrive.doors.cli import output
 from redrive.doors.cli.asking import asked
 from redrive.doors.cli.problems import TERMINATED, USER_ERROR
+from redrive.doors.cli.reloading import LOOK_SECONDS, changed, sources
 from redrive.doors.cli.text import clean
 
 if TYPE_CHECKING:
@@ -48,9 +50,9 @@ class JsonLines(logging.Formatter):
         return json.dumps(line | {"message": record.getMessage()})
 
 
-def run(rd: Redrive, app: str, number: int, *, drain: bool, options: dict[str, Any]) -> int:
+def run(rd: Redrive, app: str, number: int, *, drain: bool, reload: bool, options: dict[str, Any]) -> int:
     """Keep so many workers alive until told to stop, or until they have drained."""
-    family = Family(command(app, drain=drain, options=options), drain=drain)
+    family = Family(command(app, drain=drain, options=options), drain=drain, reload=reload)
     status = asyncio.run(family.live(rd, number))
     if output.as_json():
         output.say_json({"stopped": True, "processes": number, "restarts": family.restarts})
@@ -70,9 +72,12 @@ def command(app: str, *, drain: bool, options: dict[str, Any]) -> list[str]:
 class Family:
     """The parent's view of its workers."""
 
-    def __init__(self, command: list[str], *, drain: bool) -> None:
+    def __init__(self, command: list[str], *, drain: bool, reload: bool = False) -> None:
         self._command = command
         self._drain = drain
+        self._reload = reload
+        self._change = asyncio.Event()
+        """The code is not any more what those were started with who saw this one."""
         self._stopping = asyncio.Event()
         self._children: set[asyncio.subprocess.Process] = set()
         self._status = 0
@@ -84,21 +89,45 @@ class Family:
         loop = asyncio.get_running_loop()
         for told in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(told, self.stop)
+        watching = asyncio.create_task(self._watch(Path.cwd())) if self._reload else None
         await asyncio.gather(*(self._keep(place) for place in range(1, number + 1)))
+        if watching is not None:
+            await watching
         return self._status
 
     def stop(self) -> None:
         """Pass it on: every worker finishes or gives back what it runs."""
         self._stopping.set()
+        self._change.set()
+        self._tell_children()
+
+    def _tell_children(self) -> None:
         for child in self._children:
             if child.returncode is None:
                 child.send_signal(signal.SIGTERM)
 
+    async def _watch(self, folder: Path) -> None:
+        """Stop the workers where a file was changed: they are started again with what it says now."""
+        before = await asyncio.to_thread(sources, folder)
+        log.info("workers are started again when one of %d Python files below %s changes", len(before), folder)
+        while not self._stopping.is_set():
+            await self._rest(LOOK_SECONDS)
+            after = await asyncio.to_thread(sources, folder)
+            if found := changed(before, after):
+                log.warning("%s changed: the workers are started again", found[0].relative_to(folder))
+                told, self._change = self._change, asyncio.Event()
+                told.set()
+                self._tell_children()
+            before = after
+
     async def _keep(self, place: int) -> None:
         quick = 0
         while not self._stopping.is_set():
-            began = time.monotonic()
+            began, change = time.monotonic(), self._change
             status = await self._one(place)
+            if self._reload and not self._stopping.is_set():
+                await self._changed(place, status, change)
+                continue
             if self._drain and status == 0:
                 return
             if self._stopping.is_set():
@@ -124,6 +153,13 @@ class Family:
             return await child.wait()
         finally:
             self._children.discard(child)
+
+    async def _changed(self, place: int, status: int, change: asyncio.Event) -> None:
+        """One that was stopped for a change is started at once; one that ended by itself when something changes."""
+        if not change.is_set():
+            log.warning("worker %d ended by itself (%s); started again after the next change", place, _ending(status))
+            await change.wait()
+        self.restarts += 1
 
     async def _rest(self, seconds: float) -> None:
         try:

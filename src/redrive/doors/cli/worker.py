@@ -34,20 +34,23 @@ def names(text: str) -> tuple[str, ...]:
 @click.option("--agents", metavar="A,B", type=names, help="Only jobs of these agents.")
 @click.option("--grace", metavar="SECONDS", type=click.FloatRange(min=0), help="How long running jobs may finish.")
 @click.option("--drain", is_flag=True, help="Run what is due now, then exit.")
+@click.option("--reload", is_flag=True, help="Start again when a Python file of this folder changes.")
 @click.option("--parent", type=int, hidden=True, help="Stop when this process is no longer the parent.")
 @shared
-def worker(app: str, processes: int, drain: bool, parent: int | None, **said: Any) -> int:
+def worker(app: str, processes: int, drain: bool, reload: bool, parent: int | None, **said: Any) -> int:
     """Run the jobs of APP, a `module:attribute` that names a Redrive, e.g. tasks:rd.
 
     SIGTERM or Ctrl-C lets running jobs finish within the grace period, then gives the rest back to the queue.
     """
     options = {name: value for name, value in said.items() if value is not None}
+    if drain and reload:
+        raise Problem("--drain ends when nothing is due, and --reload goes on", "leave one of them out")
     rd = load(app)
     log_to_stderr()
-    if processes > 1:
+    if processes > 1 or reload:
         from redrive.doors.cli.processes import run
 
-        return run(rd, app, processes, drain=drain, options=options)
+        return run(rd, app, processes, drain=drain, reload=reload, options=options)
     if parent is not None:
         _stop_without(parent)
     return _drain(rd, options) if drain else _work(rd, options)
@@ -92,8 +95,15 @@ def _module(name: str) -> Any:
 
 def _raised_at(error: Exception) -> str:
     import traceback
+    from pathlib import Path
 
-    last = traceback.extract_tb(error.__traceback__)[-1]
+    import redrive
+
+    ours = str(Path(redrive.__file__).parent)
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"see {error.filename}, line {error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    last = next((frame for frame in reversed(frames) if not frame.filename.startswith((ours, "<frozen"))), frames[-1])
     return f"see {last.filename}, line {last.lineno}"
 
 
