@@ -4,12 +4,14 @@ import asyncio
 import threading
 from typing import Any
 
+import httpx2
 import msgspec
 import pytest
 
 import redrive
 from redrive import BlockingContext, Context, Redrive, RedriveError
 from redrive.core.effects import EffectRecord
+from tests.runtime.receiver import Seen, answer, receiving
 from tests.support import FakeClock, soon
 
 
@@ -277,6 +279,88 @@ async def test_an_open_effect_that_is_absent_is_performed_again(rd: Redrive, say
     await soon(rd.drain())
     assert await job.result(5) == "posted"
     assert (len(cms.posts), cms.looks) == (1, 1)
+
+
+async def test_an_effect_that_was_found_is_not_repeated_whatever_was_found(rd: Redrive) -> None:
+    calls: list[str] = []
+
+    def post(key: str) -> None:
+        calls.append(key)
+        raise TimeoutError
+
+    @rd.task(base=0.0, max_attempts=3)
+    async def publish(ctx: Context) -> str:
+        await ctx.once("post", post, verify=lambda key: float("nan"))
+        return "published"
+
+    job = await publish.enqueue()
+    await soon(rd.drain())
+    assert await job.result(1) == "published"
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(("status", "orders"), [("303 See Other", 1), ("307 Temporary Redirect", 3)])
+@pytest.mark.parametrize("then", ["404", "refused"])
+async def test_what_failed_behind_a_redirect_may_have_landed_before_it(
+    rd: Redrive, status: str, orders: int, then: str
+) -> None:
+    """See Other means that it was done; after 307 the same request is made again, which the next one did not take."""
+
+    async def talk(seen: Seen, writer: asyncio.StreamWriter) -> None:
+        where = "/made" if then == "404" else "http://127.0.0.1:1/made"
+        said = answer("404 Not Found") if seen.path == "/made" else answer(status, location=where)
+        writer.write(said)
+        await writer.drain()
+
+    async with receiving(talk) as receiver:
+
+        @rd.task(base=0.0, max_attempts=3, retry_on=[httpx2.HTTPStatusError])
+        async def order(ctx: Context) -> None:
+            async def post(key: str) -> None:
+                async with httpx2.AsyncClient(follow_redirects=True, trust_env=False) as client:
+                    (await client.post(receiver.url("/orders"))).raise_for_status()
+
+            await ctx.once("order", post)
+
+        await order.enqueue()
+        await soon(rd.drain())
+        assert len([seen for seen in receiver.requests if seen.path == "/orders"]) == orders
+
+
+async def test_numbers_that_json_cannot_write_are_told(rd: Redrive, caplog: pytest.LogCaptureFixture) -> None:
+    @rd.task(max_attempts=1)
+    async def steps(ctx: Context) -> object:
+        return await ctx.step("mean", lambda: [None, {"mean": float("nan")}])
+
+    @rd.task(max_attempts=1)
+    async def result(n: int) -> object:
+        return [None, float("inf")] if n else [None]
+
+    jobs = [await steps.enqueue(), await result.enqueue(1), await result.enqueue(0)]
+    await soon(rd.drain())
+    assert "result[1].mean: nan is not JSON" in str((await jobs[0].refresh()).error)
+    assert [await job.result(1) for job in jobs[1:]] == [[None, None], [None]]
+    told = [record.getMessage() for record in caplog.records if "stored as null" in record.getMessage()]
+    assert len([line for line in told if "(result)" in line]) == 1
+
+
+async def test_looking_for_such_numbers_fails_no_job(rd: Redrive, caplog: pytest.LogCaptureFixture) -> None:
+    deep: Any = "null"
+    for _ in range(100):
+        deep = [deep]
+
+    @rd.task(max_attempts=1)
+    async def raw() -> object:
+        return msgspec.Raw(b'{"a":null}')
+
+    @rd.task(max_attempts=1)
+    async def nested(ctx: Context) -> object:
+        return await ctx.step("deep", lambda: deep)
+
+    jobs = [await raw.enqueue(), await nested.enqueue()]
+    await soon(rd.drain())
+    assert [await job.result(1) for job in jobs] == [{"a": None}, deep]
+    assert "stored as null" not in caplog.text
 
 
 async def test_a_coroutine_that_a_plain_function_returned_cannot_wait_for_its_own_loop(rd: Redrive) -> None:

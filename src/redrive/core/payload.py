@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import hashlib
 import inspect
+import json
 import math
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -101,18 +102,18 @@ def _encode_without_blobs(payload: Mapping[str, object]) -> bytes:
 def _check(raw: bytes, payload: Mapping[str, object]) -> None:
     """NaN becomes `null` when encoded and depth is bounded by the brackets: look closer only where one may be."""
     if b"null" in raw or raw.count(b"{") + raw.count(b"[") > DEPTH:
-        _walk(msgspec.to_builtins(payload, enc_hook=_plain), "payload", 1)
+        _walk(msgspec.to_builtins(payload, enc_hook=_plain), "payload")
 
 
-def _walk(value: Json, path: str, depth: int) -> None:
-    if depth > DEPTH and isinstance(value, dict | list | tuple):
+def _walk(value: Json, path: str, depth: int = 1, deepest: float = DEPTH) -> None:
+    if depth > deepest and isinstance(value, dict | list | tuple):
         raise InvalidPayload(field="payload", problem=f"is nested deeper than {DEPTH} levels")
     if isinstance(value, dict):
         for name, item in value.items():
-            _walk(item, f"{path}.{name}", depth + 1)
+            _walk(item, f"{path}.{name}", depth + 1, deepest)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            _walk(item, f"{path}[{index}]", depth + 1)
+            _walk(item, f"{path}[{index}]", depth + 1, deepest)
     elif isinstance(value, float) and not math.isfinite(value):
         raise InvalidPayload(field=path, problem=f"{value} is not JSON")
 
@@ -171,6 +172,30 @@ def encode_result(value: object) -> tuple[str | None, str | None]:
         return _encode(value).decode(), None
     except Exception as error:  # noqa: BLE001 - the effect has landed, so the job must not fail for this
         return msgspec.json.encode({"$repr": _repr(value)}).decode(), f"the result is not JSON ({error}); repr stored"
+
+
+def lost_numbers(text: str | None, value: object) -> str | None:
+    """What to say where JSON has `null` in the place of a number that it cannot write."""
+    if text is None or "null" not in text:
+        return None
+    try:
+        plain = msgspec.to_builtins(value, enc_hook=_plain)
+        if not _all_finite(plain):
+            _walk(plain, "result", deepest=math.inf)
+    except InvalidPayload as error:
+        return f"{error}; it is stored as null"
+    except Exception:  # noqa: BLE001 - it is written already; what cannot be looked at so is left as it is
+        return None
+    return None
+
+
+def _all_finite(value: Json) -> bool:
+    """In a moment, however large it is; where not, is looked for then."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _repr(value: object) -> str:

@@ -21,7 +21,7 @@ from redrive.core.consent import Approval, asked_subject
 from redrive.core.decision import Sitting
 from redrive.core.effects import EffectRecord, Status, next_step, proves_absent
 from redrive.core.job import Budget, Job, Json, Usage
-from redrive.core.payload import encode_result
+from redrive.core.payload import encode_result, lost_numbers
 from redrive.core.schedule import SLOT_HEADER
 from redrive.core.store import Applied, Commit, Guard, Lease, Put, Store, Unknown
 from redrive.errors import CommitUnknown, RedriveError, Signal
@@ -30,6 +30,7 @@ from redrive.runtime.capture import capture
 from redrive.runtime.clock import Clock
 from redrive.runtime.effects import effect_of, kept
 from redrive.runtime.questions import Question, asked, key_of, question, waits_for
+from redrive.runtime.redirects import behind_a_redirect
 
 T = TypeVar("T")
 
@@ -69,6 +70,8 @@ class Call:
 
 
 Steps = Generator[Ask | Call, Any, Any]
+ABSENT: Final = object()
+"""What a verifier did not find. Not None: what it found may be written as null."""
 NOBODY: Final = ""
 """A task runs for no session: what it enqueues has none, whatever the process is called."""
 session_of: ContextVar[str | None] = ContextVar("redrive_session", default=None)
@@ -194,6 +197,7 @@ class _Shared:
             return msgspec.json.decode(known.value)
         value = yield Call(function, *args, **kwargs)
         text, problem = encode_result(value)
+        problem = problem or lost_numbers(text, value)
         if problem:
             raise TypeError(f"step {name!r}: {problem}; a step's result must be JSON to be remembered")
         kept = (text or "null").encode()
@@ -214,7 +218,7 @@ class _Shared:
         if step == "verify" and verify is not None:
             begun_under = known.key if known is not None else outside_key
             found = yield from self._verified(name, begun_under, verify)
-            if found is not None:
+            if found is not ABSENT:
                 return found
         yield Ask(self._note(EffectRecord(name, outside_key, "intended", self._clock.now(), self.job.run, self.agent)))
         value = yield from self._performed(name, outside_key, function)
@@ -226,10 +230,10 @@ class _Shared:
             found = yield Call(verify, key)
         except Exception as error:
             if self._idempotent:
-                return None
+                return ABSENT
             raise _unverified(name, f"its verifier failed: {capture(error).summary}") from error
         if found is None or found is False:
-            return None
+            return ABSENT
         return (yield from self._landed(name, key, found, note="verified"))
 
     def _performed(self, name: str, key: str, function: Callable[[str], Any]) -> Steps:
@@ -238,7 +242,8 @@ class _Shared:
             return (yield Call(function, key))
         except Exception as error:
             failure = capture(error)
-            status: Status = "absent" if proves_absent(failure) else "unknown"
+            absent = proves_absent(failure) and not behind_a_redirect(error)
+            status: Status = "absent" if absent else "unknown"
             note = failure.summary[:500]
             yield Ask(
                 self._note(EffectRecord(name, key, status, self._clock.now(), self.job.run, self.agent, note=note))

@@ -19,7 +19,7 @@ from redrive.core.fingerprint import fingerprint
 from redrive.core.job import Attempt, Cause, Failure, Job, Usage
 from redrive.core.lifecycle import Transition
 from redrive.core.payload import encode as encode_payload
-from redrive.core.payload import encode_result
+from redrive.core.payload import encode_result, lost_numbers
 from redrive.core.preflight import NotReady
 from redrive.core.store import Commit, Put
 from redrive.core.strategy import decide, recognised, undecided
@@ -67,6 +67,7 @@ class Settlement:
             await self._answered(job, handler, context)
         now = self._clock.now()
         text, problem = encode_result(value)
+        problem = problem or lost_numbers(text, value)
         if problem:
             log.warning("job %s (%s): %s", job.short_id, job.task, problem)
         plain = context._usage is None and not context._taken
