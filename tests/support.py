@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from redrive import Redrive
-from redrive.core.job import Job
+from redrive.core import lifecycle
+from redrive.core.classify import classify
+from redrive.core.job import Failure, Job
+from redrive.core.store import Commit, Wanted
 
 DEADLINE = 20.0
 """Seconds after which a test stops waiting and fails: far more than anything here takes."""
@@ -73,6 +76,19 @@ async def drain_until_over(rd: Redrive, clock: FakeClock, rounds: int = 40, step
             return
         clock.advance(step)
     raise AssertionError("jobs still wait")
+
+
+async def may_have_landed(rd: Redrive, task: str, **payload: Any) -> str:
+    """A dead letter of which nobody knows whether its effect landed."""
+    handle = await rd.enqueue(task, payload)
+    (job,) = (await rd.store.claim(Wanted(1), "w", rd.clock.now())).jobs
+    failure = Failure("lease_expired", ("redrive.LeaseExpired",), "worker w stopped")
+    move = lifecycle.buried(
+        job, rd.clock.now(), because="outcome_unknown", why="lost", recommendation="Look whether it landed.",
+        failure=failure, cause=classify(failure), fingerprint="f" * 16,
+    )  # fmt: skip
+    await rd.store.apply([Commit((move,))])
+    return handle.id
 
 
 async def only_job(rd: Redrive) -> Job:

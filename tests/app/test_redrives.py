@@ -16,7 +16,7 @@ from redrive import InvalidInput, JobNotFound, Redrive
 from redrive.app.redrives import choosing, steps
 from redrive.core.redrives import CHUNK, SETTLES_SECONDS, RedriveRun
 from redrive.core.store import Commit, Put
-from tests.support import FakeClock, eventually, opened, soon
+from tests.support import FakeClock, eventually, may_have_landed, opened, soon
 
 
 class Mill:
@@ -65,6 +65,29 @@ async def states(rd: Redrive, ids: Sequence[str]) -> list[str]:
 
 async def redriven(rd: Redrive, id: str) -> int:
     return sum(event.move == "redriven" for event in await rd.store.story(id))
+
+
+async def test_what_may_have_landed_is_skipped_unless_it_is_named(rd: Redrive, mill: Mill) -> None:
+    plain, first, second = (
+        await die(rd, 1),
+        await may_have_landed(rd, "grind", n=7),
+        await may_have_landed(rd, "grind", n=8),
+    )
+    plan = await rd.redrives.plan(all=True)
+    assert (plan.number, plan.moving, list(plan.skipped.values())) == (3, 1, [2])
+    assert "nobody knows whether it landed" in next(iter(plan.skipped))
+    run = await rd.redrives.start(all=True, why="mended")
+    await rd.redrives.advance()
+    run = await rd.redrives.get(run.id)
+    assert (run.moved, run.skipped, run.skipped_because) == (1, 2, plan.skipped)
+    assert await states(rd, [*plain, first, second]) == ["waiting", "dead", "dead"]
+    await rd.redrives.start([first], why="it did not land")
+    await rd.redrives.advance()
+    assert await states(rd, [first, second]) == ["waiting", "dead"]
+    assert (await rd.redrives.plan(because="outcome_unknown")).moving == 1
+    await rd.redrives.start(because="outcome_unknown", why="none of them landed")
+    await rd.redrives.advance()
+    assert await states(rd, [second]) == ["waiting"]
 
 
 async def all_items(rd: Redrive, id: str) -> list[Any]:

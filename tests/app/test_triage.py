@@ -16,7 +16,7 @@ from redrive.app.acts import Acts
 from redrive.core.job import Job, State
 from redrive.core.store import Filter
 from redrive.core.triage import Acted
-from redrive.errors import IllegalMove, InvalidInput, InvalidOption, JobNotFound
+from redrive.errors import IllegalMove, InvalidInput, InvalidOption, JobDead, JobNotFound
 from tests.support import FakeClock, eventually, line_of, opened, process, soon
 
 HOUR = 3600.0
@@ -709,6 +709,22 @@ async def test_every_way_to_die_leaves_a_reason_a_category_and_advice(rd: Redriv
 
 
 # ---- looking before an edit
+
+
+async def test_what_a_waiting_job_is_not_for_is_said_in_its_own_words(rd: Redrive) -> None:
+    waits = (await rd.enqueue("work")).id
+    preview = await rd.dead.preview_edit(waits, {"a": 1})
+    assert preview.text.startswith(f"It cannot be edited so: job {waits[-8:]} is waiting; only a dead job")
+    with pytest.raises(IllegalMove, match="is waiting; only a held or dead job can be resolved"):
+        await rd.jobs.resolve(waits, landed=False, why="looked")
+
+
+async def test_a_letter_that_never_failed_has_no_error_to_tell(rd: Redrive) -> None:
+    job = await rd.enqueue("work")
+    await job.cancel()
+    await rd.dead.restore(job.id)
+    with pytest.raises(JobDead, match=rf"^job {job.id[-8:]} is dead \(restored\)\. Brought back by a person"):
+        await job.result(0)
 
 
 async def test_a_preview_says_what_is_wrong_by_field(rd: Redrive) -> None:

@@ -245,6 +245,29 @@ async def test_a_backup_is_a_store_of_its_own(rd: Redrive, tmp_path: Path) -> No
         await rd.store.backup(str(tmp_path / "no" / "copy.db"))
 
 
+@pytest.mark.parametrize("how", ["erased", "forgotten"])
+async def test_what_has_no_contents_any_more_cannot_be_brought_back(rd: Redrive, clock: FakeClock, how: str) -> None:
+    """It would run with the defaults of its task."""
+    ran: list[str] = []
+
+    @rd.task
+    async def clean(path: str = "/") -> None:
+        ran.append(path)
+
+    job = await clean.options(delay=1000).enqueue("/tmp/only this")
+    await job.cancel()
+    if how == "erased":
+        assert await rd.jobs.erase(job.id) == 1
+    else:
+        clock.advance(15 * DAY)
+        await soon(rd.make_scheduler(rd.make_worker()).prune())
+    for act in (rd.dead.restore, rd.dead.redrive):
+        with pytest.raises(IllegalMove, match=r"erased|only a dead"):
+            await act(job.id)
+    await soon(rd.drain())
+    assert (ran, (await job.refresh()).state) == ([], "discarded")
+
+
 async def test_erased_text_is_not_in_the_public_form(rd: Redrive) -> None:
     from redrive.core.job import public
 

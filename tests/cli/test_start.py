@@ -53,6 +53,7 @@ OPTIONS = {
                      "--rate", "--detach", "--yes", "--why", "--url", "--json"),
     "dead discard": ("--group", "--queue", "--all", "--yes", "--why", "--url", "--json"),
     "dead restore": ("--group", "--queue", "--all", "--yes", "--why", "--url", "--json"),
+    "dead resolve": ("--landed", "--not-landed", "--why", "--url", "--json"),
     "dead purge": ("--queue", "--all", "--yes", "--why", "--url", "--json"),
     "redrives list": ("--limit", "--url", "--json"),
     "redrives show": ("--items", "--status", "--limit", "--url", "--json"),

@@ -42,6 +42,16 @@ def test_one_letter_moves_and_is_taken_back(shell: Shell, words: tuple[str, ...]
     assert changed <= {"updated_at", "moves", "deferrals", "held_seconds"}
 
 
+@pytest.mark.parametrize(("way", "state"), [("--landed", "done"), ("--not-landed", "waiting")])
+def test_a_letter_is_resolved_by_what_became_of_it(shell: Shell, way: str, state: str) -> None:
+    (id,) = shell.dead_letters()
+    done = shell.here("dead", "resolve", id[-8:], way, "--why", "seen at the receiver", "--json")
+    assert done.status == 0 and done.json["state"] == state
+    last = shell.job(id)["moves"][-1]
+    assert (last["who"], last["why"]) == ("ada", "seen at the receiver")
+    refused(shell.here("dead", "resolve", id[-8:], way, "--why", "again"), f"is {state}; only a held or dead job")
+
+
 def test_a_deferred_letter_is_recalled(shell: Shell) -> None:
     (id,) = shell.dead_letters()
     end = (datetime.now(UTC) + timedelta(days=30)).replace(microsecond=0)

@@ -12,7 +12,7 @@ from redrive.doors.mcp import make_server
 from redrive.errors import StoreBusy
 from tests.mcp.agents import Busy, World, ask, client_of, names, refused
 from tests.runtime.receiver import answer, receiving
-from tests.support import opened, soon
+from tests.support import may_have_landed, opened, soon
 
 WRITING = {"call", "submit", "retry", "redrive_failure"}
 FORBIDDEN = (
@@ -181,6 +181,15 @@ async def test_a_model_cannot_send_requests_with_our_secrets(world: World, monke
         for tool in ("call", "submit"):
             assert "is not a task here" in await refused(client, tool, task="redrive.http", params=request)
     assert (await world.rd.jobs.list()).jobs == []
+
+
+async def test_a_dead_letter_that_may_have_landed_is_left_to_a_person(world: World) -> None:
+    id = await may_have_landed(world.rd, "publish", slug="q3")
+    async with client_of(world, allow_write=True) as client:
+        said = await refused(client, "redrive_failure", failure_id=id, why="mended")
+        assert "nobody knows whether it landed" in said and f"redrive resolve {id[-8:]}" in said
+        assert "nobody knows whether it landed" in await refused(client, "retry", operation_id=id)
+    assert ((await world.rd.jobs.get(id)).state, world.posted) == ("dead", [])
 
 
 async def test_one_dead_letter_is_brought_back_with_who_and_why(world: World) -> None:

@@ -273,7 +273,7 @@ class Jobs(RuleBasedStateMachine):
         try:
             move = lifecycle.redriven(job, self.now, max_attempts=3, who="ann", why=None, run_at=self.now)
         except IllegalMove:
-            assert spent and job.grants == MAX_GRANTS
+            assert (spent and job.grants == MAX_GRANTS) or job.payload is None
             return
         assert self.commit(move).grants == job.grants + spent
 
@@ -281,6 +281,10 @@ class Jobs(RuleBasedStateMachine):
         self.commit(lifecycle.discarded(job, self.now, who="ann", why="old"))
 
     def restore(self, job: Job) -> None:
+        if job.payload is None:
+            with pytest.raises(IllegalMove, match="contents were erased"):
+                lifecycle.restored(job, self.now, who="ann", why=None)
+            return
         self.commit(lifecycle.restored(job, self.now, who="ann", why=None))
 
     def purge(self, job: Job) -> None:

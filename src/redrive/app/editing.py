@@ -137,7 +137,7 @@ async def _refusal(app: Redrive, job: Job, payload: Mapping[str, Json]) -> list[
     except InvalidInput as error:
         return [FieldError(error.field, error.problem)]
     except JobError as error:
-        return [FieldError("job", str(error))]
+        return [FieldError("job", str(error).removeprefix("job "))]
     return []
 
 

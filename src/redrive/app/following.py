@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from redrive.core.job import Job, State
+from redrive.core.outcome import death
 from redrive.core.store import Event
 from redrive.errors import JobDead, JobDiscarded
 from redrive.runtime.bus import BusEvent
@@ -33,7 +34,7 @@ async def result_of(app: Redrive, handle: JobHandle[Any], timeout: Seconds | Non
     job = await followed(app, {handle.id}, ended, limit)
     if job.state is State.dead:
         raise JobDead(
-            f"job {job.short_id} is dead ({job.because}): {job.error}. {job.recommendation}",
+            f"{death(job)}. {job.recommendation}",
             job_id=job.id, reason=job.because or "", recommendation=job.recommendation,
         )  # fmt: skip
     if job.state in (State.discarded, State.purged):

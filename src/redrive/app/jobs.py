@@ -88,6 +88,7 @@ class Jobs(Namespace):
             job = await self._app.dead.recall(job.id, who=who, why=why)
 
         def again(job: Job, now: float) -> Transition:
+            lifecycle.check_legal("resolved", job)
             if job.state is State.held:
                 return lifecycle.unblocked(job, now, who=who, why=why)
             return redriven(self._app, job, now, who, why)

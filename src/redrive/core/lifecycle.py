@@ -113,16 +113,30 @@ def _move(
     who: str | None = None,
     why: str | None = None,
 ) -> Transition:
-    move = MOVES[name]
-    if job.state not in move.sources:
-        legal = " or ".join(str(source) for source in move.sources)
-        raise IllegalMove(f"job {job.short_id} is {job.state}; only a {legal} job can be {name}", job_id=job.id)
+    check_legal(name, job)
     if job.state is State.running:
         fields["token"] = None
     if job.state is State.held and job.held_at is not None:
         fields["held_seconds"] = job.held_seconds + max(0.0, at - job.held_at)
         fields["held_at"] = None
-    return Transition(name, job, move.to[0], at, fields, attempt, who, why)
+    return Transition(name, job, MOVES[name].to[0], at, fields, attempt, who, why)
+
+
+def check_legal(name: str, job: Job) -> None:
+    """Whether the table has this move for a job as it is now."""
+    if job.state not in MOVES[name].sources:
+        legal = " or ".join(str(source) for source in MOVES[name].sources)
+        raise IllegalMove(f"job {job.short_id} is {job.state}; only a {legal} job can be {name}", job_id=job.id)
+
+
+def _with_contents(move: Transition) -> Transition:
+    """Without its payload a job would run with the defaults of its task, which nobody asked for."""
+    job = move.job
+    if job.payload is None:
+        problem = f"job {job.short_id} cannot be {move.move}: its contents were erased, or forgotten after their time"
+        key = ", with another key" if job.key is not None else ""
+        raise IllegalMove(f"{problem}; enqueue it anew{key}", job_id=job.id)
+    return move
 
 
 _CLEAR_TROUBLE: Final[dict[str, object]] = dict.fromkeys(
@@ -288,7 +302,7 @@ def redriven(
                 job_id=job.id,
             )
         fields |= {"allowed": job.attempts + max_attempts, "grants": job.grants + 1}
-    return _move("redriven", job, at, _without_trouble(job, fields), who=who, why=why)
+    return _with_contents(_move("redriven", job, at, _without_trouble(job, fields), who=who, why=why))
 
 
 def rerouted(job: Job, at: float, *, lane: Lane, who: str, why: str | None) -> Transition:
@@ -352,7 +366,7 @@ def restored(job: Job, at: float, *, who: str, why: str | None) -> Transition:
         "recommendation": job.recommendation or "Brought back by a person: redrive it or discard it.",
         "died_at": at if job.died_at is None else job.died_at,
     }
-    return _move("restored", job, at, fields, who=who, why=why)
+    return _with_contents(_move("restored", job, at, fields, who=who, why=why))
 
 
 def purged(job: Job, at: float, *, who: str, why: str | None) -> Transition:

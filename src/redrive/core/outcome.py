@@ -160,6 +160,12 @@ def _message(job: Job) -> str:
             return f"It was {job.state}."
 
 
+def death(job: Job) -> str:
+    """That a job is dead and of what, where there was an error: a person may have brought back what never failed."""
+    said = f"job {job.short_id} is dead ({job.because})"
+    return f"{said}: {job.error}" if job.error else said
+
+
 def _advice(job: Job) -> str:
     """What to do next, in our own words: a recommendation may hold text from outside where the task wrote it."""
     ours = job.because not in ("terminated", "imported")

@@ -50,10 +50,10 @@ class Redrives:
         Takes the filters of `rd.dead.list`. `token`, given to `start`, refuses to move anything but exactly these.
         """
         refused: Counter[str] = Counter()
-        now = self._app.clock.now()
+        now, unknown_too = self._app.clock.now(), choosing.means_unknown(ids, filters)
 
         def judge(job: Job) -> None:
-            found = choosing.decided(self._app, job, now, SOMEBODY, None)
+            found = choosing.decided(self._app, job, now, SOMEBODY, None, unknown_too=unknown_too)
             if isinstance(found, str):
                 refused[found] += 1
 
@@ -89,7 +89,8 @@ class Redrives:
 
         `canary` items go first, from every group in turn; the rest follows once `pass_rate` of them have succeeded,
         and waits for a person where they have not. `rate` is how many may move in a second. With the `token` of a plan,
-        nothing is started unless exactly the planned dead letters are still the ones that match.
+        nothing is started unless exactly the planned dead letters are still the ones that match. Dead letters of which
+        nobody knows whether they landed are skipped, unless they are named by id or with `because="outcome_unknown"`.
         """
         _check_how(canary, pass_rate, rate)
         check_words(who, why)
@@ -104,6 +105,7 @@ class Redrives:
         run = core.begun(
             new_id(now, random.getrandbits(74)), now, who=who, why=why, chosen=selection.chosen,
             groups=selection.rows(), total=len(selection), canary=canary, pass_rate=pass_rate, rate=rate,
+            unknown_too=choosing.means_unknown(ids, filters),
         )  # fmt: skip
         flight = await self._take_flight(run.id, Flight(now, tuple(selection.fingerprints)))
         await self._documents.freeze(run.id, core.chunked(core.spread(selection.places(), canary)))

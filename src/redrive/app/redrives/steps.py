@@ -124,7 +124,7 @@ class Steps:
         if job is None:
             return core.skipped(item, "its record is gone"), None
         why = f"redrive {run.short_id}" + (f": {run.why}" if run.why else "")
-        found = decided(self._app, job, now, run.who, why)
+        found = decided(self._app, job, now, run.who, why, unknown_too=run.unknown_too)
         return (core.skipped(item, found), None) if isinstance(found, str) else (core.taken(item, job.run), found)
 
     async def _stop(self, loaded: Loaded, why: str | None) -> int:

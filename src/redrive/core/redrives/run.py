@@ -190,7 +190,7 @@ class RedriveRun(msgspec.Struct, frozen=True):
     moved: int = 0
     """How many went back to their queue."""
     skipped: int = 0
-    """How many were no longer dead, or would have died again at once."""
+    """How many were no longer dead, would have died again at once, or may have landed."""
     skipped_because: dict[str, int] = {}
     succeeded: int = 0
     failed_again: int = 0
@@ -212,6 +212,8 @@ class RedriveRun(msgspec.Struct, frozen=True):
     items_kept: bool = True
     unjudged: int = 0
     """Of the skipped ones, those of which nobody could say whether they may go back."""
+    unknown_too: bool = False
+    """Whether dead letters of which nobody knows whether they landed were meant, too."""
 
     @property
     def short_id(self) -> str:
@@ -256,7 +258,7 @@ class RedriveRun(msgspec.Struct, frozen=True):
         return body
 
 
-_BOOKS: Final = frozenset({"position", "open_in", "pace", "paused_in", "unjudged", "items_kept"})
+_BOOKS: Final = frozenset({"position", "open_in", "pace", "paused_in", "unjudged", "items_kept", "unknown_too"})
 
 
 def begun(
@@ -271,6 +273,7 @@ def begun(
     canary: int,
     pass_rate: float,
     rate: float | None,
+    unknown_too: bool = False,
 ) -> RedriveRun:
     """A redrive whose items are frozen and of which nothing has moved yet."""
     return RedriveRun(
@@ -281,6 +284,7 @@ def begun(
         story=(Said(now, "started", who, why),),
         open_in=(0,) * -(-total // CHUNK),
         pace=Pace(now) if rate is not None else None,
+        unknown_too=unknown_too,
     )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ for command in (
 for command in (redrive_, groups, group, resolve_group, ignore_group, reopen_group, import_, export):
     dead.add_command(command)
 
-for command in (reassign, defer, recall, discard, restore, lane, note, acts, undo):
+for command in (reassign, defer, recall, discard, restore, resolve, lane, note, acts, undo):
     dead.add_command(command)
 
 

@@ -15,10 +15,12 @@ from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetad
 from mcp_types import CallToolResult
 from pydantic import Field
 
+from redrive.core.job import State
+from redrive.core.triage import hands_off
 from redrive.doors.mcp.answers import Desk, answering, described, hints_for, tool
 from redrive.doors.mcp.schema import schema_of
 from redrive.doors.mcp.tools import Id
-from redrive.errors import InvalidInput
+from redrive.errors import InvalidInput, JobNotReady
 from redrive.runtime.registry import Handler
 
 WAIT: Final = 30.0
@@ -99,6 +101,7 @@ class Writing:
     async def retry(self, operation_id: Id, timeout_seconds: Wait = WAIT) -> dict[str, Any]:
         """Try an operation once more by its id alone, with what it was given the first time. What is done stays done,
         and effects that landed are not repeated."""
+        await self._check_for_machines(operation_id)
         return await self._desk.told(await self._rd.retry(operation_id, timeout=timeout_seconds, who=self._desk.who))
 
     async def redrive_failure(
@@ -107,7 +110,8 @@ class Writing:
         why: Annotated[str, Field(min_length=3, max_length=500, description="What was put right; kept on record.")],
     ) -> dict[str, Any]:
         """Bring ONE dead letter back to its queue: same id, key and history, fresh attempts. A worker runs it. Do so
-        only after its cause is gone (`explain_failure`)."""
+        only after its cause is gone (`explain_failure`). One that may have landed is refused: a person must look."""
+        await self._check_for_machines(failure_id)
         job = await self._rd.dead.redrive(failure_id, who=self._desk.who, why=why)
         return {
             "operation_id": job.id,
@@ -115,6 +119,14 @@ class Writing:
             "hint": "It is in the queue again, not done: a worker must take it, and it can fail again.",
             "next": f"Ask `operation` {job.id}.",
         }
+
+    async def _check_for_machines(self, id: str) -> None:
+        """A dead letter that only a person may bring back is refused."""
+        job = await self._rd.jobs.get(id)
+        why = hands_off(job, await self._rd.jobs.effects(job.id)) if job.state is State.dead else None
+        if why is not None:
+            looks = f"A person must look, then run `redrive resolve {job.short_id}` or `redrive dead redrive`"
+            raise JobNotReady(f"job {job.short_id} is not for tools to bring back: {why}. {looks}.", job_id=job.id)
 
     def _task_tool(self, handler: Handler, name: str) -> Tool:
         """Its arguments are judged by the task's own signature, as those of any other caller."""

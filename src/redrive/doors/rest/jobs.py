@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from redrive.core.job import Budget, State, iso
+from redrive.core.outcome import death
 from redrive.core.redact import redact
 from redrive.doors.rest import schemas
 from redrive.doors.rest.filtering import filters_of
@@ -124,8 +125,7 @@ async def result(asked: Asked) -> Any:
     """Of a job that is done. 409 where it ended otherwise; 202 while it has not ended."""
     job = await asked.rd.jobs.get(asked.path["id"])
     if job.state is State.dead:
-        said = f"job {job.short_id} is dead ({job.because}): {job.error}"
-        raise JobDead(said, job_id=job.id, reason=job.because or "", recommendation=job.recommendation)
+        raise JobDead(death(job), job_id=job.id, reason=job.because or "", recommendation=job.recommendation)
     if job.state in (State.discarded, State.purged):
         raise JobDiscarded(f"job {job.short_id} was {job.state}", job_id=job.id)
     if job.state is not State.done:
