@@ -520,6 +520,42 @@ async def test_an_undo_that_is_killed_goes_on_when_it_is_repeated(live: Redrive,
     assert await count(live, State.dead) == 1000
 
 
+async def test_an_act_that_is_taken_back_while_it_goes_on_stops(rd: Redrive, monkeypatch: pytest.MonkeyPatch) -> None:
+    await many_letters(rd, 1000)
+    one_page = Acts._do
+
+    async def taken_back_after_two(self: Acts, order: Any, act: Any, ids: Any, refused: Any) -> Any:
+        act = await one_page(self, order, act, ids, refused)
+        if act.chunks == 2 and act.undone_by is None:
+            assert (await rd.dead.undo(act.id, who="eve")).moved == 400
+        return act
+
+    monkeypatch.setattr(Acts, "_do", taken_back_after_two)
+    acted = await rd.dead.discard(task="stored", who="ada")
+    assert (acted.moved, acted.number) == (400, 600)
+    assert acted.refused[0].why == "eve took the act back meanwhile"
+    assert await count(rd, State.dead) == 1000
+    (act,) = await rd.dead.acts()
+    assert (act.moved, act.undone, act.undone_by, act.undoable, act.finished) == (400, 400, "eve", False, False)
+
+
+async def test_what_an_act_moves_while_it_is_being_taken_back_is_taken_back_too(rd: Redrive) -> None:
+    await many_letters(rd, 1000)
+    going = asyncio.create_task(rd.dead.discard(task="stored", who="ada"))
+
+    async def begun() -> bool:
+        return any(act.chunks for act in await rd.dead.acts())
+
+    await eventually(begun, "something is discarded")
+    (act,) = await rd.dead.acts()
+    undone = await soon(rd.dead.undo(act.id, who="eve"))
+    acted = await soon(going)
+    assert undone.moved == acted.moved and undone.refused == []
+    assert await count(rd, State.dead) == 1000
+    (act,) = await rd.dead.acts()
+    assert (act.undone, act.undone_by) == (acted.moved, "eve")
+
+
 # ---- taking back
 
 

@@ -141,7 +141,7 @@ class Acts:
     async def _written(self, order: Order, job: Job, decided: Decided, puts: Sequence[Put], now: float) -> Job | None:
         """The job as it then is; None where somebody was faster."""
         move, others = decided.move, await self._companions(decided.move)
-        note = _put_note(job, decided)
+        note = _put_note(decided)
         before = overwritten(move, whole=True) if move is not None else {NOTE: note}
         act = Act(
             job.id, order.verb, now, order.who, order.why, dict(order.said), job_id=job.id, number=1, moved=1, chunks=1
@@ -192,8 +192,9 @@ class Acts:
         parts = _batches(found, order.size) if chosen is None else self._pages(chosen, order.size)
         async for part in parts:
             act = await self._do(order, act, part, refused)
-        act = msgspec.structs.replace(act, finished=True)
-        await self._app.store.apply([Commit(puts=(put_act(act),))])
+            if act.undone_by is not None:
+                break
+        await self._app.store.apply([Commit(puts=(_goes_on(act, msgspec.structs.replace(act, finished=True)),))])
         return Acted(order.verb, act.id, act.number, act.moved, refused.kept)
 
     def chosen(self, verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> Filter | None:
@@ -245,6 +246,8 @@ class Acts:
         plain = [job for job in jobs.values() if not is_step(job)]
         for together in ([plain] if plain else []) + [[step] for step in steps]:
             act = await self._commit(order, act, together, refused)
+            if act.undone_by is not None:
+                break
         return act
 
     async def _recall_first(self, order: Order, jobs: dict[str, Job]) -> None:
@@ -266,7 +269,10 @@ class Acts:
         jobs.update({job.id: job for job in await self._get([move.job.id for move in done])})
 
     async def _commit(self, order: Order, act: Act, jobs: Sequence[Job], refused: _Few) -> Act:
-        """All that can move in one commit. Whoever was changed meanwhile is decided anew, a few times."""
+        """All that can move in one commit. Whoever was changed meanwhile is decided anew, a few times.
+
+        Nothing moves any more once somebody takes the act back: it is then returned as it was.
+        """
         left, stale = {job.id: job for job in jobs}, dict.fromkeys((job.id for job in jobs), 0)
         given_up: list[Refused] = []
         for _ in range(TRIES * len(jobs) + 1):
@@ -279,13 +285,15 @@ class Acts:
             )
             key = items_key(act.id, act.chunks)
             kept = Put(ITEMS, key, _encode(Chunk(now, tuple(trial.items))), 0)
-            puts = (*trial.puts, put_act(after), kept)
+            puts = (*trial.puts, _goes_on(act, after), kept)
             moves = (*trial.moves, *others[: MAX_PARTS - len(trial.moves) - len(puts)])
             (outcome,) = await self._app.store.apply([Commit(moves, puts)])
             if isinstance(outcome, Applied) or await self._has(key):
                 self._app.bus.publish_moves(moves)
                 refused.keep(told)
                 return after
+            if (stopped := await self.act(act.id)).undone_by is not None:
+                return _stopped(act, stopped, jobs, refused)
             await self._again(outcome.job_id if isinstance(outcome, Stale) else None, left, stale, given_up)
         raise StaleJob("these jobs keep changing; try again", job_id=jobs[0].id)
 
@@ -310,6 +318,10 @@ class Acts:
 
     async def act(self, act_id: str) -> Act:
         """By its id; for an act on one job, that job's id or a part of it."""
+        return (await self.read(act_id))[0]
+
+    async def read(self, act_id: str) -> tuple[Act, int]:
+        """The same, with the version of its document."""
         document = await self._app.store.doc(ACT, act_id)
         if document is None:
             document = await self._by_part(act_id)
@@ -317,7 +329,7 @@ class Acts:
             raise InvalidInput(field="act", problem="is a redrive of many: `redrive redrives cancel` stops it")
         if document is None:
             raise InvalidInput(field="act", problem=f"there is no act {act_id!r}")
-        return _act(document.value)
+        return _act(document.value), document.version
 
     async def _by_part(self, part: str) -> Document | None:
         return the_only([document for document in await self._app.store.docs(ACT) if part in document.key], part, "act")
@@ -391,14 +403,14 @@ def _tried(order: Order, jobs: Iterable[Job], now: float) -> _Trial:
 def _item(job: Job, decided: Decided, puts: list[Put]) -> Item:
     """What the act overwrites; what tells of the job's contents goes to a document of the job itself."""
     if decided.move is None:
-        return Item(job.id, {NOTE: _put_note(job, decided)})
+        return Item(job.id, {NOTE: _put_note(decided)})
     if needs_its_own(decided.move):
         puts.append(Put(ITEMS, before_key(job.id), _encode(overwritten(decided.move, whole=True))))
         return Item(job.id, apart=True)
     return Item(job.id, overwritten(decided.move))
 
 
-def _put_note(job: Job, decided: Decided) -> str | None:
+def _put_note(decided: Decided) -> str | None:
     return next((put.key for put in decided.puts if put.kind == NOTE), None)
 
 
@@ -424,5 +436,17 @@ def before_key(job_id: str) -> str:
     return f"{job_id}/before"
 
 
-def put_act(act: Act) -> Put:
-    return Put(ACT, act.id, _encode(act))
+def put_act(act: Act, expect: int | None = None) -> Put:
+    return Put(ACT, act.id, _encode(act), expect)
+
+
+def _goes_on(act: Act, after: Act) -> Put:
+    """An act on many that got further, unless somebody takes it back: its document was written once when it began and
+    once with each chunk."""
+    return put_act(after, 1 + act.chunks)
+
+
+def _stopped(act: Act, stopped: Act, jobs: Sequence[Job], refused: _Few) -> Act:
+    """Taken back while it went on: what it had not moved yet stays."""
+    refused.keep([Refused(job.id, f"{stopped.undone_by} took the act back meanwhile") for job in jobs])
+    return msgspec.structs.replace(stopped, number=act.number, refused=act.refused + len(jobs))

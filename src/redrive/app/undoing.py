@@ -30,23 +30,37 @@ class Undoing:
         self._acts = acts
 
     async def undo(self, act_id: str, who: str, why: str | None) -> Acted:
-        """Every job that nobody has touched since goes back to where it was; the others are told."""
+        """Every job that nobody has touched since goes back to where it was; the others are told.
+
+        An act that still goes on is stopped first.
+        """
         check_words(who, why)
         check_id("act", act_id)
         if act_id.startswith(GROUP):
             return await self._undo_group(act_id, who, why)
-        act = await self._acts.act(act_id)
-        if problem := _why_not(act):
-            raise InvalidInput(field="act", problem=problem)
+        act, version = await self._stopped(act_id, who)
         refused: list[Refused] = []
         said = why or f"{act.verb} taken back"
         moved = 0
         for number in range(act.chunks):
             moved += await self._undo_chunk(act, number, who, said, refused)
-        now = self._app.clock.now()
-        done = msgspec.structs.replace(await self._acts.act(act.id), undone_at=now, undone_by=who, undone=moved)
-        await self._app.store.apply([Commit(puts=(put_act(done),))])
+        done = msgspec.structs.replace(act, undone_at=self._app.clock.now(), undone_by=who, undone=moved)
+        await self._app.store.apply([Commit(puts=(put_act(done, version),))])  # unless another act stands there by now
         return Acted("undo", act.id, moved + len(refused), moved, refused[:REFUSED_KEPT])
+
+    async def _stopped(self, act_id: str, who: str) -> tuple[Act, int]:
+        """The act and the version of its document: as it will stay, because an act that goes on finds it changed."""
+        for _ in range(TRIES * SIZE):
+            act, version = await self._acts.read(act_id)
+            if problem := _why_not(act):
+                raise InvalidInput(field="act", problem=problem)
+            if act.finished:
+                return act, version
+            act = msgspec.structs.replace(act, undone_by=who)
+            (outcome,) = await self._app.store.apply([Commit(puts=(put_act(act, version),))])
+            if isinstance(outcome, Applied):
+                return act, version + 1
+        raise StaleJob("the act keeps going on; try again", job_id="")
 
     async def _undo_chunk(self, act: Act, number: int, who: str, why: str, refused: list[Refused]) -> int:
         key = items_key(act.id, number)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -24,8 +24,6 @@ from redrive.core.policy import Policy
 from redrive.core.remedies import OTHERWISE, WAYS, change_name
 from redrive.core.store import Lesson
 from redrive.errors import IllegalMove
-
-Verb = Literal["redrive", "edit", "reassign", "defer", "recall", "discard", "restore", "move_lane", "note", "purge"]
 
 LEAVES: Final[dict[str, State]] = {
     "redrive": State.waiting,
@@ -102,6 +100,7 @@ class Act(msgspec.Struct, frozen=True, omit_defaults=True):
     undone: int = 0
     undone_at: float | None = None
     undone_by: str | None = None
+    """Who took it back, or has begun to: an act that goes on then stops."""
 
     @property
     def undoable(self) -> bool:
