@@ -381,7 +381,7 @@ NEED_WORDS = {
     "deferred": "Put off by somebody until a time that has come.",
     "stuck": f"In the delayed lane for {_NIGHT}, and nobody fetched it: its script or worker does not run.",
     "stale": f"In the delayed lane, and it failed on {morning.STALE_DAYS} different days: waiting does not heal it.",
-    "waiting": f"Due for an hour, and no live worker knows the task; or due for {_NIGHT}: nobody runs it.",
+    "waiting": f"Due for an hour, and no live worker takes it (its task, queue and agent); or due for {_NIGHT}.",
     "spool": "Beside the store, because it could not take them.",
 }
 

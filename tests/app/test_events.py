@@ -12,6 +12,7 @@ import pytest
 
 import redrive
 from redrive import BusEvent, Context, Pain, Redrive
+from redrive.core.store import Filter, Page, Wanted
 from redrive.runtime.bus import EVENTS
 from tests.support import FakeClock, eventually, opened, soon
 
@@ -243,6 +244,29 @@ async def test_a_stalled_job_shows_in_health(database: Path) -> None:
             release.set()
         assert health.status == "degraded"
         assert health.issues == [f"work: job {job.job.short_id} (work) has been running for 64 s (stalled)"]
+
+
+async def test_a_stalled_job_is_found_among_any_number(
+    rd: Redrive, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @rd.task(stalled_after=60)
+    async def work() -> None: ...
+
+    @rd.task(queue="work", stalled_after=6_000)
+    async def patient() -> None: ...
+
+    for name in ("patient", "work", "patient"):
+        await rd.enqueue(name, {})
+    await rd.store.claim(Wanted(slots=3), "w1", clock.now())
+    clock.advance(64)
+    find = rd.store.find
+
+    async def one(filter: Filter, cursor: str | None = None, limit: int = 100, *, oldest: bool = False) -> Page:
+        return await find(filter, cursor, 1, oldest=oldest)
+
+    monkeypatch.setattr(rd.store, "find", one)
+    (issue,) = (await rd.health()).issues
+    assert issue.endswith("(work) has been running for 64 s (stalled)")
 
 
 # Pain ----------------------------------------------------------------------------------------------------------------

@@ -5,12 +5,14 @@ import contextlib
 import inspect
 import threading
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pydantic
 import pytest
+from msgspec.structs import replace
 
 import redrive
 from redrive import Context, Outcome, Probe, Redrive
@@ -1361,6 +1363,22 @@ async def test_the_retry_queue_in_one_look(rd: Redrive, clock: FakeClock) -> Non
     assert len(found["recent"]) == 21
 
 
+@pytest.mark.parametrize("soonest", [0, 600, 1_199])
+async def test_the_next_retry_is_found_among_any_number_in_any_order(
+    rd: Redrive, clock: FakeClock, soonest: int
+) -> None:
+    now = clock.now()
+    plan = rd._desk.plan("later", {}, reason="deferred_submit")
+    prepared = [rd._desk.prepare(plan, {"n": n}) for n in range(1_200)]
+    late = [replace(made.job, run_at=now + 10 + abs(n - soonest)) for n, made in enumerate(prepared)]
+    await rd.store.insert(late)
+    found = await rd.operations()
+    assert (found["queued"], len(found["recent"])) == (1_200, 20)
+    assert found["next_retry_at"] == iso(now + 10)
+    clock.advance(5_000)
+    assert (await rd.operations())["next_retry_at"] == iso(now + 10), "also where it is overdue"
+
+
 @pytest.mark.behaviour("003-78")
 async def test_a_scheduled_operation_is_listed_as_such(rd: Redrive, clock: FakeClock) -> None:
     @rd.task(schedule=redrive.cron("0 * * * *"))
@@ -1693,3 +1711,13 @@ async def test_what_is_submitted_again_is_redriven_where_that_was_asked_for(rd: 
     assert (await rd.submit(work, idempotency_key="k", on_duplicate="redrive")).status == "queued"
     await soon(rd.drain())
     assert (await rd.outcome(first.operation_id or "")).result == "well"
+
+
+async def test_the_next_retry_is_told_also_where_its_time_is_from_another_century(
+    rd: Redrive, clock: FakeClock
+) -> None:
+    @rd.task
+    async def work() -> None: ...
+
+    await rd.submit("work", run_at=datetime(1969, 7, 20, tzinfo=UTC))
+    assert str((await soon(rd.operations()))["next_retry_at"]).startswith("1969-07-20")

@@ -247,6 +247,34 @@ async def test_what_should_come_back_and_does_not_is_told(rd: redrive.Redrive, c
     assert need.kind == "stuck" and "nobody fetches it" in need.action
 
 
+async def test_all_that_nobody_fetches_are_counted_by_task(rd: redrive.Redrive, clock: FakeClock) -> None:
+    lines = [{"job_id": f"s{n}", "payload": {}, "task": "fetch", "error_class": "TimeoutError"} for n in range(501)]
+    lines += [{"job_id": f"o{n}", "payload": {}, "task": f"t{n}", "error_class": "TimeoutError"} for n in range(22)]
+    assert (await rd.dead.import_([msgspec.json.encode(line).decode() for line in lines])).imported == 523
+    clock.advance(27 * HOUR)
+    found = await rd.morning()
+    assert {need.kind for need in found.needs} == {"stuck"} and len(found.needs) == 21
+    assert (found.needs[0].task, found.needs[0].number, found.waiting_for_you) == ("fetch", 501, 523)
+    assert found.needs[0].command == "redrive dead list --lane delayed --task fetch --queue fetch"
+    rest = found.needs[-1]
+    assert (rest.number, rest.command) == (3, "redrive dead list --lane delayed") and "of 3 more tasks" in rest.what
+
+
+async def test_all_that_do_not_heal_are_counted_behind_however_many_that_may(
+    rd: redrive.Redrive, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.app.morning.RETURNING", 3)
+    for day in range(STALE_DAYS):
+        clock.advance(DAY if day else 0)
+        for n in range(5):
+            await fail(rd, f"report-{n}", TimeoutError("slow"), task="fetch")
+    for n in range(8):
+        await fail(rd, f"young-{n}", TimeoutError("slow"), task="fetch")
+    (need,) = (await rd.morning()).needs
+    assert (need.kind, need.number, need.days) == ("stale", 5, STALE_DAYS)
+    assert need.command == "redrive dead list --lane delayed --task fetch --queue fetch"
+
+
 async def test_a_job_that_nobody_runs_is_told(rd: redrive.Redrive, clock: FakeClock) -> None:
     young = await rd.enqueue("work", {"n": 1})
     clock.advance(HOUR - 1)
@@ -376,6 +404,18 @@ async def test_an_ignored_trouble_needs_nobody(rd: redrive.Redrive, clock: FakeC
     await rd.groups.ignore(str(need.fingerprint), why="known")
     found = await rd.morning()
     assert (found.ok, found.ignored) == (True, 1)
+
+
+async def test_all_ignored_letters_are_counted_and_make_room_for_the_others(rd: redrive.Redrive) -> None:
+    for n in range(25):
+        await fail(rd, f"a-{n}", KeyError("x"), task=f"old-{n}")
+        await fail(rd, f"b-{n}", KeyError("x"), task=f"old-{n}")
+    for group in await rd.groups.list():
+        await rd.groups.ignore(group.fingerprint, why="known")
+    await fail(rd, "c", KeyError("x"), task="new")
+    found = await rd.morning()
+    assert (found.ignored, [(need.number, need.task) for need in found.needs]) == (50, [(1, "new")])
+    assert found.needs[0].fingerprint and found.needs[0].course == "new", "by itself, not as one of the small ones"
 
 
 async def test_jobs_that_are_retried_are_a_number(rd: redrive.Redrive, clock: FakeClock) -> None:

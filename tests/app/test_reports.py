@@ -249,6 +249,14 @@ async def test_the_failure_log_by_agent_category_and_date(fleet: Fleet) -> None:
     assert (await log(error_class="GiveUp", task="work", queue="work")).failed == 8
 
 
+async def test_the_log_says_how_many_lines_it_left_out(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redrive.insight.report.LINES", 1)
+    await fleet.live(gives_up=1)
+    await fleet.rd.dead.add("k", {}, KeyError("x"), task="other")
+    shown = (await fleet.rd.reports.failures()).public()
+    assert (len(shown["lines"]), shown["more_lines"], shown["failed"]) == (1, 1, 2)
+
+
 async def test_the_letters_that_are_left_come_with_the_log(fleet: Fleet) -> None:
     await fleet.live(gives_up=3)
     found = await fleet.rd.reports.failures(limit=2)

@@ -22,7 +22,9 @@ from redrive.insight.activity import (
 )
 
 NOW = 1_900_000_030.0
-MOVES = st.sampled_from(sorted(BEGINS | ENDS | {"retried", "claimed", "held_back", "unblocked", "rerouted"}))
+MOVES = st.sampled_from(
+    sorted(BEGINS | ENDS | {"resolved", "retried", "claimed", "held_back", "unblocked", "rerouted"})
+)
 
 
 @given(
@@ -63,6 +65,11 @@ def test_a_backlog_never_goes_below_nothing() -> None:
     """Where the books are short (minutes forgotten, a clock that jumped), nothing is the least there is."""
     found = activity(NOW, 3, MINUTE, [Moved(NOW // MINUTE * MINUTE, "q", "enqueued", 5)], {"q": 2})
     assert found.of("q").backlog == [0, 0, 2]
+
+
+def test_dead_letters_that_are_resolved_were_not_unfinished_before() -> None:
+    found = activity(NOW, 3, MINUTE, [Moved(NOW // MINUTE * MINUTE, "q", "resolved", 300)], {"q": 2})
+    assert (found.of("q").backlog, found.of("q").flows["succeeded"]) == ([2, 2, 2], [0, 0, 300])
 
 
 def test_the_rate_is_that_of_the_last_two_buckets() -> None:

@@ -100,6 +100,17 @@ async def test_a_failure_is_listed_explained_and_grouped(world: World) -> None:
         assert morning["next"] == f"Begin with the first: `explain_failure` {id}"
 
 
+async def test_a_list_that_was_cut_says_so(world: World) -> None:
+    for number in range(23):
+        await world.rd.dead.add(f"k{number}", {}, KeyError("x"), task=f"t-{'abcdefghijklmnopqrstuvw'[number]}")
+    async with client_of(world) as client:
+        cut, whole = await ask(client, "failure_groups"), await ask(client, "failure_groups", limit=23)
+        assert (len(cut["groups"]), len(whole["groups"])) == (20, 23)
+        assert "raise `limit`" in cut["more"] and "more" not in whole
+        status = await ask(client, "status")
+        assert (len(status["issues"]), status["issues_not_shown"], status["queues_not_shown"]) == (20, 3, 3)
+
+
 async def test_an_edited_job_is_shown_with_what_would_run(world: World) -> None:
     @world.rd.task(max_attempts=1)
     async def pay(amount: int) -> None:

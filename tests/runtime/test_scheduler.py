@@ -7,16 +7,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from redrive.core.consent import Approval
 from redrive.core.job import CYCLE, Job, State
+from redrive.core.lifecycle import deferred, held_back
 from redrive.core.policy import Policy
-from redrive.core.store import Commit, Put, Wanted
+from redrive.core.store import Commit, Filter, Page, Put, Wanted
 from redrive.insight import story
 from redrive.runtime.bus import Bus, BusEvent
+from redrive.runtime.questions import asked, key_of, waits_for
 from redrive.runtime.registry import Handler, Registry
 from redrive.runtime.scheduler import HOUR, WEEK, Scheduler, prune
 from redrive.runtime.worker import Worker
 from redrive.stores.sqlite import SqliteStore
-from tests.runtime.jobs import a_job, claimed, dead, done, held
+from tests.runtime.jobs import a_job, claimed, dead, done, held, write
 from tests.support import FakeClock, soon
 
 DAY = 86400.0
@@ -168,6 +171,64 @@ async def test_the_delayed_lane_comes_back_however_many_letters_of_cycles_are_ne
     await duties.pull_delayed()
     assert await state(store, job) == "waiting"
     assert await state(store, cycles[0]) == "dead", "its next cycle brings it back"
+
+
+@pytest.fixture
+def one_at_a_time(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many pages as there are jobs: whatever looks at the first alone sees next to nothing."""
+    find = store.find
+
+    async def listed(filter: Filter, cursor: str | None = None, limit: int = 100, *, oldest: bool = False) -> Page:
+        return await find(filter, cursor, 1, oldest=oldest)
+
+    monkeypatch.setattr(store, "find", listed)
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+async def test_jobs_that_wait_for_their_script_hide_no_unroutable_one(
+    store: SqliteStore, clock: FakeClock, duties: Scheduler
+) -> None:
+    jobs = [a_job(clock, task="unknown", queue=queue) for queue in (f"{CYCLE}nightly", "other", f"{CYCLE}nightly")]
+    await store.insert(jobs)
+    for _ in range(2):
+        await _announce(store, clock, "work")
+        await duties.bury_unroutable()
+        clock.advance(HOUR + 1)
+    await _announce(store, clock, "work")
+    await duties.bury_unroutable()
+    assert [await state(store, job) for job in jobs] == ["waiting", "dead", "waiting"]
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+async def test_open_questions_hide_no_expired_one(store: SqliteStore, clock: FakeClock, duties: Scheduler) -> None:
+    jobs = []
+    for expires in (86_400.0, 60.0, 86_400.0):
+        running = await claimed(store, clock)
+        key, approval = (
+            key_of(running.id, "go"),
+            Approval("go on?", clock.now(), "it", expires_at=clock.now() + expires),
+        )
+        move = held_back(running, clock.now(), because="approval", why="it asks", held_for=waits_for(key))
+        await store.apply([Commit((move,), (asked(key, approval),))])
+        jobs.append(running)
+    clock.advance(61)
+    await duties.expire_questions()
+    assert [await state(store, job) for job in jobs] == ["held", "waiting", "held"]
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+async def test_all_that_is_due_is_brought_back_or_buried_in_one_round(
+    store: SqliteStore, clock: FakeClock, duties: Scheduler
+) -> None:
+    unknown = [await held(store, clock) for _ in range(3)]
+    clock.advance(WEEK + 1)
+    await duties.bury_unresolved()
+    assert [await state(store, job) for job in unknown] == ["dead"] * 3
+    for job in await store.get([job.id for job in unknown]):
+        await write(store, deferred(job, clock.now(), owner="ann", until=clock.now() + 60, who="ann", why=None))
+    clock.advance(61)
+    await duties.recall_deferred()
+    assert [await state(store, job) for job in unknown] == ["dead"] * 3
 
 
 async def test_an_unknown_outcome_is_buried_after_a_week(

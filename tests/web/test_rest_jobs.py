@@ -198,6 +198,14 @@ async def test_filters_and_pages(still: Served) -> None:
     assert len(seen) == len(set(seen)) == 7
 
 
+async def test_a_filter_finds_jobs_in_every_state_as_python_does(served: Served) -> None:
+    asks = await served.post("/v1/jobs", {"task": "ask"}, status=201)
+    await until(served, asks["id"], "held")
+    found = (await served.get("/v1/jobs", because="approval"))["items"]
+    assert [job["id"] for job in found] == [job.id for job in (await served.rd.jobs.list(because="approval")).jobs]
+    assert [job["id"] for job in found] == [asks["id"]]
+
+
 async def test_secrets_are_masked_unless_asked_for(still: Served) -> None:
     payload = {"password": "hunter22", "note": "Bearer abcdefgh12345678"}
     body = {"task": "anything", "payload": payload, "headers": {"authorization": "Bearer abcdefgh12345678"}}

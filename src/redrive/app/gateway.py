@@ -19,7 +19,7 @@ from redrive.core.lifecycle import Transition
 from redrive.core.outcome import Outcome, outcome_of, shortened, unknown_outcome
 from redrive.core.payload import encode, encode_result
 from redrive.core.policy import REASONS
-from redrive.core.store import Filter
+from redrive.core.store import Filter, Store
 from redrive.errors import IllegalMove, InvalidOption, JobNotReady, Signal, StoreError
 from redrive.runtime.attempt import finished, inspected
 from redrive.runtime.capture import capture
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("redrive.gateway")
 WHO: Final = "gateway"
 RECENT: Final = 20
-ALL: Final = 1000
+LOOK: Final = 100
+"""How many jobs one look for the next that is due reads."""
+LONG_DUE: Final = 30 * 86_400.0
 
 
 class Gateway:
@@ -252,14 +254,14 @@ class Gateway:
         store = self._app.store
         by_reason: dict[str, int] = {}
         recent: list[dict[str, Json]] = []
-        due: list[float] = []
+        due: list[float | None] = []
         for reason in ("retry", "deferred_submit", "scheduled_job"):
             queued = Filter(states=(State.waiting,), reason=reason)
             by_reason[reason] = (await store.count(queued)).get((), 0)
-            waiting = (await store.find(queued, limit=ALL)).jobs
-            due += [job.run_at for job in waiting]
-            recent += [_listed(job) for job in waiting[:RECENT]]
-        return {"queued": sum(by_reason.values()), "by_reason": by_reason, "next_retry_at": iso(min(due, default=None)),
+            recent += [_listed(job) for job in (await store.find(queued, limit=RECENT)).jobs]
+            due.append(await _soonest(store, queued, self._app.clock.now()))
+        soonest = min((at for at in due if at is not None), default=None)
+        return {"queued": sum(by_reason.values()), "by_reason": by_reason, "next_retry_at": iso(soonest),
                 "recent": recent}  # fmt: skip
 
 
@@ -269,6 +271,25 @@ async def _stopped_after(running: Collection[asyncio.Task[Any]], spot: OnTheSpot
             await asyncio.wait(running)
     finally:
         await spot.stop()
+
+
+async def _soonest(store: Store, queued: Filter, now: float) -> float | None:
+    """When the first of them is due, to the second, in some twenty looks; one of those that have been due for weeks."""
+
+    async def by(at: float | None) -> float | None:
+        page = await store.find(msgspec.structs.replace(queued, due_at=at), limit=LOOK, oldest=True)
+        return min((job.run_at for job in page.jobs), default=None)
+
+    nobody = now - LONG_DUE
+    soonest = await by(nobody)
+    if soonest is not None:
+        return soonest
+    soonest = await by(None)
+    while soonest is not None and soonest - nobody > 1.0:
+        middle = (nobody + soonest) / 2
+        half = await by(middle)
+        nobody, soonest = (middle, soonest) if half is None else (nobody, half)
+    return soonest
 
 
 async def _called(handler: Handler, arguments: dict[str, Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -21,21 +21,25 @@ from redrive.insight.morning import (
     FOR_A_PERSON,
     HOUR,
     SHOWN,
+    STALE_DAYS,
+    STUCK_AFTER,
     Morning,
     Pile,
     Seen,
     Spike,
+    failing_days,
     morning,
     unheard_of,
     window_start,
 )
 from redrive.runtime.living import unattended
+from redrive.runtime.paging import pages
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
-RETURNING: Final = 200
-"""So many letters of the delayed lane, the oldest first, are looked at for ones that do not heal."""
+RETURNING: Final = 500
+"""So many letters of the delayed lane are read at a time for ones that do not heal."""
 LOOKED_AT: Final = 100
 """So many held jobs, the latest, are looked at for the latest of each task."""
 FEW: Final = 20_000
@@ -55,14 +59,16 @@ async def look(
     start = _start(since, now)
     threshold = _spike(spike)
     lanes = await _lanes(app, queue)
+    ignored = await _ignored(app, lanes)
     seen = Seen(
         now,
         start,
         await _tallies(app, now, start),
         frozenset(),
-        await _manual(app, queue, lanes, start, now),
+        await _manual(app, queue, lanes.without(ignored), start, now),
         await _held(app, queue),
-        await _returning(app, queue),
+        await _stuck(app, queue, now),
+        await _stale(app, queue, now),
         sum(lanes.delayed.values()),
         await _retrying(app, queue),
         await _oldest(app, queue, now),
@@ -72,6 +78,7 @@ async def look(
         deferred=await _count(app, queue, State.held, because=DEFERRED),
         overdue=await _overdue(app, queue, now),
         cured=await _cured(app, queue, lanes, start, now),
+        ignored=sum(lanes.manual[name] for name in ignored),
     )
     known, groups = await _known_classes(app, seen), await _views(app, seen)
     return morning(replace(seen, known_classes=known, groups=groups), threshold)
@@ -113,6 +120,9 @@ class Lanes(NamedTuple):
     def troubles(self) -> set[str | None]:
         return self.manual.keys() | self.delayed.keys()
 
+    def without(self, troubles: Set[str]) -> Lanes:
+        return Lanes({name: number for name, number in self.manual.items() if name not in troubles}, self.delayed)
+
 
 async def _lanes(app: Redrive, queue: str | None) -> Lanes:
     counted = await app.store.count(Filter(states=(State.dead,), queue=queue), by=("fingerprint", "lane"))
@@ -122,6 +132,12 @@ async def _lanes(app: Redrive, queue: str | None) -> Lanes:
         if lane != "delayed":
             manual[name] = manual.get(name, 0) + number
     return Lanes(manual, delayed)
+
+
+async def _ignored(app: Redrive, lanes: Lanes) -> set[str]:
+    """Troubles of the manual lane that somebody said nobody need see to."""
+    states = await read_states(app.store, [name for name in lanes.manual if name is not None])
+    return {name for name, (state, _) in states.items() if state is not None and state.status == "ignored"}
 
 
 async def _by_trouble(app: Redrive, chosen: Filter) -> dict[str | None, int]:
@@ -165,12 +181,10 @@ async def _ungrouped(app: Redrive, chosen: Filter) -> list[Pile]:
 
 
 async def _rest(app: Redrive, chosen: Filter, rest: dict[str, int]) -> list[Pile]:
-    """The small troubles that nobody ignores, by the class of their error; the latest of them speaks for a class."""
-    states = await read_states(app.store, list(rest)) if rest else {}
-    ignored = {name for name, (state, _) in states.items() if state is not None and state.status == "ignored"}
+    """The small troubles by the class of their error; the latest of them speaks for a class."""
     classes: dict[str | None, list[str]] = {}
     for group in await app.store.groups() if rest else ():
-        if group.fingerprint in rest and group.fingerprint not in ignored:
+        if group.fingerprint in rest:
             classes.setdefault(group.error_class, []).append(group.fingerprint)
     alike = {names[0]: names for names in classes.values()}
     sums = [(replace(chosen, fingerprint=name), sum(rest[each] for each in alike[name])) for name in alike]
@@ -223,10 +237,31 @@ async def _cured(app: Redrive, queue: str | None, lanes: Lanes, since: float, no
     return [group for group in silent if group.fingerprint not in left][:SHOWN]
 
 
-async def _returning(app: Redrive, queue: str | None) -> Sequence[Job]:
-    chosen = Filter(states=(State.dead,), lane="delayed", queue=queue)
-    page = await app.store.find(chosen, limit=RETURNING, oldest=True)
-    return await app.store.get([job.id for job in page.jobs])
+async def _stuck(app: Redrive, queue: str | None, now: float) -> list[Pile]:
+    """What should come back by itself and is fetched by nobody, by task."""
+    until = now - STUCK_AFTER
+    return _largest(await _by_task(app, [Filter(states=(State.dead,), lane="delayed", queue=queue, until=until)]))
+
+
+async def _stale(app: Redrive, queue: str | None, now: float) -> list[Pile]:
+    """What is fetched and fails day after day, by task. Only their stories tell, so that each is read."""
+    found: dict[tuple[str, str], Pile] = {}
+    chosen = Filter(states=(State.dead,), lane="delayed", queue=queue, since=now - STUCK_AFTER)
+    async for jobs in pages(app.store, chosen, RETURNING):
+        for job in await app.store.get([job.id for job in jobs]):
+            if len(failing_days(job)) >= STALE_DAYS:
+                pile = found.get((job.queue, job.task)) or Pile(0, job)  # the latest comes first
+                found[job.queue, job.task] = replace(pile, number=pile.number + 1)
+    return _largest(list(found.values()))
+
+
+def _largest(piles: Sequence[Pile]) -> list[Pile]:
+    """The twenty largest; what is beyond is one pile."""
+    most = sorted(piles, key=lambda pile: (-pile.number, pile.sample.queue, pile.sample.task))
+    shown, beyond = most[:SHOWN], most[SHOWN:]
+    if not beyond:
+        return shown
+    return [*shown, replace(beyond[0], number=sum(pile.number for pile in beyond), troubles=len(beyond))]
 
 
 async def _retrying(app: Redrive, queue: str | None) -> int | None:

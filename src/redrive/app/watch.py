@@ -16,6 +16,7 @@ from redrive.insight.health import OLD_DEFERRAL, Health, Pain, QueueNumbers, Rem
 from redrive.runtime.bus import BusEvent
 from redrive.runtime.living import GONE_AFTER, living, unattended
 from redrive.runtime.notify import by_function, name_of, sent
+from redrive.runtime.paging import pages
 from redrive.runtime.switches import paused_queues
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ COUNTED = (*map(str, State), "forgotten")
 """Where an accepted job can be."""
 ON_THE_BUS: Final = 0
 """Among those who have heard of something: the subscribers of this process. Sinks go by identity, which is never 0."""
+PAGE: Final = 1_000
 NOT_KNOWN = "no live worker knows it"
 NOT_TAKEN = "live workers know it, but none of them takes it: see their queues and agents"
 
@@ -75,12 +77,13 @@ class Watch:
             handler.policy.stalled_after for handler in self._app.registry.handlers.values()
         ):
             return found
-        page = await self._app.store.find(Filter(states=(State.running,)), limit=10_000)
-        for job in page.jobs:
-            limit = self._app.registry.policy_for(job).stalled_after
-            if limit is not None and job.started_at is not None and now - job.started_at > limit:
-                text = f"job {job.short_id} ({job.task}) has been running for {now - job.started_at:.0f} s (stalled)"
-                found.setdefault(job.queue, []).append(text)
+        async for page in pages(self._app.store, Filter(states=(State.running,)), PAGE):
+            for job in page:
+                limit = self._app.registry.policy_for(job).stalled_after
+                if limit is not None and job.started_at is not None and now - job.started_at > limit:
+                    time = f"{now - job.started_at:.0f} s"
+                    text = f"job {job.short_id} ({job.task}) has been running for {time} (stalled)"
+                    found.setdefault(job.queue, []).append(text)
         return found
 
     async def health(self) -> Health:

@@ -2,6 +2,9 @@
 
 How much was left at a moment is not stored anywhere: it is what is left now, less what came in since, plus what went
 out since. So a plot of a day costs a few thousand small rows, however many jobs there are.
+
+The sums do not say whether what a person resolved was held or dead before. It is taken to have been dead, as most are:
+a job that was held and resolved is missing from the past, but no job stands there that was not.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ FLOWS: Final[tuple[Flow, ...]] = ("enqueued", "succeeded", "retried", "buried", 
 """What is plotted."""
 BEGINS: Final = frozenset({"enqueued", "redriven", "deferred"})
 """Moves after which a job is unfinished and was not before."""
-ENDS: Final = frozenset({"succeeded", "buried", "resolved", "cancelled", "recalled"})
-"""Moves after which it is not, or no longer."""
+ENDS: Final = frozenset({"succeeded", "buried", "cancelled", "recalled"})
+"""Moves after which it is not any more. Not `resolved`, which dead letters are, too."""
 UNFINISHED: Final = ("waiting", "running", "held")
 AS: Final[Mapping[str, str]] = {**{flow: flow for flow in FLOWS}, "resolved": "succeeded"}
 

@@ -128,8 +128,10 @@ class Seen(msgspec.Struct, frozen=True):
     """Error classes that had buried jobs before `since`."""
     manual: Sequence[Pile] = ()
     held: Sequence[Pile] = ()
-    returning: Sequence[Job] = ()
-    """The delayed lane's letters that have been there longest, with their stories."""
+    stuck: Sequence[Pile] = ()
+    """Letters of the delayed lane that nobody has fetched for STUCK_AFTER."""
+    stale: Sequence[Pile] = ()
+    """Others of that lane, which have failed on STALE_DAYS."""
     delayed: int = 0
     retrying: int | None = None
     oldest: Job | None = None
@@ -143,6 +145,8 @@ class Seen(msgspec.Struct, frozen=True):
     overdue: Sequence[Pile] = ()
     """Deferred jobs whose time has come."""
     cured: Sequence[Group] = ()
+    ignored: int = 0
+    """Letters of the manual lane that are not among its piles, because somebody ignores their troubles."""
 
 
 class Morning(msgspec.Struct, frozen=True):
@@ -215,7 +219,7 @@ def morning(seen: Seen, spike: Spike | None = None) -> Morning:
         failed=_count(here, FAILED),
         delayed=seen.delayed,
         retrying=seen.retrying,
-        ignored=sum(pile.number for pile in seen.manual if _ignored(seen, pile)),
+        ignored=seen.ignored,
         needs=needs,
         deltas=deltas(here, before, seen.known_classes, spike or Spike()),
         oldest_waiting=seen.oldest,
@@ -283,17 +287,9 @@ def unheard_of(seen: Seen) -> set[str]:
 # -- what needs eyes
 
 
-def _ignored(seen: Seen, pile: Pile) -> bool:
-    if pile.troubles > 1:
-        return False
-    view = seen.groups.get(pile.sample.fingerprint or "")
-    return view is not None and view.status == "ignored"
-
-
 def _dead(seen: Seen) -> list[Need]:
     """The manual lane, the largest pile first."""
-    seen_to = (pile for pile in seen.manual if not _ignored(seen, pile))
-    piles = sorted(seen_to, key=lambda pile: (pile.troubles > 1, -pile.number))
+    piles = sorted(seen.manual, key=lambda pile: (pile.troubles > 1, -pile.number))
     return [_pile(seen, "dead", pile) for pile in piles]
 
 
@@ -341,8 +337,12 @@ def _pile(seen: Seen, kind: Kind, pile: Pile) -> Need:
     )
 
 
+def _said(pile: Pile) -> str:
+    return pile.sample.error or pile.sample.because or "no error was recorded"
+
+
 def _what(pile: Pile) -> str:
-    said = pile.sample.error or pile.sample.because or "no error was recorded"
+    said = _said(pile)
     return said if pile.troubles == 1 else f"{pile.troubles} smaller troubles, such as {said}"
 
 
@@ -421,19 +421,23 @@ def _day(at: float) -> date:
 
 def _returning(seen: Seen) -> list[Need]:
     """The delayed lane is silent as long as it works: what failed day after day, or is fetched by nobody, is told."""
-    found = []
-    for job in seen.returning:
-        days = failing_days(job)
-        stuck = seen.now - job.updated_at >= STUCK_AFTER
-        if not stuck and len(days) < STALE_DAYS:
-            continue
-        action = (
-            "It should come back by itself, and nobody fetches it: run its script or a worker, or redrive it."
-            if stuck
-            else f"Waiting does not heal it. {job.recommendation or ''}".strip()
-        )
-        found.append(msgspec.structs.replace(_pile(seen, "stuck" if stuck else "stale", Pile(1, job)), action=action))
-    return found
+    unfetched = "It should come back by itself, and nobody fetches it: run its script or a worker, or redrive it."
+    stuck = [_come_back(seen, "stuck", pile, unfetched) for pile in seen.stuck]
+    return stuck + [
+        _come_back(seen, "stale", pile, f"Waiting does not heal it. {pile.sample.recommendation or ''}".strip())
+        for pile in seen.stale
+    ]
+
+
+def _come_back(seen: Seen, kind: Kind, pile: Pile, action: str) -> Need:
+    """Of several of a task, the latest speaks for the others, which a command lists."""
+    need = msgspec.structs.replace(_pile(seen, kind, pile), action=action)
+    if pile.number == 1:
+        return need
+    several = pile.troubles > 1
+    what = f"of {pile.troubles} more tasks, such as: {_said(pile)}" if several else f"such as: {_said(pile)}"
+    listed = "redrive dead list --lane delayed" + ("" if several else f" {_route(pile.sample)}")
+    return msgspec.structs.replace(need, what=what, command=listed)
 
 
 def _waiting(seen: Seen) -> list[Need]:

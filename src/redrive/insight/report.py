@@ -422,6 +422,7 @@ class FailureLog(msgspec.Struct, frozen=True):
             "buried": self.buried,
             "by": {name: self.sums[name] for name in ("day", "agent", "category")},
             "lines": [msgspec.structs.asdict(line) for line in self.lines],
+            "more_lines": self.more_lines,
             "letters": [_letter(job) for job in self.letters],
             "more_letters": self.more_letters,
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -122,17 +122,16 @@ class Scheduler(Loop):
     async def pull_delayed(self) -> None:
         """The delayed lane comes back by itself an hour later. It grants no attempts: at the cap it is manual."""
         waited = Filter(states=(State.dead,), lane="delayed", until=self._clock.now() - HOUR)
-        async for page in pages(self._store, waited, PAGE, oldest=True):
-            for job in page:
-                if not job.queue.startswith(CYCLE):  # whose next cycle brings it back
-                    most = self._registry.policy_for(job).max_attempts or 1
-                    await self._move(lifecycle.pulled, job, max_attempts=most, who="scheduler", why="the delayed lane")
+        async for job in self._every(waited):
+            if not job.queue.startswith(CYCLE):  # whose next cycle brings it back
+                most = self._registry.policy_for(job).max_attempts or 1
+                await self._move(lifecycle.pulled, job, max_attempts=most, who="scheduler", why="the delayed lane")
 
     async def recall_deferred(self) -> None:
         """What somebody put off is a dead letter again when its time comes: nothing is put off for ever."""
         now = self._clock.now()
         due = Filter(states=(State.held,), because=lifecycle.DEFERRED, due_at=now)
-        for job in (await self._store.find(due, limit=1000, oldest=True)).jobs:
+        async for job in self._every(due):
             await self._move(
                 lifecycle.recalled, job, who="scheduler", why="the time it was deferred to has come",
                 trouble={"lane": "manual"},
@@ -142,7 +141,7 @@ class Scheduler(Loop):
         """An unknown outcome that nobody looked at for a week becomes a dead letter, where somebody will."""
         now = self._clock.now()
         held = Filter(states=(State.held,), because="outcome_unknown", until=now - WEEK)
-        for job in (await self._store.find(held, limit=1000)).jobs:
+        async for job in self._every(held):
             failure = Failure("exception", ("redrive.errors.OutcomeUnknown",), job.error or "unknown outcome")
             await self._move(
                 lifecycle.buried, job, because="outcome_unknown", why="Nobody resolved it for seven days.",
@@ -155,7 +154,7 @@ class Scheduler(Loop):
         """A question that nobody answered in time: its task goes on, and hears that."""
         now = self._clock.now()
         held = Filter(states=(State.held,), because="approval")
-        for job in (await self._store.find(held, limit=10_000, oldest=True)).jobs:
+        async for job in self._every(held):
             asked = await question_of(self._store, job)  # an older one, not asked any more, says nothing about it
             if asked is not None and asked.approval.expired(now):
                 await self._move(lifecycle.unblocked, job, who="scheduler", why="nobody answered in time")
@@ -189,7 +188,7 @@ class Scheduler(Loop):
 
     async def _bury_task(self, task: str, now: float) -> None:
         due = Filter(states=(State.waiting,), task=task, due_at=now - UNROUTABLE_AFTER)
-        for job in (await self._store.find(due, limit=1000)).jobs:
+        async for job in self._every(due):
             if job.queue.startswith(CYCLE):
                 continue  # waits for its script, not for a worker
             failure = Failure("exception", ("redrive.Unroutable",), f"no worker knows the task {task!r}")
@@ -200,6 +199,12 @@ class Scheduler(Loop):
                 failure=failure, cause=cause_of("unroutable", "unroutable", failure),
                 fingerprint=fingerprint(failure, task), who="scheduler",
             )  # fmt: skip
+
+    async def _every(self, chosen: Filter) -> AsyncIterator[Job]:
+        """The oldest first, however many are passed over: none of them hides another."""
+        async for page in pages(self._store, chosen, PAGE, oldest=True):
+            for job in page:
+                yield job
 
     async def _move(self, arrow: Callable[..., Transition], job: Job, **how: object) -> None:
         try:

@@ -60,7 +60,9 @@ class Reading:
         return {
             "health": health.status,
             "issues": [self._wording.line(issue) for issue in health.issues[:ROWS]],
+            **_left_out("issues", len(health.issues) - ROWS),
             "queues_that_need_eyes": [self._queue(queue) for queue in queues[:QUEUES]],
+            **_left_out("queues", len(queues) - QUEUES),
             "retry_queue": {name: operations[name] for name in ("queued", "by_reason", "next_retry_at")},
             "recent_operations": [self._recent(one) for one in operations["recent"][:ROWS]],
             "tools_can_write": self._desk.writes,
@@ -219,7 +221,7 @@ class Reading:
         """What it did outside: whoever repeats it should know."""
         found = await self._rd.jobs.effects(job.id)
         rows = [{"effect": self._wording.line(one.name), "status": one.status} for one in found[:ROWS]]
-        return {"effects": rows} if rows else {}
+        return {"effects": rows, **_left_out("effects", len(found) - ROWS)} if rows else {}
 
     async def _group(self, job: Job) -> dict[str, Any]:
         """Whether it stands alone, and what has helped against its like."""
@@ -251,9 +253,10 @@ class Reading:
     ) -> dict[str, Any]:
         """The troubles behind the dead letters, unresolved ones first: jobs that failed for one reason are one group,
         with how many are dead, the trend, and what has helped."""
-        views = await self._rd.groups.list(status=status, queue=queue, task=task, limit=limit)
+        views = await self._rd.groups.list(status=status, queue=queue, task=task, limit=limit + 1)
+        more = {"more": "There are more: raise `limit` or narrow it."} if len(views) > limit else {}
         step = f"`failures` with group={views[0].fingerprint} lists its jobs." if views else "There are no groups here."
-        return {"groups": [self._group_row(view) for view in views], "next": step}
+        return {"groups": [self._group_row(view) for view in views[:limit]], **more, "next": step}
 
     def _group_row(self, view: GroupView) -> dict[str, Any]:
         seen, line = view.group, self._wording.line
@@ -289,8 +292,7 @@ class Reading:
         outside = await self._advised_from_outside(shown)
         body["needs"] = [self._need(need, ours=need.job_id not in outside) for need in shown]
         body["changes"] = [self._wording.line(in_words(delta)) for delta in page.changes[:ROWS]]
-        if len(page.needs) > ROWS:
-            body["needs_not_shown"] = len(page.needs) - ROWS
+        body |= _left_out("needs", len(page.needs) - ROWS) | _left_out("changes", len(page.changes) - ROWS)
         first = next((need.job_id for need in page.needs if need.job_id), None)
         return body | {"next": f"Begin with the first: {_look(page.needs[0])}" if first else "Nothing needs anybody."}
 
@@ -317,10 +319,17 @@ class Reading:
         )
 
 
+def _left_out(what: str, number: int) -> dict[str, int]:
+    """A list that was cut says how much it lacks."""
+    return {f"{what}_not_shown": number} if number > 0 else {}
+
+
 def _look(need: Need) -> str:
     """Which tool shows more of it."""
     if need.kind in ("held", "waiting"):
         return f"`operation` {need.job_id}"
+    if need.number > 1 and need.kind in ("stuck", "stale"):
+        return f"`failures` with lane=delayed and task={need.task}"
     if need.number > 1 and need.fingerprint:
         return f"`failures` with group={need.fingerprint}"
     return f"`explain_failure` {need.job_id}" if need.job_id else "a person runs `redrive doctor`"

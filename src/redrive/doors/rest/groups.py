@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from redrive.core.redact import redact_text
 from redrive.doors.rest import schemas
+from redrive.doors.rest.showing import listed
 from redrive.doors.rest.table import WHO, Asked, Route
 from redrive.doors.web.problems import missing
 from redrive.insight.groups import Action, GroupView, Kind, Status, Trend
@@ -74,7 +75,7 @@ class GroupOut(schemas.Given):
     samples: list[str]
 
 
-class Groups(schemas.Given):
+class Groups(schemas.Listed):
     """Unresolved ones first, the latest first."""
 
     items: list[GroupOut]
@@ -122,8 +123,8 @@ async def _named(asked: Asked) -> str:
 async def list_groups(asked: Asked) -> Any:
     query: GroupQuery = asked.query
     said = {name: getattr(query, name) for name in ("queue", "task", "agent", "detail", "error_class")}
-    views = await asked.rd.groups.list(status=query.status, limit=query.limit, **said)
-    return {"items": [shown(view) for view in views]}
+    views = await asked.rd.groups.list(status=query.status, limit=query.limit + 1, **said)
+    return listed(views, query.limit, shown)
 
 
 async def show(asked: Asked) -> Any:

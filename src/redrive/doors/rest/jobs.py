@@ -64,8 +64,6 @@ async def list_jobs(asked: Asked) -> Any:
     filters = await filters_of(asked.rd, query)
     if query.state:
         filters["state"] = query.state
-    elif any(getattr(query, name) is not None for name in TROUBLE):
-        filters["state"] = "dead"  # among a million jobs that are done, nobody is looked for by a trouble they had
     return page(await asked.rd.jobs.list(limit=query.limit, cursor=query.cursor, **filters))
 
 
@@ -176,7 +174,6 @@ async def erase(asked: Asked) -> Any:
     return {"erased": await asked.rd.jobs.erase(asked.path["id"], who=asked.body.who)}
 
 
-TROUBLE: Final = ("lane", "because", "category", "detail", "error_class", "group", "owner")
 JOB = schemas.JobOut
 ROUTES: Final = (
     Route("GET", "/v1/jobs", list_jobs, "Jobs, newest first, by any filter.", schemas.JobPage, schemas.JobQuery),

@@ -13,7 +13,7 @@ from redrive.core.triage import NOTE_LIMIT
 from redrive.doors.rest import schemas
 from redrive.doors.rest.filtering import filters_of
 from redrive.doors.rest.jobs import too_large
-from redrive.doors.rest.showing import masked, page, whole
+from redrive.doors.rest.showing import listed, masked, page, whole
 from redrive.doors.rest.table import WHO, Asked, Reply, Route
 from redrive.doors.web.problems import missing
 from redrive.errors import InvalidPayload
@@ -133,7 +133,7 @@ class ActOut(schemas.Given):
     undoable: bool
 
 
-class ActsOut(schemas.Given):
+class ActsOut(schemas.Listed):
     """The latest first."""
 
     items: list[ActOut]
@@ -195,7 +195,8 @@ async def redrive(asked: Asked) -> Any:
 
 
 async def acts(asked: Asked) -> Any:
-    return masked({"items": [act.public() for act in await asked.rd.dead.acts(asked.query.limit)]})
+    limit = asked.query.limit
+    return masked(listed(await asked.rd.dead.acts(limit + 1), limit, lambda act: act.public()))
 
 
 async def undo(asked: Asked) -> Any:

@@ -37,7 +37,8 @@ def document(table: Sequence[Route]) -> dict[str, Any]:
             "title": "redrive",
             "version": redrive.__version__,
             "description": "A durable execution queue: jobs, dead letters, redrives, reports. "
-            "Every refusal is a problem (RFC 9457); lists go on with their cursor.",
+            "Every refusal is a problem (RFC 9457); lists go on with their cursor, or say whether "
+            "there is more.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,

@@ -12,7 +12,7 @@ from msgspec import Meta
 from redrive.core.redrives import PASS_RATE, ItemStatus, RunState, Verdict
 from redrive.doors.rest import schemas
 from redrive.doors.rest.letters import chosen
-from redrive.doors.rest.showing import masked
+from redrive.doors.rest.showing import listed, masked
 from redrive.doors.rest.table import WHO, Asked, Reply, Route
 from redrive.doors.web.problems import Refused, missing, problem
 from redrive.errors import InvalidInput
@@ -131,7 +131,7 @@ class RedriveOut(schemas.Given):
     text: str
 
 
-class Redrives(schemas.Given):
+class Redrives(schemas.Listed):
     """The latest first."""
 
     items: list[RedriveOut]
@@ -190,7 +190,8 @@ async def start(asked: Asked) -> Any:
 
 
 async def list_redrives(asked: Asked) -> Any:
-    return masked({"items": [run.public() for run in await asked.rd.redrives.list(limit=asked.query.limit)]})
+    limit = asked.query.limit
+    return masked(listed(await asked.rd.redrives.list(limit=limit + 1), limit, lambda run: run.public()))
 
 
 async def show(asked: Asked) -> Any:

@@ -189,9 +189,9 @@ class FailureLogOut(schemas.Given):
     buried: int
     by: dict[str, dict[str, int]]
     lines: list[FailureLineOut]
+    more_lines: int
     letters: list[dict[str, Any]]
     more_letters: bool
-    more_lines: int = 0
 
 
 class SeriesOut(schemas.Given):

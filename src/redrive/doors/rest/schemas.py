@@ -144,6 +144,12 @@ class JobPage(Given):
     as_of: Instant
 
 
+class Listed(Given):
+    """A list that has no cursor says whether there is more than it shows: a larger `limit` shows it."""
+
+    more: bool
+
+
 class Accepted(Given):
     """What became of an enqueue. `duplicate`: the key was known, this is the job that was there already."""
 
@@ -252,14 +258,7 @@ class LetterQuery(Filters):
 class JobQuery(LetterQuery):
     """Which jobs, and how many."""
 
-    state: Annotated[
-        tuple[State, ...],
-        Meta(
-            max_length=7,
-            description="Any of these; may be repeated. Where it is not given, a filter by trouble (lane, because, "
-            "category, detail, error_class, group, owner) means dead letters.",
-        ),
-    ] = ()
+    state: Annotated[tuple[State, ...], Meta(max_length=7, description="Any of these; may be repeated.")] = ()
 
 
 class OneJob(Taken):

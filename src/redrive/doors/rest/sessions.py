@@ -11,6 +11,7 @@ from redrive.core.consent import Grant
 from redrive.core.job import iso
 from redrive.core.redact import redact
 from redrive.doors.rest import schemas
+from redrive.doors.rest.showing import listed
 from redrive.doors.rest.table import WHO, Asked, Route
 from redrive.doors.web.problems import missing
 
@@ -37,7 +38,7 @@ class NoticeOut(schemas.Given):
     priority: Literal["high", "normal"]
 
 
-class Inbox(schemas.Given):
+class Inbox(schemas.Listed):
     """Oldest first."""
 
     items: list[NoticeOut]
@@ -100,8 +101,8 @@ def _grant(grant: Grant) -> dict[str, Any]:
 
 async def inbox(asked: Asked) -> Any:
     query: InboxQuery = asked.query
-    found = await asked.rd.sessions.inbox(asked.path["session"], unread=query.unread, limit=query.limit)
-    return {"items": [_notice(notice, secrets=query.secrets) for notice in found]}
+    found = await asked.rd.sessions.inbox(asked.path["session"], unread=query.unread, limit=query.limit + 1)
+    return listed(found, query.limit, lambda notice: _notice(notice, secrets=query.secrets))
 
 
 async def acknowledge(asked: Asked) -> Any:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 from redrive.core.job import Job, iso, public
 from redrive.core.redact import redact, redact_text
 from redrive.core.store import Page
 from redrive.doors.rest.schemas import Summary
 
+One = TypeVar("One")
 CONTENTS: Final = ("payload", "result", "changes", "options", "history")
 """Where a caller's own words may stand."""
 
@@ -41,6 +43,11 @@ def masked(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [masked(item) for item in value]
     return redact_text(value) if isinstance(value, str) else value
+
+
+def listed(found: Sequence[One], limit: int, show: Callable[[One], Any]) -> dict[str, Any]:
+    """A list without a cursor: whoever asked for one more than is shown can say whether there are more."""
+    return {"items": [show(one) for one in found[:limit]], "more": len(found) > limit}
 
 
 def page(found: Page) -> dict[str, Any]:

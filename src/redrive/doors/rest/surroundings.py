@@ -11,6 +11,7 @@ from redrive.core.job import State, iso
 from redrive.core.store import Filter
 from redrive.core.workflow import FlowState, StepState
 from redrive.doors.rest import schemas
+from redrive.doors.rest.showing import listed
 from redrive.doors.rest.table import Asked, Route
 from redrive.doors.web.problems import Refused, problem
 
@@ -114,7 +115,7 @@ class WorkflowOut(schemas.Given):
     blocked: list[str]
 
 
-class WorkflowsOut(schemas.Given):
+class WorkflowsOut(schemas.Listed):
     items: list[WorkflowOut]
 
 
@@ -124,8 +125,8 @@ class WorkflowQuery(schemas.Taken):
 
 
 async def workflows(asked: Asked) -> Any:
-    found = await asked.rd.workflows.list(limit=asked.query.limit, name=asked.query.name)
-    return {"items": [workflow_public(status) for status in found]}
+    limit = asked.query.limit
+    return listed(await asked.rd.workflows.list(limit=limit + 1, name=asked.query.name), limit, workflow_public)
 
 
 async def workflow(asked: Asked) -> Any:
