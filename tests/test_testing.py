@@ -104,3 +104,91 @@ async def test_a_verifier_that_lies_is_found_out(rd: redrive.Redrive) -> None:
     async with harness(rd) as t:
         with pytest.raises(AssertionError, match=r"post happened 2 times"):
             await t.crash_everywhere(publish, {})
+
+
+async def test_the_writes_of_later_attempts_are_crashed_too(rd: redrive.Redrive) -> None:
+    posted: dict[str, int] = {}
+
+    @rd.task
+    async def poll(ctx: redrive.Context) -> None:
+        if ctx.attempt == 1:
+            raise redrive.Retry("not ready", after=60)
+        await ctx.step("draft", lambda: 1)
+        await ctx.once("post", lambda key: posted.setdefault(key, 1), verify=posted.get)
+
+    async with harness(rd) as t:
+        points = await t.crash_everywhere(poll, {})
+        assert {job.state for job in await t.jobs(poll)} == {State.done}, "none is left for later"
+    assert len(points) == 10, "before and after: the retry, the step, the intent, the effect, the end"
+    assert all(point.state is State.done and point.effects == {"post": 1} for point in points)
+
+
+async def test_an_effect_that_a_later_attempt_repeats_is_found_out(rd: redrive.Redrive) -> None:
+    @rd.task
+    async def poll(ctx: redrive.Context) -> None:
+        if ctx.attempt == 1:
+            raise redrive.Retry("not ready", after=60)
+        await ctx.once("post", lambda key: "posted", verify=lambda key: None)
+
+    async with harness(rd) as t:
+        with pytest.raises(AssertionError, match=r"post happened 2 times"):
+            await t.crash_everywhere(poll, {})
+
+
+async def test_other_jobs_stay_out_of_what_is_crashed(rd: redrive.Redrive) -> None:
+    @rd.task
+    async def post(ctx: redrive.Context) -> None:
+        await ctx.once("post", lambda key: "posted")
+
+    @rd.task
+    async def plain() -> None: ...
+
+    async with harness(rd) as t:
+        await post.enqueue()
+        points = await t.crash_everywhere(plain, {})
+        assert [point.effects for point in points] == [{}, {}]
+        assert [job.state for job in await t.jobs(post)] == [State.waiting]
+
+
+async def test_a_job_that_waits_for_a_person_has_not_ended(rd: redrive.Redrive) -> None:
+    @rd.task
+    async def refund(ctx: redrive.Context) -> None:
+        await ctx.approval("Refund 900 €?")
+
+    async with harness(rd) as t:
+        with pytest.raises(AssertionError, match=r"held \(approval\) and does not end"):
+            await t.crash_everywhere(refund, {})
+
+
+async def test_a_job_that_cancels_itself_has_ended(rd: redrive.Redrive) -> None:
+    @rd.task
+    async def late() -> None:
+        raise redrive.Cancel("nobody wants it")
+
+    async with harness(rd) as t:
+        assert {point.state for point in await t.crash_everywhere(late, {})} == {State.discarded}
+
+
+async def test_orders_that_make_no_sense_are_refused(rd: redrive.Redrive) -> None:
+    @rd.task
+    async def work() -> None: ...
+
+    async with harness(rd) as t:
+        with pytest.raises(redrive.InvalidOption, match="'wrok' is not a task"):
+            await t.crash_everywhere("wrok", {})
+        with pytest.raises(redrive.InvalidOption, match="'boom' is not an exception"):
+            t.fail_next(work, "boom")  # type: ignore[arg-type]
+
+
+async def test_a_task_with_a_key_of_its_own_is_crashed_at_every_point_too(tmp_path: Path) -> None:
+    """Each point is a job of its own, and not the first one again."""
+    rd = redrive.Redrive(tmp_path / "jobs.db")
+
+    @rd.task(idempotency_key="pay_{x}")
+    async def pay(ctx: redrive.Context, x: int) -> None:
+        await ctx.step("one", lambda: 1)
+        await ctx.step("two", lambda: 2)
+
+    async with harness(rd) as t:
+        keyed = await t.crash_everywhere(pay, {"x": 1})
+    assert len(keyed) > 4

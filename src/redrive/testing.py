@@ -12,6 +12,7 @@ Everything is real but the time: the store is SQLite in a temporary folder, the 
 
 from __future__ import annotations
 
+import secrets
 import tempfile
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -122,14 +123,21 @@ class Harness:
 
     def fail_next(self, task: Task[Any, Any] | str, error: BaseException, times: int = 1) -> None:
         """The next attempts of this task fail with this error, before the task's own code runs."""
-        name = _name(task)
-        handler = self._rd.registry.handlers.get(name)
-        if handler is None:
-            raise InvalidOption(field="task", problem=f"{name!r} is not a task of this Redrive")
+        handler = self._handler(task)
+        name = handler.name
+        if not isinstance(error, BaseException):
+            raise InvalidOption(field="error", problem=f"{error!r:.80} is not an exception, such as TimeoutError()")
         if name not in self._ordered:
             self._ordered[name] = deque()
             self._wrap(handler, self._ordered[name])
         self._ordered[name].extend([error] * times)
+
+    def _handler(self, task: Task[Any, Any] | str) -> Handler:
+        name = _name(task)
+        handler = self._rd.registry.handlers.get(name)
+        if handler is None:
+            raise InvalidOption(field="task", problem=f"{name!r} is not a task of this Redrive")
+        return handler
 
     def _wrap(self, handler: Handler, orders: deque[BaseException]) -> None:
         original = handler.function
@@ -206,21 +214,20 @@ class Harness:
     async def crash_everywhere(self, task: Task[Any, Any] | str, payload: Mapping[str, Json]) -> list[CrashPoint]:
         """Kill the worker before and after every write of this job, let another take over, and count the effects.
 
-        Raises AssertionError where an effect was performed twice although its task is not idempotent, or where the
-        job did not end. Returns what happened at each point.
+        Retries are lived through, too, and no other job runs meanwhile. Raises AssertionError where an effect was
+        performed twice although its task is not idempotent, or where the job did not end. One that is held since
+        nobody can tell whether its effect landed is where it belongs. Returns what happened at each point.
         """
-        name = _name(task)
+        handler = self._handler(task)
         points: list[CrashPoint] = []
         while True:
-            point = await self._crash_at(len(points), name, payload)
+            point = await self._crash_at(len(points), handler.name, payload)
             if point is None:
                 return points
             points.append(point)
-            self._judge(point, self._rd.registry.handlers[name])
+            self._judge(point, handler)
 
     def _judge(self, point: CrashPoint, handler: Handler) -> None:
-        if point.state not in (State.done, State.dead, State.held):
-            raise AssertionError(f"killed {point.where}: the job is {point.state} and goes nowhere")
         twice = [name for name, times in point.effects.items() if times > 1]
         if twice and not handler.idempotent:
             raise AssertionError(
@@ -231,38 +238,53 @@ class Harness:
         """One life cut short at the given point and as many more as it takes; None if there is no such point."""
         whole, effects = self._rd.store, Counter[str]()
         crashing = _CrashingStore(whole, number)
-        handle = await self._rd.enqueue(name, payload)
+        handle = await self._rd.enqueue(name, payload, idempotency_key=secrets.token_hex(8))  # each point its own job
         with _counted(effects):
-            await self._live(crashing)
-            if not crashing.crashed:
-                return None
             for _ in range(STEPS):
-                await self._recover()
-                await self._live(whole)
-                job = await handle.refresh()
-                if job.ended or job.state is State.held:
-                    return CrashPoint(crashing.where, job.state, job.run, dict(effects))
-        raise AssertionError(f"killed {crashing.where}: the job never ends")
+                job = await self._live(handle.id, whole if crashing.crashed else crashing)
+                if _at_rest(job, crashing.where):
+                    return CrashPoint(crashing.where, job.state, job.run, dict(effects)) if crashing.crashed else None
+        raise AssertionError(f"{_killed(crashing.where)}: the job never ends")
 
-    async def _live(self, store: Any) -> None:
-        """One process: runs what is due, one after the other, until nothing is left or it is killed."""
+    async def _live(self, job_id: str, store: Any) -> Job:
+        """One attempt of a process that may be killed in it: when the job is due, or given up by the one before."""
+        await self._come_to(job_id)
         attempts = Attempts(store, self._rd.registry, self.clock, Threads())
-        wanted = Wanted(slots=1, tasks=frozenset(self._rd.registry.handlers))
-        while jobs := (await self._rd.store.claim(wanted, "harness", self.clock.now())).jobs:
+        for job in (await self._rd.store.claim(Wanted(slots=1, ids=(job_id,)), "harness", self.clock.now())).jobs:
             try:
-                commit = await attempts.run(jobs[0], attempts.context_for(jobs[0]))
+                commit = await attempts.run(job, attempts.context_for(job))
                 await store.apply([commit] if commit is not None else [])
             except Crashed:
-                return
+                break
+        return await self._rd.jobs.get(job_id)
 
-    async def _recover(self) -> None:
-        """Time passes until the dead process's lease has ended; its job takes the normal failure path."""
+    async def _come_to(self, job_id: str) -> None:
+        """Time passes until the job is due. Where its process is dead, its lease ends first: a failure like any."""
+        job = await self._rd.jobs.get(job_id)
+        if job.state is State.running:
+            self.clock.advance((job.lease or DAY) + 1.0)
+            await self._give_up(job_id)
+            job = await self._rd.jobs.get(job_id)
+        if job.state is State.waiting:
+            self.clock.advance(max(0.0, job.run_at - self.clock.now()))
+
+    async def _give_up(self, job_id: str) -> None:
         attempts = Attempts(self._rd.store, self._rd.registry, self.clock, Threads())
-        for _ in range(2):
-            self.clock.advance(DAY)
-            claim = await self._rd.store.claim(Wanted(slots=0), "harness", self.clock.now())
-            for job in claim.lapsed:
-                await self._rd.store.apply([Commit((attempts.settle_lost(job, alone=False),))])
+        claim = await self._rd.store.claim(Wanted(slots=0), "harness", self.clock.now())
+        lost = [attempts.settle_lost(job, alone=False) for job in claim.lapsed if job.id == job_id]
+        await self._rd.store.apply([Commit((move,)) for move in lost])
+
+
+def _at_rest(job: Job, where: str) -> bool:
+    """Ended, or where only a person can tell what happened. Another hold means that the rest is never tried."""
+    if job.state is State.held and job.because != "outcome_unknown":
+        held = f"the job is held ({job.because}) and does not end"
+        raise AssertionError(f"{_killed(where)}: {held}: {job.recommendation}")
+    return job.ended or job.state is State.held
+
+
+def _killed(where: str) -> str:
+    return f"killed {where}" if where else "not killed"
 
 
 @contextmanager
