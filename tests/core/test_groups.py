@@ -139,10 +139,10 @@ def test_whoever_says_something_of_a_group_has_heard_of_it(say: Any) -> None:
 
 
 def test_a_note_silences_nothing() -> None:
-    state = groups.noted(a_group(3), None, T0, who="ann", text="see the wiki")
+    state = groups.noted(None, T0, who="ann", text="see the wiki")
     judged, alert = judge(a_group(3), state, T0 + 1, 3)
     assert (kind_of(alert), judged.note) == ("new", "see the wiki")
-    assert groups.noted(a_group(3), judged, T0 + 2, who="bob", text="x").owed == judged.owed
+    assert groups.noted(judged, T0 + 2, who="bob", text="x").owed == judged.owed
 
 
 def test_the_story_says_who_did_what_and_why_and_is_bounded() -> None:

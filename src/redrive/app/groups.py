@@ -153,9 +153,7 @@ class Groups:
         """A note for whoever looks at it next."""
         check_words(who, None)
         check_texts(text=text)
-        return await self._change(
-            fingerprint, lambda group, state, now: insight.noted(group, state, now, who=who, text=text)
-        )
+        return await self._change(fingerprint, lambda _, state, now: insight.noted(state, now, who=who, text=text))
 
     async def _change(self, fingerprint: str, decide: Decide) -> GroupView:
         """Load, decide, commit; decided anew when somebody was faster."""

@@ -96,14 +96,14 @@ class Workflow:
         """
         task_name, options = _task_of(task)
         used: list[str] = []
-        payload = stored(self._bound(task_name, task, args, kwargs), used)
+        payload = stored(self._bound(task_name, args, kwargs), used)
         step = self._named(name, task_name)
         prepared = self._prepared(self._app._desk.plan(task_name, options), payload, len(used))
         waits_for = dict.fromkeys([*(_name_of(each) for each in _each(after)), *used])
         added = self._steps[step] = Step(step, prepared, tuple(waits_for), options)
         return added
 
-    def _bound(self, name: str, task: AnyTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+    def _bound(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
         """The arguments by name. A task that is known only by its name takes named ones, or one mapping."""
         handler = self._app.registry.handlers.get(name)
         if handler is not None:

@@ -21,7 +21,7 @@ Sitting = Literal["call", "cycle"] | None
 """Who waits while an attempt runs: a caller, a script in its cycle, or nobody."""
 
 
-class RetryLater(msgspec.Struct, frozen=True):
+class RetryLater(msgspec.Struct, frozen=True, gc=False):
     """Run again after `delay` seconds, perhaps changed. `changes` are all that hold from then on; None: as before."""
 
     delay: float
@@ -35,7 +35,7 @@ class RetryLater(msgspec.Struct, frozen=True):
     crashed: bool = False
 
 
-class Bury(msgspec.Struct, frozen=True):
+class Bury(msgspec.Struct, frozen=True, gc=False):
     """A dead letter: why, where it waits, and what a person can do."""
 
     because: str
@@ -52,7 +52,7 @@ class Bury(msgspec.Struct, frozen=True):
     crashed: bool = False
 
 
-class Hold(msgspec.Struct, frozen=True):
+class Hold(msgspec.Struct, frozen=True, gc=False):
     """Wait, visibly, for a person or for what is called. Costs no attempt."""
 
     because: str
@@ -82,7 +82,7 @@ class Abilities(msgspec.Struct, frozen=True):
 NOTHING: Final = Abilities()
 
 
-class Case(msgspec.Struct, frozen=True):
+class Case(msgspec.Struct, frozen=True, gc=False):
     """Everything a strategy may look at."""
 
     job: Job

@@ -85,7 +85,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
-class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What was seen when an attempt failed: plain data, no exception objects, secrets already removed.
 
     `types` are the MRO's `module.qualname`s, most specific first; the class that was raised is the first.
@@ -138,7 +138,7 @@ Heals = Literal["at_once", "later", "changed", "person", "unknown"]
 Subclass = Literal["Transient", "Logic", "Resource", "Authority"]
 
 
-class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
+class Cause(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What a failure means, and which rule said so."""
 
     category: Category
@@ -149,7 +149,7 @@ class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
     retry_after: float | None = None
 
 
-class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
+class Attempt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One execution of a job, kept for ever with it."""
 
     run: int

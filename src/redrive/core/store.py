@@ -50,7 +50,7 @@ class Guard(msgspec.Struct, frozen=True):
     lease: Lease
 
 
-class Commit(msgspec.Struct, frozen=True):
+class Commit(msgspec.Struct, frozen=True, gc=False):
     """At most 250 parts, written whole or not at all, and only if every fence holds."""
 
     transitions: tuple[Transition, ...] = ()
@@ -61,7 +61,7 @@ class Commit(msgspec.Struct, frozen=True):
 MAX_PARTS = 250
 
 
-class Applied(msgspec.Struct, frozen=True):
+class Applied(msgspec.Struct, frozen=True, gc=False):
     """The commit is durable; these are the new fences of its transitions, in order."""
 
     fences: tuple[int, ...] = ()
@@ -179,7 +179,7 @@ class Page(msgspec.Struct, frozen=True):
     as_of: float
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """One committed move, in commit order, at least once. Feeds other processes' bus."""
 
     cursor: str

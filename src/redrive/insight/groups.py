@@ -228,7 +228,7 @@ def reopened(group: Group, state: GroupState | None, now: float, *, who: str, wh
     return _changed(seen, "unresolved", Said(now, "reopened", who, why))
 
 
-def noted(group: Group, state: GroupState | None, now: float, *, who: str, text: str) -> GroupState:
+def noted(state: GroupState | None, now: float, *, who: str, text: str) -> GroupState:
     """A note for whoever comes next; changes nothing else, and what is owed stays owed."""
     known = state if state is not None else GroupState()
     story = (*known.story, Said(now, "noted", who, text))[-STORY_KEPT:]

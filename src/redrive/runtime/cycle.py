@@ -206,11 +206,11 @@ class Turns:
         self._had_turn[key] = job.id
         for _ in range(ROUNDS):
             if job.state is State.waiting and job.run_at <= self._clock.now():
-                return await self._tried(job, handler, key, note)
+                return await self._tried(job, key, note)
             if job.state is State.held and job.because == "circuit_open" and job.id not in self.entries:
                 job = await self._moved(lifecycle.unblocked(job, self._clock.now(), who=self._who))
             elif job.state is State.running and await self._is_lapsed(job):
-                job = await self._recovered(job, handler, key, note)
+                job = await self._recovered(job, key, note)
             else:
                 break
         return self._counted(job)
@@ -263,7 +263,7 @@ class Turns:
         async with self._locks[key]:
             note = await self._note(key)
             if job.state is State.running and await self._is_lapsed(job):
-                job = await self._recovered(job, handler, key, note)
+                job = await self._recovered(job, key, note)
             if job.state is State.running:
                 self._had_turn.setdefault(key, job.id)  # somebody else is at it
                 return
@@ -311,7 +311,7 @@ class Turns:
 
     # -- on the spot
 
-    async def _tried(self, job: Job, handler: Handler, key: str, note: Note | None) -> Entry:
+    async def _tried(self, job: Job, key: str, note: Note | None) -> Entry:
         """Run it, and again for as long as the decision is to try again here and now."""
         async with self._room(job):
             ran = await self._spot.run(job, lambda move: self._remembered(move, key, note), self._interrupted)
@@ -378,7 +378,7 @@ class Turns:
             await self._spot.look_for_lapsed()
         return job.id in self._spot.lapsed and self._spot.lapsed[job.id].token == job.token
 
-    async def _recovered(self, job: Job, handler: Handler, key: str, note: Note | None) -> Job:
+    async def _recovered(self, job: Job, key: str, note: Note | None) -> Job:
         """Its process died: the same way as any failure."""
         self._spot.lapsed.pop(job.id)
         move = await self._spot.attempts.lost(job)

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from redrive.core.job import CYCLE, State
-from redrive.core.store import Commit, Document, Filter, Put, Store
+from redrive.core.store import Commit, Document, Filter, Put, Store, Wanted
 from redrive.runtime.switches import paused_queues
 
 KIND: Final = "worker"
@@ -34,11 +34,8 @@ class Announcement(msgspec.Struct, frozen=True):
         return now - self.at <= GONE_AFTER
 
     def takes(self, queue: str, task: str, agent: str | None) -> bool:
-        return (
-            task in self.tasks
-            and (self.queues is None or queue in self.queues)
-            and (self.agents is None or agent in self.agents)
-        )
+        """As its claims do."""
+        return Wanted(0, self.tasks, self.queues, self.agents).takes(queue, task, agent)
 
 
 _decode = msgspec.json.Decoder(Announcement).decode

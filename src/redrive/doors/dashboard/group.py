@@ -13,6 +13,7 @@ from redrive.doors.dashboard.acting import CANARY, number_of
 from redrive.doors.dashboard.letters import hours
 from redrive.doors.dashboard.rendering import Site, address, back, form_of, page, rd_of, to, who
 from redrive.doors.dashboard.verbs import days_of
+from redrive.doors.web.problems import missing
 from redrive.errors import InvalidInput
 from redrive.insight.groups import HOUR, GroupView, tried
 
@@ -43,7 +44,8 @@ def routes(site: Site) -> list[BaseRoute]:
 
 async def shown(request: Request) -> Response:
     rd = rd_of(request)
-    view = await rd.groups.show(request.path_params["fingerprint"])
+    with missing("fingerprint"):
+        view = await rd.groups.show(request.path_params["fingerprint"])
     now = rd.clock.now()
     running = await rd.redrives.of_group(view.fingerprint)
     return await page(

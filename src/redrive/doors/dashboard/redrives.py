@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.rendering import Site, back, form_of, page, rd_of, who
+from redrive.doors.web.problems import missing
 from redrive.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ async def listed(request: Request) -> Response:
 
 async def shown(request: Request) -> Response:
     rd, cursor = rd_of(request), request.query_params.get("cursor")
-    run = await rd.redrives.get(request.path_params["id"])
+    with missing("redrive"):
+        run = await rd.redrives.get(request.path_params["id"])
     return await page(
         request, "redrive.html", section="redrives", run=run, title=TITLES[run.state], standing=standing(run),
         canary=_sentence(run.canary.text) if run.canary else None, numbers=numbers(run), facts=facts(run),

@@ -29,6 +29,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, Router
 
 from redrive.doors.dashboard import words
+from redrive.doors.web.problems import Refused
 from redrive.errors import (
     IllegalMove,
     InvalidInput,
@@ -176,7 +177,7 @@ class Site:
             request.scope[SITE] = self
             try:
                 return await view(request)
-            except RedriveError as error:
+            except (RedriveError, Refused) as error:
                 return await refused(request, error)
             except HTTPException:
                 raise
@@ -400,17 +401,12 @@ def address(request: Request, name: str, /, *, query: Mapping[str, Any] | None =
         _asking.reset(token)
 
 
-async def refused(request: Request, error: RedriveError) -> Response:
+async def refused(request: Request, error: RedriveError | Refused) -> Response:
     """A form goes back to where it was sent from, with the reason; a page becomes a page that says why."""
     log.warning("%s %s: %s", request.method, request.url.path, error)
     if request.method == "POST":
         return back(request, f"Not done. {_reason(error)}", kind="bad")
-    return await problem(request, 404 if _names_nothing(request, error) else _status(error), _reason(error))
-
-
-def _names_nothing(request: Request, error: RedriveError) -> bool:
-    """What the address itself names is not there; a filter that is wrong is another thing."""
-    return isinstance(error, InvalidInput) and bool(request.path_params) and error.field in ("fingerprint", "redrive")
+    return await problem(request, _status(error), _reason(error))
 
 
 async def problem(request: Request, status: int, reason: str) -> Response:
@@ -421,12 +417,14 @@ async def problem(request: Request, status: int, reason: str) -> Response:
     )  # fmt: skip
 
 
-def _reason(error: RedriveError) -> str:
+def _reason(error: Exception) -> str:
     said = str(error)
     return said[:1].upper() + said[1:]
 
 
-def _status(error: RedriveError) -> int:
+def _status(error: RedriveError | Refused) -> int:
+    if isinstance(error, Refused):
+        return error.problem.status
     if isinstance(error, JobNotFound):
         return 404
     if isinstance(error, InvalidInput):

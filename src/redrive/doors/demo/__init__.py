@@ -17,6 +17,7 @@ from rich.markup import escape
 
 import redrive
 from redrive.core.job import State
+from redrive.doors.cli.text import counted
 from redrive.doors.demo.receiver import Receiver
 from redrive.doors.demo.view import View
 
@@ -133,9 +134,8 @@ class Demo:
         if midway and victim is not None and not self._killed and not await self._suspects():
             victim.send_signal(signal.SIGKILL)
             self._killed = victim.pid
-            self._view.say(
-                f"kill -9 {victim.pid}: a worker dies with {totals['running']} jobs running around it", "red"
-            )
+            around = counted(totals["running"], "job")
+            self._view.say(f"kill -9 {victim.pid}: a worker dies with {around} running around it", "red")
             await victim.wait()
         for worker in [worker for worker in self._workers if worker.returncode is not None]:
             self._workers.remove(worker)
