@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.fingerprint import fingerprint, model_family, normalise
+from redrive.core.fingerprint import LENGTH, _normalised, fingerprint, model_family, normalise
 from redrive.core.job import Failure
 
 BASE = Failure(
@@ -117,3 +117,16 @@ def test_a_number_in_a_code_does_not_make_a_new_group_either() -> None:
         for number in range(5)
     }
     assert len(groups) == 1
+
+
+_PIECES = st.one_of(
+    st.text(max_size=5), st.from_regex(r"[0-9a-fx_-]{1,12}", fullmatch=True), st.sampled_from([
+        "0x7f12", "5x12", "2026-11-16T03:04:05", "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "/srv/a7", "'x9'", "req_8a"
+    ])
+)  # fmt: skip
+
+
+@given(st.lists(_PIECES, max_size=8).map(" ".join))
+def test_looking_digits_up_as_one_changes_no_group(message: str) -> None:
+    """Groups are stored: a message must not belong to another one because it is found quicker."""
+    assert normalise(message) == _normalised.__wrapped__(message[:LENGTH])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from functools import lru_cache
+from typing import Final
 
 from redrive.core.job import Failure
 
@@ -21,10 +22,20 @@ _VARIABLE = re.compile(
 )
 
 
-@lru_cache(maxsize=4096)
+LENGTH: Final = 1000
+"""So many characters of a message count."""
+_ALIKE: Final = str.maketrans(dict.fromkeys("23456789", "1"))
+"""No digit is kept, and only 0 has a meaning of its own (0x): messages that differ in others are looked up as one."""
+
+
 def normalise(message: str) -> str:
     """The message without what differs from one occurrence to the next."""
-    return _VARIABLE.sub(_placeholder, message[:1000])
+    return _normalised(message[:LENGTH].translate(_ALIKE))
+
+
+@lru_cache(maxsize=4096)
+def _normalised(message: str) -> str:
+    return _VARIABLE.sub(_placeholder, message)
 
 
 def _placeholder(match: re.Match[str]) -> str:
@@ -38,17 +49,21 @@ def model_family(model: str | None) -> str:
 
 def fingerprint(failure: Failure, task: str, model: str | None = None) -> str:
     """The group of a failure. A digit in a message does not make a new one."""
-    return _digest(
+    return _group(
         failure.types[0] if failure.types else failure.kind,
-        normalise(failure.message),
-        normalise(failure.code or failure.error_kind or ""),
+        failure.message[:LENGTH].translate(_ALIKE),
+        failure.code or failure.error_kind or "",
         failure.status or 0,
         task,
-        model_family(model),
-        tuple(frame.rpartition(":")[0] for frame in (failure.origin or failure.frames)[:3]),
+        model,
+        failure.origin or failure.frames,
     )
 
 
 @lru_cache(maxsize=4096)
-def _digest(*parts: object) -> str:
+def _group(
+    kind: str, message: str, code: str, status: int, task: str, model: str | None, frames: tuple[str, ...]
+) -> str:
+    places = tuple(frame.rpartition(":")[0] for frame in frames[:3])
+    parts = (kind, _normalised(message), normalise(code), status, task, model_family(model), places)
     return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -148,7 +148,7 @@ class Breakers:
         if cause.detail not in OPENING:
             if answered(failure, cause):
                 await self.succeeded(job, handler)  # it answered: the trouble is this job's own
-            else:
+            elif self._known:
                 await self.no_verdict(job)
             return None, False
         if not policy.breaker_after:

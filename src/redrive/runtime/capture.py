@@ -359,25 +359,25 @@ def _steps(traceback: TracebackType | None) -> list[Step]:
     while traceback is not None:
         found.append(traceback)
         traceback = traceback.tb_next
-    named = [(_module(step), step) for step in found[-_STEPS:]]
-    return [step for step in named if not step[0].startswith("redrive.runtime")]
+    steps: list[Step] = []
+    for step in found[-_STEPS:]:
+        frame = step.tb_frame
+        name = frame.f_globals.get("__name__")
+        module = name if isinstance(name, str) else frame.f_code.co_filename
+        if not module.startswith("redrive.runtime"):
+            steps.append((module, step))
+    return steps
 
 
-def _module(step: TracebackType) -> str:
-    frame = step.tb_frame
-    name = frame.f_globals.get("__name__")
-    return name if isinstance(name, str) else frame.f_code.co_filename
-
-
-def _shown_step(step: Step) -> str:
-    module, at = step
-    text = f"{module}:{at.tb_frame.f_code.co_name}:{at.tb_lineno}"
+@lru_cache(maxsize=4096)
+def _place(module: str, function: str, line: int) -> str:
+    text = f"{module}:{function}:{line}"
     return text if len(text) <= 300 and text.isascii() else clean(text, 300)
 
 
 def _frames(steps: list[Step]) -> tuple[str, ...]:
     """`module:function:line`, innermost first."""
-    return tuple([_shown_step(step) for step in reversed(steps[-FRAMES:])])
+    return tuple([_place(module, at.tb_frame.f_code.co_name, at.tb_lineno) for module, at in reversed(steps[-FRAMES:])])
 
 
 def _origin(steps: list[Step]) -> tuple[str, ...]:
@@ -385,7 +385,7 @@ def _origin(steps: list[Step]) -> tuple[str, ...]:
     if not steps or _in_application(steps[-1][1].tb_frame.f_code.co_filename):
         return ()
     ours = [step for step in steps if _in_application(step[1].tb_frame.f_code.co_filename)]
-    return tuple(_shown_step(step) for step in reversed(ours[-APP_FRAMES:]))
+    return _frames(ours[-APP_FRAMES:])
 
 
 _LIBRARY: Final = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})

@@ -188,7 +188,8 @@ class Settlement:
         try:
             if case.cause.detail in handler.ways:
                 case = await self._offered(case, handler)
-            return await self._summarised(case, decide(case))
+            decision = decide(case)
+            return decision if self._registry.summarise is None else await self._summarised(case, decision)
         except Exception as error:
             log.critical("job %s (%s): deciding failed", case.job.short_id, case.job.task, exc_info=True)
             return undecided(case, capture(error).summary)
@@ -292,8 +293,7 @@ class Settlement:
 
     async def _summarised(self, case: Case, decision: Decision) -> Decision:
         """What compressing would leave out is summed up, where somebody gave a function for that."""
-        summarise = self._registry.summarise
-        if summarise is None or not isinstance(decision, RetryLater) or not decision.changes:
+        if not isinstance(decision, RetryLater) or not decision.changes:
             return decision
         changes: list[Change] = []
         for change in decision.changes:
