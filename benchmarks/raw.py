@@ -6,11 +6,14 @@ synchronous=FULL. No history, no retries, no counters, no classification, no oth
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
+import threading
 import time
 import uuid
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import apsw
@@ -97,6 +100,36 @@ def one_row_commits(folder: Path, size: int) -> float:
     for number in range(size):
         insert(connection, number, 1)
     return size / (time.perf_counter() - begun)
+
+
+async def one_row_commits_by_a_thread(folder: Path, size: int) -> float:
+    """The same where an event loop must not wait for the disk: handed to a thread, and the caller woken afterwards."""
+    loop, work = asyncio.get_running_loop(), SimpleQueue[tuple[int, asyncio.Future[None]] | None]()
+    writer = threading.Thread(target=_serve, args=(folder / "raw.db", loop, work))
+    writer.start()
+
+    async def hand_in(number: int) -> None:
+        answer = loop.create_future()
+        work.put((number, answer))
+        await answer
+
+    for number in range(10):
+        await hand_in(number)
+    begun = time.perf_counter()
+    for number in range(size):
+        await hand_in(number)
+    seconds = time.perf_counter() - begun
+    work.put(None)
+    writer.join()
+    return size / seconds
+
+
+def _serve(path: Path, loop: asyncio.AbstractEventLoop, work: SimpleQueue[Any]) -> None:
+    connection = open_file(path)
+    while (item := work.get()) is not None:
+        number, answer = item
+        insert(connection, number, 1)
+        loop.call_soon_threadsafe(answer.set_result, None)
 
 
 def inserts(folder: Path, size: int) -> float:
