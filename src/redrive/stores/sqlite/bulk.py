@@ -25,8 +25,6 @@ _json = msgspec.json.Encoder().encode
 Statement = tuple[str, tuple[object, ...]]
 RENAMED: Final = frozenset({"agent", "queue"})
 """A move that writes one of these takes its job to another route."""
-ALWAYS: Final = ("state", "updated_at", "version")
-"""What every move writes."""
 
 
 class Bulk:
@@ -111,25 +109,31 @@ def _succeed(moves: Sequence[Transition], at: float) -> tuple[Statement, Stateme
 
 _MOVES_OF: Final = (
     "INSERT INTO moves (job, move, at, run, attempts, state, who, why, attempt, error_kind)"
-    " SELECT jobs.seq, value ->> 0, value ->> 1, jobs.run, jobs.attempts, value ->> 2, value ->> 3, value ->> 4,"
-    " value ->> 5, value ->> 6 FROM jsonb_each(?) JOIN jobs ON jobs.id = value ->> 7"
+    " SELECT jobs.seq, ?, value ->> 0, jobs.run, jobs.attempts, ?, value ->> 1, value ->> 2, value ->> 3, value ->> 4"
+    " FROM jsonb_each(?) JOIN jobs ON jobs.id = value ->> 5"
 )
 
 
 def _move_many(moves: Sequence[Transition]) -> tuple[Statement, Statement]:
-    columns = (*moves[0].set, *ALWAYS)
-    rows = [(*fence(move), *move.set.values(), *always(move)) for move in moves]
-    update = _update_many(columns, moves[0].to), (_json(rows).decode(),)
-    return update, (_MOVES_OF, (_json([told(move) for move in moves]).decode(),))
+    """What is the same for all of them, as most of it is where many fail alike, is said once."""
+    name, to = moves[0].move, str(moves[0].to)
+    values = dict(zip(moves[0].set, zip(*[move.set.values() for move in moves], strict=True), strict=True))
+    shared = {column: many[0] for column, many in values.items() if many.count(many[0]) == len(many)}
+    own = {column: many for column, many in values.items() if column not in shared}
+    fences = zip(*map(fence, moves), strict=True)
+    rows = list(zip(*fences, [move.at for move in moves], *own.values(), strict=True))
+    update = _update_many(tuple(shared), tuple(own), moves[0].to), (to, *shared.values(), _json(rows).decode())
+    return update, (_MOVES_OF, (name, to, _json([told(move) for move in moves]).decode()))
 
 
 @lru_cache(maxsize=256)
-def _update_many(columns: tuple[str, ...], to: State) -> str:
-    named = ", ".join(f"value ->> {place} AS new_{name}" for place, name in enumerate(columns, start=3))
-    assignments = ", ".join(f"{name} = many.new_{name}" for name in columns)
+def _update_many(shared: tuple[str, ...], own: tuple[str, ...], to: State) -> str:
+    named = "".join(f", value ->> {place} AS new_{name}" for place, name in enumerate(own, start=4))
+    assigned = [f"{name} = ?" for name in ("state", *shared)] + [f"{name} = many.new_{name}" for name in own]
     return (
-        f"UPDATE jobs SET {assignments} FROM (SELECT value ->> 0 AS job_id, value ->> 1 AS fence,"
-        f" value ->> 2 AS lease_token, {named} FROM jsonb_each(?)) AS many"
+        f"UPDATE jobs SET {', '.join(assigned)}, updated_at = many.at, version = version + 1"
+        " FROM (SELECT value ->> 0 AS job_id, value ->> 1 AS fence, value ->> 2 AS lease_token, value ->> 3 AS at"
+        f"{named} FROM jsonb_each(?)) AS many"
         " WHERE jobs.id = many.job_id AND jobs.version = many.fence AND jobs.token IS many.lease_token"
         f" AND {schema.legal_before(to)}"
     )
@@ -138,17 +142,13 @@ def _update_many(columns: tuple[str, ...], to: State) -> str:
 # ---- one move in SQL's words
 
 
-def always(move: Transition) -> tuple[object, ...]:
-    return move.to, move.at, move.job.version + 1
-
-
 def fence(move: Transition) -> tuple[object, ...]:
     return move.job.id, move.job.version, move.job.token
 
 
 def told(move: Transition) -> tuple[object, ...]:
-    """A move as its line in the story."""
+    """A move as its line in the story, besides its name and where it leads."""
     attempt = move.attempt
     text = encode_attempt(attempt).decode() if attempt else None
     kind = attempt.failure.error_kind if attempt and attempt.failure else None
-    return move.move, move.at, move.to, move.who, move.why, text, kind, move.job.id
+    return move.at, move.who, move.why, text, kind, move.job.id

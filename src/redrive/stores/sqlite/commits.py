@@ -15,7 +15,7 @@ from redrive.core.lifecycle import Transition, wrong_beginning
 from redrive.core.store import MAX_PARTS, Applied, Commit, Guard, Inserted, Lease, Outcome, Pruned, Put, Stale
 from redrive.errors import StoreError
 from redrive.stores.sqlite import reads, schema, spans
-from redrive.stores.sqlite.bulk import ALWAYS, RENAMED, Bulk, always, fence, told
+from redrive.stores.sqlite.bulk import RENAMED, Bulk, fence, told
 from redrive.stores.sqlite.connection import BUSY_MS, CHECKPOINT_BUSY_MS
 from redrive.stores.sqlite.ledger import MINUTE, Ledger, forget_minutes, happened
 from redrive.stores.sqlite.routes import Routes
@@ -117,7 +117,7 @@ def _insert_one(connection: apsw.Connection, routes: Routes, job: Job) -> bool:
     connection.execute(INSERT, insert_values(job, route))
     made = connection.changes() == 1
     if made and job.state is State.dead:
-        connection.execute(_MOVE_OF, told(_imported(job)))
+        _tell(connection, _imported(job))
     return made
 
 
@@ -215,8 +215,8 @@ def refuse_large(group: Sequence[Commit]) -> None:
 
 
 _MOVE_OF: Final = (
-    "INSERT INTO moves (job, move, at, run, attempts, state, who, why, attempt, error_kind)"
-    " SELECT seq, ?, ?, run, attempts, ?, ?, ?, ?, ? FROM jobs WHERE id = ?"
+    "INSERT INTO moves (job, run, attempts, move, state, at, who, why, attempt, error_kind)"
+    " SELECT seq, run, attempts, ?, ?, ?, ?, ?, ?, ? FROM jobs WHERE id = ?"
 )
 
 
@@ -265,8 +265,11 @@ def _holds(connection: apsw.Connection, guard: Guard) -> bool:
 
 @lru_cache(maxsize=256)
 def _update(columns: tuple[str, ...], to: State) -> str:
-    assignments = ", ".join(f"{name} = ?" for name in columns)
-    return f"UPDATE jobs SET {assignments} WHERE id = ? AND version = ? AND token IS ? AND {schema.legal_before(to)}"
+    assignments = ", ".join(f"{name} = ?" for name in (*columns, "state", "updated_at"))
+    return (
+        f"UPDATE jobs SET {assignments}, version = version + 1"
+        f" WHERE id = ? AND version = ? AND token IS ? AND {schema.legal_before(to)}"
+    )
 
 
 def _refuse_illegal(connection: apsw.Connection, move: Transition) -> None:
@@ -281,14 +284,19 @@ def _transition(connection: apsw.Connection, routes: Routes, move: Transition) -
     columns = {name: value for name, value in move.set.items() if name not in RENAMED}
     if len(columns) != len(move.set):
         columns["route"] = routes.number(route_after(move))
-    connection.execute(_update((*columns, *ALWAYS), move.to), (*columns.values(), *always(move), *fence(move)))
+    connection.execute(_update(tuple(columns), move.to), (*columns.values(), move.to, move.at, *fence(move)))
     if connection.changes() == 0:
         _refuse_illegal(connection, move)
         return None
     if move.to is State.purged:
         _forget(connection, select(connection, "SELECT seq, id FROM jobs WHERE id = ?", (move.job.id,)))
-    connection.execute(_MOVE_OF, told(move))
+    _tell(connection, move)
     return move.job.version + 1
+
+
+def _tell(connection: apsw.Connection, move: Transition) -> None:
+    """A line of the job's story."""
+    connection.execute(_MOVE_OF, (move.move, move.to, *told(move)))
 
 
 def _put(connection: apsw.Connection, put: Put) -> bool:
