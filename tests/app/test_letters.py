@@ -567,6 +567,31 @@ def test_success_does_not_close_what_may_have_landed_before() -> None:
     assert (settles(letter, letter), settles(letter, doubtful)) == (True, False)
 
 
+async def test_success_closes_an_edited_letter_for_what_it_was_edited_to(rd: redrive.Redrive) -> None:
+    rd.task(lambda n: n, name="pay")
+    letters, said = Letters(rd), Said(task="pay")
+    letter = await letters.add("invoice", {"n": 1}, ValueError("no such customer"), said)
+    await rd.queues.pause("pay")
+    await rd.dead.edit(letter.id, {"n": 2})
+    await letters.add("invoice", {"n": 2}, ValueError("no such customer"), said)
+    assert await letters.landed("invoice", {"n": 1}, said, who="test", why="another input") == 0
+    assert await letters.landed("invoice", {"n": 2}, said, who="test", why="it went through") == 1
+
+
+async def test_success_closes_no_letter_whose_outcome_nobody_knows(rd: redrive.Redrive) -> None:
+    letters, said = Letters(rd), Said(task="pay")
+    await letters.add("invoice", {"n": 1}, redrive.OutcomeUnknown("charged, no answer"), said)
+    assert await letters.landed("invoice", {"n": 1}, said, who="test", why="it went through") == 0
+
+
+@pytest.mark.parametrize("job_id", ["", None])
+async def test_success_closes_letters_that_are_known_by_their_input(rd: redrive.Redrive, job_id: Any) -> None:
+    letters = Letters(rd)
+    await letters.add(job_id, {"n": 1}, ValueError("no"), Said())
+    assert await letters.landed(job_id, {"n": 2}, Said(), who="test", why="another") == 0
+    assert await letters.landed(job_id, {"n": 1}, Said(), who="test", why="the same") == 1
+
+
 def test_nothing_recorded_is_never_silence(tmp_path: Path) -> None:
     """Neither store nor spool: the caller gets the job's own error, or, where it would be swallowed, ours."""
     rd = redrive.Redrive(tmp_path / "no" / "such" / "folder" / "jobs.db", spool=str(tmp_path / "file" / "spool"))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,42 @@ async def test_what_may_have_landed_is_skipped_unless_it_is_named(rd: Redrive, m
     await rd.redrives.start(because="outcome_unknown", why="none of them landed")
     await rd.redrives.advance()
     assert await states(rd, [second]) == ["waiting"]
+
+
+async def restored(rd: Redrive) -> str:
+    id = await may_have_landed(rd, "grind", n=7)
+    await rd.dead.discard(id)
+    return (await rd.dead.restore(id)).id
+
+
+async def diverted(rd: Redrive) -> str:
+    return (await rd.dead.add("7", {"n": 7}, redrive.OutcomeUnknown("no answer"), task="grind")).id
+
+
+async def imported(rd: Redrive) -> str:
+    line = {"job_id": "7", "task": "grind", "payload": {"n": 7}, "error_class": "redrive.errors.OutcomeUnknown"}
+    await rd.dead.import_([json.dumps(line)])
+    return (await rd.dead.list()).jobs[0].id
+
+
+@pytest.mark.parametrize("told", [restored, diverted, imported])
+async def test_what_may_have_landed_is_known_by_whatever_way_it_came(
+    rd: Redrive, mill: Mill, told: Callable[[Redrive], Awaitable[str]]
+) -> None:
+    id = await told(rd)
+    assert (await rd.redrives.plan(all=True)).moving == 0
+    assert (await rd.redrives.plan([id])).moving == 1
+    assert (await rd.redrives.plan(detail="outcome_unknown")).moving == 1
+
+
+async def test_no_verb_for_many_lets_run_again_what_may_have_landed(rd: Redrive, mill: Mill) -> None:
+    id = await may_have_landed(rd, "grind", n=7)
+    for acted in (await rd.dead.reassign(agent="bob", all=True), await rd.dead.move_lane(lane="delayed", all=True)):
+        assert (acted.moved, [refused.job_id for refused in acted.refused]) == (0, [id])
+        assert "nobody knows whether it landed" in acted.refused[0].why
+    assert (await rd.dead.move_lane(lane="manual", all=True)).moved == 1  # to people it may go
+    assert (await rd.dead.move_lane(lane="delayed", because="outcome_unknown")).moved == 1
+    assert (await rd.dead.reassign(agent="bob", ids=[id])).moved == 1
 
 
 async def all_items(rd: Redrive, id: str) -> list[Any]:

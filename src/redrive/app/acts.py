@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from redrive.app.filters import make_filter, said_of_many
+from redrive.app.filters import make_filter, means_unknown, said_of_many
 from redrive.app.namespace import TRIES
 from redrive.core import lifecycle
 from redrive.core.checks import check_words, the_only
@@ -80,6 +80,8 @@ class Order(NamedTuple):
     """Jobs in one commit: fewer where each brings documents of its own."""
     recalls: bool = True
     """Whether what is deferred is recalled for it: not for a note, nor by a machine, which leaves it put off."""
+    unless: Callable[[Job], None] | None = None
+    """Refuses what must be named: it does not go along with many others."""
 
 
 class _Trial(NamedTuple):
@@ -181,6 +183,8 @@ class Acts:
         """Ids are all found before any of them moves; a filter means what it matches as the act goes through it."""
         check_words(order.who, order.why)
         chosen = self.chosen(order.verb, ids, filters or {}, all=all)
+        if order.unless is not None and not means_unknown(ids, filters or {}):
+            order = order._replace(arrow=_but_not(order.unless, order.arrow))
         now = self._app.clock.now()
         act = Act(
             new_id(now, secrets.randbits(74)), order.verb, now, order.who, order.why, dict(order.said),
@@ -398,6 +402,14 @@ def _tried(order: Order, jobs: Iterable[Job], now: float) -> _Trial:
             trial.moves.append(decided.move)
         trial.items.append(_item(job, decided, trial.puts))
     return trial
+
+
+def _but_not(refuse: Callable[[Job], None], arrow: Arrow) -> Arrow:
+    def sparing(job: Job, now: float) -> Transition | Decided:
+        refuse(job)
+        return arrow(job, now)
+
+    return sparing
 
 
 def _item(job: Job, decided: Decided, puts: list[Put]) -> Item:

@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 import msgspec
 
 from redrive.core.checks import check_id
-from redrive.core.job import DEAD_REASONS, DISCARD_REASONS, HOLD_REASONS, Category, Lane, Reason, State
+from redrive.core.job import DEAD_REASONS, DISCARD_REASONS, HOLD_REASONS, UNKNOWN, Category, Lane, Reason, State
 from redrive.core.store import Filter
 from redrive.core.triage import PAST
 from redrive.errors import InvalidInput
@@ -38,6 +38,11 @@ def said_of_many(verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, a
     if not ids and not said and not all:
         raise InvalidInput(field="filter", problem="an empty filter means everything, which needs all=True")
     return said
+
+
+def means_unknown(ids: Sequence[str], filters: Mapping[str, Any]) -> bool:
+    """Whether a person named letters whose outcome nobody knows: each by its id, or all of them by that word."""
+    return bool(ids) or UNKNOWN in (filters.get("because"), filters.get("detail"))
 
 
 def _check_ids(ids: object) -> None:

@@ -314,11 +314,13 @@ class Letters:
 
     async def landed(self, job_id: object, payload: object, said: Said, *, who: str, why: str) -> int:
         """The job succeeded after all: its letters need nobody any more."""
-        probe = letter_of(job_id, {}, "unknown", said, self._app.clock.now(), self._app).job
+        unnamed = job_id is None or str(job_id) == ""  # then its input is all that it is known by
+        probe = letter_of(job_id, payload if unnamed else {}, "unknown", said, self._app.clock.now(), self._app).job
         known = await self._known(probe)
         if not any(job.state is State.dead for job in known):
             return 0  # as nearly always: its input need not be read
-        done = msgspec.structs.replace(probe, payload_hash=hash_payload(_input(payload)[0], probe.task))
+        text = _input(payload)[0]
+        done = msgspec.structs.replace(probe, payload=text, payload_hash=hash_payload(text, probe.task))
         return await self.close([job for job in known if settles(done, job)], who=who, why=why)
 
     async def close(self, jobs: list[Job], *, who: str, why: str) -> int:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
 
 LONGEST_DEFERRAL: Final = 366 * 86400.0
+WOULD_REPEAT: Final = "is for a person: nobody knows whether it landed; look, then resolve it, or name it by its id"
 FOR_EYES: Final = {"lane": "manual"}
 """Somebody wanted to see to it: it does not come back by itself."""
 
@@ -54,6 +55,12 @@ def _grant(app: Redrive, job: Job) -> int:
     return app.registry.policy_for(job).max_attempts or 1
 
 
+def check_not_landed(job: Job) -> None:
+    """What may have landed goes back only where somebody meant it: it could happen twice."""
+    if job.state is State.dead and job.may_have_landed:
+        raise JobNotReady(f"job {job.short_id} {WOULD_REPEAT}", job_id=job.id)
+
+
 def redriving(app: Redrive, who: str, why: str | None) -> Order:
     return Order("redrive", who, why, lambda job, now: redriven(app, job, now, who, why))
 
@@ -65,7 +72,8 @@ def reassigning(app: Redrive, agent: str, who: str, why: str | None) -> Order:
     def arrow(job: Job, now: float) -> lifecycle.Transition:
         return redriven(app, job, now, who, why, reassigned(job, agent))
 
-    return Order("reassign", who, why, arrow, {"agent": agent}, size=SIZE_WITH_DOCUMENTS)
+    said = {"agent": agent}
+    return Order("reassign", who, why, arrow, said, size=SIZE_WITH_DOCUMENTS, unless=check_not_landed)
 
 
 def deferring(app: Redrive, owner: str, until: Given, who: str, why: str | None) -> Order:
@@ -104,10 +112,12 @@ def rerouting(lane: str, who: str, why: str | None) -> Order:
     if lane not in get_args(Lane):
         raise InvalidInput(field="lane", problem=f"{lane!r} is not one of {', '.join(get_args(Lane))}")
     chosen = cast(Lane, lane)
-    return Order(
-        "move_lane", who, why, lambda job, now: lifecycle.rerouted(job, now, lane=chosen, who=who, why=why),
-        {"lane": lane},
-    )  # fmt: skip
+
+    def arrow(job: Job, now: float) -> lifecycle.Transition:
+        return lifecycle.rerouted(job, now, lane=chosen, who=who, why=why)
+
+    unless = check_not_landed if lane == "delayed" else None
+    return Order("move_lane", who, why, arrow, {"lane": lane}, unless=unless)
 
 
 def noting(text: str, who: str) -> Order:

@@ -61,6 +61,9 @@ DEAD_REASONS = (
     "restored",
 )
 DISCARD_REASONS = ("cancelled", "discarded")
+UNKNOWN: Final = "outcome_unknown"
+_TOLD_BY_OTHERS: Final = frozenset({"diverted", "imported", "restored"})
+"""Why a letter is dead where no worker of ours decided it; what happened then stands in its detail."""
 
 
 class Budget(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -249,6 +252,11 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     """Who brought it back last: "auto" or "person"."""
     deferrals: int = 0
     history: tuple[Attempt, ...] = ()
+
+    @property
+    def may_have_landed(self) -> bool:
+        """Nobody knows whether its effect did, as its reason says, or its failure where no worker of ours decided."""
+        return self.because == UNKNOWN or (self.because in _TOLD_BY_OTHERS and self.detail == UNKNOWN)
 
     @property
     def options(self) -> Options:

@@ -263,8 +263,16 @@ def _same_input(job: Job, other: Job) -> bool:
 
 def settles(done: Job, letter: Job) -> bool:
     """Whether a success settles a dead letter: another input is other work, and what may have landed needs a look."""
-    same = letter.payload_hash == done.payload_hash
-    return same and letter.state is State.dead and letter.because != "outcome_unknown"
+    return letter.state is State.dead and not letter.may_have_landed and _same_given(done, letter)
+
+
+def _same_given(one: Job, other: Job) -> bool:
+    """Whether two jobs ran with the same input: as it was given, or as somebody has edited it since."""
+    edits = edited_payload(one), edited_payload(other)
+    if edits == (None, None):
+        return one.payload_hash == other.payload_hash
+    given = [job.arguments if edit is None else edit for job, edit in zip((one, other), edits, strict=True)]
+    return same(*given)
 
 
 def known_failure(job: Job, attempts: Sequence[Attempt]) -> bool:

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from redrive.core.job import Attempt, Cause, Failure, Job, Lane, State
+from redrive.core.job import UNKNOWN, Attempt, Cause, Failure, Job, Lane, State
 from redrive.errors import IllegalMove
 
 MAX_GRANTS: Final = 3
@@ -348,11 +348,16 @@ def resolved(job: Job, at: float, *, who: str, why: str) -> Transition:
 
 
 def cancelled(job: Job, at: float, *, who: str | None, why: str | None, attempt: Attempt | None = None) -> Transition:
-    return _move("cancelled", job, at, {"because": "cancelled"}, attempt=attempt, who=who, why=why)
+    return _move("cancelled", job, at, _let_go(job, "cancelled"), attempt=attempt, who=who, why=why)
 
 
 def discarded(job: Job, at: float, *, who: str, why: str | None) -> Transition:
-    return _move("discarded", job, at, {"because": "discarded"}, who=who, why=why)
+    return _move("discarded", job, at, _let_go(job, "discarded"), who=who, why=why)
+
+
+def _let_go(job: Job, because: str) -> dict[str, object]:
+    """That nobody knows whether it landed is not forgotten: somebody may bring it back."""
+    return {"because": because, "detail": UNKNOWN} if job.may_have_landed else {"because": because}
 
 
 def restored(job: Job, at: float, *, who: str, why: str | None) -> Transition:

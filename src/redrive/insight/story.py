@@ -383,7 +383,7 @@ def _outcome(job: Job) -> Iterator[Choice]:
 
 def _for_dead(job: Job) -> Iterator[Choice]:
     id = job.short_id
-    if job.because == "outcome_unknown":
+    if job.may_have_landed:
         yield from _outcome(job)
     else:
         yield from _again(job)
@@ -391,7 +391,7 @@ def _for_dead(job: Job) -> Iterator[Choice]:
     lanes = {"manual": "It must wait for a person", "delayed": "It may come back by itself"}
     yield Choice("defer", "Defer", "Somebody sees to it later", f"redrive dead defer {id} --to NAME --why TEXT")
     yield Choice("move_lane", f"Move to the {other} lane", lanes[other], f"redrive dead lane {id} {other} --why TEXT")
-    if job.because != "outcome_unknown":
+    if not job.may_have_landed:
         yield Choice(
             "landed", "It landed", "You looked, and its effect landed after all",
             f"redrive resolve {id} --landed --why TEXT", final=True,

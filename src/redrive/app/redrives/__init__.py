@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from redrive.app.filters import means_unknown
 from redrive.app.following import FOLLOW_SECONDS
 from redrive.app.namespace import SOMEBODY, TRIES
 from redrive.app.redrives import choosing
@@ -50,7 +51,7 @@ class Redrives:
         Takes the filters of `rd.dead.list`. `token`, given to `start`, refuses to move anything but exactly these.
         """
         refused: Counter[str] = Counter()
-        now, unknown_too = self._app.clock.now(), choosing.means_unknown(ids, filters)
+        now, unknown_too = self._app.clock.now(), means_unknown(ids, filters)
 
         def judge(job: Job) -> None:
             found = choosing.decided(self._app, job, now, SOMEBODY, None, unknown_too=unknown_too)
@@ -105,7 +106,7 @@ class Redrives:
         run = core.begun(
             new_id(now, random.getrandbits(74)), now, who=who, why=why, chosen=selection.chosen,
             groups=selection.rows(), total=len(selection), canary=canary, pass_rate=pass_rate, rate=rate,
-            unknown_too=choosing.means_unknown(ids, filters),
+            unknown_too=means_unknown(ids, filters),
         )  # fmt: skip
         flight = await self._take_flight(run.id, Flight(now, tuple(selection.fingerprints)))
         await self._documents.freeze(run.id, core.chunked(core.spread(selection.places(), canary)))

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from redrive.app.filters import TIMES, make_filter, said_of_many
-from redrive.app.triage import redriven
+from redrive.app.triage import check_not_landed, redriven
 from redrive.core import redrives as core
-from redrive.core.job import Job, State, iso
+from redrive.core.job import Job, iso
 from redrive.core.lifecycle import Transition
 from redrive.core.redrives import Chosen, Estimate
 from redrive.errors import InvalidInput, JobError
@@ -26,8 +26,6 @@ MOST_ITEMS: Final = 500_000
 SAMPLE: Final = 200
 """Jobs whose usage is read for an estimate."""
 SHOWN_ERROR: Final = 200
-UNKNOWN: Final = "outcome_unknown"
-WOULD_REPEAT: Final = "nobody knows whether it landed: look, then resolve it, or redrive it by its id"
 Judge = Callable[[Job], None]
 
 
@@ -103,19 +101,14 @@ async def _named(app: Redrive, ids: Sequence[str]) -> AsyncIterator[list[Job]]:
         yield [found[id] if id in found else await app.jobs.get(id) for id in asked]
 
 
-def means_unknown(ids: Sequence[str], filters: Mapping[str, Any]) -> bool:
-    """Whether a person named letters whose outcome nobody knows: each by its id, or all of them by that reason."""
-    return bool(ids) or filters.get("because") == UNKNOWN
-
-
 def decided(app: Redrive, job: Job, now: float, who: str, why: str | None, *, unknown_too: bool) -> Transition | str:
     """The move that a single redrive would make, or why there is none. One bad item does not stop the others.
 
     What may have landed goes back only where it was meant (`unknown_too`): it could happen twice.
     """
-    if job.because == UNKNOWN and job.state is State.dead and not unknown_too:
-        return WOULD_REPEAT
     try:
+        if not unknown_too:
+            check_not_landed(job)
         return redriven(app, job, now, who, why)
     except JobError as refused:
         return str(refused).removeprefix(f"job {job.short_id} ")

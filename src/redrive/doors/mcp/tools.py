@@ -233,7 +233,7 @@ class Reading:
 
     def _after(self, job: Job, body: dict[str, Any]) -> str:
         open_effects = any(one["status"] in ("intended", "unknown") for one in body.get("effects", ()))
-        if open_effects or job.because == "outcome_unknown":
+        if open_effects or job.may_have_landed:
             return "An effect may have landed. Have a person look outside before it is tried again."
         how = (
             f"`redrive_failure` {job.id} with a reason"
