@@ -8,10 +8,12 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from redrive import InvalidPayload, JobDead, JobDiscarded, Redrive
+from redrive.core.store import Store
 from tests.support import eventually
 
 
@@ -200,3 +202,57 @@ def test_the_loop_of_blocking_callers_cannot_wait_for_itself(database: Path) -> 
         q.drain()
         with pytest.raises(JobDead, match="use await"):
             job.result(5)
+
+
+def test_threads_that_need_it_at_the_same_time_share_one_store(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two would each keep a thread and a lock, and with `:memory:` the jobs of one were never seen again."""
+    rd, made, together = Redrive(database), list[object](), threading.Barrier(4)
+    make = rd._make_store
+
+    def slowly(*arguments: Any) -> Store:
+        time.sleep(0.05)
+        made.append(make(*arguments))
+        return make(*arguments)
+
+    monkeypatch.setattr(rd, "_make_store", slowly)
+
+    def ask() -> None:
+        together.wait(20)
+        found.append(rd.store)
+
+    found: list[Store] = []
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert (len(made), len(set(map(id, found)))) == (1, 1)
+
+
+async def test_a_close_that_is_cancelled_is_carried_through(database: Path) -> None:
+    rd = Redrive(database)
+
+    async def use() -> None:
+        me = asyncio.current_task()
+        assert me is not None
+        async with rd:
+            await rd.enqueue("work")
+            asyncio.get_running_loop().call_soon(me.cancel)
+
+    for _ in range(3):
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(use())
+    assert rd._store is None
+    assert not database.with_name(database.name + "-live").exists()  # nobody shows a sign of life
+
+
+async def test_run_worker_leaves_the_store_to_others_who_need_it(database: Path) -> None:
+    rd = Redrive(database)
+    async with rd:
+        opened, running = rd.store, asyncio.create_task(rd.run_worker())
+        await eventually(lambda: bool(rd._workers))
+        running.cancel()
+        await asyncio.wait({running})
+        assert rd._store is opened
+        await rd.enqueue("work")
+    assert rd._store is None

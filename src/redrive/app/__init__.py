@@ -130,9 +130,8 @@ class Redrive(Registering):
     @property
     def store(self) -> Store:
         """The store, made on first use."""
-        if self._store is None:
-            self._store = self._make_store(self.settings.url, self.clock)
-        return self._store
+        found = self._store
+        return found if found is not None else self._holders.make()
 
     def _make_store(self, url: str, clock: Clock) -> Store:
         return with_notices(make_store(url, clock), self.notices.heard)
@@ -148,6 +147,9 @@ class Redrive(Registering):
 
     async def close(self) -> None:
         """Finish accepted writes. A later use opens the store again."""
+        await carried_through(self._close())
+
+    async def _close(self) -> None:
         await self._gateway.close()
         if (store := self._put_away()) is not None:
             await store.close()
@@ -379,12 +381,11 @@ class Redrive(Registering):
             loop.add_signal_handler(number, stopping.set)
         sys.setswitchinterval(SWITCH_SECONDS)
         try:
-            async with self.worker(**options):
+            async with self, self.worker(**options):
                 await stopping.wait()
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
-            await self.close()
 
     def lifespan(self, *, worker: bool = False, **options: Any) -> Callable[[Any], AbstractAsyncContextManager[None]]:
         """For `FastAPI(lifespan=rd.lifespan(worker=True))` and any other ASGI framework with lifespans."""

@@ -10,8 +10,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from redrive.runtime.loop import carried_through
+
 if TYPE_CHECKING:
     from redrive.app import Redrive
+    from redrive.core.store import Store
 
 
 class Holders:
@@ -31,6 +34,13 @@ class Holders:
             self._number += 1
             return self._app._store is None
 
+    def make(self) -> Store:
+        """The store, once, however many threads ask for it at the same time."""
+        with self._lock:
+            if self._app._store is None:
+                self._app._store = self._app._make_store(self._app.settings.url, self._app.clock)
+            return self._app._store
+
     async def leave(self, *, closes: bool) -> None:
         """The last to leave closes the store, where any of them wanted that."""
         with self._lock:
@@ -38,6 +48,9 @@ class Holders:
             self._closes = self._closes or closes
             if self._number or not self._closes:
                 return
+        await carried_through(self._close())
+
+    async def _close(self) -> None:
         await self._app._gateway.close()
         with self._lock:
             if self._number:
