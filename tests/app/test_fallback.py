@@ -349,3 +349,21 @@ async def test_a_real_broken_store_is_survived(tmp_path: Path) -> None:
     async with rd:
         await soon(rd.drain())
         assert (await rd.jobs.get(job.id)).arguments == {"n": 1}
+
+
+async def test_a_spooled_repeat_of_a_job_in_trouble_is_told_as_by_the_store(
+    flaky: Redrive, store: Flaky, caplog: pytest.LogCaptureFixture
+) -> None:
+    @flaky.task
+    async def work() -> None: ...
+
+    heard: list[str] = []
+    job = await work.options(idempotency_key="k").enqueue()
+    await job.cancel("not wanted")
+    store.broken = StoreUnavailable("down")
+    await work.options(idempotency_key="k", fallback=True).enqueue()
+    store.broken = None
+    flaky.subscribe("duplicate", lambda event: heard.append(event.job_id or ""))
+    await flaky._desk.drain_spool()
+    assert heard == [job.id]
+    assert f"job {job.id[-8:]} with key 'k' is discarded" in caplog.text

@@ -307,6 +307,10 @@ class Desk:
         self._tell("duplicate", job)
         if prepared.on_duplicate == "raise":
             raise KeyReused(field="idempotency_key", problem=f"{job.key!r} is taken by job {job.id} ({job.state})")
+        self._warn_of_trouble(job)
+
+    def _warn_of_trouble(self, job: Job) -> None:
+        """Whoever hands in the same again may take it for on its way."""
         if job.state in (State.dead, State.held, State.discarded):
             log.warning(
                 "job %s with key %r is %s (%s): the repeated enqueue does not run it again; see `redrive status %s`",
@@ -383,7 +387,7 @@ class Desk:
         """Move what was spooled into the store."""
         moved = await self._spool.drain(self._insert_spooled)
         if moved:
-            log.warning("%d jobs were moved from the spool into the store", moved)
+            log.warning("%d jobs that waited in the spool are in the store", moved)
 
     async def _insert_spooled(self, entry: Entry) -> None:
         """Whoever handed it in was told that it is accepted, and is not here any more to be told of a problem."""
@@ -398,6 +402,9 @@ class Desk:
             await self._bury_spooled(entry, inserted.job)
         elif wants_back(entry, inserted.job):
             await self._redrive_spooled(inserted.job)
+        else:
+            self._tell("duplicate", inserted.job)
+            self._warn_of_trouble(inserted.job)
 
     async def _redrive_spooled(self, known: Job) -> None:
         """As its caller asked. Where that cannot be, it is a dead letter still, and others in the spool do not wait."""
