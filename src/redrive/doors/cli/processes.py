@@ -89,10 +89,8 @@ class Family:
         loop = asyncio.get_running_loop()
         for told in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(told, self.stop)
-        watching = asyncio.create_task(self._watch(Path.cwd())) if self._reload else None
-        await asyncio.gather(*(self._keep(place) for place in range(1, number + 1)))
-        if watching is not None:
-            await watching
+        watching = [self._watch(Path.cwd())] if self._reload else []
+        await asyncio.gather(*watching, *(self._keep(place) for place in range(1, number + 1)))
         return self._status
 
     def stop(self) -> None:

@@ -31,7 +31,7 @@ def sources(folder: Path) -> Seen:
 
 
 def _passed_over(root: str, name: str) -> bool:
-    return name.startswith(".") or name in _PASSED_OVER or Path(root, name, "pyvenv.cfg").exists()
+    return name.startswith(".") or name in _PASSED_OVER or os.path.exists(os.path.join(root, name, "pyvenv.cfg"))
 
 
 def changed(before: Seen, after: Seen) -> list[Path]:
