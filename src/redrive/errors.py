@@ -32,6 +32,9 @@ Signals (BaseException, so that `except Exception` cannot swallow them)
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Final
+
+LONGEST_SNOOZE: Final = 10 * 366 * 86400.0
 
 
 class RedriveError(Exception):
@@ -157,7 +160,10 @@ class Snooze(Signal):
 
     def __init__(self, seconds: float | timedelta, message: str = "the task asked to be run later") -> None:
         super().__init__(message)
-        self.seconds = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+        span = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+        if not span <= LONGEST_SNOOZE:
+            raise InvalidOption(field="seconds", problem=f"{seconds!r} is not a span of up to ten years")
+        self.seconds = max(0.0, span)
 
 
 class GiveUp(Signal):

@@ -1,6 +1,8 @@
 """Threads for sync tasks."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from contextvars import ContextVar
 from typing import Any
@@ -123,3 +125,30 @@ async def test_a_function_whose_calls_all_hang_is_not_called_again_until_one_ret
             return False
 
     await eventually(answers)
+
+
+def test_a_forked_child_does_not_count_calls_that_hang_in_its_parent() -> None:
+    code = """
+import asyncio, os, threading
+from redrive.runtime.threads import MOST_GIVEN_UP, asked_within
+
+released = threading.Event()
+def hang():
+    return released.wait(30)
+
+async def ask(seconds):
+    try:
+        return await asked_within(seconds, hang)
+    except TimeoutError as error:
+        return str(error)
+
+for _ in range(MOST_GIVEN_UP):
+    asyncio.run(ask(0.05))
+if (child := os.fork()) == 0:
+    released.set()
+    os._exit(0 if asyncio.run(ask(20)) is True else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), asyncio.run(ask(20)), flush=True)
+os._exit(0)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.stdout.startswith(f"0 {MOST_GIVEN_UP} earlier calls have not returned"), ran.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -122,6 +123,16 @@ class _Call:
         number = self._hanging.pop(id(self._function), 0) + more
         if number:
             self._hanging[id(self._function)] = number
+
+
+def _forget_parents_calls() -> None:
+    """A forked child has none of the threads that hang."""
+    _Call._hanging.clear()
+    _Call._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_parents_calls)
 
 
 def _serve(work: Queue, idle: threading.Semaphore) -> None:
