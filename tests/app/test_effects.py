@@ -12,7 +12,7 @@ from redrive import Context, Effect, JobHandle, OutcomeUnknown, Redrive
 from redrive.core.store import Commit, Wanted
 from redrive.errors import InvalidInput, InvalidOption, StoreBusy
 from redrive.runtime.on_the_spot import OnTheSpot
-from tests.support import FakeClock, soon
+from tests.support import FakeClock, eventually, soon
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +21,11 @@ def no_pauses(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
         clock.advance(seconds)
 
     monkeypatch.setattr(OnTheSpot, "_pause", pause)
+
+
+class Half:
+    def __repr__(self) -> str:
+        return "half a character: \udcff"
 
 
 class Vault:
@@ -227,7 +232,9 @@ async def test_a_witness_survives_the_process(database: Path, clock: FakeClock, 
 
 
 @pytest.mark.parametrize(
-    "witness", [object(), {1, 2}, "x" * 200_000, float("nan")], ids=["object", "set", "long", "nan"]
+    "witness",
+    [object(), {1, 2}, "x" * 200_000, float("nan"), {"\udcff": Half()}],
+    ids=["object", "set", "long", "nan", "half"],
 )
 async def test_a_witness_that_cannot_be_kept_loses_no_job(
     rd: Redrive, clock: FakeClock, vault: Vault, caplog: pytest.LogCaptureFixture, witness: Any
@@ -238,6 +245,7 @@ async def test_a_witness_that_cannot_be_kept_loses_no_job(
 
     job = await over(rd, clock, await note.enqueue("hello"))
     assert (job.state, job.attempts) == ("dead", 2)
+    assert "settling failed" not in caplog.text
     if not isinstance(witness, set | float):
         assert "witness" in caplog.text
 
@@ -906,3 +914,27 @@ async def test_effects_at_once_in_one_attempt_do_not_mix(rd: Redrive) -> None:
     await soon(rd.drain())
     assert await handle.result(5) == [f"k:post:{n}" for n in range(10)]
     assert {effect.status for effect in await rd.jobs.effects(handle.id)} == {"landed"}
+
+
+async def test_a_worker_that_stops_while_an_effect_is_looked_for_keeps_what_to_look_for(live: Redrive) -> None:
+    posted: list[int] = []
+    looks: list[Any] = []
+
+    async def find(payload: dict[str, Any], witness: Any) -> bool:
+        looks.append(witness)
+        if len(looks) == 1:
+            await asyncio.sleep(20)  # a slow service
+        return witness is not None and witness["id"] in posted
+
+    @live.task(effects=[Effect("note", find)])
+    async def post() -> None:
+        posted.append(len(posted) + 1)
+        raise OutcomeUnknown("no answer", witness={"id": posted[-1]})
+
+    async with live.worker(grace=0.1):
+        job = await post.enqueue()
+        await eventually(lambda: bool(looks))
+    async with live.worker(grace=0.1):
+        await eventually(lambda: len(looks) > 1)
+        await job.result(15)
+    assert (posted, looks) == ([1], [{"id": 1}, {"id": 1}])

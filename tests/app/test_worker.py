@@ -1064,3 +1064,78 @@ async def test_a_worker_retries_without_the_callers_help(live: Redrive) -> None:
     async with live.worker():
         job = await work.enqueue()
         assert await job.result(15) == 4
+
+
+POISON = """
+import asyncio, sys
+import redrive
+
+rd = redrive.Redrive(sys.argv[1])
+
+@rd.task(max_attempts=2)
+async def poison():
+    async def below():
+        sys.exit(3)
+    asyncio.create_task(below())
+    await asyncio.sleep(20)
+
+@rd.task
+async def bystander():
+    await asyncio.sleep(2)
+
+async def main():
+    async with rd, rd.worker(grace=0.1):
+        if sys.argv[2] == "first":
+            await bystander.enqueue()
+            await poison.enqueue()
+        await asyncio.sleep(6)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_task_of_a_job_that_calls_exit_is_poison_and_isolated(database: Path) -> None:
+    """It ends the event loop, and everything with it: a crash of the worker. Alone, it is known for it."""
+    ended = []
+    for life in ("first", "second", "third", "fourth"):
+        with process(POISON, database, life) as child:
+            child.communicate(timeout=40)
+        ended.append(child.returncode)
+    assert ended == [3, 3, 3, 0]
+    async with opened(database) as rd:
+        found = {job.task: job for job in (await rd.jobs.list()).jobs}
+    assert (found["poison"].state, found["poison"].because, found["poison"].attempts) == ("dead", "crash_loop", 1)
+    assert (found["bystander"].state, found["bystander"].attempts) == ("done", 1)
+
+
+async def test_a_plain_function_past_its_timeout_is_given_back_when_the_worker_stops(live: Redrive) -> None:
+    release = threading.Event()
+
+    @live.task(timeout=0.05)
+    def slow(ctx: redrive.BlockingContext) -> None:
+        while not ctx.cancelled:
+            release.wait(0.01)
+        told.set()
+        release.wait(20)
+
+    told = threading.Event()
+    async with live.worker(grace=0.1):
+        job = await slow.enqueue()
+        await eventually(told.is_set)
+    release.set()
+    found = await live.jobs.get(job.id)
+    assert (found.state, found.attempts, found.crashes) == ("waiting", 0, 0)
+    assert [attempt.outcome for attempt in found.history] == ["released"]
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), 10**12])
+async def test_a_snooze_that_never_ends_is_a_mistake_of_the_task(rd: Redrive, seconds: float) -> None:
+    @rd.task(max_attempts=1)
+    async def later() -> None:
+        raise redrive.Snooze(seconds)
+
+    job = await later.enqueue()
+    await soon(rd.drain())
+    found = await job.refresh()
+    assert (found.state, found.error_class) == ("dead", "InvalidOption")
+    assert "ten years" in (found.error or "")

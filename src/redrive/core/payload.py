@@ -171,7 +171,7 @@ def encode_result(value: object) -> tuple[str | None, str | None]:
     try:
         return _encode(value).decode(), None
     except Exception as error:  # noqa: BLE001 - the effect has landed, so the job must not fail for this
-        return msgspec.json.encode({"$repr": _repr(value)}).decode(), f"the result is not JSON ({error}); repr stored"
+        return msgspec.json.encode({"$repr": repr_of(value)}).decode(), f"the result is not JSON ({error}); repr stored"
 
 
 def lost_numbers(text: str | None, value: object) -> str | None:
@@ -198,7 +198,8 @@ def _all_finite(value: Json) -> bool:
     return True
 
 
-def _repr(value: object) -> str:
+def repr_of(value: object) -> str:
+    """What somebody else's value looks like, as a text that can be written."""
     try:
         return repr(value)[:10_000].encode("utf-8", "replace").decode()
     except Exception as error:  # noqa: BLE001 - somebody else's __repr__

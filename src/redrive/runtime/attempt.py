@@ -8,7 +8,7 @@ import functools
 import logging
 import signal
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ import msgspec
 from redrive.core.job import Failure, Job
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Commit, Guard, Lease, Outcome, Put, Store
+from redrive.core.strategy import CRASHES_BEFORE_ALONE
 from redrive.errors import StoreError
 from redrive.runtime.breakers import Breakers
 from redrive.runtime.capture import capture, soft, timed_out
@@ -35,6 +36,7 @@ from redrive.runtime.workflow import Workflows, is_step
 log = logging.getLogger("redrive.attempt")
 ALONE = "alone"
 """Documents that say which run of a job had its process to itself."""
+CONTEXTS: Final = 10
 UNMARKED: Final = "nobody knows whether the store noted that it was to run alone"
 
 
@@ -53,7 +55,9 @@ class Attempts:
         self.workflows = Workflows(store, clock)
         self._tracer = tracer()
         self.stopping: Callable[[], bool] = lambda: False
-        """The event loop ends, and cancels everything: no failure of those that run."""
+        """Whoever runs these attempts was told to stop: no failure of those that run."""
+        self.dying: Callable[[], bool] = lambda: False
+        """The event loop ends under them."""
 
     def context_for(self, job: Job) -> Context | BlockingContext:
         handler = self._registry.handlers[job.task]
@@ -146,10 +150,12 @@ class Attempts:
         self, error: BaseException, job: Job, handler: Handler, context: Context | BlockingContext
     ) -> Commit | None:
         """What an attempt that did not return has said."""
-        if isinstance(error, LeaseLost) or (isinstance(error, asyncio.CancelledError) and context.cancelled):
+        if isinstance(error, LeaseLost) or (isinstance(error, asyncio.CancelledError) and context._cancelled):
             return None
         if isinstance(error, asyncio.CancelledError) and (context._releasing or self.stopping()):
             return Commit((self.settlement.released(job),))
+        if isinstance(error, asyncio.CancelledError) and self.dying():
+            return Commit((self._ended_with_the_loop(error, job),))
         if isinstance(error, _TimedOut):
             return await self.settlement.failed(job, handler, context, timed_out(error.seconds))
         signal = signal_in(error)
@@ -157,6 +163,12 @@ class Attempts:
             return await self.settlement.signalled(job, handler, context, signal)
         failure, witness = capture(error, now=self._clock.now()), getattr(error, "witness", None)
         return await self.settlement.failed(job, handler, context, failure, witness=witness)
+
+    def _ended_with_the_loop(self, error: BaseException, job: Job) -> Transition:
+        """Where a task of that loop called `sys.exit()`, perhaps one of a job, the worker has died of it."""
+        if any(isinstance(each, SystemExit) and not _by_a_signal(each) for each in _contexts(error)):
+            return self.settle_lost(job, alone=job.crashes >= CRASHES_BEFORE_ALONE)
+        return self.settlement.released(job)
 
     async def lost(self, job: Job) -> Transition:
         """A lapsed lease takes the same way as an exception. Whether it was alone, its worker had written before."""
@@ -235,10 +247,21 @@ async def _to_end(work: Any) -> Any:
 
 def _asked_to_exit(error: BaseException, context: Context | BlockingContext) -> bool:
     """Whether a job of a worker called `sys.exit()`: a failure of its own. A handler of a signal means the process."""
-    if not isinstance(error, SystemExit) or context._sitting is not None:
-        return False
+    return isinstance(error, SystemExit) and context._sitting is None and not _by_a_signal(error)
+
+
+def _by_a_signal(error: BaseException) -> bool:
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
-    return not any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _contexts(error: BaseException) -> Iterator[BaseException]:
+    """What was being handled when it was raised, and so on; whoever ends an event loop cancels its tasks meanwhile."""
+    for _ in range(CONTEXTS):
+        if error.__context__ is None:
+            return
+        error = error.__context__
+        yield error
 
 
 def _code_of(handler: object) -> object:
@@ -292,7 +315,7 @@ async def _within(seconds: float, work: Any) -> Any:
 
 
 def _tell_late(context: BlockingContext, handler: Handler, limit: float) -> None:
-    context._cancelled = True
+    context._late = True
     log.warning(
         "job %s (%s) still runs after its timeout of %g s; a thread cannot be stopped, it was told by ctx.cancelled",
         context.job.short_id, handler.name, limit,

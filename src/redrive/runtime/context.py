@@ -104,6 +104,11 @@ class _Shared:
     _recovered = False
     """Something the task needs was away and is back."""
     _cancelled = False
+    """The job is no longer ours."""
+    _late = False
+    """Its time is over, and its thread goes on."""
+    _witness: tuple[Put, ...] = ()
+    """What an uncertain failure left to look for, while it is being settled."""
     _releasing = False
     """The worker is stopping this attempt to give the job back."""
 
@@ -156,8 +161,11 @@ class _Shared:
 
     @property
     def cancelled(self) -> bool:
-        """Somebody cancelled the job, or its lease was lost: stop soon, nothing it says will count."""
-        return self._cancelled
+        """Somebody cancelled the job, or its lease was lost: stop soon, nothing it says will count.
+
+        Also where a plain function runs on after its timeout, which cannot stop it.
+        """
+        return self._cancelled or self._late
 
     def usage(self, *, input_tokens: int = 0, output_tokens: int = 0, cost: float = 0.0) -> None:
         """Report what a call has spent; adds up over the attempt."""

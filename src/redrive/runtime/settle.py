@@ -84,7 +84,7 @@ class Settlement:
         try:
             await self._breakers.succeeded(job, handler)
         except asyncio.CancelledError:
-            if context.cancelled:
+            if context._cancelled:
                 raise
 
     async def signalled(self, job: Job, handler: Handler, context: AnyContext, signal: Signal) -> Commit:
@@ -126,7 +126,7 @@ class Settlement:
     ) -> Commit:
         """Failure → cause → effects → decision → transition."""
         cause = self._cause(job, handler, failure)
-        puts = (keep(job, witness),) if witness is not None else ()
+        puts = context._witness = (keep(job, witness),) if witness is not None else ()
         look = await self._verifier.look(job, handler, witness) if _uncertain(cause, handler) else None
         if look is not None and look.verdict == "verified":
             return self._recovered(job, context, look, failure)

@@ -9,7 +9,7 @@ import msgspec
 
 from redrive.core.effects import Effect, Verdict, seen, together
 from redrive.core.job import Job, Json
-from redrive.core.payload import encode_result
+from redrive.core.payload import encode_result, repr_of
 from redrive.core.store import Put, Store
 from redrive.errors import StoreError
 from redrive.runtime.inputs import effective
@@ -77,7 +77,7 @@ def keep(job: Job, witness: object) -> Put:
     text, problem = encode_result(witness)
     if problem or text is None or len(text) > WITNESS_LIMIT:
         log.warning("job %s (%s): its witness cannot be kept: %s", job.short_id, job.task, problem or "too long")
-        text = msgspec.json.encode(repr(witness)[:1000]).decode()
+        text = msgspec.json.encode(repr_of(witness)[:1000]).decode()
     return Put(KIND, f"{job.id}/", text.encode())
 
 

@@ -22,7 +22,7 @@ from redrive.runtime.heart import Heart
 from redrive.runtime.living import ANNOUNCE_SECONDS, Announcement, announced, withdrawn
 from redrive.runtime.loop import Loop
 from redrive.runtime.outbox import Outbox
-from redrive.runtime.registry import Registry
+from redrive.runtime.registry import Handler, Registry
 from redrive.runtime.runners import Key, Runners
 from redrive.runtime.slots import Slots
 from redrive.runtime.switches import paused_queues
@@ -72,7 +72,7 @@ class Worker(Loop):
         self._poll = poll
         self._threads = Threads()
         self._attempts = Attempts(store, registry, clock, self._threads)
-        self._attempts.stopping = self._ends
+        self._attempts.stopping, self._attempts.dying = self._stopping.is_set, self._dies
         settlement, resume = self._attempts.settlement, self._attempts.workflows.resume_after
         self.outbox = Outbox(store, self._settled, resume, settlement.broken)
         self._unsettled: dict[Key, Job] = {}
@@ -102,20 +102,20 @@ class Worker(Loop):
 
     def _learn_tasks(self) -> None:
         """What the registry knows by now: a notebook and a late import register tasks while a worker runs."""
-        handlers = self._registry.handlers
-        if len(handlers) != len(self.slots.tasks):
-            self.slots.tasks = frozenset(handlers)
-            self._leases = self._task_leases()
-            self._synced_claims = any(self._registry.starts_once(handler) for handler in handlers.values())
+        if len(self._registry.handlers) != len(self.slots.tasks):
+            handlers = list(self._registry.handlers.values())  # another thread may register more meanwhile
+            self._leases = self._task_leases(handlers)
+            self._synced_claims = any(self._registry.starts_once(handler) for handler in handlers)
+            self.slots.tasks = frozenset(handler.name for handler in handlers)
             self._announced = float("-inf")
 
-    def _ends(self) -> bool:
-        """This worker stops, or the event loop cancels everything because it ends."""
-        return self._stopping.is_set() or (self._task is not None and self._task.cancelling() > 0)
+    def _dies(self) -> bool:
+        """Nobody stops this worker, and its event loop cancels everything: something ended the loop under it."""
+        return self._task is not None and self._task.cancelling() > 0
 
-    def _task_leases(self) -> dict[str, float]:
+    def _task_leases(self, handlers: Iterable[Handler]) -> dict[str, float]:
         leases = {}
-        for handler in self._registry.handlers.values():
+        for handler in handlers:
             policy = self._registry.policy(handler.queue, handler.name, "direct", agent=False, options=None, job=None)
             if policy.lease is not None:
                 leases[handler.name] = policy.lease
@@ -287,12 +287,12 @@ class Worker(Loop):
 
     def _stopped(self, job: Job, context: Context | BlockingContext) -> None:
         """Stopped while its end was being settled, e.g. by somebody's slow verifier."""
-        if context.cancelled:
+        if context._cancelled:
             _taken_away(job)
             return
         why = "the worker stopped while its end was being settled"
         log.warning("job %s (%s) is given back: %s", job.short_id, job.task, why)
-        self._hand_over(job, Commit((self._attempts.settlement.released(job, why),)))
+        self._hand_over(job, Commit((self._attempts.settlement.released(job, why),), context._witness))
 
     def _hand_over(self, job: Job, commit: Commit) -> None:
         self._unsettled[job.id, job.token] = job
