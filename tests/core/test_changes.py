@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from difflib import SequenceMatcher
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from redrive.core.changes import (
     can_take,
     decode,
     diff,
+    difference,
     encode,
     merge,
     safe_quote,
@@ -438,6 +440,22 @@ def test_of_a_long_list_the_entries_are_compared_by_their_number() -> None:
         "a[5001]: 1 → 0",
         "a: added 1 (number 5002), 3",
     ]
+
+
+def test_of_many_lists_the_first_are_matched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them was bounded, and four hundred of them stopped the event loop for twenty seconds."""
+    matched: list[int] = []
+
+    class Counting(SequenceMatcher[str]):
+        def __init__(self, junk: None, one: list[str], other: list[str], autojunk: bool) -> None:
+            matched.append(len(one))
+            super().__init__(junk, one, other, autojunk)
+
+    monkeypatch.setattr(difference, "SequenceMatcher", Counting)
+    before = {str(n): [f"{n} {i}" for i in range(300)] for n in range(50)}
+    after = {name: items[::-1] for name, items in before.items()}
+    assert len(diff(before, after)) == 40
+    assert sum(matched) <= difference.MATCHED
 
 
 def test_a_difference_far_into_a_long_text_is_shown_where_it_is() -> None:

@@ -15,6 +15,8 @@ SHOWN: Final = 60
 DEEPEST: Final = 32
 ENTRIES: Final = 400
 """Entries between the first and the last difference of a list that are matched; more are compared by their number."""
+MATCHED: Final = 4 * ENTRIES
+"""In all lists of an input together."""
 
 
 def diff(
@@ -23,11 +25,23 @@ def diff(
     """The differences between two effective inputs, at most `limit` lines; none where they are equal."""
     if same(before, after):
         return []
-    lines = [*_sizes(before, after, adapt, count), *_between(before, after, "", 0)]
+    lines = [*_sizes(before, after, adapt, count), *_between(before, after, "", 0, _Room())]
     if len(lines) <= limit:
         return lines
     kept = max(0, limit - 1)
     return [*lines[:kept], f"… and {len(lines) - kept:,} more differences"]
+
+
+class _Room:
+    """How many entries may still be matched: an input may have many lists."""
+
+    def __init__(self) -> None:
+        self._left = MATCHED
+
+    def for_list(self, entries: int) -> int:
+        most = min(ENTRIES, self._left)
+        self._left -= min(entries, most)
+        return most
 
 
 def same(one: Json, other: Json) -> bool:
@@ -55,18 +69,18 @@ def _sizes(before: Json, after: Json, adapt: Adapt | None, count: Counter) -> li
     return [] if old is None or new is None or old == new else [f"tokens: about {old:,} → {new:,}"]
 
 
-def _between(before: Json, after: Json, path: str, depth: int) -> Iterator[str]:
+def _between(before: Json, after: Json, path: str, depth: int, room: _Room) -> Iterator[str]:
     if isinstance(before, Mapping) and isinstance(after, Mapping) and depth < DEEPEST:
-        yield from _fields(before, after, path, depth)
+        yield from _fields(before, after, path, depth, room)
     elif same(before, after):
         return
     elif isinstance(before, list) and isinstance(after, list) and depth < DEEPEST:
-        yield from _items(before, after, path, depth)
+        yield from _items(before, after, path, depth, room)
     else:
         yield f"{path or 'input'}: " + ("changed" if depth >= DEEPEST else _values(before, after))
 
 
-def _fields(before: Mapping[str, Json], after: Mapping[str, Json], path: str, depth: int) -> Iterator[str]:
+def _fields(before: Mapping[str, Json], after: Mapping[str, Json], path: str, depth: int, room: _Room) -> Iterator[str]:
     for name in dict.fromkeys((*before, *after)):
         at = f"{path}.{name}" if path else str(name)
         if name not in after:
@@ -74,17 +88,17 @@ def _fields(before: Mapping[str, Json], after: Mapping[str, Json], path: str, de
         elif name not in before:
             yield f"{at}: added {_shown(after[name])}"
         else:
-            yield from _between(before[name], after[name], at, depth + 1)
+            yield from _between(before[name], after[name], at, depth + 1, room)
 
 
-def _items(before: list[Json], after: list[Json], path: str, depth: int) -> Iterator[str]:
+def _items(before: list[Json], after: list[Json], path: str, depth: int, room: _Room) -> Iterator[str]:
     """Entries are matched by how they begin, so one that was cut in the middle is still the same entry."""
     if len(before) != len(after):
         yield f"{path or 'input'}: {len(before):,} → {len(after):,} entries"
-    for i, j, k, m in stretches(before, after, _mark):
+    for i, j, k, m in stretches(before, after, _mark, room.for_list(max(len(before), len(after)))):
         if j - i == m - k:
             for old, new in zip(range(i, j), range(k, m), strict=True):
-                yield from _between(before[old], after[new], f"{path}[{new}]", depth + 1)
+                yield from _between(before[old], after[new], f"{path}[{new}]", depth + 1, room)
             continue
         if i < j:
             yield f"{path or 'input'}: dropped {_range(i, j)}, {_shown(before[i])}"
@@ -93,13 +107,13 @@ def _items(before: list[Json], after: list[Json], path: str, depth: int) -> Iter
 
 
 def stretches(
-    before: Sequence[Json], after: Sequence[Json], mark: Callable[[Json], str]
+    before: Sequence[Json], after: Sequence[Json], mark: Callable[[Json], str], most: int = ENTRIES
 ) -> list[tuple[int, int, int, int]]:
     """Which entries of two lists stand against which. What matching costs grows with the square, so it is bounded."""
     head = alike(before, after)
     tail = alike(before[head:][::-1], after[head:][::-1])
     old, new = before[head : len(before) - tail], after[head : len(after) - tail]
-    if max(len(old), len(new)) > ENTRIES:
+    if max(len(old), len(new)) > most:
         pairs = head + min(len(old), len(new))
         return [(head, pairs, head, pairs), (pairs, head + len(old), pairs, head + len(new))]
     matched = SequenceMatcher(None, [mark(one) for one in old], [mark(one) for one in new], autojunk=False)
