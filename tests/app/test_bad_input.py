@@ -453,3 +453,42 @@ async def test_one_exception_class_is_a_list_of_one(rd: Redrive) -> None:
     assert [str(attempt.cause and attempt.cause.detail) for attempt in (await job.refresh()).history] == [
         "asked_to_retry"
     ] * 2
+
+
+ODD: dict[str, tuple[str, Callable[[Redrive, str], Any]]] = {
+    "half a key": ("key", lambda rd, id: rd.jobs.list(key="\ud800")),
+    "half a queue": ("queue", lambda rd, id: rd.dead.discard(queue="\ud800")),
+    "no time": ("since", lambda rd, id: rd.redrives.plan(since=math.nan)),
+    "no time to act on": ("since", lambda rd, id: rd.dead.discard(since=math.nan)),
+    "a text to edit to": ("payload", lambda rd, id: rd.dead.edit(id, "x")),  # type: ignore[arg-type]
+    "a number to repeat": ("repeat", lambda rd, id: rd.dead.edit(id, {}, repeat=5)),  # type: ignore[arg-type]
+    "a run in words": ("run", lambda rd, id: rd.dead.diff(id, "1", 2)),  # type: ignore[arg-type]
+    "nothing to call": ("task", lambda rd, id: rd.call(None, {})),  # type: ignore[arg-type]
+    "nothing to submit": ("task", lambda rd, id: rd.submit(5, {})),  # type: ignore[arg-type]
+    "no group": ("fingerprint", lambda rd, id: rd.groups.show(None)),  # type: ignore[arg-type]
+    "a broken limit": ("limit", lambda rd, id: rd.sessions.inbox("s", limit=-1)),
+    "no session": ("session_id", lambda rd, id: rd.sessions.grants(None)),  # type: ignore[arg-type]
+    "a list of sessions": ("session_id", lambda rd, id: rd.sessions.costs([])),  # type: ignore[arg-type]
+    "a notice by number": ("notice", lambda rd, id: rd.sessions.acknowledge("s", 5)),  # type: ignore[arg-type]
+    "no category": ("category", lambda rd, id: rd.reports.failures(category="nope")),
+    "a number of items": ("items", lambda rd, id: rd.enqueue_many("work", 5)),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+async def test_odd_input_is_one_error_that_names_its_field(rd: Redrive, database: Path, kind: str) -> None:
+    rd.task("work")(_first)
+    letter = await rd.dead.add("1", {"n": 1}, ValueError("no"), task="work")
+    field, ask = ODD[kind]
+    await rd.groups.list()  # a trouble is noticed when somebody looks
+    before = snapshot(database)
+    with pytest.raises(InvalidInput) as refused:
+        await ask(rd, letter.id)
+    assert refused.value.field == field
+    assert snapshot(database) == before
+
+
+async def test_a_preview_of_what_is_no_payload_says_so(rd: Redrive) -> None:
+    letter = await rd.dead.add("1", {"n": 1}, ValueError("no"), task="work")
+    preview = await rd.dead.preview_edit(letter.id, "x")  # type: ignore[arg-type]
+    assert (preview.ok, [error.field for error in preview.errors]) == (False, ["payload"])

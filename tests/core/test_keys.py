@@ -72,6 +72,7 @@ def test_what_takes_anything_may_be_asked_for_anything() -> None:
         ("{to}", {}, "no 'to'"), ("{copies[0]}", {"copies": []}, "no list index"),
         ("{to.name}", {"to": "a"}, "no 'str'"),
         ("{number:d}", {"number": "x"}, "format code 'd'"), ("{copies:5}", {}, "unsupported format"),
+        ("{to.items}", {"to": {"items": 1}}, "to.items is a method"), ("{number:c}", {"number": 10**12}, "range"),
     ],
 )  # fmt: skip
 def test_a_payload_that_has_no_such_key_is_refused(template: str, payload: dict[str, Any], problem: str) -> None:

@@ -46,7 +46,7 @@ from redrive.core.job import Job, Json, keyed_id
 from redrive.core.outcome import Outcome
 from redrive.core.policy import Policy
 from redrive.core.store import Event, Store
-from redrive.errors import ConfigError, KeyReused
+from redrive.errors import ConfigError, InvalidInput, KeyReused
 from redrive.insight.health import Health, Pain, QueueNumbers
 from redrive.insight.morning import Morning, Spike
 from redrive.runtime.breakers import Breakers
@@ -185,6 +185,8 @@ class Redrive(Registering):
 
     async def enqueue_many(self, task: str, items: Iterable[Mapping[str, Json] | Item], **options: Any) -> Many:
         """Many at once, accepted or refused item by item; repeat it safely where the items have keys."""
+        if not isinstance(items, Iterable):
+            raise InvalidInput(field="items", problem=f"{items!r:.80} is not a list of payloads")
         many, dead = await self._desk.accept_many(task, list(items), options)
         for job_id in dead:
             await self._enqueued_again(job_id)

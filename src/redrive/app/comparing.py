@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from redrive.core.changes import apply, decode, diff
 from redrive.core.changes.change import named
+from redrive.core.checks import MOST, check_range
 from redrive.core.job import Attempt, Job, Json
 from redrive.core.redact import redact
 from redrive.errors import InvalidInput
@@ -22,6 +23,8 @@ def inputs(app: Redrive, job: Job, *, secrets: bool) -> dict[int, Json]:
 
 def difference(app: Redrive, job: Job, one: int, other: int, *, secrets: bool) -> list[str]:
     """In words; empty where nothing was different."""
+    for run in (one, other):
+        check_range("run", run, 0, MOST)
     runs = {attempt.run: attempt for attempt in job.history}
     given = inputs(app, job, secrets=secrets)
     if missing := {one, other} - given.keys():

@@ -11,6 +11,7 @@ from redrive.app.acts import Acts, Order
 from redrive.app.namespace import SOMEBODY
 from redrive.app.triage import redriven
 from redrive.core.changes import change, decode, diff, merge
+from redrive.core.checks import check_names
 from redrive.core.consent import ANY_AGENT, Grant, subject_of
 from redrive.core.job import Job, Json
 from redrive.core.lifecycle import Transition
@@ -42,17 +43,19 @@ async def preview(app: Redrive, id: str, payload: Mapping[str, Json]) -> EditPre
     """What an edit would mean, field by field. Changes nothing."""
     job = await app.jobs.get(id)
     errors = _errors(app, job, payload) or await _refusal(app, job, payload)
-    lines = [] if any(error.field == "payload" for error in errors) else _difference(app, job, payload)
+    unusable = any(error.field == "payload" for error in errors)
+    lines = [] if unusable else _difference(app, job, payload)
     voided = await _voided(app, job)
     effects = await _effects(app, job)
     ok = not errors
     text = _summary(errors, lines, voided, effects)
-    return EditPreview(job.id, job.task, ok, text, lines, errors, voided, effects, taint_of(job, dict(payload)))
+    given = {} if unusable else dict(payload)
+    return EditPreview(job.id, job.task, ok, text, lines, errors, voided, effects, taint_of(job, given))
 
 
 def order(app: Redrive, payload: Mapping[str, Json], repeat: Sequence[str], who: str, why: str | None) -> Order:
     """Back to the queue with another input. What is quoted from a failure stays marked as coming from outside."""
-    text = _text(app, payload)
+    text, repeat = _text(app, payload), check_names("repeat", repeat)
 
     def arrow(job: Job, now: float) -> Transition:
         _check_fits(app, job, text)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from math import isfinite
 from typing import Any, Final, get_args
 
 import msgspec
 
-from redrive.core.checks import check_id
+from redrive.core.checks import check_id, is_text
 from redrive.core.job import DEAD_REASONS, DISCARD_REASONS, HOLD_REASONS, UNKNOWN, Category, Lane, Reason, State
 from redrive.core.store import Filter
 from redrive.core.triage import PAST
@@ -72,9 +73,13 @@ def _converted(name: str, value: object) -> Any:
     if name == "states":
         return _states(value)
     try:
-        return _check_word(name, msgspec.convert(value, _KINDS[name], strict=True))
-    except msgspec.ValidationError:
-        raise InvalidInput(field=name, problem=f"{value!r:.80} is not {_EXPECTED.get(name, 'a text')}") from None
+        found = msgspec.convert(value, _KINDS[name], strict=True)
+    except (msgspec.ValidationError, UnicodeEncodeError):
+        found = None
+    whole = all(map(is_text, found)) if isinstance(found, tuple) else not isinstance(found, str) or is_text(found)
+    if found is None or not whole or (isinstance(found, float) and not isfinite(found)):
+        raise InvalidInput(field=name, problem=f"{value!r:.80} is not {_EXPECTED.get(name, 'a text')}")
+    return _check_word(name, found)
 
 
 def _check_word(name: str, value: Any) -> Any:

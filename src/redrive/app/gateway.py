@@ -12,7 +12,7 @@ import msgspec
 from redrive.app.accept import wants_back
 from redrive.app.following import result_text
 from redrive.core import lifecycle
-from redrive.core.checks import check_words
+from redrive.core.checks import check_name, check_words
 from redrive.core.classify import classify
 from redrive.core.job import Job, Json, State, iso
 from redrive.core.lifecycle import Transition
@@ -92,7 +92,7 @@ class Gateway:
         self, task: Task[Any, Any] | str, params: Mapping[str, Json], *, timeout: Seconds | None, **options: Any
     ) -> Outcome:
         """Run it now and here; what fails and may heal is queued, and the answer says so."""
-        name = task if isinstance(task, str) else task.name
+        name = task.name if isinstance(task, Task) else check_name("task", task)
         if late := options.keys() & {"delay", "run_at"}:
             raise InvalidOption(field=min(late), problem="a call runs now; submit it, or enqueue it, for later")
         limit = seconds(timeout, "timeout") if timeout is not None else None
@@ -199,7 +199,7 @@ class Gateway:
 
     async def submit(self, task: Task[Any, Any] | str, params: Mapping[str, Json], **options: Any) -> Outcome:
         """Later, by a worker: one attempt. The answer is an operation to ask about."""
-        name = task if isinstance(task, str) else task.name
+        name = task.name if isinstance(task, Task) else check_name("task", task)
         keyed = {"lease": REASONS["deferred_submit"].lease, **self._app._desk.keyed(name, params, options)}
         prepared = self._app._desk.prepare(self._app._desk.plan(name, keyed, reason="deferred_submit"), params)
         job, duplicate, _ = await self._app._desk.accept(prepared)

@@ -11,7 +11,7 @@ import msgspec
 from redrive.app.alerts import GroupWatch, read_states, write
 from redrive.app.namespace import SOMEBODY, TRIES
 from redrive.core import moments
-from redrive.core.checks import check_limit, check_texts, check_words, is_number, the_only
+from redrive.core.checks import check_id, check_limit, check_texts, check_words, is_number, the_only
 from redrive.core.job import State
 from redrive.core.moments import Given
 from redrive.core.store import Applied, Filter, Group, Stale
@@ -102,7 +102,7 @@ class Groups:
 
     async def beginning(self, fingerprint: str, *, field: str = "fingerprint") -> Group | None:
         """The same, and None where no group begins so; what several begin with is refused."""
-        check_texts(**{field: fingerprint})
+        check_texts(**{field: check_id(field, fingerprint)})
         exact = await self._app.store.groups(fingerprints=[fingerprint])
         if exact:
             return exact[0]

@@ -12,7 +12,7 @@ from redrive.app.following import result_text
 from redrive.app.namespace import TRIES
 from redrive.app.noticing import puts_of
 from redrive.app.watch import tell_sinks
-from redrive.core.checks import the_only
+from redrive.core.checks import check_limit, the_only
 from redrive.core.job import CYCLE, Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.notices import (
@@ -166,6 +166,7 @@ class Notices:
     # -- inboxes
 
     async def inbox(self, session_id: str, *, unread: bool, limit: int) -> list[Notice]:
+        check_limit(limit)
         found = [notice for _, notice in await self._of(session_id)]
         jobs = await self._jobs(found)
         owned = await self._owned(found)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 import msgspec
 
-from redrive.core.checks import check_range
+from redrive.core.checks import check_choice, check_range
 from redrive.core.classify import ALIASES
-from redrive.core.job import Job, State
+from redrive.core.job import Category, Job, State
 from redrive.core.moments import Given as Instant
 from redrive.core.moments import earlier
 from redrive.core.notices import TEXT_CAP, Level, Notice, waiting_key
@@ -104,6 +104,8 @@ class Reports:
         check_range("limit", limit, 0, 10_000)
         if unknown := filters.keys() - {"queue", "task", "detail", "error_class"}:
             raise InvalidOption(field=min(unknown), problem="is not a filter of failures")
+        if category is not None:
+            check_choice("category", category, get_args(Category))
         if (detail := filters.get("detail")) is not None:
             filters["detail"] = ALIASES.get(detail, detail)
         zone = zone_of(tz)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from redrive.core import lifecycle
-from redrive.core.checks import check_name, check_words, optional_name
+from redrive.core.checks import check_id, check_name, check_words, optional_name
 from redrive.core.consent import NO_AGENT, NO_SESSION, Approval, Grant, subject_of
 from redrive.core.job import Job, State, Usage, new_id
 from redrive.core.lifecycle import Transition
@@ -37,7 +37,7 @@ class Sessions:
 
     async def grants(self, session_id: str) -> list[Grant]:
         """Everything that was ever agreed to, also what expired or was revoked."""
-        return await Consents(self._app.store, self._app.clock).of(session_id)
+        return await Consents(self._app.store, self._app.clock).of(check_id("session_id", session_id))
 
     async def grant(
         self,
@@ -83,7 +83,7 @@ class Sessions:
 
     async def costs(self, session_id: str) -> Usage:
         """What all attempts of the session's jobs have spent, whoever ran them and whenever."""
-        total = Usage()
+        total, session_id = Usage(), check_id("session_id", session_id)
         async for jobs in pages(self._app.store, Filter(session_id=session_id), PAGE):
             for job in await self._app.store.get([job.id for job in jobs]):
                 for attempt in job.history:
@@ -98,6 +98,7 @@ class Sessions:
         Only what is `pending` asks for anything; `unread=False` shows the rest, too. Results are whole up to 100,000
         characters, and read from the job: once its queue's retention has dropped them, the message says so.
         """
+        check_id("session_id", session_id)
         return await self._app.notices.inbox(session_id, unread=unread, limit=limit)
 
     async def inboxes(self) -> list[InboxView]:
@@ -106,7 +107,8 @@ class Sessions:
 
     async def acknowledge(self, session_id: str, notice_id: str) -> Notice:
         """The session has seen it. A part of the id is enough where it is unique; repeating it is safe."""
-        return await self._app.notices.acknowledge(session_id, notice_id)
+        check_id("session_id", session_id)
+        return await self._app.notices.acknowledge(session_id, check_id("notice", notice_id))
 
     # -- answers
 

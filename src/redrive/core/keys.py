@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from string import Formatter
+from typing import Any, Final
 
 from redrive.core.checks import KEY_LIMIT, check_name
 from redrive.core.payload import Signature
@@ -21,6 +22,19 @@ class _Anything:
 
     def __format__(self, how: str) -> str:
         return ""
+
+
+class _Values(Formatter):
+    """A method is no value: it would be told by its address, and no two keys were the same."""
+
+    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        found, first = super().get_field(field_name, args, kwargs)
+        if callable(found):
+            raise ValueError(f"{field_name} is a method")
+        return found, first
+
+
+_values: Final = _Values()
 
 
 class _Asked(dict[str, _Anything]):
@@ -45,10 +59,10 @@ def check_template(template: object, signature: Signature) -> str:
 def key_for(template: str, signature: Signature, payload: Mapping[str, Any]) -> str:
     """A template, filled in. A parameter that the payload leaves out has its default."""
     try:
-        return template.format_map({**signature.defaults, **payload})
+        return _values.vformat(template, (), {**signature.defaults, **payload})
     except (LookupError, AttributeError) as error:
         raise _refused(template, f"no {error}") from None
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise _refused(template, str(error)) from None
 
 

@@ -237,7 +237,7 @@ def _job_id(found: dict[str, Json], path: str, raw: bytes) -> tuple[str, bool]:
 
 
 def _as_id(said: Any) -> Any:
-    """A number is an id as it is written."""
+    """A number is an id, too: written as Python writes it."""
     return str(said) if isinstance(said, int | float) and not isinstance(said, bool) else said
 
 
