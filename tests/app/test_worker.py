@@ -1139,3 +1139,26 @@ async def test_a_snooze_that_never_ends_is_a_mistake_of_the_task(rd: Redrive, se
     found = await job.refresh()
     assert (found.state, found.error_class) == ("dead", "InvalidOption")
     assert "ten years" in (found.error or "")
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_what_must_never_start_twice_is_a_dead_letter_where_a_stop_interrupts_it(
+    live: Redrive, plain: bool
+) -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    async def waits() -> None:
+        begun.set()
+        await asyncio.sleep(20)
+
+    def blocks() -> None:
+        begun.set()
+        release.wait(20)
+
+    task = live.task("charge", on_lost="dead_letter")(blocks if plain else waits)
+    async with live.worker(concurrency=1, grace=0.1):
+        job, unbegun = await task.enqueue(), await task.enqueue()
+        await eventually(begun.is_set)
+    release.set()
+    found, other = await live.jobs.get(job.id), await live.jobs.get(unbegun.id)
+    assert (found.state, found.because, other.state) == ("dead", "outcome_unknown", "waiting")

@@ -153,7 +153,7 @@ class Attempts:
         if isinstance(error, LeaseLost) or (isinstance(error, asyncio.CancelledError) and context._cancelled):
             return None
         if isinstance(error, asyncio.CancelledError) and (context._releasing or self.stopping()):
-            return Commit((self.settlement.released(job),))
+            return Commit((self.settlement.interrupted(job),))
         if isinstance(error, asyncio.CancelledError) and self.dying():
             return Commit((self._ended_with_the_loop(error, job),))
         if isinstance(error, _TimedOut):
@@ -168,7 +168,7 @@ class Attempts:
         """Where a task of that loop called `sys.exit()`, perhaps one of a job, the worker has died of it."""
         if any(isinstance(each, SystemExit) and not _by_a_signal(each) for each in _contexts(error)):
             return self.settle_lost(job, alone=job.crashes >= CRASHES_BEFORE_ALONE)
-        return self.settlement.released(job)
+        return self.settlement.interrupted(job)
 
     async def lost(self, job: Job) -> Transition:
         """A lapsed lease takes the same way as an exception. Whether it was alone, its worker had written before."""

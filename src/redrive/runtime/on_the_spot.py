@@ -239,7 +239,7 @@ class OnTheSpot:
             return await self.attempts.run(job, context)
         except (SystemExit, KeyboardInterrupt) as error:  # must not leave through the event loop: it would end it
             asked.append(error)
-            return Commit((self.attempts.settlement.released(job, self._why),))
+            return Commit((self.attempts.settlement.interrupted(job, self._why),))
 
     async def _given_back(
         self, job: Job, context: Context | BlockingContext, work: asyncio.Task[Commit | None]

@@ -113,6 +113,12 @@ class Settlement:
         now = self._clock.now()
         return lifecycle.released(job, now, self._attempt(job, "released", now, None, decision=why))
 
+    def interrupted(self, job: Job, why: str = "the worker stopped") -> Transition:
+        """The same for one that has begun; what must never start twice is lost, as if its worker had died."""
+        if self._registry.policy_for(job).on_lost == "dead_letter":
+            return self.lost(job, self._registry.handlers.get(job.task), alone=False)
+        return self.released(job, why)
+
     # -- failures
 
     async def failed(

@@ -162,7 +162,7 @@ class Worker(Loop):
         for context in list(self._contexts.values()):
             log.warning("job %s (%s) does not stop; it is given back", context.job.short_id, context.job.task)
             context._cancelled = True
-            self._hand_over(context.job, Commit((self._attempts.settlement.released(context.job),)))
+            self._hand_over(context.job, Commit((self._attempts.settlement.interrupted(context.job),)))
 
     async def _rest_within(self, seconds: float) -> None:
         try:
@@ -272,7 +272,7 @@ class Worker(Loop):
         except asyncio.CancelledError:
             self._stopped(job, context)
         except (SystemExit, KeyboardInterrupt):
-            self._hand_over(job, Commit((self._attempts.settlement.released(job, "the process was told to end"),)))
+            self._hand_over(job, Commit((self._attempts.settlement.interrupted(job, "the process was told to end"),)))
             raise
         except StoreError as error:
             log.critical("job %s (%s) comes back when its lease ends: %s", job.short_id, job.task, error)
@@ -292,7 +292,7 @@ class Worker(Loop):
             return
         why = "the worker stopped while its end was being settled"
         log.warning("job %s (%s) is given back: %s", job.short_id, job.task, why)
-        self._hand_over(job, Commit((self._attempts.settlement.released(job, why),), context._witness))
+        self._hand_over(job, Commit((self._attempts.settlement.interrupted(job, why),), context._witness))
 
     def _hand_over(self, job: Job, commit: Commit) -> None:
         self._unsettled[job.id, job.token] = job
