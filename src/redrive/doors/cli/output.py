@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from redrive.doors.cli.asking import asked
+from redrive.doors.cli.layout import GAP, columns_of, fitted, folded, heading
 from redrive.doors.cli.text import clean
 
 if TYPE_CHECKING:
@@ -20,8 +22,9 @@ def as_json() -> bool:
     return asked().json
 
 
-def say(text: str = "") -> None:
-    click.echo(text)
+def say(text: str = "", *, verbatim: bool = False) -> None:
+    """A line for people. A terminal cuts what is too long inside words, so that is folded before, unless verbatim."""
+    click.echo(text if verbatim or not sys.stdout.isatty() else folded(text, get_terminal_size().columns))
 
 
 def say_json(value: Any) -> None:
@@ -73,12 +76,19 @@ def _drawn(columns: Sequence[str], cells: list[list[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in columns:
-        drawn.add_column(name, overflow="fold", no_wrap=name == "id")
-    for row in cells:
+    width, height = get_terminal_size()
+    console = Console(highlight=False, width=width, height=height)
+    kept, out = fitted(columns_of(columns, cells), width)
+    drawn = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, GAP - 1, 0, 0), pad_edge=False)
+    for column in kept:
+        side: Literal["left", "right"] = "right" if column.right else "left"
+        whole = not column.free
+        drawn.add_column(heading(column), width=column.width, justify=side, overflow="ellipsis", no_wrap=whole)
+    for row in zip(*(column.cells for column in kept), strict=True):
         drawn.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
-    Console().print(drawn)
+    console.print(drawn)
+    if out:
+        say(f"Left out, as the terminal is narrow: {', '.join(out)}. A wider one or --json shows more.")
 
 
 _STYLES = {"dead": "red", "held": "yellow", "running": "cyan", "done": "green", "wrong": "red", "ok": "green"}

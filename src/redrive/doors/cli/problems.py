@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from shutil import get_terminal_size
 from typing import Any, Final, NoReturn
 
 import click
 
+from redrive.doors.cli.layout import folded
 from redrive.doors.cli.text import one_line
 
 USER_ERROR: Final = 2
@@ -64,7 +66,7 @@ def _not_utf8(args: Any) -> str | None:
 
 def _tell(message: str, hint: str) -> None:
     for line in (f"redrive: {one_line(message)}", f"  hint: {one_line(hint)}"):
-        click.echo(line, err=True)
+        click.echo(folded(line, get_terminal_size().columns) if sys.stderr.isatty() else line, err=True)
 
 
 def _usage_hint(error: click.ClickException) -> str:

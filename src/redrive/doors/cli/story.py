@@ -21,7 +21,11 @@ def tell(job: Job, moves: Sequence[Event], notes: Sequence[Note] = (), *, secret
     from redrive.insight import story
 
     told = story.tell(job, moves, time.time(), notes)
-    for line in (*_head(told), *_contents(job, secrets=secrets), *_entries(told), *_next(told)):
+    for line in _head(told):
+        say(line)
+    for text in _contents(job, secrets=secrets):
+        say(text, verbatim=True)
+    for line in (*_entries(told), *_next(told)):
         say(line)
 
 
