@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.shell import Shell
+from tests.cli.shell import Shell, refused
 
 
 def test_a_call_that_is_done_gives_the_result(shell: Shell) -> None:
@@ -42,7 +42,21 @@ def test_a_retry_needs_the_id_alone(shell: Shell) -> None:
     assert "No operation waits" in shell.run("operations").out
 
 
+def test_a_task_that_the_app_lacks_is_refused_and_nothing_is_queued(shell: Shell) -> None:
+    refused(
+        shell.run("call", "app:rd", "gret", '{"name": "Ada"}'), "'gret' is no task of app:rd", "did you mean greet?"
+    )
+    refused(shell.run("call", "app:rd", "qqqq"), "it has broken, greet, mark")
+    shell.enqueue("qqqq")  # others may know it
+    assert shell.here("stats", "--json").json["accepted"] == 1
+
+
+def test_only_a_session_that_was_named_is_told(shell: Shell) -> None:
+    assert "session" not in shell.run("submit", "greet", '{"name": "Ada"}').out
+    assert "the session is told" in shell.run("submit", "greet", '{"name": "Bo"}', "--session", "s1").out
+
+
 def test_bad_input_is_one_line(shell: Shell) -> None:
     for words in (("call", "nosuch:rd", "greet"), ("call", "app:rd", "greet", "[1]"), ("retry", "app:rd", "nosuch")):
-        refused = shell.run(*words)
-        assert refused.status == 2 and "Traceback" not in refused.err
+        done = shell.run(*words)
+        assert done.status == 2 and "Traceback" not in done.err

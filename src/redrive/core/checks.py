@@ -20,6 +20,8 @@ MOST: Final = 2**53
 """What anything is counted to: beyond, not everybody who reads JSON counts exactly."""
 SHOWN: Final = 80
 """Characters of what was refused: it may be a whole book."""
+MOST_NAMED: Final = 10
+"""Names that a refusal lists."""
 LEAST_PART: Final = 3
 """Characters of an id by which a thing is found: fewer would find anything."""
 ID_LENGTH: Final = 32
@@ -100,6 +102,19 @@ def check_choice(field: str, value: object, choices: Collection[str]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise InvalidOption(field=field, problem=f"{value!r:.{SHOWN}} is not one of {', '.join(choices)}")
     return value
+
+
+def check_known(field: str, value: str, known: Collection[str], owner: str) -> str:
+    """A name that its owner has; one that is not known is answered with those that may be meant."""
+    if value in known:
+        return value
+    from difflib import get_close_matches
+
+    near = get_close_matches(value, known, n=3)
+    listed, more = sorted(known)[:MOST_NAMED], len(known) - MOST_NAMED
+    others = f"it has {', '.join(listed)}{f' and {more} more' if more > 0 else ''}" if known else "it has none"
+    meant = f"did you mean {' or '.join(near)}?" if near else others
+    raise InvalidInput(field=field, problem=f"{value!r:.{SHOWN}} is no {field} of {owner}; {meant}")
 
 
 def check_limit(limit: object) -> int:

@@ -155,7 +155,8 @@ def _message(job: Job) -> str:
                 f"too: do not report success before the status of operation {id} says done."
             )
         case State.waiting:
-            return f"Queued, not done. Ask for the status of operation {id}; the session is told when it ends."
+            told = "; the session is told when it ends" if job.session_id else ""
+            return f"Queued, not done. Ask for the status of operation {id}{told}."
         case _:
             return f"It was {job.state}."
 

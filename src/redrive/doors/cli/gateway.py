@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from redrive.core.checks import check_known
 from redrive.doors.cli import output, payload
 from redrive.doors.cli.asking import ask, connect, perform, shared, who
 from redrive.doors.cli.text import clean, counted
@@ -36,6 +37,7 @@ def call(app: str, task: str, payload_said: str, timeout: float | None, key: str
     APP is a `module:attribute` that names a Redrive, e.g. tasks:rd.
     """
     rd = load(app)
+    check_known("task", task, rd.registry.handlers, app)
     body = payload.read(payload_said, rd.settings.payload_limit)
     given = _given(key, session)
     _tell(perform(rd, lambda rd: rd.call(task, body, timeout=timeout, **given)))
