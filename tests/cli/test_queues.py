@@ -16,6 +16,18 @@ def test_a_paused_queue_waits_until_it_is_resumed(shell: Shell) -> None:
     assert shell.state(id) == "done"
 
 
+def test_pausing_what_never_had_a_job_warns_and_pauses_all_the_same(shell: Shell) -> None:
+    shell.enqueue("greet", {"name": "x"})
+    odd = shell.here("queues", "pause", "gret")
+    assert odd.status == 0 and "queue gret is paused" in odd.out
+    assert odd.err == "  warning: no job was ever in it; the queues are greet\n"
+    assert {row["name"]: row["paused"] for row in shell.here("queues", "--json").json} == {"greet": False, "gret": True}
+    again = shell.here("queues", "pause", "gret", "--json")
+    assert again.json == {"queue": "gret", "paused": True} and "no job was ever in it" in again.err
+    for name in ("greet", "feedback"):  # one has a job, the other a policy
+        assert shell.here("queues", "pause", name).err == ""
+
+
 def test_stats_add_up(shell: Shell) -> None:
     shell.dead_letters(2)
     shell.enqueue("greet", {"name": "x"})

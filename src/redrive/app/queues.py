@@ -5,7 +5,8 @@ from __future__ import annotations
 import builtins
 
 from redrive.app.namespace import SOMEBODY, Namespace
-from redrive.core.checks import check_name, check_words
+from redrive.core.checks import MOST_NAMED, check_name, check_words
+from redrive.core.store import Filter
 from redrive.insight.health import QueueNumbers
 from redrive.runtime.switches import Switch, switched
 from redrive.runtime.written import written
@@ -16,6 +17,15 @@ class Queues(Namespace):
 
     async def list(self) -> builtins.list[QueueNumbers]:
         return await self._app.numbers()
+
+    async def doubt(self, name: str) -> str | None:
+        """Why there may be no such queue, in words: it has no policy, and no job was ever in it. Else None."""
+        used = sorted({str(queue) for (queue,) in await self._app.store.count(Filter(), by=("queue",))})
+        if name in used or name in self._app.registry.queues:
+            return None
+        shown, more = ", ".join(used[:MOST_NAMED]), len(used) - MOST_NAMED
+        others = f"the queues are {shown}{f' and {more} more' if more > 0 else ''}" if used else "there are none yet"
+        return f"no job was ever in it; {others}"
 
     async def pause(self, name: str, *, who: str = SOMEBODY, why: str | None = None) -> None:
         """Workers take nothing from it until it is resumed; what runs goes on."""

@@ -27,6 +27,11 @@ def say(text: str = "", *, verbatim: bool = False) -> None:
     click.echo(text if verbatim or not sys.stdout.isatty() else folded(text, get_terminal_size().columns))
 
 
+def warn(text: str) -> None:
+    """Beside the answer, on stderr."""
+    click.echo(folded(text, get_terminal_size().columns) if sys.stderr.isatty() else text, err=True)
+
+
 def say_json(value: Any) -> None:
     """One JSON document, readable by people as well."""
     import msgspec

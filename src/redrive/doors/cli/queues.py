@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from redrive.doors.cli import output
 from redrive.doors.cli.asking import ask, shared, who, why
 from redrive.doors.cli.text import clean, counted
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
 
 COLUMNS = ("queue", "due", "waiting", "running", "held", "done", "dead", "discarded", "purged")
 
@@ -37,8 +42,15 @@ def queues(ctx: click.Context) -> None:
 @shared
 def pause(name: str, why: str | None) -> None:
     """Workers take nothing from the queue until it is resumed; what runs goes on."""
-    ask(lambda rd: rd.queues.pause(name, who=who(), why=why))
+    doubt = ask(lambda rd: _paused(rd, name, why))
     _tell(name, paused=True)
+    if doubt:
+        output.warn(f"  warning: {clean(doubt)}")
+
+
+async def _paused(rd: Redrive, name: str, why: str | None) -> str | None:
+    await rd.queues.pause(name, who=who(), why=why)
+    return await rd.queues.doubt(name)
 
 
 @queues.command()
