@@ -1,8 +1,11 @@
 """doctor and backup."""
 
+import os
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -24,6 +27,42 @@ def execute(database: Path, *statements: str) -> None:
         connection.execute(statement)
     connection.commit()
     connection.close()
+
+
+@contextmanager
+def somebody_else(path: Path) -> Iterator[None]:
+    """Whoever runs the tests may not read or write the file: root is nobody for a while."""
+    path.chmod(0)
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_a_file_that_may_not_be_read_is_told_as_such_with_what_to_do(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TemporaryDirectory() as folder, monkeypatch.context() as patched:
+        patched.chdir(folder)
+        path = Path(folder, "jobs.db")
+        assert shell.here("--url", str(path), "enqueue", "greet").status == 0
+        Path(folder).chmod(0o777)
+        with somebody_else(path):
+            told = shell.here("--url", str(path), "jobs")
+            seen = shell.here("--url", str(path), "doctor", "--json")
+    refused(told, f"permission denied: {path} (mode 0000, owner ", "may not be read and written: chmod 600")
+    assert "backup" not in seen.out and f"permission denied: {path}" in wrong(seen)["database"]
+    (hint,) = [check["hint"] for check in seen.json["checks"] if check["name"] == "database"]
+    assert hint.startswith(f"chmod 600 {path} as ")
+
+
+def test_a_directory_is_called_one(shell: Shell, tmp_path: Path) -> None:
+    refused(shell.here("--url", str(tmp_path), "jobs"), f"{tmp_path} is a directory: name a file in it")
+    assert wrong(shell.here("--url", str(tmp_path), "doctor", "--json")) == {"database": f"{tmp_path} is a directory"}
 
 
 def test_the_doctor_finds_nothing_wrong_with_a_good_database(shell: Shell) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import apsw
@@ -175,8 +176,42 @@ def translate(error: apsw.Error, path: str) -> StoreError:
     if isinstance(error, apsw.NotADBError | apsw.CorruptError):
         return StoreRefused(f"{path} is not a usable SQLite database ({error}): restore a backup or choose another")
     if isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError | apsw.PermissionsError | apsw.AuthError):
-        return StoreUnavailable(f"cannot open {path} for writing ({error})")
+        why = barred(Path(path))
+        return StoreUnavailable(": ".join(why) if why else f"cannot open {path} for writing ({error})")
     return StoreUnavailable(f"{path}: {error}")
+
+
+def barred(path: Path) -> tuple[str, str] | None:
+    """Why the system does not let us at a file, and what to do about it, in words; None where it would.
+
+    Asked without opening it: closing it again would let go of the locks that this process holds on it.
+    """
+    if path.is_dir():
+        return f"{path} is a directory", "name a file in it"
+    for place, wanted, needed, bits in (
+        (path, "read and written", os.R_OK | os.W_OK, "600"),
+        (path.parent, "written to", os.W_OK | os.X_OK, "u+wx"),
+    ):
+        if place.exists() and not _read_only(place) and not os.access(place, needed, effective_ids=_EFFECTIVE):
+            owner, mode = _owner(place), stat.S_IMODE(place.stat().st_mode)
+            said = f"permission denied: {place} (mode {mode:04o}, owner {owner}) may not be {wanted}"
+            return said, f"chmod {bits} {place} as {owner}, or work as {owner}"
+    return None
+
+
+def _read_only(place: Path) -> bool:
+    """Whether its disk takes no writes from anybody."""
+    return os.name == "posix" and bool(os.statvfs(place).f_flag & os.ST_RDONLY)
+
+
+_EFFECTIVE = os.access in os.supports_effective_ids
+
+
+def _owner(path: Path) -> str:
+    try:
+        return path.owner()
+    except (KeyError, NotImplementedError):  # a number without a name; a system without either
+        return f"uid {path.stat().st_uid}"
 
 
 def failed_sync(error: BaseException) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 
 from redrive.core.job import State
 from redrive.stores.sqlite import reads, schema, spans
-from redrive.stores.sqlite.connection import NETWORK, filesystem_of, open_reader
+from redrive.stores.sqlite.connection import NETWORK, barred, filesystem_of, open_reader
 
 WAL_RESET_FIX: Final = (3, 51, 3)
 BACKPORTS: Final = {(3, 44): 6, (3, 50): 7}
@@ -35,13 +35,15 @@ class Check(msgspec.Struct, frozen=True):
 
 def examine(path: Path, *, full: bool = False) -> list[Check]:
     """Every check, from the outside in; the inner ones only where the file is a database of ours."""
+    if path.is_dir():
+        return [_unreadable(apsw.CantOpenError(), path)]
     checks = [library(apsw.sqlite_lib_version()), mode(path), filesystem(path), log_size(path), free_space(path)]
     try:
         connection = open_reader(path)
     except apsw.Error as error:
-        return [*checks, _unreadable(error)]
+        return [*checks, _unreadable(error, path)]
     try:
-        return checks + list(_inside(connection, full=full))
+        return checks + list(_inside(connection, path, full=full))
     finally:
         connection.close()
 
@@ -86,20 +88,22 @@ def free_space(path: Path) -> Check:
     return Check("disk", free >= LEAST_FREE, said, "" if free >= LEAST_FREE else "free some space on this disk")
 
 
-def _inside(connection: apsw.Connection, *, full: bool) -> Iterator[Check]:
+def _inside(connection: apsw.Connection, path: Path, *, full: bool) -> Iterator[Check]:
     """Schema, integrity, counters, sums; ends at the first that makes the next ones senseless."""
     looks: list[Callable[[apsw.Connection], Check]] = [_schema, lambda c: _integrity(c, full=full), _counters, _sums]
     for look in looks:
         try:
             check = look(connection)
         except apsw.Error as error:
-            check = _unreadable(error)
+            check = _unreadable(error, path)
         yield check
         if not check.ok:
             return
 
 
-def _unreadable(error: apsw.Error) -> Check:
+def _unreadable(error: apsw.Error, path: Path) -> Check:
+    if why := barred(path):
+        return Check("database", False, *why)
     return Check("database", False, f"cannot be read: {error}", "restore a backup, or choose another file with --url")
 
 
