@@ -13,7 +13,8 @@ READING = [
     ("jobs",), ("status", "abcdef"), ("cancel", "abcdef"), ("dead", "list"), ("dead", "show", "abcdef"),
     ("dead", "redrive", "abcdef"), ("dead", "discard", "abcdef"), ("dead", "restore", "abcdef"),
     ("dead", "purge", "--all", "--yes"), ("queues",), ("queues", "pause", "q"), ("queues", "resume", "q"), ("stats",),
-    ("health",), ("doctor",), ("doctor", "--fix"), ("backup", "copy.db"), ("erase", "abcdef", "--yes"),
+    ("health",), ("token",), ("token", "--rotate"),
+    ("doctor",), ("doctor", "--fix"), ("backup", "copy.db"), ("erase", "abcdef", "--yes"),
 ]  # fmt: skip
 
 
@@ -22,6 +23,41 @@ def test_a_database_that_does_not_exist_is_not_made(shell: Shell, words: tuple[s
     before = sorted(shell.folder.rglob("*"))
     refused(shell.here(*words), "there is no database at", str(shell.database))
     assert sorted(shell.folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hint"),
+    [
+        (("redrives", "show", "xyz"), "redrive: there is no redrive 'xyz'", "`redrive redrives list` lists them"),
+        (("dead", "undo", "xyz"), "redrive: there is no act 'xyz'", "`redrive dead acts` lists them"),
+        (("dead", "show", "a"), "redrive: no job 'a': a part of an id needs at least 3 characters", None),
+        (("dead", "note", "abcdef"), "redrive: TEXT is missing beside 'abcdef'", "redrive dead note ID TEXT"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_is_not_there_is_said_once_with_where_to_look(
+    shell: Shell, words: tuple[str, ...], said: str, hint: str | None
+) -> None:
+    shell.enqueue("greet", {"name": "x"})
+    done = shell.here(*words)
+    refused(done)
+    assert done.err.splitlines()[0] == said
+    assert hint is None or done.err.splitlines()[1] == f"  hint: {hint}"
+
+
+def test_only_what_would_change_something_says_that_nothing_was_changed(shell: Shell) -> None:
+    shell.enqueue("greet", {"name": "x"})
+    for words in (("jobs", "--limit", "0"), ("dead", "list", "--limit", "0"), ("dead", "acts", "--limit", "0")):
+        assert "changed" not in shell.here(*words).err
+    for words in (("enqueue", "greet", "{}", "--max-attempts", "-1"), ("queues", "pause", "")):
+        assert "nothing was changed" in shell.here(*words).err
+
+
+def test_a_part_that_several_ids_have_is_not_enough(shell: Shell) -> None:
+    ids = [shell.enqueue("greet", {"name": str(n)}) for n in range(300)]
+    parts = [id[at : at + 3] for id in ids for at in range(len(id) - 2)]
+    part = max(set(parts), key=parts.count)
+    refused(shell.here("status", part), f"{part!r} is part of several ids; give more of it")
 
 
 def test_the_default_database_is_not_made_either(shell: Shell) -> None:
@@ -196,7 +232,7 @@ def _newer(path: Path) -> None:
         (_foreign, "something else"),
         (_newer, "schema 999"),
         (lambda path: path.write_text("not a database at all\n" * 100), "not a usable SQLite database"),
-        (lambda path: path.mkdir(), "cannot open"),
+        (lambda path: path.mkdir(), "is a directory"),
     ],
     ids=["foreign", "newer", "text", "folder"],
 )

@@ -133,7 +133,7 @@ def test_one_thing_is_found_by_a_part_of_its_id_that_is_long_enough(
 
 
 def test_a_part_that_several_ids_have_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="'abc' is the part of several ids; give more of it") as refused:
+    with pytest.raises(InvalidInput, match="'abc' is part of several ids; give more of it") as refused:
         the_only(["abcd", "abce"], "abc", "act")
     assert refused.value.field == "act"
     assert the_only(["abcd", "abce"], "ab", "act") is None, "it is no part by which anything is found"

@@ -205,6 +205,9 @@ async def test_json_says_the_same_for_programs(shell: Shell) -> None:
 
 
 def test_the_token_is_shown_rotated_and_given_as_a_link(shell: Shell) -> None:
+    refused(shell.here("token"), "there is no database at")
+    assert not list(shell.folder.glob("jobs.db*")), "asking for the token makes neither a database nor a token"
+    shell.enqueue("greet")
     first = shell.here("token")
     assert (first.status, len(first.out.strip()) > 40) == (0, True)
     assert shell.here("token").out == first.out
@@ -216,7 +219,6 @@ def test_the_token_is_shown_rotated_and_given_as_a_link(shell: Shell) -> None:
     assert link == f"http://127.0.0.1:9000/?token={second.strip()}"
     said = shell.here("token", "--json").json
     assert (said["token"], said["file"]) == (second.strip(), str(file))
-    assert not shell.database.exists(), "asking for the token makes no database"
 
 
 def test_where_there_is_no_file_there_is_no_token(shell: Shell) -> None:

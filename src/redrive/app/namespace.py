@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from redrive.core.checks import check_id, is_part_of_id
+from redrive.core.checks import LEAST_PART, check_id, is_part_of_id
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import MAX_PARTS, Applied, Commit, Filter, Put, Stale
@@ -37,8 +37,7 @@ class Namespace:
         part = Filter(states=states, id_part=id.lower())
         alike = (await store.find(part, limit=2)).jobs if is_part_of_id(id) else []
         if len(alike) != 1:
-            several = f"{id!r} is the part of several ids; give more of it"
-            raise JobNotFound(several if alike else f"no job {id!r}", job_id=id)
+            raise JobNotFound(_not_one(id, several=bool(alike)), job_id=id)
         return (await store.get([alike[0].id]))[0]
 
     async def _move(self, id: str, arrow: Callable[[Job, float], Transition], puts: Sequence[Put] = ()) -> Job:
@@ -55,3 +54,10 @@ class Namespace:
                 raise CommitUnknown(f"nobody knows whether job {job.short_id} was {transition.move}: look again")
             job = await self._find_one(job.id)
         raise StaleJob(f"job {job.short_id} keeps changing; try again", job_id=job.id)
+
+
+def _not_one(id: str, *, several: bool) -> str:
+    if several:
+        return f"{id!r} is part of several ids; give more of it"
+    short = f": a part of an id needs at least {LEAST_PART} characters" if len(id) < LEAST_PART else ""
+    return f"no job {id!r}{short}"

@@ -146,5 +146,5 @@ def the_only(found: Sequence[T], part: str, field: str) -> T | None:
     if len(part) < LEAST_PART:
         return None
     if len(found) > 1:
-        raise InvalidInput(field=field, problem=f"{part!r:.{SHOWN}} is the part of several ids; give more of it")
+        raise InvalidInput(field=field, problem=f"{part!r:.{SHOWN}} is part of several ids; give more of it")
     return found[0] if found else None

@@ -25,6 +25,8 @@ class Asked:
 
     url: str | None = None
     json: bool = False
+    moves: bool = False
+    """Whether the command is one that changes something, as far as it got."""
 
 
 def asked() -> Asked:
@@ -57,10 +59,11 @@ def why(command: F) -> F:
 
 
 def who() -> str:
-    """The name of the OS user, for the record."""
+    """The name of the OS user, for the record of what this command changes."""
     import getpass
     import os
 
+    asked().moves = True
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -93,12 +96,13 @@ def connect(*, creates: bool = False) -> Redrive:
 
     logging.getLogger("redrive").addHandler(logging.NullHandler())  # a command says by itself what matters
     rd = Redrive(asked().url)
+    asked().moves |= creates
     if not creates:
-        _refuse_missing(rd)
+        refuse_missing(rd)
     return rd
 
 
-def _refuse_missing(rd: Redrive) -> None:
+def refuse_missing(rd: Redrive) -> None:
     """Looking at a database must not make one."""
     path = path_of(rd)
     if path is not None and not path.exists():

@@ -17,6 +17,11 @@ TERMINATED: Final = 143
 PAYLOAD_HINT: Final = 'give a JSON object: \'{"name": "value"}\', @file.json, or - to read it from a pipe'
 
 
+CORRECT: Final = "correct it and try again, or see the command's --help"
+LISTED: Final = {"redrive": "redrive redrives list", "act": "redrive dead acts"}
+"""Where a person finds the ids of what is looked for by them, by field."""
+
+
 class Problem(click.ClickException):
     """Something the user can put right."""
 
@@ -34,8 +39,11 @@ class Door(click.Group):
         return list(self.commands)  # in the order of a first day, not of the alphabet
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
+        from redrive.doors.cli.asking import Asked
+
+        asked = Asked()
         try:
-            status = super().main(*args, **extra | {"standalone_mode": False})
+            status = super().main(*args, **extra | {"standalone_mode": False, "obj": asked})
         except click.Abort:
             sys.exit(INTERRUPTED)
         except click.ClickException as error:
@@ -52,7 +60,7 @@ class Door(click.Group):
         except Exception as error:
             if not _ours(error):
                 raise  # a defect keeps its traceback
-            _tell(str(error), hint_for(error))
+            _tell(_said(error), hint_for(error, moves=asked.moves))
         else:
             sys.exit(status)
         sys.exit(USER_ERROR)
@@ -87,9 +95,18 @@ def _ours(error: Exception) -> bool:
     return isinstance(error, RedriveError)
 
 
-def hint_for(error: Exception) -> str:
+def _said(error: Exception) -> str:
+    """Its words; what is looked for by its id is named in them already."""
+    problem = getattr(error, "problem", "")
+    named = getattr(error, "field", None) in LISTED and not problem.startswith("is ")
+    return problem if named else str(error)
+
+
+def hint_for(error: Exception, *, moves: bool = True) -> str:
     """What to do about an error of redrive; the most specific class that has a hint speaks."""
-    hints = _hints()
+    if listing := LISTED.get(getattr(error, "field", "")):
+        return f"`{listing}` lists them"
+    hints = _hints() if moves else _hints() | {"InvalidInput": CORRECT}
     for kind in type(error).__mro__:
         if kind.__name__ in hints:
             return hints[kind.__name__].replace("ID", str(getattr(error, "job_id", ""))[-8:])
@@ -101,7 +118,7 @@ def _hints() -> dict[str, str]:
         "ConfigError": "check --url, the REDRIVE_* variables and redrive.toml",
         "KeyReused": "use a new --key, or send the payload that the key already stands for",
         "InvalidPayload": PAYLOAD_HINT,
-        "InvalidInput": "nothing was changed; correct it and try again, or see the command's --help",
+        "InvalidInput": f"nothing was changed; {CORRECT}",
         "JobNotFound": "`redrive jobs` lists them; the last 8 characters of an id are enough",
         "IllegalMove": "`redrive status ID` tells its whole story",
         "StaleJob": "look at it with `redrive status ID`, then try again",

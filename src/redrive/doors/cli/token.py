@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from redrive.doors.cli import output
-from redrive.doors.cli.asking import connect, shared
+from redrive.doors.cli.asking import connect, refuse_missing, shared
 from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.serve import HOST, PORT, link_to
 
@@ -28,6 +28,7 @@ def token(rotate: bool, link: bool, port: int) -> None:
     kept = token_file(rd)
     if kept.path is None:
         raise Problem("a database in memory has no token of its own", "name a file with --url or REDRIVE_URL")
+    refuse_missing(rd)  # a slip in the name would leave a token for nothing
     found = kept.rotate() if rotate else kept()
     shown = link_to(HOST, port, found)
     if output.as_json():

@@ -194,6 +194,9 @@ def lane(lane_: str, why: str | None, **said: Any) -> int:
 def note(text: str, **said: Any) -> int:
     """Write TEXT beside it for whoever looks next. It moves nothing."""
 
+    if not (said["ids"] or said["filters"] or said["all_"]):
+        raise Problem(f"TEXT is missing beside {text!r}", "redrive dead note ID TEXT")
+
     def perform(rd: Redrive, id: str | None, **scope: Any) -> Any:
         return rd.dead.note(*_one(id), text=text, who=who(), **scope)
 
