@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -103,6 +104,19 @@ def test_cancel_says_who_and_why(shell: Shell) -> None:
     assert ("cancelled", "ada", "no longer wanted") in rows
 
 
+def test_what_should_have_run_is_due_and_a_move_is_told_once(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = shell.enqueue("greet", {"name": "x"}, "--delay", "60")
+    assert "runs in " in shell.here("jobs").out and "Runs in " in shell.here("status", id).out
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 85)
+    assert "due 25 s ago" in shell.here("jobs").out
+    assert "Was due 25 s ago; runs as soon as" in shell.here("status", id).out
+    monkeypatch.undo()
+    (letter,) = shell.dead_letters()
+    assert shell.here("dead", "discard", letter).out.splitlines()[0] == f"job {letter[-8:]} (broken) discarded"
+    assert "restored; it is dead" in shell.here("dead", "restore", letter).out
+
+
 def test_erase_forgets_a_job_or_a_session_after_yes(shell: Shell) -> None:
     ids = [shell.enqueue("greet", {"name": f"canary-{n}"}, "--session", "s") for n in range(2)]
     alone = shell.enqueue("greet", {"name": "canary-alone"})
@@ -111,7 +125,7 @@ def test_erase_forgets_a_job_or_a_session_after_yes(shell: Shell) -> None:
     assert shell.job(ids[0])["payload"] == {"name": "canary-0"}
     assert shell.here("erase", "--session", "s", "--yes", "--json").json == {"erased": 2}
     assert [shell.job(id)["payload"] for id in (*ids, alone)] == [None, None, {"name": "canary-alone"}]
-    assert "1 job;" in shell.here("erase", alone[-8:], "--yes").out
+    assert "of 1 job; its id and key stay" in shell.here("erase", alone[-8:], "--yes").out
     nobody = shell.here("erase", "--session", "nobody")
     assert nobody.status == 0 and "0 jobs" in nobody.out
     assert b"canary" not in b"".join(_bytes(shell.folder))

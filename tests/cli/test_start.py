@@ -110,6 +110,21 @@ def test_help_of_every_command_tells_its_options(shell: Shell, command: str) -> 
         assert option in done.out
 
 
+def groups_of(group: click.Group) -> Iterator[click.Group]:
+    yield group
+    for command in group.commands.values():
+        if isinstance(command, click.Group):
+            yield from groups_of(command)
+
+
+@pytest.mark.parametrize("group", list(groups_of(cli)), ids=lambda group: str(group.name))
+def test_the_line_of_a_command_in_a_list_is_whole_and_says_something(group: click.Group) -> None:
+    room = 78 - len("  " * 3) - max(map(len, group.commands))  # as click lays it out in 80 columns
+    for name, command in group.commands.items():
+        line = command.get_short_help_str(room)
+        assert not line.endswith("...") and " " in line, (name, line)
+
+
 def test_version_and_help(shell: Shell) -> None:
     version = shell.fresh("--version")
     assert (version.status, version.out) == (0, f"redrive {redrive.__version__}\n")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from redrive.core.consent import Grant
 
 
-@click.command()
+@click.command(short_help="Say yes to what a held job asks for.")
 @click.argument("id")
 @why
 @shared
@@ -24,12 +24,15 @@ def approve(id: str, why: str | None) -> None:
     tell_moved(ask(lambda rd: rd.jobs.approve(id, who=who(), why=why)), "approved", "redrive status {id}")
 
 
-@click.command()
+@click.command(short_help="Say no to what a held job asks for.")
 @click.argument("id")
 @why
 @shared
 def reject(id: str, why: str | None) -> None:
-    """No. A job that needed consent is discarded; a task that asked a question goes on with the answer."""
+    """Say no to what a held job asks for.
+
+    A job that needed consent is discarded; a task that asked a question goes on with the answer.
+    """
     tell_moved(ask(lambda rd: rd.jobs.reject(id, who=who(), why=why)), "rejected", "redrive status {id}")
 
 
@@ -39,7 +42,7 @@ def consent() -> None:
     """What the session that asked for work has agreed to."""
 
 
-@consent.command("list")
+@consent.command("list", short_help="Everything a session ever agreed to.")
 @click.argument("session")
 @shared
 def list_(session: str) -> None:

@@ -54,7 +54,7 @@ def _row(job: Job) -> tuple[object, ...]:
     return job.short_id, job.task, job.queue, attempts(job), died, job.because, short(job.error or "")
 
 
-@dead.command()
+@dead.command(short_help="A dead letter's whole story, and what to do next.")
 @click.argument("id")
 @click.option("--secrets", is_flag=True, help="Show what looks like a secret in payload and result, too.")
 @shared
@@ -63,7 +63,7 @@ def show(id: str, secrets: bool) -> None:
     tell_story(*ask(lambda rd: with_story(rd, rd.dead.show(id))), secrets=secrets)
 
 
-@dead.command()
+@dead.command(short_help="Back to the queue with another input.")
 @click.argument("id")
 @click.argument("payload")
 @click.option("--repeat", metavar="EFFECT", multiple=True, help="Do this effect again, although it has landed.")
@@ -107,7 +107,7 @@ def _tell_preview(preview: EditPreview) -> int:
     return 0 if preview.ok else 1
 
 
-@dead.command()
+@dead.command(short_help="What two runs of a job were given differently.")
 @click.argument("id")
 @click.argument("one", type=int)
 @click.argument("other", type=int)
@@ -122,7 +122,7 @@ def diff(id: str, one: int, other: int) -> None:
             output.say(clean(line))
 
 
-@dead.command()
+@dead.command(short_help="Remove the contents of dead letters for good.")
 @click.argument("ids", nargs=-1)
 @filtered
 @click.option("--all", "all_", is_flag=True, help="All dead letters.")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 
-@click.command()
+@click.command(short_help="See it work: jobs, a killed worker, nothing lost.")
 @click.option("--file", type=click.Path(path_type=Path), help="The database; a new temporary folder if not given.")
 @click.option("--jobs", metavar="N", type=click.IntRange(1, 100_000), default=300, show_default=True)
 @click.option("--plain", is_flag=True, help="No live view.")

@@ -23,7 +23,7 @@ TOLD = 10
 """So many lines that were kept aside are told one by one."""
 
 
-@click.command("import")
+@click.command("import", short_help="Take in dead letters from a file of JSON lines.")
 @click.argument("file")
 @click.option(
     "--map", "mapped", metavar="FIELD=NAME", multiple=True,
@@ -125,7 +125,7 @@ def _tell(done: Imported) -> None:
         output.say(f"  they stand in {clean(done.kept_in)}, each with its number and reason")
 
 
-@click.command()
+@click.command(short_help="Write dead letters as JSON lines.")
 @click.argument("file", default="-")
 @filtered
 @click.option("--append", is_flag=True, help="Add to the file; several processes may at once.")

@@ -57,7 +57,7 @@ def submit(task: str, payload_said: str, key: str | None, session: str | None) -
     _say(outcome)
 
 
-@click.command()
+@click.command(short_help="Try an operation once more, by its id alone.")
 @click.argument("app")
 @click.argument("id")
 @_TIMEOUT
@@ -70,7 +70,7 @@ def retry(app: str, id: str, timeout: float | None) -> None:
     _tell(perform(load(app), lambda rd: rd.retry(id, timeout=timeout, who=who())))
 
 
-@click.command()
+@click.command(short_help="List operations that wait for a retry or their turn.")
 @shared
 def operations() -> None:
     """Operations that wait for a retry or their turn, and when the next is due."""

@@ -25,7 +25,7 @@ why = click.option("--why", metavar="TEXT", help="The reason, kept in the group'
 LONGEST_DAYS: Final = 36_500
 
 
-@click.command("groups")
+@click.command("groups", short_help="List the troubles behind the dead letters.")
 @click.option("--queue", metavar="NAME")
 @click.option("--task", metavar="NAME")
 @click.option("--status", metavar="NAME", help="unresolved, resolved or ignored.")
@@ -53,7 +53,7 @@ def _row(view: GroupView) -> tuple[object, ...]:
     return view.short, what, group.task, *numbers, view.status, view.trend, short(view.suggestion.text, 70)
 
 
-@click.command("group")
+@click.command("group", short_help="One trouble: how it goes, and what to do.")
 @click.argument("fingerprint")
 @shared
 def group(fingerprint: str) -> None:
@@ -182,7 +182,7 @@ def ignore_group(fingerprint: str, until: str | None, days: float | None, **said
     _tell(_asked(lambda rd: rd.groups.ignore(fingerprint, until=end, who=who(), **said)))
 
 
-@click.command("reopen-group")
+@click.command("reopen-group", short_help="A trouble is to be seen to again.")
 @click.argument("fingerprint")
 @why
 @shared

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 COLUMNS = ("notice", "when", "kind", "status", "title", "said")
 
 
-@click.command()
+@click.command(short_help="What a SESSION is told, and what waits for an answer.")
 @click.argument("session")
 @click.option("--ack", metavar="ID", help="It has been seen. Any part of the id that only one notice has will do.")
 @click.option("--all", "everything", is_flag=True, help="Also what was seen or dealt with.")

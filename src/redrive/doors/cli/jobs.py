@@ -12,7 +12,7 @@ from redrive.doors.cli import output, payload, story
 from redrive.doors.cli.asking import ask, confirm, connect, perform, shared, who, why
 from redrive.doors.cli.filters import filtered, understood
 from redrive.doors.cli.problems import Problem
-from redrive.doors.cli.text import ago, clean, counted, short
+from redrive.doors.cli.text import ago, clean, counted, due, short
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -66,12 +66,12 @@ def _tell_accepted(handle: JobHandle[Any]) -> None:
     output.say(f"  follow it: redrive status {job.short_id}")
 
 
-@click.command()
+@click.command(short_help="Discard a job that has not ended; a running one is stopped.")
 @click.argument("id")
 @why
 @shared
 def cancel(id: str, why: str | None) -> None:
-    """A job that has not ended is no longer wanted."""
+    """A job that has not ended is no longer wanted: it is discarded, and stopped where it runs. It can be restored."""
     tell_moved(ask(lambda rd: rd.jobs.cancel(id, who=who(), why=why)), "cancelled", "redrive dead restore {id}")
 
 
@@ -80,11 +80,12 @@ def tell_moved(job: Job, move: str, undo: str) -> None:
     if output.as_json():
         output.say_json(output.job_json(job))
         return
-    output.say(f"job {job.short_id} ({clean(job.task)}) {move}; it is {job.state}")
+    state = "" if move == job.state else f"; it is {job.state}"
+    output.say(f"job {job.short_id} ({clean(job.task)}) {move}{state}")
     output.say(f"  next: {undo.format(id=job.short_id)}")
 
 
-@click.command()
+@click.command(short_help="A job's whole story, and what to do next.")
 @click.argument("id")
 @click.option("--secrets", is_flag=True, help="Show what looks like a secret in payload and result, too.")
 @shared
@@ -147,8 +148,8 @@ async def _listed(rd: Redrive, state: tuple[str, ...], filters: dict[str, Any], 
 
 
 def _row(job: Job) -> tuple[object, ...]:
-    changed = ago(job.run_at) if job.state == "waiting" and job.run_at > job.updated_at else None
-    changed = f"runs {changed}" if changed else ago(job.updated_at)
+    waits = job.state == "waiting" and job.run_at > job.updated_at
+    changed = due(job.run_at) if waits else ago(job.updated_at)
     return job.short_id, job.state, job.task, job.queue, attempts(job), changed, short(job.error or "")
 
 
@@ -168,7 +169,7 @@ def tell_more(page: Page) -> None:
         output.say(f"There may be more: repeat it with --cursor {page.cursor}")
 
 
-@click.command()
+@click.command(short_help="Forget the contents of jobs, for privacy.")
 @click.argument("id", required=False)
 @click.option("--session", metavar="ID", help="All jobs of this session.")
 @click.option("--yes", is_flag=True, help="Do it without asking.")
@@ -185,7 +186,8 @@ def erase(id: str | None, session: str | None, yes: bool) -> None:
     if output.as_json():
         output.say_json({"erased": erased})
     else:
-        output.say(f"erased the contents of {counted(erased, 'job')}; their ids and keys stay")
+        left = "its id and key stay" if erased == 1 else "their ids and keys stay"
+        output.say(f"erased the contents of {counted(erased, 'job')}; {left}")
 
 
 async def _affected(rd: Redrive, id: str | None, session: str | None) -> int:

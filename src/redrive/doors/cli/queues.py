@@ -36,7 +36,7 @@ def queues(ctx: click.Context) -> None:
         output.say("No queues yet: the first job of a task makes one. Try: redrive enqueue TASK '{}'")
 
 
-@queues.command()
+@queues.command(short_help="Workers take nothing from the queue until it is resumed.")
 @click.argument("name")
 @why
 @shared
@@ -72,7 +72,7 @@ def _tell(name: str, *, paused: bool) -> None:
         output.say(f"queue {clean(name)} is resumed")
 
 
-@click.command()
+@click.command(short_help="Numbers per queue and in total.")
 @shared
 def stats() -> None:
     """Numbers per queue and in total; they add up to what was accepted."""

@@ -28,7 +28,7 @@ ROWS: Final = 20
 Show = Callable[["RedriveRun"], None]
 
 
-@click.command("redrive")
+@click.command("redrive", short_help="Back to the queue as it is.")
 @click.argument("ids", nargs=-1)
 @filtered
 @click.option("--all", "all_", is_flag=True, help="All dead letters.")
@@ -229,7 +229,7 @@ def _row(run: RedriveRun) -> tuple[object, ...]:
     return run.short_id, run.state, ago(run.at), run.who, *numbers, short(run.chosen, 40)
 
 
-@redrives.command()
+@redrives.command(short_help="One redrive: its score, its story, and what to do next.")
 @click.argument("id")
 @click.option("--items", is_flag=True, help="What became of each dead letter.")
 @click.option("--status", metavar="NAME", type=click.Choice(STATUSES), help="Only the items that are so.")
@@ -285,7 +285,7 @@ def pause(id: str, why: str | None) -> None:
     _tell_steered(ask(lambda rd: rd.redrives.pause(id, who=who(), why=why)), "redrive redrives resume {id}")
 
 
-@redrives.command()
+@redrives.command(short_help="Go on where it stopped.")
 @click.argument("id")
 @click.option("--canary", metavar="N", type=click.IntRange(min=0), help="N go first again; 0 for none.")
 @why

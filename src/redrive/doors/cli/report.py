@@ -36,13 +36,13 @@ def routes(command: F) -> F:
     return command
 
 
-@click.group()
+@click.group(short_help="Weeks, months, the failure log, activity, agents.")
 @shared
 def report() -> None:
     """Weeks and months in numbers, the failure log, activity, agents."""
 
 
-@report.command()
+@report.command(short_help="The last weeks in numbers.")
 @click.option("--weeks", metavar="N", type=int, default=4, show_default=True, help="How many, with this one.")
 @tz_option
 @routes
@@ -53,7 +53,7 @@ def weekly(notify: bool, **said: Any) -> None:
     _tell_report(*ask(lambda rd: noticed(rd, rd.reports.weekly(**said), notify)))
 
 
-@report.command()
+@report.command(short_help="The last months in numbers.")
 @click.option("--months", metavar="N", type=int, default=12, show_default=True, help="How many, with this one.")
 @tz_option
 @routes
@@ -190,7 +190,7 @@ def _tell_causes(found: Report) -> None:
 # ---- failures
 
 
-@report.command()
+@report.command(short_help="The failure log, by day, agent and category.")
 @click.option("--agent", metavar="NAME", help="Of one agent.")
 @click.option("--category", metavar="NAME", help="transient, conditional, permanent, control or unknown.")
 @click.option("--date", metavar="DAY", help="One day, e.g. 2031-05-17.")
@@ -251,7 +251,7 @@ def _tell_letters(found: FailureLog) -> None:
 # ---- activity and agents
 
 
-@report.command()
+@report.command(short_help="What came in and went out of each queue over time.")
 @click.option("--minutes", metavar="N", type=int, help="By the minute, a day at most.")
 @click.option("--hours", metavar="N", type=int, help="By the hour. Default: 60 minutes.")
 @click.option("--queue", metavar="NAME")

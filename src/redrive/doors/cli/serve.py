@@ -22,7 +22,7 @@ HOST: Final = "127.0.0.1"
 PORT: Final = 8420
 
 
-@click.command()
+@click.command(short_help="Serve the dashboard and REST, and run the jobs of APP.")
 @click.argument("app", required=False)
 @click.option("--host", metavar="ADDRESS", default=HOST, show_default=True, help="Where to listen.")
 @click.option(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redrive.doors.cli.output import say
-from redrive.doors.cli.text import ago, clean, one_line, span
+from redrive.doors.cli.text import ago, clean, due, one_line, span
 
 if TYPE_CHECKING:
     from redrive.core.job import Job
@@ -122,12 +122,17 @@ def _next(told: Story) -> Iterator[str]:
         yield f"  {clean(f'{choice.when}: {choice.command}')}"
 
 
+def _due(job: Job) -> str:
+    said = due(job.run_at)
+    return f"Was {said}; runs" if said.startswith("due") else said.capitalize()
+
+
 def _plainly(job: Job) -> list[str]:
     """What happens, or can be looked at, without anybody's doing."""
     if job.state == "held" and job.because == "blocked":
         return ["It goes on when the steps before it are done: redrive workflows"]
     said = {
-        "waiting": f"Runs {ago(job.run_at)} as soon as a worker that knows {job.task!r} is free: redrive worker APP",
+        "waiting": f"{_due(job)} as soon as a worker that knows {job.task!r} is free: redrive worker APP",
         "running": f"Started {ago(job.started_at)} on {job.worker}.",
         "done": "Nothing: it is done.",
         "purged": "Nothing: its contents are gone for good; its key stays remembered.",

@@ -37,6 +37,12 @@ def ago(at: float | None, now: float | None = None) -> str:
     return f"in {said}" if away > 0 else f"{said} ago"
 
 
+def due(at: float, now: float | None = None) -> str:
+    """When something is to run: `runs in 30 s`, or `due 25 s ago` where it should have run by now."""
+    said = ago(at, now)
+    return f"due {said}" if said.endswith(" ago") else f"runs {said}"
+
+
 def span(seconds: float) -> str:
     for size, unit in UNITS:
         if seconds >= size:

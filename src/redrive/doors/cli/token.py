@@ -10,7 +10,7 @@ from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.serve import HOST, PORT, link_to
 
 
-@click.command()
+@click.command(short_help="Show the token of this database's server.")
 @click.option("--rotate", is_flag=True, help="Make a new one. The old one opens nothing any more, from this moment on.")
 @click.option("--link", is_flag=True, help="The link that lets a browser in, instead of the token.")
 @click.option(

@@ -35,7 +35,7 @@ QUIT: Final = b"qQ\x04"
 """Ctrl-D, too."""
 
 
-@click.command()
+@click.command(short_help="What happens now, live.")
 @click.option("--once", is_flag=True, help="Print one frame and leave. So it is wherever this is no terminal.")
 @shared
 def top(once: bool) -> None:

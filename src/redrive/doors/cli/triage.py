@@ -175,7 +175,7 @@ def restore(why: str | None, **said: Any) -> int:
     return act("restore", Meant(**said), perform, "restored", "redrive dead redrive {id}", "discarded job")
 
 
-@click.command()
+@click.command(short_help="Move it to the other LANE, delayed or manual.")
 @chosen
 @why
 @click.argument("lane_", metavar="LANE", type=click.Choice(["delayed", "manual"]))
@@ -207,7 +207,7 @@ def _one(id: str | None) -> tuple[str, ...]:
     return () if id is None else (id,)
 
 
-@click.command()
+@click.command(short_help="Take an act back.")
 @click.argument("act_id", metavar="ACT")
 @why
 @shared
@@ -219,7 +219,7 @@ def undo(act_id: str, why: str | None) -> int:
     return tell_acted(ask(lambda rd: rd.dead.undo(act_id, who=who(), why=why)))
 
 
-@click.command()
+@click.command(short_help="What was done about dead letters, by whom and why.")
 @click.option("--limit", metavar="N", type=int, default=20, show_default=True)
 @shared
 def acts(limit: int) -> None:

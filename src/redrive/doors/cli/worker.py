@@ -26,7 +26,7 @@ def names(text: str) -> tuple[str, ...]:
     return found
 
 
-@click.command()
+@click.command(short_help="Run the jobs of APP, e.g. tasks:rd.")
 @click.argument("app")
 @click.option("--processes", metavar="N", type=click.IntRange(1, 256), default=1, help="Run so many workers at once.")
 @click.option("--concurrency", metavar="N", type=click.IntRange(min=1), help="Jobs at once, per process.")

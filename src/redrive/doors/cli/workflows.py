@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from redrive.core.workflow import StepStatus, WorkflowStatus
 
 
-@click.command()
+@click.command(short_help="List workflows; with an ID, its steps.")
 @click.argument("id", required=False)
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many to list.")
 @shared
