@@ -1,5 +1,6 @@
 """What people and programs get to see."""
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -104,6 +105,25 @@ def test_a_closed_pipe_is_no_accident(shell: Shell) -> None:
         timeout=DEADLINE, check=False,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("{", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "status"), [(("jobs",), 0), (("jobs", "--json"), 0), (("stats",), 0), (("health",), 1)], ids=str
+)
+def test_a_reader_that_is_gone_leaves_the_exit_status_as_it_is(
+    shell: Shell, words: tuple[str, ...], status: int
+) -> None:
+    shell.dead_letters(3)
+    ours, theirs = os.pipe()
+    os.close(ours)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "redrive", *words], cwd=shell.folder, env=shell.environment, stdout=theirs,
+            stderr=subprocess.PIPE, text=True, timeout=DEADLINE, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(theirs)
+    assert (done.returncode, done.stderr) == (status, "")
 
 
 def test_letters_the_terminal_lacks_are_written_otherwise(shell: Shell) -> None:

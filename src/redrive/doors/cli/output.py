@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,17 @@ def as_json() -> bool:
 
 def say(text: str = "", *, verbatim: bool = False) -> None:
     """A line for people. A terminal cuts what is too long inside words, so that is folded before, unless verbatim."""
-    click.echo(text if verbatim or not sys.stdout.isatty() else folded(text, get_terminal_size().columns))
+    _write(text if verbatim or not sys.stdout.isatty() else folded(text, get_terminal_size().columns))
+
+
+def _write(text: str) -> None:
+    """Who has read enough (`| head -1`) closes the pipe: the command goes on to its end, and to its exit status."""
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())
+        os.close(nothing)
 
 
 def warn(text: str) -> None:
@@ -36,7 +47,7 @@ def say_json(value: Any) -> None:
     """One JSON document, readable by people as well."""
     import msgspec
 
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    _write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 @contextmanager
