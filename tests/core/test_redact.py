@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -51,6 +52,38 @@ SECRETS = [
     ("{'Authorization': 'abcdefgh'}", "abcdefgh"),
     ("ENCRYPTION_KEY: abcdef", "abcdef"),
     ("Cookie: session=abcdef", "abcdef"),
+    ("Cookie: theme=dark; sessionid=hunter22", "hunter22"),
+    ("sent Cookie: lang=en; sessionid=hunter22; csrftoken=abc\r\nHost: x", "hunter22"),
+    ('Set-Cookie: a="b c"; sid=hunter22; Path=/', "hunter22"),
+    ("curl -H 'Cookie: a=b; sid=hunter22' failed", "hunter22"),
+    ("get(x, cookies={'a': {'b': 1}, 'sid': 'hunter22'})", "hunter22"),
+    ("PGPASSWORD=hunter22 PGHOST=db", "hunter22"),
+    ("PGPASSWORD: hunter22", "hunter22"),
+    ("OPENAIAPIKEY=hunter22", "hunter22"),
+    ("GITHUBTOKEN=hunter22", "hunter22"),
+    ("SharedAccessKey=hunter22=", "hunter22"),
+    ("{'dbPassword': 'hunter22'}", "hunter22"),
+    ("MYSQLPWD=hunter22", "hunter22"),
+    (r'{"request":"{\"user\":\"bob\",\"password\":\"hun\\\"ter22\"}"}', "ter22"),
+    (r'"{\"a\":\"{\\\"api_key\\\": \\\"hunter22\\\"}\"}"', "hunter22"),
+    (r"'{\'token\': \'hunter22\'}'", "hunter22"),
+    (r"{\"password\":\"hunter22", "hunter22"),
+    ("{'user': 'bob', 'password': b'hunter22'}", "hunter22"),
+    ('password=rb"hunter22"', "hunter22"),
+    ("password=Secret('hunter22')", "hunter22"),
+    ("<soap><password>hunter22</password></soap>", "hunter22"),
+    ('<wsse:Password Type="PasswordText">hunter 22</wsse:Password>', "hunter 22"),
+    ("<dbPassword><![CDATA[hunter22]]></dbPassword>", "hunter22"),
+    ("<apiKey>hunter22", "hunter22"),
+    ("redis://default:ab/hunter22@cache:6379", "hunter22"),
+    ("postgresql://u:ab/c@d/hunter22@db/app refused", "hunter22"),
+    ("mysql -u root --password hunter22 -h db", "hunter22"),
+    ("tool --token=hunter22", "hunter22"),
+    ("tool --api-key fooBarBaz", "fooBarBaz"),
+    ("tool --db-password 'correct horse'", "correct horse"),
+    ("Command '['mysql', '--password', 'swordfish']' returned non-zero exit status 1.", "swordfish"),
+    ("credentials={'db': {'user': 'x'}, 'pw': 'hunter22'}", "hunter22"),
+    ("{'pw': 'hunter22'}", "hunter22"),
 ]
 
 
@@ -89,9 +122,81 @@ def test_what_does_not_is_left_alone(text: str) -> None:
     assert redact_text(text) == text
 
 
+ORDINARY = [
+    "basic authentication failed",
+    "HTTPSConnectionPool(host='api.example.com', port=443): Max retries exceeded with url: /v1/x",
+    "Client error '404 Not Found' for url 'http://localhost:8080/v1/users/ada@example.org'",
+    "[Errno 111] Connect call failed ('127.0.0.1', 5432)",
+    'connection to server at "db.internal", port 5432 failed: FATAL: password authentication failed for user "app"',
+    'duplicate key value violates unique constraint "users_email_key"\nDETAIL:  Key (email)=(a@example.org) exists.',
+    "Error 111 connecting to redis://localhost:6379. Connection refused.",
+    "could not connect to amqp://rabbit:5672",
+    "no broker at kafka://a:9092,b:9092/topic",
+    "dial tcp: lookup http://host:8080",
+    "cannot reach http://[fe80::1]:8000/path@2x.png",
+    "not a valid URL: http://host:port",
+    "failed to fetch https://registry.npmjs.org:443/@scope/pkg",
+    "This model's maximum context length is 8192 tokens, however you requested 9001 tokens",
+    "Rate limit reached for gpt-4o on tokens per min (TPM): Limit 30000, Used 29000, Requested 2000.",
+    "max_tokens: 100000 > 8192, which is the maximum allowed number of output tokens",
+    "json.decoder.JSONDecodeError: Expecting ',' delimiter: line 1 column 17 (char 16)",
+    "SyntaxError: Unexpected token '<', \"<!DOCTYPE \"... is not valid JSON",
+    "The security token included in the request is expired",
+    "Could not find credentials for the profile 'default'",
+    'Unable to locate credentials. You can configure credentials by running "aws configure".',
+    "An error occurred (AccessDenied) when calling the GetObject operation: Access Denied",
+    "An error occurred (InvalidAccessKeyId) when calling the ListBuckets operation: it does not exist in our records.",
+    "InvalidApiKey: The API key is not valid for this project",
+    "WrongPassword: the password does not match",
+    "KeyError: 'api_key'",
+    "missing 1 required keyword-only argument: 'token'",
+    "usage: tool [-h] --token TOKEN [--password PASSWORD] file",
+    "usage: tool login <user> <password> [options]",
+    "error: the following arguments are required: --token, --api-key",
+    "Error: Missing option '--password'.",
+    "No such option: --tokens Did you mean --token?",
+    "use --password to log in, or --token instead.",
+    "--api-key must be set (or use the environment)",
+    "1 validation error for User\npassword\n  Field required [type=missing, input_value={'name': 'ada'}]",
+    "<html><head><title>502 Bad Gateway</title></head><body><center>nginx</center></body></html>",
+    "mismatched tag: line 4, column 2: <password> was never closed",
+    "expected one of <user>, <token> or <host> in the template",
+    "CSRF verification failed. CSRF cookie not set.",
+    "http.cookies.CookieError: Illegal key 'a b'",
+    "SSLError: certificate verify failed: unable to get local issuer certificate (_ssl.c:1007)",
+    "Permission denied (publickey,password).",
+    "host key verification failed: the key of git.example.com has changed",
+    "moved upward: x=1, y=2",
+    "OLDPWD=/home/ada PWD=/srv",
+    "Incorrect padding in secret of the service account",
+    "forgotPassword=true, password=None, token=null",
+    'Secret "registry" not found in namespace prod',
+    "jwt expired: the token was issued 3600 s ago",
+    "<token></token> is empty",
+    '{"url":"http://host","ok":true}',
+    "see tcp://0.0.0.0:*",
+    "open file://C:/Users/ada/x@y",
+    "cloned ssh://git@github.com:org/repo@v2",
+    'password: "" and \\"password\\":\\"\\" are empty',
+    "cookies: disabled",
+    "passwords: 3 wrong",
+]
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_what_libraries_say_is_left_alone(text: str) -> None:
+    assert redact_text(text) == text
+
+
 def test_what_stands_around_a_secret_stays() -> None:
     assert redact_text("login of ann with password=hunter22 failed") == f"login of ann with password={MASK} failed"
     assert redact_text("postgres://app:p4ssw0rd@db.example/x") == f"postgres://app:{MASK}@db.example/x"
+    assert redact_text("redis://default:ab/hunter22@cache:6379") == f"redis://default:{MASK}@cache:6379"
+    assert redact_text("curl -H 'Cookie: a=b; c=d' failed") == f"curl -H 'Cookie: {MASK}' failed"
+    assert redact_text("Cookie: a=b; c=d\nHost: x") == f"Cookie: {MASK}\nHost: x"
+    assert redact_text("<password>x1</password></a>") == f"<password>{MASK}</password></a>"
+    assert redact_text("mysql --password hunter22 -h db") == f"mysql --password {MASK} -h db"
+    assert redact_text(r"{\"password\":\"x\",\"n\":1}") == rf"{{\"password\":{MASK},\"n\":1}}"
 
 
 @pytest.mark.parametrize(
@@ -157,6 +262,23 @@ def test_a_hostile_text_is_only_text(text: str) -> None:
     assert isinstance(redact_text(text), str)
 
 
+ATOMS = [
+    "token", "PGPASSWORD=", "secret='", "://a:", "://a:b/", "@", "/", "'", "\\", '\\"', "{", "[", "a(", " ", "--",
+    "--token ", "--a-", "<", "<token", "<token>", "<token a", "</", "Cookie: a=", 'a="', "=", "pw:",
+    "cookies={", "Z9", "rb'", "-",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("one", ATOMS)
+def test_no_two_parts_make_a_text_slow(one: str) -> None:
+    """A hundredth of a second each; read again from every place it would be many."""
+    for other in ATOMS:
+        for text in ((one + other) * (20_000 // len(one + other)), one + other * (20_000 // len(other))):
+            began = time.process_time()
+            redact_text(text)
+            assert time.process_time() - began < 1, (one, other)
+
+
 KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA0Z3VS5JJcds3xfn\nygWyF8PbnGy0AHB7MhgwMbRvI0MBZhpI"
 
 
@@ -172,6 +294,11 @@ KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA0Z3VS5JJcds3xfn\nygWyF8P
         ('login with "password": "hunter2 \\', f'login with "password": {MASK}\\'),
         ("the credentials: {'user': 'ada', 'wo", f"the credentials: {MASK}"),
         ("the secret=['ada', 'hunter", f"the secret={MASK}"),
+        ("the secret={'a': {'b': 'ada'}, 'c': 'hunter", f"the secret={MASK}"),
+        ("no answer of postgresql://app:hunter2Zq9", f"no answer of postgresql://app:{MASK}"),
+        ("redis://:123456", f"redis://:{MASK}"),
+        ("redis://default:ab/hunt", f"redis://default:{MASK}"),
+        ("amqp://app:12345-hunter2", f"amqp://app:{MASK}"),
     ],
 )
 def test_a_secret_that_was_cut_off_is_masked_to_the_end(text: str, shown: str) -> None:

@@ -9,53 +9,94 @@ from redrive.core.job import Json
 
 MASK: Final = "[redacted]"
 _NAME: Final = re.compile(
-    r"pass(word|wd|phrase)|secret|token|(api|access|private)[_-]?key|authorization|credential|cookie|signature",
+    r"pass(word|wd|phrase)|(^|[_-])pw$|secret|token|(api|access|private)[_-]?key|authorization|credential|cookie"
+    r"|signature",
     re.IGNORECASE,
 )
 _PASSWORD: Final = re.compile(r"(?:(?:^|[_-])pwd|pass(?:word|wd|phrase)|secret|api[_-]?key)$", re.IGNORECASE)
 """Whose value is a secret even where it is a number."""
 _LINES: Final = r"(?:[^-]++|-(?!----(?:BEGIN|END) ))*+"
-_IS: Final = r"['\"]?\s*+[=:]\s*+"
+_IS: Final = r"(?:\\{0,7}+['\"])?\s*+[=:]\s*+"
 _COUNT: Final = rf"{_IS}['\"]?[0-9][0-9.,]*+(?:[\s'\";)}}\]]|\Z)"
+_PASSWORDS: Final = rf"pass(?:word|wd|phrase)|pwd?(?!{_IS}['\"]?[/~])"
 _LABELS: Final = (
-    rf"pass(?:word|wd|phrase)|pwd(?!{_IS}['\"]?[/~])|(?:client[_-]?)?secret(?:[_-]?(?:access[_-]?)?key)?"
+    rf"{_PASSWORDS}|(?:client[_-]?)?secret(?:[_-]?(?:access[_-]?)?key)?"
     r"|(?:api|private|access|account|signing|encryption)[_-]?key|(?:access|refresh|auth|session|id)[_-]?token"
     rf"|token(?<!(?:pad|eos|bos|unk|sep|cls)_token)(?<!(?:mask|stop|next|page)_token)(?<![_-]token(?={_COUNT}))"
-    rf"|(?:set-)?cookie|credentials?|authorization(?={_IS}['\"])"
+    rf"|(?:set-)?cookie|(?:cookie|password|api[_-]?key)s(?={_IS}[{{\[])|credentials?|authorization(?={_IS}['\"])"
     rf"|sig(?:nature)?(?:(?==[A-Za-z0-9%+/_-]{{10}})|(?=['\"]{_IS}['\"]))"
 )
 """What a secret is called where a text names it. A directory, a count and a mark of a tokenizer are none."""
+_ENDINGS: Final = (
+    rf"(?:{_PASSWORDS}|secret(?:[_-]?key)?|(?:api|access)[_-]?key)(?=\\{{0,7}}+['\"]?\s*+=|\\{{0,7}}+['\"]\s*+:)"
+    rf"|(?-i:(?<=[A-Z0-9])(?:PASS(?:WORD|WD|PHRASE)|PWD(?!{_IS}['\"]?[/~])|SECRET|API_?KEY|TOKEN(?!{_COUNT})))(?={_IS})"
+)
+"""The same at the end of a longer word: PGPASSWORD=…, 'dbPassword': …; but `WrongPassword: …` is an error's name."""
+_NAMED: Final = (
+    r"(?:pass(?:word|wd|phrase)|secret(?:[_-]?key)?|token|(?:api|access|private)[_-]?key|credentials?|cookie)"
+)
+_QUOTED: Final = r"[bruf]{0,2}+(?:'(?:[^'\\]++|\\.)++'?|\"(?:[^\"\\]++|\\.)++\"?)"
+
+
+def _nested(opening: str, closing: str) -> str:
+    """In brackets, with brackets inside, with brackets inside; empty ones hold nothing."""
+    other, found = rf"[^\{opening}\{closing}]++", ""
+    for _ in range(3):
+        found = rf"\{opening}(?:{other}{'|' if found else ''}{found})*+\{closing}?"
+    return rf"(?!\{opening}\s*+\{closing}){found}"
+
+
+_VALUE: Final = (
+    r"(?!\\{0,7}+['\"]?\[redacted\])(?!(?:none|null|true|false)(?:[\s'\"&,;)}\]]|\Z))(?:"
+    rf"{_QUOTED}|(?P<escapes>\\{{1,7}}+)(?P<quote>['\"])(?!(?P=escapes)(?P=quote))"
+    r"(?:[^\\]|(?!(?<!\\)(?P=escapes)(?P=quote))\\)++(?:(?P=escapes)(?P=quote))?"
+    rf"|{_nested('{', '}')}|{_nested('[', ']')}|[a-z_][a-z0-9_.]{{0,60}}+\((?=['\"])[^)]++\)?"
+    r"|(?!\\{1,7}+['\"]|\{\s*+\}|\[\s*+\])[^\s'\"&,;)}\]]{3,}+)"
+)
+_HOST: Final = r"[0-9]{1,5}+(?![\w!$%^&*+=~-])|[/:{<]|port\b"
+"""What stands behind a host and a colon, where it is none of a name and a password."""
+_WORD: Final = r"(?:[^\s/'\":@]++|:(?!//)|[/@])"
+"""A password in a URL may hold a slash that nobody has escaped; another URL is no part of it."""
 _PATTERN: Final = re.compile(
     rf"-----BEGIN [A-Z0-9 ]{{1,40}}-----(?:{_LINES}-----END [A-Z0-9 ]{{1,40}}-----"
     rf"|(?![ ]?[('\"`)]|[ ][a-z]{{1,15}}[ .,;:]){_LINES}(?:-----END [A-Z0-9 ]{{0,40}}-{{0,5}})?)"
     r"|(?P<userinfo>://[^/\s:@]*+:)[^\s/'\"]+(?=@)"
+    rf"|(?P<address>://[^][/\s:@'\"?#&=,;(){{}}<>|]*+:)(?!{_HOST})(?=[^\s'\"]{{3}})"
+    rf"(?:{_WORD}+(?=@[\w\[])|{_WORD}++(?<!\[redacted\])\Z)"
     r"|(?<![A-Za-z0-9])(?=[abceghiprstx])(?:"
     r"(?:sk[-_]|[pr]k_(?:live|test)_|gh[opsru]_|github_pat_|xox[abeoprs]-|xapp-|glpat-)[-_A-Za-z0-9]{12,}+"
     r"|hf_[A-Za-z0-9]{20,}+"
     r"|(?-i:(?:AKIA|ASIA|AIza)[-_A-Za-z0-9]{12,}+|eyJ[A-Za-z0-9_-]{10,1000}+\.[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]*+)"
-    r"|(?P<scheme>(?<!_)(?:bearer|basic|token)\s++)[A-Za-z0-9._~+/=-]{8,}+"
-    rf"|(?P<label>(?:{_LABELS}){_IS})"
-    r"(?!['\"]?\[redacted\])"
-    r"(?:'(?:[^'\\]++|\\.)++'?|\"(?:[^\"\\]++|\\.)++\"?|\{[^}]++\}?|\[[^\]]++\]?|[^\s'\"&,;)}\]]{3,}+)"
+    r"|(?P<scheme>(?<!_)(?:bearer\s++|(?:basic|token)\s++(?!(?-i:[A-Z]?[a-z]++)\.?(?![\w.~+/=-]))))"
+    r"[A-Za-z0-9._~+/=-]{8,}+"
+    rf"|(?P<cookie>(?:set-)?cookie{_IS})(?=[^\s=;,&'\"\\{{}}\[\]]{{1,200}}+=)"
+    r"(?:[^\r\n'\"\\]++|\\(?!['\"])|(?<==)\"[^\"\r\n]*+\"?)++"
     rf"|(?P<header>authorization{_IS}(?:[a-z-]{{1,30}}+\s++)?+)"
-    r"(?=[a-z._~+/=-]{0,200}+[0-9])[A-Za-z0-9._~+/=-]{8,}+)",
+    r"(?=[a-z._~+/=-]{0,200}+[0-9])[A-Za-z0-9._~+/=-]{8,}+)"
+    rf"|(?=[aceiprst])(?P<label>(?:(?<![A-Za-z0-9])(?:{_LABELS})|(?<=[A-Za-z0-9])(?:{_ENDINGS})){_IS}){_VALUE}"
+    rf"|(?P<tag><(?=[a-z_])[\w:.-]{{0,60}}?{_NAMED}(?:\s[^<>]{{0,200}}+)?>(?:<!\[CDATA\[)?)(?!\s*+(?:\[redacted\]|<|\Z))"
+    r"(?:[^<]++(?=</)|[^<\s]++(?<!\[redacted\])\Z)"
+    rf"|(?P<option>--(?=[a-z])[a-z0-9_-]{{0,40}}?{_NAMED}(?:['\"],\s*+(?=['\"])|[ \t]++))(?!['\"]?(?:-|\[redacted\]))"
+    rf"(?:{_QUOTED}|(?-i:(?=[^\s'\"]{{0,100}}?(?:[0-9@#$%^&*+=~]|[a-z][A-Z])))[^\s'\",;<>()\[\]{{}}|]{{4,}}+)",
     re.IGNORECASE | re.DOTALL,
 )
 """Most places of a text are passed by after one look: no word begins there, or not with a letter that any of these has.
 No part of a text is read again from every place in it. Texts are cut before they get here: where the end of a key, a
-quote or a bracket is missing, the end of the text is taken for it."""
+quote, a bracket or a password in a URL is missing, the end of the text is taken for it."""
 _HINTS: Final = (
     "bearer", "basic", "token", "sk-", "sk_", "pk_", "rk_", "ghp_", "gho_", "ghs_", "ghu_", "ghr_", "github_pat", "hf_",
-    "xox", "xapp-", "glpat", "akia", "asia", "aiza", "eyj", "pass", "pwd", "secret", "key", "cookie", "credential",
+    "xox", "xapp-", "glpat", "akia", "asia", "aiza", "eyj", "pass", "pw", "secret", "key", "cookie", "credential",
     "authorization", "sig=", "signature", "-----begin",
 )  # fmt: skip
 """Without any of these there is nothing to find, and most messages have none."""
+_KEPT: Final = ("label", "scheme", "userinfo", "address", "header", "cookie", "tag", "option")
+"""What stands before a secret and is shown."""
 
 
 def redact_text(text: str) -> str:
     """A message without what looks like a secret."""
     low = text.lower()
-    if "@" in low and "://" in low:
+    if "://" in low and ("@" in low or ":" in low[low.rfind("://") + 3 :]):
         return _PATTERN.sub(_mask, text)
     for hint in _HINTS:
         if hint in low:
@@ -64,7 +105,7 @@ def redact_text(text: str) -> str:
 
 
 def _mask(match: re.Match[str]) -> str:
-    kept = match["scheme"] or match["header"] or match["label"] or match["userinfo"] or ""
+    kept = next((match[name] for name in _KEPT if match[name]), "")
     return f"{kept}{MASK}"
 
 
