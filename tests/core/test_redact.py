@@ -317,3 +317,28 @@ def test_a_secret_that_was_cut_off_is_masked_to_the_end(text: str, shown: str) -
 )
 def test_what_only_speaks_of_a_secret_stays(text: str) -> None:
     assert redact_text(text) == text
+
+
+def test_headers_and_variables_are_also_written_as_pairs() -> None:
+    pairs = [["X-Api-Key", "abcdef12345"], ["Cookie", "sid=abcdef"], ["Accept", "text/html"]]
+    assert redact({"headers": pairs}) == {"headers": [["X-Api-Key", MASK], ["Cookie", MASK], ["Accept", "text/html"]]}
+    assert redact([["db_password", 12345678], ["max_tokens", 5]]) == [["db_password", MASK], ["max_tokens", 5]]
+    for name, value in (("name", "value"), ("Name", "Value"), ("key", "value"), ("Key", "Value"), ("header", "value")):
+        given = [{name: "X-Api-Key", value: "abcdef12345", "n": 1}, {name: "Accept", value: "text/html"}]
+        assert redact(given) == [{**given[0], value: MASK}, given[1]]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"required": ["token", "user"]},
+        [["a", "b"], ["token", "user", "more"]],
+        [["a", "b"], "token"],
+        {"name": "max_tokens", "value": 5},
+        {"name": "password", "type": "text"},
+        {"name": "token", "value": ""},
+        {"name": ["token"], "value": "x"},
+    ],
+)
+def test_lists_of_names_and_counts_are_no_pairs_with_secrets(value: Any) -> None:
+    assert redact(value) == value

@@ -15,6 +15,7 @@ _NAME: Final = re.compile(
 )
 _PASSWORD: Final = re.compile(r"(?:(?:^|[_-])pwd|pass(?:word|wd|phrase)|secret|api[_-]?key)$", re.IGNORECASE)
 """Whose value is a secret even where it is a number."""
+_NAME_AND_VALUE: Final = (("name", "value"), ("Name", "Value"), ("key", "value"), ("Key", "Value"), ("header", "value"))
 _LINES: Final = r"(?:[^-]++|-(?!----(?:BEGIN|END) ))*+"
 _IS: Final = r"(?:\\{0,7}+['\"])?\s*+[=:]\s*+"
 _COUNT: Final = rf"{_IS}['\"]?[0-9][0-9.,]*+(?:[\s'\";)}}\]]|\Z)"
@@ -121,7 +122,24 @@ def _is_secret(name: str, item: Json) -> bool:
 def redact(value: Json) -> Json:
     """A JSON value for showing: fields named like secrets and texts that look like one are masked."""
     if isinstance(value, dict):
-        return {name: MASK if _is_secret(str(name), item) else redact(item) for name, item in value.items()}
+        named = _secret_value(value)
+        return {
+            name: MASK if name == named or _is_secret(str(name), item) else redact(item) for name, item in value.items()
+        }
     if isinstance(value, list):
-        return [redact(item) for item in value]
+        pairs = _are_pairs(value)
+        return [[item[0], MASK] if pairs and _is_secret(item[0], item[1]) else redact(item) for item in value]
     return redact_text(value) if isinstance(value, str) else value
+
+
+def _secret_value(given: dict[str, Json]) -> str | None:
+    """Headers and variables are also written as {"name": …, "value": …}: the field that holds a secret so named."""
+    for name, value in _NAME_AND_VALUE:
+        if value in given and isinstance(given.get(name), str) and _is_secret(given[name], given[value]):
+            return value
+    return None
+
+
+def _are_pairs(given: list[Json]) -> bool:
+    """[["X-Api-Key", …], …]; a list of two words may be one of names alone."""
+    return all(isinstance(item, list) and len(item) == 2 and isinstance(item[0], str) for item in given)
