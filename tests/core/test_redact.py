@@ -202,7 +202,8 @@ def test_what_stands_around_a_secret_stays() -> None:
 @pytest.mark.parametrize(
     "name",
     ["password", "PASSWORD", "db_password", "passwd", "secret", "client_secret", "token", "access_token", "api_key",
-     "apiKey", "api-key", "Authorization", "credentials", "Cookie", "private_key", "signature"],
+     "apiKey", "api-key", "Authorization", "credentials", "Cookie", "private_key", "signature",
+     "pw", "db_pw"],
 )  # fmt: skip
 def test_fields_named_like_secrets_are_masked(name: str) -> None:
     assert redact({name: "anything", "user": "ann"}) == {name: MASK, "user": "ann"}

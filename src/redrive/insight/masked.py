@@ -7,7 +7,8 @@ value behind it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from redrive.core.job import Json
 from redrive.core.redact import MASK, redact
@@ -16,7 +17,23 @@ from redrive.errors import InvalidInput
 
 def unmasked(edited: Json, original: Json, field: str = "payload") -> Json:
     """The edited input with the original's secrets back in place. Refuses a mask that nothing stands behind."""
-    return _restored(edited, original, redact(original), field)
+    found = _restored(edited, original, redact(original), field)
+    _stay_hidden(edited, redact(found), field)
+    return found
+
+
+def _stay_hidden(edited: Json, shown: Json, at: str) -> None:
+    """Refuses an edit that would show what a mask stands for, as where a header with a secret gets another name."""
+    if isinstance(edited, Mapping) and isinstance(shown, Mapping):
+        for name, item in edited.items():
+            _stay_hidden(item, shown[name], f"{at}.{name}")
+    elif isinstance(edited, list) and isinstance(shown, list):
+        for index, item in enumerate(edited):
+            _stay_hidden(item, shown[index], f"{at}[{index}]")
+    elif isinstance(edited, str) and MASK in edited and not (isinstance(shown, str) and MASK in shown):
+        raise InvalidInput(
+            field=at, problem=f"holds {MASK}, which would be shown under this name; write the whole value"
+        )
 
 
 def _restored(edited: Json, original: Json, shown: Json, at: str) -> Json:
@@ -38,50 +55,131 @@ def _under(original: Json, shown: Json, name: str) -> tuple[Json, Json]:
 
 
 def _entries(edited: Sequence[Json], original: Json, shown: Json, at: str) -> list[Json]:
-    """Entries may have moved: one is known again by how it was shown. By its place alone only where none has moved."""
+    """Entries may have moved or changed, or both: none gets a secret that may be another's."""
     if not isinstance(original, list) or not isinstance(shown, list):
         return [_restored(item, None, _NOTHING, f"{at}[{index}]") for index, item in enumerate(edited)]
-    known = _Shown(original, shown)
-    moved = known.moved(edited)
+    pairing = _Pairing(_Shown(original, shown), edited)
     found = []
     for index, item in enumerate(edited):
-        if moved and not known.certain(item):
-            problem = f"nobody knows for which secret {MASK} stands here, as entries were added, removed or moved"
-            raise InvalidInput(field=f"{at}[{index}]", problem=f"{problem}; write it out")
-        place = known.place(index, item)
+        place = pairing.place(index)
+        if place is None:
+            problem = f"nobody knows for which secret {MASK} stands here, as {pairing.reason}; write it out"
+            raise InvalidInput(field=f"{at}[{index}]", problem=problem)
         value, seen = (original[place], shown[place]) if place < len(shown) else (None, _NOTHING)
         found.append(_restored(item, value, seen, f"{at}[{index}]"))
     return found
 
 
 class _Shown:
-    """The entries of a list by how they were shown."""
+    """The entries of a list by how they were shown, what they hide, and what only one of them says."""
 
     def __init__(self, original: Sequence[Json], shown: Sequence[Json]) -> None:
-        self._texts = [_text(item) for item in shown]
+        self.texts = [_text(item) for item in shown]
+        self.hidden = [tuple(_hidden(was, seen)) for was, seen in zip(original, shown, strict=True)]
         self._places: dict[str, int] = {}
         self._behind: dict[str, set[str]] = {}
-        for index, (text, was) in enumerate(zip(self._texts, original, strict=True)):
+        for index, (text, was) in enumerate(zip(self.texts, original, strict=True)):
             self._places.setdefault(text, index)
             self._behind.setdefault(text, set()).add(_text(was))
-        self._masks = any(behind != {text} for text, behind in self._behind.items())
+        self._owners: dict[Mark, list[int]] = {}
+        for index, item in enumerate(shown):
+            for mark in set(_marks(item)):
+                self._owners.setdefault(mark, []).append(index)
+        self._own = [{mark for mark in _marks(item) if len(self._owners[mark]) == 1} for item in shown]
 
-    def moved(self, edited: Sequence[Json]) -> bool:
-        """Are there more or fewer, or does one stand where it was not shown? Without secrets it is all the same."""
-        if not self._masks or len(edited) != len(self._texts):
-            return self._masks
-        return any(self.place(index, item) != index for index, item in enumerate(edited))
+    def place(self, index: int, text: str) -> int | None:
+        """Where it was shown just so: here, if it was so here, too."""
+        here = index < len(self.texts) and self.texts[index] == text
+        return index if here else self._places.get(text)
 
-    def certain(self, item: Json) -> bool:
-        """Is there one thing only that this entry can stand for?"""
-        text = _text(item)
-        return MASK not in text or len(self._behind.get(text, ())) == 1
+    def certain(self, text: str) -> bool:
+        """Is there one thing only that an entry which was shown so can stand for?"""
+        return MASK not in text or len(self._behind[text]) == 1
 
-    def place(self, index: int, item: Json) -> int:
-        """Where it was: here, if it was shown here or nowhere."""
-        text = _text(item)
-        here = index < len(self._texts) and self._texts[index] == text
-        return index if here else self._places.get(text, index)
+    def owners(self, marks: set[Mark]) -> set[int]:
+        """Who alone has one of these marks."""
+        return {self._owners[mark][0] for mark in marks if len(self._owners.get(mark, ())) == 1}
+
+    def owner(self, index: int, item: Json) -> int | None:
+        """Whose marks a changed entry has. Away from its place it must have them all."""
+        marks = set(_marks(item))
+        owners = self.owners(marks)
+        place = owners.pop() if len(owners) == 1 else None
+        return place if place is None or place == index or self._own[place] <= marks else None
+
+    def secrets(self, places: Iterable[int]) -> int:
+        """How many different ones these hide."""
+        return len({self.hidden[place] for place in places if self.hidden[place]})
+
+
+class _Pairing:
+    """Which of the shown entries each edited one is: as it was shown, by its marks, or by its place if that is sure."""
+
+    def __init__(self, shown: _Shown, edited: Sequence[Json]) -> None:
+        self._shown = shown
+        self._texts = [_text(item) for item in edited]
+        found = [shown.place(index, text) for index, text in enumerate(self._texts)]
+        self._same = {index: place for index, place in enumerate(found) if place is not None}
+        changed = [index for index in range(len(edited)) if index not in self._same]
+        free = set(range(len(shown.texts))) - set(self._same.values())
+        self._moved = len(edited) != len(shown.texts) or any(index != place for index, place in self._same.items())
+        self._known: dict[int, int] = {}
+        foreign = [index for index in changed if index not in (shown.owners(set(_marks(edited[index]))) or {index})]
+        if self._moved or foreign or shown.secrets(free) > 1:
+            self._known = _by_marks(shown, {index: edited[index] for index in changed}, free)
+            self._moved = self._moved or (bool(foreign) and shown.secrets(range(len(shown.texts))) > 1)
+        self._sure = not self._moved and shown.secrets(free - set(self._known.values())) <= 1
+        self._masks = any(shown.hidden)
+
+    @property
+    def reason(self) -> str:
+        return "entries were added, removed or moved" if self._moved else "several entries were changed"
+
+    def place(self, index: int) -> int | None:
+        """None where nobody can tell."""
+        text = self._texts[index]
+        if index in self._same:
+            unsure = self._masks and self._moved and not self._shown.certain(text)
+            return None if unsure else self._same[index]
+        if index in self._known:
+            return self._known[index]
+        return index if self._sure or not self._masks or MASK not in text else None
+
+
+def _by_marks(shown: _Shown, changed: Mapping[int, Json], free: set[int]) -> dict[int, int]:
+    """Changed entries that have the marks of one entry which no other is or claims to be."""
+    owners = {index: shown.owner(index, item) for index, item in changed.items()}
+    claims = Counter(owners.values())
+    return {
+        index: place for index, place in owners.items() if place is not None and place in free and claims[place] == 1
+    }
+
+
+Mark = tuple[str, str]
+
+
+def _marks(item: Json, at: str = "") -> Iterator[Mark]:
+    """By what a changed entry is known again: its texts and ids. Other numbers and switches are what people change."""
+    if isinstance(item, Mapping):
+        for name, inner in item.items():
+            yield from _marks(inner, f"{at}.{name}")
+    elif isinstance(item, list):
+        for index, inner in enumerate(item):
+            yield from _marks(inner, f"{at}[{index}]")
+    elif (isinstance(item, str) and MASK not in item) or (isinstance(item, int) and at.lower().endswith("id")):
+        yield at, _text(item)
+
+
+def _hidden(original: Json, shown: Json, at: str = "") -> Iterator[tuple[str, str]]:
+    """Every value that is not shown as it is, by its place."""
+    if isinstance(original, Mapping) and isinstance(shown, Mapping):
+        for name, inner in original.items():
+            yield from _hidden(inner, shown[name], f"{at}.{name}")
+    elif isinstance(original, list) and isinstance(shown, list):
+        for index, (inner, seen) in enumerate(zip(original, shown, strict=True)):
+            yield from _hidden(inner, seen, f"{at}[{index}]")
+    elif original != shown:
+        yield at, _text(original)
 
 
 def _text(item: Json) -> str:
