@@ -84,6 +84,12 @@ SECRETS = [
     ("Command '['mysql', '--password', 'swordfish']' returned non-zero exit status 1.", "swordfish"),
     ("credentials={'db': {'user': 'x'}, 'pw': 'hunter22'}", "hunter22"),
     ("{'pw': 'hunter22'}", "hunter22"),
+    ("{'headers': [['Accept', '*/*'], ['X-Api-Key', 'hunter22']]}", "hunter22"),
+    ("Headers([('cookie', 'sid=hunter22'), ('accept', '*/*')])", "hunter22"),
+    ("[(b'x-auth-token', b'hunter22')]", "hunter22"),
+    ('[["Authorization","hunter22', "hunter22"),
+    ("[{'name': 'X-Api-Key', 'value': 'hunter22'}]", "hunter22"),
+    ('{"key":"DB_PASSWORD","value":"hunter22"}', "hunter22"),
 ]
 
 
@@ -179,6 +185,9 @@ ORDINARY = [
     "cloned ssh://git@github.com:org/repo@v2",
     'password: "" and \\"password\\":\\"\\" are empty',
     "cookies: disabled",
+    "missing fields: ['token', 'user']",
+    "ValueError(('password', 'username'))",
+    "{'name': 'token', 'type': 'string'} has no value",
     "passwords: 3 wrong",
 ]
 
@@ -266,7 +275,7 @@ def test_a_hostile_text_is_only_text(text: str) -> None:
 ATOMS = [
     "token", "PGPASSWORD=", "secret='", "://a:", "://a:b/", "@", "/", "'", "\\", '\\"', "{", "[", "a(", " ", "--",
     "--token ", "--a-", "<", "<token", "<token>", "<token a", "</", "Cookie: a=", 'a="', "=", "pw:",
-    "cookies={", "Z9", "rb'", "-",
+    "cookies={", "[['token', '", "'name': 'token', 'value': ", "Z9", "rb'", "-",
 ]  # fmt: skip
 
 

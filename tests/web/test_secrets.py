@@ -1,4 +1,4 @@
-"""Twenty secrets, planted wherever one can slip in: none is found outside the payload that it was given in.
+"""Many secrets, planted wherever one can slip in: none is found outside the payload that it was given in.
 
 Half of them stand in payloads: those may be in that column and nowhere else. The other half come with failures, so no
 file, log, answer, page or export may hold them at all.
@@ -19,6 +19,7 @@ from click.testing import CliRunner
 import redrive
 from redrive.doors.cli import cli
 from redrive.doors.rest import TABLE
+from redrive.runtime.capture import MESSAGE_LIMIT
 from tests.runtime.receiver import Seen, answer, receiving
 from tests.support import soon
 from tests.web.hostile import pages
@@ -36,6 +37,10 @@ GIVEN = {
     "cookie": "c4nary08-cookie",
     "private_key": "c4nary09-key-lines",
     "github": "ghp_c4nary10abcdefgh",
+    "pair": "c4nary21-in-a-pair",
+    "variable": "c4nary22-of-a-variable",
+    "jar": "c4nary23-in-a-jar",
+    "slash": "c4nary24afteraslash",
 }
 """In payloads."""
 SAID = {
@@ -48,6 +53,13 @@ SAID = {
     "body": "c4nary17-in-a-body",
     "advice": "AKIAC4NARY18ABCDEFGH",
     "environment": "c4nary19-of-the-environment",
+    "environ": "c4nary25-in-PGPASSWORD",
+    "session": "c4nary26-second-in-a-line",
+    "nested": "c4nary27-in-json-in-json",
+    "bytes": "c4nary28-in-bytes",
+    "option": "c4nary29-of-an-option",
+    "tag": "c4nary30-in-a-tag",
+    "cut": "c4nary31-at-the-end",
     "jwt": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJjNG5hcnkyMCJ9.c4nary20c4nary20",
 }
 """In failures."""
@@ -62,8 +74,28 @@ def payload() -> dict[str, Any]:
         "database": f"postgres://ada:{GIVEN['url']}@db.example/orders",
         "headers": [{"cookie": GIVEN["cookie"]}],
         "private_key": f"-----BEGIN KEY-----\n{GIVEN['private_key']}\n-----END KEY-----",
+        "pairs": [["X-Api-Key", GIVEN["pair"]], ["Accept", "*/*"]],
+        "variables": [{"name": "DB_PASSWORD", "value": GIVEN["variable"]}],
+        "cookies": {"sid": GIVEN["jar"]},
+        "cache": f"redis://default:ab/{GIVEN['slash']}@cache:6379",
         "remotes": [f"https://x-access-token:{GIVEN['github']}@git.example/x.git"],
     }
+
+
+def spellings() -> str:
+    """As programs print them, the last one in a URL that the limit of messages cuts."""
+    parts = (
+        f"PGPASSWORD={SAID['environ']}",
+        rf'{{"sent":"{{\"password\":\"{SAID["nested"]}\"}}"}}',
+        f"{{'password': b'{SAID['bytes']}'}}",
+        f"mysql --password {SAID['option']} -h db",
+        f"<password>{SAID['tag']}</password>",
+        f"Cookie: theme=dark; sessionid={SAID['session']}",
+    )
+    url = f"postgresql://app:{SAID['cut']}"
+    head = "\n".join(parts) + "\n"
+    said = len(f"login failed: password={SAID['password']}, token: {SAID['token']}, ")
+    return head + "x" * (MESSAGE_LIMIT - said - len(head) - len(url) - 1) + f" {url}@db.example/orders"
 
 
 class ApiError(Exception):
@@ -88,7 +120,7 @@ def make_leaky(database: Path) -> redrive.Redrive:
     @rd.task(max_attempts=1, queue="leaks")
     async def tell(how: str) -> None:
         if how == "message":
-            raise RuntimeError(f"login failed: password={SAID['password']}, token: {SAID['token']}")
+            raise RuntimeError(f"login failed: password={SAID['password']}, token: {SAID['token']}, {spellings()}")
         if how == "cause":
             raise RuntimeError("it failed") from ValueError(f"api_key={SAID['cause']}")
         if how == "group":

@@ -78,7 +78,11 @@ _PATTERN: Final = re.compile(
     rf"|(?P<tag><(?=[a-z_])[\w:.-]{{0,60}}?{_NAMED}(?:\s[^<>]{{0,200}}+)?>(?:<!\[CDATA\[)?)(?!\s*+(?:\[redacted\]|<|\Z))"
     r"(?:[^<]++(?=</)|[^<\s]++(?<!\[redacted\])\Z)"
     rf"|(?P<option>--(?=[a-z])[a-z0-9_-]{{0,40}}?{_NAMED}(?:['\"],\s*+(?=['\"])|[ \t]++))(?!['\"]?(?:-|\[redacted\]))"
-    rf"(?:{_QUOTED}|(?-i:(?=[^\s'\"]{{0,100}}?(?:[0-9@#$%^&*+=~]|[a-z][A-Z])))[^\s'\",;<>()\[\]{{}}|]{{4,}}+)",
+    rf"(?:{_QUOTED}|(?-i:(?=[^\s'\"]{{0,100}}?(?:[0-9@#$%^&*+=~]|[a-z][A-Z])))[^\s'\",;<>()\[\]{{}}|]{{4,}}+)"
+    r"|(?<=[\[(])(?:(?<=\[[\[(])|(?<=[\])],[\[(])|(?<=[\])],\s[\[(]))"
+    rf"(?P<pair>b?['\"][\w-]{{0,40}}?(?:{_NAMED}|authorization)['\"],\s*+){_QUOTED}(?=\s*+[\])]|\Z)"
+    rf"|(?P<field>['\"](?:name|key|header)['\"]\s*+:\s*+['\"][\w-]{{0,40}}?(?:{_NAMED}|authorization)['\"],\s*+"
+    rf"['\"]value['\"]\s*+:\s*+){_QUOTED}",
     re.IGNORECASE | re.DOTALL,
 )
 """Most places of a text are passed by after one look: no word begins there, or not with a letter that any of these has.
@@ -90,7 +94,7 @@ _HINTS: Final = (
     "authorization", "sig=", "signature", "-----begin",
 )  # fmt: skip
 """Without any of these there is nothing to find, and most messages have none."""
-_KEPT: Final = ("label", "scheme", "userinfo", "address", "header", "cookie", "tag", "option")
+_KEPT: Final = ("label", "scheme", "userinfo", "address", "header", "cookie", "tag", "option", "pair", "field")
 """What stands before a secret and is shown."""
 
 
