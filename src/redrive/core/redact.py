@@ -59,11 +59,18 @@ _HOST: Final = r"[0-9]{1,5}+(?![\w!$%^&*+=~-])|[/:{<]|port\b"
 _WORD: Final = r"(?:[^\s/'\":@]++|:(?!//)|[/@])"
 """A password in a URL may hold a slash that nobody has escaped; another URL is no part of it."""
 _PATTERN: Final = re.compile(
+    r"(?=[-:<'\"])(?:"
     rf"-----BEGIN [A-Z0-9 ]{{1,40}}-----(?:{_LINES}-----END [A-Z0-9 ]{{1,40}}-----"
     rf"|(?![ ]?[('\"`)]|[ ][a-z]{{1,15}}[ .,;:]){_LINES}(?:-----END [A-Z0-9 ]{{0,40}}-{{0,5}})?)"
     r"|(?P<userinfo>://[^/\s:@]*+:)[^\s/'\"]+(?=@)"
     rf"|(?P<address>://[^][/\s:@'\"?#&=,;(){{}}<>|]*+:)(?!{_HOST})(?=[^\s'\"]{{3}})"
     rf"(?:{_WORD}+(?=@[\w\[])|{_WORD}++(?<!\[redacted\])\Z)"
+    rf"|(?P<tag><(?=[a-z_])[\w:.-]{{0,60}}?{_NAMED}(?:\s[^<>]{{0,200}}+)?>(?:<!\[CDATA\[)?)(?!\s*+(?:\[redacted\]|<|\Z))"
+    r"(?:[^<]++(?=</)|[^<\s]++(?<!\[redacted\])\Z)"
+    rf"|(?P<option>--(?=[a-z])[a-z0-9_-]{{0,40}}?{_NAMED}(?:['\"],\s*+(?=['\"])|[ \t]++))(?!['\"]?(?:-|\[redacted\]))"
+    rf"(?:{_QUOTED}|(?-i:(?=[^\s'\"]{{0,100}}?(?:[0-9@#$%^&*+=~]|[a-z][A-Z])))[^\s'\",;<>()\[\]{{}}|]{{4,}}+)"
+    rf"|(?P<field>['\"](?:name|key|header)['\"]\s*+:\s*+['\"][\w-]{{0,40}}?(?:{_NAMED}|authorization)['\"],\s*+"
+    rf"['\"]value['\"]\s*+:\s*+){_QUOTED})"
     r"|(?<![A-Za-z0-9])(?=[abceghiprstx])(?:"
     r"(?:sk[-_]|[pr]k_(?:live|test)_|gh[opsru]_|github_pat_|xox[abeoprs]-|xapp-|glpat-)[-_A-Za-z0-9]{12,}+"
     r"|hf_[A-Za-z0-9]{20,}+"
@@ -74,20 +81,16 @@ _PATTERN: Final = re.compile(
     r"(?:[^\r\n'\"\\]++|\\(?!['\"])|(?<==)\"[^\"\r\n]*+\"?)++"
     rf"|(?P<header>authorization{_IS}(?:[a-z-]{{1,30}}+\s++)?+)"
     r"(?=[a-z._~+/=-]{0,200}+[0-9])[A-Za-z0-9._~+/=-]{8,}+)"
-    rf"|(?=[aceiprst])(?P<label>(?:(?<![A-Za-z0-9])(?:{_LABELS})|(?<=[A-Za-z0-9])(?:{_ENDINGS})){_IS}){_VALUE}"
-    rf"|(?P<tag><(?=[a-z_])[\w:.-]{{0,60}}?{_NAMED}(?:\s[^<>]{{0,200}}+)?>(?:<!\[CDATA\[)?)(?!\s*+(?:\[redacted\]|<|\Z))"
-    r"(?:[^<]++(?=</)|[^<\s]++(?<!\[redacted\])\Z)"
-    rf"|(?P<option>--(?=[a-z])[a-z0-9_-]{{0,40}}?{_NAMED}(?:['\"],\s*+(?=['\"])|[ \t]++))(?!['\"]?(?:-|\[redacted\]))"
-    rf"(?:{_QUOTED}|(?-i:(?=[^\s'\"]{{0,100}}?(?:[0-9@#$%^&*+=~]|[a-z][A-Z])))[^\s'\",;<>()\[\]{{}}|]{{4,}}+)"
+    rf"|(?P<label>(?:(?<![A-Za-z0-9])(?=[aceiprst])(?:{_LABELS})|(?=[past])(?<=[A-Za-z0-9])(?:{_ENDINGS})){_IS}){_VALUE}"
     r"|(?<=[\[(])(?:(?<=\[[\[(])|(?<=[\])],[\[(])|(?<=[\])],\s[\[(]))"
-    rf"(?P<pair>b?['\"][\w-]{{0,40}}?(?:{_NAMED}|authorization)['\"],\s*+){_QUOTED}(?=\s*+[\])]|\Z)"
-    rf"|(?P<field>['\"](?:name|key|header)['\"]\s*+:\s*+['\"][\w-]{{0,40}}?(?:{_NAMED}|authorization)['\"],\s*+"
-    rf"['\"]value['\"]\s*+:\s*+){_QUOTED}",
+    rf"(?P<pair>b?['\"][\w-]{{0,40}}?(?:{_NAMED}|authorization)['\"],\s*+){_QUOTED}(?=\s*+[\])]|\Z)",
     re.IGNORECASE | re.DOTALL,
 )
 """Most places of a text are passed by after one look: no word begins there, or not with a letter that any of these has.
 No part of a text is read again from every place in it. Texts are cut before they get here: where the end of a key, a
 quote, a bracket or a password in a URL is missing, the end of the text is taken for it."""
+_CUT: Final = re.compile(rf"://[^/\s:@]*+:(?!{_HOST})[^\s'\"]{{3,}}+\Z")
+"""A text that may end in half a URL."""
 _HINTS: Final = (
     "bearer", "basic", "token", "sk-", "sk_", "pk_", "rk_", "ghp_", "gho_", "ghs_", "ghu_", "ghr_", "github_pat", "hf_",
     "xox", "xapp-", "glpat", "akia", "asia", "aiza", "eyj", "pass", "pw", "secret", "key", "cookie", "credential",
@@ -101,7 +104,7 @@ _KEPT: Final = ("label", "scheme", "userinfo", "address", "header", "cookie", "t
 def redact_text(text: str) -> str:
     """A message without what looks like a secret."""
     low = text.lower()
-    if "://" in low and ("@" in low or ":" in low[low.rfind("://") + 3 :]):
+    if "://" in low and ("@" in low or _CUT.match(low, low.rfind("://")) is not None):
         return _PATTERN.sub(_mask, text)
     for hint in _HINTS:
         if hint in low:
