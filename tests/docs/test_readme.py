@@ -6,18 +6,17 @@ import signal
 import socket
 import subprocess
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import PYTHON, REDRIVE, ROOT, blocks
+from tests.docs.pages import PYTHON, ROOT, blocks
 from tests.docs.test_blocks import environment
 
 SECONDS = 30
 README = ROOT / "README.md"
+PROMPT = "--- next ---"
 
 
 def until(happened: Callable[[], bool], what: str) -> None:
@@ -28,46 +27,46 @@ def until(happened: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-@contextmanager
-def server(folder: Path, port: int, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
-    """The README's application, as `uvicorn fastapi_app:app` starts it."""
-    words = [PYTHON, "-m", "uvicorn", "fastapi_app:app", "--port", str(port), "--log-level", "warning"]
-    with (folder / "server.log").open("ab") as log:
-        process = subprocess.Popen(words, cwd=folder, env=environment(folder) | variables, stdout=log, stderr=log)
-    try:
-        until(lambda: process.poll() is not None or answers(port), "the server answers")
-        assert process.poll() is None, (folder / "server.log").read_text("utf-8")
-        yield process
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(SECONDS)
-
-
 def answers(port: int) -> bool:
     with socket.socket() as connection:
         return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
-def post(port: int, slug: str) -> None:
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/articles/{slug}?draft=hello", method="POST")
-    with urllib.request.urlopen(request, timeout=SECONDS) as answer:
-        assert answer.status == 202
+class Shell:
+    """One session in which the README is followed: a line is typed, and what it prints is read up to the prompt."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder, self.port = folder, port
+        path = os.pathsep.join([str(Path(PYTHON).parent), os.environ["PATH"]])
+        variables = environment(folder) | {"PATH": path, "UVICORN_PORT": str(port)}
+        with (folder / "stderr.log").open("wb") as log:
+            self._bash = subprocess.Popen(
+                ["bash"], cwd=folder, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                text=True, start_new_session=True,
+            )  # fmt: skip
+
+    def type(self, line: str) -> str:
+        """What the line prints, but for what the server in the background does."""
+        assert self._bash.stdin is not None and self._bash.stdout is not None
+        self._bash.stdin.write(
+            line.replace("localhost:8000", f"localhost:{self.port}") + f"\nprintf '\\n{PROMPT}\\n'\n"
+        )
+        self._bash.stdin.flush()
+        answer = "".join(iter(self._bash.stdout.readline, PROMPT + "\n")).removesuffix("\n")
+        return re.sub(r"INFO:  .*\n", "", answer)
+
+    def close(self) -> None:
+        os.killpg(self._bash.pid, signal.SIGKILL)
+        self._bash.wait(SECONDS)
+        for pipe in (self._bash.stdin, self._bash.stdout):
+            if pipe is not None:
+                pipe.close()
 
 
-def redrive(folder: Path, *words: str) -> str:
-    """What the command prints."""
-    variables = environment(folder) | {"REDRIVE_URL": "jobs.db"}
-    return subprocess.run(
-        [REDRIVE, *words], cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=SECONDS
-    ).stdout
-
-
-def shown(command: str) -> str:
-    """What the README says that a command prints."""
-    console = "".join(block.text for block in blocks(README) if block.language == "console")
-    found = re.search(rf"^\$ {re.escape(command)}[^\n]*\n(?P<answer>(?:(?!\$ ).*\n)*)", console, re.MULTILINE)
-    assert found is not None, f"the README does not show {command}"
-    return found["answer"]
+def console() -> list[tuple[str, str]]:
+    """What the README types, in its order, and what it says that is answered."""
+    text = "".join(block.text for block in blocks(README) if block.language == "console")
+    return re.findall(r"^\$ ([^\n]*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE)
 
 
 def dead_letter_of_the_docs() -> str:
@@ -91,33 +90,59 @@ def port() -> int:
         return found
 
 
-def test_killed_in_the_middle_started_again_posted_once(tmp_path: Path, port: int) -> None:
-    posted = tmp_path / "posted.log"
-    with server(tmp_path, port, CMS_SECONDS=str(10 * SECONDS)) as first:
-        post(port, "q3-report")
-        until(posted.exists, "the article is online")
-        first.kill()
-        first.wait(SECONDS)
-    assert alike(redrive(tmp_path, "jobs"))[1][1] == "running"
-    with server(tmp_path, port):
-        until(lambda: " done " in redrive(tmp_path, "jobs"), "the job is done")
-    assert posted.read_text("utf-8") == shown("cat posted.log") == "q3-report hello\n"
-    assert alike(redrive(tmp_path, "jobs")) == alike(shown("redrive jobs"))
+@pytest.fixture
+def shell(tmp_path: Path, port: int) -> Iterator[Shell]:
+    session = Shell(tmp_path, port)
+    try:
+        yield session
+    finally:
+        session.close()
 
 
-def test_what_cannot_heal_is_a_dead_letter_that_comes_back(tmp_path: Path, port: int) -> None:
-    with server(tmp_path, port, CMS_TOKEN="expired"):
-        post(port, "q3-report")
-        until(lambda: " dead " in redrive(tmp_path, "jobs"), "the job is dead")
-    assert alike(redrive(tmp_path, "health")) == alike(shown("redrive health"))
-    listed = redrive(tmp_path, "dead", "list")
-    assert alike(listed) == alike(shown("redrive dead list"))
-    id = listed.splitlines()[1].split()[0]
-    assert alike(redrive(tmp_path, "dead", "show", id)) == alike(dead_letter_of_the_docs())
-    assert alike(redrive(tmp_path, "dead", "redrive", id, "--why", "new token")) == alike(shown("redrive dead redrive"))
-    with server(tmp_path, port):
-        until(lambda: " done " in redrive(tmp_path, "jobs"), "the job is done")
-    assert (tmp_path / "posted.log").read_text("utf-8") == "q3-report hello\n"
+INSTALL = "pip install . fastapi uvicorn; cd examples; "
+WAITS: dict[str, Callable[[Shell], bool]] = {
+    "curl ": lambda shell: answers(shell.port),
+    "sleep 1; kill -9": lambda shell: (shell.folder / "posted.log").exists(),
+}
+"""What the README gives a second or three; a machine that is busy with other tests may need more."""
+
+
+def test_its_lines_can_be_followed_one_after_the_other(shell: Shell) -> None:
+    """Killed in the middle, started again, posted once; and what cannot heal is a dead letter that comes back."""
+    id = "ID"
+    for line, expected in console():
+        typed = line.removeprefix(INSTALL).replace("7b0c41d2", id)
+        if ready := next((wait for begins, wait in WAITS.items() if line.startswith(begins)), None):
+            until(lambda: ready(shell), f"what {line!r} needs")
+        answer = shell.type(typed)
+        if line.startswith(("redrive jobs", "redrive health", "redrive dead list", "cat ")):
+            answer = seen(shell, typed, answer, expected)
+        if expected and not expected.startswith("[1]"):
+            assert alike(answer) == alike(expected), line
+        if line == "redrive dead list":
+            id = answer.splitlines()[1].split()[0]
+            assert alike(shell.type(f"redrive dead show {id}")) == alike(dead_letter_of_the_docs())
+    until(lambda: not answers(shell.port), "the last line ends the server")
+    assert id != "ID" and any(line.startswith(INSTALL) for line, _ in console())
+
+
+def seen(shell: Shell, typed: str, answer: str, expected: str) -> str:
+    """Looks again, as a reader does where something is still under way."""
+    deadline = time.monotonic() + SECONDS
+    while alike(answer) != alike(expected) and time.monotonic() < deadline:
+        time.sleep(0.02)
+        answer = shell.type(typed)
+    return answer
+
+
+def test_only_one_server_runs_at_a_time() -> None:
+    """Each that is started in the background is ended before the next is, and the last at the end."""
+    running = 0
+    for line, _ in console():
+        running -= "kill " in line
+        running += "uvicorn fastapi_app:app &" in line
+        assert running in (0, 1), line
+    assert running == 0
 
 
 def test_the_first_page_is_short_and_names_the_commands() -> None:
