@@ -5,12 +5,17 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import redrive
-from redrive.doors.demo import BRIEFS
+from redrive.core.job import State
+from redrive.doors.demo import BRIEFS, Demo, parked
+from redrive.doors.demo.receiver import Receiver
+from redrive.doors.demo.view import View
 
 DEADLINE = 150.0
 
@@ -87,3 +92,53 @@ def test_it_wants_a_new_file(shown: tuple[Path, str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.returncode == 2
     assert "exists already" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_each_row_adds_up_while_deliveries_are_parked() -> None:
+    """Sixty-five of three hundred had been in no column for ten seconds."""
+    counts = {"articles": {"done": 90}, "deliveries": {"waiting": 2, "held": 65, "done": 37, "dead": 1}}
+    queues = [{"name": name, **dict.fromkeys(State, 0), **numbers} for name, numbers in counts.items()]
+    totals = {state: sum(queue[state] for queue in queues) for state in State}
+    view = View(plain=True)
+    view.show({"queues": queues, "totals": totals, "accepted": 195}, parked(65))
+    drawn = Console(file=StringIO(), width=60)
+    drawn.print(view.picture())
+    text = drawn.file.getvalue()
+    rows = {
+        name: [int(number) for number in numbers.split()] for name, numbers in re.findall(r"(\w+) +(\d[\d ]+)\n", text)
+    }
+    assert rows["all"] == [2, 0, 65, 127, 1, 195] and rows["deliveries"] == [2, 0, 65, 37, 1, 105]
+    assert all(sum(rows[name][:-1]) == rows[name][-1] for name in ("articles", "deliveries", "all"))
+    assert "65 deliveries are parked until a probe gets through" in text
+
+
+async def test_it_says_what_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a breaker is open, and when it is not any more."""
+    monkeypatch.setenv("REDRIVE_URL", "")
+    said, states = list[str](), iter(["half_open", "closed"])
+    view = View(plain=True)
+    monkeypatch.setattr(view, "say", lambda text, style="": said.append(text))
+    demo = Demo(tmp_path / "jobs.db", 120, view)
+
+    class Open:
+        async def breakers(self) -> list[object]:
+            return [type("One", (), {"state": next(states)})]
+
+    monkeypatch.setattr(demo, "_rd", Open())
+    for held in (0, 1, 64, 0, 0, 0):
+        await demo._watch_breaker(held)
+    assert said == [
+        "its breaker opens: 1 delivery is parked until a probe gets through",
+        "a probe got through, and the parked deliveries are back",
+    ]
+
+
+async def test_the_receiver_answers_the_first_that_ask_when_it_is_back() -> None:
+    """A probe that found it busy had kept the others parked for twice as long."""
+    receiver = Receiver()
+    hook = "POST /hook HTTP/1.1\r\nIdempotency-Key: a\r\n\r\n"
+    assert [receiver._answer(hook)[0] for _ in range(6)] == [200] * 5 + [503]
+    assert [receiver._answer(hook)[0] for _ in range(5)] == [200] * 5
+    await receiver.start()
+    await receiver.stop()
+    assert receiver._answer(hook)[0] == 200

@@ -23,7 +23,7 @@ from redrive.doors.demo.view import View
 
 WORKERS = 2
 DEADLINE = 120.0
-"""It takes some fifteen seconds; on a machine that is busy with other things, longer."""
+"""It takes ten to fifteen seconds; on a machine that is busy with other things, longer."""
 ARRIVAL = 8.0
 """The work arrives over so many seconds."""
 OUTAGE = (3.0, 4.0)
@@ -48,6 +48,13 @@ def _arriving(payloads: Iterable[dict[str, Any]]) -> list[redrive.Item]:
     return [redrive.Item(payload, delay=ARRIVAL * n / len(listed)) for n, payload in enumerate(listed)]
 
 
+def parked(number: int) -> str:
+    """What stands still, and until when; nothing if nothing does."""
+    if not number:
+        return ""
+    return f"{'1 delivery is' if number == 1 else f'{number} deliveries are'} parked until a probe gets through"
+
+
 class Demo:
     """One run, from the first enqueue to the summary."""
 
@@ -62,6 +69,8 @@ class Demo:
         self._rd = rd
         self._workers: list[asyncio.subprocess.Process] = []
         self._killed = 0
+        self._parked = 0
+        self._open = False
 
     async def run(self) -> int:
         await self._receiver.start()
@@ -108,7 +117,8 @@ class Demo:
         try:
             while time.monotonic() - began < DEADLINE:
                 stats = await self._rd.stats()
-                self._view.show(stats)
+                await self._watch_breaker(stats["totals"]["held"])
+                self._view.show(stats, parked(self._parked))
                 if not any(stats["totals"][state] for state in ("waiting", "running", "held")) and outage.done():
                     return
                 await self._interfere(stats)
@@ -123,7 +133,18 @@ class Demo:
         self._view.say("the receiver of the deliveries goes down", "yellow")
         await asyncio.sleep(length)
         await self._receiver.start()
-        self._view.say("the receiver is back", "green")
+        waits = f"; {parked(self._parked)}" if self._parked else ""
+        self._view.say(f"the receiver is back{waits}", "green")
+
+    async def _watch_breaker(self, held: int) -> None:
+        """Say when the outage's breaker begins to park deliveries, and when what it parked has come back."""
+        self._parked = held
+        if held and not self._open:
+            self._open = True
+            self._view.say(f"its breaker opens: {parked(held)}", "yellow")
+        elif self._open and not held and all(one.state == "closed" for one in await self._rd.breakers()):
+            self._open = False
+            self._view.say("a probe got through, and the parked deliveries are back", "green")
 
     async def _interfere(self, stats: dict[str, Any]) -> None:
         """Kill one worker midway, and start another for each that died."""

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import redrive
 
-FAST = {"base": 0.4, "cap": 1.5, "max_attempts": 60}
+FAST = {"base": 0.4, "cap": 1.5, "max_attempts": 60, "breaker_pause": 0.5}
 QUEUES = ("deliveries", "articles", "research", "briefs", "poison")
 AGENTS = {"intern": {"does": ["brief"]}, "editor": {"does": ["brief", "publish"]}}
 

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
@@ -13,7 +14,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-COLUMNS = ("waiting", "running", "done", "dead")
+from redrive.core.job import State
+
+COLUMNS = ("waiting", "running", "held", "done", "dead", "all")
+"""They add up to what was accepted: no job is ever in none of them."""
 
 
 class View:
@@ -25,6 +29,7 @@ class View:
         self._began = time.monotonic()
         self._said: deque[Text] = deque(maxlen=7)
         self._stats: dict[str, Any] = {}
+        self._waits_for = ""
         self._live = None if self.plain else Live(console=self.console, refresh_per_second=10, transient=True)
 
     def __enter__(self) -> View:
@@ -42,12 +47,17 @@ class View:
         if self.plain:
             self.console.print(line)
         else:
-            self.show(self._stats)
+            self.show(self._stats, self._waits_for)
 
-    def show(self, stats: dict[str, Any]) -> None:
-        self._stats = stats
+    def show(self, stats: dict[str, Any], waits_for: str = "") -> None:
+        """The numbers, and what they stand still for, if they do."""
+        self._stats, self._waits_for = stats, waits_for
         if self._live is not None and stats:
-            self._live.update(Group(self._table(stats), self._bar(stats), *self._said))
+            self._live.update(self.picture())
+
+    def picture(self) -> Group:
+        now = [Text(self._waits_for, style="yellow")] if self._waits_for else []
+        return Group(self._table(self._stats), self._bar(self._stats), *now, *self._said)
 
     def _bar(self, stats: dict[str, Any]) -> Table:
         totals, row = stats["totals"], Table.grid(padding=(0, 1))
@@ -58,12 +68,17 @@ class View:
         return row
 
     def _table(self, stats: dict[str, Any]) -> Table:
-        table = Table(title="redrive demo: nothing may be lost", title_justify="left")
-        table.add_column("queue")
+        title = "redrive demo: nothing may be lost"
+        table = Table(
+            title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True
+        )
+        table.add_column("queue", min_width=10)
         for name in COLUMNS:
-            table.add_column(name, justify="right", width=8)
+            table.add_column(name, justify="right", min_width=5)
         for queue in stats["queues"]:
-            table.add_row(queue["name"], *(_number(name, queue[name]) for name in COLUMNS))
+            table.add_row(queue["name"], *_numbers(queue))
+        table.add_section()
+        table.add_row("all", *_numbers(stats["totals"]))
         return table
 
     def summary(self, lines: list[tuple[str, str, bool]], after: list[str]) -> None:
@@ -75,6 +90,11 @@ class View:
             self.console.print(line, soft_wrap=True)
 
 
-def _number(name: str, value: int) -> Text:
-    style = {"dead": "red", "done": "green", "running": "cyan"}.get(name, "") if value else "dim"
-    return Text(str(value), style=style)
+def _numbers(counts: dict[str, Any]) -> list[Text]:
+    """One row: each state, and their sum."""
+    shown: dict[str, int] = {state.value: counts[state] for state in State}
+    shown["all"] = sum(shown.values())
+    return [Text(str(shown[name]), style=_STYLES.get(name, "") if shown[name] else "dim") for name in COLUMNS]
+
+
+_STYLES = {"dead": "red", "done": "green", "running": "cyan", "held": "yellow"}
