@@ -55,6 +55,31 @@ def deaf(pain: Pain) -> None:
 # ---- what a list shows
 
 
+async def test_one_trouble_has_one_advice_wherever_one_looks(rd: Redrive, caplog: pytest.LogCaptureFixture) -> None:
+    """What the letter says is what the list, the group, the morning and the alert say."""
+
+    @rd.task
+    async def freeze() -> None:
+        raise redrive.GiveUp("production is frozen", recommendation="Redrive it after the change freeze.")
+
+    @rd.task(max_attempts=1)
+    async def connect() -> None:
+        raise ConnectionError("refused")
+
+    frozen, refused = await freeze.enqueue(), await connect.enqueue()
+    await soon(rd.drain())
+    for job in (await rd.jobs.get(frozen.id), await rd.jobs.get(refused.id)):
+        assert job.recommendation and job.fingerprint
+        assert [v.suggestion.text for v in await rd.groups.list(task=job.task)] == [job.recommendation]
+        assert (await rd.groups.show(job.fingerprint)).suggestion.text == job.recommendation
+        assert [need.action for need in (await rd.morning()).needs if need.task == job.task] == [job.recommendation]
+        assert any(f"{job.recommendation} Look closer" in record.message for record in caplog.records)
+
+    await rd.dead.discard(frozen.id, why="no longer wanted")
+    (view,) = await rd.groups.list(task="freeze")
+    assert view.suggestion.text == "Waiting does not heal it. Fix the cause, then redrive, or discard."
+
+
 async def test_dead_letters_of_one_trouble_are_one_group(rd: Redrive) -> None:
     await bury(rd, 3, error="order 17 is stuck")
     await bury(rd, 2, error="order 18 is stuck")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from redrive.core.advice import ADVICE
 from redrive.core.agents import Agent, Fleet
 from redrive.core.classify import DETAILS
+from redrive.core.job import Job, State
 from redrive.core.store import Group, Lesson
 from redrive.insight import groups
 from redrive.insight.groups import DAY, HOUR, Alert, GroupState, Suggestion, judge, severity, suggest, trend, view
@@ -371,6 +372,20 @@ def test_every_trouble_has_a_suggestion(detail: str | None) -> None:
     assert found.action in ("redrive", "change", "fix", "look")
     assert found.text == ADVICE.get(str(detail), found.text)
     assert suggest(a_group(detail=None), [], detail) == found
+
+
+def test_the_latest_letters_own_recommendation_comes_before_the_general_one() -> None:
+    """And after what worked; where nothing did, it is told, too."""
+    silent = Job("j1", "q", "work", None, State.dead, 2, T0, 5, T0, T0, "{}")
+    said = msgspec.structs.replace(silent, recommendation="Redrive it after\nthe change freeze.")
+    group = a_group(detail="gave_up")
+    assert suggest(group, [], letter=said).text == "Redrive it after the change freeze."
+    assert suggest(group, [], letter=silent) == suggest(group, []) != suggest(group, [], letter=said)
+    assert suggest(group, [], letter=said).action == suggest(group, []).action
+    assert suggest(group, [Lesson("x", "retry", 3, 1)], letter=said).text == "Redriving as it is worked 3 of 4 times."
+    assert suggest(group, [Lesson("x", "retry", 0, 4)], letter=said).text.endswith(
+        " Redrive it after the change freeze."
+    )
 
 
 # ---- seeing

@@ -16,7 +16,7 @@ import msgspec
 
 from redrive.app.namespace import TRIES
 from redrive.app.watch import ON_THE_BUS, tell_sinks
-from redrive.core.job import State
+from redrive.core.job import Job, State
 from redrive.core.store import Applied, Commit, Filter, Group, Put, Store
 from redrive.insight import groups as insight
 from redrive.insight.groups import HOUR, Alert, GroupState, Owed
@@ -54,6 +54,12 @@ async def read_states(store: Store, fingerprints: Sequence[str]) -> dict[str, Kn
         asked = [await store.doc(KIND, fingerprint) for fingerprint in fingerprints]
         found = [document for document in asked if document is not None]
     return {document.key: (decode(document.value), document.version) for document in found}
+
+
+async def latest_letters(store: Store, fingerprints: Sequence[str]) -> dict[str, Job]:
+    """The latest dead letter of each of these groups, where there is one: what it recommends is the group's advice."""
+    found = await store.first([Filter(states=(State.dead,), fingerprint=name) for name in fingerprints])
+    return {name: job for name, job in zip(fingerprints, found, strict=True) if job is not None}
 
 
 def write(fingerprint: str, state: GroupState, version: int) -> Commit:
@@ -147,7 +153,8 @@ class GroupWatch:
 
     async def _announce(self, group: Group, alert: Alert, now: float) -> None:
         """Into the log in any case; on this process's bus, too, where it is not told to anybody here by name."""
-        log.warning("%s", insight.message(alert, group, insight.suggest(group, ())))
+        letter = (await latest_letters(self._app.store, [group.fingerprint])).get(group.fingerprint)
+        log.warning("%s", insight.message(alert, group, insight.suggest(group, (), letter=letter)))
         if not self._listened_to():
             await self._signal(group, alert, set(), now)
 
@@ -178,7 +185,8 @@ class GroupWatch:
     async def _signal(self, group: Group, alert: Alert, heard: set[int], now: float) -> Pain:
         """The alert as a signal for sinks; this process's bus hears of it on the way, once."""
         store = self._app.store
-        suggestion = insight.suggest(group, await store.lessons(group.fingerprint))
+        letter = (await latest_letters(store, [group.fingerprint])).get(group.fingerprint)
+        suggestion = insight.suggest(group, await store.lessons(group.fingerprint), letter=letter)
         dead = sum((await store.count(Filter(states=(State.dead,), fingerprint=group.fingerprint))).values())
         text, hurts = insight.message(alert, group, suggestion), insight.severity(alert.kind, dead)
         if ON_THE_BUS not in heard:

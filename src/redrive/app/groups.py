@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from redrive.app.alerts import GroupWatch, read_states, write
+from redrive.app.alerts import GroupWatch, latest_letters, read_states, write
 from redrive.app.namespace import SOMEBODY, TRIES
 from redrive.core import moments
 from redrive.core.checks import check_id, check_limit, check_texts, check_words, is_number, the_only
@@ -62,9 +62,11 @@ class Groups:
         shown = sorted(chosen, key=_urgency)[:limit]
         lessons = await self._app.store.lessons(*(group.fingerprint for group, _ in shown))
         helped = insight.lessons_by_group(lessons)
+        named = {group.fingerprint: (group, state) for group, state in shown}
+        letters = await latest_letters(self._app.store, [name for name in named if dead.get(name)])
         return [
-            insight.view(group, state, dead.get(group.fingerprint, 0), now, helped.get(group.fingerprint, ()))
-            for group, state in shown
+            insight.view(group, state, dead.get(name, 0), now, helped.get(name, ()), letter=letters.get(name))
+            for name, (group, state) in named.items()
         ]
 
     async def show(self, fingerprint: str) -> GroupView:
@@ -189,8 +191,10 @@ class Groups:
         return {name: number for (name,), number in counted.items()}
 
     async def _with_lessons(self, seen: GroupView, samples: Sequence[Any] = ()) -> GroupView:
-        lessons = await self._app.store.lessons(seen.fingerprint)
-        return insight.view(seen.group, seen.state, seen.dead, self._app.clock.now(), lessons, samples)
+        store, name = self._app.store, seen.fingerprint
+        letter = (await latest_letters(store, [name])).get(name)
+        lessons = await store.lessons(name)
+        return insight.view(seen.group, seen.state, seen.dead, self._app.clock.now(), lessons, samples, letter)
 
 
 def _status(state: GroupState | None) -> str:

@@ -312,11 +312,12 @@ async def _views(app: Redrive, seen: Seen) -> dict[str, GroupView]:
     """What people said of the piles' troubles, and what helped against them."""
     names = list({pile.sample.fingerprint for pile in seen.manual if pile.sample.fingerprint})
     states = await read_states(app.store, names)
-    piles = {pile.sample.fingerprint: pile.number for pile in seen.manual}
+    piles = {pile.sample.fingerprint: pile for pile in seen.manual}
     helped = lessons_by_group(await app.store.lessons(*names))
     views = {}
     for group in await app.store.groups(fingerprints=names):
         name = group.fingerprint
         state, _ = states.get(name, (None, 0))
-        views[name] = view(group, state, piles.get(name, 0), seen.now, helped.get(name, ()))
+        pile = piles[name]
+        views[name] = view(group, state, pile.number, seen.now, helped.get(name, ()), letter=pile.sample)
     return views

@@ -364,9 +364,13 @@ _BY_HEALING: Final[dict[str, tuple[Action, str]]] = {
 }
 
 
-def suggest(group: Group, lessons: Sequence[Lesson], detail: str | None = None) -> Suggestion:
-    """What worked before; else the advice for its cause."""
+def suggest(
+    group: Group, lessons: Sequence[Lesson], detail: str | None = None, letter: Job | None = None
+) -> Suggestion:
+    """What worked before; else what its latest letter recommends; else the advice for its cause."""
     action, advice = _advice(detail or group.detail or "unknown")
+    if letter is not None and letter.recommendation:
+        advice = " ".join(letter.recommendation.split())
     tried = [lesson for lesson in lessons if lesson.worked + lesson.failed]
     if not tried:
         return Suggestion(advice, action)
@@ -426,6 +430,8 @@ class GroupView(msgspec.Struct, frozen=True):
     """Who may do better, where the trouble has to do with who does it; said where one group is looked at."""
     manual: int | None = None
     """How many of the dead wait for a person; said of the one to begin with."""
+    letter: Job | None = None
+    """Its latest dead letter, whose own words the suggestion may be."""
 
     @property
     def fingerprint(self) -> str:
@@ -475,6 +481,7 @@ def view(
     now: float,
     lessons: Sequence[Lesson] = (),
     samples: Sequence[Job] = (),
+    letter: Job | None = None,
 ) -> GroupView:
     known = state or _seen(group, GroupState(), now)
     return GroupView(
@@ -484,9 +491,10 @@ def view(
         trend(group, known, dead, now),
         _burials(known, now - DAY, now),
         _burials(known, now - 2 * DAY, now - DAY),
-        suggest(group, lessons),
+        suggest(group, lessons, letter=letter),
         tuple(lessons),
         tuple(samples),
+        letter=letter,
     )
 
 

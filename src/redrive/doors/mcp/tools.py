@@ -228,7 +228,8 @@ class Reading:
         if job.fingerprint is None:
             return {}
         view = await self._rd.groups.show(job.fingerprint)
-        helps = self._wording.line(view.suggestion.text) if view.suggestion.tried else None
+        outside = (await self._not_ours([view])).get(view.fingerprint, "")
+        helps = self._wording.line(view.suggestion.text.replace(outside, "")) if view.suggestion.tried else None
         return {"alike": without_none({"group": view.fingerprint, "dead_now": view.dead, "what_helped": helps})}
 
     def _after(self, job: Job, body: dict[str, Any]) -> str:
@@ -256,9 +257,21 @@ class Reading:
         views = await self._rd.groups.list(status=status, queue=queue, task=task, limit=limit + 1)
         more = {"more": "There are more: raise `limit` or narrow it."} if len(views) > limit else {}
         step = f"`failures` with group={views[0].fingerprint} lists its jobs." if views else "There are no groups here."
-        return {"groups": [self._group_row(view) for view in views[:limit]], **more, "next": step}
+        outside = await self._not_ours(views[:limit])
+        rows = [self._group_row(view, ours=view.fingerprint not in outside) for view in views[:limit]]
+        return {"groups": rows, **more, "next": step}
 
-    def _group_row(self, view: GroupView) -> dict[str, Any]:
+    async def _not_ours(self, views: Sequence[GroupView]) -> dict[str, str]:
+        """By group, the words in what is suggested that a task or an imported record chose."""
+        letters = {view.letter.id: view for view in views if view.letter is not None}
+        found = {}
+        for job in await self._rd.store.get([*letters]):
+            view, words = letters[job.id], " ".join((advice_from_outside(job) or "").split())
+            if words and words in view.suggestion.text:
+                found[view.fingerprint] = words
+        return found
+
+    def _group_row(self, view: GroupView, *, ours: bool) -> dict[str, Any]:
         seen, line = view.group, self._wording.line
         return without_none(
             {
@@ -271,7 +284,7 @@ class Reading:
                 "died_in_all": seen.buried,
                 "trend": view.trend,
                 "last_at": iso(seen.last_at),
-                "suggestion": line(view.suggestion.text),
+                "suggestion" if ours else "untrusted_advice": line(view.suggestion.text),
                 "latest": seen.sample,
                 "untrusted_error": self._wording.maybe(seen.error or seen.error_class, SHORT),
             }
