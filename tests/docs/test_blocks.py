@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,19 @@ def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     assert ran.returncode == 0, f"{page.name}:\n{ran.stderr}"
     for block, printed in zip(found, json.loads(file.with_suffix(".out").read_text("utf-8")), strict=True):
         assert printed == (block.prints or printed), f"{block.page}:{block.line} prints something else"
+
+
+def test_the_quickstart_runs_as_the_file_that_it_says(tmp_path: Path) -> None:
+    found = runnable(ROOT / "docs" / "quickstart.md")
+    body = textwrap.indent("\n".join(block.text for block in found), "    ")
+    file = tmp_path / "quickstart.py"
+    file.write_text(f"import asyncio\n\n\nasync def main():\n{body}\n\nasyncio.run(main())\n", "utf-8")
+    ran = subprocess.run(
+        [PYTHON, str(file)],
+        cwd=tmp_path, env=environment(tmp_path), timeout=SECONDS, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "".join(block.prints or "" for block in found)
 
 
 def test_the_pages_that_teach_have_blocks() -> None:
