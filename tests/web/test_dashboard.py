@@ -13,7 +13,7 @@ from redrive.core.policy import DEFAULT, Policy, Rate
 from redrive.core.store import Event
 from redrive.core.workflow import FlowState, StepState, StepStatus, WorkflowStatus
 from redrive.doors.dashboard import words
-from redrive.doors.dashboard.activity import throughput
+from redrive.doors.dashboard.activity import failures, throughput
 from redrive.doors.dashboard.morning import KINDS
 from redrive.doors.dashboard.queues import rules, waits
 from redrive.doors.dashboard.rendering import STATIC, Site
@@ -108,13 +108,16 @@ def test_steps_stand_in_columns_by_what_they_wait_for() -> None:
     assert [[each.name for each in column] for column in columns(ring)] == [["a", "b"]]
 
 
-def test_an_hour_that_has_only_begun_is_not_plotted_as_a_fall() -> None:
+def test_the_hour_that_goes_on_is_plotted() -> None:
+    """Who began a minute ago saw 300 a minute beside two days of nothing."""
     now = 1_800_000_000.0 // 3600 * 3600 + 60
-    moved = [Moved(now - 3660, "mail", "succeeded", 5), Moved(now - 60, "mail", "succeeded", 1)]
-    hours = msgspec.json.decode(throughput(activity(now, 3, 3600.0, moved, {})))
-    assert hours["series"][0]["values"] == [0, 5] and len(hours["x"]) == 2
-    minutes = msgspec.json.decode(throughput(activity(now, 3, 60.0, moved, {})))
-    assert len(minutes["x"]) == 3
+    moved = [Moved(now - 3660, "mail", "succeeded", 5), Moved(now - 60, "mail", "succeeded", 300)]
+    moved.append(Moved(now - 60, "mail", "buried", 2))
+    shown = activity(now, 3, 3600.0, moved, {})
+    for plotted, last in ((throughput(shown), [0, 5, 300]), (failures(shown), [0, 0, 0])):
+        hours = msgspec.json.decode(plotted)
+        assert hours["series"][0]["values"] == last and hours["x"] == shown.starts and len(shown.starts) == 3
+    assert msgspec.json.decode(failures(shown))["series"][1]["values"] == [0, 0, 2]
 
 
 # -- many open pages cost as much as one

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from redrive.doors.dashboard.rendering import Site
-from redrive.insight.activity import HOUR, Activity, AgentLoad
+from redrive.insight.activity import Activity, AgentLoad
 
 
 async def last_hour(site: Site) -> Activity:
@@ -17,8 +17,8 @@ async def last_hour(site: Site) -> Activity:
 
 
 async def last_days(site: Site) -> Activity:
-    """By the hour. Whole hours do not change any more, so nobody minds that they were asked for a while ago."""
-    found: Activity = await site.fresh("hours", lambda: site.rd.reports.activity(hours=48), 30.0)
+    """By the hour, up to the one that goes on: it alone still changes, so it may have been asked for a while ago."""
+    found: Activity = await site.fresh("hours", lambda: site.rd.reports.activity(hours=48), 10.0)
     return found
 
 
@@ -27,18 +27,11 @@ def plot(starts: list[float], *series: dict[str, Any]) -> str:
     return msgspec.json.encode({"x": starts, "series": series}).decode()
 
 
-def _whole(activity: Activity) -> tuple[list[float], dict[str, list[int]]]:
-    """Without the hour that has only begun: it would look like a fall. The minute that goes on is shown."""
-    if activity.step < HOUR or len(activity.starts) < 2:
-        return activity.starts, activity.total.flows
-    return activity.starts[:-1], {name: values[:-1] for name, values in activity.total.flows.items()}
-
-
 def throughput(activity: Activity) -> str:
     """What came in and what was done."""
-    starts, flows = _whole(activity)
+    flows = activity.total.flows
     return plot(
-        starts,
+        activity.starts,
         {"name": "done", "kind": "done", "values": flows["succeeded"], "fill": True},
         {"name": "enqueued", "kind": "ink-3", "values": flows["enqueued"], "dash": True},
     )
@@ -46,9 +39,9 @@ def throughput(activity: Activity) -> str:
 
 def failures(activity: Activity) -> str:
     """What failed: tried again, or buried."""
-    starts, flows = _whole(activity)
+    flows = activity.total.flows
     return plot(
-        starts,
+        activity.starts,
         {"name": "retried", "kind": "held", "values": flows["retried"]},
         {"name": "buried", "kind": "dead", "values": flows["buried"], "fill": True},
     )
