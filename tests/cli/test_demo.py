@@ -87,6 +87,16 @@ async def test_what_went_to_the_wrong_agent_is_done_by_the_right_one(shown: tupl
     assert Counter((str(job.state), job.agent) for job in briefs) == {("done", "editor"): BRIEFS}
 
 
+def test_its_last_lines_can_be_copied_whole(shown: tuple[Path, str]) -> None:
+    lines = [line.strip() for line in shown[1].partition("Try next")[2].splitlines() if line.startswith("  ")]
+    commands = [line for line in lines if not line.startswith("#")]
+    assert [command.split()[1] for command in commands[1:]] == ["serve", "morning", "dead"]
+    typed = "\n".join(line for line in lines if " serve " not in line)
+    done = subprocess.run(["bash"], input=typed, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert "crash_loop" in done.stdout
+
+
 def test_it_wants_a_new_file(shown: tuple[Path, str]) -> None:
     command = [sys.executable, "-m", "redrive", "demo", "--plain", "--file", str(shown[0])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)

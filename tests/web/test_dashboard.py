@@ -14,7 +14,7 @@ from redrive.core.store import Event
 from redrive.core.workflow import FlowState, StepState, StepStatus, WorkflowStatus
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.activity import failures, throughput
-from redrive.doors.dashboard.morning import KINDS
+from redrive.doors.dashboard.morning import KINDS, in_words
 from redrive.doors.dashboard.queues import rules, waits
 from redrive.doors.dashboard.rendering import STATIC, Site
 from redrive.doors.dashboard.workflows import LOOKS, columns
@@ -69,6 +69,11 @@ def test_a_line_runs_from_edge_to_edge_with_zero_at_the_bottom() -> None:
 def test_every_kind_of_need_and_hold_and_step_has_words() -> None:
     assert set(get_args(Kind)) == KINDS.keys()
     assert set(get_args(StepState)) == LOOKS.keys()
+
+
+def test_one_dead_letter_is_not_called_letters() -> None:
+    assert [in_words("dead", number) for number in (1, 2)] == [("dead", "dead letter"), ("dead", "dead letters")]
+    assert in_words("held", 1) == in_words("held", 2) == ("held", "held for you")
 
 
 def test_every_state_has_a_colour() -> None:

@@ -22,7 +22,7 @@ MORNING_SECONDS: Final = 10.0
 SPANS: Final = {"8h": ("the last 8 hours", 8), "24h": ("the last 24 hours", 24), "3d": ("the last 3 days", 72),
                 "7d": ("the last 7 days", 168)}  # fmt: skip
 KINDS: Final = {
-    "dead": ("dead", "dead letters"),
+    "dead": ("dead", "dead letter"),
     "held": ("held", "held for you"),
     "stuck": ("dead", "fetched by nobody"),
     "stale": ("dead", "does not heal"),
@@ -30,7 +30,7 @@ KINDS: Final = {
     "spool": ("held", "beside the store"),
     "deferred": ("held", "deferred until now"),
 }
-"""What each kind of need looks like, and its words."""
+"""What each kind of need looks like, and its words. They stand behind a number."""
 MOODS: Final = {"new": "is-dead", "regressed": "is-dead", "growing": "is-dead", "shrinking": "is-done"}
 
 
@@ -81,8 +81,14 @@ def _against(delta: Delta) -> str:
     return f"{words.number(delta.now)}, {before}"
 
 
+def in_words(kind: str, number: int) -> tuple[str, str]:
+    """What so many needs of a kind look like, and their words."""
+    look, word = KINDS.get(kind, ("held", words.plain(kind)))
+    return look, f"{word}s" if kind == "dead" and number != 1 else word
+
+
 def _need(request: Request, need: Need) -> dict[str, Any]:
-    look, word = KINDS.get(need.kind, ("held", words.plain(need.kind)))
+    look, word = in_words(need.kind, need.number)
     owner = f"for {need.owner}" if need.owner else ""
     return {
         "need": need,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -225,11 +226,14 @@ class Demo:
             *lines,
             "",
             "Try next, with the mouse:",
-            f"  export REDRIVE_URL={self._database}",
-            f"  {program} serve redrive.doors.demo.tasks:rd --open   the dashboard, and a worker for these jobs",
+            f"  export REDRIVE_URL={shlex.quote(str(self._database))}",
+            "  # the dashboard, and a worker for these jobs:",
+            f"  {program} serve redrive.doors.demo.tasks:rd --open",
             "or in the terminal:",
-            f"  {program} morning               what needs you, and what to do about it",
-            f"  {program} dead list             one by one; `dead show ID` tells a whole story",
+            "  # what needs you, and what to do about it:",
+            f"  {program} morning",
+            "  # one by one; `dead show ID` tells a whole story:",
+            f"  {program} dead list",
         ]
 
 
