@@ -49,6 +49,12 @@ def test_the_queues_backoff_until_the_attempts_are_used_up(attempts: int, expect
     assert told(decide(a_case(attempts=attempts))) == expected
 
 
+def test_a_wait_of_nothing_is_told_as_at_once() -> None:
+    why = {base: decide(a_case(policy=Policy(jitter=0.0, base=base))).why for base in (0.0, 0.01, 0.3)}
+    assert why[0.0] == why[0.01] == "network: attempt 1 of 5, again at once."
+    assert why[0.3] == "network: attempt 1 of 5, again in 0.3 s."
+
+
 def test_the_jobs_own_allowance_goes_before_the_policys() -> None:
     assert told(decide(a_case(attempts=4, allowed=10))) == "retry 32"
     assert told(decide(a_case(attempts=1, allowed=2))) == "attempts_exhausted"
@@ -86,6 +92,28 @@ def test_an_exhausted_job_says_what_to_do() -> None:
 
 
 # ---- permanent, unknown
+
+
+def test_what_comes_back_later_is_said_once() -> None:
+    expired = Failure("exception", ("cms.CmsError",), "401 token expired", status=401)
+    decision = decide(a_case(expired))
+    assert (
+        decision.why == "Not retried now: CmsError: 401 token expired is credentials_expired; it comes back in an hour."
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "failure", "ends"),
+    [
+        ("redrive.http", BUG, " A rule of your own ([[rules]] in redrive.toml) would retry it."),
+        ("t", BUG, " retry_on=(TypeError,) would retry it."),
+        ("t", Failure("soft", (), "no", error_kind="bug"), " An error_kind in the result would retry it."),
+    ],
+)
+def test_every_sentence_of_the_advice_begins_as_one(task: str, failure: Failure, ends: str) -> None:
+    case = a_case(failure, task=task)
+    decision = decide(msgspec.structs.replace(case, cause=cause_of("bug", "test", failure)))
+    assert isinstance(decision, Bury) and decision.recommendation.endswith(ends)
 
 
 @pytest.mark.parametrize("detail", [name for name, (category, _, _) in DETAILS.items() if category == "permanent"])

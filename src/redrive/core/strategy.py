@@ -236,11 +236,16 @@ def _permanent(case: Case) -> Decision | None:
     if case.cause.category != "permanent":
         return None
     lane: Lane = "delayed" if case.cause.heals == "later" else "manual"
-    why = "not retried now; it comes back in an hour" if lane == "delayed" else "which waiting does not heal"
+    found = f"{case.failure.summary} is {case.cause.detail}"
+    otherwise = _told_otherwise(case)
+    if otherwise.startswith(("a ", "an ")):
+        otherwise = f"A{otherwise[1:]}"  # it begins a sentence; an option is spelled as it is
     return Bury(
         "permanent",
-        f"Not retried: {case.failure.summary} is {case.cause.detail}, {why}.",
-        f"{ADVICE.get(case.cause.detail, 'Fix the cause, then redrive.')} {_told_otherwise(case)} would retry it.",
+        f"Not retried now: {found}; it comes back in an hour."
+        if lane == "delayed"
+        else f"Not retried: {found}, which waiting does not heal.",
+        f"{ADVICE.get(case.cause.detail, 'Fix the cause, then redrive.')} {otherwise} would retry it.",
         lane,
         owner=case.abilities.fleet.escalation if lane == "manual" else None,
     )
@@ -302,7 +307,8 @@ def _told_when(case: Case) -> Decision | None:
 
 def _backoff(case: Case) -> Decision:
     wait = delay_after(case.policy, case.failures, case.chance)
-    return RetryLater(wait, f"{case.cause.detail}: attempt {case.failures} of {case.allowed}, again in {wait:.1f} s.")
+    when = f"in {wait:.1f} s" if wait >= 0.05 else "at once"
+    return RetryLater(wait, f"{case.cause.detail}: attempt {case.failures} of {case.allowed}, again {when}.")
 
 
 # ---- where somebody waits
