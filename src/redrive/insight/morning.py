@@ -16,7 +16,7 @@ import msgspec
 
 from redrive.core.job import CYCLE, Job, iso
 from redrive.core.store import Group, Tally
-from redrive.insight.groups import GroupView
+from redrive.insight.groups import GroupView, suggest
 
 HOUR: Final = 3600.0
 DAY: Final = 86400.0
@@ -375,11 +375,11 @@ def _overdue(seen: Seen) -> list[Need]:
 
 
 def _action(seen: Seen, job: Job) -> str:
-    """What worked before against this trouble, else what the letter itself recommends."""
+    """As its group suggests it, of this letter."""
     view = seen.groups.get(job.fingerprint or "")
-    if view is not None and view.suggestion.tried:
-        return view.suggestion.text
-    return job.recommendation or (view.suggestion.text if view is not None else "Look at it.")
+    if view is not None:
+        return suggest(view.group, view.lessons, letter=job).text
+    return job.recommendation or "Look at it."
 
 
 def _command(kind: Kind, pile: Pile) -> str:
