@@ -52,7 +52,7 @@ async def test_the_troubles_stand_first_in_words_then_the_letters(served: Served
     mill = page.locator(".group", has_text="TypeError")
     await expect(mill.locator(".group-count")).to_contain_text("3")
     await expect(mill.locator(".group-todo")).to_have_text(
-        "This is a programming error. Fix the code, deploy, then redrive."
+        "This is a programming error. Fix the code, deploy, then redrive. retry_on=(TypeError,) would retry it."
     )
     await expect(mill.locator(".trend")).to_contain_text("new")
     assert await mill.locator("svg.spark").get_attribute("aria-label") == "new: 3 in the last day, 0 in the day before"
