@@ -211,8 +211,8 @@ def test_threads_that_need_it_at_the_same_time_share_one_store(database: Path, m
 
     def slowly(*arguments: Any) -> Store:
         time.sleep(0.05)
-        made.append(make(*arguments))
-        return make(*arguments)
+        made.append(store := make(*arguments))
+        return store
 
     monkeypatch.setattr(rd, "_make_store", slowly)
 

@@ -6,9 +6,11 @@ import signal
 import subprocess
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from redrive.doors.cli import reloading
 from tests.cli.shell import DEADLINE, Shell, ended, refused, wait_until
 
 
@@ -216,3 +218,18 @@ def test_ctrl_c_exits_130_quietly(shell: Shell) -> None:
     status = _interrupt(child)
     assert child.stdout is not None and child.stderr is not None
     assert (status, child.stdout.read(), child.stderr.read().strip()) == (130, "", "")
+
+
+def test_a_folder_that_may_not_be_read_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database's folder of another user beside the code had ended the watch in silence."""
+    (tmp_path / "pgdata").mkdir()
+    (tmp_path / "tasks.py").write_text("rd = 1\n")
+    stat = os.stat
+
+    def barred(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        if str(path).startswith(str(tmp_path / "pgdata") + os.sep):
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", barred)
+    assert list(reloading.sources(tmp_path)) == [tmp_path / "tasks.py"]
