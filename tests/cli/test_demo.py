@@ -122,6 +122,19 @@ def test_each_row_adds_up_while_deliveries_are_parked() -> None:
     assert "65 deliveries are parked until a probe gets through" in text
 
 
+def test_on_a_narrow_terminal_its_end_breaks_no_word_and_no_command() -> None:
+    said = "       [dim]Look for what kills the process (memory, a native crash, sys.exit). Fix it, then redrive.[/]"
+    command = "  redrive serve redrive.doors.demo.tasks:rd --open " + "x" * 40
+    view = View(plain=False)
+    view.console = Console(file=StringIO(), width=60, force_terminal=True, color_system=None)
+    view.summary([("lost", "0", True)], [said], [command])
+    drawn = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in view.console.file.getvalue().splitlines()]
+    assert command in drawn
+    told = [line for line in drawn[3:] if line != command]
+    assert max(map(len, told)) <= 60 and "process" in told[0]
+    assert " ".join(" ".join(told).split()) == said.strip().removeprefix("[dim]").removesuffix("[/]")
+
+
 async def test_it_says_what_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a breaker is open, and when it is not any more."""
     monkeypatch.setenv("REDRIVE_URL", "")

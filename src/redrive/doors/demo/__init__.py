@@ -212,18 +212,21 @@ class Demo:
         if known > ended:
             lines.insert(1, ("not ended in time", f"{known - ended}, and still there: see `redrive queues`", False))
         self._view.__exit__()
-        self._view.summary(lines, await self._what_next())
+        self._view.summary(lines, await self._letters(), self._what_next())
         return 0 if all(good for *_, good in lines) else 1
 
-    async def _what_next(self) -> list[str]:
-        groups, program = await self._rd.dead.groups(), _program()
+    async def _letters(self) -> list[str]:
+        groups = await self._rd.dead.groups()
         dead = sum(view.dead for view in groups)
         lines = ["", f"[bold]{dead} dead letters[/] of {len(groups)} kinds wait for you, and each says why:"]
         for view in sorted(groups, key=lambda view: -view.dead):
             lines.append(f"  {view.dead:>3}  {escape(view.group.task)}: {escape(view.group.error or '')}")
             lines.append(f"       [dim]{escape(view.suggestion.text)}[/]")
+        return lines
+
+    def _what_next(self) -> list[str]:
+        program = _program()
         return [
-            *lines,
             "",
             "Try next, with the mouse:",
             f"  export REDRIVE_URL={shlex.quote(str(self._database))}",

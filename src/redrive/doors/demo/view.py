@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from redrive.core.job import State
+from redrive.doors.cli.layout import folded
 
 COLUMNS = ("waiting", "running", "held", "done", "dead", "all")
 """They add up to what was accepted: no job is ever in none of them."""
@@ -81,12 +82,15 @@ class View:
         table.add_row("all", *_numbers(stats["totals"]))
         return table
 
-    def summary(self, lines: list[tuple[str, str, bool]], after: list[str]) -> None:
+    def summary(self, lines: list[tuple[str, str, bool]], letters: list[str], commands: list[str]) -> None:
+        """What it came to. On a terminal texts end at words; what is there to be copied stays whole."""
         grid = Table.grid(padding=(0, 2))
         for label, value, good in lines:
             grid.add_row("✓" if good else "✗", label, Text(value, style="bold green" if good else "bold red"))
         self.console.print(Panel(grid, title="It adds up" if all(g for *_, g in lines) else "Something is wrong"))
-        for line in after:
+        for line in letters:
+            self.console.print(folded(line, self.console.width) if self.console.is_terminal else line, soft_wrap=True)
+        for line in commands:
             self.console.print(line, soft_wrap=True)
 
 
