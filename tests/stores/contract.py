@@ -378,6 +378,18 @@ class Accepting:
         assert (last.started_at, last.ended_at, last.worker) == (T0 + 6, T0 + 7, "w1")
         assert (done.run, done.attempts) == (3, 2)
 
+    @pytest.mark.parametrize("together", [False, True])
+    async def test_a_move_that_ends_no_attempt_is_none(self, store: Store, together: bool) -> None:
+        """Also where many moves are written as one."""
+        running = await taken(store, *(a_job() for _ in range(3)))
+        dead = await do(store, *map(burial, running))
+        moves = [Commit((redrive(job),)) for job in dead]
+        for part in [moves] if together else [[move] for move in moves]:
+            await store.apply(part)
+        again = await store.get(ids(dead))
+        assert [[attempt.outcome for attempt in job.history] for job in again] == [["failed"]] * 3
+        assert [job.history[0] for job in again] == [job.history[0] for job in dead]
+
     @pytest.mark.behaviour("000-36", "000-37")
     async def test_creation_stands_still_and_the_last_change_moves(self, store: Store) -> None:
         await accept(store, job := a_job())

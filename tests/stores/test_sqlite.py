@@ -27,6 +27,8 @@ from redrive.core.store import Applied, Commit, Filter, Lease, Put, Stale, Store
 from redrive.errors import StoreError, StoreFailed, StoreRefused, StoreUnavailable
 from redrive.stores.sqlite import SqliteStore, commits, connection, schema, writer
 from redrive.stores.sqlite.foreign import Foreign
+from redrive.stores.sqlite.ledger import Ledger, groups
+from redrive.stores.sqlite.routes import Routes
 from tests.chaos.vfs import RecordingVFS, Synced, installed
 from tests.stores.jobs import T0, a_job, burial, retry, success
 from tests.stores.openers import Openers
@@ -1152,3 +1154,24 @@ async def test_the_feed_leaves_nothing_out_while_others_commit(sqlite: Openers, 
             cursor = events[-1].cursor if events else cursor
     assert not pending, "nothing was committed in between"
     assert {(new.id, "enqueued"), (new.id, "succeeded"), (old.id, "succeeded")} <= set(told)
+
+
+def test_what_two_have_collected_is_added_up_without_touching_theirs() -> None:
+    """Where one of several callers spoils a transaction for the others, theirs is written anew."""
+    memory, routes = apsw.Connection(":memory:"), Routes()
+    schema.migrate(memory, ":memory:")
+    running = a_job(state=State.running, token="t", run=1)
+    make = routes.make([(running.queue, running.task, running.agent)])
+    assert make is not None
+    make(memory)
+    collected = [Ledger(), Ledger()]
+    for number, ledger in enumerate(collected, start=1):
+        for at in range(number):
+            ledger.moved(burial(running, T0 + at))
+    for _ in range(2):
+        together = Ledger()
+        for ledger in collected:
+            together.include(ledger)
+        together.write(memory, routes)
+    (group,) = groups(memory, routes, 0.0, None)
+    assert (group.buried, group.first_at, group.last_at) == (2 * (1 + 2), T0, T0 + 1)

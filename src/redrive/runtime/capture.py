@@ -355,18 +355,15 @@ Step = tuple[str, TracebackType]
 
 def _steps(traceback: TracebackType | None) -> list[Step]:
     """The steps of the task's own code and of what it called, outermost first; ours are left out."""
-    found: list[TracebackType] = []
-    while traceback is not None:
-        found.append(traceback)
-        traceback = traceback.tb_next
     steps: list[Step] = []
-    for step in found[-_STEPS:]:
-        frame = step.tb_frame
+    while traceback is not None:
+        frame = traceback.tb_frame
         name = frame.f_globals.get("__name__")
         module = name if isinstance(name, str) else frame.f_code.co_filename
         if not module.startswith("redrive.runtime"):
-            steps.append((module, step))
-    return steps
+            steps.append((module, traceback))
+        traceback = traceback.tb_next
+    return steps[-_STEPS:]
 
 
 @lru_cache(maxsize=4096)

@@ -14,12 +14,11 @@ from typing import Final
 import apsw
 import msgspec
 
-from redrive.core.job import State
+from redrive.core.job import Attempt, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Applied, Commit
 from redrive.stores.sqlite import schema
 from redrive.stores.sqlite.ledger import Ledger
-from redrive.stores.sqlite.rows import encode_attempt
 
 _json = msgspec.json.Encoder().encode
 Statement = tuple[str, tuple[object, ...]]
@@ -109,8 +108,8 @@ def _succeed(moves: Sequence[Transition], at: float) -> tuple[Statement, Stateme
 
 _MOVES_OF: Final = (
     "INSERT INTO moves (job, move, at, run, attempts, state, who, why, attempt, error_kind)"
-    " SELECT jobs.seq, ?, value ->> 0, jobs.run, jobs.attempts, ?, value ->> 1, value ->> 2, value ->> 3, value ->> 4"
-    " FROM jsonb_each(?) JOIN jobs ON jobs.id = value ->> 5"
+    " SELECT jobs.seq, ?, value ->> 0, jobs.run, jobs.attempts, ?, value ->> 1, value ->> 2,"
+    " nullif(value -> 3, 'null'), value ->> 4 FROM jsonb_each(?) JOIN jobs ON jobs.id = value ->> 5"
 )
 
 
@@ -146,9 +145,8 @@ def fence(move: Transition) -> tuple[object, ...]:
     return move.job.id, move.job.version, move.job.token
 
 
-def told(move: Transition) -> tuple[object, ...]:
+def told(move: Transition) -> tuple[float, str | None, str | None, Attempt | None, str | None, str]:
     """A move as its line in the story, besides its name and where it leads."""
     attempt = move.attempt
-    text = encode_attempt(attempt).decode() if attempt else None
     kind = attempt.failure.error_kind if attempt and attempt.failure else None
-    return move.at, move.who, move.why, text, kind, move.job.id
+    return move.at, move.who, move.why, attempt, kind, move.job.id

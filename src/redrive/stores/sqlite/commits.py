@@ -296,7 +296,9 @@ def _transition(connection: apsw.Connection, routes: Routes, move: Transition) -
 
 def _tell(connection: apsw.Connection, move: Transition) -> None:
     """A line of the job's story."""
-    connection.execute(_MOVE_OF, (move.move, move.to, *told(move)))
+    at, who, why, attempt, kind, id = told(move)
+    text = _json(attempt).decode() if attempt else None
+    connection.execute(_MOVE_OF, (move.move, move.to, at, who, why, text, kind, id))
 
 
 def _put(connection: apsw.Connection, put: Put) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import apsw
 import msgspec
@@ -64,7 +64,7 @@ _Said = tuple[object, object, object, str]
 """Of a group's latest job: the failure's class and detail, its text, and the job's id."""
 
 
-class _Grouped(NamedTuple):
+class _Grouped(msgspec.Struct, gc=False):
     """Jobs that joined a group: how many, the first and the last time, and of the latest its route and what is said."""
 
     number: int
@@ -73,9 +73,11 @@ class _Grouped(NamedTuple):
     route: Route
     said: _Said
 
-    def joined(self, other: _Grouped) -> _Grouped:
-        later = other if other.last >= self.last else self
-        return _Grouped(self.number + other.number, min(self.first, other.first), later.last, later.route, later.said)
+    def join(self, other: _Grouped) -> None:
+        self.number += other.number
+        self.first = min(self.first, other.first)
+        if other.last >= self.last:
+            self.last, self.route, self.said = other.last, other.route, other.said
 
 
 def _beginning(error: object) -> str:
@@ -143,7 +145,7 @@ class Ledger:
         for kind, number in other._moves.items():
             self._add(kind, number)
         for fingerprint, grouped in other._groups.items():
-            self._group(fingerprint, grouped)
+            self._group(fingerprint, msgspec.structs.replace(grouped))  # theirs may be written again: it stays theirs
         for lesson, (worked, failed) in other._lessons.items():
             self._learn(lesson, worked, failed)
         for outcome, (number, seconds) in other._outcomes.items():
@@ -161,8 +163,9 @@ class Ledger:
         self._lessons[lesson] = (before[0] + worked, before[1] + failed)
 
     def _group(self, fingerprint: str, more: _Grouped) -> None:
-        known = self._groups.get(fingerprint)
-        self._groups[fingerprint] = more if known is None else known.joined(more)
+        known = self._groups.setdefault(fingerprint, more)
+        if known is not more:
+            known.join(more)
 
     def write(self, connection: apsw.Connection, routes: Routes) -> None:
         for (minute, route, move, *trouble), number in self._moves.items():
@@ -170,8 +173,9 @@ class Ledger:
         for (hour, route, *what), sums in self._outcomes.items():
             connection.execute(_OUTCOME, (hour, routes.number(route), *what, *sums))
             connection.execute(_OUTCOME_DAY, (hour // HOURS_A_DAY, routes.number(route), *what, *sums))
-        for fingerprint, (number, first, last, route, latest) in self._groups.items():
-            connection.execute(_GROUP, (fingerprint, first, last, number, routes.number(route), *latest))
+        for fingerprint, group in self._groups.items():
+            number = routes.number(group.route)
+            connection.execute(_GROUP, (fingerprint, group.first, group.last, group.number, number, *group.said))
         for (fingerprint, strategy), (worked, failed) in self._lessons.items():
             connection.execute(_LESSON, (fingerprint, strategy, worked, failed))
 

@@ -151,7 +151,6 @@ def _state_clauses(states: Sequence[State]) -> list[str]:
 
 
 _decode_attempt = msgspec.json.Decoder(Attempt).decode
-encode_attempt = msgspec.json.Encoder().encode
 
 
 def attempt_from(data: str | None, run: int, at: float, started_at: float | None, worker: str | None) -> Attempt:
