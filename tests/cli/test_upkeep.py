@@ -92,6 +92,30 @@ def test_the_doctor_finds_a_damaged_page(shell: Shell) -> None:
     assert "Traceback" not in done.err
 
 
+HALF_A_LETTER = "CAST(x'7b22c3227d' AS TEXT)"
+NOT_JSON = """'{"name": "x'"""
+
+
+def test_the_doctor_finds_records_that_no_worker_could_read(shell: Shell) -> None:
+    ids = [shell.enqueue("greet", {"name": "x"}) for _ in range(3)]
+    execute(shell.database, f"UPDATE jobs SET payload = {HALF_A_LETTER} WHERE id = '{ids[1]}'")
+    assert shell.run("doctor", "--json").status == 0
+    said = wrong(shell.run("doctor", "--full", "--json"))["records"]
+    assert said.startswith(f"1 cannot be read: {ids[1]}: 'utf-8' codec can't decode byte 0xc3")
+    assert shell.run("cancel", ids[1]).status == 0
+    assert shell.run("doctor", "--full", "--json").json["ok"] is True
+
+
+@pytest.mark.parametrize(("damage", "left"), [(HALF_A_LETTER, '{"\ufffd"}'), (NOT_JSON, '{"name": "x')])
+def test_a_damaged_payload_is_shown_as_it_stands(shell: Shell, damage: str, left: str) -> None:
+    ids = [shell.enqueue("greet", {"name": "x"}) for _ in range(2)]
+    execute(shell.database, f"UPDATE jobs SET payload = {damage} WHERE id = '{ids[0]}'")
+    assert {job["id"]: job["payload"] for job in shell.run("jobs", "--json").json["jobs"]}[ids[0]] == left
+    assert shell.run("status", ids[0], "--json").json["payload"] == left
+    assert "payload\n  " in shell.run("status", ids[0]).out
+    assert shell.run("jobs").out.count("waiting") == 2
+
+
 def test_the_doctor_finds_that_it_is_no_database_at_all(shell: Shell) -> None:
     shell.database.write_bytes(b"this is a text file, and quite a long one\n" * 100)
     shell.database.chmod(0o600)

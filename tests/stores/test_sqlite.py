@@ -1025,13 +1025,73 @@ async def test_what_was_claimed_and_cannot_be_read_is_given_back(
         else:
             await accept(store, *jobs)
             claiming = asyncio.create_task(take(store))
-        with pytest.raises(StoreError, match=r"2 due jobs .* cannot be read \(damaged\).*redrive doctor"):
+        with pytest.raises(StoreError, match=r"2 of 2 due jobs .* cannot be read \(damaged\).*redrive doctor"):
             await asyncio.wait_for(claiming, 30.0)
     left = await store.get([job.id for job in jobs])
     assert [(job.state, job.run, job.token, job.crashes) for job in left] == [(State.waiting, 0, None, 0)] * 2
     assert await store.count(Filter(), by=("state",)) == {("waiting",): 2}
     assert await store.repair(T0 + 1) == []
     assert {job.id for job in await take(store)} == {job.id for job in jobs}
+
+
+DAMAGES = {
+    "not text": "payload = x'00ff'",
+    "half a letter": "payload = CAST(x'7b22c3227d' AS TEXT)",
+    "a word for a number": "allowed = 'many'",
+    "half a letter in its key": "key = CAST(x'c3' AS TEXT)",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=list(DAMAGES))
+@pytest.mark.parametrize("standing", [False, True])
+async def test_a_record_that_cannot_be_read_keeps_no_other_from_running(
+    sqlite: Openers, caplog: pytest.LogCaptureFixture, damage: str, standing: bool
+) -> None:
+    store = await sqlite.open()
+    assert isinstance(store, SqliteStore)
+    jobs = [a_job(run_at=T0 + 1) for _ in range(3)]
+    await accept(store, *jobs)
+    with closing(raw(path_of(sqlite))) as other:
+        other.execute(f"UPDATE jobs SET {damage} WHERE id = ?", (jobs[1].id,))
+    if standing:
+        wish = store.claim_next(Wanted(5), "w1", lambda: T0 + 1, store._mark, 30.0, asyncio.Event())
+        waiting = asyncio.create_task(wish)
+        await eventually(lambda: bool(store._standing))
+        await accept(store, later := a_job())
+        claimed = [later.id, *await _claimed(waiting)]
+    else:
+        claimed = await _claimed(take(store, now=T0 + 1))
+    claimed += ids_of(await take(store, now=T0 + 2))
+    assert {jobs[0].id, jobs[2].id} <= set(claimed)
+    assert jobs[1].id not in claimed
+    assert jobs[1].id in caplog.text and "cannot be read" in caplog.text and "redrive doctor --full" in caplog.text
+    assert await store.count(Filter(states=(State.waiting,)), by=("state",)) == {("waiting",): 1}
+    with closing(raw(path_of(sqlite))) as other:
+        other.execute("UPDATE jobs SET payload = '{}', allowed = 3, key = NULL WHERE id = ?", (jobs[1].id,))
+    assert ids_of(await take(store, now=T0 + 100)) == [jobs[1].id]
+
+
+async def test_a_lost_job_that_cannot_be_read_keeps_no_other_from_being_found(sqlite: Openers) -> None:
+    store, observer = await sqlite.open(), await sqlite.observer()
+    await accept(store, *(a_job() for _ in range(3)))
+    lost = await take(store)
+    with closing(raw(path_of(sqlite))) as other:
+        other.execute(f"UPDATE jobs SET {DAMAGES['half a letter']} WHERE id = ?", (lost[1].id,))
+    await observer.look()
+    assert ids_of(await observer.look(100.0)) == ids_of(lost)
+
+
+async def _claimed(claiming: Any) -> list[str]:
+    """Told where a part could be read in the writer's thread, refused where only whoever claims it could see."""
+    try:
+        found = await asyncio.wait_for(claiming, 30.0)
+    except StoreError:
+        return []
+    return ids_of(found.jobs if hasattr(found, "jobs") else found)
+
+
+def ids_of(jobs: list[Job]) -> list[str]:
+    return [job.id for job in jobs]
 
 
 # ---- privacy

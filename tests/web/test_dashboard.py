@@ -1,6 +1,8 @@
 """What the dashboard says, without a browser: its words, its sentence, and that nothing it must name lacks a name."""
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any, get_args
 
@@ -201,3 +203,16 @@ async def test_what_an_address_names_and_nobody_knows_is_not_there(database: Pat
         answer = await soon(served.client.get(address))
         assert answer.status_code == 404 and "there is no" in answer.text.lower()
         assert (await soon(served.client.get("/dead", params={"group": "0123456789abcdef"}))).status_code == 422
+
+
+async def test_a_damaged_payload_keeps_no_page_from_opening(database: Path) -> None:
+    async with redrive.Redrive(database) as rd, serving(rd, worker=False, dashboard=True) as served:
+        ids = [(await rd.enqueue("greet", {"name": "x"})).id for _ in range(2)]
+        with closing(sqlite3.connect(database)) as other, other:
+            other.execute("UPDATE jobs SET payload = '{\"na' WHERE id = ?", (ids[0],))
+            other.execute("UPDATE jobs SET payload = CAST(x'7b22c3227d' AS TEXT) WHERE id = ?", (ids[1],))
+        for id, left in zip(ids, ("{&#34;na", "{&#34;\ufffd&#34;}"), strict=True):
+            answer = await soon(served.client.get(f"/jobs/{id}"))
+            assert answer.status_code == 200 and left in answer.text, answer.text
+            assert (await soon(served.client.get(f"/jobs/{id}/download/payload"))).status_code == 200
+        assert len((await served.get("/v1/jobs"))["items"]) == 2

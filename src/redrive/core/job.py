@@ -280,7 +280,11 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     @property
     def arguments(self) -> dict[str, Json]:
         """The payload, decoded. Empty once retention has dropped it."""
-        return msgspec.json.decode(self.payload) if self.payload else {}
+        try:
+            return msgspec.json.decode(self.payload) if self.payload else {}
+        except msgspec.MsgspecError as error:
+            problem = f"the payload of job {self.short_id} cannot be read: {error}; enqueue it anew, let this one go"
+            raise JobError(problem, job_id=self.id) from None
 
     @property
     def ended(self) -> bool:
@@ -312,14 +316,22 @@ def hash_payload(payload: str | bytes, task: str) -> str:
     return hashlib.sha256(task.encode() + b"\0" + canonical).hexdigest()[:32]
 
 
+def legible(text: str | None) -> Json:
+    """Stored JSON as people see it; where it is damaged, the text as it stands."""
+    try:
+        return msgspec.json.decode(text) if text else None
+    except msgspec.MsgspecError:
+        return text
+
+
 def public(job: Job) -> dict[str, Json]:
     """A job as the outside sees it (JSON in CLI, REST, MCP): decoded, ISO times, no tokens."""
     body: dict[str, Json] = {
         name: getattr(job, name) for name in Job.__struct_fields__ if name not in _PRIVATE and name not in _TIMES
     }
     body["priority"] = job.priority_name
-    body["payload"] = msgspec.json.decode(job.payload) if job.payload else None
-    body["result"] = msgspec.json.decode(job.result) if job.result else None
+    body["payload"] = legible(job.payload)
+    body["result"] = legible(job.result)
     body["options"] = msgspec.to_builtins(job.readable_options)
     body["changes"] = job.changes
     body["history"] = [_public_attempt(attempt) for attempt in job.history]

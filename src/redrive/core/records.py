@@ -18,7 +18,7 @@ import msgspec
 from redrive.core.changes.change import edited_payload
 from redrive.core.checks import KEY_LIMIT, NAME_LIMIT
 from redrive.core.classify import DETAILS
-from redrive.core.job import Failure, Job, Json, Lane, iso
+from redrive.core.job import Failure, Job, Json, Lane, iso, legible
 from redrive.core.payload import LIMIT, encode
 from redrive.core.redact import redact, redact_text
 from redrive.errors import InvalidInput, InvalidOption
@@ -135,7 +135,7 @@ def line_of(job: Job, *, secrets: bool = False) -> bytes:
 
 def _input(job: Job) -> Json:
     edited = edited_payload(job)
-    return unwrapped(job.arguments if edited is None else edited) if job.payload else None
+    return unwrapped(legible(job.payload) if edited is None else edited) if job.payload else None
 
 
 def _unchanged(text: str) -> str:

@@ -77,11 +77,12 @@ def _contents(job: Job, *, secrets: bool) -> Iterator[str]:
 def _indented(text: str, *, secrets: bool) -> str:
     import json
 
+    from redrive.core.job import legible
     from redrive.core.redact import redact
 
-    value: Any = json.loads(text)
-    shown = json.dumps(value if secrets else redact(value), indent=2, ensure_ascii=False)
-    return "\n".join(f"  {clean(line)}" for line in shown.splitlines())
+    value = legible(text)
+    lines = json.dumps(value if secrets else redact(value), indent=2, ensure_ascii=False).splitlines()
+    return "\n".join(f"  {clean(line)}" for line in lines)
 
 
 def _entries(told: Story) -> Iterator[str]:

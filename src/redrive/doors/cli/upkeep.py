@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Check the database and what it stands on.")
-@click.option("--full", is_flag=True, help="Check every page and index (slow on large files).")
+@click.option("--full", is_flag=True, help="Check every page, index and record (slow on large files).")
 @click.option("--fix", is_flag=True, help="Put right what can be put right: counters, sums and wake-ups.")
 @shared
 def doctor(full: bool, fix: bool) -> int:

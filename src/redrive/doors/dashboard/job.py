@@ -11,7 +11,7 @@ from starlette.responses import Response
 from redrive.app.following import result_text
 from redrive.core.consent import Approval
 from redrive.core.effects import EffectRecord
-from redrive.core.job import Job, State
+from redrive.core.job import Job, State, legible
 from redrive.core.redact import redact
 from redrive.doors.dashboard import editing, verbs, words
 from redrive.doors.dashboard.rendering import Site, page, rd_of
@@ -60,7 +60,7 @@ async def shown(request: Request) -> Response:
         other_lane="manual" if job.lane == "delayed" else "delayed", asked=_open(job, asked),
         answered=[one for one in asked if one.answer != "open"],
         effects=[(effect, then(effect)) for effect in effects],
-        payload=tree(redact(job.arguments)) if job.payload else None, result=await _result(rd, job),
+        payload=tree(redact(legible(job.payload))) if job.payload else None, result=await _result(rd, job),
         **await _compared(rd, job, request),
     )  # fmt: skip
 
@@ -91,7 +91,7 @@ def _open(job: Job, asked: Sequence[Approval]) -> Approval | None:
 
 async def _result(rd: Redrive, job: Job) -> Any:
     text = await result_text(rd, job) if job.result is not None else None
-    return tree(redact(json.loads(text))) if text else None
+    return tree(redact(legible(text))) if text else None
 
 
 def facts(job: Job) -> list[tuple[str, str | None]]:
@@ -150,7 +150,7 @@ async def download(request: Request) -> Response:
     if part not in ("payload", "result"):
         raise InvalidInput(field="part", problem="there are payload and result")
     text = job.payload if part == "payload" else await result_text(rd, job)
-    body = json.dumps(redact(json.loads(text)) if text else None, indent=2, ensure_ascii=False)
+    body = json.dumps(redact(legible(text)), indent=2, ensure_ascii=False)
     headers = {
         "content-disposition": f'attachment; filename="{job.id[-8:]}-{part}.json"',
         "x-content-type-options": "nosniff", "cache-control": "no-store",

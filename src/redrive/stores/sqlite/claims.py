@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import apsw
@@ -17,18 +17,18 @@ from redrive.stores.sqlite.rows import Route, Row, listed, select, select_at_onc
 from redrive.stores.sqlite.schema import legal_before
 
 PRIORITIES = range(4)
-_DUE = "FROM jobs WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at <= ?"
+DUE = "FROM jobs WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at <= ?"
 _STORIED = (
     "(run > 0 OR key IS NOT NULL OR options_json IS NOT NULL OR session_id IS NOT NULL OR model IS NOT NULL"
     " OR reason <> 'direct' OR changes_json IS NOT NULL OR grants > 0 OR held_seconds > 0 OR died_at IS NOT NULL)"
 )
 """Whether there is more to a waiting job than a payload: then its whole record is read."""
 _FIELDS = "seq, id, priority, run_at, version, created_at, payload, allowed, "
-_ROWS = f"SELECT {_FIELDS}{_STORIED} {_DUE} ORDER BY run_at, seq LIMIT ? OFFSET ?"
+_ROWS = f"SELECT {_FIELDS}{_STORIED} {DUE} ORDER BY run_at, seq LIMIT ? OFFSET ?"
 _AT_ONCE = (
     f"SELECT json_group_array(json_array({_FIELDS}storied)), json_group_array(seq),"
     " json_group_array(seq) FILTER (WHERE storied), count(*)"
-    f" FROM (SELECT {_FIELDS}{_STORIED} AS storied {_DUE} ORDER BY run_at, seq LIMIT ? OFFSET ?)"
+    f" FROM (SELECT {_FIELDS}{_STORIED} AS storied {DUE} ORDER BY run_at, seq LIMIT ? OFFSET ?)"
 )
 """One row for all of them: stepping once lets the interpreter go on with other things meanwhile."""
 _NEXT_DUE = (
@@ -256,6 +256,15 @@ def storied(connection: apsw.Connection, routes: Routes, picked: list[Picked]) -
     """The whole records of those that have more to tell than a payload, as `reads.records` gives them."""
     seqs = _joined(each.storied for each in picked)
     return records(connection, routes, _CHOSEN, seqs) if seqs != "[]" else dict
+
+
+_THESE = f"SELECT json_group_array(json_array({_FIELDS}{_STORIED})) FROM jobs WHERE {_CHOSEN}"
+
+
+def look_at(connection: apsw.Connection, routes: Routes, seqs: Sequence[int]) -> None:
+    """Read these jobs in every way in which a claim reads them; raises what that would raise."""
+    _candidates(connection.execute(_THESE, (listed(seqs),)).get)
+    records(connection, routes, _CHOSEN, listed(seqs))()
 
 
 def jobs(picked: list[Picked], wanted: Wanted, claimant: Claimant, records: Mapping[str, Job]) -> list[Job]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import stat
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,8 @@ import msgspec
 from redrive.core.job import State
 from redrive.stores.sqlite import reads, schema, spans
 from redrive.stores.sqlite.connection import NETWORK, barred, filesystem_of, open_reader
+from redrive.stores.sqlite.routes import Routes
+from redrive.stores.sqlite.unreadable import unreadable
 
 WAL_RESET_FIX: Final = (3, 51, 3)
 BACKPORTS: Final = {(3, 44): 6, (3, 50): 7}
@@ -89,8 +92,9 @@ def free_space(path: Path) -> Check:
 
 
 def _inside(connection: apsw.Connection, path: Path, *, full: bool) -> Iterator[Check]:
-    """Schema, integrity, counters, sums; ends at the first that makes the next ones senseless."""
+    """Schema, integrity, counters, sums, records; ends at the first that makes the next ones senseless."""
     looks: list[Callable[[apsw.Connection], Check]] = [_schema, lambda c: _integrity(c, full=full), _counters, _sums]
+    looks += [_records] if full else []
     for look in looks:
         try:
             check = look(connection)
@@ -154,3 +158,15 @@ def _sums(connection: apsw.Connection) -> Check:
         said = f"{spans.in_words(wrong)} with sums that differ from the hours"
         return Check("sums", False, said, "redrive doctor --fix adds up", fixable=True)
     return Check("sums", True, "the days say what their hours say")
+
+
+def _records(connection: apsw.Connection) -> Check:
+    """Whether every job that has not ended could be run: texts can be damaged where SQLite finds nothing wrong."""
+    if reads.schema_number(connection) < len(schema.steps()):
+        return Check("records", True, "the next use brings them to the newest schema: look again then")
+    found = unreadable(connection, Routes())
+    if found:
+        said = "; ".join(f"{id}: {problem}" for id, problem in islice(found.items(), 10))
+        hint = "redrive cancel ID (discard ID where it is a dead letter) lets go of one, or restore a backup"
+        return Check("records", False, f"{len(found)} cannot be read: {said}", hint)
+    return Check("records", True, "every job that has not ended can be read")

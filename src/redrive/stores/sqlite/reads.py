@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import apsw
+import msgspec
 
 from redrive.core.job import PRIORITIES, Attempt, Job, State
 from redrive.core.store import Document, Event, Filter, Page, Seal
@@ -29,6 +30,7 @@ from redrive.stores.sqlite.rows import (
     listed,
     select,
     select_at_once,
+    select_leniently,
     where,
 )
 
@@ -51,11 +53,25 @@ _STORIES: Final = (
 )
 
 
+UNREADABLE: Final = (ValueError, TypeError, LookupError, msgspec.MsgspecError, apsw.SQLError)
+"""What reading a record raises that does not hold what it should, because its file is damaged."""
+
+
 def get(connection: apsw.Connection, routes: Routes, ids: Sequence[str]) -> list[Job]:
+    """Also such that no worker could run any more: somebody must be able to look at them, and to let go of them."""
     if not ids:
         return []
-    found = records(connection, routes, IN_LIST, listed(ids))()
+    try:
+        found = records(connection, routes, IN_LIST, listed(ids))()
+    except UNREADABLE:
+        found = _damaged(connection, routes, IN_LIST, listed(ids))
     return [found[id] for id in ids if id in found]
+
+
+def _damaged(connection: apsw.Connection, routes: Routes, chosen: str, value: str) -> dict[str, Job]:
+    history = _by_job(select_leniently(connection, _TOLD, _STORIES.format(chosen), (value,)))
+    names, rows = routes.names(connection), select_leniently(connection, COLUMNS, f"FROM jobs WHERE {chosen}", (value,))
+    return {row[0]: job_from(row, names[row[1]], history.get(row[0], ())) for row in rows}
 
 
 def records(connection: apsw.Connection, routes: Routes, chosen: str, value: str) -> Callable[[], dict[str, Job]]:
@@ -118,14 +134,21 @@ def find(
         at, seq = _cursor(cursor)
         clause += f" AND (jobs.updated_at, jobs.seq) {beyond} (?, ?)" if by_change else f" AND jobs.seq {beyond} ?"
         values += [at, seq] if by_change else [seq]
-    rows = select(
-        connection,
-        f"SELECT {COLUMNS}, jobs.seq FROM jobs {_hint(connection, filter)} WHERE {clause} ORDER BY {order} LIMIT ?",
-        (*values, limit),
+    rows = _listed(
+        connection, f"FROM jobs {_hint(connection, filter)} WHERE {clause} ORDER BY {order} LIMIT ?", (*values, limit)
     )
     jobs = [job_from(row[:-1], names[row[1]]) for row in rows]
     more = f"{jobs[-1].updated_at!r}:{rows[-1][-1]}" if rows and len(rows) == limit else None
     return Page(jobs, more, time.time())
+
+
+def _listed(connection: apsw.Connection, rows: str, values: Sequence[Any]) -> list[Row]:
+    """Records with their numbers; a damaged one is shown as far as it can be read."""
+    columns = f"{COLUMNS}, jobs.seq"
+    try:
+        return select(connection, f"SELECT {columns} {rows}", values)
+    except UnicodeDecodeError:
+        return select_leniently(connection, columns, rows, values)
 
 
 def first(connection: apsw.Connection, routes: Routes, filters: Sequence[Filter], *, oldest: bool) -> list[Job | None]:
@@ -432,8 +455,7 @@ _SCAN: Final = 500
 
 
 def scan(connection: apsw.Connection, routes: Routes, after: int) -> tuple[list[Job], int]:
-    sql = f"SELECT {COLUMNS}, jobs.seq FROM jobs WHERE jobs.seq > ? ORDER BY jobs.seq LIMIT ?"
-    rows = select(connection, sql, (after, _SCAN))
+    rows = _listed(connection, "FROM jobs WHERE jobs.seq > ? ORDER BY jobs.seq LIMIT ?", (after, _SCAN))
     names, told = routes.names(connection), stories(connection, [row[0] for row in rows])
     jobs = [job_from(row[:-1], names[row[1]], told.get(row[0], ())) for row in rows]
     return jobs, rows[-1][-1] if rows else after

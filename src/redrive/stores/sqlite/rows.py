@@ -75,6 +75,15 @@ def select_at_once(
     return lambda: _decode_rows(found)
 
 
+def select_leniently(connection: apsw.Connection, columns: str, rows: str, values: Sequence[Any] = ()) -> list[Row]:
+    """The same where a text is damaged: what is none shows as U+FFFD. `columns` are plain names."""
+    as_bytes = ", ".join(f"CASE typeof({name}) WHEN 'text' THEN CAST({name} AS BLOB) ELSE {name} END"
+                         for name in columns.split(", "))  # fmt: skip
+    found = select(connection, f"SELECT {as_bytes} {rows}", values)
+    return [tuple([item.decode("utf-8", "replace") if isinstance(item, bytes) else item for item in row])
+            for row in found]  # fmt: skip
+
+
 def job_from(row: Sequence[Any], route: Route, history: tuple[Attempt, ...] = ()) -> Job:
     queue, task, agent = route
     return Job(row[0], queue, task, agent, STATES[row[2]], *row[3:], history)  # type: ignore[call-arg]

@@ -22,12 +22,12 @@ class Found(NamedTuple):
     number: int
     read: Callable[[], Claim]
     """Puts the jobs together: the work of whoever asked, in their thread."""
-    give_back: Work[None]
-    """What the writer does where that fails."""
+    give_back: Work[int]
+    """What the writer does where that fails; how many of them cannot be read."""
 
 
 def nothing(lapsed: list[Job], mark: int, next_due: float | None = None) -> Found:
-    return Found(0, lambda: Claim([], lapsed, mark, next_due), lambda connection: None)
+    return Found(0, lambda: Claim([], lapsed, mark, next_due), lambda connection: 0)
 
 
 class Standing:

@@ -51,6 +51,7 @@ from redrive.stores.sqlite.handing import handed
 from redrive.stores.sqlite.liveness import Observer, ProcessLock, Running
 from redrive.stores.sqlite.routes import Routes
 from redrive.stores.sqlite.standing import Found, Standing, nothing
+from redrive.stores.sqlite.unreadable import put_off
 from redrive.stores.sqlite.writer import Work, Writer
 
 log = logging.getLogger("redrive.store")
@@ -305,10 +306,10 @@ class SqliteStore:
         try:
             return found.read()
         except Exception as error:
-            await self._write(found.give_back)
+            number = await self._write(found.give_back) or found.number
             raise StoreError(
-                f"{found.number} due jobs of {self.path} cannot be read ({error}); they wait on. Run `redrive doctor`:"
-                " the file may be damaged, or a newer version has written it"
+                f"{number} of {found.number} due jobs of {self.path} cannot be read ({error}); they wait on."
+                " `redrive doctor --full` tells which: the file may be damaged, or a newer version has written it"
             ) from error
 
     def _peek(self, connection: apsw.Connection, wanted: Wanted, now: float) -> Found | None:
@@ -326,6 +327,20 @@ class SqliteStore:
     def _claim(
         self, connection: apsw.Connection, wanted: Wanted, worker: str, now: float, *, look_ahead: bool = True
     ) -> Found:
+        """What cannot be read is put off, and the rest is claimed."""
+        try:
+            return self._take(connection, wanted, worker, now, look_ahead=look_ahead)
+        except reads.UNREADABLE:
+            if wanted.ids or not self._put_off(connection, wanted, now):
+                raise
+            return self._take(connection, wanted, worker, now, look_ahead=look_ahead)
+
+    def _put_off(self, connection: apsw.Connection, wanted: Wanted, now: float) -> int:
+        due = claims.open_routes(connection, wanted, now)
+        return put_off(connection, self._routes, due, wanted.slots, now)
+
+    def _take(self, connection: apsw.Connection, wanted: Wanted, worker: str, now: float, *, look_ahead: bool) -> Found:
+        """Raises, and changes nothing, where a record cannot be read."""
         mark = self._mark
         routes = [] if wanted.ids else claims.open_routes(connection, wanted, now)
         room = claims.Room(connection, wanted, now)
@@ -336,16 +351,26 @@ class SqliteStore:
             self._plenty = room.slots <= 0
         claimant = claims.Claimant(worker, self._lock.name, secrets.token_hex(8), now)
         claims.take(connection, picked, wanted, claimant)
+        try:
+            storied = claims.storied(connection, self._routes, picked)
+        except reads.UNREADABLE:
+            claims.give_back(connection, picked, claimant)
+            raise
         claims.note_starts(connection, picked, wanted, now)
-        storied = claims.storied(connection, self._routes, picked)
         ahead = look_ahead and room.slots > 0
         due = claims.next_due(connection, routes, now, room.opens(routes)) if ahead else None
         lapsed = self._lapsed(connection)
         return Found(
             sum(each.number for each in picked),
             lambda: Claim(claims.jobs(picked, wanted, claimant, storied()), lapsed, mark, due),
-            lambda connection: claims.give_back(connection, picked, claimant),
+            lambda connection: self._give_back(connection, picked, claimant, wanted),
         )
+
+    def _give_back(
+        self, connection: apsw.Connection, picked: list[claims.Picked], claimant: claims.Claimant, wanted: Wanted
+    ) -> int:
+        claims.give_back(connection, picked, claimant)
+        return 0 if wanted.ids else self._put_off(connection, wanted, claimant.now)
 
     async def claim_next(
         self, wanted: Wanted, worker: str, clock: Callable[[], float], mark: int, seconds: float, woken: asyncio.Event
