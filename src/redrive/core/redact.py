@@ -63,6 +63,7 @@ _PATTERN: Final = re.compile(
     rf"-----BEGIN [A-Z0-9 ]{{1,40}}-----(?:{_LINES}-----END [A-Z0-9 ]{{1,40}}-----"
     rf"|(?![ ]?[('\"`)]|[ ][a-z]{{1,15}}[ .,;:]){_LINES}(?:-----END [A-Z0-9 ]{{0,40}}-{{0,5}})?)"
     r"|(?P<userinfo>://[^/\s:@]*+:)[^\s/'\"]+(?=@)"
+    r"|(?P<login>://)(?=[^/\s:@'\"]{0,200}?[0-9])[^/\s:@'\"]{20,}+(?=@[\w\[])"
     rf"|(?P<address>://[^][/\s:@'\"?#&=,;(){{}}<>|]*+:)(?!{_HOST})(?=[^\s'\"]{{3}})"
     rf"(?:{_WORD}+(?=@[\w\[])|{_WORD}++(?<!\[redacted\])\Z)"
     rf"|(?P<tag><(?=[a-z_])[\w:.-]{{0,60}}?{_NAMED}(?:\s[^<>]{{0,200}}+)?>(?:<!\[CDATA\[)?)(?!\s*+(?:\[redacted\]|<|\Z))"
@@ -71,9 +72,11 @@ _PATTERN: Final = re.compile(
     rf"(?:{_QUOTED}|(?-i:(?=[^\s'\"]{{0,100}}?(?:[0-9@#$%^&*+=~]|[a-z][A-Z])))[^\s'\",;<>()\[\]{{}}|]{{4,}}+)"
     rf"|(?P<field>['\"](?:name|key|header)['\"]\s*+:\s*+['\"][\w-]{{0,40}}?(?:{_NAMED}|authorization)['\"],\s*+"
     rf"['\"]value['\"]\s*+:\s*+){_QUOTED})"
-    r"|(?<![A-Za-z0-9])(?=[abceghiprstx])(?:"
-    r"(?:sk[-_]|[pr]k_(?:live|test)_|gh[opsru]_|github_pat_|xox[abeoprs]-|xapp-|glpat-)[-_A-Za-z0-9]{12,}+"
-    r"|hf_[A-Za-z0-9]{20,}+"
+    r"|(?<![A-Za-z0-9])(?=[abcdeghinprstwxy])(?:"
+    r"(?:sk[-_]|[pr]k_(?:live|test)_|gh[opsru]_|github_pat_|xox[abeoprs]-|xapp-|glpat-|whsec_|ya29\.)"
+    r"[-_A-Za-z0-9]{12,}+"
+    r"|(?:hf|npm)_[A-Za-z0-9]{20,}+|(?-i:pypi-AgE|SG\.[-_A-Za-z0-9]{16,40}+\.)[-_A-Za-z0-9]{16,}+"
+    r"|(?P<hook>hooks\.slack\.com/[a-z]{1,20}/|discord(?:app)?\.com/api/webhooks/[0-9]{1,30}/)[^\s'\"<>]{8,}+"
     r"|(?-i:(?:AKIA|ASIA|AIza)[-_A-Za-z0-9]{12,}+|eyJ[A-Za-z0-9_-]{10,1000}+\.[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]*+)"
     r"|(?P<scheme>(?<!_)(?:bearer\s++|(?:basic|token)\s++(?!(?-i:[A-Z]?[a-z]++)\.?(?![\w.~+/=-]))))"
     r"[A-Za-z0-9._~+/=-]{8,}+"
@@ -93,11 +96,14 @@ _CUT: Final = re.compile(rf"://[^/\s:@]*+:(?!{_HOST})[^\s'\"]{{3,}}+\Z")
 """A text that may end in half a URL."""
 _HINTS: Final = (
     "bearer", "basic", "token", "sk-", "sk_", "pk_", "rk_", "ghp_", "gho_", "ghs_", "ghu_", "ghr_", "github_pat", "hf_",
-    "xox", "xapp-", "glpat", "akia", "asia", "aiza", "eyj", "pass", "pw", "secret", "key", "cookie", "credential",
-    "authorization", "sig=", "signature", "-----begin",
+    "xox", "xapp-", "glpat", "whsec_", "npm_", "ya29.", "pypi-", "sg.", "hooks.slack", "webhooks/", "akia", "asia",
+    "aiza", "eyj", "pass", "pw", "secret", "key", "cookie", "credential", "authorization", "sig=", "signature",
+    "-----begin",
 )  # fmt: skip
 """Without any of these there is nothing to find, and most messages have none."""
-_KEPT: Final = ("label", "scheme", "userinfo", "address", "header", "cookie", "tag", "option", "pair", "field")
+_KEPT: Final = (
+    "label", "scheme", "userinfo", "login", "address", "header", "cookie", "tag", "option", "pair", "field", "hook",
+)  # fmt: skip
 """What stands before a secret and is shown."""
 
 
