@@ -162,6 +162,17 @@ async def test_an_edit_is_judged_while_it_is_written_and_then_runs(served: Serve
     assert (await served.rd.jobs.get(id)).arguments == {"stone": 0}
 
 
+async def test_tidying_up_an_input_changes_no_number(served: Served, tabs: Tabs) -> None:
+    (id,) = await buried(served.rd, 1)
+    page = await tabs.open(served, f"/jobs/{id}/edit")
+    await write(page, '{"stone":9007199254740993,"grams":1.0,"much":12345678901234567890123,"in":[-0.0,1e400]}')
+    await page.get_by_role("button", name="Tidy up").click()
+    await expect(page.locator("#payload")).to_have_value(
+        '{\n  "stone": 9007199254740993,\n  "grams": 1.0,\n  "much": 12345678901234567890123,\n'
+        '  "in": [\n    -0.0,\n    1e400\n  ]\n}'
+    )
+
+
 async def test_inputs_of_two_runs_stand_side_by_side_word_by_word(served: Served, tabs: Tabs) -> None:
     (id,) = await buried(served.rd, 1, flour="coarse rye from the hill")
     await served.rd.dead.edit(id, {"stone": 3, "flour": "fine rye from the hill"})

@@ -38,10 +38,13 @@ function clicked(event) {
 
 const editor = () => document.querySelector("textarea[data-json]");
 
+/** A number stays as it is written: as one of JavaScript's, a long id would be rounded, and 1.0 be 1. */
+const asWritten = (_, value, found) => (typeof value === "number" ? JSON.rawJSON(found.source) : value);
+
 function tidy() {
   const area = editor();
   try {
-    area.value = JSON.stringify(JSON.parse(area.value), null, 2);
+    area.value = JSON.stringify(JSON.parse(area.value, asWritten), null, 2);
     area.dispatchEvent(new Event("input", { bubbles: true }));
   } catch {
     area.focus(); // what is wrong with it stands beside it already
@@ -63,4 +66,4 @@ document.addEventListener("change", changed);
 document.addEventListener("click", clicked);
 document.addEventListener("htmx:after:swap", () => document.querySelectorAll("[data-bulk]").forEach(show));
 document.querySelectorAll("[data-bulk]").forEach(show);
-document.querySelectorAll("[data-format]").forEach((button) => { button.hidden = false; });
+document.querySelectorAll("[data-format]").forEach((button) => { button.hidden = !("rawJSON" in JSON); });
