@@ -60,9 +60,11 @@ SAID = {
     "option": "c4nary29-of-an-option",
     "tag": "c4nary30-in-a-tag",
     "cut": "c4nary31-at-the-end",
+    "question": "sk-c4nary32inaquestion",
+    "detail": "c4nary33-in-a-detail",
     "jwt": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJjNG5hcnkyMCJ9.c4nary20c4nary20",
 }
-"""In failures."""
+"""In failures, and in what tasks ask."""
 
 
 def payload() -> dict[str, Any]:
@@ -131,6 +133,12 @@ def make_leaky(database: Path) -> redrive.Redrive:
             raise redrive.GiveUp(f"no access for {SAID['advice']}", recommendation=f"Rotate {SAID['advice']}.")
         raise RuntimeError(f"the session {SAID['jwt']} is over")
 
+    @rd.task(queue="leaks")
+    async def ask(ctx: redrive.Context) -> None:
+        """Asks with everything it knows, and fails with the answer."""
+        await ctx.approval(f"Send it with {SAID['question']}?", details={"mail": {"password": SAID["detail"]}})
+        raise redrive.GiveUp("it could not be sent")
+
     return rd
 
 
@@ -155,6 +163,10 @@ async def plant(rd: redrive.Redrive) -> None:
             await rd.enqueue("tell", {"how": how}, session_id=SESSION)
         await rd.enqueue_http("POST", receiver.url("/hook"), json={"n": 1}, queue="leaks", auth="env:HOOK_TOKEN")
         await rd.submit("echo", payload(), session_id=SESSION)
+        answered = await rd.enqueue("ask", {}, session_id=SESSION)
+        await rd.enqueue("ask", {}, session_id=SESSION)
+        await soon(rd.drain())
+        await rd.jobs.approve(answered.id, who="mira")
         await soon(rd.drain())
         assert receiver.requests[0].headers["authorization"].endswith(SAID["environment"]), "the control: it was sent"
     (job, *_) = (await rd.dead.list(task="tell")).jobs
@@ -169,7 +181,7 @@ async def planted(rd: redrive.Redrive, caplog: pytest.LogCaptureFixture) -> redr
     caplog.set_level(logging.DEBUG, logger="redrive")
     await plant(rd)
     jobs = (await rd.jobs.list(limit=100)).jobs
-    assert len(jobs) == 9 and sum(job.state == "dead" for job in jobs) >= 7, [(job.task, job.state) for job in jobs]
+    assert len(jobs) == 11 and sum(job.state == "dead" for job in jobs) >= 8, [(job.task, job.state) for job in jobs]
     return rd
 
 
@@ -282,7 +294,7 @@ async def test_no_event_of_the_stream_holds_one(planted: redrive.Redrive) -> Non
 
 async def test_no_page_of_the_dashboard_holds_one(planted: redrive.Redrive) -> None:
     async with serving(planted, worker=False, dashboard=True) as served:
-        paths = await pages(planted)
+        paths = [*await pages(planted), f"/inbox?session={SESSION}"]
         downloads = [f"/jobs/{job.id}/download/payload" for job in (await planted.jobs.list(limit=100)).jobs]
         told = await answers(served, [*paths, *downloads])
     assert {path: found(text, EVERY) for path, text in told.items() if found(text, EVERY)} == {}

@@ -22,6 +22,7 @@ from redrive.core.decision import Sitting
 from redrive.core.effects import EffectRecord, Status, next_step, proves_absent
 from redrive.core.job import Budget, Job, Json, Usage
 from redrive.core.payload import encode_result, lost_numbers
+from redrive.core.redact import redact, redact_text
 from redrive.core.schedule import SLOT_HEADER
 from redrive.core.store import Applied, Commit, Guard, Lease, Put, Store, Unknown
 from redrive.errors import CommitUnknown, RedriveError, Signal
@@ -269,7 +270,7 @@ class _Shared:
         await self._write(kept(self.job.id, effect))
 
     def _approval(self, words: str, details: dict[str, Json] | None, expires: float | None) -> Steps:
-        """Asked once per input: an edited job asks anew."""
+        """Asked once per input: an edited job asks anew. Everybody who may answer reads it, so it holds no secrets."""
         if not words.strip():
             raise ValueError("an approval needs a question")
         words = whole(words)
@@ -287,9 +288,10 @@ class _Shared:
                 return known
         else:
             until = now + expires if expires is not None else None
-            known = Approval(words, now, subject, details or {}, until)
+            shown: dict[str, object] = redact(details or {})
+            known = Approval(redact_text(words), now, subject, shown, until)
             yield Ask(self._write(asked(key, known)))
-        raise _asked(self.job, words, key)
+        raise _asked(self.job, redact_text(words), key)
 
     async def _progress(self, fraction: float, note: str | None) -> None:
         if not 0.0 <= fraction <= 1.0:
