@@ -60,6 +60,17 @@ async def test_a_person_without_the_link_is_told_what_to_do(still: Served) -> No
         assert program.headers["content-type"] == "application/problem+json"
 
 
+async def test_a_form_that_is_sent_without_the_token_is_answered_with_a_page(still: Served) -> None:
+    """A script of ours that asks for a part of a page reads problems; a person does not."""
+    async with httpx2.AsyncClient(base_url=still.url, headers={"Accept": "text/html,*/*"}) as browser:
+        answer = await soon(browser.post("/dead/act", data={"verb": "discard"}, headers={"Origin": still.url}))
+        assert (answer.status_code, answer.headers["content-type"]) == (401, "text/html; charset=utf-8")
+        assert "redrive token --link" in answer.text
+        for method, path in (("GET", "/"), ("POST", "/dead/act")):
+            part = await soon(browser.request(method, path, headers={"HX-Request": "true", "Origin": still.url}))
+            assert (part.status_code, part.headers["content-type"]) == (401, "application/problem+json"), method
+
+
 async def test_an_address_that_does_not_exist_is_a_page_for_people_and_a_problem_for_programs(
     rd: redrive.Redrive,
 ) -> None:

@@ -299,6 +299,18 @@ async def test_a_refresh_that_fails_keeps_the_page_and_says_so(page: Page, serve
     await live(page)
 
 
+async def test_a_page_whose_token_is_gone_says_what_to_do(page: Page, served: Served, tabs: Tabs) -> None:
+    tabs.forgiven.append("401")
+    await live(page)
+    cookies = await page.context.cookies()
+    await page.context.clear_cookies()
+    await served.rd.enqueue("greet", {})
+    await expect(page.locator(".live-word")).to_have_text("Not let in: open the link that redrive serve shows")
+    await page.context.add_cookies(cookies)  # as another tab does that opens the link
+    await expect(page.locator("h1")).to_have_text("All is well.")
+    await live(page)
+
+
 async def test_the_feed_shows_what_happens_and_can_be_stopped(page: Page, served: Served) -> None:
     await served.rd.enqueue("greet", {})
     await expect(page.locator("h1")).to_have_text("All is well.")

@@ -243,8 +243,8 @@ async def refuse(send: Send, found: Problem) -> None:
 
 
 def _is_browsing(scope: Scope) -> bool:
-    """Whether a person looks: an address was opened in a browser, and not one for programs."""
-    if scope["method"] not in SAFE or path_of(scope).startswith("/v1/"):
+    """Whether a person looks: a browser opened an address or sent a form, and no program and no script of ours asks."""
+    if path_of(scope).startswith("/v1/") or _headers(scope, b"hx-request"):
         return False
     return any(b"text/html" in accepted for accepted in _headers(scope, b"accept"))
 

@@ -17,6 +17,7 @@ let asking = false;
 let last = 0;
 let timer = 0;
 let failed = false;
+let refused = false; // this browser has no token any more
 let sent = null; // the form on its way: what it changes is shown by its own answer, and never by an older one
 const acting = () => Boolean(sent?.isConnected); // its answer may have taken it off the page
 
@@ -46,7 +47,8 @@ function differs(each) {
 function show() {
   const why = stopped ? "" : dirty();
   const state = stopped || why ? "paused" : failed ? "reconnecting" : connected ? "live" : "reconnecting";
-  const words = { live: "Live", paused: why ? `Paused: ${why}` : "Paused", reconnecting: failed ? "Refresh failed, trying again" : "Reconnecting…" };
+  const trouble = refused ? "Not let in: open the link that redrive serve shows" : failed ? "Refresh failed, trying again" : "Reconnecting…";
+  const words = { live: "Live", paused: why ? `Paused: ${why}` : "Paused", reconnecting: trouble };
   const word = status.querySelector(".live-word");
   status.dataset.state = state;
   if (word.textContent !== words[state]) say(word, words[state]);
@@ -155,6 +157,7 @@ export function startLive() {
     const answer = event.detail.ctx.response;
     asking = false;
     failed = !acting() && (!answer || answer.status >= 400);
+    refused = failed && answer?.status === 401;
     owing ||= failed || !answer;
     refresh();
   });
