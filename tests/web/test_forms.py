@@ -58,6 +58,29 @@ async def test_a_number_that_is_none_is_refused_where_it_was_written(
 
 
 @pytest.mark.parametrize(
+    ("path", "form", "said"),
+    [
+        ("/dead/act", {"verb": "redrive", "all": "1", "canary": "2.5"}, "Canary: '2.5' is not a whole number"),
+        ("/dead/act", {"verb": "redrive", "all": "1", "pass_rate": "0"}, "Pass_rate: 0 % is not above 0"),
+        ("/dead/act", {"verb": "redrive", "all": "1", "pass_rate": "150"}, "Pass_rate: 150 % is not above 0"),
+        (f"/groups/{GROUP}/ignore", {"count": "2.5"}, "Count: '2.5' is not a whole number"),
+    ],
+)
+async def test_no_other_number_is_taken_than_the_one_that_was_written(
+    pages: Served, path: str, form: dict[str, Any], said: str
+) -> None:
+    _, told = await sent(pages, path, **form)
+    assert told.startswith(f"Not done. {said}")
+    assert not await pages.rd.redrives.list()
+    assert not (await pages.rd.dead.acts())
+
+
+async def test_one_letter_is_purged_by_a_sentence_about_one(pages: Served) -> None:
+    _, told = await sent(pages, "/dead/act", verb="purge", all="1", confirm="2")
+    assert told == "Not done. Confirm: type 1 to purge 1 dead letter"
+
+
+@pytest.mark.parametrize(
     ("referer", "there"),
     [
         ("{url}/dead?queue=mail", "/dead?queue=mail"),

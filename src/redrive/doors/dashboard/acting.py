@@ -34,6 +34,8 @@ DID: Final = {
 SHOWN: Final = 50
 """Characters of a number that is none, in its refusal."""
 CANARY: Final = 5
+PASS_RATE: Final = 0.8
+"""So much of a canary must succeed where nobody says otherwise."""
 MANY_CANARY: Final = 20
 LOOKED_AT: Final = 2_000
 """Up to so many are judged one by one for a plan."""
@@ -153,9 +155,8 @@ async def act(request: Request) -> Response:
 
 
 async def _start(request: Request, form: Form, said: dict[str, Any]) -> Response:
-    percent = number_of(form, "pass_rate") or 80.0
     run = await rd_of(request).redrives.start(
-        canary=int(number_of(form, "canary") or 0), pass_rate=percent / 100, rate=number_of(form, "rate"),
+        canary=whole_of(form, "canary") or 0, pass_rate=_pass_rate(form), rate=number_of(form, "rate"),
         token=form.text("token"), **said,
     )  # fmt: skip
     return to(
@@ -163,12 +164,21 @@ async def _start(request: Request, form: Form, said: dict[str, Any]) -> Response
     )
 
 
+def _pass_rate(form: Form) -> float:
+    """Written in percent."""
+    percent = number_of(form, "pass_rate")
+    if percent is not None and not 0 < percent <= 100:
+        raise InvalidInput(field="pass_rate", problem=f"{percent:g} % is not above 0 and at most 100 %")
+    return PASS_RATE if percent is None else percent / 100
+
+
 async def _purge(request: Request, form: Form, choice: Choice, said: dict[str, Any]) -> Response:
     """The number is typed, and the token stands for exactly these: two people cannot purge what only one has seen."""
     planned = await rd_of(request).dead.purge_plan(**await choosing.scope(rd_of(request), choice))
     typed = (form.text("confirm") or "").replace(",", "").replace(".", "")
     if typed != str(planned.number):
-        raise InvalidInput(field="confirm", problem=f"type {planned.number} to purge {planned.number} dead letters")
+        what = words.counted(planned.number, "dead letter")
+        raise InvalidInput(field="confirm", problem=f"type {planned.number} to purge {what}")
     purged = await rd_of(request).dead.purge(confirm=form.text("token") or "", **said)
     return to(request, address(request, "letters"), f"Purged {words.counted(purged, 'dead letter')} for good.")
 
@@ -207,6 +217,13 @@ def number_of(form: Form, name: str) -> float | None:
     if not math.isfinite(number):
         raise InvalidInput(field=name, problem=f"{text[:SHOWN]!r} is not a number")
     return number
+
+
+def whole_of(form: Form, name: str) -> int | None:
+    number = number_of(form, name)
+    if number is not None and not number.is_integer():
+        raise InvalidInput(field=name, problem=f"{(form.text(name) or '')[:SHOWN]!r} is not a whole number")
+    return None if number is None else int(number)
 
 
 async def acts(request: Request) -> Response:

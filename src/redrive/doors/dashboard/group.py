@@ -9,7 +9,7 @@ import msgspec
 
 from redrive.app.acts import GROUP
 from redrive.doors.dashboard import words
-from redrive.doors.dashboard.acting import CANARY, number_of
+from redrive.doors.dashboard.acting import CANARY, number_of, whole_of
 from redrive.doors.dashboard.letters import hours
 from redrive.doors.dashboard.rendering import Site, address, back, form_of, page, rd_of, to, who
 from redrive.doors.dashboard.verbs import days_of
@@ -119,8 +119,7 @@ async def _settled(rd: Redrive, verb: str, fingerprint: str, form: Form, said: d
             return await rd.groups.resolve(fingerprint, in_version=form.text("in_version"), **said)
         case "ignore":
             until = timedelta(days=days_of(form)) if form.text("days") else None
-            count = number_of(form, "count")
-            limits: dict[str, Any] = {"rate": number_of(form, "rate"), "count": None if count is None else int(count)}
+            limits: dict[str, Any] = {"rate": number_of(form, "rate"), "count": whole_of(form, "count")}
             return await rd.groups.ignore(fingerprint, until=until, **limits, **said)
         case "reopen":
             return await rd.groups.reopen(fingerprint, **said)
