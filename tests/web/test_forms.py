@@ -75,6 +75,14 @@ async def test_no_other_number_is_taken_than_the_one_that_was_written(
     assert not (await pages.rd.dead.acts())
 
 
+@pytest.mark.parametrize("verb", ["landed", "not_landed"])
+async def test_who_says_what_became_of_it_says_how_they_know(pages: Served, verb: str) -> None:
+    id = await a_letter(pages)
+    _, told = await sent(pages, f"/jobs/{id}/act/{verb}", why=" ")
+    assert told == "Not done. Why: say how you know; it stays with the job"
+    assert (await pages.rd.jobs.get(id)).state == "dead"
+
+
 async def test_one_letter_is_purged_by_a_sentence_about_one(pages: Served) -> None:
     _, told = await sent(pages, "/dead/act", verb="purge", all="1", confirm="2")
     assert told == "Not done. Confirm: type 1 to purge 1 dead letter"

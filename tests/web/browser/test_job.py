@@ -254,8 +254,10 @@ async def test_an_outcome_nobody_knew_is_closed_by_a_person_who_says_how_they_kn
     await became(served.rd, handle.id, "held")
     page = await at(tabs, served, handle.id)
     await act(page, "It landed")
-    await expect(page.locator(".flash-bad")).to_contain_text("say how you know")
-    await act(page, "It landed", "seen in the books")
+    said = page.locator("dialog[open]").get_by_label("How do you know")
+    assert await said.evaluate("field => field.matches(':focus:invalid')"), "it is asked for before anything is sent"
+    await said.fill("seen in the books")
+    await said.press("Enter")
     await expect(page.locator(".chip-done")).to_be_visible()
     assert (await served.rd.jobs.story(handle.id))[-1].why == "seen in the books"
 

@@ -340,10 +340,37 @@ async def test_what_is_held_for_a_person_is_answered_from_its_list(served: Serve
     await expect(page.locator(".hold-title")).to_have_text("Refund 900 euros?")
     await expect(page.locator(".hold")).to_contain_text("amount 900")
     await page.locator(".hold").get_by_role("button", name="Approve").click()
+    await expect(page.locator("dialog[open]")).to_contain_text("“Refund 900 euros?” Yes to exactly this.")
     await page.locator("dialog[open]").get_by_role("button", name="Approve").click()
     await expect(page.locator(".flash")).to_have_text(re.compile("Approved: it goes on."))
     assert (await became(served.rd, handle.id, "done")).result == '"yes"'
     await expect(page.locator(".hold")).to_have_count(0)
+
+
+async def test_of_many_that_may_have_landed_it_is_said_which_one_is_meant(served: Served, tabs: Tabs) -> None:
+    ids = [(await served.rd.enqueue("pay", {"euros": euros})).id for euros in range(2)]
+    for id in ids:
+        await became(served.rd, id, "held")
+    page = await at(tabs, served, "/held")
+    for id in ids:
+        row = page.locator(".hold", has=page.locator(f'a[href="/jobs/{id}"]'))
+        await row.get_by_role("button", name="It did not land").click()
+        dialog = page.locator("dialog[open]")
+        await expect(dialog).to_contain_text(f"pay {id[-8:]}: You looked outside, and nothing is there.")
+        await expect(dialog.get_by_label("How do you know")).to_have_attribute("required", "")
+        await page.keyboard.press("Escape")
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+async def test_a_question_without_end_makes_no_page_wider_or_longer(served: Served, tabs: Tabs, width: int) -> None:
+    handle = await served.rd.enqueue("ask", {"what": "W" * 10_000, "more": {"text": "V" * 1000}})
+    await became(served.rd, handle.id, "held")
+    page = await tabs.open(served, "/held", viewport={"width": width, "height": 800})
+    await expect(page.locator(".hold")).to_contain_text("VVV")
+    wide, high = await page.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]")
+    assert wide <= width and high < 1600
+    await page.locator(".hold").get_by_role("button", name="Reject").click()
+    assert await page.locator("dialog[open]").evaluate("dialog => dialog.scrollWidth <= dialog.clientWidth")
 
 
 @pytest.mark.parametrize("path", ["/dead", "/dead/act?verb=redrive&all=1", "/dead/act?verb=purge&all=1", "/held"])

@@ -80,8 +80,8 @@ def _waiting(rd: redrive.Redrive) -> None:
     """Tasks that come to wait for a person, or for their time."""
 
     @rd.task
-    async def ask(ctx: redrive.Context, what: str = "Refund 900 euros?") -> str:
-        return "yes" if await ctx.approval(what, details={"amount": 900}) else "no"
+    async def ask(ctx: redrive.Context, what: str = "Refund 900 euros?", more: dict[str, str] | None = None) -> str:
+        return "yes" if await ctx.approval(what, details={"amount": 900, **(more or {})}) else "no"
 
     @rd.task(max_attempts=1)
     async def pay(euros: int) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from redrive.core.consent import Approval
 from redrive.core.job import Job, State
 from redrive.core.store import Filter, Group
-from redrive.doors.dashboard import acting, choosing
+from redrive.doors.dashboard import acting, choosing, verbs
 from redrive.doors.dashboard.choosing import by_group
 from redrive.doors.dashboard.rendering import Site, page, rd_of
 from redrive.doors.web.exporting import exported
@@ -139,7 +139,7 @@ async def held(request: Request) -> Response:
     return await page(
         request, "held.html", section="letters", because=because, kinds=kinds, listed=jobs, cursor=cursor, lead=lead,
         choices={job.id: story.tell(job, [], rd.clock.now()).choices for job in jobs.jobs},
-        questions=await _questions(rd, jobs.jobs),
+        questions=await _questions(rd, jobs.jobs), verb_texts=verbs.QUESTIONS,
     )  # fmt: skip
 
 
