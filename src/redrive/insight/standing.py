@@ -124,6 +124,8 @@ class Standing(msgspec.Struct, frozen=True):
     title: str
     lead: str
     well: bool = False
+    begins: bool = False
+    """The second names the trouble to begin with."""
 
 
 def standing(
@@ -140,7 +142,8 @@ def standing(
         return _nobody_runs(alone)
     waiting = [need for need in needs if need.asks]
     if waiting:
-        return Standing(_wait_for_you(waiting), _begin_with(first) or waiting[0].todo)
+        lead = _begin_with(first) or waiting[0].todo
+        return Standing(_wait_for_you(waiting), lead, begins=first is not None)
     running = sum(queue.running for queue in queues)
     lately = f"{counted(done, 'job')} done in the last hour, {running:,} running, {due:,} due."
     if needs:

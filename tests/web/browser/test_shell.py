@@ -141,6 +141,37 @@ async def test_due_jobs_without_a_worker_are_the_first_thing_that_is_said(tabs: 
     await expect(page.get_by_role("region", name="Oldest waiting").locator("tr")).to_have_count(2)
 
 
+async def test_the_button_under_the_sentence_opens_what_the_sentence_is_about(tabs: Tabs, still: Served) -> None:
+    await still.rd.dead.add("old-1", {}, "trouble", task="greet")
+    page = await tabs.open(still)
+    await expect(page.locator(".health .lead")).to_contain_text("Begin with the 1 of greet")
+    await page.get_by_role("link", name="Open it").click()
+    await expect(page).to_have_url(re.compile("/groups/"))
+    await still.rd.enqueue("greet", {})
+    await page.goto("/")
+    await expect(page.locator("h1")).to_have_text("1 job is due, and nobody runs it.")
+    await expect(page.get_by_role("link", name="Open it")).to_have_count(0)
+    await expect(page.locator(".needs")).to_contain_text("dead letter waits for you")
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+async def test_thousands_stand_apart_from_their_words(still: Served, tabs: Tabs, width: int) -> None:
+    page = await tabs.open(still, "/", viewport={"width": width, "height": 800})
+    await still.rd.dead.add("old-1", {}, "trouble", task="greet")
+    await expect(page.locator(".needs .count")).to_have_text("1")
+    gap = await page.evaluate(
+        """() => {
+          const count = document.querySelector(".needs .count");
+          count.textContent = "8,888";
+          const said = document.createRange();
+          said.selectNodeContents(count);
+          const words = document.querySelector(".needs .what").getBoundingClientRect();
+          return words.left - said.getBoundingClientRect().right;
+        }"""
+    )
+    assert gap >= 12
+
+
 async def test_the_plots_are_drawn_from_what_happened(tabs: Tabs, shown: Served) -> None:
     page = await tabs.open(shown)
     await expect(page.locator(".plot canvas")).to_have_count(4)
