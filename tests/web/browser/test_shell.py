@@ -648,6 +648,18 @@ async def test_the_theme_is_kept(page: Page) -> None:
     await expect(page.get_by_role("button", name="Theme: dark")).to_be_visible()
 
 
+async def test_paper_is_white_whatever_the_theme_and_nothing_on_it_is_cut_off(tabs: Tabs, still: Served) -> None:
+    letter = await still.rd.dead.add("old-1", {f"line {n}": n for n in range(90)}, "no\n" * 60, task="greet")
+    page = await tabs.open(still, f"/jobs/{letter.id}")
+    await page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    await page.emulate_media(media="print")
+    ink = await page.locator("h1").evaluate("title => getComputedStyle(title).color")
+    assert ink == "rgb(29, 28, 26)"
+    for part in (".job-error", ".tree"):
+        await expect(page.locator(part)).to_have_count(1)
+        assert await page.locator(part).evaluate("part => part.scrollHeight <= part.clientHeight + 1"), part
+
+
 async def test_pages_can_be_read_without_scripts(tabs: Tabs, shown: Served) -> None:
     with_scripts = await tabs.open(shown)
     without = await tabs.open(shown, java_script_enabled=False)
