@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -53,9 +54,10 @@ async def listed(request: Request) -> Response:
     rd = rd_of(request)
     choice, cursor = choosing.read(request.query_params), request.query_params.get("cursor")
     chosen = await choosing.filters(rd, choice)
-    counted, turn = await _counted(rd, chosen), _turn(request)
+    counted = await _counted(rd, chosen)
     await rd.groups.look()
     known, counts = await rd.store.groups(), counted.matching
+    turn = _turn(request, len(counts))
     skipped, most = (GROUPS_A_PAGE * (turn - 1), GROUPS_A_PAGE) if turn else (0, GROUPS)
     views = (await _views(rd, known, counted, skipped + most))[skipped:]
     return await page(
@@ -67,10 +69,11 @@ async def listed(request: Request) -> Response:
     )  # fmt: skip
 
 
-def _turn(request: Request) -> int:
-    """Which page of the groups alone somebody looks at; 0: a few of them, and the letters."""
+def _turn(request: Request, groups: int) -> int:
+    """Which page of the groups alone somebody looks at, the last one at most; 0: a few of them, and the letters."""
     said = request.query_params.get("groups", "")
-    return int(said) if said.isascii() and said.isdigit() and len(said) < 5 else 0
+    turn = int(said) if said.isascii() and said.isdigit() and len(said) < 5 else 0
+    return min(turn, max(1, math.ceil(groups / GROUPS_A_PAGE)))
 
 
 class Counted(NamedTuple):
