@@ -285,6 +285,25 @@ async def test_notes_and_cancelling_what_waits(still: Served, tabs: Tabs) -> Non
     assert (await still.rd.jobs.get(handle.id)).because == "cancelled"
 
 
+async def test_a_note_that_is_sent_by_a_double_click_is_written_once(still: Served, tabs: Tabs) -> None:
+    letter = await still.rd.dead.add("old-1", {"stone": 1}, "trouble", task="mill")
+    page = await at(tabs, still, letter.id)
+    await page.wait_for_load_state("load")
+    await page.fill("#note-text", "asked the miller")
+    await page.get_by_role("button", name="Note it").dblclick()
+    await expect(page.locator(".flash")).to_contain_text("Noted.")
+    await page.locator("a.crumb-group").click()
+    await expect(page).to_have_url(re.compile("/groups/"))
+    await page.wait_for_load_state("load")
+    await page.fill("#note-text", "it is the stone")
+    await page.get_by_role("button", name="Note it").dblclick()
+    await expect(page.locator(".flash")).to_contain_text("Noted.")
+    await page.reload()
+    assert [note.text for note in await still.rd.dead.notes(letter.id)] == ["asked the miller"]
+    (view,) = await still.rd.groups.list()
+    assert [said.why for said in view.state.story if said.what == "noted"] == ["it is the stone"]
+
+
 async def test_a_verb_that_came_too_late_says_why_and_changes_nothing(still: Served, tabs: Tabs) -> None:
     async with still.rd.worker():
         (id,) = await buried(still.rd, 1)
