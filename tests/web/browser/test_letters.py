@@ -169,6 +169,19 @@ async def test_a_plan_that_is_no_longer_true_starts_nothing(still: Served, tabs:
     assert await dead_number(still) == 2
 
 
+async def test_a_plan_says_what_is_in_its_way_and_whether_that_waits_for_somebody(still: Served, tabs: Tabs) -> None:
+    for number in range(2):
+        await still.rd.dead.add(f"old-{number}", {"stone": number}, "trouble", task="mill")
+    run = await still.rd.redrives.start(all=True, rate=0.001)
+    page = await at(tabs, still, "/dead/act?verb=redrive&all=1")
+    await expect(page.locator(".plan .warn")).to_contain_text("still moves some of these: wait for it, or cancel it.")
+    await still.rd.redrives.pause(run.id)
+    await page.reload()
+    await expect(page.locator(".plan .warn")).to_contain_text("is paused and has some of these: resume or cancel it.")
+    await page.locator(".plan .warn a").click()
+    await expect(page.get_by_role("button", name="Resume")).to_be_visible()
+
+
 @pytest.mark.behaviour("004-6", "004-59", "001-30")
 async def test_deferring_reassigning_and_moving_lanes(still: Served, tabs: Tabs) -> None:
     async with still.rd.worker():

@@ -120,7 +120,8 @@ class Redrives:
                 group, other = min(taken.items())
                 raise InvalidInput(
                     field="redrive",
-                    problem=f"redrive {other} is still moving group {group[:8]}; wait for it, or cancel it",
+                    problem=f"redrive {other} is still moving group {group[:8]}; wait for it, or cancel it; "
+                    "a paused one waits for you",
                 )
             if await self._documents.wrote(Commit(puts=(flown(flights, version, id, flight),))):
                 return flight

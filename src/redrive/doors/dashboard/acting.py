@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -79,7 +80,7 @@ async def plan(request: Request) -> Response:
     title, text, confirm = VERBS[verb]
     defaults: dict[str, Any] = {
         "token": None, "estimate": None, "skipped": {}, "warnings": (), "canary": 0, "startable": True,
-        "running": (),
+        "in_the_way": (),
     }  # fmt: skip
     return await page(
         request, "act.html", section="letters", choice=choice, verb=verb, text=text, confirm=confirm,
@@ -98,9 +99,20 @@ async def _redrive_plan(request: Request, choice: Choice) -> dict[str, Any]:
     return {
         "number": found.number, "chosen": found.chosen, "rows": found.groups[:ROWS], "token": found.token,
         "more_rows": max(0, len(found.groups) - ROWS), "estimate": found.estimate, "skipped": found.skipped,
-        "warnings": found.warnings, "running": found.running, "startable": bool(found.moving) and not found.running,
+        "warnings": found.warnings, "startable": bool(found.moving) and not found.running,
+        "in_the_way": await _in_the_way(rd, found.running) if found.running else (),
         "canary": CANARY if found.moving > 2 * CANARY else 0,
     }  # fmt: skip
+
+
+async def _in_the_way(rd: Redrive, running: Sequence[str]) -> list[tuple[str, str]]:
+    """Each redrive that has some of these, and what can be done about it."""
+    paused = {run.id for run in await rd.redrives.live() if run.state == "paused"}
+    waits, moves = (
+        "is paused and has some of these: resume or cancel it",
+        "still moves some of these: wait for it, or cancel it",
+    )
+    return [(id, waits if id in paused else moves) for id in running]
 
 
 async def _quick_plan(request: Request, choice: Choice) -> dict[str, Any]:
