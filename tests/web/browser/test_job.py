@@ -9,6 +9,8 @@ import pytest
 from playwright.async_api import Page, expect
 
 import redrive
+from redrive.doors.dashboard import job as job_page
+from redrive.insight import story
 from tests.web.browser.conftest import Tabs
 from tests.web.browser.ward import SECRET, became, buried, make_ward, world_of
 from tests.web.serving import Served
@@ -51,6 +53,30 @@ async def test_the_story_tells_each_attempt_with_cause_rule_and_decision(served:
     await expect(attempt.locator(".fact-rule dd")).to_contain_text(f"{tried.cause.rule}: ")
     await expect(attempt.locator(".fact-usage dd")).to_have_text("100 tokens read, 10 written, 0.5 spent")
     await expect(page.locator("aside")).to_contain_text("110 tokens, 0.5")
+
+
+async def test_of_a_long_story_the_beginning_and_the_end_are_told_and_the_rest_on_request(
+    served: Served, tabs: Tabs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (id,) = await buried(served.rd, 1)
+    for _ in range(4):
+        await served.rd.dead.redrive(id)
+        await became(served.rd, id, "dead")
+    whole = story.tell(await served.rd.jobs.get(id), await served.rd.jobs.story(id), served.rd.clock.now()).entries
+    page = await at(tabs, served, id)
+    moments, left_out = page.locator(".moment:not(.moment-left-out)"), page.locator(".moment-left-out")
+    await expect(moments).to_have_count(len(whole))
+    await expect(left_out).to_have_count(0)
+    monkeypatch.setattr(job_page, "STORY_BEGIN", 2)
+    monkeypatch.setattr(job_page, "STORY_END", 3)
+    await page.reload()
+    await expect(moments).to_have_count(5)
+    await expect(left_out).to_contain_text(f"{len(whole) - 5} moments are left out.")
+    await expect(moments.locator("strong").nth(1)).to_have_text("Run 1 failed")
+    await expect(moments.locator("strong").last).to_have_text("Run 5 failed")
+    await page.get_by_role("link", name="Show all").click()
+    await expect(moments).to_have_count(len(whole))
+    await expect(left_out).to_have_count(0)
 
 
 async def test_redriving_it_is_seen_as_it_happens(served: Served, tabs: Tabs) -> None:

@@ -37,6 +37,9 @@ EFFECTS: Final = {
 DIFFERENCES: Final = 30
 DIFFERENCES_SHOWN: Final = 4
 """So many are shown at once; the others open on request."""
+STORY_BEGIN: Final = 10
+STORY_END: Final = 60
+"""What a story began with and how it goes on now; where it is longer, its middle is shown on request."""
 
 
 def routes(site: Site) -> list[BaseRoute]:
@@ -54,8 +57,11 @@ async def shown(request: Request) -> Response:
     asked = await rd.sessions.questions(job)
     told = story.tell(job, await rd.jobs.story(job.id), rd.clock.now(), await rd.dead.notes(job.id))
     effects = await rd.jobs.effects(job.id)
+    left_out = 0 if request.query_params.get("story") == "all" else len(told.entries) - STORY_BEGIN - STORY_END
+    begin = told.entries[:STORY_BEGIN] if left_out > 0 else ()
     return await page(
         request, "job.html", section=section(job), job=job, told=told, questions=verbs.QUESTIONS, facts=facts(job),
+        begin=begin, end=told.entries[-STORY_END:] if begin else told.entries, left_out=left_out,
         group=await _group(rd, job), agents=sorted(rd.registry.fleet.agents),
         other_lane="manual" if job.lane == "delayed" else "delayed", asked=_open(job, asked),
         answered=[one for one in asked if one.answer != "open"],
