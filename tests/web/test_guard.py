@@ -141,6 +141,23 @@ async def test_rotating_shuts_out_at_once(rd: redrive.Redrive) -> None:
             assert (await soon(client.get("/v1/health", headers=headers))).status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/v1/events", "/live"])
+async def test_rotating_ends_the_streams_that_the_old_token_has_opened(rd: redrive.Redrive, path: str) -> None:
+    async with serving(rd, worker=False, token=None, dashboard=True) as served:
+        file = TokenFile(Path(f"{rd.store.path}-token"))  # type: ignore[attr-defined]
+        headers = {"Authorization": f"Bearer {file()}"}
+        async with served.client.stream("GET", path, headers=headers) as stream:
+            lines = stream.aiter_lines()
+            while not (await soon(anext(lines))).startswith("id:"):  # it listens from here on
+                continue
+            await rd.enqueue("greet", {})
+            while "greet" not in await soon(anext(lines)):
+                continue
+            file.rotate()
+            await rd.enqueue("refund", {})
+            assert "refund" not in "".join([line async for line in lines])
+
+
 def test_a_missing_extra_is_the_line_to_install_it(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = importlib.util.find_spec
     monkeypatch.setattr(

@@ -14,10 +14,12 @@ import html
 import ipaddress
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, quote, urlencode
 
 from redrive.doors.web.problems import MEDIA_TYPE, Problem, problem
+from redrive.doors.web.stream import LET_IN
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -130,11 +132,18 @@ class Guard:
                 return
             refused = self._unknown(scope, token)
         if refused is None:
+            scope[LET_IN] = partial(self._lets_in, scope)
             await self._app(scope, receive, send)
         elif self._cookie and _is_browsing(scope):
             await _refuse_page(send, refused)
         else:
             await refuse(send, refused)
+
+    def _lets_in(self, scope: Scope) -> bool:
+        """Whether who was let in still would be: an answer may take long, and the token be another one."""
+        if self._token is None:
+            return True
+        return self._unknown(scope, self._token() if callable(self._token) else self._token) is None
 
     def _misplaced(self, scope: Scope) -> Problem | None:
         """A wrong Host or Origin. Each header counts once: two that differ are a trick."""

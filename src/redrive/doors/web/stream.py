@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
@@ -17,11 +17,13 @@ BEAT: Final = 15.0
 SEND_SECONDS: Final = 30.0
 """Who takes nothing for so long is gone."""
 MEDIA: Final = "text/event-stream"
+LET_IN: Final = "redrive.let_in"
+"""Where a request's scope carries the question whether who asked would still be let in."""
 _HEADERS: Final = [(b"content-type", MEDIA.encode()), (b"x-accel-buffering", b"no"), (b"cache-control", b"no-store")]
 
 
 class Stream:
-    """An ASGI answer that ends when its source does, when the client goes, or when it takes nothing any more."""
+    """An ASGI answer that ends when its source does, when the client goes, takes nothing any more, or is shut out."""
 
     def __init__(self, blocks: AsyncGenerator[bytes, None]) -> None:
         self._blocks = blocks
@@ -29,13 +31,14 @@ class Stream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._blocks):
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            if scope["method"] != "HEAD" and not await self._until_gone(receive, send):
+            let_in = scope.get(LET_IN, lambda: True)
+            if scope["method"] != "HEAD" and not await self._until_gone(receive, send, let_in):
                 return  # the server closes the connection; one more byte would wait as the others do
         await send({"type": "http.response.body", "body": b""})
 
-    async def _until_gone(self, receive: Receive, send: Send) -> bool:
+    async def _until_gone(self, receive: Receive, send: Send, let_in: Callable[[], bool]) -> bool:
         """False where the client has stopped taking anything."""
-        pumping, leaving = asyncio.create_task(self._pump(send)), asyncio.create_task(_gone(receive))
+        pumping, leaving = asyncio.create_task(self._pump(send, let_in)), asyncio.create_task(_gone(receive))
         try:
             await asyncio.wait({pumping, leaving}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -49,13 +52,15 @@ class Stream:
             log.warning("a listener has taken nothing for %g s and is dropped", SEND_SECONDS)
         return error is None
 
-    async def _pump(self, send: Send) -> None:
-        """Block by block, and a comment where nothing happens for long."""
+    async def _pump(self, send: Send, let_in: Callable[[], bool]) -> None:
+        """Block by block, and a comment where nothing happens for long. A token may have been changed meanwhile."""
         following: asyncio.Task[bytes] | None = None
         try:
             while True:
                 following = following or asyncio.ensure_future(anext(self._blocks))
                 done, _ = await asyncio.wait({following}, timeout=BEAT)
+                if not let_in():
+                    return
                 if not done:
                     await _sent(send, b": still here\n\n")
                     continue

@@ -127,6 +127,7 @@ function connect() {
     if (mine.readyState !== EventSource.CLOSED) return; // the browser asks again by itself
     disconnect();
     cursor = "";
+    due(); // a refresh tells why
     setTimeout(connect, 3000);
   });
 }
