@@ -565,6 +565,13 @@ async def test_a_question_is_answered_from_the_inbox(tabs: Tabs, filled: Served)
     await eventually(done, "the answered job to go on")
 
 
+async def test_an_inbox_without_messages_says_so(tabs: Tabs, shown: Served) -> None:
+    page = await tabs.open(shown, "/inbox?session=nobody")
+    await expect(page.locator(".empty-title")).to_have_text("Nothing unread.")
+    await page.get_by_role("link", name="Also what was seen").click()
+    await expect(page.locator(".empty-title")).to_have_text("No messages.")
+
+
 async def test_a_message_is_marked_as_seen(tabs: Tabs, filled: Served) -> None:
     page = await tabs.open(filled, "/inbox?session=s1")
     message = page.locator(".messages li", has_text="deferred done")
