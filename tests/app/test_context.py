@@ -551,6 +551,47 @@ async def test_a_sync_task_has_it_all_without_await(rd: Redrive, clock: FakeCloc
     assert calls == ["step", f"{job.id}:post"]
 
 
+@pytest.mark.parametrize("landed", [True, False])
+async def test_a_sync_task_runs_an_async_effect_and_asks_an_async_verifier(rd: Redrive, landed: bool) -> None:
+    """Neither is known to have happened before it has run: a coroutine alone says nothing."""
+    cms = Cms()
+
+    @rd.task(backoff="none")
+    def work(ctx: BlockingContext) -> Any:
+        if ctx.attempt == 1 and not landed:
+            return ctx.once("post", _lost, verify=cms.find)
+        return ctx.once("post", lambda key: cms.post(key, answer=not landed), verify=cms.find)
+
+    job = await work.enqueue()
+    await soon(rd.drain())
+    assert await job.result(5) == ("found" if landed else "posted")
+    assert (len(cms.posts), cms.looks) == (1, 1)
+
+
+async def _lost(key: str) -> str:
+    raise TimeoutError("never arrived")
+
+
+@pytest.mark.parametrize("kind", ["plainly", "awaited"])
+async def test_an_effect_whose_code_has_not_run_has_not_landed(rd: Redrive, kind: str) -> None:
+    def post(key: str) -> Any:
+        yield key
+
+    @rd.task
+    def plainly(ctx: BlockingContext) -> None:
+        ctx.once("post", post)
+
+    @rd.task
+    async def awaited(ctx: Context) -> None:
+        await ctx.once("post", post)
+
+    job = await rd.enqueue(kind)
+    await soon(rd.drain())
+    dead = await job.refresh()
+    assert dead.state == "dead" and "whose code has not run" in str(dead.error)
+    assert (await _effect(rd, job.id)).status == "unknown"
+
+
 @pytest.mark.behaviour("000-74")
 async def test_sync_tasks_run_beside_async_ones(live: Redrive) -> None:
     """The thread waits for the async job, and that for two threads at once: nobody blocks anybody."""

@@ -501,6 +501,18 @@ async def test_a_verifier_that_fails_cannot_tell(
     assert "cannot be verified" in caplog.text and "the search is down" in caplog.text
 
 
+async def test_a_verifier_whose_code_has_not_run_cannot_tell(rd: Redrive, clock: FakeClock) -> None:
+    def look(payload: dict[str, Any], witness: Any) -> Any:
+        yield False
+
+    @rd.task(effects=[Effect("note", look)])
+    async def note() -> None:
+        raise OutcomeUnknown("no answer")
+
+    job = await over(rd, clock, await note.enqueue())
+    assert (job.state, job.because) == ("held", "outcome_unknown")
+
+
 async def test_a_plain_verifier_stops_nobody_else(rd: Redrive) -> None:
     here, elsewhere = threading.get_ident(), []
 

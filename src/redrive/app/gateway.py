@@ -21,13 +21,14 @@ from redrive.core.payload import encode, encode_result
 from redrive.core.policy import REASONS
 from redrive.core.store import Filter, Store
 from redrive.errors import IllegalMove, InvalidOption, JobNotReady, Signal, StoreError
-from redrive.runtime.attempt import finished, inspected
+from redrive.runtime.attempt import inspected
 from redrive.runtime.capture import capture
 from redrive.runtime.context import session_of
 from redrive.runtime.on_the_spot import OnTheSpot
 from redrive.runtime.probes import down, lacking
 from redrive.runtime.registry import Handler
 from redrive.runtime.switches import paused
+from redrive.runtime.threads import finished
 from redrive.tasks import Seconds, Task, seconds
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ import logging
 import signal
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Final
 
 import msgspec
@@ -28,7 +27,7 @@ from redrive.runtime.inputs import Inputs, Rejected
 from redrive.runtime.probes import down, lacking
 from redrive.runtime.registry import Handler, Registry
 from redrive.runtime.settle import Settlement, signal_in
-from redrive.runtime.threads import Threads
+from redrive.runtime.threads import NOT_RUN, Threads, finished
 from redrive.runtime.tracing import Tracer, tracer
 from redrive.runtime.verify import Verifier
 from redrive.runtime.workflow import Workflows, is_step
@@ -227,18 +226,6 @@ class Attempts:
         if not isinstance(value, NOT_RUN):
             return value
         return await (finished(value) if limit is None else _within(limit, finished(value)))
-
-
-NOT_RUN: Final = (CoroutineType, asyncio.Future, GeneratorType, AsyncGeneratorType)
-
-
-async def finished(value: Any) -> Any:
-    """What a function returned, once it has really run: a lambda or a decorator may have returned a coroutine only."""
-    while isinstance(value, NOT_RUN):
-        if isinstance(value, GeneratorType | AsyncGeneratorType):
-            raise TypeError("it returned a generator, whose code has not run: return what it yields as a list")
-        value = await value
-    return value
 
 
 async def _to_end(work: Any) -> Any:

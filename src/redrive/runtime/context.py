@@ -32,6 +32,7 @@ from redrive.runtime.clock import Clock
 from redrive.runtime.effects import effect_of, kept
 from redrive.runtime.questions import Question, asked, key_of, question, waits_for
 from redrive.runtime.redirects import behind_a_redirect
+from redrive.runtime.threads import NOT_RUN, finished
 
 T = TypeVar("T")
 
@@ -412,7 +413,14 @@ class BlockingContext(_Shared):
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
     def _drive(self, steps: Steps) -> Any:
-        return _answered(steps, lambda want: self._wait(want.awaitable) if isinstance(want, Ask) else _call(want))
+        return _answered(steps, self._found)
+
+    def _found(self, want: Ask | Call) -> Any:
+        """What a step wants. A function that gave back a coroutine has not run yet: it does, on the event loop."""
+        if isinstance(want, Ask):
+            return self._wait(want.awaitable)
+        value = _call(want)
+        return self._wait(finished(value)) if isinstance(value, NOT_RUN) or inspect.isawaitable(value) else value
 
 
 def _on(loop: asyncio.AbstractEventLoop) -> bool:
@@ -446,9 +454,7 @@ async def _drive(steps: Steps) -> Any:
         want = next(steps)
         while True:
             try:
-                found = await want.awaitable if isinstance(want, Ask) else _call(want)
-                if isinstance(want, Call) and inspect.isawaitable(found):
-                    found = await found
+                found = await (want.awaitable if isinstance(want, Ask) else finished(_call(want)))
             except BaseException as error:  # noqa: BLE001 - goes back into the steps
                 want = steps.throw(error)
             else:

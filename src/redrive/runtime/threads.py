@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, ClassVar, Final
 
 Work = Callable[[], Any]
@@ -61,10 +62,22 @@ class Threads:
         self._renew()
 
 
+NOT_RUN: Final = (CoroutineType, asyncio.Future, GeneratorType, AsyncGeneratorType)
+
+
+async def finished(value: Any) -> Any:
+    """What a function returned, once it has really run: a lambda or a decorator may have returned a coroutine only."""
+    while isinstance(value, NOT_RUN) or inspect.isawaitable(value):
+        if isinstance(value, GeneratorType | AsyncGeneratorType):
+            raise TypeError("it returned a generator, whose code has not run: return what it yields as a list")
+        value = await value
+    return value
+
+
 async def asked(function: Callable[..., Any], *arguments: Any) -> Any:
     """What a function of the user's answers, plain or async. Nobody else has to wait for a plain one."""
     if inspect.iscoroutinefunction(function):
-        return await function(*arguments)
+        return await finished(function(*arguments))
     call, threads = _Call(function, arguments), Threads()
     try:
         found = await threads.run(call)
@@ -73,7 +86,7 @@ async def asked(function: Callable[..., Any], *arguments: Any) -> Any:
         raise
     finally:
         threads.stop()
-    return await found if inspect.isawaitable(found) else found
+    return await finished(found)
 
 
 async def asked_within(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
