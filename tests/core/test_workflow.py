@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -249,3 +250,14 @@ def test_an_output_can_be_passed_on_not_looked_into() -> None:
     with pytest.raises(AttributeError):
         _ = draft._secret
     assert repr(draft["a"][0].b) == "<output of 'write'['a'][0]['b']>"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [str, "About {}".format, lambda output: f"About {output.title}",
+     lambda output: output == "bees", lambda output: output != "bees"],
+)  # fmt: skip
+def test_an_output_is_no_text_yet(use: Callable[[Output], Any]) -> None:
+    """The step would be given the words that stand for it, and would not even wait."""
+    with pytest.raises(TypeError, match="not there yet"):
+        use(Output("write"))

@@ -158,10 +158,11 @@ class Output:
             raise AttributeError(name)
         return self[name]
 
-    def __iter__(self) -> Iterator[Output]:
-        raise TypeError(f"{self!r} is not there yet: it can be passed on, not looked into")
+    def _not_yet(self, *_: object) -> Any:
+        raise TypeError(f"{self!r} is not there yet: pass it on, and let the step look into it or make a text of it")
 
-    __bool__ = __len__ = __iter__
+    __iter__ = __bool__ = __len__ = __str__ = __format__ = __eq__ = _not_yet
+    __hash__ = object.__hash__
 
     def __repr__(self) -> str:
         return f"<output of {self._step!r}{''.join(f'[{part!r}]' for part in self._path)}>"
