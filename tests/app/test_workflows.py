@@ -457,6 +457,22 @@ async def test_a_result_that_is_no_longer_kept_is_told_not_guessed(rd: Redrive, 
     assert job.state == "dead" and "no longer kept" in str(job.error)
 
 
+@pytest.mark.parametrize("missing", ["a part", "the whole"])
+async def test_an_edit_that_needs_no_output_does_not_wait_for_one(rd: Redrive, clock: FakeClock, missing: str) -> None:
+    give, fragile, mill = add_tasks(rd)
+    wf = rd.workflow("edited")
+    first = wf.add(give, {"text": "x"})
+    wf.add(give, wf.add(fragile, first.output["title"] if missing == "a part" else first.output).output)
+    handle = await wf.start()
+    await drain_until_over(rd, clock)
+    if missing == "the whole":
+        await rd.jobs.erase(handle.steps["give"])
+    mill.mend()
+    await rd.dead.edit(handle.steps["fragile"], {"value": "by hand"})
+    await soon(rd.drain())
+    assert await handle.result(5) == {"give-2": "by hand"}
+
+
 # -- moving together
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from redrive.core import lifecycle
+from redrive.core.changes.change import edited_payload
 from redrive.core.job import Job, Json, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import MAX_PARTS, Applied, Commit, Filter, Store
@@ -84,9 +85,10 @@ class Workflows:
             )
         context.results = results = await self._results(flow, jobs)
         lost = {flow.by_job[each.id].name for each in jobs} - results.keys()
-        return msgspec.structs.replace(
-            job, payload=_filled(job.payload, results, lost), changes_json=_filled(job.changes_json, results, lost)
-        )
+        changes = _filled(job.changes_json, results, lost)
+        if edited_payload(job) is not None:  # what the edit leaves out is no longer needed
+            return msgspec.structs.replace(job, changes_json=changes)
+        return msgspec.structs.replace(job, payload=_filled(job.payload, results, lost), changes_json=changes)
 
     async def _flow_of(self, job: Job) -> Flow:
         flow = await self.flow(job.options.workflow or "")
