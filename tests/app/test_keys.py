@@ -1,5 +1,6 @@
 """Idempotency keys: the same key, queue and payload is the same job, whatever became of it."""
 
+import asyncio
 import logging
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 import redrive
 from redrive import Blob, InvalidInput, InvalidOption, InvalidPayload, Item, KeyReused, Redrive
+from redrive.core.lifecycle import MAX_GRANTS
 from tests.support import FakeClock, soon
 
 
@@ -103,6 +105,32 @@ async def test_a_repeat_may_bring_back_the_dead(rd: Redrive) -> None:
     again = await rd.enqueue("work", {"a": 1}, idempotency_key="k", on_duplicate="redrive")
     assert (again.id, again.duplicate, again.state) == (id, True, "waiting")
     assert (await rd.jobs.get(id)).grants == 1
+
+
+async def test_two_who_bring_back_the_same_are_both_told_that_it_is_back(rd: Redrive) -> None:
+    id = await _bring_to(rd, "dead")
+    options = {"idempotency_key": "k", "on_duplicate": "redrive"}
+    both = await asyncio.gather(*[rd.enqueue("work", {"a": 1}, **options) for _ in range(2)])
+    assert [(one.id, one.state) for one in both] == [(id, "waiting")] * 2
+    assert (await rd.jobs.get(id)).grants == 1
+
+
+async def test_one_of_many_that_must_stay_dead_is_refused_alone(rd: Redrive) -> None:
+    @rd.task(max_attempts=1)
+    async def fail(n: int) -> None:
+        raise ValueError
+
+    items = [Item({"n": n}, idempotency_key=str(n)) for n in (1, 2, 2)]
+    await rd.enqueue_many("fail", items)
+    await soon(rd.drain())
+    for _ in range(MAX_GRANTS):
+        await rd.enqueue_many("fail", items[:1], on_duplicate="redrive")
+        await soon(rd.drain())
+    new = Item({"n": 3}, idempotency_key="3")
+    many = await rd.enqueue_many("fail", [*items, new], on_duplicate="redrive")
+    assert (many.accepted, many.duplicates, list(many.refused), many.ids[0]) == (3, 2, [0], None)
+    assert "fix the cause" in many.refused[0]
+    assert [(await rd.jobs.get(str(id))).state for id in many.ids[1:]] == ["waiting"] * 3
 
 
 async def test_a_repeat_may_be_refused(rd: Redrive) -> None:

@@ -42,11 +42,11 @@ from redrive.core.breakers import Breaker
 from redrive.core.changes import Counter, estimate
 from redrive.core.checks import check_names
 from redrive.core.cycle import ALERT_AFTER, Repeat
-from redrive.core.job import Job, Json, keyed_id
+from redrive.core.job import Job, Json, State, keyed_id
 from redrive.core.outcome import Outcome
 from redrive.core.policy import Policy
 from redrive.core.store import Event, Store
-from redrive.errors import ConfigError, InvalidInput, KeyReused
+from redrive.errors import ConfigError, IllegalMove, InvalidInput, KeyReused
 from redrive.insight.health import Health, Pain, QueueNumbers
 from redrive.insight.morning import Morning, Spike
 from redrive.runtime.breakers import Breakers
@@ -187,10 +187,7 @@ class Redrive(Registering):
         """Many at once, accepted or refused item by item; repeat it safely where the items have keys."""
         if not isinstance(items, Iterable):
             raise InvalidInput(field="items", problem=f"{items!r:.80} is not a list of payloads")
-        many, dead = await self._desk.accept_many(task, list(items), options)
-        for job_id in dead:
-            await self._enqueued_again(job_id)
-        return many
+        return await self._desk.accept_many(task, list(items), options)
 
     async def enqueue_http(
         self,
@@ -225,7 +222,13 @@ class Redrive(Registering):
         return JobHandle(self, job, duplicate=duplicate, spooled=spooled, warnings=prepared.warnings)
 
     async def _enqueued_again(self, job_id: str) -> Job:
-        return await self.dead.redrive(job_id, who="enqueue", why=ENQUEUED_AGAIN)
+        try:
+            return await self.dead.redrive(job_id, who="enqueue", why=ENQUEUED_AGAIN)
+        except IllegalMove:
+            job = await self.jobs.get(job_id)
+            if job.state is State.dead:
+                raise
+            return job  # somebody else was faster
 
     def workflow(self, name: str) -> Workflow:
         """Steps that wait for each other: `add` them, then `start` it. Nothing is written before."""

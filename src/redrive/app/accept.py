@@ -97,7 +97,8 @@ class _Tally:
     def __init__(self, items: int) -> None:
         self.ids: list[str | None] = [None] * items
         self.refused: dict[int, str] = {}
-        self.dead: list[str] = []
+        self.dead: dict[str, list[int]] = {}
+        """Dead jobs that were asked for again, each with the items that did."""
         self.duplicates = 0
         self.spooled = 0
 
@@ -320,8 +321,8 @@ class Desk:
     def _tell(self, type: str, job: Job, data: dict[str, Any] | None = None) -> None:
         self._bus.publish(BusEvent(type, job.queue, job.created_at, job.id, job.task, 0, data))
 
-    async def accept_many(self, task: str, items: Sequence[Any], shared: Mapping[str, Any]) -> tuple[Many, list[str]]:
-        """Item by item: accepted or refused; a thousand per write. Also the dead jobs that were asked for again."""
+    async def accept_many(self, task: str, items: Sequence[Any], shared: Mapping[str, Any]) -> Many:
+        """Item by item: accepted or refused; a thousand per write. The dead that were asked for again come back."""
         outcome = _Tally(len(items))
         under_way: tuple[dict[int, Prepared], asyncio.Task[Sequence[Inserted | None]]] | None = None
         for start in range(0, len(items), CHUNK):
@@ -333,7 +334,19 @@ class Desk:
             await asyncio.sleep(0)  # the store works on these while the next are prepared
         if under_way is not None:
             self._count(outcome, under_way[0], await under_way[1])
-        return Many(outcome.ids, outcome.duplicates, outcome.refused, outcome.spooled), outcome.dead
+        await self._bring_back(outcome)
+        return Many(outcome.ids, outcome.duplicates, outcome.refused, outcome.spooled)
+
+    async def _bring_back(self, outcome: _Tally) -> None:
+        """One that must stay dead is refused; the others do not wait for it."""
+        for job_id, indexes in outcome.dead.items():
+            try:
+                if self.redrive is not None:
+                    await self.redrive(job_id)
+            except JobError as error:
+                outcome.duplicates -= len(indexes)
+                for index in indexes:
+                    outcome.ids[index], outcome.refused[index] = None, str(error)
 
     def _count(self, outcome: _Tally, ready: dict[int, Prepared], answers: Sequence[Inserted | None]) -> None:
         """What became of each of them."""
@@ -350,7 +363,7 @@ class Desk:
             outcome.ids[index] = inserted.job.id
             outcome.duplicates += inserted.duplicate
             if inserted.duplicate and wants_back(prepared, inserted.job):
-                outcome.dead.append(inserted.job.id)
+                outcome.dead.setdefault(inserted.job.id, []).append(index)
 
     def _prepare_some(
         self, task: str, indexes: range, items: Sequence[Any], shared: Mapping[str, Any], refused: dict[int, str]
