@@ -10,8 +10,11 @@ import msgspec
 import pytest
 
 import redrive
-from redrive import Blob, InvalidInput, InvalidOption, InvalidPayload, Item, KeyReused, Redrive
+from redrive import Blob, InvalidInput, InvalidOption, InvalidPayload, Item, JobNotReady, KeyReused, Redrive
 from redrive.core.lifecycle import MAX_GRANTS
+from redrive.core.store import Commit, Wanted
+from redrive.runtime.attempt import Attempts
+from redrive.runtime.threads import Threads
 from tests.support import FakeClock, soon
 
 
@@ -131,6 +134,40 @@ async def test_one_of_many_that_must_stay_dead_is_refused_alone(rd: Redrive) -> 
     assert (many.accepted, many.duplicates, list(many.refused), many.ids[0]) == (3, 2, [0], None)
     assert "fix the cause" in many.refused[0]
     assert [(await rd.jobs.get(str(id))).state for id in many.ids[1:]] == ["waiting"] * 3
+
+
+@pytest.mark.parametrize("how", ["enqueue", "enqueue_many", "submit", "call", "retry"])
+async def test_no_program_brings_back_what_may_have_landed(rd: Redrive, how: str) -> None:
+    """A worker died while it ran: whether it was paid, only a person can see."""
+    paid: list[int] = []
+
+    @rd.task(max_attempts=1)
+    async def pay(order: int) -> None:
+        paid.append(order)
+
+    options = {"idempotency_key": "k", "on_duplicate": "redrive"}
+    job = await pay.options(idempotency_key="k", on_lost="dead_letter").enqueue(7)
+    attempts = Attempts(rd.store, rd.registry, rd.clock, Threads())
+    (claimed,) = (await rd.store.claim(Wanted(slots=1), "killed", rd.clock.now())).jobs
+    await rd.store.apply([Commit((attempts.settle_lost(claimed, alone=False),))])
+    assert (await job.refresh()).because == "outcome_unknown"
+    if how == "enqueue":
+        with pytest.raises(JobNotReady, match=f"redrive resolve {job.id[-8:]}"):
+            await rd.enqueue("pay", {"order": 7}, **options)
+    elif how == "enqueue_many":
+        assert "redrive resolve" in (await rd.enqueue_many("pay", [{"order": 7}], **options)).refused[0]
+    elif how == "submit":
+        with pytest.raises(JobNotReady):
+            await rd.submit("pay", {"order": 7}, **options)
+    else:
+        again = rd.retry(job.id) if how == "retry" else rd.call("pay", {"order": 7}, **options)
+        told = await soon(again)
+        assert told.status == "failed" and "redrive resolve" in str(told.message)
+    await soon(rd.drain())
+    assert ((await job.refresh()).state, paid) == ("dead", [])
+    await rd.dead.redrive(job.id, who="ann", why="the bank never saw it")
+    await soon(rd.drain())
+    assert paid == [7]
 
 
 async def test_a_repeat_may_be_refused(rd: Redrive) -> None:

@@ -221,9 +221,10 @@ class Redrive(Registering):
             job = await self._enqueued_again(job.id)
         return JobHandle(self, job, duplicate=duplicate, spooled=spooled, warnings=prepared.warnings)
 
-    async def _enqueued_again(self, job_id: str) -> Job:
+    async def _enqueued_again(self, job_id: str, who: str = "enqueue", why: str = ENQUEUED_AGAIN) -> Job:
+        """Back to its queue, unless it may have landed: whoever hands in work has not looked."""
         try:
-            return await self.dead.redrive(job_id, who="enqueue", why=ENQUEUED_AGAIN)
+            return await self.dead._revive(job_id, who=who, why=why)
         except IllegalMove:
             job = await self.jobs.get(job_id)
             if job.state is State.dead:

@@ -81,6 +81,10 @@ class Dead(Namespace):
         _check_alone(ids, filters, all=all)
         return await self._acts.one(triage.redriving(self._app, who, why), id)
 
+    async def _revive(self, id: str, *, who: str, why: str) -> Job:
+        """The same for programs, which have not looked: what may have landed stays dead."""
+        return await self._acts.one(triage.reviving(self._app, who, why), id)
+
     async def _act(
         self, order: Order, id: str | None, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool
     ) -> Job | Acted:

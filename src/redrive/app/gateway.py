@@ -205,7 +205,7 @@ class Gateway:
         prepared = self._app._desk.prepare(self._app._desk.plan(name, keyed, reason="deferred_submit"), params)
         job, duplicate, _ = await self._app._desk.accept(prepared)
         if duplicate and wants_back(prepared, job):
-            job = await self._app.dead.redrive(job.id, who=WHO, why="submitted again")
+            job = await self._app._enqueued_again(job.id, WHO, "submitted again")
         return await self.outcome(job)
 
     async def retry(self, operation_id: str, *, timeout: Seconds | None = None, who: str = WHO) -> Outcome:
@@ -236,7 +236,7 @@ class Gateway:
     async def _due(self, job: Job, who: str) -> Job:
         """Brought back where it is dead or parked; what waits for a person stays."""
         if job.state is State.dead:
-            return await self._app.dead.redrive(job.id, who=who, why="asked to retry")
+            return await self._app._enqueued_again(job.id, who, "asked to retry")
         if job.state is State.held and job.because in ("circuit_open", "consent"):
             why = "asked to retry"
             if job.because == "circuit_open":

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 LONGEST_DEFERRAL: Final = 366 * 86400.0
 WOULD_REPEAT: Final = "is for a person: nobody knows whether it landed; look, then resolve it, or name it by its id"
+LOOK_FIRST: Final = (
+    "job {id} is for a person: nobody knows whether it landed; look, then `redrive resolve {id}`, or"
+    " `redrive dead redrive {id}` to run it again"
+)
 FOR_EYES: Final = {"lane": "manual"}
 """Somebody wanted to see to it: it does not come back by itself."""
 
@@ -63,6 +67,17 @@ def check_not_landed(job: Job) -> None:
 
 def redriving(app: Redrive, who: str, why: str | None) -> Order:
     return Order("redrive", who, why, lambda job, now: redriven(app, job, now, who, why))
+
+
+def reviving(app: Redrive, who: str, why: str) -> Order:
+    """The same where nobody has looked at it: a program asks for it again."""
+
+    def arrow(job: Job, now: float) -> lifecycle.Transition:
+        if job.state is State.dead and job.may_have_landed:
+            raise JobNotReady(LOOK_FIRST.format(id=job.short_id), job_id=job.id)
+        return redriven(app, job, now, who, why)
+
+    return Order("redrive", who, why, arrow)
 
 
 def reassigning(app: Redrive, agent: str, who: str, why: str | None) -> Order:
