@@ -54,6 +54,40 @@ async def test_a_whole_day_of_retries_passes_in_order(rd: redrive.Redrive) -> No
             await t.assert_dead(fails, because="terminated")
 
 
+async def test_what_has_waited_long_enough_goes_on_in_its_time(rd: redrive.Redrive) -> None:
+    answered: list[float] = []
+
+    @rd.task
+    async def ask(ctx: redrive.Context) -> str:
+        answer = await ctx.approval("Delete it?", expires=3600)
+        answered.append(t.clock.now() - begun)
+        return answer.answer
+
+    @rd.task(max_attempts=1)
+    async def fail() -> None:
+        raise ValueError("no")
+
+    @rd.task
+    async def unsure() -> None:
+        raise redrive.OutcomeUnknown("no answer")
+
+    async with harness(rd) as t:
+        begun = t.clock.now()
+        question, failed, unknown = await ask.enqueue(), await fail.enqueue(), await unsure.enqueue()
+        await t.run()
+        await rd.dead.defer(failed.id, owner="ann", until=7200)
+        await t.advance(7199)
+        assert ((await question.refresh()).result, answered) == ('"expired"', [3600])
+        assert (await failed.refresh()).state == "held"
+        await t.advance(1)
+        assert (await failed.refresh()).state == "dead"
+        await rd.dead.move_lane(failed.id, lane="delayed")
+        await t.advance(3601)
+        assert (await failed.refresh()).lane == "manual", "it was looked at again, and has no tries left"
+        await t.advance(timedelta(days=7))
+        assert (await unknown.refresh()).state == "dead"
+
+
 async def test_clock_store_and_functions_are_put_back(rd: redrive.Redrive) -> None:
     @rd.task
     async def work() -> None: ...

@@ -26,11 +26,14 @@ import msgspec
 
 from redrive.app import Redrive
 from redrive.core.job import Job, Json, State
+from redrive.core.lifecycle import DEFERRED
 from redrive.core.store import Commit, Filter, Outcome, Store, Wanted
 from redrive.errors import InvalidOption
 from redrive.runtime.attempt import Attempts
 from redrive.runtime.context import Steps, _Shared
+from redrive.runtime.questions import question_of
 from redrive.runtime.registry import Handler
+from redrive.runtime.scheduler import HOUR, WEEK
 from redrive.runtime.schedules import next_slot
 from redrive.runtime.threads import Threads
 from redrive.tasks import Task, seconds
@@ -119,7 +122,18 @@ class Harness:
         crons = [cron for handler in self._rd.registry.handlers.values() for cron in handler.schedules]
         known += [next_slot(cron.line, cron.tz, self.clock.now()) for cron in crons]
         known += [breaker.until for breaker in await self._rd.breakers() if breaker.state == "open"]
+        known += await self._waited_for()
         return min((at for at in known if self.clock.now() < at <= end), default=None)
+
+    async def _waited_for(self) -> list[float]:
+        """When questions expire, deferrals end, the delayed lane comes back, and nobody has resolved what is held."""
+        held = await self._all(Filter(states=(State.held,)))
+        delayed = await self._all(Filter(states=(State.dead,), lane="delayed"))
+        asked = [await question_of(self._rd.store, job) for job in held if job.because == "approval"]
+        known = [one.approval.expires_at or 0.0 for one in asked if one is not None]
+        known += [job.run_at for job in held if job.because == DEFERRED]
+        known += [job.updated_at + WEEK + 1 for job in held if job.because == "outcome_unknown"]
+        return known + [job.updated_at + HOUR + 1 for job in delayed]
 
     def fail_next(self, task: Task[Any, Any] | str, error: BaseException, times: int = 1) -> None:
         """The next attempts of this task fail with this error, before the task's own code runs."""

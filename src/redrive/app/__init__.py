@@ -410,12 +410,14 @@ class Redrive(Registering):
     async def drain(self, **options: Any) -> int:
         """Run everything that is due now, here; returns how many attempts were made. Later retries wait.
 
-        Due slots of schedules run, too. Takes the options of `worker()`. Raises when the store keeps failing.
+        Due slots of schedules run, too, and what has waited long enough moves on: a question, a deferral, the delayed
+        lane. Takes the options of `worker()`. Raises when the store keeps failing.
         """
         async with self._holders.staying():
             await self._desk.drain_spool()
             couriers = self._couriers()
             async with self._employed(**options) as worker:
+                await self.make_scheduler(worker).see_to_the_overdue()
                 await self._until_drained(worker)
             for courier in couriers:
                 await courier.deliver()

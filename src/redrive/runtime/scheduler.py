@@ -99,6 +99,13 @@ class Scheduler(Loop):
                     log.warning("%s failed and will be tried again", getattr(duty, "__name__", duty), exc_info=True)
         return 1.0
 
+    async def see_to_the_overdue(self) -> None:
+        """What has waited long enough, for whoever drains where no scheduler runs."""
+        await self.expire_questions()
+        await self.recall_deferred()
+        await self.pull_delayed()
+        await self.bury_unresolved()
+
     # -- duties
 
     async def recover(self) -> None:
