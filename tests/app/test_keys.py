@@ -220,6 +220,28 @@ async def test_a_key_is_made_of_what_the_task_will_see(rd: Redrive) -> None:
         await rd.enqueue("ship", {"orders": {"id": 7}, "at": "2026-01-31T00:00:00Z"})
 
 
+async def test_a_default_that_is_spelled_out_is_the_same_call(rd: Redrive) -> None:
+    calls: list[tuple[int, bool, float | None]] = []
+
+    @rd.task(idempotency_key="invoice_{number}")
+    async def invoice(number: int, copy: bool = False, share: float | None = None) -> None:
+        calls.append((number, copy, share))
+
+    first = await invoice.enqueue(7)
+    for again in (
+        invoice.enqueue(7, False),
+        invoice.enqueue(7, share=None),
+        rd.enqueue("invoice", {"number": 7, "copy": False}),
+    ):
+        repeated = await again
+        assert (repeated.id, repeated.duplicate) == (first.id, True)
+    for other in ((7, True), (7, 0), (7, False, 1.0)):
+        with pytest.raises(InvalidInput):
+            await invoice.enqueue(*other)
+    await soon(rd.drain())
+    assert calls == [(7, False, None)]
+
+
 async def test_a_key_of_a_parameter_without_an_annotation(rd: Redrive) -> None:
     class Order:
         id = 7

@@ -303,12 +303,19 @@ class Desk:
         if not inserted.duplicate:
             self._tell("enqueued", job)
             return
-        if prepared.job.payload_hash is not None and job.payload_hash != prepared.job.payload_hash:
+        if self._is_other_work(job, prepared.job):
             raise _key_reused(job, prepared.job)
         self._tell("duplicate", job)
         if prepared.on_duplicate == "raise":
             raise KeyReused(field="idempotency_key", problem=f"{job.key!r} is taken by job {job.id} ({job.state})")
         self._warn_of_trouble(job)
+
+    def _is_other_work(self, known: Job, given: Job) -> bool:
+        """Whether the key that is given stands for something else already."""
+        if given.payload_hash is None or given.payload_hash == known.payload_hash:
+            return False
+        handler = self._registry.handlers.get(given.task) if known.task == given.task else None
+        return handler is None or not handler.signature.same(known.payload, given.payload)
 
     def _warn_of_trouble(self, job: Job) -> None:
         """Whoever hands in the same again may take it for on its way."""
@@ -411,7 +418,7 @@ class Desk:
             self._tell("dead_letter" if dead else "enqueued", job)
         elif dead and self.take_in is not None:
             await self.take_in(job)
-        elif job.payload_hash is not None and job.payload_hash != inserted.job.payload_hash:
+        elif self._is_other_work(inserted.job, job):
             await self._bury_spooled(entry, inserted.job)
         elif wants_back(entry, inserted.job):
             await self._redrive_spooled(inserted.job)

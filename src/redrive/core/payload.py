@@ -10,7 +10,7 @@ import json
 import math
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -247,6 +247,24 @@ class Signature:
         """What the parameters are that a payload may leave out."""
         empty = inspect.Parameter.empty
         return {parameter.name: parameter.default for parameter in self._parameters if parameter.default is not empty}
+
+    def same(self, one: str | None, other: str | None) -> bool:
+        """Whether two stored payloads are one call: a default is the same, spelled out or left out."""
+        if one is None or other is None:
+            return False
+        filled = [{**self._written_defaults, **msgspec.json.decode(text)} for text in (one, other)]
+        left, right = (msgspec.json.encode(payload, order="sorted") for payload in filled)
+        return left == right
+
+    @cached_property
+    def _written_defaults(self) -> dict[str, Json]:
+        """The defaults that a payload can spell out."""
+        found: dict[str, Json] = {}
+        for name, default in self.defaults.items():
+            text, problem = encode_result(default)
+            if not problem and not lost_numbers(text, default):
+                found[name] = msgspec.json.decode(text or "null")
+        return found
 
     def takes(self, name: str) -> bool:
         """Whether a payload may have it."""
