@@ -10,7 +10,7 @@ import pytest
 import redrive
 from redrive import Context, Effect, JobHandle, OutcomeUnknown, Redrive
 from redrive.core.store import Commit, Wanted
-from redrive.errors import InvalidInput, InvalidOption, StoreBusy
+from redrive.errors import IllegalMove, InvalidInput, InvalidOption, StoreBusy
 from redrive.runtime.on_the_spot import OnTheSpot
 from tests.support import FakeClock, eventually, soon
 
@@ -742,6 +742,31 @@ async def test_an_inner_record_is_there_however_old_it_is(rd: Redrive, clock: Fa
 
 
 # A person's word -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_person_s_word_is_about_any_number_of_effects(rd: Redrive, clock: FakeClock) -> None:
+    sent: list[str] = []
+
+    @rd.task(max_attempts=1)
+    async def send_all(ctx: Context) -> None:
+        async def send(key: str) -> None:
+            sent.append(key)
+            if len(sent) <= 300:
+                raise TimeoutError("no answer")
+
+        mails = [ctx.once("mail", send, key=str(number)) for number in range(300)]
+        for problem in await asyncio.gather(*mails, return_exceptions=True):
+            if problem is not None:
+                raise OutcomeUnknown("some mails")
+
+    handle = await send_all.enqueue()
+    job = await over(rd, clock, handle)
+    assert job.because == "outcome_unknown"
+    await rd.jobs.resolve(job.id, landed=False, why="the server never saw one")
+    assert {effect.status for effect in await rd.jobs.effects(job.id)} == {"absent"}
+    assert ((await over(rd, clock, handle)).state, len(sent)) == ("done", 600)
+    with pytest.raises(IllegalMove):
+        await rd.jobs.resolve(job.id, landed=False, why="again")
 
 
 @pytest.mark.parametrize("landed", [True, False])

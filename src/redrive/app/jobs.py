@@ -22,8 +22,11 @@ from redrive.errors import IllegalMove, InvalidInput, StaleJob
 from redrive.runtime.effects import effects_of, kept
 from redrive.runtime.paging import pages
 from redrive.runtime.verify import nothing_landed
+from redrive.runtime.written import written
 
 PAGE: Final = 1000
+TOGETHER: Final = 200
+"""So many effects are closed in the commit that moves their job."""
 
 
 class Jobs(Namespace):
@@ -93,8 +96,13 @@ class Jobs(Namespace):
                 return lifecycle.unblocked(job, now, who=who, why=why)
             return redriven(self._app, job, now, who, why)
 
-        puts = [*await self._absent(job, f"{who}: {why}"), *nothing_landed(job)]
-        return await self._move(job.id, again, puts)
+        puts = [*nothing_landed(job), *await self._absent(job, f"{who}: {why}")]
+        if len(puts) > TOGETHER:
+            again(job, self._app.clock.now())  # what is refused must not have written anything
+        for start in range(TOGETHER, len(puts), TOGETHER):  # harmless to repeat
+            what = f"the effects of job {job.short_id} were noted as absent"
+            await written(self._app.store, what, *puts[start : start + TOGETHER])
+        return await self._move(job.id, again, puts[:TOGETHER])
 
     async def _absent(self, job: Job, note: str) -> Sequence[Put]:
         """The job's open effects, closed by a person: they did not land."""
