@@ -450,6 +450,27 @@ async def test_waiting_for_a_result_may_time_out(rd: Redrive) -> None:
     assert (await job.refresh()).state == "waiting"
 
 
+async def test_a_wait_that_ends_says_how_the_job_stands(rd: Redrive) -> None:
+    @rd.task(base=60)
+    async def fail() -> None:
+        raise ConnectionError
+
+    @rd.task
+    async def ask(ctx: redrive.Context) -> None:
+        await ctx.approval("Really?")
+
+    failed, asks = await fail.enqueue(), await ask.enqueue()
+    await soon(rd.drain())
+    expected = {
+        await rd.enqueue("nobody_runs_this"): "waiting after 0.01 s: no worker has taken it",
+        failed: f"goes on; see `redrive status {failed.id[-8:]}`",
+        asks: f"held after 0.01 s .approval.. redrive approve {asks.id[-8:]}",
+    }
+    for job, words in expected.items():
+        with pytest.raises(TimeoutError, match=words):
+            await job.result(0.01)
+
+
 async def test_a_job_that_has_ended_answers_whatever_the_timeout(rd: Redrive) -> None:
     @rd.task(max_attempts=1)
     async def work(fails: bool) -> str:

@@ -774,7 +774,7 @@ async def test_another_process_can_see_and_finish_what_one_has_started(database:
 async def test_waiting_ends_when_time_is_up(rd: Redrive) -> None:
     give, *_ = add_tasks(rd)
     handle = await chain(rd, give).start()
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match=r"not over after 0\.01 s.* to come: a"):
         await handle.result(0.01)
 
 

@@ -25,13 +25,18 @@ PAGE: Final = 1_000
 
 
 async def result_of(app: Redrive, handle: JobHandle[Any], timeout: Seconds | None) -> Any:
-    limit = seconds(timeout, "timeout") if timeout is not None else None
+    limit, seen = seconds(timeout, "timeout") if timeout is not None else None, list[Job]()
 
     async def ended() -> Job | None:
-        job = await handle.refresh()
-        return job if job.ended else None
+        seen[:] = [await handle.refresh()]
+        return seen[0] if seen[0].ended else None
 
-    job = await followed(app, {handle.id}, ended, limit)
+    try:
+        job = await followed(app, {handle.id}, ended, limit)
+    except TimeoutError:
+        if limit is None or not seen:
+            raise
+        raise TimeoutError(_not_over(seen[0], limit)) from None
     if job.state is State.dead:
         raise JobDead(
             f"{death(job)}. {job.recommendation}",
@@ -42,6 +47,16 @@ async def result_of(app: Redrive, handle: JobHandle[Any], timeout: Seconds | Non
     text = await result_text(app, job)
     handler = app.registry.handlers.get(job.task)
     return handler.signature.result(text) if handler else (msgspec.json.decode(text) if text else None)
+
+
+def _not_over(job: Job, limit: float) -> str:
+    """How a job stands whose end somebody did not wait for, and what to do."""
+    said = f"job {job.short_id} ({job.task}) is {job.state} after {limit:g} s"
+    if job.state is State.held:
+        return f"{said} ({job.because}). {job.recommendation}"
+    if job.state is State.waiting and not job.run:
+        return f"{said}: no worker has taken it yet. It stays accepted; see that a worker runs"
+    return f"{said} and goes on; see `redrive status {job.short_id}`"
 
 
 async def result_text(app: Redrive, job: Job) -> str | None:

@@ -288,11 +288,18 @@ class WorkflowHandle:
         }
 
     async def _settled(self, limit: float | None) -> WorkflowStatus:
-        async def settled() -> WorkflowStatus | None:
-            status = await self.status()
-            return status if status.state != "running" else None
+        seen: builtins.list[WorkflowStatus] = []
 
-        return await followed(self._app, set(self.steps.values()), settled, limit)
+        async def settled() -> WorkflowStatus | None:
+            seen[:] = [await self.status()]
+            return seen[0] if seen[0].state != "running" else None
+
+        try:
+            return await followed(self._app, set(self.steps.values()), settled, limit)
+        except TimeoutError:
+            if limit is None or not seen:
+                raise
+            raise TimeoutError(f"not over after {limit:g} s, and goes on. {seen[0].text}") from None
 
     async def cancel(self, reason: str | None = None, *, who: str = "api") -> WorkflowStatus:
         """No longer wanted: what has not ended is cancelled, dead steps are discarded, what is done stays done."""
