@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -670,6 +671,32 @@ async def test_a_question_has_words(rd: Redrive, question: str) -> None:
     handle = await ask.enqueue()
     await soon(rd.drain())
     assert "needs a question" in str((await handle.refresh()).error)
+
+
+@pytest.mark.parametrize("expires", [-1, float("nan"), float("inf"), "soon", True])
+async def test_a_question_has_a_time_or_none(rd: Redrive, expires: Any) -> None:
+    """NaN is never over, and minus a second always: neither is what somebody meant."""
+
+    @rd.task(max_attempts=1)
+    async def ask(ctx: Context) -> None:
+        await ctx.approval("Really?", expires=expires)
+
+    handle = await ask.enqueue()
+    await soon(rd.drain())
+    job = await handle.refresh()
+    assert job.state == "dead" and "expires" in str(job.error)
+    assert await rd.sessions.questions(job) == []
+
+
+async def test_the_time_of_a_question_may_be_a_timedelta(rd: Redrive, clock: FakeClock) -> None:
+    @rd.task
+    async def ask(ctx: Context) -> str:
+        return (await ctx.approval("Really?", expires=timedelta(hours=1))).answer
+
+    handle = await ask.enqueue()
+    await soon(rd.drain())
+    (question,) = await rd.sessions.questions(await handle.refresh())
+    assert question.expires_at == clock.now() + 3600
 
 
 async def test_a_sync_task_asks_without_await(rd: Redrive) -> None:

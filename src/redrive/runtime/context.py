@@ -10,13 +10,14 @@ import hashlib
 import inspect
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import ContextVar
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
 from redrive.core.budget import check_usage, left
 from redrive.core.changes import Change, outside_key
+from redrive.core.checks import check_number
 from redrive.core.consent import Approval, asked_subject
 from redrive.core.decision import Sitting
 from redrive.core.effects import EffectRecord, Status, next_step, proves_absent
@@ -270,10 +271,13 @@ class _Shared:
     async def _note(self, effect: EffectRecord) -> None:
         await self._write(kept(self.job.id, effect))
 
-    def _approval(self, words: str, details: dict[str, Json] | None, expires: float | None) -> Steps:
+    def _approval(self, words: str, details: dict[str, Json] | None, expires: float | timedelta | None) -> Steps:
         """Asked once per input: an edited job asks anew. Everybody who may answer reads it, so it holds no secrets."""
         if not words.strip():
             raise ValueError("an approval needs a question")
+        span = expires.total_seconds() if isinstance(expires, timedelta) else expires
+        if span is not None:
+            check_number("expires", span)
         words = whole(words)
         name = f"{hashlib.sha256(words.encode()).hexdigest()[:12]}"
         self._named("approval", name)
@@ -288,7 +292,7 @@ class _Shared:
             if known.answer != "open":
                 return known
         else:
-            until = now + expires if expires is not None else None
+            until = now + span if span is not None else None
             shown: dict[str, object] = redact(details or {})
             known = Approval(redact_text(words), now, subject, shown, until)
             yield Ask(self._write(asked(key, known)))
@@ -327,7 +331,7 @@ class Context(_Shared):
         await self._progress(fraction, note)
 
     async def approval(
-        self, question: str, *, details: dict[str, Json] | None = None, expires: float | None = None
+        self, question: str, *, details: dict[str, Json] | None = None, expires: float | timedelta | None = None
     ) -> Approval:
         """Ask a person. The job is held, without using an attempt, and starts again with the answer.
 
@@ -383,7 +387,7 @@ class BlockingContext(_Shared):
         self._wait(self._progress(fraction, note))
 
     def approval(
-        self, question: str, *, details: dict[str, Json] | None = None, expires: float | None = None
+        self, question: str, *, details: dict[str, Json] | None = None, expires: float | timedelta | None = None
     ) -> Approval:
         found: Approval = self._drive(self._approval(question, details, expires))
         return found
