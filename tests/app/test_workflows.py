@@ -246,6 +246,14 @@ REFUSED: dict[str, Callable[[Redrive, Workflow, Any], Any]] = {
     "a key of its own": lambda rd, wf, give: wf.add(give.options(idempotency_key="k")),
     "looks like an output": lambda rd, wf, give: wf.add(give, {"$output": "give", "path": []}),
     "an output of another": lambda rd, wf, give: wf.add(give, rd.workflow("w").add(give, name="foreign").output),
+    "an output of a namesake": lambda rd, wf, give: (
+        wf.add(give, name="x"),
+        wf.add(give, rd.workflow("w").add(give, name="x").output),
+    ),
+    "after a namesake": lambda rd, wf, give: (
+        wf.add(give, name="x"),
+        wf.add(give, after=rd.workflow("w").add(give, name="x")),
+    ),
     "an output in a set": lambda rd, wf, give: wf.add(give, {wf.add(give).output}),
     "after is no step": lambda rd, wf, give: wf.add(give, after=[5]),
     "too large": lambda rd, wf, give: wf.add(give, "x" * 2_000_000),

@@ -56,7 +56,10 @@ AnyTask = Task[Any, Any] | Bound[Any, Any] | str
 class Step:
     """A step that was added to a workflow: name it in `after=`, or pass its `output` on."""
 
-    def __init__(self, name: str, prepared: Prepared, after: tuple[str, ...], options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, home: Workflow, name: str, prepared: Prepared, after: tuple[str, ...], options: Mapping[str, Any]
+    ) -> None:
+        self._home = home
         self.name = name
         self.after = after
         self._prepared = prepared
@@ -65,7 +68,7 @@ class Step:
     @property
     def output(self) -> Any:
         """What the step will return, as an argument of a later one; `output["title"]` and `output.title` are parts."""
-        return Output(self.name)
+        return Output(self.name, home=self._home)
 
     def __repr__(self) -> str:
         return f"<step {self.name!r}>"
@@ -96,11 +99,11 @@ class Workflow:
         """
         task_name, options = _task_of(task)
         used: list[str] = []
-        payload = stored(self._bound(task_name, args, kwargs), used)
+        payload = stored(self._bound(task_name, args, kwargs), used, self)
         step = self._named(name, task_name)
         prepared = self._prepared(self._app._desk.plan(task_name, options), payload, len(used))
-        waits_for = dict.fromkeys([*(_name_of(each) for each in _each(after)), *used])
-        added = self._steps[step] = Step(step, prepared, tuple(waits_for), options)
+        waits_for = dict.fromkeys([*(self._name_of(each) for each in _each(after)), *used])
+        added = self._steps[step] = Step(self, step, prepared, tuple(waits_for), options)
         return added
 
     def _bound(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
@@ -124,6 +127,15 @@ class Workflow:
             number += 1
         self._numbers[task] = number
         return found
+
+    def _name_of(self, step: object) -> str:
+        if isinstance(step, str):
+            return step
+        if not isinstance(step, Step):
+            raise InvalidOption(field="after", problem=f"{step!r} is neither a step nor a step's name")
+        if step._home is not self:
+            raise InvalidOption(field="after", problem=f"{step!r} belongs to another workflow")
+        return step.name
 
     def _prepared(self, plan: Plan, payload: Mapping[str, Any], outputs: int) -> Prepared:
         """Checked now, as far as that is possible before the outputs are there."""
@@ -226,14 +238,6 @@ def _task_of(task: AnyTask) -> tuple[str, Mapping[str, Any]]:
 
 def _each(after: Iterable[Step | str] | Step | str) -> Iterable[Step | str]:
     return [after] if isinstance(after, Step | str) else after
-
-
-def _name_of(step: object) -> str:
-    if isinstance(step, Step):
-        return step.name
-    if isinstance(step, str):
-        return step
-    raise InvalidOption(field="after", problem=f"{step!r} is neither a step nor a step's name")
 
 
 class WorkflowHandle:

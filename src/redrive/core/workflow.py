@@ -144,14 +144,16 @@ class Output:
     Stands in the arguments of a later step, which gets the value when it runs.
     """
 
-    def __init__(self, step: str, path: tuple[str | int, ...] = ()) -> None:
+    def __init__(self, step: str, path: tuple[str | int, ...] = (), home: object = None) -> None:
         self._step = step
         self._path = path
+        self._home = home
+        """The workflow whose step it is."""
 
     def __getitem__(self, part: str | int) -> Output:
         if isinstance(part, bool) or not isinstance(part, str | int):
             raise InvalidPayload(field=repr(self), problem=f"{part!r} is neither a name nor a number")
-        return Output(self._step, (*self._path, part))
+        return Output(self._step, (*self._path, part), self._home)
 
     def __getattr__(self, name: str) -> Output:
         if name.startswith("_"):
@@ -168,17 +170,19 @@ class Output:
         return f"<output of {self._step!r}{''.join(f'[{part!r}]' for part in self._path)}>"
 
 
-def stored(value: Any, used: list[str]) -> Any:
-    """A payload with references in the place of outputs, whose steps are added to `used`."""
+def stored(value: Any, used: list[str], home: object = None) -> Any:
+    """A payload of `home` with references in the place of outputs, whose steps are added to `used`."""
     if isinstance(value, Output):
+        if value._home is not home:
+            raise InvalidPayload(field=repr(value), problem="belongs to another workflow")
         used.append(value._step)
         return {OUTPUT: value._step, "path": list(value._path)}
     if isinstance(value, Mapping):
         if OUTPUT in value:
             raise _reserved()
-        return {name: stored(item, used) for name, item in value.items()}
+        return {name: stored(item, used, home) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [stored(item, used) for item in value]
+        return [stored(item, used, home) for item in value]
     return value
 
 
