@@ -721,6 +721,26 @@ async def test_a_step_brought_back_too_early_waits_again(rd: Redrive, clock: Fak
     assert (await handle.status()).complete
 
 
+async def test_steps_that_were_let_go_come_back_as_the_status_says(rd: Redrive, clock: FakeClock) -> None:
+    """Taking back the discard of one step does not bring back those behind it, so it must be told how they come."""
+    give, fragile, mill = add_tasks(rd)
+    handle = await chain(rd, give, fragile, give, give).start()
+    await drain_until_over(rd, clock)
+    await rd.dead.discard(handle.steps["b"])
+    await rd.dead.undo(handle.steps["b"], who="ann")
+    mill.mend()
+    await rd.dead.redrive(handle.steps["b"])
+    await soon(rd.drain())
+    for step in ("c", "d"):
+        told, id = (await handle.status()).text, handle.steps[step][-8:]
+        assert f"to go on with {step}, `redrive dead restore {id}`, then `redrive dead redrive {id}`" in told
+        await rd.dead.restore(handle.steps[step])
+        assert "None" not in (await handle.status()).text
+        await rd.dead.redrive(handle.steps[step])
+        await soon(rd.drain())
+    assert (await handle.status()).complete
+
+
 async def test_cancelling_the_whole(rd: Redrive, clock: FakeClock) -> None:
     give, fragile, *_ = add_tasks(rd)
     wf = chain(rd, fragile, give)

@@ -365,11 +365,15 @@ def _state(states: Sequence[StepState]) -> FlowState:
 
 def _told(status: WorkflowStatus) -> Iterator[str]:
     for step in status.failed:
-        why = " ".join(f"{step.because}: {step.error}".split())[:300]
+        why = " ".join(": ".join(filter(None, (step.because, step.error))).split())[:300]
         yield f"step {step.name} failed ({why}), redrive it with `redrive dead redrive {step.job_id[-8:]}`"
     for words, states in _WORDS.items():
         if names := [step.name for step in status.steps if step.state in states]:
             yield f"{words}: {_listed(names)}"
+    let_go = ("cancelled", "discarded")  # what was purged has another reason, and does not come back
+    if gone := [step for step in status.steps if step.state == "DISCARDED" and step.because in let_go]:
+        id = gone[0].job_id[-8:]
+        yield f"to go on with {gone[0].name}, `redrive dead restore {id}`, then `redrive dead redrive {id}`"
 
 
 _WORDS: Final[Mapping[str, tuple[StepState, ...]]] = {
