@@ -1,5 +1,7 @@
 """queues, pause and resume, stats, health."""
 
+import pytest
+
 from tests.cli.shell import Shell
 
 
@@ -51,3 +53,12 @@ def test_health_by_exit_status(shell: Shell) -> None:
     assert as_json.json == {
         "status": "degraded", "total_pending": 0, "total_dead_letter": 1, "issues": ["broken: 1 dead letter"]
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [("dead", "list"), ("jobs",), ("morning",)])
+def test_that_nothing_is_in_a_queue_that_nobody_knows_is_no_good_news(shell: Shell, command: tuple[str, ...]) -> None:
+    shell.enqueue("greet", {"name": "x"})
+    told = shell.here(*command, "--queue", "gret")
+    assert told.status == 0
+    assert told.err.strip() == "warning: queue gret: no job was ever in it; the queues are greet"
+    assert shell.here(*command, "--queue", "greet").err == ""

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from redrive.core.moments import earlier, read
+from redrive.doors.cli import output
 from redrive.doors.cli.problems import Problem
+from redrive.doors.cli.text import clean
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -41,6 +43,7 @@ async def understood(rd: Redrive, filters: Mapping[str, Any]) -> dict[str, Any]:
     """The filters as the verbs take them: a group that was named by its beginning is found."""
     from redrive.errors import InvalidInput
 
+    await doubt(rd, filters.get("queue"))
     said = dict(filters)
     group = said.pop("group", None)
     if group is None:
@@ -49,6 +52,13 @@ async def understood(rd: Redrive, filters: Mapping[str, Any]) -> dict[str, Any]:
         return {**said, "fingerprint": (await rd.groups.find(group, field="group")).fingerprint}
     except InvalidInput as error:
         raise Problem(error.problem, "`redrive dead groups` lists them; a unique beginning is enough") from None
+
+
+async def doubt(rd: Redrive, queue: str | None) -> None:
+    """Says so where a queue may be misspelt: that nothing is found in it would be no good news."""
+    problem = await rd.queues.doubt(queue) if queue is not None else None
+    if problem:
+        output.warn(f"warning: queue {clean(queue)}: {clean(problem)}")
 
 
 def in_words(filters: Mapping[str, Any]) -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from redrive.core.moments import read
 from redrive.doors.cli import output
 from redrive.doors.cli.asking import ask, shared
+from redrive.doors.cli.filters import doubt
 from redrive.doors.cli.report import noticed, tell_noticed
 from redrive.doors.cli.text import ago, clean, short
 
 if TYPE_CHECKING:
+    from redrive.app import Redrive
     from redrive.insight.morning import Morning, Need
 
 
@@ -28,13 +30,18 @@ if TYPE_CHECKING:
 def morning(since: str, queue: str | None, spike: int, notify: bool) -> int:
     """What needs you: one line and exit status 0 on a quiet day, else what, since when and what to do (1)."""
     start = read("since", since)
-    page, told = ask(lambda rd: noticed(rd, rd.morning(start, queue=queue, spike=spike), notify))
+    page, told = ask(lambda rd: noticed(rd, _looked(rd, start, queue, spike), notify))
     if output.as_json():
         output.say_json(page.public() | ({} if told is None else {"notified": told}))
     else:
         _tell(page)
         tell_noticed(None if page.ok else told)
     return 0 if page.ok else 1
+
+
+async def _looked(rd: Redrive, since: Any, queue: str | None, spike: int) -> Morning:
+    await doubt(rd, queue)
+    return await rd.morning(since, queue=queue, spike=spike)
 
 
 def _tell(page: Morning) -> None:
