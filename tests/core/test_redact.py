@@ -363,3 +363,9 @@ def test_headers_and_variables_are_also_written_as_pairs() -> None:
 )
 def test_lists_of_names_and_counts_are_no_pairs_with_secrets(value: Any) -> None:
     assert redact(value) == value
+
+
+def test_what_a_record_keeps_in_a_tuple_is_looked_at_too() -> None:
+    """As the codes of a failure, which a provider chooses."""
+    given = {"codes": ("sk-proj-abcdefghijklmnop1234", "rate_limit"), "members": ({"password": "hunter22"},)}
+    assert redact(given) == {"codes": [MASK, "rate_limit"], "members": [{"password": MASK}]}

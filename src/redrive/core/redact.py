@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from redrive.core.job import Json
@@ -139,7 +140,7 @@ def redact(value: Json) -> Json:
         return {
             name: MASK if name == named or _is_secret(str(name), item) else redact(item) for name, item in value.items()
         }
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):  # a failure keeps its codes in one
         pairs = _are_pairs(value)
         return [[item[0], MASK] if pairs and _is_secret(item[0], item[1]) else redact(item) for item in value]
     return redact_text(value) if isinstance(value, str) else value
@@ -153,6 +154,6 @@ def _secret_value(given: dict[str, Json]) -> str | None:
     return None
 
 
-def _are_pairs(given: list[Json]) -> bool:
+def _are_pairs(given: Sequence[Json]) -> bool:
     """[["X-Api-Key", …], …]; a list of two words may be one of names alone."""
     return all(isinstance(item, list) and len(item) == 2 and isinstance(item[0], str) for item in given)
