@@ -1,13 +1,16 @@
 """Nothing secret reaches a model, and nothing from outside stands where it could be taken for our own words."""
 
 import json
+import os
 from typing import Any
 
 import mcp
 import pytest
 
 import redrive
+from redrive.core.outcome import INLINE
 from redrive.doors.mcp.wording import Wording
+from redrive.runtime.capture import MESSAGE_LIMIT
 from tests.mcp.agents import Busy, World, client_of, text_of
 
 CANARIES = {
@@ -98,6 +101,53 @@ async def test_the_canaries_are_really_there(planted: World) -> None:
     job = await planted.rd.jobs.get(failed.operation_id or "")
     assert CANARIES["payload field"] in str(job.arguments)
     assert CANARIES["environment"] in str(job.error)
+
+
+async def test_no_part_of_a_canary_is_left_where_something_was_cut(planted: World) -> None:
+    """A long result of a read-only task is cut before it gets here, and so is a long error."""
+    canary = CANARIES["environment"]
+
+    @planted.rd.task(read_only=True)
+    async def long(before: int) -> str:
+        return "x" * before + canary + "y" * INLINE
+
+    @planted.rd.task(max_attempts=1)
+    async def fails(before: int) -> None:
+        raise RuntimeError("x" * before + canary + "y" * MESSAGE_LIMIT)
+
+    async with client_of(planted, allow_write=True) as client:
+        said = [(await client.call_tool("long", {"before": INLINE - part})).model_dump_json() for part in (12, 20, 24)]
+        for part in (12, 20):
+            await client.call_tool("fails", {"before": MESSAGE_LIMIT - part})
+        said += await everything(client, planted)
+    assert [text[:300] for text in said if canary[:8] in text] == []
+
+
+async def test_a_canary_is_found_however_it_is_written(planted: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With quotes and line ends that JSON escapes, as a code that a provider repeats, and as the name of a field."""
+    monkeypatch.setenv("DEPLOY_SECRET", 'first "canary" line\nsecond canary line')
+    key, shown = CANARIES["environment"], os.environ["DEPLOY_SECRET"]
+
+    @planted.rd.task(read_only=True)
+    async def long() -> dict[str, str]:
+        return {"text": shown, "rest": "y" * INLINE}
+
+    @planted.rd.task
+    async def keyed() -> dict[str, Any]:
+        return {key: 1, CANARIES["payload text"]: 2, "within": [{shown: 3}]}
+
+    @planted.rd.task(max_attempts=1)
+    async def coded() -> None:
+        error = RuntimeError("refused")
+        error.code = key  # type: ignore[attr-defined]
+        raise error
+
+    async with client_of(planted, allow_write=True) as client:
+        answers = [await client.call_tool(task, {}) for task in ("long", "keyed", "coded")]
+        said = [answer.model_dump_json() for answer in answers] + await everything(client, planted)
+    assert len((answers[1].structured_content or {})["result"]) == 3, "no field is lost"
+    for canary in (key, CANARIES["payload text"], "canary line"):
+        assert [text[:300] for text in said if canary in text] == []
 
 
 async def test_orders_in_an_error_stand_only_where_they_are_named_untrusted(planted: World) -> None:

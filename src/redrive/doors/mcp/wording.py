@@ -29,13 +29,14 @@ class Wording:
 
     def __init__(self, environ: Mapping[str, str], also: Iterable[str] = ()) -> None:
         secret = {value for name, value in environ.items() if redact({name: value}) != {name: value}}
-        found = {value for value in (*secret, *also) if len(value) >= LEAST}
+        long = [value for value in (*secret, *also) if len(value) >= LEAST]
+        found = {*long, *map(_in_json, long)}
         self._secrets = sorted(found, key=len, reverse=True)  # a longer one first: it may hold a shorter one
 
     def masked(self, text: str) -> str:
         """Without what looks like a secret, and without what is one here."""
         for secret in self._secrets:
-            text = text.replace(secret, MASK)
+            text = _without_half(text.replace(secret, MASK), secret)
         return MASK.join(redact_text(part) for part in text.split(MASK))  # what is masked is not looked at again
 
     def line(self, said: object, longest: int = LINE) -> str:
@@ -58,7 +59,7 @@ class Wording:
         if isinstance(found, str):
             return self.masked(found)
         if isinstance(found, dict):
-            return {name: self._without_known(item) for name, item in found.items()}
+            return _by_name((self.masked(name), self._without_known(item)) for name, item in found.items())
         return [self._without_known(item) for item in found] if isinstance(found, list) else found
 
     def cut_value(self, text: str) -> str:
@@ -77,6 +78,30 @@ class Wording:
         if len(text) <= longest:
             return shown
         return f"{text[:longest]} [… {len(text) - longest:,} characters more]"
+
+
+def _in_json(secret: str) -> str:
+    """As a text that is JSON spells it."""
+    return msgspec.json.encode(secret).decode()[1:-1]
+
+
+def _without_half(text: str, secret: str) -> str:
+    """Results and errors may be cut before they get here: where a text ends in a part of the secret, that is masked."""
+    beginning = secret[:LEAST]
+    at = text.find(beginning, max(0, len(text) - len(secret)))
+    while at >= 0:
+        if secret.startswith(text[at:]):
+            return f"{text[:at]}{MASK}"
+        at = text.find(beginning, at + 1)
+    return text
+
+
+def _by_name(fields: Iterable[tuple[str, Json]]) -> dict[str, Json]:
+    """All of them, also where masks have made two names the same."""
+    kept: dict[str, Json] = {}
+    for name, item in fields:
+        kept[name if name not in kept else f"{name} {len(kept) + 1}"] = item
+    return kept
 
 
 def as_text(value: Json) -> str:
