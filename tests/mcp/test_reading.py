@@ -9,6 +9,7 @@ import pytest
 import redrive
 from redrive.core.outcome import INLINE
 from redrive.doors.mcp import make_server
+from redrive.errors import StoreBusy
 from tests.mcp.agents import World, ask, client_of, names, refused
 from tests.support import opened, snapshot, soon
 
@@ -47,6 +48,25 @@ async def test_nothing_is_moved_by_looking(world: World, tmp_path: Path) -> None
             await client.call_tool(tool, arguments)
         await client.read_resource(f"redrive://jobs/{id}")
     assert [jobs, moves, routes] == [part for n, part in enumerate(snapshot(tmp_path / "jobs.db")) if n != 2]
+
+
+async def test_what_reads_needs_nobody_who_writes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While another process holds the database, an agent can still find out why a job failed."""
+
+    async def busy(*_: object) -> None:
+        raise StoreBusy("the database is locked")
+
+    id = await dead_letter(world)
+    async with client_of(world) as client:
+        monkeypatch.setattr(world.rd.store, "apply", busy, raising=False)
+        (row,) = (await ask(client, "failures"))["failures"]
+        assert (await ask(client, "failures", group=row["group"][:6]))["failures"] == [row]
+        assert (await ask(client, "explain_failure", failure_id=id))["alike"] == {"group": row["group"], "dead_now": 1}
+        assert (await ask(client, "status"))["issues"] and (await ask(client, "morning"))["needs"]
+        assert (await client.call_tool("operation", {"operation_id": id})).structured_content
+        assert (await client.read_resource(f"redrive://jobs/{id}")).contents
+        (group,) = (await ask(client, "failure_groups"))["groups"]
+        assert group["dead_now"] == 1
 
 
 async def test_a_quiet_day_is_one_line(world: World) -> None:
@@ -169,7 +189,7 @@ async def test_a_job_that_is_not_dead_is_not_explained_away(world: World) -> Non
         ("failures", {"limit": 101}, ("limit", "less than or equal to 100")),
         ("failures", {"qeue": "a"}, ("qeue", "not permitted")),
         ("failures", {"cursor": "nonsense"}, ("cursor: ", "Nothing was changed")),
-        ("failures", {"group": "feedface"}, ("there is no group 'feedface'",)),
+        ("failures", {"group": "feedface"}, ("group: there is no group 'feedface'",)),
         ("failure_groups", {"status": "open"}, ("status: 'open' is not one of", "unresolved")),
         ("morning", {"hours": -1}, ("hours", "greater than 0")),
     ],

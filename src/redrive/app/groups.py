@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,13 +16,14 @@ from redrive.core.checks import check_id, check_limit, check_texts, check_words,
 from redrive.core.job import State
 from redrive.core.moments import Given
 from redrive.core.store import Applied, Filter, Group, Stale
-from redrive.errors import CommitUnknown, InvalidInput, StoreBusy
+from redrive.errors import CommitUnknown, InvalidInput, StoreBusy, StoreError
 from redrive.insight import groups as insight
 from redrive.insight.groups import STATUSES, GroupState, GroupView
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
+log = logging.getLogger("redrive.groups")
 SAMPLES: Final = 5
 LARGEST: Final = 5
 """So many of the largest troubles are looked at for one that nobody has dealt with."""
@@ -40,10 +42,17 @@ class Groups:
         """Judge what was buried since the last look and tell what is new, back, or worse than what was ignored."""
         await self._watch.look()
 
+    async def _look_if_possible(self) -> None:
+        """Before groups are shown. What is known of them is shown as well where nothing can be written now."""
+        try:
+            await self.look()
+        except StoreError as error:
+            log.warning("groups are shown as they were judged last: %s", error)
+
     async def list(self, *, status: str | None = None, limit: int = 100, **filters: Any) -> builtins.list[GroupView]:
         """Unresolved ones first, the latest first. Filters: status, queue, task, agent, detail, error_class."""
         _check_filters(status, limit, filters)
-        await self.look()
+        await self._look_if_possible()
         found = [group for group in await self._app.store.groups() if _fits(group, filters)]
         return await self.ranked(found, await self._dead(found), status=status, limit=limit)
 
@@ -71,7 +80,7 @@ class Groups:
 
     async def show(self, fingerprint: str) -> GroupView:
         """One group by its fingerprint or a unique beginning of it: what was tried, and its latest dead letters."""
-        await self.look()
+        await self._look_if_possible()
         group = await self.find(fingerprint)
         (view,) = await self._views([group])
         dead = Filter(states=(State.dead,), fingerprint=group.fingerprint)

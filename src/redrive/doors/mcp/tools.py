@@ -11,6 +11,7 @@ from pydantic import Field
 
 from redrive.app.explaining import why_rule
 from redrive.core.job import Attempt, Job, Json, State, iso
+from redrive.core.store import Filter
 from redrive.doors.mcp.answers import Desk, advice_from_outside, held_step, tool, without_words
 from redrive.doors.mcp.wording import without_none
 from redrive.errors import InvalidInput, JobDead, JobDiscarded
@@ -132,7 +133,7 @@ class Reading:
         Every filter that is given must match."""
         said = {"queue": queue, "task": task, "agent": agent, "session_id": session_id, "lane": lane}
         said |= {"because": because, "detail": detail, "error_class": error_class, "error_kind": error_kind}
-        fingerprint = (await self._rd.groups.show(group)).fingerprint if group else None
+        fingerprint = (await self._rd.groups.find(group, field="group")).fingerprint if group else None
         page = await self._rd.dead.list(limit=limit, cursor=cursor, fingerprint=fingerprint, **said)
         rows = [self._row(job) for job in page.jobs]
         more = {"next_cursor": page.cursor} if page.cursor else {}
@@ -225,9 +226,12 @@ class Reading:
 
     async def _group(self, job: Job) -> dict[str, Any]:
         """Whether it stands alone, and what has helped against its like."""
-        if job.fingerprint is None:
+        store = self._rd.store
+        alike = await store.groups(fingerprints=[job.fingerprint]) if job.fingerprint else []
+        if not alike:
             return {}
-        view = await self._rd.groups.show(job.fingerprint)
+        dead = await store.count(Filter(states=(State.dead,), fingerprint=job.fingerprint))
+        (view,) = await self._rd.groups.ranked(alike, {job.fingerprint: sum(dead.values())})
         outside = (await self._not_ours([view])).get(view.fingerprint, "")
         helps = self._wording.line(view.suggestion.text.replace(outside, "")) if view.suggestion.tried else None
         return {"alike": without_none({"group": view.fingerprint, "dead_now": view.dead, "what_helped": helps})}
