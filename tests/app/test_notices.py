@@ -601,6 +601,23 @@ async def test_signal_sinks_are_a_channel_and_a_failing_one_is_told_again(databa
     assert "the site is gone" in felt[0].message
 
 
+async def test_a_signal_sink_that_hangs_keeps_nothing_from_another(
+    database: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.runtime.notify.SEND_SECONDS", 0.05)
+    felt: list[Pain] = []
+
+    async def hang(pain: Pain) -> None:
+        await asyncio.Event().wait()
+
+    async with opened(database, clock=clock, signals=[hang, felt.append, felt.append]) as rd:
+        await fails_for_good(rd, "mill")
+        await rd.notices.deliver()
+        (trouble,) = await rd.notices.troubles()
+    assert [pain.kind for pain in felt] == ["retry_exhausted"] * 2, "each of them once"
+    assert "hang has failed 1 times in a row" in trouble
+
+
 async def test_two_couriers_tell_everything_once(database: Path, clock: FakeClock) -> None:
     got: list[str] = []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -11,7 +11,6 @@ import msgspec
 from redrive.app.following import result_text
 from redrive.app.namespace import TRIES
 from redrive.app.noticing import puts_of
-from redrive.app.watch import tell_sinks
 from redrive.core.checks import check_limit, the_only
 from redrive.core.job import CYCLE, Job, State
 from redrive.core.lifecycle import Transition
@@ -37,11 +36,14 @@ from redrive.insight.inboxes import InboxView, inboxes
 from redrive.runtime.bus import BusEvent
 from redrive.runtime.notify import (
     INBOX,
+    SIGNAL,
     WAITING,
     Channel,
     Courier,
-    Undelivered,
+    by_function,
     channels_of,
+    distinct,
+    name_of,
     read_standing,
     read_waiting,
     troubles,
@@ -69,7 +71,6 @@ class Notices:
         self._app = app
         self.quiet = False
         """For tests: channels are left alone, and what people would be told waits."""
-        self._heard: tuple[str, set[int]] = ("", set())
 
     # -- telling people
 
@@ -81,8 +82,7 @@ class Notices:
         if self.quiet:
             return None
         channels = channels_of(self._app.settings.notify.urls, self._app.channels)
-        if self._app.signals:
-            channels.append(Channel("signals", self._signal))
+        channels += distinct(Channel(f"{SIGNAL}{name_of(sink)}", _as_signal(sink)) for sink in self._app.signals)
         return Courier(self._app.store, self._app.clock, channels) if channels else None
 
     async def deliver(self) -> int:
@@ -112,17 +112,6 @@ class Notices:
         if notice is not None:
             await written(self._app.store, f"{notice.session_id or 'somebody'} will be told", *puts_of(notice))
             self.heard(notice)
-
-    async def _signal(self, message: Message) -> None:
-        """To the signal sinks; those that took it are spared when another must be told again."""
-        first = message.keys[0]
-        if self._heard[0] != first:
-            self._heard = (first, set())
-        pain = Pain(
-            message.kind, message.notice.queue, 1.0 if message.actionable else 0.5, f"{message.title}: {message.text}"
-        )
-        if not await tell_sinks(self._app, pain, self._heard[1]):
-            raise Undelivered("a signal sink failed")
 
     # -- pages
 
@@ -265,6 +254,17 @@ class Notices:
         await _drop(self._app.store, INBOX, keys)
         waiting = [key for key, notice in await read_waiting(self._app.store) if notice.job_id == job.id]
         await _drop(self._app.store, WAITING, waiting)
+
+
+def _as_signal(sink: Callable[[Pain], object]) -> Callable[[Message], Awaitable[None]]:
+    """A message for a function that takes signals."""
+    send = by_function(sink)
+
+    async def told(message: Message) -> None:
+        hurts = 1.0 if message.actionable else 0.5
+        await send(Pain(message.kind, message.notice.queue, hurts, f"{message.title}: {message.text}"))
+
+    return told
 
 
 def _owed(notice: Notice) -> bool:

@@ -40,6 +40,8 @@ WAITING: Final = "notice"
 """Documents under time-ordered keys: what people are still to be told."""
 INBOX: Final = "inbox"
 """Documents under `session/notice`: what sessions are told."""
+SIGNAL: Final = "signal:"
+"""So the names of those channels begin that are functions for signals."""
 COURIER: Final = "courier"
 STATE: Final = "state"
 SEND_SECONDS: Final = 10.0
@@ -75,13 +77,17 @@ def channels_of(
     """Every URL and function as a channel of its own, so that one that is down repeats nothing on the others."""
     environ = os.environ if environ is None else environ
     found = [_by_apprise(number, url, environ) for number, url in enumerate(urls)]
-    found += [Channel(name_of(receiver), by_function(receiver)) for receiver in receivers]
+    return distinct(found + [Channel(name_of(receiver), by_function(receiver)) for receiver in receivers])
+
+
+def distinct(found: Iterable[Channel]) -> list[Channel]:
+    """Under names of their own: a function that is given twice is told twice."""
     taken: dict[str, int] = {}
-    distinct = []
+    named = []
     for channel in found:
         number = taken[channel.name] = taken.get(channel.name, 0) + 1
-        distinct.append(channel if number == 1 else channel._replace(name=f"{channel.name}#{number}"))
-    return distinct
+        named.append(channel if number == 1 else channel._replace(name=f"{channel.name}#{number}"))
+    return named
 
 
 def by_function(receiver: Callable[[Any], Any]) -> Callable[[Any], Awaitable[None]]:
