@@ -1,5 +1,6 @@
 """What must happen from time to time, on a clock that is told the time."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -50,6 +51,53 @@ async def duties(store: SqliteStore, registry: Registry, clock: FakeClock, event
 
 async def state(store: SqliteStore, job: Job) -> str:
     return (await store.get([job.id]))[0].state
+
+
+# The look around -----------------------------------------------------------------------------------------------------
+
+
+async def test_whoever_hangs_while_it_is_told_something_keeps_no_job_waiting(
+    store: SqliteStore, registry: Registry, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.runtime.scheduler.MOMENT", 0.01)
+    looks: list[str] = []
+
+    async def look() -> None:
+        looks.append("began")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            looks.append("left")
+
+    worker = Worker(store, registry, Bus(), clock, heartbeats=False)
+    duties = Scheduler(store, registry, Bus(), clock, worker.settle_lapsed, retention=14 * DAY, watch=look)
+    await soon(duties.tick())
+    job = await claimed(store, clock, options_json='{"lease": 3.0}')
+    for _ in range(20):
+        clock.advance(1)
+        await soon(duties.tick())
+    assert await state(store, job) == "waiting"
+    assert looks == ["began"], "one look at a time"
+    await soon(duties.stop())
+    assert looks == ["began", "left"]
+
+
+async def test_a_look_that_fails_is_told_and_the_next_one_is_made(
+    store: SqliteStore, registry: Registry, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks: list[float] = []
+
+    async def look() -> None:
+        looks.append(clock.now())
+        raise ConnectionError("the mill is away")
+
+    worker = Worker(store, registry, Bus(), clock, heartbeats=False)
+    duties = Scheduler(store, registry, Bus(), clock, worker.settle_lapsed, retention=14 * DAY, watch=look)
+    for _ in range(2):
+        await duties.tick()
+        clock.advance(5)
+    assert (len(looks), duties.errors) == (2, 2)
+    assert "look_around failed and will be tried again" in caplog.text and "the mill is away" in caplog.text
 
 
 # Each duty -----------------------------------------------------------------------------------------------------------

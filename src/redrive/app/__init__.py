@@ -370,14 +370,14 @@ class Redrive(Registering):
         return job.id
 
     async def _look(self) -> None:
-        """The scheduler's look around: one that fails does not blind the other."""
+        """The scheduler's look around: one that fails does not blind the other. Pages go first: they ask nobody."""
         try:
-            await self._watch.look()
+            await self.notices.look()
         finally:
             try:
-                await self.groups.look()
+                await self._watch.look()
             finally:
-                await self.notices.look()
+                await self.groups.look()
 
     async def run_worker(self, **options: Any) -> None:
         """Run a worker until SIGTERM or SIGINT, then stop gracefully."""

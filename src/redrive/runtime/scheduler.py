@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, Final
 
 import msgspec
 
@@ -30,6 +31,8 @@ HOUR: Final = 3600.0
 WEEK: Final = 7 * 86400.0
 UNROUTABLE_AFTER: Final = HOUR
 BACKWARDS: Final = 5.0
+MOMENT: Final = 1.0
+"""Seconds that a round waits for the look around, in which functions of the user's are told of what hurts."""
 PAGE: Final = 1000
 
 
@@ -46,7 +49,7 @@ class Scheduler(Loop):
         *,
         retention: float,
         key_retention: float | None = None,
-        watch: Callable[[], Awaitable[None]] | None = None,
+        watch: Callable[[], Coroutine[Any, Any, object]] | None = None,
         drain_spool: Callable[[], Awaitable[None]] | None = None,
         mind_breakers: Callable[[], Awaitable[object]] | None = None,
         resume_workflows: Callable[[], Awaitable[object]] | None = None,
@@ -65,13 +68,15 @@ class Scheduler(Loop):
         self._retention = retention
         self._key_retention = key_retention
         self._unannounced: dict[str, float] = {}
+        self._watch = watch or _nothing
+        self._looking: asyncio.Task[object] | None = None
         self._duties: list[tuple[float, Callable[[], Awaitable[object]]]] = [
             (1.0, self.recover),
             (1.0, mind_breakers or _nothing),
             (1.0, resume_workflows or _nothing),
             (1.0, mind_schedules or _nothing),
             (1.0, advance_redrives or _nothing),
-            (5.0, watch or _nothing),
+            (5.0, self.look_around),
             (5.0, drain_spool or _nothing),
             (5.0, self.mind_the_clock),
             (10.0, self.expire_questions),
@@ -106,7 +111,26 @@ class Scheduler(Loop):
         await self.pull_delayed()
         await self.bury_unresolved()
 
+    async def stop(self) -> None:
+        """Whom a look is still telling something is told again later: it was not written down as told."""
+        await super().stop()
+        if (looking := self._looking) is not None:
+            self._looking = None
+            looking.cancel()
+            (left,) = await asyncio.gather(looking, return_exceptions=True)
+            if isinstance(left, Exception):
+                log.warning("the last look around failed: %r", left)
+
     # -- duties
+
+    async def look_around(self) -> None:
+        """One look at a time. A function that hangs while it is told something keeps no job waiting for a scheduler."""
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._watch())
+        done, _ = await asyncio.wait({self._looking}, timeout=MOMENT)
+        if done:
+            looked, self._looking = self._looking, None
+            looked.result()
 
     async def recover(self) -> None:
         """Running jobs whose lease ended take the normal failure path."""
