@@ -341,6 +341,26 @@ async def test_a_sink_that_refuses_or_hangs_is_named_and_told_again(
     assert any("hang did not take a signal" in line and "no answer within" in line for line in said)
 
 
+async def test_a_sink_that_hangs_is_waited_for_once_in_a_look(
+    database: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.runtime.notify.SEND_SECONDS", 0.02)
+    asked: list[Pain] = []
+    felt: list[Pain] = []
+
+    async def hang(pain: Pain) -> None:
+        asked.append(pain)
+        await asyncio.Event().wait()
+
+    async with opened(database, clock=clock, signals=[hang, felt.append]) as rd:
+        for queue in ("one", "two", "three"):
+            await rd.enqueue_many("work", [{}] * 101, queue=queue)
+        await soon(rd._watch.look())
+        assert (len(asked), len(felt)) == (1, 3)
+        await soon(rd._watch.look())
+    assert (len(asked), len(felt)) == (2, 3)
+
+
 async def test_what_stopped_hurting_is_told_at_once_when_it_comes_back(database: Path, clock: FakeClock) -> None:
     felt: list[Pain] = []
     async with opened(database, clock=clock, signals=[felt.append]) as rd:

@@ -468,6 +468,28 @@ async def test_who_dies_while_telling_is_followed_by_another(database: Path, clo
     assert kinds(felt) == ["group_new"]
 
 
+async def test_a_sink_that_hangs_is_waited_for_once_in_a_look(
+    database: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.runtime.notify.SEND_SECONDS", 0.02)
+    felt: list[Pain] = []
+    asked: list[Pain] = []
+
+    async def hang(pain: Pain) -> None:
+        asked.append(pain)
+        await asyncio.Event().wait()
+
+    async with opened(database, clock=clock, signals=[hang, felt.append]) as rd:
+        for error in ("the mill", "the well", "the road"):
+            await bury(rd, 1, error=error)
+        for look in (1, 2):
+            await soon(rd.groups.look())
+            assert (len(asked), kinds(felt)) == (look, ["group_new"] * 3)
+        rd.signals.remove(hang)
+        await rd.groups.look()
+        assert [view.state.owed for view in await rd.groups.list()] == [None] * 3
+
+
 async def test_a_process_whose_clock_lags_does_not_tell_what_another_tells(database: Path, clock: FakeClock) -> None:
     """Nor one that has looked at its clock a moment before the other began."""
     told: list[str] = []

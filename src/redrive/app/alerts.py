@@ -164,6 +164,7 @@ class GroupWatch:
         """Each alert that nobody has told to the end yet, wherever it was judged. Whoever claims it tells it."""
         owed = {marker.key for marker in await self._app.store.docs(OWED)}
         self._heard = {alert: heard for alert, heard in self._heard.items() if alert.fingerprint in owed}
+        silent: set[int] = set()
         for fingerprint in sorted(owed):
             state, version = (await read_states(self._app.store, [fingerprint])).get(fingerprint, _NONE)
             groups, now = await self._app.store.groups(fingerprints=[fingerprint]), self._app.clock.now()
@@ -172,13 +173,13 @@ class GroupWatch:
             claimed = insight.telling(state, state.owed, now + TELLING_SECONDS)
             (outcome,) = await self._app.store.apply([write(fingerprint, claimed, version)])
             if isinstance(outcome, Applied):
-                await self._tell(groups[0], state.owed.alert, now)
+                await self._tell(groups[0], state.owed.alert, now, silent)
 
-    async def _tell(self, group: Group, alert: Alert, now: float) -> None:
+    async def _tell(self, group: Group, alert: Alert, now: float, silent: set[int]) -> None:
         """On the bus and to every sink; each sink that took it is spared when another must be told again."""
         heard = self._heard.setdefault(alert, set())
         pain = await self._signal(group, alert, heard, now)
-        delivered = await tell_sinks(self._app, pain, heard)
+        delivered = await tell_sinks(self._app, pain, heard, silent)
         if await self._settle(alert, now, delivered=delivered) and delivered:
             self._heard.pop(alert, None)
 

@@ -119,6 +119,7 @@ class RunningCycle(_Going):
         self._over = False
         self._left: list[Left] = []
         self._alerts: list[str] = []
+        self._silent: set[int] = set()
         self._desk = Desk(
             lambda: self._app.store, self._registry, self._app.bus, self._app.clock, self._app.settings, self._app.spool
         )
@@ -258,7 +259,7 @@ class RunningCycle(_Going):
         self._app.bus.publish(
             BusEvent("stale_failure", self.queue, self._app.clock.now(), note.job, note.task, data=data)
         )
-        if await tell_sinks(self._app, Pain("stale_failure", self.queue, hurts, message)):
+        if await tell_sinks(self._app, Pain("stale_failure", self.queue, hurts, message), set(), self._silent):
             told = msgspec.json.encode(msgspec.structs.replace(note, told=note.failed))
             await self._app.store.apply([Commit(puts=(Put(KIND, document.key, told, document.version),))])
 

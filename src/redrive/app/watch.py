@@ -15,7 +15,7 @@ from redrive.core.store import Filter
 from redrive.insight.health import OLD_DEFERRAL, Health, Pain, QueueNumbers, Remembered, health, pains
 from redrive.runtime.bus import BusEvent
 from redrive.runtime.living import GONE_AFTER, living, unattended
-from redrive.runtime.notify import by_function, name_of, sent
+from redrive.runtime.notify import by_function, name_of, no_answer, sent
 from redrive.runtime.paging import pages
 from redrive.runtime.switches import paused_queues
 
@@ -135,11 +135,12 @@ class Watch:
         now = self._app.clock.now()
         hurting = pains(await self.numbers())
         self._remembered.over({(pain.kind, pain.queue): True for pain in hurting})
+        silent: set[int] = set()
         for pain in hurting:
-            if self._remembered.fresh(pain, now) and await self._deliver(pain, now):
+            if self._remembered.fresh(pain, now) and await self._deliver(pain, now, silent):
                 self._remembered.delivered(pain, now)
 
-    async def _deliver(self, pain: Pain, now: float) -> bool:
+    async def _deliver(self, pain: Pain, now: float, silent: set[int]) -> bool:
         """Told to the bus and every sink; counts as delivered only if no sink failed."""
         heard = self._remembered.heard(pain)
         if ON_THE_BUS not in heard:
@@ -148,18 +149,21 @@ class Watch:
             data = {"kind": pain.kind, "severity": pain.severity, "message": pain.message}
             self._app.bus.publish(BusEvent(type, pain.queue, now, data=data))
             log.warning("%s (severity %.2f)", pain.message, pain.severity)
-        return await tell_sinks(self._app, pain, heard)
+        return await tell_sinks(self._app, pain, heard, silent)
 
 
-async def tell_sinks(app: Redrive, pain: Pain, heard: set[int] | None = None) -> bool:
-    """True once every sink has taken it. Those in `heard` (by identity) have, from an earlier try, and are spared."""
-    heard = set() if heard is None else heard
-    delivered = True
-    for sink in [sink for sink in app.signals if id(sink) not in heard]:
+async def tell_sinks(app: Redrive, pain: Pain, heard: set[int], silent: set[int]) -> bool:
+    """True once every sink has taken it. Those in `heard` (by identity) have, from an earlier try, and are spared.
+
+    One that says nothing is put among the `silent`, who are asked no more in this look: whoever waits for each of a
+    hundred alerts holds up the other sinks for a quarter of an hour.
+    """
+    for sink in [sink for sink in app.signals if id(sink) not in heard | silent]:
         trouble = await sent(by_function(sink), pain)
         if trouble is None:
             heard.add(id(sink))
-        else:
-            delivered = False
-            log.warning("%s did not take a signal and will be told again: %s", name_of(sink), trouble)
-    return delivered
+            continue
+        if trouble == no_answer():
+            silent.add(id(sink))
+        log.warning("%s did not take a signal and will be told again: %s", name_of(sink), trouble)
+    return all(id(sink) in heard for sink in app.signals)

@@ -349,9 +349,13 @@ async def sent(send: Callable[[Any], Awaitable[None]], message: object) -> str |
             await send(message)
     except Exception as error:  # noqa: BLE001 - whatever a channel raises, it is told again
         if limit.expired():
-            return f"no answer within {SEND_SECONDS:g} s"
+            return no_answer()
         return redact_text(f"{type(error).__name__}: {error}")[:500]
     return None
+
+
+def no_answer() -> str:
+    return f"no answer within {SEND_SECONDS:g} s"
 
 
 def troubles(standing: Standing, waiting: int) -> list[str]:
