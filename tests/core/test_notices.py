@@ -355,6 +355,8 @@ def test_a_page_says_how_many_of_what() -> None:
         ({"page_after": 0}, "notify.page_after"),
         ({"page_window": 0.0}, "notify.page_window"),
         ({"page_window": float("nan")}, "notify.page_window"),
+        ({"page_window": float("inf")}, "notify.page_window.*at most 31622400 seconds"),
+        ({"page_window": 1e300}, "notify.page_window"),
         ({"urls": ("mailto://a@b.c", "hunter22")}, r"notify.urls\[1\]"),
     ],
 )

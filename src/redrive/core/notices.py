@@ -31,6 +31,7 @@ BURST: Final = 6
 """Messages of one kind in FOLD_SECONDS; where there is more to tell, the last of them sums it up."""
 LISTED: Final = 20
 LONGEST_PAUSE: Final = 300.0
+LONGEST_WINDOW: Final = 366 * 86400.0
 
 
 class NotifyPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,8 +46,9 @@ def check_notify(policy: NotifyPolicy) -> None:
     """Refuses impossible values by name. What a URL says is never repeated: it may hold a secret."""
     if policy.page_after < 1:
         raise InvalidInput(field="notify.page_after", problem=f"{policy.page_after} is not at least 1")
-    if not policy.page_window > 0:
-        raise InvalidInput(field="notify.page_window", problem=f"{policy.page_window:g} is not more than 0 seconds")
+    if not 0 < policy.page_window <= LONGEST_WINDOW:
+        problem = f"{policy.page_window:g} is not more than 0 and at most {LONGEST_WINDOW:.0f} seconds, a year"
+        raise InvalidInput(field="notify.page_window", problem=problem)
     for number, url in enumerate(policy.urls):
         if not url.startswith("env:") and "://" not in url:
             raise InvalidInput(field=f"notify.urls[{number}]", problem='is neither "env:NAME" nor an Apprise URL')
