@@ -769,13 +769,13 @@ async def test_apprise_delivers_and_what_it_could_not_deliver_waits(
     ],
 )
 async def test_a_channel_that_cannot_be_used_stops_the_worker_at_once(
-    database: Path, urls: list[str], words: str
+    database: Path, urls: list[str], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened(database, notify={"urls": urls}) as rd:
         with pytest.raises(ConfigError, match=words) as refused:
             async with rd.worker():
                 raise AssertionError("it started")
-        assert "hunter22" not in str(refused.value)
+        assert "hunter22" not in str(refused.value) + caplog.text
 
 
 async def test_without_apprise_one_line_says_what_to_install(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:

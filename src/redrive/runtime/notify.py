@@ -12,7 +12,8 @@ import hashlib
 import logging
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -115,7 +116,9 @@ def _by_apprise(number: int, said: str, environ: Mapping[str, str]) -> Channel:
         if not url:
             raise ConfigError(f"notify.urls[{number}]: the environment variable {variable} is not set")
     client = apprise.Apprise(asset=apprise.AppriseAsset(app_id="redrive", app_desc="redrive"))
-    if not client.add(url):
+    with _unheard("apprise"):  # it would log the URL
+        known = client.add(url)
+    if not known:
         raise ConfigError(f"notify.urls[{number}]: Apprise does not know this kind of URL")
     kinds = {True: apprise.NotifyType.FAILURE, False: apprise.NotifyType.INFO}
 
@@ -131,6 +134,17 @@ def _by_apprise(number: int, said: str, environ: Mapping[str, str]) -> Channel:
 
     digest = hashlib.sha256(url.encode()).hexdigest()[:8]
     return Channel(said if said.startswith("env:") else f"{url.partition('://')[0]}-{digest}", send)
+
+
+@contextmanager
+def _unheard(name: str) -> Iterator[None]:
+    """While a logger says nothing."""
+    logger = logging.getLogger(name)
+    was, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = was
 
 
 # ---- what is known of channels
