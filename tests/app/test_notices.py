@@ -723,6 +723,12 @@ def serving(chat: Chat) -> Iterator[int]:
         def do_POST(self) -> None:
             status = chat.take(self.rfile.read(int(self.headers["Content-Length"])))
             self.send_response(status)
+            if status == 302:
+                self.send_header("Location", "/login")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            self.send_response(200)
             self.end_headers()
 
         def log_message(self, *_: Any) -> None: ...
@@ -759,6 +765,21 @@ async def test_apprise_delivers_and_what_it_could_not_deliver_waits(
             kept = await rd.store.doc("courier", "state")
             assert kept is not None and b"hunter22" not in kept.value and b"env:CHAT_URL" in kept.value
     assert "hunter22" not in caplog.text
+
+
+async def test_a_redirect_is_not_taken_for_a_delivery(database: Path, clock: FakeClock) -> None:
+    """What is posted there arrives without its body, and the page it leads to says 200."""
+    chat = Chat()
+    with serving(chat) as port:
+        async with opened(database, clock=clock, notify={"urls": [f"json://127.0.0.1:{port}/hook"]}) as rd:
+            chat.status = 302
+            await fails_for_good(rd, "mill")
+            assert (chat.asked, len(await rd.notices.waiting())) == (1, 1)
+            assert "has failed 1 times in a row" in " ".join(await rd.notices.troubles())
+            chat.status = 200
+            clock.advance(5)
+            await rd.notices.deliver()
+            assert [got["title"] for got in chat.got] == ["mill failed for good"]
 
 
 @pytest.mark.parametrize(

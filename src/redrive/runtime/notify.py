@@ -115,7 +115,7 @@ def _by_apprise(number: int, said: str, environ: Mapping[str, str]) -> Channel:
         url = environ.get(variable, "")
         if not url:
             raise ConfigError(f"notify.urls[{number}]: the environment variable {variable} is not set")
-    client = apprise.Apprise(asset=apprise.AppriseAsset(app_id="redrive", app_desc="redrive"))
+    client = apprise.Apprise(asset=_asset(apprise.AppriseAsset))
     with _unheard("apprise"):  # it would log the URL
         known = client.add(url)
     if not known:
@@ -134,6 +134,12 @@ def _by_apprise(number: int, said: str, environ: Mapping[str, str]) -> Channel:
 
     digest = hashlib.sha256(url.encode()).hexdigest()[:8]
     return Channel(said if said.startswith("env:") else f"{url.partition('://')[0]}-{digest}", send)
+
+
+def _asset(make: Callable[..., Any]) -> Any:
+    """A redirect is not followed: what is posted arrives without its body there, and the page it leads to says 200."""
+    stays = {"http_redirects": False} if hasattr(make, "http_redirects") else {}  # as older ones cannot be told
+    return make(app_id="redrive", app_desc="redrive", **stays)
 
 
 @contextmanager
