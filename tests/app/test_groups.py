@@ -20,6 +20,7 @@ from redrive.errors import InvalidInput
 from redrive.insight.groups import GroupView
 from redrive.insight.health import Pain
 from redrive.runtime.bus import BusEvent
+from redrive.runtime.living import living
 from tests.support import FakeClock, eventually, line_of, opened, process, soon
 
 
@@ -427,6 +428,27 @@ async def test_a_listener_to_everything_hears_it_but_does_not_take_it_from_other
         assert [event.type for event in heard].count("group_alert") == 1
         await loud.groups.look()
     assert kinds(felt) == ["group_new"]
+
+
+async def test_a_subscriber_takes_nothing_from_a_worker_that_pages_somebody(database: Path) -> None:
+    """As a web page that shows alerts, beside the worker whose function wakes a person."""
+    felt: list[Pain] = []
+    heard: list[BusEvent] = []
+    async with opened(database) as web, opened(database, signals=[felt.append]) as pager:
+        web.subscribe("group_alert", heard.append)
+        async with pager.worker():
+            await eventually(lambda: _has_channels(web), "the worker says what channels it has")
+            await bury(web, 1)
+            await web.groups.list()
+            await eventually(lambda: kinds(felt) == ["group_new"], "the alert")
+        await bury(web, 1, error="the road is closed")
+        await web.groups.list()
+    assert [event.data["kind"] for event in heard][-1:] == ["new"], "and hears what nobody else is there for"
+    assert kinds(felt) == ["group_new"]
+
+
+async def _has_channels(rd: Redrive) -> bool:
+    return any(worker.channels for worker in await living(rd.store, rd.clock.now()))
 
 
 async def test_a_subscriber_by_name_is_somebody_to_tell(database: Path, clock: FakeClock) -> None:

@@ -22,6 +22,8 @@ from redrive.insight import groups as insight
 from redrive.insight.groups import HOUR, Alert, GroupState, Owed
 from redrive.insight.health import Pain
 from redrive.runtime.bus import BusEvent
+from redrive.runtime.living import living
+from redrive.runtime.notify import SIGNAL
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -91,16 +93,23 @@ class GroupWatch:
 
     async def look(self) -> None:
         """One round: judge every group with new burials, then tell what is owed, from now or from before."""
-        now = self._app.clock.now()
+        now, listened_to = self._app.clock.now(), await self._listened_to()
         if changed := await self._changed(now):
-            await self._judge(changed, now)
-        if self._listened_to():
+            await self._judge(changed, now, listened_to=listened_to)
+        if listened_to:
             await self._tell_owed()
 
-    def _listened_to(self) -> bool:
-        """Whether this process has somebody for whom alerts are: a sink, or a subscriber that asks for them by name."""
-        asked = self._app.bus.patterns
-        return bool(self._app.signals) or any(pattern.partition(".")[0] == "group_alert" for pattern in asked)
+    async def _listened_to(self) -> bool:
+        """Whether this process has somebody for whom alerts are: a sink; or a subscriber that asks for them by name,
+        unless a living worker has a sink, from which it would be taken."""
+        if self._app.signals:
+            return True
+        asked = any(pattern.partition(".")[0] == "group_alert" for pattern in self._app.bus.patterns)
+        return asked and not await self._sinks_elsewhere()
+
+    async def _sinks_elsewhere(self) -> bool:
+        workers = await living(self._app.store, self._app.clock.now())
+        return any(channel.startswith(SIGNAL) for worker in workers for channel in worker.channels)
 
     async def _changed(self, now: float) -> list[Group]:
         """The groups with burials that this process has not seen judged."""
@@ -117,7 +126,7 @@ class GroupWatch:
 
     # -- judging
 
-    async def _judge(self, groups: Sequence[Group], now: float) -> None:
+    async def _judge(self, groups: Sequence[Group], now: float, *, listened_to: bool) -> None:
         """Commits what the burials mean. Where somebody else was faster, or nobody knows, the next look sees to it."""
         known = await read_states(self._app.store, [group.fingerprint for group in groups])
         verdicts = [await self._verdict(group, known.get(group.fingerprint, _NONE), now) for group in groups]
@@ -129,7 +138,7 @@ class GroupWatch:
             self._judged[group.fingerprint] = group.buried
         for verdict in won:
             if verdict.alert is not None:
-                await self._announce(verdict.group, verdict.alert, now)
+                await self._announce(verdict.group, verdict.alert, now, listened_to=listened_to)
 
     async def _verdict(self, group: Group, known: Known, now: float) -> Verdict:
         (state, version), recent, code = known, 0, None
@@ -151,11 +160,11 @@ class GroupWatch:
         found = await self._app.store.get([group.sample])
         return found[0].history[-1].version if found and found[0].history else None
 
-    async def _announce(self, group: Group, alert: Alert, now: float) -> None:
+    async def _announce(self, group: Group, alert: Alert, now: float, *, listened_to: bool) -> None:
         """Into the log in any case; on this process's bus, too, where it is not told to anybody here by name."""
         letter = (await latest_letters(self._app.store, [group.fingerprint])).get(group.fingerprint)
         log.warning("%s", insight.message(alert, group, insight.suggest(group, (), letter=letter)))
-        if not self._listened_to():
+        if not listened_to:
             await self._signal(group, alert, set(), now)
 
     # -- telling
