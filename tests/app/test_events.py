@@ -13,6 +13,7 @@ import pytest
 import redrive
 from redrive import BusEvent, Context, Pain, Redrive
 from redrive.core.store import Filter, Page, Wanted
+from redrive.insight.health import REPEAT_AFTER
 from redrive.runtime.bus import EVENTS
 from tests.support import FakeClock, eventually, opened, soon
 
@@ -374,6 +375,24 @@ async def test_what_stopped_hurting_is_told_at_once_when_it_comes_back(database:
             assert len(felt) == expected
             await soon(rd.drain())
             await rd._watch.look()
+
+
+async def test_a_number_that_hovers_around_its_threshold_is_one_pain(database: Path, clock: FakeClock) -> None:
+    felt: list[Pain] = []
+    async with opened(database, clock=clock, signals=[felt.append]) as rd:
+        await rd.enqueue_many("work", [{}] * 100)
+        for _ in range(10):
+            late = await rd.enqueue("work")
+            await rd._watch.look()
+            clock.advance(5)
+            await late.cancel("not wanted")
+            await rd._watch.look()
+            clock.advance(5)
+        assert len(felt) == 1
+        clock.advance(REPEAT_AFTER)
+        await rd.enqueue("work")
+        await rd._watch.look()
+    assert len(felt) == 2
 
 
 @pytest.mark.behaviour("000-79")

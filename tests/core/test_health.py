@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.core.policy import DEFAULT, Policy, merge
-from redrive.insight.health import REPEAT_AFTER, Health, Pain, QueueNumbers, Remembered, health, pains
+from redrive.insight.health import REPEAT_AFTER, Health, Pain, QueueNumbers, Remembered, health, pains, sore
 
 
 def queue(name: str, policy: Policy | None = None, **numbers: Any) -> QueueNumbers:
@@ -115,6 +115,12 @@ def test_a_queue_may_hurt_in_two_ways_and_set_its_own_thresholds() -> None:
     policy = Policy(pain_depth=5, pain_dead=1)
     assert pains([queue("a", policy, due=5, dead=1)]) == []
     assert [pain.kind for pain in pains([queue("a", policy, due=6, dead=2)])] == ["depth", "dead_letters"]
+
+
+def test_a_pain_is_over_at_half_of_its_threshold() -> None:
+    assert sore([queue("a", due=51, dead=6), queue("b", due=50, dead=5)]) == {("depth", "a"), ("dead_letters", "a")}
+    never = Policy(pain_dead=0)
+    assert sore([queue("a", never, dead=1), queue("b", never)]) == {("dead_letters", "a")}
 
 
 # ---- remembered

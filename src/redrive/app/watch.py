@@ -12,7 +12,7 @@ from redrive.core.job import State, iso
 from redrive.core.lifecycle import DEFERRED
 from redrive.core.redrives import RedriveRun
 from redrive.core.store import Filter
-from redrive.insight.health import OLD_DEFERRAL, Health, Pain, QueueNumbers, Remembered, health, pains
+from redrive.insight.health import OLD_DEFERRAL, Health, Pain, QueueNumbers, Remembered, health, pains, sore
 from redrive.runtime.bus import BusEvent
 from redrive.runtime.living import GONE_AFTER, living, unattended
 from redrive.runtime.notify import by_function, name_of, no_answer, sent
@@ -133,10 +133,10 @@ class Watch:
     async def look(self) -> None:
         """One round of the watch: depth warnings on the bus, pain to the sinks."""
         now = self._app.clock.now()
-        hurting = pains(await self.numbers())
-        self._remembered.over({(pain.kind, pain.queue): True for pain in hurting})
+        queues = await self.numbers()
+        self._remembered.over(sore(queues))
         silent: set[int] = set()
-        for pain in hurting:
+        for pain in pains(queues):
             if self._remembered.fresh(pain, now) and await self._deliver(pain, now, silent):
                 self._remembered.delivered(pain, now)
 

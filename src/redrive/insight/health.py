@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -124,6 +124,20 @@ def pains(queues: Sequence[QueueNumbers]) -> list[Pain]:
     return found
 
 
+def sore(queues: Sequence[QueueNumbers]) -> set[tuple[str, str]]:
+    """What hurts, by kind and queue, and what has hurt and is not over: a number that hovers around its threshold is
+    one pain, not one every time it crosses it. It is over at half of the threshold."""
+    return {
+        (kind, queue.name)
+        for queue in queues
+        for kind, number, threshold in (
+            ("depth", queue.pending, queue.policy.pain_depth or 0),
+            ("dead_letters", queue.dead, queue.policy.pain_dead or 0),
+        )
+        if number > threshold // 2
+    }
+
+
 def _scaled(value: int, threshold: int, least: float) -> float:
     """From `least` just over the threshold towards 1.0 at ten times as much, and always growing."""
     over = value / max(threshold, 1) - 1.0
@@ -150,7 +164,7 @@ class Remembered:
         self._delivered[pain.kind, pain.queue] = now
         self._heard.pop((pain.kind, pain.queue), None)
 
-    def over(self, still: Mapping[tuple[str, str], Any]) -> None:
+    def over(self, still: Collection[tuple[str, str]]) -> None:
         """Forget what no longer hurts, so that it is told at once when it comes back."""
         self._delivered = {key: at for key, at in self._delivered.items() if key in still}
         self._heard = {key: heard for key, heard in self._heard.items() if key in still}
