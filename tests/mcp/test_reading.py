@@ -192,6 +192,8 @@ async def test_a_job_that_is_not_dead_is_not_explained_away(world: World) -> Non
         ("failures", {"group": "feedface"}, ("group: there is no group 'feedface'",)),
         ("failure_groups", {"status": "open"}, ("status: 'open' is not one of", "unresolved")),
         ("morning", {"hours": -1}, ("hours", "greater than 0")),
+        ("status", {"key": "hunter22"}, ("key: Extra inputs are not permitted. Nothing was changed: correct it",)),
+        ("operation", {"offset": ["sk-canarycanary1"]}, ("operation_id: Field required; offset: Input should be",)),
     ],
 )
 async def test_what_cannot_be_answered_is_told_so_that_a_model_can_put_it_right(
@@ -200,7 +202,8 @@ async def test_what_cannot_be_answered_is_told_so_that_a_model_can_put_it_right(
     async with client_of(world) as client:
         said = await refused(client, tool, **arguments)
     assert all(word in said for word in words), said
-    assert "Traceback" not in said
+    assert "Traceback" not in said and "hunter22" not in said and "canary" not in said
+    assert len(said.splitlines()) == 1
 
 
 async def test_an_operation_that_is_waited_for_is_told_when_it_ends(world: World) -> None:

@@ -201,7 +201,7 @@ async def test_one_dead_letter_is_brought_back_with_who_and_why(world: World) ->
         said = await ask(client, "redrive_failure", failure_id=handle.id, why="the mill is mended")
         assert said["status"] == "queued" and "not done" in said["hint"]
         again = await refused(client, "redrive_failure", failure_id=handle.id, why="the mill is mended")
-        assert "waiting" in again
+        assert "waiting" in again and "Nothing was changed: ask `operation` how it stands." in again
     moves = await world.rd.jobs.story(handle.id)
     assert (moves[-1].move, moves[-1].who, moves[-1].why) == ("redriven", "mcp, session s1", "the mill is mended")
     assert (await world.rd.jobs.get(other.id)).state == "dead"
@@ -291,6 +291,18 @@ async def test_without_tasks_nothing_is_called_but_deliveries_are_retried(world:
         assert (await soon(ask(client, "retry", operation_id=delivery.id)))["result"]["body"] == "thanks"
         assert len(receiver.requests) == 1
         assert (await ask(client, "redrive_failure", failure_id=handle.id, why="mended"))["status"] == "queued"
+
+
+async def test_a_store_that_others_hold_is_named_with_what_to_do(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def busy(*_: object) -> None:
+        raise StoreBusy("the database is locked")
+
+    async with client_of(world, allow_write=True) as client:
+        monkeypatch.setattr(world.rd.store, "insert", busy, raising=False)
+        for tool in ("call", "submit"):
+            said = await refused(client, tool, task="publish", params={"slug": "q3"})
+            assert "the database is locked. Nothing was changed: call again in a while." in said
+    assert world.posted == []
 
 
 async def test_a_call_whose_end_cannot_be_read_names_its_operation(

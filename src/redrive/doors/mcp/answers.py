@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 import msgspec
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
-from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
+from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
+from pydantic import ValidationError
 
 from redrive.app.following import result_text
 from redrive.core.job import Job, Json, State, iso
 from redrive.core.outcome import INLINE, Outcome, unknown_outcome
 from redrive.doors.mcp.wording import NOTE, Wording, as_text, without_none
-from redrive.errors import InvalidInput, JobNotFound, RedriveError, StoreError
+from redrive.errors import IllegalMove, InvalidInput, JobNotFound, RedriveError, StaleJob, StoreBusy, StoreError
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -164,19 +165,39 @@ def held_step(job: Job) -> str:
 Answered = Callable[P, Awaitable[CallToolResult]]
 
 
-def tool(desk: Desk, function: Callable[P, Awaitable[dict[str, Any]]], **hints: bool) -> Tool:
+def tool(desk: Desk, function: Callable[..., Awaitable[dict[str, Any]]], **hints: bool) -> Tool:
     """A method as a tool: its docstring tells what it does, its annotations what it takes, and no more is taken."""
     made = Tool.from_function(
-        answering(desk, function),
-        annotations=hints_for(**hints),
-        structured_output=False,
-        description=described(function),
+        function, annotations=hints_for(**hints), structured_output=False, description=described(function)
     )
-    kind = made.fn_metadata.arg_model
+    kind, judged = made.fn_metadata.arg_model, made.fn_metadata
     strict: type[ArgModelBase] = types.new_class(kind.__name__, (kind,), {"extra": "forbid"})
-    made.fn_metadata.arg_model = strict
+    judged.arg_model = strict
+
+    async def run(params: Mapping[str, Any]) -> dict[str, Any]:
+        return await function(**_arguments(judged, params))
+
+    made.fn, made.fn_metadata = answering(desk, run), AsGiven(arg_model=ArgModelBase)
     made.parameters = strict.model_json_schema(by_alias=True)
     return made
+
+
+class AsGiven(FuncMetadata):
+    """Arguments go to the function as they came, so that what is wrong with them is refused as everything is."""
+
+    def validate_arguments(self, arguments_to_validate: dict[str, Any]) -> dict[str, Any]:
+        return {"params": arguments_to_validate}
+
+
+def _arguments(judged: FuncMetadata, params: Mapping[str, Any]) -> dict[str, Any]:
+    """What the function is called with. Refused by name and reason, without the values: they may be secrets."""
+    try:
+        return judged.validate_arguments(dict(params))
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_input=False, include_context=False)
+        first, *more = [(".".join(map(str, one["loc"])), one["msg"]) for one in wrong]
+        problem = "; ".join((first[1], *(f"{name}: {said}" for name, said in more)))
+        raise InvalidInput(field=first[0], problem=problem) from None
 
 
 def described(function: Callable[..., Any]) -> str:
@@ -206,9 +227,16 @@ def answering(desk: Desk, function: Callable[P, Awaitable[dict[str, Any]]]) -> A
 def refusal(error: RedriveError, wording: Wording) -> str:
     """What was wrong, what it means, and what to do."""
     said = wording.line(error, MESSAGE)
-    if isinstance(error, JobNotFound):
-        return f"{said}. {IDS}"
-    return f"{said}. Nothing was changed: correct it and call again." if isinstance(error, InvalidInput) else said
+    step = next((step for kind, step in _STEPS if isinstance(error, kind)), None)
+    return f"{said.removesuffix('.')}. {step}" if step else said
+
+
+_STEPS: Final = (
+    (JobNotFound, IDS),
+    (InvalidInput, "Nothing was changed: correct it and call again."),
+    ((IllegalMove, StaleJob), "Nothing was changed: ask `operation` how it stands."),
+    (StoreBusy, "Nothing was changed: call again in a while."),
+)
 
 
 def answer(body: dict[str, Any]) -> CallToolResult:

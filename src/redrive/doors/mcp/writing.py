@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 from mcp.server.mcpserver.tools import Tool
-from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
+from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
 from mcp_types import CallToolResult
 from pydantic import Field
 
 from redrive.core.job import State
 from redrive.core.triage import hands_off
-from redrive.doors.mcp.answers import Desk, answering, described, hints_for, tool
+from redrive.doors.mcp.answers import AsGiven, Desk, answering, described, hints_for, tool
 from redrive.doors.mcp.schema import schema_of
 from redrive.doors.mcp.tools import Id
 from redrive.errors import InvalidInput, JobNotReady
@@ -152,13 +152,6 @@ class Writing:
             icons=None,
             meta=None,
         )
-
-
-class AsGiven(FuncMetadata):
-    """Arguments go to the task as they came."""
-
-    def validate_arguments(self, arguments_to_validate: dict[str, Any]) -> dict[str, Any]:
-        return {"params": arguments_to_validate}
 
 
 def _told_of(handler: Handler) -> str:
