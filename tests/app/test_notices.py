@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from redrive.errors import ConfigError, InvalidInput
 from redrive.insight.health import Pain
 from redrive.runtime.bus import BusEvent
 from redrive.runtime.living import living
-from redrive.runtime.notify import SEND_SECONDS, TURN_SECONDS, Standing
+from redrive.runtime.notify import SEND_SECONDS, TURN_SECONDS, Standing, name_of
 from tests.support import FakeClock, eventually, opened, process, soon
 
 DAY = 86_400.0
@@ -527,6 +528,18 @@ async def test_a_channel_that_only_another_process_has_is_not_passed_over(
     await rd.notices.deliver()
     assert (phone.titles, pager.titles) == (["mill failed for good"], ["mill failed for good"])
     assert await rd.notices.waiting() == []
+
+
+def test_a_channel_is_known_by_the_function_that_is_called() -> None:
+    """Two programs whose channels had one name would be told of a thing by one of them alone."""
+
+    def chat(room: str, message: Message) -> None: ...
+
+    def mail(to: str, message: Message) -> None: ...
+
+    one, other = name_of(partial(chat, "ops")), name_of(partial(partial(mail, "ada")))
+    assert (one.rpartition(".")[2], other.rpartition(".")[2]) == ("chat", "mail")
+    assert name_of(Phone()) == f"{__name__}.Phone"
 
 
 async def _announced(rd: Redrive) -> bool:

@@ -14,6 +14,7 @@ import os
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -100,6 +101,8 @@ def by_function(receiver: Callable[[Any], Any]) -> Callable[[Any], Awaitable[Non
 
 
 def name_of(receiver: Callable[..., Any]) -> str:
+    while isinstance(receiver, partial):
+        receiver = receiver.func
     said = receiver if hasattr(receiver, "__qualname__") else type(receiver)
     return f"{said.__module__}.{said.__qualname__}"
 
