@@ -1,6 +1,7 @@
 """The tools that write: called, told honestly, asked about, and never more than one job or a person's yes."""
 
 import asyncio
+import re
 from pathlib import Path
 
 import mcp
@@ -140,6 +141,20 @@ async def test_every_task_is_a_tool_with_its_real_parameters(world: World) -> No
         assert "missing required field `slug`" in await refused(client, "publish")
         assert "`slag`" in await refused(client, "publish", slag="q3")
     assert (await world.rd.jobs.list(task="publish")).jobs == []
+
+
+async def test_no_name_of_a_tool_is_one_that_providers_refuse(world: World) -> None:
+    """They refuse the whole request for one of them."""
+
+    async def work() -> None: ...
+
+    long = "a_task_with_a_long_name_" * 6
+    for name in (*(f"{long}{number}" for number in range(12)), "задача", "задание", "a/b", "a.b", "a_b", "__"):
+        world.rd.task(name)(work)
+    async with client_of(world, allow_write=True) as client:
+        tools = [tool.name for tool in (await client.list_tools()).tools]
+    assert len(tools) == len(set(tools)) > 25
+    assert [name for name in tools if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name)] == []
 
 
 async def test_a_task_of_pydantic_models_is_a_tool_too(world: World) -> None:

@@ -166,4 +166,5 @@ def _free_name(task: str, taken: set[str]) -> str:
     """The task's name as providers take it; one that is taken gets a number."""
     plain = _NOT_IN_NAMES.sub("_", task)[: LONGEST_NAME - 5].strip("_") or "task"
     plain = f"task_{plain}" if plain in taken else plain
-    return next(name for name in (plain, *(f"{plain}_{number}" for number in range(2, 1000))) if name not in taken)
+    endings = ("", *(f"_{number}" for number in range(2, 1000)))
+    return next(name for end in endings if (name := f"{plain[: LONGEST_NAME - len(end)]}{end}") not in taken)
