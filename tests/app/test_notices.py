@@ -573,6 +573,52 @@ async def test_a_channel_that_hangs_is_left(rd: Redrive, monkeypatch: pytest.Mon
     assert SEND_SECONDS < TURN_SECONDS, "a slow channel does not lose the courier its turn"
 
 
+@pytest.mark.parametrize("plain", [False, True])
+async def test_a_channel_that_ends_itself_ends_nobody_else(rd: Redrive, clock: FakeClock, plain: bool) -> None:
+    """By what it awaits, or by sys.exit(): the courier goes on, and with it the worker."""
+    got: list[Message] = []
+    broken = [True]
+
+    async def awaits_what_is_cancelled(message: Message) -> None:
+        if broken[0]:
+            other = asyncio.ensure_future(asyncio.Event().wait())
+            other.cancel()
+            await other
+        got.append(message)
+
+    def exits(message: Message) -> None:
+        if broken[0]:
+            sys.exit("no network")
+        got.append(message)
+
+    rd.channels[:] = [exits if plain else awaits_what_is_cancelled]
+    await fails_for_good(rd, "mill")
+    (trouble,) = await rd.notices.troubles()
+    assert ("SystemExit: no network" if plain else "CancelledError") in trouble
+    broken[0] = False
+    clock.advance(5)
+    assert await rd.notices.deliver() == 1
+    assert [message.title for message in got] == ["mill failed for good"]
+
+
+async def test_who_is_cancelled_while_it_tells_something_ends(rd: Redrive) -> None:
+    begun = asyncio.Event()
+
+    async def slow(message: Message) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    rd.channels[:] = []
+    await fails_for_good(rd, "mill")
+    rd.channels[:] = [slow]
+    telling = asyncio.create_task(rd.notices.deliver())
+    await soon(begun.wait())
+    telling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await soon(telling)
+    assert len(await rd.notices.waiting()) == 1
+
+
 async def test_secrets_in_what_a_channel_says_are_not_logged(rd: Redrive, caplog: pytest.LogCaptureFixture) -> None:
     def leaky(message: Message) -> None:
         raise ConnectionError("POST https://bot:hunter22@chat.example/send?token=sk-abcdefghijklmnopqrstuvwx failed")

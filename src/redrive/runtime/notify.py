@@ -370,11 +370,23 @@ async def sent(send: Callable[[Any], Awaitable[None]], message: object) -> str |
     try:
         async with limit:
             await send(message)
-    except Exception as error:  # noqa: BLE001 - whatever a channel raises, it is told again
-        if limit.expired():
-            return no_answer()
-        return redact_text(f"{type(error).__name__}: {error}")[:500]
+    except asyncio.CancelledError as error:
+        if _leaving():
+            raise
+        return _failed(error)  # something that the channel awaited was: that is no reason for us to end
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a channel raises, it is told again
+        return no_answer() if limit.expired() else _failed(error)
     return None
+
+
+def _leaving() -> bool:
+    """Whether it is us who are cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _failed(error: BaseException) -> str:
+    return redact_text(f"{type(error).__name__}: {error}")[:500]
 
 
 def no_answer() -> str:
