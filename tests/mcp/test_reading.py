@@ -1,6 +1,8 @@
 """The tools that read: what a model is told of health, operations and failures, through the SDK's own client."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import mcp
@@ -67,6 +69,20 @@ async def test_what_reads_needs_nobody_who_writes(world: World, monkeypatch: pyt
         assert (await client.read_resource(f"redrive://jobs/{id}")).contents
         (group,) = (await ask(client, "failure_groups"))["groups"]
         assert group["dead_now"] == 1
+
+
+async def test_a_disk_that_cannot_be_written_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), "/data/jobs.db-live")
+
+    async with client_of(world) as client:
+        for verb in ("get", "find", "count"):
+            monkeypatch.setattr(world.rd.store, verb, refuse, raising=False)
+        told = "/data/jobs.db-live: Read-only file system. A person must look at the path"
+        for tool, arguments in (("status", {}), ("failures", {}), ("operation", {"operation_id": "feedface"})):
+            assert told in await refused(client, tool, **arguments)
+        with pytest.raises(mcp.MCPError, match="Read-only file system"):
+            await client.read_resource("redrive://jobs/feedface")
 
 
 async def test_a_quiet_day_is_one_line(world: World) -> None:

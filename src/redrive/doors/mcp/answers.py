@@ -50,7 +50,7 @@ class Desk:
             return self._unkept(outcome)
         try:
             return await self._kept(outcome, await self.rd.jobs.get(outcome.operation_id))
-        except StoreError as error:  # what was called is not called again for that
+        except (StoreError, OSError) as error:  # what was called is not called again for that
             unknown = unknown_outcome(outcome.operation_id, error)
             return self._plain(unknown) | {"next": asks_later(outcome.operation_id)}
 
@@ -218,15 +218,17 @@ def answering(desk: Desk, function: Callable[P, Awaitable[dict[str, Any]]]) -> A
     async def answered(*args: P.args, **kwargs: P.kwargs) -> CallToolResult:
         try:
             return answer(await function(*args, **kwargs))
-        except RedriveError as error:
+        except (RedriveError, OSError) as error:
             raise ToolError(refusal(error, desk.wording)) from error
 
     return answered
 
 
-def refusal(error: RedriveError, wording: Wording) -> str:
-    """What was wrong, what it means, and what to do."""
-    said = wording.line(error, MESSAGE)
+def refusal(error: RedriveError | OSError, wording: Wording) -> str:
+    """What was wrong, what it means, and what to do. A file that cannot be used is told; any other OSError is ours."""
+    if isinstance(error, OSError) and error.filename is None:
+        raise error
+    said = wording.line(f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error, MESSAGE)
     step = next((step for kind, step in _STEPS if isinstance(error, kind)), None)
     return f"{said.removesuffix('.')}. {step}" if step else said
 
@@ -236,6 +238,7 @@ _STEPS: Final = (
     (InvalidInput, "Nothing was changed: correct it and call again."),
     ((IllegalMove, StaleJob), "Nothing was changed: ask `operation` how it stands."),
     (StoreBusy, "Nothing was changed: call again in a while."),
+    (OSError, "A person must look at the path, its permissions and the space on the disk."),
 )
 
 

@@ -38,7 +38,7 @@ def add_pages(server: MCPServer[Any], desk: Desk) -> None:
             return await _job(desk, id)
         except JobNotFound as error:
             raise ResourceNotFoundError(refusal(error, desk.wording)) from error
-        except RedriveError as error:
+        except (RedriveError, OSError) as error:
             raise ResourceError(refusal(error, desk.wording)) from error
 
     @server.prompt(name="triage", title="Triage the failures", description="How to go through what failed, safely.")
