@@ -85,6 +85,21 @@ def every_nth(last: int, most: int) -> Iterator[int]:
     yield from range(1, last + 1, -(-last // most))
 
 
+async def live_until_struck(directory: Path, fault: FaultVFS, nth: int, seed: int, *, sticky: bool) -> Broken:
+    """Now and then a life takes fewer steps than the one that was counted, and ends before its fault: once more."""
+    for life in range(5):
+        folder = directory / str(life)
+        folder.mkdir()
+        fault.arm(nth, sticky=sticky)
+        broken = Broken(folder, fault, seed)
+        await broken.live()
+        if fault.struck:
+            return broken
+        fault.disarm()
+        await broken.close()
+    raise AssertionError(f"{nth} never came")
+
+
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
 @pytest.mark.parametrize("sticky", [False, True], ids=["once", "for good"])
 async def test_no_false_acknowledgement(seed: int, error: int, sticky: bool, size: Callable[[int, int], int]) -> None:
@@ -92,9 +107,7 @@ async def test_no_false_acknowledgement(seed: int, error: int, sticky: bool, siz
     told = 0
     for nth in every_nth(last, size(60, 10_000)):
         with scratch_directory() as directory, installed(FaultVFS(nth, error, sticky=sticky)) as fault:
-            broken = Broken(directory, fault, seed)
-            await broken.live()
-            assert fault.struck, f"{nth} never came"
+            broken = await live_until_struck(directory, fault, nth, seed, sticky=sticky)
             await broken.close()
             assert broken.missing() == [], f"{nth}: {fault.struck}, {broken.error!r}"
             await broken.live_again()
