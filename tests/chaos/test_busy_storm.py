@@ -60,11 +60,21 @@ async def _one_turn(rd: Any, ledger: Ledger, rng: random.Random) -> None:
 
 
 def _begin_deferred() -> None:
-    """The guard removed: read first, ask for the write lock later."""
+    """The guard removed: read first, ask for the write lock later.
+
+    Not where a log is written again: that lock is what keeps others out meanwhile, and without it the file is ruined.
+    """
 
     class Deferred(apsw.Connection):
+        alone = False
+
+        def pragma(self, name: str, *args: Any, **how: Any) -> Any:
+            self.alone = self.alone or name == "locking_mode"
+            return super().pragma(name, *args, **how)
+
         def execute(self, statements: str, *args: Any, **how: Any) -> Any:
-            return super().execute(statements.replace("BEGIN IMMEDIATE", "BEGIN DEFERRED"), *args, **how)
+            asked = statements if self.alone else statements.replace("BEGIN IMMEDIATE", "BEGIN DEFERRED")
+            return super().execute(asked, *args, **how)
 
     apsw.Connection = Deferred  # type: ignore[misc]
 
