@@ -251,6 +251,18 @@ def test_defaults_are_the_functions_own() -> None:
     assert Signature(task, skip_first=False).arguments("{}")["items"] is shared
 
 
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [('{"a":1}', True), ('{"b":2,"a":1}', True), ('{"a":1,"b":3}', False), ('{"a":1', False), (None, False)],
+)
+def test_a_stored_call_is_the_same_with_a_default_spelled_out_and_not_where_it_is_damaged(
+    other: str | None, same: bool
+) -> None:
+    def task(a: int, b: int = 2) -> None: ...
+
+    assert Signature(task, skip_first=False).same('{"a":1}', other) is same
+
+
 def test_open_parameters_take_anything_by_name() -> None:
     def task(a: int, **rest: Any) -> None: ...
 

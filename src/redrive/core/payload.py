@@ -252,7 +252,10 @@ class Signature:
         """Whether two stored payloads are one call: a default is the same, spelled out or left out."""
         if one is None or other is None:
             return False
-        filled = [{**self._written_defaults, **msgspec.json.decode(text)} for text in (one, other)]
+        try:
+            filled = [{**self._written_defaults, **msgspec.json.decode(text)} for text in (one, other)]
+        except msgspec.MsgspecError:  # a disk has damaged what is stored: nobody knows what it was
+            return False
         left, right = (msgspec.json.encode(payload, order="sorted") for payload in filled)
         return left == right
 
