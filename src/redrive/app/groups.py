@@ -88,6 +88,14 @@ class Groups:
         shown = await self._with_lessons(view, samples)
         return msgspec.structs.replace(shown, other_agent=insight.other_agent(group, self._app.registry.fleet))
 
+    async def as_judged(self, fingerprint: str) -> GroupView | None:
+        """One group as it was judged last: this writes nothing, and waits for nobody who writes."""
+        found = await self._app.store.groups(fingerprints=[fingerprint])
+        if not found:
+            return None
+        (view,) = await self.ranked(found, await self._dead(found))
+        return view
+
     async def first(self) -> GroupView | None:
         """What to begin with: the trouble with the most letters in the manual lane that nobody has dealt with."""
         store = self._app.store  # a lane is counted group by group, hence only for the largest

@@ -112,16 +112,13 @@ class Pain(msgspec.Struct, frozen=True):
 
 def pains(queues: Sequence[QueueNumbers]) -> list[Pain]:
     """Depth over its threshold hurts more the deeper it is; dead letters over theirs hurt at least 0.7."""
-    found = []
-    for queue in queues:
-        depth, dead = queue.policy.pain_depth or 0, queue.policy.pain_dead or 0
-        if queue.pending > depth:
-            message = f"{queue.name}: {queue.pending} due jobs are waiting; is what they call down?"
-            found.append(Pain("depth", queue.name, _scaled(queue.pending, depth, 0.3), message))
-        if queue.dead > dead:
-            message = f"{queue.name}: {queue.dead} dead letters need attention"
-            found.append(Pain("dead_letters", queue.name, _scaled(queue.dead, dead, 0.7), message))
-    return found
+    return [
+        Pain(kind, queue.name, _scaled(number, threshold, least), f"{queue.name}: {number} {words}")
+        for queue in queues
+        for kind, number, threshold in _measured(queue)
+        if number > threshold
+        for least, words in (_HURTS[kind],)
+    ]
 
 
 def sore(queues: Sequence[QueueNumbers]) -> set[tuple[str, str]]:
@@ -130,12 +127,24 @@ def sore(queues: Sequence[QueueNumbers]) -> set[tuple[str, str]]:
     return {
         (kind, queue.name)
         for queue in queues
-        for kind, number, threshold in (
-            ("depth", queue.pending, queue.policy.pain_depth or 0),
-            ("dead_letters", queue.dead, queue.policy.pain_dead or 0),
-        )
+        for kind, number, threshold in _measured(queue)
         if number > threshold // 2
     }
+
+
+_HURTS: Final = {
+    "depth": (0.3, "due jobs are waiting; is what they call down?"),
+    "dead_letters": (0.7, "dead letters need attention"),
+}
+"""How much it hurts at least, and in which words."""
+
+
+def _measured(queue: QueueNumbers) -> tuple[tuple[str, int, int], ...]:
+    """What of a queue may hurt: its kind, the number, and the threshold of that."""
+    return (
+        ("depth", queue.pending, queue.policy.pain_depth or 0),
+        ("dead_letters", queue.dead, queue.policy.pain_dead or 0),
+    )
 
 
 def _scaled(value: int, threshold: int, least: float) -> float:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import RedirectResponse
 
+from redrive.core.redrives import PASS_RATE
 from redrive.doors.dashboard import choosing, words
 from redrive.doors.dashboard.choosing import Choice, by_group
 from redrive.doors.dashboard.rendering import Site, address, back, form_of, page, rd_of, to, who
@@ -35,8 +36,6 @@ DID: Final = {
 SHOWN: Final = 50
 """Characters of a number that is none, in its refusal."""
 CANARY: Final = 5
-PASS_RATE: Final = 0.8
-"""So much of a canary must succeed where nobody says otherwise."""
 MANY_CANARY: Final = 20
 LOOKED_AT: Final = 2_000
 """Up to so many are judged one by one for a plan."""

@@ -11,7 +11,6 @@ from pydantic import Field
 
 from redrive.app.explaining import why_rule
 from redrive.core.job import Attempt, Job, Json, State, iso
-from redrive.core.store import Filter
 from redrive.doors.mcp.answers import Desk, advice_from_outside, held_step, tool, without_words
 from redrive.doors.mcp.wording import without_none
 from redrive.errors import InvalidInput, JobDead, JobDiscarded
@@ -226,12 +225,9 @@ class Reading:
 
     async def _group(self, job: Job) -> dict[str, Any]:
         """Whether it stands alone, and what has helped against its like."""
-        store = self._rd.store
-        alike = await store.groups(fingerprints=[job.fingerprint]) if job.fingerprint else []
-        if not alike:
+        view = await self._rd.groups.as_judged(job.fingerprint) if job.fingerprint else None
+        if view is None:
             return {}
-        dead = await store.count(Filter(states=(State.dead,), fingerprint=job.fingerprint))
-        (view,) = await self._rd.groups.ranked(alike, {job.fingerprint: sum(dead.values())})
         outside = (await self._not_ours([view])).get(view.fingerprint, "")
         helps = self._wording.line(view.suggestion.text.replace(outside, "")) if view.suggestion.tried else None
         return {"alike": without_none({"group": view.fingerprint, "dead_now": view.dead, "what_helped": helps})}

@@ -77,11 +77,14 @@ def select_at_once(
 
 def select_leniently(connection: apsw.Connection, columns: str, rows: str, values: Sequence[Any] = ()) -> list[Row]:
     """The same where a text is damaged: what is none shows as U+FFFD. `columns` are plain names."""
-    as_bytes = ", ".join(f"CASE typeof({name}) WHEN 'text' THEN CAST({name} AS BLOB) ELSE {name} END"
-                         for name in columns.split(", "))  # fmt: skip
-    found = select(connection, f"SELECT {as_bytes} {rows}", values)
-    return [tuple([item.decode("utf-8", "replace") if isinstance(item, bytes) else item for item in row])
-            for row in found]  # fmt: skip
+    names = columns.split(", ")
+    as_bytes = [f"CASE typeof({name}) WHEN 'text' THEN CAST({name} AS BLOB) ELSE {name} END" for name in names]
+    found = select(connection, f"SELECT {', '.join(as_bytes)} {rows}", values)
+    return [tuple(_as_text(item) for item in row) for row in found]
+
+
+def _as_text(item: Any) -> Any:
+    return item.decode("utf-8", "replace") if isinstance(item, bytes) else item
 
 
 def job_from(row: Sequence[Any], route: Route, history: tuple[Attempt, ...] = ()) -> Job:
