@@ -95,9 +95,9 @@ async def test_full_and_free_again(folder: Path, size: Callable[[int, int], int]
 
 
 async def test_control_an_outbox_that_gives_up_loses_results(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def once(self: Outbox, batch: list[Commit]) -> list[Outcome]:
+    async def once(self: Outbox, batch: list[Commit]) -> list[tuple[Commit, Outcome]]:
         try:
-            return await self._store.apply(batch)
+            return list(zip(batch, await self._store.apply(batch), strict=True))
         except StoreFull as full:
             raise StoreFailed(str(full)) from full
 
