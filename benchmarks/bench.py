@@ -40,7 +40,8 @@ class Check:
     reached: float | None
     """None where it could not be measured."""
     relation: Literal["≥", "≤", "<"]
-    limit: float
+    limit: float | None
+    """None where it is measured and said, without a promise."""
     unit: str
     measured: dict[str, str]
     """What each contestant did, in words."""
@@ -51,6 +52,8 @@ class Check:
     def passed(self) -> bool | None:
         if self.reached is None:
             return None
+        if self.limit is None:
+            return True
         if self.relation == "≥":
             return self.reached >= self.limit
         return self.reached < self.limit or (self.relation == "≤" and self.reached == self.limit)
@@ -66,9 +69,12 @@ class Steps(Protocol):
 class Bench:
     """Sizes, rounds, a folder on the disk to be measured, and somebody who shows the progress."""
 
-    def __init__(self, folder: Path, steps: Steps, *, quick: bool, rounds: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, steps: Steps, *, quick: bool, rounds: int | None = None, large: bool = False
+    ) -> None:
         self.folder = folder
         self.quick = quick
+        self.large = large
         self._rounds = rounds
         self._steps = steps
 

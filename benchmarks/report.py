@@ -6,9 +6,10 @@ import importlib.metadata
 import inspect
 import os
 import platform
+import re
 import sqlite3
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,9 @@ def amount(number: float) -> str:
 def cells(check: Check) -> tuple[str, ...]:
     reached = "–" if check.reached is None else f"{amount(check.reached)} {check.unit}"
     measured = ", ".join(f"{name} {said}" for name, said in check.measured.items())
-    must = f"{check.relation} {check.limit:g} {check.unit}"
+    if check.limit is None and check.reached is not None:
+        return str(check.row), check.work, measured, reached, "no promise", "measured"
+    must = "no promise" if check.limit is None else f"{check.relation} {check.limit:g} {check.unit}"
     return str(check.row), check.work, measured, reached, must, VERDICTS[check.passed]
 
 
@@ -98,11 +101,21 @@ def data(checks: Sequence[Check], notes: Sequence[str], where: dict[str, str], *
     return {"quick": quick, "machine": where, "checks": rows, "notes": list(notes)}
 
 
-def markdown(checks: Sequence[Check], notes: Sequence[str], where: dict[str, str]) -> str:
-    """docs/performance.md."""
+def table(checks: Sequence[Check]) -> str:
     rows = [COLUMNS, ("---",) * len(COLUMNS), *map(cells, checks)]
-    return PAGE.format(
-        table="\n".join("| " + " | ".join(row) + " |" for row in rows),
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def write_page(path: Path, parts: Mapping[str, str]) -> None:
+    """Renew these parts of docs/performance.md; each other part stays as it was measured before."""
+    before = dict(PART.findall(path.read_text("utf-8"))) if path.exists() else {}
+    texts = [f"<!-- part: {name} -->\n{parts.get(name, before.get(name, ''))}" for name in ("file", "fleet")]
+    path.write_text(HEAD + "".join(texts), encoding="utf-8")
+
+
+def file_part(checks: Sequence[Check], notes: Sequence[str], where: dict[str, str]) -> str:
+    return FILE.format(
+        table=table(checks),
         notes="\n".join(f"- {note}" for note in notes),
         machine="\n".join(f"- {name}: {value}" for name, value in where.items()),
         loop=f"{inspect.getsource(raw.claim)}\n\n{inspect.getsource(raw.finish)}\n\n{inspect.getsource(raw.drain)}",
@@ -112,11 +125,17 @@ def markdown(checks: Sequence[Check], notes: Sequence[str], where: dict[str, str
     )
 
 
-PAGE = """# Performance
+PART = re.compile(r"<!-- part: (\w+) -->\n(.*?)(?=<!-- part: |\Z)", re.DOTALL)
+HEAD = """# Performance
 
-Every figure here is synced: WAL and `synchronous=FULL`, for redrive, for raw SQLite and for the other queues. Absolute
-numbers belong to one machine and its disk; what carries over are the ratios, because everything is measured beside its
-limit in the same run. `./dev bench` prints this table, `./dev bench --write` renews this page.
+Absolute numbers belong to one machine and its disk; what carries over are the ratios, because everything is measured
+beside its limit in the same run. `./dev bench` prints these tables, `./dev bench --write` renews this page, and
+`--part fleet` or `--part file` one half of it.
+
+"""
+FILE = """## One file
+
+Every figure of this table is synced: WAL and `synchronous=FULL`, for redrive, for raw SQLite and for the other queues.
 
 {table}
 
@@ -126,7 +145,7 @@ Measured on:
 
 {machine}
 
-## How it is measured
+### How it is measured
 
 Every run of a contestant is a process of its own, on a new file, on the disk of the working tree. Contestants take
 turns (A B C, C B A, …) over several rounds. A ratio is taken in each round, between neighbours in time, and the median
@@ -158,7 +177,7 @@ records are made and dropped (a `NullHandler`).
     and one loads its first page every second. Compared is the processor time of the serving process alone, per job, so
     that what the clients cost themselves does not count.
 
-### The raw loop
+#### The raw loop
 
 What a careful person writes by hand with apsw, in one thread:
 
@@ -169,7 +188,7 @@ What a careful person writes by hand with apsw, in one thread:
 ```python
 {loop}```
 
-### The other queues
+#### The other queues
 
 {peers}
 """

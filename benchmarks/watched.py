@@ -32,7 +32,7 @@ LONGEST_SECONDS = 600
 async def cpu_per_job(folder: Path, size: int, clients: int) -> float:
     """µs of the serving process per no-op job, from the moment the queue is let go to the last result."""
     async with Redrive(folder / "jobs.db") as rd:
-        await rd.queues.pause(QUEUE, who="benchmark", why="until everybody is there")
+        await rd.queues.pause(QUEUE, who="benchmark", why="until everybody is there", new=True)
         for first in range(0, size, 10_000):
             await rd.enqueue_many(QUEUE, [{"n": n} for n in range(first, min(first + 10_000, size))])
         with _served(folder / "jobs.db") as (pid, port, token):

@@ -2,19 +2,25 @@
 
 - async tests simply run, on asyncio
 - `size(short, long)` is the short number here and the long one under --long (./dev chaos)
+- a test that hangs ends its run after `timeout` of pyproject.toml, under --long after LONGEST
 - with CI=true a skipped test is a failed test
+- `--store` sends what tests/app makes on files to a server: see tests/elsewhere.py
 - what tests write lies in memory where there is room, so that a thousand databases do not wait for one disk
 """
 
+import contextlib
 import os
 import shutil
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import hypothesis
 import pytest
+
+from tests import elsewhere
+from tests import postgres_server as postgres
 
 T = TypeVar("T")
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
@@ -23,12 +29,15 @@ hypothesis.settings.register_profile("redrive", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("redrive")
 
 MEMORY = Path("/dev/shm")
+LONGEST = 3600
+"""Seconds for one test under --long, where the loops are some fifty times as long."""
 ROOM = 4 * 1024**3
 """Bytes: several times what a run of all tests holds at once."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the chaos tests at full size")
+    parser.addoption("--store", choices=sorted(elsewhere.SERVERS), help="run tests/app on this instead of files")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -36,12 +45,24 @@ def pytest_configure(config: pytest.Config) -> None:
     """Where `tmp_path` lies. A commit syncs there as anywhere; what a power cut does to a disk is for tests/chaos.
 
     And Ctrl-C reaches the processes that tests start, also where a shell put the whole run into the background.
+    Tests at full size get their longer time limit here, before pytest-timeout reads it.
     """
+    if config.getoption("--long") and config.getoption("--timeout") is None:
+        config.option.timeout = LONGEST
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     roomy = MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM
     if roomy and not config.getoption("--long"):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+    if (kind := config.getoption("--store")) and not hasattr(config, "workerinput"):
+        _start(config, kind)
+
+
+def _start(config: pytest.Config, kind: str) -> None:
+    """Start the one server of this run. The processes of xdist find its URL in their environment."""
+    stack = contextlib.ExitStack()
+    config.add_cleanup(stack.close)
+    os.environ[elsewhere.SERVER] = stack.enter_context(elsewhere.SERVERS[kind]())
 
 
 @pytest.fixture(scope="session")
@@ -54,6 +75,22 @@ def size(pytestconfig: pytest.Config) -> Callable[[T, T], T]:
     """size(100, 5_000): 100 in the test command, 5,000 in the long run."""
     full: bool = pytestconfig.getoption("--long")
     return lambda short, long: long if full else short
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[postgres.Server]:
+    """A PostgreSQL server of this run's own. ./dev test installs Debian's where it may."""
+    if postgres.binaries() is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    with postgres.started() as server:
+        yield server
+
+
+@pytest.fixture
+def preset(request: pytest.FixtureRequest) -> Any:
+    """The presets that a test asks for with `@pytest.mark.preset("seven_agents")`; none for the others."""
+    marker = request.node.get_closest_marker("preset")
+    return marker.args if marker is not None else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -80,10 +80,12 @@ class Fleet:
         await self.run()
 
     async def bring_back(self) -> None:
-        """What a scheduler does with the delayed lane when an hour has passed, then the work itself."""
-        self.clock.advance(HOUR + 1)
-        await self.rd.make_scheduler(self.rd.make_worker()).pull_delayed()
+        """An hour has passed: one dead letter of the delayed lane goes first, and the others follow."""
+        self.clock.advance(HOUR)
         await self.run()
+        while (await self.rd.dead.list(lane="delayed")).jobs:
+            self.clock.advance(1)
+            await self.run()
 
     async def letters(self) -> list[str]:
         """What waits for a person."""
@@ -99,7 +101,7 @@ class Fleet:
         letters = await self.letters()
         assert len(letters) == human
         for id in letters[: DEFERRED.get(month, 0)]:
-            await self.rd.dead.defer(id, owner="ada", until=timedelta(hours=2), who="triager")
+            await self.rd.dead.defer(id, owner="ada", until=timedelta(hours=2), who="ada")
             await self.rd.dead.recall(id, who="ada")
         self.go_to(start + 4.2 * HOUR)
         for id in letters:

@@ -2,10 +2,14 @@
 
 import asyncio
 import contextlib
+import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,7 @@ from redrive.core import lifecycle
 from redrive.core.classify import classify
 from redrive.core.job import Failure, Job
 from redrive.core.store import Commit, Wanted
+from tests import elsewhere
 
 DEADLINE = 20.0
 """Seconds after which a test stops waiting and fails: far more than anything here takes."""
@@ -42,10 +47,57 @@ class FakeClock:
         self._steady += seconds
 
 
-async def eventually(condition: Callable[[], bool | Awaitable[bool]], what: str = "the condition") -> None:
+class LoopTime:
+    """Moves the time of the running event loop, so that every timer within that time ends: sleeps, polls, timeouts.
+
+    It is never moved back: a loop that outlives the test goes on with timers that are right for it.
+    """
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._real = loop.time
+        self._ahead = 0.0
+        loop.time = lambda: self._real() + self._ahead  # type: ignore[method-assign]
+
+    def leap(self, seconds: float) -> None:
+        self._ahead += seconds
+        asyncio.get_running_loop().call_soon(lambda: None)
+
+
+class PassingTime:
+    """Lets hours pass for workers that run by themselves: the clock and the event loop move together, step by step."""
+
+    STEP = 15.0
+    """Seconds: within it a worker announces itself and renews its leases, so that no step looks like its end."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self._loop = LoopTime()
+
+    async def until(self, condition: Callable[[], Awaitable[bool]], what: str) -> float:
+        """Pass time until the condition holds; returns the seconds that passed on the clock."""
+        begun = self._clock.now()
+
+        async def step() -> bool:
+            if await condition():
+                return True
+            self._clock.advance(self.STEP)
+            self._loop.leap(self.STEP)
+            await asyncio.sleep(0.01)
+            return False
+
+        end = time.monotonic() + 3 * DEADLINE
+        while not await step():
+            assert time.monotonic() < end, f"{what} did not come true in {self._clock.now() - begun:,.0f} s"
+        return self._clock.now() - begun
+
+
+async def eventually(
+    condition: Callable[[], bool | Awaitable[bool]], what: str = "the condition", within: float = DEADLINE
+) -> None:
     """Wait until it is true; fail, saying what was waited for, when it does not become so."""
     try:
-        async with asyncio.timeout(DEADLINE):
+        async with asyncio.timeout(within):
             while True:
                 found = condition()
                 if await found if isinstance(found, Awaitable) else found:
@@ -59,6 +111,15 @@ async def soon(awaitable: Awaitable[Any]) -> Any:
     """The value, or a failure when it does not come."""
     async with asyncio.timeout(DEADLINE):
         return await awaitable
+
+
+async def closed(what: str, closing: Awaitable[Any], within: float = DEADLINE) -> None:
+    """Waits until something from outside, such as a browser, has closed; fails and names it when it does not."""
+    try:
+        async with asyncio.timeout(within):
+            await closing
+    except TimeoutError:
+        raise AssertionError(f"{what} did not close within {within:g} s") from None
 
 
 @contextlib.asynccontextmanager
@@ -100,6 +161,7 @@ def snapshot(database: Path) -> list[Any]:
     """Everything that a store file says about jobs, to show that something changed nothing."""
     import apsw
 
+    database = elsewhere.replica_of(database)
     if not database.exists():
         return []
     connection = apsw.Connection(str(database))
@@ -108,6 +170,36 @@ def snapshot(database: Path) -> list[Any]:
         return [connection.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall() for table in tables]
     finally:
         connection.close()
+
+
+def count_in_files(folder: Path, *words: str) -> dict[str, int]:
+    """How often any of the words stands in each file of a folder. Another process looks: a store may be open here."""
+    done = subprocess.run([sys.executable, "-c", _COUNT, folder, *words], capture_output=True, check=True, timeout=60)
+    found: dict[str, int] = json.loads(done.stdout)
+    return found
+
+
+_COUNT = """
+import json, pathlib, sys
+folder, *words = sys.argv[1:]
+files = [path for path in pathlib.Path(folder).rglob("*") if path.is_file()]
+print(json.dumps({path.name: sum(path.read_bytes().count(word.encode()) for word in words) for path in files}))
+"""
+
+
+def run_sql(database: Path, *statements: str) -> None:
+    """Runs SQL on a database as another program would, from a process of its own."""
+    subprocess.run([sys.executable, "-c", _RUN_SQL, database, *statements], check=True, timeout=60)
+
+
+_RUN_SQL = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], timeout=30)
+with connection:
+    for statement in sys.argv[2:]:
+        connection.execute(statement)
+connection.close()
+"""
 
 
 @contextlib.contextmanager
@@ -127,8 +219,46 @@ def process(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
         child.communicate()
 
 
+def ctrl_c() -> None:
+    """A person interrupts this process: the signal comes from a thread that belongs to no job."""
+    sending = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT))
+    sending.start()
+    sending.join()
+    time.sleep(DEADLINE)  # interrupted
+
+
 async def line_of(child: subprocess.Popen[str]) -> str:
     """The next line that a process prints."""
     assert child.stdout is not None
     line: str = await soon(asyncio.to_thread(child.stdout.readline))
     return line.strip()
+
+
+async def look_and_tell(rd: Redrive) -> None:
+    """One look at the error groups and at what hurts, as a scheduler does it, then one round of the courier."""
+    await rd.groups.look()
+    await rd._pains.look()
+    await rd.notices.deliver()
+
+
+HOLDS_THE_LOCK = """
+    import sqlite3, sys
+    connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def locked(database: Path) -> Iterator[Callable[[], None]]:
+    """Another process holds the write lock until the block ends, or what this gives is called."""
+    with process(HOLDS_THE_LOCK, database) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "locked\n"
+
+        def release() -> None:
+            child.kill()
+            child.wait(DEADLINE)
+
+        yield release

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import watched
-from benchmarks.__main__ import ROWS
+from benchmarks import report, watched
+from benchmarks.__main__ import PARTS, ROWS
 from benchmarks.bench import Check
+from tests.nats import need_server
 
 ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.timeout(400)  # what it runs may take 300 s
 
 
 def bench(*arguments: str) -> str:
@@ -40,8 +42,33 @@ def test_everything_measured_is_there_as_json(tmp_path: Path) -> None:
     assert said["quick"] is True
 
 
-def test_there_are_eleven_rows() -> None:
-    assert list(ROWS) == list(range(1, 12))
+def test_every_row_belongs_to_one_part() -> None:
+    assert list(ROWS) == list(range(1, 23))
+    assert [number for numbers in PARTS.values() for number in numbers] == list(ROWS)
+
+
+@pytest.mark.parametrize(("row", "limit"), [(13, 0.35), (16, 0.75), (19, 0.7), (20, 6.0), (21, None)])
+def test_a_fleet_is_measured(tmp_path: Path, row: int, limit: float | None) -> None:
+    """Without taskiq-nats, which only `./dev bench` installs, what is compared with it is not measured."""
+    need_server()
+    first, *_ = json.loads(bench("--only", str(row), "--json", "--folder", str(tmp_path)))["checks"]
+    assert first["limit"] == limit
+    assert all(value > 0 for values in first["values"].values() for value in values)
+    assert first["reached"] is None or first["reached"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_part_that_is_not_measured_stays_on_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "performance.md"
+    report.write_page(page, {"file": "one\n", "fleet": "two\n"})
+    report.write_page(page, {"fleet": "three\n"})
+    assert page.read_text("utf-8") == f"{report.HEAD}<!-- part: file -->\none\n<!-- part: fleet -->\nthree\n"
+
+
+def test_opening_a_foreign_file_is_measured_with_and_without_the_guard(tmp_path: Path) -> None:
+    (check,) = json.loads(bench("--only", "12", "--json", "--folder", str(tmp_path)))["checks"]
+    assert check["values"].keys() == {"guarded", "without"}
+    assert all(taken > 0 for times in check["values"].values() for taken in times)
 
 
 def test_every_page_and_answer_is_asked(tmp_path: Path) -> None:
@@ -69,3 +96,4 @@ def test_a_verdict_follows_its_limit() -> None:
     assert [verdict(number, "≤") for number in (1.9, 2.0, 2.1)] == [True, True, False]
     assert [verdict(number, "<") for number in (1.9, 2.0, 2.1)] == [True, False, False]
     assert verdict(None, "≥") is None
+    assert Check(1, "work", 0.1, "≥", None, "×", {}).passed is True  # measured and said

@@ -46,10 +46,13 @@ async def test_a_whole_day_of_retries_passes_in_order(rd: redrive.Redrive) -> No
     async with harness(rd) as t:
         begun = t.clock.now()
         await fails.enqueue()
-        assert await t.advance(86_400) == 4
+        assert await t.advance(86_400) == 4 + 3 * 2, "four tries, and two at each comeback of a day"
         job = await t.assert_dead(fails, because="attempts_exhausted")
         started = [(attempt.started_at or 0.0) - begun for attempt in job.history]
-        assert started == pytest.approx([0, 2, 6, 14])
+        assert started[:4] == pytest.approx([0, 2, 6, 14])
+        first, second, third = started[4::2]
+        waited = [back - died for back, died in zip((first, second, third), started[3::2], strict=False)]
+        assert waited == pytest.approx([600, 3600, 6 * 3600], rel=0.1)
         with pytest.raises(AssertionError, match="terminated"):
             await t.assert_dead(fails, because="terminated")
 
@@ -226,3 +229,18 @@ async def test_a_task_with_a_key_of_its_own_is_crashed_at_every_point_too(tmp_pa
     async with harness(rd) as t:
         keyed = await t.crash_everywhere(pay, {"x": 1})
     assert len(keyed) > 4
+
+
+async def test_failures_at_several_instants_open_a_breaker(tmp_path: Path) -> None:
+    """As they do in a worker, which lives on between them."""
+    rd = redrive.Redrive(tmp_path / "never-made.db")
+
+    @rd.task(downstream="crm", max_attempts=1)
+    async def sync(number: int) -> None:
+        raise ConnectionError("refused")
+
+    async with harness(rd) as t:
+        for number in range(10):
+            await sync.enqueue(number)
+            await t.advance(5)
+        assert [(breaker.key, breaker.state) for breaker in await rd.breakers()] == [("crm", "open")]

@@ -18,6 +18,9 @@ DUE = {
     "failure": "comes with the handling of failures",
     "agents": "comes with agents",
     "operations": "comes with operations",
+    "truth": "comes with the truth",
+    "recovery": "comes with the recovery",
+    "fleet": "comes with the fleet",
     "later": "not promised yet",
     "claim": "a claim, needs no test",
 }
@@ -86,9 +89,7 @@ def marks(tests: Path = ROOT / "tests") -> Marks:
 
 
 def page(lines: list[Behaviour], reached: list[str], shown: Marks) -> str:
-    due = [line for line in lines if line.due in reached]
-    proven = sum(line.id in shown for line in due)
-    parts = [INTRO, f"{proven} of {len(due)} lines that are due are shown by a test.\n"]
+    parts = [INTRO, _sum(lines, reached, shown)]
     for heading in dict.fromkeys(line.heading for line in lines):
         parts.append(f"## {heading}\n\n| line | redrive | shown by |\n|---|---|---|")
         parts += [
@@ -98,6 +99,22 @@ def page(lines: list[Behaviour], reached: list[str], shown: Marks) -> str:
         ]
         parts.append("")
     return "\n".join(parts)
+
+
+def _sum(lines: list[Behaviour], reached: list[str], shown: Marks) -> str:
+    """Counts every line once: shown, due and not shown, not due yet, or a claim."""
+    due = [line for line in lines if line.due in reached]
+    claims = [line.id for line in lines if line.due == "claim"]
+    rest = [line.id for line in lines if line.due not in (*reached, "claim")]
+    proven = sum(line.id in shown for line in due)
+    return (
+        f"There are {len(lines)} lines. {len(due)} are due, and {proven} of these are shown by a test.\n"
+        f"{len(rest)} are not due yet{_named(rest)}. {len(claims)} are claims that need no test{_named(claims)}.\n"
+    )
+
+
+def _named(ids: list[str]) -> str:
+    return f" ({', '.join(ids)})" if ids else ""
 
 
 def _tests(shown: Marks, id: str) -> str:

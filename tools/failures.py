@@ -19,10 +19,12 @@ from redrive.core.changes import (
     SimplifyTask,
 )
 from redrive.core.classify import codes as known_codes
-from redrive.core.classify.classes import FIRM_CLASSES, STATUS_CLASSES, package_of
+from redrive.core.classify.classes import FIRM_CLASSES, STATUS_CLASSES, UNFIT_CLASSES, package_of
 from redrive.core.decision import Abilities, Case
 from redrive.core.job import Attempt, Failure, Job, State
-from redrive.insight import groups, morning
+from redrive.core.presets import PRESETS
+from redrive.insight import groups
+from redrive.insight import needs as insight_needs
 from redrive.runtime import soft
 from tools.tables import POLICY_WORDS, code, must_match, said, table
 
@@ -60,10 +62,11 @@ HEAL_WORDS = {
 
 FATES = {
     "outcome_unknown": "held for a person; retried if the task is idempotent",
-    "preempted": "started again at once, costs no attempt; the third crash buries it",
+    "preempted": "started again at once, costs no attempt; after repeated crashes it runs alone, see Crashes",
     "released": "given back, costs no attempt",
+    "own_limits": "waits for room, costs no attempt, up to 50 times (3 times for memory)",
     "suspended": "held until a person answers, costs no attempt",
-    "credentials_expired": "dead letter that comes back by itself after an hour",
+    "credentials_expired": "dead letter that comes back by itself after an hour, six hours and a day",
 }
 """Details that go their own way."""
 
@@ -106,7 +109,8 @@ def statuses() -> str:
 
 def classes() -> str:
     """Hundreds of classes, one row per library: what each detail is raised as."""
-    firm, weak = _by_library(FIRM_CLASSES), _by_library(STATUS_CLASSES)
+    firm = _by_library(FIRM_CLASSES | dict.fromkeys(UNFIT_CLASSES, "invalid_output"))
+    weak = _by_library(STATUS_CLASSES)
     libraries = sorted(firm.keys() | weak.keys(), key=lambda name: (name == PYTHON, name.lower()))
     rows = [
         (code(name) if name != PYTHON else name, _cell(firm.get(name, {})), _cell(weak.get(name, {})))
@@ -203,15 +207,16 @@ def example(detail: str) -> Case:
 def ways() -> str:
     conditional = [name for name, (category, *_) in classify.DETAILS.items() if category == "conditional"]
     must_match(remedies.WAYS, conditional, "WAYS (core/remedies.py)")
-    columns = ("detail", "after", "first changed try", "second, with `rungs=2`", "if the task takes none of it")
+    columns = ("detail", "after", "first changed try", "second", "if the task takes none of it")
     return table(columns, [(code(detail), *_way(detail, way)) for detail, way in remedies.WAYS.items()])
 
 
 def _way(detail: str, way: remedies.Way) -> tuple[str, ...]:
     first, second = (way.plan(example(detail), rung) for rung in (1, 2))
     further = [change for change in second if change not in first]
-    otherwise = "tried once more as it is" if way.blind else "dead letter at once"
-    return f"{way.delay:g} s", _plan(first) or "nothing", _plan(further) or "the same", otherwise
+    otherwise = "tried again as it is" if way.blind else "dead letter at once"
+    again = "none" if way.most == 1 else _plan(further) or "the same"
+    return f"{way.delay:g} s", _plan(first) or "nothing", again, otherwise
 
 
 def _plan(changes: Iterable[Change]) -> str:
@@ -237,16 +242,23 @@ def _change(change: Change) -> str:
 
 STRATEGY_WORDS = {
     "lost": (
-        "The worker died.",
-        f"Run again at once; no attempt is used. After {strategy.CRASHES_BEFORE_ALONE} crashes it runs alone, the next "
-        "buries it (`crash_loop`).",
+        "The worker's process ended, or its lease lapsed.",
+        f"Run again at once; no attempt is used. After {strategy.CRASHES_BEFORE_ALONE} crashes it runs alone and waits "
+        "after each further one; after `max_crashes` of those: dead letter (`crash_loop`).",
     ),
     "released": ("The failure says that the work was given back.", "Retried; no attempt is used."),
+    "met_our_limit": (
+        "This process had no memory or file descriptors left, or its own store no space.",
+        "Waits 5 s, doubling to 60 s, and runs again; no attempt is used, up to 50 times (3 times for memory).",
+    ),
     "gave_up": ("`GiveUp`, or a class of `give_up_on=`.", "Dead letter (`terminated`)."),
     "suspended": ("It waits for an approval or an answer.", "Held (`approval`)."),
     "uncertain": ("Nobody knows whether the effect landed.", "Held (`outcome_unknown`), unless `idempotent=True`."),
     "left_to_people": ("The task leaves every failure to a person.", "Dead letter (`permanent`)."),
-    "exhausted": ("This was the last allowed attempt.", "Dead letter (`attempts_exhausted`)."),
+    "exhausted": (
+        "This was the last allowed attempt, and it does not heal by a change.",
+        "Dead letter (`attempts_exhausted`).",
+    ),
     "too_old": ("It has been failing for longer than `max_age`.", "Dead letter (`too_old`)."),
     "over_budget": ("The job's budget is spent.", "Dead letter (`budget_exhausted`)."),
     "immediate": (
@@ -256,13 +268,21 @@ STRATEGY_WORDS = {
     ),
     "permanent": (
         "Waiting does not heal it.",
-        "Dead letter (`permanent`). Expired credentials go to the `delayed` lane.",
+        "Dead letter (`permanent`). Expired credentials [come back](#comebacks) after an hour.",
     ),
     "unknown": (
         "No rule knows the failure.",
-        f"At most {strategy.UNKNOWN_TRIES - 1} more tries, then a dead letter, unless `idempotent=True`.",
+        f"At most {strategy.UNKNOWN_TRIES - 1} more tries, then a dead letter (`not_known_to_heal`), unless "
+        "`idempotent=True`.",
     ),
-    "changed": ("It heals only if something changes.", "Tried again changed: the table below."),
+    "told_to_wait_long": (
+        "A server asks for a wait longer than `max_wait`.",
+        "Dead letter (`asked_to_wait`) in the `delayed` lane, with that time.",
+    ),
+    "changed": (
+        "It heals only if something changes.",
+        "Tried again changed, on top of the attempts: the table above. No rung left: dead letter (`changes_used_up`).",
+    ),
     "told_when": (
         "The failure says when to come back.",
         f"Retried then, at most 10 % later; no sooner than {strategy.SAFE_WAIT:g} s or the backoff, whichever is less.",
@@ -300,7 +320,7 @@ def models() -> str:
 
 
 def fleet() -> str:
-    rows = [(code(name), _listed(agent.does)) for name, agent in agents.AGENTS.items()]
+    rows = [(code(name), _listed(agent.does)) for name, agent in PRESETS["seven_agents"].agents.items()]
     return table(("agent", "does"), rows)
 
 
@@ -364,7 +384,8 @@ STATUS_WORDS = {
     "diverted": "It failed and may heal: it is in the `delayed` lane, and the next cycle runs it first.",
     "running_elsewhere": "Another process has it right now.",
     "discarded": "Somebody cancelled or discarded it.",
-    "needs_you": "It failed and waiting does not help, or it is held: a person must look.",
+    "needs_you": "It failed and waiting does not help, it is held, or its job_id stands for "
+    "[another input](#another-input): a person must look.",
 }
 
 
@@ -374,21 +395,38 @@ def cycle_statuses() -> str:
     return table(("status", "in the summary", "meaning"), rows)
 
 
-_NIGHT = f"{morning.STUCK_AFTER / HOUR:.0f} hours"
+_NIGHT = f"{insight_needs.STUCK_AFTER / HOUR:.0f} hours"
 NEED_WORDS = {
-    "dead": "Dead letters in the manual lane, one line per group. Those of ignored groups are left out.",
-    "held": "Held for a person: an answer is wanted, or nobody knows whether an effect landed.",
-    "deferred": "Put off by somebody until a time that has come.",
-    "stuck": f"In the delayed lane for {_NIGHT}, and nobody fetched it: its script or worker does not run.",
-    "stale": f"In the delayed lane, and it failed on {morning.STALE_DAYS} different days: waiting does not heal it.",
-    "waiting": f"Due for an hour, and no live worker takes it (its task, queue and agent); or due for {_NIGHT}.",
-    "spool": "Beside the store, because it could not take them.",
+    "store_failed": "The store cannot be used: it stopped after a failed write, or its file cannot be opened.",
+    "process_gone": "A process is gone, or was not seen since its lease ended, and left running jobs behind.",
+    "outcome_unknown": "An effect may or may not have happened; only a person can find out.",
+    "approval": "A task asked a question (`ctx.approval`) and waits for the answer.",
+    "consent": "A task waits for consent.",
+    "dead_manual": "Dead letters in the manual lane, one line per group. Those of ignored groups are left out. "
+    f"Also those of the delayed lane that failed on {insight_needs.STALE_DAYS} different days.",
+    "conflicting_input": "A cycle was given another input for a job that it had done; the input is kept.",
+    "cycle_missing": "A cycle ran regularly and did not run this time.",
+    "cycle_died": "A cycle's script ended before its end.",
+    "cycle_short": "A cycle had fewer than half of its usual jobs.",
+    "stalled": "A running job has shown no progress for longer than `stalled_after`, by default 15 minutes or ten "
+    "times what its task usually takes.",
+    "loop_blocked": "A task keeps the event loop of a worker from running anything else.",
+    "unattended": f"Due for two minutes, and no live worker takes it; or due for {_NIGHT}; or a slot of a "
+    "schedule that no live worker fires.",
+    "backed_up": "More jobs of a queue are due than `health_depth` allows.",
+    "deferred_overdue": "The time a dead letter was deferred to has come; or one in the delayed lane "
+    f"was not fetched for {_NIGHT}.",
+    "spooled": "Jobs beside the store, because it could not take them.",
+    "disk_low": f"Less than {insight_needs.DISK_LOW // 2**20} MB are free where the database is.",
+    "clock_jumped": "The clock of a machine jumped: nothing is removed by age until the new time has held for a day.",
+    "replica_lag": "A replica is behind its log. (Fleets only.)",
+    "channel_failed": "A notification channel does not take messages; they wait.",
 }
 
 
 def needs() -> str:
-    must_match(NEED_WORDS, get_args(morning.Kind), "NEED_WORDS")
-    return table(("line", "what it is"), [(code(name), words) for name, words in NEED_WORDS.items()])
+    must_match(NEED_WORDS, get_args(insight_needs.NeedKind), "NEED_WORDS")
+    return table(("kind", "what it is"), [(code(name), words) for name, words in NEED_WORDS.items()])
 
 
 ALERT_WORDS: dict[groups.Kind, str] = {

@@ -22,10 +22,10 @@ ABOUT = {
     "The queue": ["Redrive", "default", "get_queue", "reset_default"],
     "Tasks and jobs": ["Task", "JobHandle", "Item", "Many", "Job", "Attempt", "Failure", "Cause", "State", "Blob"],
     "Inside a task": ["Context", "BlockingContext", "current", "Retry", "Snooze", "GiveUp", "Cancel", "OutcomeUnknown"],
-    "Policies": ["Policy", "Rate", "PRESETS", "Budget"],
+    "Policies": ["Policy", "Rate", "Preset", "PRESETS", "Budget"],
     "Trying differently": ["Adapt", "Model", "Agent"],
     "Scripts and schedules": ["to_dead_letter", "diverting", "cron"],
-    "Agents, consent and effects": ["Outcome", "Approval", "Grant", "Effect", "Probe"],
+    "Agents, consent and effects": ["Outcome", "Approval", "Grant", "Effect", "once", "Probe"],
     "Seeing": ["BusEvent", "Pain", "Notice", "Message"],
     "Over HTTP": ["asgi"],
 }
@@ -33,6 +33,7 @@ ABOUT = {
 
 BESIDE = {
     "redrive.app.jobs": ["Jobs"],
+    "redrive.app.once": ["Effects"],
     "redrive.app.dead": ["Dead"],
     "redrive.app.queues": ["Queues"],
     "redrive.app.blocking": ["Blocking"],
@@ -68,7 +69,7 @@ BESIDE = {
     ],
     "redrive.core.triage": ["Acted", "Act", "EditPreview", "FieldError", "EffectChoice", "Note"],
     "redrive.app.purging": ["PurgePlan"],
-    "redrive.app.triager": ["Triager", "Triaged"],
+    "redrive.app.comebacks": ["Comebacks"],
     "redrive.core.effects": ["EffectRecord"],
     "redrive.core.job": ["Usage"],
     "redrive.runtime.schedules": ["Scheduled"],
@@ -78,6 +79,7 @@ BESIDE = {
 
 REACHED_AS = {
     "Jobs": "`rd.jobs`",
+    "Effects": "`rd.effects`",
     "Dead": "`rd.dead`",
     "Queues": "`rd.queues`",
     "Blocking": "what `with rd.blocking() as q` gives",
@@ -145,9 +147,8 @@ REACHED_AS = {
     "EffectChoice": "an entry of `preview.effects`",
     "Note": "an entry of `await rd.dead.notes(...)`",
     "PurgePlan": "what `await rd.dead.purge_plan(...)` gives",
-    "Triager": "`rd.triager`",
-    "Triaged": "what `await rd.triager.work()` gives",
-    "EffectRecord": "an entry of `await rd.jobs.effects(...)`",
+    "Comebacks": "`rd.comebacks`",
+    "EffectRecord": "an entry of `await rd.jobs.effects(...)` and `await rd.effects.list()`",
     "Usage": "`attempt.usage`, and what `await rd.sessions.costs(...)` gives",
     "Scheduled": "an entry of `await rd.schedules()`",
 }
@@ -158,7 +159,7 @@ WORDS = {
         "jobs": "Single jobs: get, list, result, cancel, approve, reject, effects, resolve, erase.",
         "dead": "Dead letters: list, show, redrive, edit, preview_edit, diff, reassign, defer, recall, move_lane, "
         "discard, restore, note, undo, acts, purge, add, import_, export.",
-        "triager": "Sees to what was escalated, where `triage` is on: work.",
+        "comebacks": "Brings back dead letters whose cause may have healed, as workers do by themselves: work.",
         "groups": "The troubles behind the dead letters: list, show, resolve, ignore, reopen, note.",
         "queues": "Queues: list, pause, resume.",
         "sessions": "Sessions: grants, grant, revoke, costs, inbox, acknowledge, questions.",
@@ -580,8 +581,9 @@ HIDDEN = {
 """Attributes and methods that are redrive's own business."""
 
 WIRING = {
-    "accept", "result_of", "events_of", "tell_workers", "make_scheduler", "run_blocking", "numbers", "store", "take_in",
-    "approved", "rejected", "companions", "heard", "courier", "cooling", "ready", "expired", "handed_in", "prune_acts",
+    "accept", "result_of", "events_of", "tell_workers", "make_scheduler", "make_ending", "run_blocking", "numbers",
+    "store", "take_in", "approved", "rejected", "companions", "heard", "courier", "cooling", "ready", "expired",
+    "handed_in", "prune_acts",
 }  # fmt: skip
 """Methods that redrive's own parts call; users have better ones."""
 
@@ -746,7 +748,7 @@ def _rows(node: ast.ClassDef, name: str, module: str) -> list[tuple[str, str, st
 _YOU_MAKE = {"Policy", "Rate", "Budget", "Adapt", "Model", "Agent", "Spike"}
 _SET_IN_INIT = {
     "settings", "jobs", "dead", "groups", "queues", "sessions", "workflows", "notices", "redrives", "reports",
-    "triager", "job", "results", "id", "name",
+    "comebacks", "job", "results", "id", "name",
 }  # fmt: skip
 
 

@@ -28,8 +28,10 @@ CHROMIUM = "/usr/bin/chromium"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
 PAGES = {
-    "overview": "/", "queues": "/queues", "morning": "/morning", "agents": "/agents", "workflows": "/workflows",
-    "inbox": "/inbox", "session": "/inbox?session=desk-1", "letters": "/dead", "redrives": "/redrives",
+    "overview": "/", "jobs": "/jobs", "workers": "/workers", "tasks": "/tasks", "schedules": "/schedules",
+    "breakers": "/breakers", "queues": "/queues", "morning": "/morning", "agents": "/agents", "workflows": "/workflows",
+    "fleet": "/fleet", "inbox": "/inbox", "session": "/inbox?session=desk-1", "letters": "/dead",
+    "redrives": "/redrives",
 }  # fmt: skip
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {"viewport": {"width": 1320, "height": 900}, "color_scheme": "light"},

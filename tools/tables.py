@@ -14,7 +14,9 @@ from redrive.core.agents import Agent, Model
 from redrive.core.classify import DeclaredRule
 from redrive.core.job import DEAD_REASONS, HOLD_REASONS, PRIORITIES
 from redrive.core.notices import NotifyPolicy
+from redrive.core.pain import SignalPolicy
 from redrive.core.policy import Policy
+from redrive.core.presets import PRESETS
 from redrive.runtime.delivery import DeliveryPolicy
 
 
@@ -56,21 +58,27 @@ def diagram() -> str:
 
 
 DEAD_WORDS = {
-    "attempts_exhausted": "It failed as often as it may: its attempts, its changed tries, or three times with an error "
-    "that nobody knows.",
+    "attempts_exhausted": "It failed as often as it may.",
     "terminated": "The task raised `GiveUp`, or an error of `give_up_on=`.",
     "unroutable": "It was due for an hour, and no live worker knows its task.",
     "preflight_rejected": "A [check before the run](preflight.md) said no; no attempt was used.",
     "context_overflow": "The prompt did not fit the model, also after it was shortened.",
     "permanent": "The failure is of a kind that waiting does not heal.",
     "too_old": "It kept failing for longer than `max_age`.",
-    "crash_loop": "It ended its worker process three times, the last time running alone.",
+    "crash_loop": "Its worker's process ended `max_crashes` times (3) while the job ran alone in it.",
     "budget_exhausted": "Its attempts together spent the budget.",
     "outcome_unknown": "Nobody knows whether its effect landed, and nobody looked for a week, or "
     '`on_lost="dead_letter"` forbids a second start.',
     "diverted": "It failed in a [script](howto/scripts.md): it comes back in the next cycle, or needs eyes.",
     "imported": "It failed elsewhere and was brought here.",
     "restored": "It was discarded, and a person wanted it back.",
+    "conflicting_input": "A [script](howto/scripts.md#another-input) gave a job_id that its cycle knows with another "
+    "input. It has not run.",
+    "asked_to_wait": "What it calls asked for a wait longer than `max_wait`. It comes back at the time that was asked "
+    "for.",
+    "changes_used_up": "It heals only if [something changes](strategies.md), and its changed tries are used up, or its "
+    "task takes no change that would help.",
+    "not_known_to_heal": "No rule knows its error, and it failed three times.",
 }
 
 HOLD_WORDS = {
@@ -105,14 +113,21 @@ POLICY_WORDS = {
     "backoff": "How the waits grow: a name from the table of backoffs or, in Python, a function from the number of "
     "failures to seconds.",
     "base": "The first wait, in seconds.",
-    "cap": "No wait is longer than this, also where a server asks for more with Retry-After.",
+    "cap": "No wait of redrive's own is longer than this, that of a changed try included.",
+    "max_wait": "The longest wait, in seconds, that a server may ask for with Retry-After or a reset. A longer one "
+    "makes a dead letter in the `delayed` lane that comes back at that time.",
     "jitter": "Waits differ at random by up to this part of themselves, so that retries do not come in step.",
     "lease": "Seconds without a heartbeat after which a running job counts as lost.",
     "max_age": "Seconds of failing, from the first failure on, after which it is no longer retried.",
     "on_lost": '`"retry"`, or `"dead_letter"` where a second start would do harm.',
+    "comebacks": "Seconds after its death at which a dead letter comes back by itself, where its cause may heal. "
+    "`[]` turns that off.",
+    "max_crashes": "So many processes may end with a job alone in them, with waits between; then it is a dead letter.",
     "strategy": '`"categorized"`: what waiting cannot heal is not retried. `"plain"`: every failure is retried until '
     "the attempts are used up.",
-    "rungs": "How often a failure that needs a change is tried again, each time changed further.",
+    "rungs": "Changed tries that a job may have, all together, on top of its attempts; 0: none.",
+    "changed_after": 'Seconds before a changed try: a number, or numbers by detail, `{"invalid_output": 5}`. Without '
+    "it: what the table of strategies says, and 1 s where a caller waits.",
     "quote_errors": "Whether a retry may show the model what the failure said: shortened, fenced, marked as untrusted.",
     "breaker_after": "So many failures of one cause in a row open the breaker of what is called; 0: never.",
     "breaker_window": "Seconds within which they must come.",
@@ -121,12 +136,17 @@ POLICY_WORDS = {
     "concurrency": "Jobs of the queue that run at once.",
     "rate": "Starts in so many seconds: `Rate(count, per)`, in the file `{ count = 10, per = 60 }`.",
     "scope": '`"process"`: concurrency and rate hold for each worker process. `"store"`: for all of them together.',
-    "stalled_after": "A job that runs for longer is named by `health`; it is not stopped.",
-    "health_depth": "More due jobs than this and the queue counts as backed up.",
-    "pain_depth": "More due jobs than this send a signal.",
-    "pain_dead": "More dead letters than this send a signal.",
+    "timeout": "Seconds that an attempt may take, where its task does not say.",
+    "stalled_after": "A job without progress for longer is named by `health`; it is not stopped. Without it: "
+    "15 minutes, or ten times what its task usually takes.",
+    "health_depth": "More pending jobs than this and the queue counts as backed up.",
+    "pain_depth": "More pending jobs than this send a signal.",
+    "pain_dead": "More dead letters for a person than this send a signal.",
     "criticality": "A label for people, shown in the numbers: " + ", ".join(code(name) for name in PRIORITIES) + ".",
     "retention": "Seconds until the payload and result of an ended job are dropped. Dead letters stay.",
+    "fallback": "Whether work that the store cannot take waits in the spool; or a function that does it where that "
+    "fails, too.",
+    "fallback_after": "Seconds that the store has to take work which has a fallback.",
 }
 
 
@@ -148,11 +168,17 @@ def said(value: object) -> str:
 
 
 def reasons() -> str:
-    layers = {f"`{name}`": layer for name, layer in policy.REASONS.items()} | {"any, with `agent=`": policy.AGENT}
-    rows = [
-        (name, _differences(layer), _schedule(policy.merge(layer, policy.DEFAULT))) for name, layer in layers.items()
-    ]
+    rows = [(code(name), *_layer(layer)) for name, layer in policy.REASONS.items()]
     return table(("reason", "differs from the defaults in", "waits, in seconds"), rows)
+
+
+def _layer(layer: Policy) -> tuple[str, str]:
+    return _differences(layer), _schedule(policy.merge(layer, policy.DEFAULT))
+
+
+def agent_policy() -> str:
+    layer = PRESETS["seven_agents"].agent_policy or Policy()
+    return table(("differs from the defaults in", "waits, in seconds"), [_layer(layer)])
 
 
 def _differences(layer: Policy) -> str:
@@ -165,9 +191,9 @@ def _schedule(whole: Policy) -> str:
     return ", ".join(f"{wait:g}" for wait in policy.schedule(whole)) or "none: one attempt"
 
 
-def presets() -> str:
+def preset_queues() -> str:
     rows = []
-    for name, preset in policy.PRESETS.items():
+    for name, preset in PRESETS["agent_os"].queues.items():
         whole = policy.merge(preset, policy.DEFAULT)
         waits = policy.schedule(whole)
         rows.append(
@@ -197,26 +223,47 @@ def backoffs() -> str:
 # Settings -----------------------------------------------------------------------------------------------------------
 
 SETTING_WORDS = {
-    "url": "The database: a path, `sqlite:path`, or `:memory:` for a temporary file. Not set: "
+    "url": "The database: a path, `sqlite:path`, or `:memory:` for a temporary file; or a fleet: `https://host:8420` "
+    "(hubs, with commas between), `nats://host:4222/namespace`, `postgresql://host/database`. Not set: "
     "`$XDG_STATE_HOME/redrive/jobs.db`, and without that variable `~/.local/state/redrive/jobs.db`.",
+    "preset": "[Presets](../presets.md): `agent_os`, `seven_agents`, or both as a list, in the variable with a comma "
+    "between. Not set: no queues and no agents but yours.",
     "concurrency": "Jobs that one worker process runs at once.",
     "agent_concurrency": "Jobs of one agent that one worker process runs at once.",
+    "agent_scope": "`process`, or `store`: `agent_concurrency` holds over all workers of all hosts.",
     "grace": "Seconds that running jobs have to finish when a worker is told to stop.",
     "poll": "Seconds between looks when nothing seems due. New work wakes a worker at once.",
     "payload_limit": "Bytes of a payload, as JSON.",
     "retention": "Seconds until the payload and result of ended jobs are dropped, where the queue does not say. "
     "Dead letters stay.",
     "key_retention": "Seconds until the idempotency keys of ended jobs are forgotten. Not set: never.",
+    "replica": "With a `nats://` URL: keep a replica of the log in this process instead of asking hubs.",
+    "replica_days": "A replica's file that was not opened for so many days is deleted before it is read.",
+    "replica_folder": "Where this machine keeps its replicas and what belongs to them. Not set: a folder per fleet "
+    "beside the default database.",
+    "inbox": "The database in which [`within=`](../howto/transactions.md) leaves jobs, as `postgresql://…` or "
+    "`sqlite:///…`: workers move them into the store. Not set: none.",
     "spool": "The folder of the spool. Not set: beside the database, `jobs.db-spool`.",
+    "fallback": "Whether work that the store cannot take waits in the spool, where neither task nor queue says.",
+    "fallback_after": "Seconds that the store has to take work which has a fallback.",
+    "trace_url": "Where a job's trace is shown: a URL with `{trace_id}`, for the link on the job's page and in"
+    " `redrive dead show`. For example `https://traces.example.org/trace/{trace_id}`; Sentry and Logfire have such"
+    " addresses, too.",
     "ring": "How many recent events the bus of a process remembers.",
+    "repeats": "So many of the same action without success, within the last `repeats_window` actions of a session, are "
+    "a [loop](../agents.md#an-agent-that-repeats-itself): the agent is told, then people. 0 turns it off.",
+    "repeats_window": "The last actions of a session that are looked at.",
     "version": "Of your application; kept with each attempt, so that a resolved group knows which version brought it "
     "back.",
-    "escalation": "The agent who gets what no other can do.",
-    "triage": "Workers try the best known strategy once on what was escalated, and defer the rest to a person.",
-    "triage_owner": "Whom they defer it to.",
-    "triage_defer": "For how long, in seconds.",
+    "escalation": "The agent who gets what no other can do. Not set: the preset's, and without one dead letters have "
+    "no owner. Empty: none in any case.",
+    "triage": "`false` is another way to say `comebacks = []`.",
+    "comebacks": "When dead letters come back by themselves, in seconds after their death, for every queue and task "
+    "that does not say: see [comebacks](../strategies.md#comebacks). `[]` turns it off.",
     "agents": "[Who does what](../strategies.md#other-agents-and-models), as tables `[agents.NAME]` with `does` and "
-    "`models`; replaces the built-in map.",
+    "`models`; they go over those of the preset.",
+    "agent_policy": "What holds for jobs with an agent where neither job, task, queue nor reason says, as a table "
+    "`[agent_policy]` with the options of the [policies](../policies.md).",
     "models": "[What is known of models](../preflight.md#what-a-model-may-read), as tables `[models.NAME]` with "
     "`context`, `larger`, `other`.",
     "rules": "[Rules of your own](../failures.md#say-it-yourself) for failures, as tables `[[rules]]` with `detail` "
@@ -224,6 +271,7 @@ SETTING_WORDS = {
     "queues": "Policies by queue, as tables `[queues.NAME]`. The options are those of the [policies](../policies.md).",
     "delivery": "What HTTP deliveries may do, as a table `[delivery]`.",
     "notify": "Whom to tell what people must know, as a table `[notify]`.",
+    "signals": "What a pain does without code, as a table `[signals]`.",
 }
 
 DELIVERY_WORDS = {
@@ -262,6 +310,19 @@ def notify() -> str:
     return _fields(NotifyPolicy, NOTIFY_WORDS, variables=False)
 
 
+SIGNAL_WORDS = {
+    "run": "A command, started without a shell, once for each pain; it gets the pain, health, the group and the last "
+    "errors as JSON on its standard input.",
+    "enqueue": "The name of a task that is enqueued once for each pain, with the same as its payload: `pain`, "
+    "`health`, `group`, `errors`.",
+}
+
+
+def signals() -> str:
+    must_match(SIGNAL_WORDS, SignalPolicy.__struct_fields__, "SIGNAL_WORDS")
+    return _fields(SignalPolicy, SIGNAL_WORDS, variables=False)
+
+
 def _fields(struct: type[msgspec.Struct], words: Mapping[str, str], *, variables: bool) -> str:
     rows = []
     for field in msgspec.structs.fields(struct):
@@ -284,12 +345,15 @@ KINDS: dict[Any, str] = {
     int | None: "number",
     float | None: "number",
     dict[str, Policy]: "tables",
-    dict[str, Agent] | None: "tables",
+    dict[str, Agent]: "tables",
+    Policy | None: "table",
     dict[str, Model]: "tables",
     tuple[DeclaredRule, ...]: "tables",
     DeliveryPolicy: "table",
     NotifyPolicy: "table",
+    SignalPolicy: "table",
     tuple[str, ...]: "list of texts",
+    tuple[float, ...] | None: "list of numbers",
 }
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from redrive.app import Redrive, default, reset_default
     from redrive.app.letters import diverting, to_dead_letter
+    from redrive.app.once import once
     from redrive.core.agents import Agent, Model
     from redrive.core.changes import Adapt
     from redrive.core.consent import Approval, Grant
@@ -16,14 +17,18 @@ if TYPE_CHECKING:
     from redrive.core.job import Attempt, Budget, Cause, Failure, Job, State
     from redrive.core.notices import Message, Notice
     from redrive.core.outcome import Outcome
+    from redrive.core.pain import Pain
     from redrive.core.payload import Blob
-    from redrive.core.policy import PRESETS, Policy, Rate
+    from redrive.core.policy import Policy, Rate
+    from redrive.core.presets import PRESETS, Preset
     from redrive.core.schedule import cron
     from redrive.doors.web import asgi
     from redrive.errors import (
         Cancel,
         CommitUnknown,
         ConfigError,
+        DatabaseInUse,
+        EffectNotFound,
         GiveUp,
         IllegalMove,
         InvalidInput,
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
         JobNotFound,
         JobNotReady,
         KeyReused,
+        OnceInProgress,
         OutcomeUnknown,
         RedriveError,
         Retry,
@@ -45,7 +51,6 @@ if TYPE_CHECKING:
         StoreFull,
         StoreUnavailable,
     )
-    from redrive.insight.health import Pain
     from redrive.runtime.bus import BusEvent
     from redrive.runtime.context import BlockingContext, Context, current
     from redrive.runtime.probes import Probe
@@ -70,7 +75,9 @@ __all__ = [
     "CommitUnknown",
     "ConfigError",
     "Context",
+    "DatabaseInUse",
     "Effect",
+    "EffectNotFound",
     "Failure",
     "GiveUp",
     "Grant",
@@ -91,10 +98,12 @@ __all__ = [
     "Message",
     "Model",
     "Notice",
+    "OnceInProgress",
     "Outcome",
     "OutcomeUnknown",
     "Pain",
     "Policy",
+    "Preset",
     "Probe",
     "Rate",
     "Redrive",
@@ -114,6 +123,7 @@ __all__ = [
     "default",
     "diverting",
     "get_queue",
+    "once",
     "reset_default",
     "to_dead_letter",
 ]
@@ -123,6 +133,7 @@ _WHERE = {
     for module, names in {
         "redrive.app": "Redrive default get_queue reset_default",
         "redrive.app.letters": "diverting to_dead_letter",
+        "redrive.app.once": "once",
         "redrive.core.agents": "Agent Model",
         "redrive.core.changes": "Adapt",
         "redrive.core.consent": "Approval Grant",
@@ -131,13 +142,15 @@ _WHERE = {
         "redrive.core.notices": "Message Notice",
         "redrive.core.outcome": "Outcome",
         "redrive.core.payload": "Blob",
-        "redrive.core.policy": "PRESETS Policy Rate",
+        "redrive.core.policy": "Policy Rate",
+        "redrive.core.presets": "PRESETS Preset",
         "redrive.core.schedule": "cron",
         "redrive.doors.web": "asgi",
-        "redrive.errors": "Cancel CommitUnknown ConfigError GiveUp IllegalMove InvalidInput InvalidOption "
-        "InvalidPayload JobDead JobDiscarded JobError JobNotFound JobNotReady KeyReused OutcomeUnknown "
-        "RedriveError Retry Snooze StaleJob StoreError StoreFailed StoreFull StoreUnavailable",
-        "redrive.insight.health": "Pain",
+        "redrive.errors": "Cancel CommitUnknown ConfigError DatabaseInUse EffectNotFound GiveUp IllegalMove "
+        "InvalidInput InvalidOption InvalidPayload JobDead JobDiscarded JobError JobNotFound JobNotReady KeyReused "
+        "OnceInProgress OutcomeUnknown RedriveError Retry Snooze StaleJob StoreError StoreFailed "
+        "StoreFull StoreUnavailable",
+        "redrive.core.pain": "Pain",
         "redrive.runtime.bus": "BusEvent",
         "redrive.runtime.probes": "Probe",
         "redrive.runtime.context": "BlockingContext Context current",
@@ -158,4 +171,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """Public names only: what a shell offers after `redrive.` is what there is to use."""
+    return sorted(__all__)

@@ -18,8 +18,12 @@ RedriveError
 │   │   ├── StoreBusy         another process held the store for too long
 │   │   ├── StoreFull         no space left: nothing was written
 │   │   └── StoreRefused      network filesystem, newer schema, not a redrive database
+│   ├── SessionUnknown        a hub does not know this client: nothing was executed
 │   ├── StoreFailed           the disk reported a failed sync: the store stopped itself
 │   └── CommitUnknown         the write may or may not have happened: repeat it with the same key
+├── DatabaseInUse             a second SQLite or open() on the file of an open store, in the same process
+├── EffectNotFound            no effect without a job has this key
+├── OnceInProgress            another process performs this effect at the moment
 └── OutcomeUnknown            for tasks: "the call was made, nobody knows whether it landed"
 
 Signals (BaseException, so that `except Exception` cannot swallow them)
@@ -132,9 +136,42 @@ class CommitUnknown(StoreError):
     """The write may or may not have happened. Repeating it with the same id or key is safe."""
 
 
+class SessionUnknown(StoreError):
+    """A hub does not know this client any more: nothing was executed; it begins a new session."""
+
+
+class DatabaseInUse(RedriveError, RuntimeError):
+    """Refuses a second opening of a store's file in the process that uses the store. Nothing was opened.
+
+    Closing such a descriptor would drop the store's locks. Read through `rd`, or in another process with
+    `redrive sql`; copy with `redrive backup`.
+    """
+
+    error_kind = "bug"
+
+
+class EffectNotFound(RedriveError, LookupError):
+    """No effect without a job has this key."""
+
+    def __init__(self, message: str, *, key: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class OnceInProgress(RedriveError):
+    """Refuses a call of `redrive.once` while another process performs the same effect. Nothing was done here."""
+
+    error_kind = "contention"
+
+    def __init__(self, message: str, *, key: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
 class OutcomeUnknown(RedriveError):
     """Raised by a task: the outside call was made and nobody knows whether it landed.
 
+    `redrive.once` raises it, too, where an earlier call was begun, its end is not known, and no verifier can tell.
     `witness` is what to look for outside (JSON): kept with the job and given to the task's verifiers before a replay.
     """
 

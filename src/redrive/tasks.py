@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 import msgspec
 
 from redrive.core.job import Budget, Job, Json, OnDuplicate, OnLost, Priority, State
+from redrive.core.moments import SPANS_SHOWN, span_seconds
+from redrive.core.option_hints import hint_for_job
 from redrive.core.outcome import Outcome
 from redrive.core.store import Event
+from redrive.errors import InvalidOption, InvalidPayload
 from redrive.runtime.context import BlockingContext, Context
 from redrive.runtime.registry import Handler
 
@@ -20,9 +24,28 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-Seconds = float | timedelta
+Seconds = float | timedelta | str
+"""A duration: seconds, a timedelta, or a text such as "5m"."""
 Fallback = bool | Callable[..., Any]
 Way = TypeVar("Way", bound=Callable[[dict[str, Any]], Any])
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _with_hints(options: F) -> F:
+    """Refuse an unknown option with the name that was probably meant, instead of Python's TypeError."""
+    known = _keywords(options)
+
+    @wraps(options)
+    def hinting(*args: Any, **kwargs: Any) -> Any:
+        for name in kwargs.keys() - known:
+            raise InvalidOption(field=name, problem=f"is not an option of a job: {hint_for_job(name, known)}")
+        return options(*args, **kwargs)
+
+    return cast("F", hinting)
+
+
+def _keywords(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(getattr(function, "__kwdefaults__", None) or {})
 
 
 class Item:
@@ -44,6 +67,7 @@ class JobHandle(Generic[R_co]):
         duplicate: bool = False,
         spooled: bool = False,
         direct: bool = False,
+        pending: bool = False,
         warnings: Sequence[str] = (),
     ) -> None:
         self._app = app
@@ -56,6 +80,8 @@ class JobHandle(Generic[R_co]):
         """The store could not take it: it waits, synced, in the spool and is moved over by itself."""
         self.direct = direct
         """Neither store nor spool could take it: the fallback was called directly."""
+        self.pending = pending
+        """Written in your own transaction: it exists once you have committed. `duplicate` says nothing before that."""
 
     @property
     def id(self) -> str:
@@ -89,7 +115,9 @@ class JobHandle(Generic[R_co]):
             yield event
 
     def __repr__(self) -> str:
-        flags = "".join(f", {name}=True" for name in ("duplicate", "spooled", "direct") if getattr(self, name))
+        flags = "".join(
+            f", {name}=True" for name in ("duplicate", "spooled", "direct", "pending") if getattr(self, name)
+        )
         return f"JobHandle({self.id}, {self.state}{flags})"
 
 
@@ -102,6 +130,7 @@ class BlockingHandle(Generic[R_co]):
         self.id = handle.id
         self.duplicate = handle.duplicate
         self.spooled = handle.spooled
+        self.pending = handle.pending
 
     @property
     def state(self) -> State:
@@ -130,6 +159,10 @@ class Bound(Generic[P, R]):
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         return await self._task._enqueue(args, kwargs, self._options)
 
+    async def enqueue_many(self, items: Iterable[Mapping[str, Json] | Item]) -> Many:
+        """Enqueue many payloads with these options; see `rd.enqueue_many`."""
+        return await self._task._app.enqueue_many(self._task, items, **self._options)
+
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
         """Run it now and be told honestly how it stands; see `rd.call`."""
         return await self._task._app.call(self._task, self._task._handler.signature.bind(args, kwargs), **self._options)
@@ -148,7 +181,8 @@ class BlockingBound(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> BlockingHandle[R]:
         run = self._task._app.run_blocking
-        return BlockingHandle(run(self._task._enqueue(args, kwargs, self._options)), run)
+        handle = self._task._enqueue_now(args, kwargs, self._options)
+        return BlockingHandle(handle or run(self._task._enqueue(args, kwargs, self._options)), run)
 
 
 class Task(Generic[P, R]):
@@ -173,6 +207,14 @@ class Task(Generic[P, R]):
         """Accept the work durably: when this returns, it is synced to disk."""
         return await self._enqueue(args, kwargs, {})
 
+    async def enqueue_many(self, items: Iterable[Mapping[str, Json] | Item]) -> Many:
+        """Enqueue many payloads at once: dicts of arguments, or `redrive.Item` with options of their own.
+
+        Accepted or refused item by item; repeat it safely where the items have keys.
+        """
+        return await self._app.enqueue_many(self, items)
+
+    @_with_hints
     def options(
         self,
         *,
@@ -192,9 +234,14 @@ class Task(Generic[P, R]):
         budget: Budget | None = None,
         headers: Mapping[str, str] | None = None,
         fallback: Fallback | None = None,
+        fallback_after: Seconds | None = None,
         message_type: str | None = None,
+        within: Any = None,
     ) -> Bound[P, R]:
-        """Options for the jobs enqueued through what this returns."""
+        """Options for the jobs enqueued through what this returns.
+
+        `within` is a session or connection of yours: the job is committed with your data, or not at all.
+        """
         said = {name: value for name, value in locals().items() if name != "self" and value is not None}
         return Bound(self, said)
 
@@ -230,7 +277,6 @@ class Task(Generic[P, R]):
     def on(self, detail: str) -> Callable[[Way], Way]:
         """The task's own way out of a failure: a function from the payload to a new one, or to None."""
         from redrive.core.classify import DETAILS
-        from redrive.errors import InvalidOption
 
         if DETAILS.get(detail, ("",))[0] != "conditional":
             known = ", ".join(name for name, (category, *_) in DETAILS.items() if category == "conditional")
@@ -243,9 +289,34 @@ class Task(Generic[P, R]):
         return keep
 
     async def _enqueue(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> JobHandle[R]:
-        payload = self._handler.signature.bind(args, kwargs)
+        payload, options = self._split(args, kwargs, options)
         handle: JobHandle[R] = await self._app.accept(self.name, payload, options)
         return handle
+
+    def _enqueue_now(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> JobHandle[R] | None:
+        """Where there is a `within`: in this thread, to which its connection belongs."""
+        payload, options = self._split(args, kwargs, options)
+        return self._app.accept_now(self.name, payload, options)
+
+    def _split(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
+        """The payload and the options of a call; `within` may stand among the arguments of a task that has none."""
+        if "within" in kwargs and not self._handler.signature.takes("within"):
+            kwargs = dict(kwargs)
+            options = {**options, "within": kwargs.pop("within")}
+        try:
+            return self._handler.signature.bind(args, kwargs), options
+        except InvalidPayload as error:
+            raise self._meant_as_options(kwargs) or error from None
+
+    def _meant_as_options(self, kwargs: Mapping[str, Any]) -> InvalidPayload | None:
+        """What to write where options of the job stand among the arguments of the task."""
+        known = _keywords(Task.options.__wrapped__)  # type: ignore[attr-defined]
+        meant = [name for name in kwargs if name in known and not self._handler.signature.takes(name)]
+        if not meant:
+            return None
+        said = ", ".join(f"{name}={kwargs[name]!r:.40}" for name in meant)
+        problem = f"{self.name} has no parameter {meant[0]!r}. Options of the job stand apart from its arguments"
+        return InvalidPayload(field="arguments", problem=f"{problem}: {self.__name__}.options({said}).enqueue(…)")
 
     def __repr__(self) -> str:
         return f"<task {self.name!r} on queue {self.queue!r}>"
@@ -315,11 +386,12 @@ class Many(msgspec.Struct, frozen=True):
 
 def seconds(value: Seconds, field: str) -> float:
     """A duration as seconds."""
-    from redrive.errors import InvalidOption
-
     number: object = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(value, str):
+        number = span_seconds(value)
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < 1e11:
-        raise InvalidOption(field=field, problem=f"{value!r} is not a number of seconds or a timedelta")
+        problem = f"{value!r:.80} is no duration: give seconds, a timedelta, or a text such as {SPANS_SHOWN}"
+        raise InvalidOption(field=field, problem=problem)
     return float(number)
 
 

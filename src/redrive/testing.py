@@ -25,16 +25,18 @@ from unittest.mock import patch
 import msgspec
 
 from redrive.app import Redrive
+from redrive.core.documents import ANSWERS
 from redrive.core.job import Job, Json, State
 from redrive.core.lifecycle import DEFERRED
 from redrive.core.store import Commit, Filter, Outcome, Store, Wanted
 from redrive.errors import InvalidOption
 from redrive.runtime.attempt import Attempts
-from redrive.runtime.context import Steps, _Shared
+from redrive.runtime.context import _Shared
 from redrive.runtime.questions import question_of
 from redrive.runtime.registry import Handler
-from redrive.runtime.scheduler import HOUR, WEEK
+from redrive.runtime.scheduler import MOMENT, WEEK
 from redrive.runtime.schedules import next_slot
+from redrive.runtime.steps import Steps
 from redrive.runtime.threads import Threads
 from redrive.tasks import Task, seconds
 
@@ -126,14 +128,14 @@ class Harness:
         return min((at for at in known if self.clock.now() < at <= end), default=None)
 
     async def _waited_for(self) -> list[float]:
-        """When questions expire, deferrals end, the delayed lane comes back, and nobody has resolved what is held."""
+        """When questions expire, deferrals end, dead letters come back, and nobody has resolved what is held."""
         held = await self._all(Filter(states=(State.held,)))
-        delayed = await self._all(Filter(states=(State.dead,), lane="delayed"))
         asked = [await question_of(self._rd.store, job) for job in held if job.because == "approval"]
         known = [one.approval.expires_at or 0.0 for one in asked if one is not None]
         known += [job.run_at for job in held if job.because == DEFERRED]
         known += [job.updated_at + WEEK + 1 for job in held if job.because == "outcome_unknown"]
-        return known + [job.updated_at + HOUR + 1 for job in delayed]
+        known += [group.next_at for group in await self._rd.store.returning(self.clock.now())]
+        return known + [kept.value.since + MOMENT for kept in await ANSWERS.all(self._rd.store)]
 
     def fail_next(self, task: Task[Any, Any] | str, error: BaseException, times: int = 1) -> None:
         """The next attempts of this task fail with this error, before the task's own code runs."""

@@ -242,6 +242,7 @@ async def test_a_request_that_is_no_object(rd: Redrive) -> None:
         await rd.enqueue("redrive.http", [1])  # type: ignore[arg-type]
 
 
+@pytest.mark.file("another file stands where the store should be")
 async def test_a_file_that_is_no_database(database: Path) -> None:
     database.write_bytes(b"this is not a database at all" * 100)
     with pytest.raises(StoreRefused, match=r"jobs\.db"):
@@ -249,6 +250,7 @@ async def test_a_file_that_is_no_database(database: Path) -> None:
     assert database.read_bytes() == b"this is not a database at all" * 100
 
 
+@pytest.mark.file("another file stands where the store should be")
 async def test_a_database_of_something_else(database: Path) -> None:
     connection = apsw.Connection(str(database))
     connection.execute("CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1)")
@@ -258,6 +260,7 @@ async def test_a_database_of_something_else(database: Path) -> None:
     assert apsw.Connection(str(database)).execute("SELECT x FROM theirs").get == 1
 
 
+@pytest.mark.file("a newer version has made the file")
 async def test_a_newer_database(database: Path) -> None:
     async with Redrive(database) as rd:
         await rd.enqueue("work")

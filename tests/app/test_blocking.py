@@ -119,8 +119,8 @@ async def test_a_block_in_a_task_does_not_close_the_store_under_its_worker(datab
         left.set()
         over.wait(20)
 
-    rd.task(work, name="work")
-    other.task(work, name="work")
+    rd.task("work")(work)
+    other.task("work")(work)
     async with rd.worker():
         opened, job = rd.store, await rd.enqueue("work")
         await eventually(left.is_set)

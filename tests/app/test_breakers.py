@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import httpx2
 import pytest
 
 import redrive
 from redrive.core import lifecycle
 from redrive.core.breakers import Breaker, probing
+from redrive.core.documents import BREAKER
 from redrive.core.job import Job, State
-from redrive.core.store import Applied, Commit, Filter, Outcome, Put, Wanted
-from redrive.runtime.breakers import KIND
+from redrive.core.store import Applied, Commit, Filter, Outcome, Wanted
+from redrive.runtime.breakers import Breakers
 from tests.runtime.receiver import Receiver, Seen, answer, receiving
 from tests.support import FakeClock, eventually, opened, soon
 
@@ -159,7 +161,7 @@ async def test_nobody_begins_while_a_breaker_opens(
         apply = rd.store.apply
 
         async def slowly(commits: Sequence[Commit]) -> list[Outcome]:
-            if any(put.kind == KIND for commit in commits for put in commit.puts):
+            if any(put.kind == BREAKER.name for commit in commits for put in commit.puts):
                 await asyncio.sleep(0.2)
             return await apply(commits)
 
@@ -243,6 +245,8 @@ async def test_a_probe_whose_worker_died_goes_on(clock: FakeClock, database: Pat
         await write(rd, probed_by(breaker, held.id))
         await lift(rd, held, clock)
         (taken,) = (await rd.store.claim(Wanted(slots=1, ids=(held.id,)), "doomed", clock.now())).jobs
+        clock.advance(2.0)
+        await rd.store.claim(Wanted(slots=0), "other", clock.now())  # from now on somebody minds its lease
         clock.advance(86_400.0)
         a.up = True
         lapsed = (await rd.store.claim(Wanted(slots=0), "other", clock.now())).lapsed
@@ -256,8 +260,8 @@ def probed_by(breaker: Breaker, job_id: str) -> Breaker:
 
 
 async def write(rd: redrive.Redrive, breaker: Breaker | None, key: str | None = None) -> None:
-    value = msgspec.json.encode(breaker) if breaker else None
-    (outcome,) = await rd.store.apply([Commit(puts=(Put(KIND, key or (breaker.key if breaker else ""), value),))])
+    put = BREAKER.put(breaker.key, breaker) if breaker else BREAKER.drop(key or "")
+    (outcome,) = await rd.store.apply([Commit(puts=(put,))])
     assert isinstance(outcome, Applied)
 
 
@@ -431,6 +435,23 @@ async def test_a_job_parked_for_a_breaker_that_is_gone_comes_back(rd: redrive.Re
     assert await states(rd) == {State.done: 12}
 
 
+async def test_who_comes_while_it_closes_goes_at_the_pace_of_the_parked(rd: redrive.Redrive, clock: FakeClock) -> None:
+    """One of many jobs probed and closed it while the others stood before it, with an older look at it."""
+    calls = await down(rd)
+    calls.error = None
+    (held, *_) = [job for job in await all_jobs(rd) if job.state is State.held]
+    late = Breakers(rd.store, clock)
+    await late.mind()
+    assert await rd.close_breaker("crm")
+    free = lifecycle.unblocked(held, clock.now(), who="breaker", why="it answers again").after(held.version + 1)
+    move = await late.gate(free, rd.registry.handlers["sync"])
+    assert move is not None and "was down until just now" in str(move.why)
+    parked = move.after(free.version + 1)
+    assert (parked.state, parked.because, parked.held_for) == (State.held, "circuit_open", "crm")
+    await pass_time(rd, clock, 5)
+    assert await states(rd) == {State.done: 12}
+
+
 async def test_a_cancelled_probe_makes_way_for_the_next(rd: redrive.Redrive, clock: FakeClock) -> None:
     calls = await down(rd)
     calls.error = None
@@ -528,6 +549,57 @@ async def test_one_trouble_of_a_task_that_names_nothing(rd: redrive.Redrive, clo
     await pass_time(rd, clock, 6, 10.0)
     assert await states(rd) == {State.done: 30}
     assert {job.attempts for job in await all_jobs(rd)} == {2}
+
+
+@pytest.mark.behaviour("R-9a")
+async def test_a_locked_database_opens_the_breaker_of_its_group(
+    rd: redrive.Redrive, clock: FakeClock, tmp_path: Path
+) -> None:
+    """Another program holds the write lock. A lock has no host, so the group of the failure stands for it."""
+    index = tmp_path / "index.db"
+    runs = 0
+
+    @rd.task("index", max_attempts=3)
+    async def write(n: int) -> int:
+        nonlocal runs
+        runs += 1
+        with closing(sqlite3.connect(index, timeout=0)) as connection, connection:
+            connection.execute("INSERT INTO notes VALUES (?)", (n,))
+        return n
+
+    with closing(sqlite3.connect(index, isolation_level=None)) as other:
+        other.execute("CREATE TABLE notes (n)")
+        other.execute("BEGIN IMMEDIATE")
+        for number in range(20):
+            await write.enqueue(number)
+        await soon(rd.drain(concurrency=1))
+        breaker = await the_breaker(rd)
+        assert (breaker.key[:6], breaker.state, breaker.cause) == ("group:", "open", "contention")
+        assert runs == 20, "nobody knows what a new job of it calls"
+        clock.advance(3.0)
+        await soon(rd.drain())
+        assert (await states(rd), runs) == ({State.held: 20}, 20), "parked, and no attempt is used"
+        other.execute("ROLLBACK")
+    await pass_time(rd, clock, 6, 10.0)
+    assert await states(rd) == {State.done: 20}
+    assert {job.attempts for job in await all_jobs(rd)} == {2}
+
+
+@pytest.mark.behaviour("R-9a")
+async def test_a_conflict_that_a_service_answers_with_opens_no_breaker(clock: FakeClock, database: Path) -> None:
+    """409 says that one object is taken. The service is there for everything else."""
+    async with a_downstream() as down, opened(database, clock=clock) as rd, httpx2.AsyncClient() as client:
+        down.says = "409 Conflict"
+
+        @rd.task("push")
+        async def push(n: int) -> None:
+            (await client.post(down.url(), json={"n": n})).raise_for_status()
+
+        ids = [(await push.enqueue(number)).id for number in range(15)]
+        await soon(rd.drain(concurrency=1))
+        causes = [attempt.cause for job in await rd.store.get(ids) for attempt in job.history]
+        assert [cause.detail for cause in causes if cause] == ["contention"] * 15
+        assert (await rd.breakers(), await states(rd), down.calls) == ([], {State.waiting: 15}, 15)
 
 
 async def test_the_downstream_may_be_a_function_of_the_payload(rd: redrive.Redrive, clock: FakeClock) -> None:

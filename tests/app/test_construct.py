@@ -9,6 +9,7 @@ import pytest
 
 import redrive
 from redrive.errors import ConfigError
+from tests import elsewhere
 from tests.support import FakeClock, soon
 
 
@@ -21,6 +22,7 @@ def test_making_one_touches_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.file("it is about the file's path and its permissions")
 async def test_the_file_is_made_on_first_use_and_closed_by_the_block(database: Path) -> None:
     rd = redrive.Redrive(database)
     assert not database.exists()
@@ -44,6 +46,7 @@ def test_without_an_argument_it_is_the_state_folder(tmp_path: Path) -> None:
     assert redrive.Redrive().settings.url == str(tmp_path / "state" / "redrive" / "jobs.db")
 
 
+@pytest.mark.file("it is about the file's path and its permissions")
 async def test_the_state_folder_is_made_private(tmp_path: Path) -> None:
     async with redrive.Redrive() as rd:
         await rd.enqueue("work")
@@ -104,10 +107,13 @@ def test_an_unknown_setting_is_named() -> None:
 
 
 async def test_another_kind_of_store_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="postgres"):
-        await redrive.Redrive("postgres://somewhere/db").open()
+    with pytest.raises(ConfigError, match="redis") as refused:
+        await redrive.Redrive("redis://me:secret@somewhere/db").open()
+    assert "nats://" in str(refused.value)
+    assert "secret" not in str(refused.value)
 
 
+@pytest.mark.file("it is about the file's path and its permissions")
 @pytest.mark.parametrize("form", ["{path}", "sqlite:{path}", "sqlite:///{path}"])
 async def test_a_url_is_a_path(database: Path, form: str) -> None:
     async with redrive.Redrive(form.format(path=database)) as rd:
@@ -158,6 +164,7 @@ def test_there_is_one_default_per_process_until_it_is_reset(monkeypatch: pytest.
     assert redrive.default() is not first
 
 
+@pytest.mark.file("a file needs no server and no network")
 @pytest.mark.behaviour("000-93")
 def test_nothing_but_a_file_is_needed(database: Path) -> None:
     """No socket is opened: a process that may not open any still takes and runs a job."""
@@ -191,10 +198,9 @@ asyncio.run(main())
 async def test_the_runtime_knows_the_store_only_by_its_verbs(database: Path, clock: FakeClock) -> None:
     """Everything goes through the protocol: a stand-in that offers nothing else serves just as well."""
     from redrive.core.store import Store
-    from redrive.stores.sqlite import SqliteStore
 
     verbs = {name for name in vars(Store) if not name.startswith("_")}
-    real = SqliteStore(database, monotonic=clock.monotonic)
+    real = elsewhere.made(database, clock)
 
     class OnlyVerbs:
         def __getattr__(self, name: str) -> object:

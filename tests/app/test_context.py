@@ -259,8 +259,8 @@ async def test_an_open_effect_is_verified_and_found_landed(rd: Redrive) -> None:
     assert (len(cms.posts), cms.looks) == (1, 1)
 
 
-@pytest.mark.parametrize("says_so", [None, False])
-async def test_an_open_effect_that_is_absent_is_performed_again(rd: Redrive, says_so: bool | None) -> None:
+@pytest.mark.parametrize("says_so", [None, False, 0, "", []])
+async def test_an_open_effect_that_is_absent_is_performed_again(rd: Redrive, says_so: Any) -> None:
     cms = Cms()
 
     async def find(key: str) -> Any:

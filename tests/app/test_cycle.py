@@ -1,9 +1,14 @@
 """Scripts without a server: `with rd.cycle("nightly") as night: night.run(publish, site=site)`."""
 
+import _thread
 import asyncio
 import logging
+import os
+import signal
+import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +20,8 @@ from redrive import Adapt, InvalidOption, InvalidPayload, Job, Pain, Policy, Red
 from redrive.core.cycle import Note, Summary, cycle_at, key_of, names_of
 from redrive.core.job import keyed_id
 from redrive.core.store import Commit, Filter, Put, Wanted
-from redrive.stores.sqlite import SqliteStore
-from tests.support import DEADLINE, FakeClock, eventually, process, soon
+from tests import elsewhere
+from tests.support import DEADLINE, FakeClock, ctrl_c, eventually, process, soon
 
 DAY = 86_400.0
 
@@ -34,18 +39,28 @@ class Unheard(Exception):
     """What no rule knows."""
 
 
+class Poison(BaseException):
+    """What `except Exception` does not see."""
+
+
 class Site:
     """Something to publish to. Raises what it is told to, in order; then it works."""
 
     def __init__(self) -> None:
         self.troubles: dict[str, list[BaseException]] = {}
         self.calls: list[str] = []
+        self.deeds: dict[str, Callable[[], object]] = {}
+
+    def does(self, name: str, deed: Callable[[], object]) -> None:
+        """Do that the first time."""
+        self.deeds[name] = deed
 
     def fails(self, name: str, *errors: BaseException) -> None:
         self.troubles[name] = list(errors)
 
     def publish(self, name: str) -> str:
         self.calls.append(name)
+        self.deeds.pop(name, lambda: None)()
         if self.troubles.get(name):
             raise self.troubles[name].pop(0)
         return f"/{name}"
@@ -67,6 +82,19 @@ def nightly(database: Path, clock: FakeClock) -> Redrive:
 
 
 Night = Callable[..., Any]
+SetHandler = Callable[[signal.Signals, Callable[..., object]], None]
+
+
+@pytest.fixture
+def set_handler() -> Iterator[SetHandler]:
+    before: dict[signal.Signals, Any] = {}
+
+    def set_it(number: signal.Signals, handler: Callable[..., object]) -> None:
+        before[number] = signal.signal(number, handler)
+
+    yield set_it
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -231,7 +259,9 @@ def test_what_heals_later_comes_back_in_the_next_cycle(
     assert site.calls == ["a", "a"]
     job = one_job(nightly)
     assert (job.id, job.state, job.attempts) == (letter.id, "done", 2)
-    assert (second.summary.done, second.summary.skipped, second.summary.brought_back) == (1, 1, 1)
+    assert (second.summary.done, second.summary.skipped, second.summary.brought_back) == (1, 0, 1), (
+        "one job counts once"
+    )
     assert second.exit_code == 0
 
 
@@ -307,23 +337,23 @@ def test_a_changed_try_is_made_when_it_comes_back(night: Night, nightly: Redrive
     assert job.state == "done" and job.changes and job.arguments == {"messages": talk}
 
 
-def test_a_changed_try_that_fails_in_the_same_way_is_for_a_person(night: Night, nightly: Redrive) -> None:
+def test_what_fails_with_every_change_in_the_same_way_is_for_a_person(night: Night, nightly: Redrive) -> None:
     @nightly.task(adapt=Adapt(messages="messages"))
     def answer(messages: list[dict[str, str]]) -> str:
         raise Answered(400, "prompt is too long: 210000 tokens > 200000 maximum")
 
     talk = [{"role": "user", "content": "word " * 20_000} for _ in range(5)]
-    for cycle_id in ("n1", "n2", "n3"):
+    for cycle_id in ("n1", "n2", "n3", "n4", "n5"):
         with night(cycle_id=cycle_id) as cycle:
             cycle.run(answer, messages=talk, job_id="a")
     first = next(job for job in all_jobs(nightly) if job.key == key_of("cycle:nightly", "answer", "a", "n1"))
-    assert (first.lane, first.attempts) == ("manual", 2)
+    assert (first.lane, first.attempts) == ("manual", 4)
 
 
 # ---- once in a cycle
 
 
-@pytest.mark.behaviour("001-24", "C22")
+@pytest.mark.behaviour("C22")
 def test_a_job_is_done_once_in_a_cycle_and_again_in_the_next(night: Night, site: Site, nightly: Redrive) -> None:
     for cycle_id in ("n1", "n1", "n2"):
         with night(cycle_id=cycle_id) as cycle:
@@ -402,20 +432,14 @@ def test_the_oldest_letters_come_first_and_before_new_work(night: Night, site: S
     assert site.calls == ["c", "b", "a"]
 
 
-def test_the_same_id_with_other_arguments_is_the_same_job(night: Night, site: Site, nightly: Redrive) -> None:
-    with night(cycle_id="n1") as cycle:
-        cycle.run(site.publish, name="a", job_id=7)
-        assert cycle.run(site.publish, name="b", job_id="7").status == "skipped"
-    assert site.calls == ["a"]
-
-
 def test_a_tasks_own_key_names_its_jobs(night: Night, nightly: Redrive) -> None:
     @nightly.task(idempotency_key="slot-{slot}")
     def fill(slot: int, at: float) -> None: ...
 
     with night(cycle_id="n1") as cycle:
         assert cycle.run(fill, 1, at=0.5).job_id == "slot-1"
-        assert cycle.run(fill, 1, at=0.7).status == "skipped"
+        assert cycle.run(fill, 1, at=0.5).status == "skipped"
+        assert cycle.run(fill, 1, at=0.7).status == "needs_you", "one key, another input: as for enqueue"
 
 
 def test_a_function_with_a_parameter_named_job_id_gets_it(night: Night) -> None:
@@ -427,6 +451,198 @@ def test_a_function_with_a_parameter_named_job_id_gets_it(night: Night) -> None:
     with night() as cycle:
         assert cycle.run(publish, job_id="x", repeat=3).job_id == "x"
     assert seen == [("x", 3)]
+
+
+# ---- another input for a known job_id
+
+
+def kept(rd: Redrive) -> list[Job]:
+    """Inputs that a cycle refused."""
+    return [job for job in all_jobs(rd, states=("dead",), lane="manual") if job.because == "conflicting_input"]
+
+
+@pytest.mark.behaviour("T-4a")
+@pytest.mark.parametrize("starts", [1, 2])
+def test_another_input_in_another_cycle_is_another_job_and_the_older_one_runs_first(
+    night: Night, site: Site, nightly: Redrive, starts: int
+) -> None:
+    site.fails("monday", Answered(429))
+    with night(cycle_id="n1") as cycle:
+        cycle.run(site.publish, name="monday", job_id="front")
+    for start in range(starts):
+        with night(cycle_id="n2") as cycle:
+            result = cycle.run(site.publish, name="tuesday", job_id="front")
+        assert (result.status, result.value) == ("skipped" if start else "done", "/tuesday")
+    assert site.calls == ["monday", "monday", "tuesday"]
+    assert {(job.state, job.arguments["name"]) for job in all_jobs(nightly)} == {
+        ("done", "monday"),
+        ("done", "tuesday"),
+    }
+    assert cycle.exit_code == 0
+
+
+@pytest.mark.behaviour("T-4a")
+def test_the_older_input_fails_again_and_the_new_one_is_done_all_the_same(night: Night, site: Site) -> None:
+    site.fails("monday", *[Answered(429)] * 2)
+    with night(cycle_id="n1") as cycle:
+        cycle.run(site.publish, name="monday", job_id="front")
+    for _ in range(2):
+        with night(cycle_id="n2") as cycle:
+            assert cycle.run(site.publish, name="tuesday", job_id="front").value == "/tuesday"
+        assert site.calls == ["monday", "monday", "tuesday"], (
+            "each has one turn in a cycle, however often it is started"
+        )
+    with night(cycle_id="n3") as cycle:
+        assert cycle.run(site.publish, name="wednesday", job_id="front").status == "done"
+    assert site.calls[3:] == ["monday", "wednesday"]
+
+
+@pytest.mark.behaviour("T-4b")
+def test_another_input_in_the_same_cycle_is_refused_and_kept(
+    night: Night, site: Site, nightly: Redrive, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        with night(cycle_id="n1") as cycle:
+            cycle.run(site.publish, name="a", job_id=7)
+            result = cycle.run(site.publish, name="b", job_id="7")
+        assert (result.status, cycle.exit_code) == ("needs_you", 1)
+        assert "'7' stands for another input in cycle n1" in str(result.error) and result.recommendation
+    assert site.calls == ["a"], "neither run nor skipped"
+    (letter,) = kept(nightly)
+    assert (letter.id, letter.arguments, letter.lane, letter.attempts) == (result.id, {"name": "b"}, "manual", 0)
+    assert names_of(letter) == ("7", "n1")
+    assert capsys.readouterr().out.splitlines()[0] == "nightly n1: 2 jobs: 1 done, 1 needs you → redrive morning"
+
+
+@pytest.mark.behaviour("T-4b")
+def test_every_refused_input_is_kept(night: Night, site: Site, nightly: Redrive) -> None:
+    with night(cycle_id="n1") as cycle:
+        for name in "abcb":
+            cycle.run(site.publish, name=name, job_id="front")
+    assert site.calls == ["a"] and cycle.summary.needs_you == 2
+    assert sorted(job.arguments["name"] for job in kept(nightly)) == ["b", "c"]
+
+
+@pytest.mark.behaviour("T-4b")
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_came_back_and_was_asked_for_is_this_cycles_input(
+    night: Night, site: Site, nightly: Redrive, restarted: bool
+) -> None:
+    """A volatile argument after a restart must not do it twice, also where the first one came from an earlier night."""
+    site.fails("a", Answered(429))
+    with night(cycle_id="n1") as cycle:
+        cycle.run(site.publish, name="a", job_id="front")
+    with night(cycle_id="n2") as cycle:
+        assert cycle.run(site.publish, name="a", job_id="front").status == "skipped"
+        if not restarted:
+            assert cycle.run(site.publish, name="b", job_id="front").status == "needs_you"
+    with night(cycle_id="n2") as cycle:
+        assert cycle.run(site.publish, name="b", job_id="front").status == "needs_you"
+        assert cycle.run(site.publish, name="a", job_id="front").status == "skipped"
+    assert site.calls == ["a", "a"]
+    assert [job.arguments["name"] for job in kept(nightly)] == ["b"]
+
+
+@pytest.mark.behaviour("T-4c")
+def test_once_for_ever_another_input_is_refused_in_every_cycle(night: Night, site: Site, nightly: Redrive) -> None:
+    with night(cycle_id="n1") as cycle:
+        cycle.run(site.publish, name="a", job_id="front", repeat="never")
+    for cycle_id in ("n2", "n3"):
+        with night(cycle_id=cycle_id, repeat="never") as cycle:
+            assert cycle.run(site.publish, name="b", job_id="front").status == "needs_you"
+        assert cycle.exit_code == 1
+    assert site.calls == ["a"]
+    (letter,) = kept(nightly)
+    assert letter.arguments == {"name": "b"} and names_of(letter) == ("front", None)
+
+
+@pytest.mark.behaviour("T-4d")
+@pytest.mark.parametrize("where", ["run", "cycle"])
+def test_arguments_that_do_not_count(night: Night, nightly: Redrive, where: str) -> None:
+    seen = []
+
+    def publish(name: str, path: str = "/tmp/0") -> str:
+        seen.append(path)
+        return name
+
+    of_cycle, of_run = ({"ignore": ("path",)}, {}) if where == "cycle" else ({}, {"ignore": ("path",)})
+    for path in ("/tmp/1", "/tmp/2"):
+        with night(cycle_id="n1", **of_cycle) as cycle:
+            result = cycle.run(publish, name="a", path=path, job_id="front", **of_run)
+            unnamed = cycle.run(publish, name="b", path=path, **of_run)
+            other = cycle.run(publish, name="c", path=path, job_id="front", **of_run)
+    assert (result.status, unnamed.status, other.status) == ("skipped", "skipped", "needs_you")
+    assert seen == ["/tmp/1", "/tmp/1"]
+    assert [job.arguments["name"] for job in kept(nightly)] == ["c"]
+
+
+def test_a_default_that_is_spelled_out_is_the_same_input(night: Night, nightly: Redrive) -> None:
+    def publish(name: str, draft: bool = False) -> str:
+        return name
+
+    with night(cycle_id="n1") as cycle:
+        cycle.run(publish, name="a", job_id="front")
+        assert cycle.run(publish, name="a", draft=False, job_id="front").status == "skipped"
+    assert kept(nightly) == []
+
+
+@pytest.mark.parametrize("next_cycle", ["n1", "n2"])
+def test_a_person_lets_a_refused_input_run(night: Night, site: Site, nightly: Redrive, next_cycle: str) -> None:
+    with night(cycle_id="n1") as cycle:
+        cycle.run(site.publish, name="a", job_id="front")
+        refused = cycle.run(site.publish, name="b", job_id="front")
+    with nightly.blocking() as q:
+        q.run(nightly.dead.redrive(refused.id))
+    with night(cycle_id=next_cycle) as cycle:
+        cycle.run(site.publish, name="c", job_id="other")
+        assert cycle.run(site.publish, name="b", job_id="front").status == "skipped"
+    assert site.calls == ["a", "b", "c"]
+    assert {job.state for job in all_jobs(nightly)} == {"done"}
+
+
+def test_a_refused_input_that_is_done_later_needs_nobody_any_more(night: Night, site: Site, nightly: Redrive) -> None:
+    with night(cycle_id="n1") as cycle:
+        cycle.run(site.publish, name="a", job_id="front")
+        cycle.run(site.publish, name="b", job_id="front")
+    with night(cycle_id="n2") as cycle:
+        assert cycle.run(site.publish, name="b", job_id="front").status == "done"
+    assert kept(nightly) == []
+
+
+def test_each_success_closes_the_letters_of_its_own_input(night: Night, site: Site, nightly: Redrive) -> None:
+    site.fails("a", Answered(429))
+    with night(cycle_id="n1") as cycle:
+        cycle.run(site.publish, name="a", job_id="front")
+        cycle.run(site.publish, name="b", job_id="front")
+    with night(cycle_id="n2") as cycle:
+        cycle.run(site.publish, name="b", job_id="front")
+    assert site.calls == ["a", "a", "b"]
+    assert all_jobs(nightly, states=("dead",)) == []
+
+
+@pytest.mark.behaviour("T-4e")
+def test_a_killed_script_with_a_volatile_argument_does_it_once(tmp_path: Path, database: Path) -> None:
+    script = """
+        import os, signal, sys, redrive
+        database, outside, die = sys.argv[1:]
+        def publish(name, pid):
+            with open(outside, "a") as file:
+                file.write(name + "\\n")
+        with redrive.Redrive(database).cycle("nightly", "n1", quiet=True) as night:
+            result = night.run(publish, name="a", pid=os.getpid(), job_id="front")
+            if die == "yes":
+                os.kill(os.getpid(), signal.SIGKILL)
+        print(result.status, flush=True)
+        sys.exit(night.exit_code)
+    """
+    outside = tmp_path / "outside"
+    with process(script, database, outside, "yes") as child:
+        assert child.wait(DEADLINE) == -9
+    with process(script, database, outside, "no") as child:
+        assert child.stdout is not None
+        assert (child.stdout.readline(), child.wait(DEADLINE)) == ("needs_you\n", 1)
+    assert outside.read_text() == "a\n"
+    assert len(kept(Redrive(database))) == 1
 
 
 # ---- done elsewhere
@@ -488,7 +704,7 @@ def abandoned(database: Path, job_id: str) -> None:
     """A process claims the job and is gone."""
 
     async def claim_and_go() -> None:
-        store = SqliteStore(database)
+        store = elsewhere.made(database, FakeClock())
         await store.open()
         assert (await store.claim(Wanted(slots=1, ids=(job_id,)), "gone", 1_800_000_000.0)).jobs
         await store.close()
@@ -500,13 +716,14 @@ def left_waiting(rd: Redrive, night: Night, cycle_id: str) -> str:
     """A job that was accepted and given back before it did anything."""
 
     def publish(name: str) -> None:
-        raise KeyboardInterrupt
+        ctrl_c()
 
     with pytest.raises(KeyboardInterrupt), night(cycle_id=cycle_id) as cycle:
         cycle.run(publish, name="a")
     return one_job(rd, states=("waiting",)).id
 
 
+@pytest.mark.behaviour("T-7d")
 @pytest.mark.parametrize("next_cycle", ["n1", "n2"])
 def test_what_a_dead_process_left_is_taken_up(
     night: Night, site: Site, nightly: Redrive, database: Path, next_cycle: str
@@ -518,23 +735,25 @@ def test_what_a_dead_process_left_is_taken_up(
     job = one_job(nightly)
     assert (job.state, job.attempts, job.crashes) == ("done", 1, 1)
     assert cycle.summary.brought_back == (next_cycle == "n2")
+    assert (cycle.summary.accepted, cycle.summary.done, cycle.summary.skipped) == (1, 1, 0), "one job counts once"
 
 
 def test_a_job_that_ends_its_process_again_and_again_is_buried(database: Path, site: Site) -> None:
     script = """
         import os, sys, redrive
         def publish(name): os._exit(9)
-        with redrive.Redrive(sys.argv[1]).cycle("nightly", "n1") as cycle:
+        with redrive.Redrive(sys.argv[1]).cycle("nightly", sys.argv[2]) as cycle:
             cycle.run(publish, name="a")
     """
-    for _ in range(3):
-        with process(script, database) as child:
-            assert child.wait(DEADLINE) == 9
     rd = Redrive(database)
-    with rd.cycle("nightly", "n1") as cycle:
+    nights = [("n1", 9)] * 5 + [("n1", 0), ("n2", 9)]  # two deaths as any job, three alone; the next night once more
+    for night, status in nights:
+        with process(script, database, night) as child:
+            assert child.wait(DEADLINE) == status
+    with rd.cycle("nightly", "n2") as cycle:
         assert cycle.run(site.publish, name="a").status == "needs_you"
     job = one_job(rd)
-    assert (job.because, job.crashes, site.calls) == ("crash_loop", 3, [])
+    assert (job.because, job.lane, job.crashes, site.calls) == ("crash_loop", "manual", 6, [])
 
 
 async def test_a_job_that_was_there_at_two_crashes_runs_alone(database: Path, clock: FakeClock) -> None:
@@ -613,32 +832,105 @@ def test_killed_between_effect_and_record_it_is_posted_once(tmp_path: Path, data
     assert one_job(Redrive(database)).state == "done"
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(3)], ids=["Ctrl-C", "exit"])
+@pytest.mark.behaviour("T-8c")
+@pytest.mark.parametrize("how", ["Ctrl-C", "exit of a handler"])
 def test_the_end_of_the_script_gives_the_job_back(
-    night: Night, site: Site, nightly: Redrive, stop: BaseException, capsys: pytest.CaptureFixture[str]
+    night: Night, site: Site, nightly: Redrive, how: str, capsys: pytest.CaptureFixture[str], set_handler: SetHandler
 ) -> None:
-    site.fails("a", stop)
-    with pytest.raises(type(stop)) as raised, night(cycle_id="n1") as cycle:
+    if how != "Ctrl-C":
+        set_handler(signal.SIGINT, lambda *_: sys.exit(3))
+    site.does("a", ctrl_c)
+    with pytest.raises((KeyboardInterrupt, SystemExit)), night(cycle_id="n1") as cycle:
         cycle.run(site.publish, name="a")
-    assert raised.value is stop
     job = one_job(nightly)
     assert (job.state, job.attempts, job.history[-1].outcome) == ("waiting", 0, "released")
-    assert capsys.readouterr().out == "nightly n1: 1 job: 1 comes back next cycle\n"
+    said = "interrupted after 0 jobs" if how == "Ctrl-C" else ""
+    assert capsys.readouterr().out == f"nightly n1: 1 job: 1 comes back next cycle{said and f'; {said}'}\n"
     with night(cycle_id="n1") as cycle:
         assert cycle.run(site.publish, name="a").status == "skipped"
     assert site.calls == ["a", "a"]
 
 
-def test_an_exit_inside_a_coroutine_is_the_scripts_exit(night: Night, nightly: Redrive) -> None:
-    async def publish() -> None:
-        raise SystemExit(4)
+@pytest.mark.behaviour("T-8a")
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), SystemExit(3), GeneratorExit(), asyncio.CancelledError(), Poison()],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+def test_what_a_job_raises_by_itself_is_its_failure_and_the_script_goes_on(
+    night: Night, site: Site, nightly: Redrive, error: BaseException
+) -> None:
+    site.fails("a", error)
+    with night(cycle_id="n1") as cycle:
+        assert [cycle.run(site.publish, name=name).status for name in ("a", "b")] == ["needs_you", "done"]
+    (dead,) = all_jobs(nightly, states=("dead",))
+    assert (dead.detail, dead.attempts, dead.error_class) == ("interrupted_itself", 1, type(error).__name__)
 
-    with pytest.raises(SystemExit) as raised, night() as cycle:
-        cycle.run(publish)
-    assert raised.value.code == 4
-    assert one_job(nightly).state == "waiting"
+
+def interrupt_main() -> None:
+    _thread.interrupt_main()  # looked up when it is called, as tasks do
+
+
+SIGNALS: dict[str, Callable[[], object]] = {
+    "interrupt_main": interrupt_main,
+    "raise_signal": lambda: signal.raise_signal(signal.SIGINT),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGINT),
+}
+
+
+@pytest.mark.behaviour("T-8a")
+@pytest.mark.parametrize("how", SIGNALS.values(), ids=SIGNALS)
+def test_a_job_that_interrupts_its_own_thread_has_failed_and_the_script_goes_on(
+    night: Night, nightly: Redrive, how: Callable[[], object], set_handler: SetHandler
+) -> None:
+    def function() -> None:
+        how()
+        time.sleep(DEADLINE)  # interrupted
+
+    before = signal.raise_signal, _thread.interrupt_main
+    set_handler(signal.SIGINT, signal.default_int_handler)
     with night() as cycle:
+        assert cycle.run(function).status == "needs_you"
+        assert cycle.run(Site().publish, name="the script goes on").status == "done"
+    (dead,) = all_jobs(nightly, states=("dead",))
+    assert (dead.detail, dead.attempts) == ("interrupted_itself", 1)
+    assert (signal.raise_signal, _thread.interrupt_main) == before, "the script's own functions are put back"
+
+
+@pytest.mark.behaviour("T-8a")
+@pytest.mark.parametrize("how", SIGNALS.values(), ids=SIGNALS)
+def test_a_coroutine_that_interrupts_its_script_does_so_once(
+    night: Night, nightly: Redrive, how: Callable[[], object], set_handler: SetHandler
+) -> None:
+    """It runs in another thread than the script, which the signal reaches. The next night does not run it again."""
+
+    async def coroutine() -> None:
+        how()
+        await asyncio.sleep(DEADLINE)
+
+    set_handler(signal.SIGINT, signal.default_int_handler)
+    with pytest.raises(KeyboardInterrupt), night(cycle_id="n1") as cycle:
+        cycle.run(coroutine)
+    (dead,) = all_jobs(nightly, states=("dead",))
+    assert (dead.detail, dead.attempts) == ("interrupted_itself", 1)
+    with night(cycle_id="n2") as cycle:
+        assert cycle.run(Site().publish, name="the next night").status == "done"
+
+
+@pytest.mark.behaviour("T-8a")
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, Poison])
+def test_what_a_coroutine_raises_by_itself_is_its_failure_and_the_script_goes_on(
+    night: Night, nightly: Redrive, error: type[BaseException]
+) -> None:
+    """It runs in a thread of redrive's, in which only a task can raise: a signal would reach the script's own."""
+
+    async def coroutine() -> None:
+        raise error
+
+    with night() as cycle:
+        assert cycle.run(coroutine).status == "needs_you"
         assert cycle.run(Site().publish, name="the portal still works").status == "done"
+    (dead,) = all_jobs(nightly, states=("dead",))
+    assert (dead.detail, dead.attempts, dead.error_class) == ("interrupted_itself", 1, error.__name__)
 
 
 def test_ctrl_c_while_a_coroutine_runs_gives_it_back(database: Path) -> None:
@@ -717,6 +1009,7 @@ def test_what_comes_back_in_another_process_has_this_cycles_turn_there(database:
         other.join(DEADLINE)
         assert cycle.run(site.publish, name="a").status == "skipped"
     assert (site.calls, slow.calls) == (["a"], ["a"])
+    assert (cycle.summary.accepted, cycle.summary.skipped) == (1, 1), "one job counts once"
 
 
 @pytest.mark.behaviour("001-2")
@@ -861,7 +1154,7 @@ def test_when_to_alert_can_be_set_and_the_sum_says_it(night: Night, site: Site) 
     assert alert.startswith("publish front has failed in 1 cycles in a row")
 
 
-def test_a_sink_that_fails_is_told_again(database: Path, site: Site) -> None:
+def test_a_sink_that_fails_is_told_again(database: Path, site: Site, clock: FakeClock) -> None:
     pains: list[Pain] = []
     broken = True
 
@@ -871,11 +1164,12 @@ def test_a_sink_that_fails_is_told_again(database: Path, site: Site) -> None:
         pains.append(pain)
 
     site.fails("a", PermissionError("no"))
-    rd = Redrive(database, signals=[sink])
+    rd = Redrive(database, signals=[sink], clock=clock)
     for _ in range(3):
         with rd.cycle("nightly", "n1", alert_after=1, quiet=True) as cycle:
             cycle.run(site.publish, name="a")
         broken = False
+        clock.advance(60)
     assert len([pain for pain in pains if pain.kind == "stale_failure"]) == 1
 
 
@@ -886,19 +1180,21 @@ async def _one_failure(rd: Redrive, site: Site) -> None:
 
 
 @pytest.mark.parametrize("taken", [True, False])
-async def test_an_alert_counts_as_told_only_after_the_sinks_heard_it(database: Path, site: Site, taken: bool) -> None:
-    """Whoever dies in between is silent no longer than until the next run."""
-    during: list[str | None] = []
+async def test_an_alert_that_no_sink_took_waits_in_the_store(database: Path, site: Site, taken: bool) -> None:
+    """It was written with the note that it is told: a script that dies in between silences nothing."""
+    heard: list[Pain] = []
 
     async def sink(pain: Pain) -> None:
-        during.extend(await _told(rd) if pain.kind == "stale_failure" else ())
+        heard.append(pain)
         if not taken:
             raise ConnectionError("the pager is down")
 
     async with Redrive(database, signals=[sink]) as rd:
         await _one_failure(rd, site)
-        assert during == [None]
-        assert await _told(rd) == ["n1" if taken else None]
+        assert await _told(rd) == ["n1"]
+        waiting = [notice.kind for notice in await rd.notices.waiting()]
+    assert "stale_failure" in [pain.kind for pain in heard]
+    assert ("stale_failure" in waiting) is not taken
 
 
 @pytest.mark.parametrize("taken", [True, False])
@@ -1112,6 +1408,8 @@ def test_the_date_is_that_of_the_zone() -> None:
         ({"cycle_id": "\t"}, "cycle_id"),
         ({"tz": "Mars/Olympus"}, "tz"),
         ({"repeat": "daily"}, "repeat"),
+        ({"ignore": 3}, "ignore"),
+        ({"ignore": ("a b",)}, "ignore"),
         ({"alert_after": 0}, "alert_after"),
         ({"alert_after": True}, "alert_after"),
     ],
@@ -1135,6 +1433,7 @@ def test_an_option_that_does_not_exist(nightly: Redrive) -> None:
         pytest.param(lambda x: None, {"x": 1, "job_id": ""}, InvalidOption, id="an empty id"),
         pytest.param(lambda x: None, {"x": 1, "job_id": "a\0"}, InvalidOption, id="an unprintable id"),
         pytest.param(lambda x: None, {"x": 1, "repeat": "daily"}, InvalidOption, id="an unknown repeat"),
+        pytest.param(lambda x: None, {"x": 1, "ignore": ("y",)}, InvalidOption, id="no such argument to ignore"),
         pytest.param(lambda *x: None, {}, InvalidOption, id="arguments without names"),
         pytest.param("publish", {}, InvalidOption, id="no function"),
     ],
@@ -1216,7 +1515,7 @@ def test_receivers_can_tell_two_scripts_apart(night: Night) -> None:
 
 def test_workers_leave_the_jobs_of_cycles_alone(night: Night, nightly: Redrive, site: Site) -> None:
     task = nightly.task("publish")(site.publish)
-    site.fails("a", KeyboardInterrupt())
+    site.does("a", ctrl_c)
     with pytest.raises(KeyboardInterrupt), night() as cycle:
         cycle.run(task, name="a")
     with nightly.blocking() as q:

@@ -18,7 +18,8 @@ from redrive.core.agents import Agent, Model
 from redrive.core.changes import tokens
 from redrive.core.decision import Bury, Hold, RetryLater
 from redrive.core.job import Job, State
-from tests.support import FakeClock, eventually, opened, soon
+from tests import elsewhere
+from tests.support import FakeClock, PassingTime, drain_until_over, eventually, opened, soon
 
 Messages = list[dict[str, Any]]
 
@@ -47,7 +48,7 @@ def a_talk(turns: int = 20, words: int = 1_700) -> Messages:
 
 def column(database: Path, name: str, job_id: str) -> bytes:
     """A column as it stands in the file, past everything that redrive makes of it."""
-    connection = apsw.Connection(str(database))
+    connection = apsw.Connection(str(elsewhere.replica_of(database)))
     try:
         ((found,),) = connection.execute(f"SELECT CAST({name} AS BLOB) FROM jobs WHERE id = ?", (job_id,)).fetchall()
     finally:
@@ -124,6 +125,29 @@ async def test_an_attempt_tells_cause_rule_strategy_changes_and_reason(rd: redri
         await rd.dead.diff(handle.id, 1, 7)
 
 
+@pytest.mark.behaviour("004-55", "C17")
+async def test_failures_are_categorised_unless_a_queue_wants_plain_retries(clock: FakeClock, database: Path) -> None:
+    """One store without settings, except for a queue that retries everything alike: each failure has a category."""
+
+    class Forbidden(Exception):
+        status_code = 403
+
+    queues = {"plain": {"strategy": "plain", "max_attempts": 4}}
+    async with opened(database, clock=clock, queues=queues) as rd:
+
+        @rd.task("send")
+        async def send(n: int) -> None:
+            raise Forbidden("not yours") if n else ConnectionError("down")
+
+        heals, final = await send.enqueue(0), await send.enqueue(1)
+        alike = await send.options(queue="plain").enqueue(1)
+        await drain_until_over(rd, clock)
+        jobs = [await handle.refresh() for handle in (heals, final, alike)]
+    assert [(job.category, job.detail, job.attempts) for job in jobs] == [
+        ("transient", "network", 5), ("permanent", "authority", 1), ("permanent", "authority", 4),
+    ]  # fmt: skip
+
+
 @pytest.mark.behaviour("004-12")
 async def test_too_long_again_is_a_dead_letter_that_says_so(rd: redrive.Redrive, clock: FakeClock) -> None:
     calls: list[int] = []
@@ -134,10 +158,10 @@ async def test_too_long_again_is_a_dead_letter_that_says_so(rd: redrive.Redrive,
         raise TooLong
 
     handle = await answer.enqueue(a_talk())
-    await run_at_its_time(rd, clock, handle)
-    await soon(rd.drain())
-    job = await handle.refresh()
-    assert (job.state, job.because, job.lane, len(calls)) == (State.dead, "context_overflow", "manual", 2)
+    for _ in range(4):
+        job = await run_at_its_time(rd, clock, handle)
+    assert (job.state, job.because, job.lane, len(calls)) == (State.dead, "context_overflow", "delayed", 4)
+    assert job.comes_back_at == job.updated_at + 600, "a smaller try is left for later"
     assert job.recommendation and "rungs=" in job.recommendation
     assert job.subclass == "Resource"
 
@@ -368,7 +392,7 @@ async def test_the_applications_counter_counts(clock: FakeClock, database: Path)
 # ---- another model, another agent
 
 
-@pytest.mark.behaviour("004-23", "004-22")
+@pytest.mark.behaviour("004-23", "004-22", "004-4")
 async def test_another_model_and_agent_reach_the_task(clock: FakeClock, database: Path) -> None:
     agents = {"writer": Agent(("answer",), ("small", "big")), "editor": Agent(("answer",))}
     async with opened(database, clock=clock, agents=agents, models={"small": Model(other="strange")}) as rd:
@@ -390,7 +414,6 @@ async def test_another_model_and_agent_reach_the_task(clock: FakeClock, database
         assert [attempt.model for attempt in job.history] == ["small", "small", "small", "strange"]
 
 
-@pytest.mark.behaviour("004-15")
 async def test_the_third_same_wrong_output_is_a_loop(rd: redrive.Redrive, clock: FakeClock) -> None:
     outputs = iter(["{]", "{]", "{]", "{]"])
 
@@ -470,8 +493,8 @@ async def test_the_taint_stays_through_a_redrive(rd: redrive.Redrive, clock: Fak
         raise WrongOutput
 
     handle = await answer.enqueue("Write.")
-    await run_at_its_time(rd, clock, handle)
-    await soon(rd.drain())
+    for _ in range(4):
+        await run_at_its_time(rd, clock, handle)
     job = await rd.dead.redrive(handle.id)
     assert [change["tainted"] for change in job.changes if change["change"] == "add_instruction"] == [True]
 
@@ -657,7 +680,8 @@ async def test_without_a_budget_nothing_is_left_or_missing(rd: redrive.Redrive) 
 # ---- before it starts
 
 
-@pytest.mark.behaviour("004-42", "004-44", "004-46", "004-47")
+@pytest.mark.behaviour("004-42", "004-44", "004-46", "004-47", "C36")
+@pytest.mark.preset("seven_agents")
 async def test_what_no_model_could_read_costs_neither_a_call_nor_an_attempt(rd: redrive.Redrive) -> None:
     calls: list[int] = []
 
@@ -977,7 +1001,8 @@ async def moves_of(rd: redrive.Redrive, job_id: str) -> list[tuple[str, State]]:
     return [(event.move, event.state) for event in await rd.jobs.story(job_id)]
 
 
-@pytest.mark.behaviour("004-5", "004-7", "004-9")
+@pytest.mark.behaviour("004-5", "004-7", "004-9", "C31")
+@pytest.mark.preset("seven_agents")
 async def test_published_delivered_failed_redelivered_and_dead(rd: redrive.Redrive, clock: FakeClock) -> None:
     seen: list[State] = []
 
@@ -1014,6 +1039,7 @@ async def test_what_has_ended_stays_ended(rd: redrive.Redrive) -> None:
 
 
 @pytest.mark.behaviour("004-10")
+@pytest.mark.preset("seven_agents")
 async def test_a_task_that_gives_up_is_not_run_again(rd: redrive.Redrive) -> None:
     @rd.task("deploy")
     async def deploy(n: int) -> int:
@@ -1027,22 +1053,29 @@ async def test_a_task_that_gives_up_is_not_run_again(rd: redrive.Redrive) -> Non
 
 
 @pytest.mark.behaviour("004-11")
-async def test_what_nobody_handles_is_a_dead_letter(rd: redrive.Redrive, clock: FakeClock) -> None:
-    @rd.task("known")
-    async def known(n: int) -> int:
+@pytest.mark.preset("seven_agents")
+async def test_what_no_agent_of_the_fleet_handles_is_a_dead_letter(rd: redrive.Redrive, clock: FakeClock) -> None:
+    """Workers of two agents live. A message of a kind that none of them knows is not dropped, and says what to do."""
+
+    @rd.task("code_review")
+    async def code_review(n: int) -> int:
         return n
 
-    handle = await rd.enqueue("unheard_of", {"n": 1})
-    async with rd.worker(scheduler=False) as worker:
-        scheduler = rd.make_scheduler(worker)
-        await worker._announce()
-        await scheduler.bury_unroutable()
-        assert (await handle.refresh()).state is State.waiting
-        clock.advance(3_601.0)
-        await worker._announce()
-        await scheduler.bury_unroutable()
-    job = await handle.refresh()
-    assert (job.state, job.because, job.attempts) == (State.dead, "unroutable", 0)
+    known = await code_review.options(agent="cto").enqueue(1)
+    lost = await rd.enqueue("vulnerability_scan", {"host": "a.example"}, agent="cso")
+    passing = PassingTime(clock)
+
+    async def is_dead() -> bool:
+        return (await lost.refresh()).state is State.dead
+
+    async with rd.worker(agents=["cto"]), rd.worker(agents=["cso"]):
+        await passing.until(is_dead, "it is a dead letter")
+        assert (await known.refresh()).state is State.done
+    job = await lost.refresh()
+    assert (job.because, job.attempts, job.agent, job.lane) == ("unroutable", 0, "cso", "manual")
+    assert job.arguments == {"host": "a.example"}
+    assert job.recommendation and "vulnerability_scan" in job.recommendation
+    assert [letter.id for letter in (await rd.dead.list(agent="cso")).jobs] == [lost.id]
 
 
 @pytest.mark.behaviour("001-28")

@@ -11,6 +11,7 @@ import redrive
 from redrive import Context, Effect, JobHandle, OutcomeUnknown, Redrive
 from redrive.core.store import Commit, Wanted
 from redrive.errors import IllegalMove, InvalidInput, InvalidOption, StoreBusy
+from redrive.insight.story import tell
 from redrive.runtime.on_the_spot import OnTheSpot
 from tests.support import FakeClock, eventually, soon
 
@@ -975,3 +976,185 @@ async def test_a_worker_that_stops_while_an_effect_is_looked_for_keeps_what_to_l
         await eventually(lambda: len(looks) > 1)
         await job.result(15)
     assert (posted, looks) == ([1], [{"id": 1}, {"id": 1}])
+
+
+# What was seen is kept, whoever looked --------------------------------------------------------------------------------
+
+
+def _note_and_mail(note: bool | None, mail: bool | None, **options: Any) -> dict[str, Any]:
+    effects = [Effect("note", lambda payload, witness: note), Effect("mail", lambda payload, witness: mail)]
+    return {"effects": effects, **options}
+
+
+@pytest.mark.behaviour("R-6a", "R-6b")
+async def test_a_held_job_keeps_and_names_what_was_seen_of_each_effect(rd: Redrive, clock: FakeClock) -> None:
+    @rd.task(**_note_and_mail(True, False))
+    async def announce() -> None:
+        raise OutcomeUnknown("no answer", witness={"path": "a.md"})
+
+    job = await over(rd, clock, await announce.enqueue())
+    assert (job.state, job.because) == ("held", "outcome_unknown")
+    last = job.history[-1]
+    assert (last.effects, last.looked) == ({"note": "verified", "mail": "absent"}, "after")
+    assert last.witness == {"path": "a.md"}
+    assert job.recommendation.startswith("Seen outside: note: there; mail: missing. Look at the receiver.")
+    assert "give the task a verifier" not in job.recommendation
+
+
+@pytest.mark.behaviour("R-6b")
+async def test_only_a_task_without_a_verifier_is_advised_to_have_one(rd: Redrive, clock: FakeClock) -> None:
+    @rd.task
+    async def plain() -> None:
+        raise OutcomeUnknown("no answer")
+
+    job = await over(rd, clock, await plain.enqueue())
+    assert "Or give the task a verifier." in job.recommendation and job.history[-1].effects is None
+
+
+@pytest.mark.behaviour("R-6b")
+async def test_what_was_to_be_removed_is_gone_or_still_there(rd: Redrive, clock: FakeClock) -> None:
+    def effect(name: str, there: bool | None) -> Effect:
+        return Effect(name, lambda payload, witness: there, mode="absent")
+
+    @rd.task(effects=[effect("file", False), effect("index", True), effect("cache", None)])
+    async def remove() -> None:
+        raise OutcomeUnknown("no answer")
+
+    job = await over(rd, clock, await remove.enqueue())
+    assert "file: gone; index: still there; cache: cannot be told" in job.recommendation
+
+
+@pytest.mark.behaviour("R-6a")
+async def test_what_was_seen_before_a_replay_is_kept_with_the_attempt_that_ran(
+    rd: Redrive, clock: FakeClock, vault: Vault
+) -> None:
+    calls: list[int] = []
+
+    @rd.task(effects=[Effect("note", vault.find)], backoff="none")
+    async def note(text: str) -> str:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ConnectionError("cut")
+        return "written"
+
+    job = await over(rd, clock, await note.enqueue("hello"))
+    first, second = job.history
+    assert (first.effects, first.looked) == (None, None), "nobody looked"
+    assert (second.outcome, second.effects, second.looked) == ("done", {"note": "absent"}, "before")
+
+
+@pytest.mark.behaviour("R-6a", "R-6b")
+async def test_a_replay_that_is_held_keeps_what_was_seen(rd: Redrive, clock: FakeClock, vault: Vault) -> None:
+    @rd.task(effects=[Effect("note", vault.find)])
+    async def note(text: str) -> None:
+        raise ConnectionError("cut")
+
+    handle = await note.enqueue("hello")
+    await soon(rd.drain())
+    vault.blind = True
+    job = await over(rd, clock, handle)
+    last = job.history[-1]
+    assert (job.state, last.outcome, last.effects, last.looked) == (
+        "held", "held", {"note": "indeterminate"}, "before",
+    )  # fmt: skip
+    assert job.recommendation.startswith("Seen outside: note: cannot be told.")
+
+
+@pytest.mark.behaviour("R-6b")
+async def test_an_unknown_error_with_effects_names_what_was_seen(rd: Redrive, clock: FakeClock) -> None:
+    class Odd(Exception):
+        pass
+
+    @rd.task(**_note_and_mail(True, False, retry_policy="verify_first"))
+    async def announce() -> None:
+        raise Odd("what is this?")
+
+    job = await over(rd, clock, await announce.enqueue())
+    assert job.state == "dead" and job.history[-1].effects == {"note": "verified", "mail": "absent"}
+    assert job.recommendation.startswith("Seen outside: note: there; mail: missing.")
+
+
+@pytest.mark.behaviour("R-6a", "R-6c")
+async def test_the_story_tells_what_was_seen(rd: Redrive, clock: FakeClock) -> None:
+    @rd.task(**_note_and_mail(True, None))
+    async def announce() -> None:
+        raise OutcomeUnknown("no answer", witness={"path": "a.md", "token": "sk-live-0123456789abcdef0123456789"})
+
+    job = await over(rd, clock, await announce.enqueue())
+    told = tell(job, await rd.jobs.story(job.id), clock.now())
+    facts = {fact.name: fact for entry in told.entries for fact in entry.facts}
+    assert facts["effects"].text == "note verified, mail indeterminate"
+    assert "a.md" in facts["witness"].text and "sk-live" not in facts["witness"].text and facts["witness"].outside
+
+
+@pytest.mark.behaviour("R-6c", "003-69")
+@pytest.mark.parametrize("by", ["call", "worker"])
+async def test_the_path_of_what_was_found_is_told_whoever_ran_it(
+    rd: Redrive, clock: FakeClock, vault: Vault, by: str
+) -> None:
+    @rd.task(effects=[Effect("note", lambda payload, witness: True)])
+    async def note(text: str) -> None:
+        raise OutcomeUnknown("no answer", witness={"path": "notes/a.md", "hint": "x" * 5000})
+
+    if by == "call":
+        outcome = await soon(note.call("hello"))
+    else:
+        handle = await note.enqueue("hello")
+        await over(rd, clock, handle)
+        outcome = await rd.outcome(handle.id)
+    shown = outcome.public()
+    assert (shown["status"], shown["path"], shown["effects_verified"]) == ("ok", "notes/a.md", 1)
+    job = await rd.jobs.get(outcome.operation_id or "")
+    assert job.history[-1].witness == {"path": "notes/a.md"}, "a long witness is kept beside the job"
+
+
+@pytest.mark.behaviour("R-6c", "003-46")
+async def test_that_something_was_back_is_kept_also_when_a_worker_found_it(rd: Redrive, clock: FakeClock) -> None:
+    up = False
+
+    @rd.task(requires=[redrive.Probe("vault", lambda: up)], idempotent=True)
+    async def note() -> str:
+        return "noted"
+
+    handle = await note.enqueue()
+    await soon(rd.drain())
+    up = True
+    job = await over(rd, clock, handle)
+    assert [attempt.registry_auto_recovered for attempt in job.history] == [False, True]
+    assert (await rd.outcome(handle.id)).public()["registry_auto_recovered"] is True
+    other = await note.enqueue()
+    assert not (await over(rd, clock, other)).history[-1].registry_auto_recovered, "told once"
+
+
+@pytest.mark.behaviour("R-6b")
+async def test_an_unknown_outcome_of_once_with_a_verifier_is_verified_by_the_next_attempt(
+    rd: Redrive, clock: FakeClock
+) -> None:
+    sent: list[str] = []
+
+    def send(key: str) -> None:
+        sent.append(key)
+        raise OutcomeUnknown("no answer")
+
+    @rd.task(backoff="none")
+    async def mail(ctx: Context) -> Any:
+        return await ctx.once("mail", send, verify=lambda key: "there" if key in sent else None)
+
+    job = await over(rd, clock, await mail.enqueue())
+    assert (job.state, len(sent)) == ("done", 1)
+
+
+@pytest.mark.behaviour("R-6b")
+async def test_an_unknown_outcome_outside_of_that_once_is_left_to_a_person(rd: Redrive, clock: FakeClock) -> None:
+    def send(key: str) -> None:
+        raise OutcomeUnknown("no answer")
+
+    @rd.task
+    async def mail(ctx: Context) -> Any:
+        try:
+            await ctx.once("mail", send, verify=lambda key: None)
+        except OutcomeUnknown:
+            raise OutcomeUnknown("something else, that no verifier sees") from None
+
+    job = await over(rd, clock, await mail.enqueue())
+    assert (job.state, job.because) == ("held", "outcome_unknown")

@@ -61,7 +61,7 @@ async def test_every_line_of_a_file_becomes_a_letter(rd: redrive.Redrive, tmp_pa
     assert not (tmp_path / "queue.jsonl.aside.jsonl").exists()
 
 
-@pytest.mark.behaviour("001-10", "000-7")
+@pytest.mark.behaviour("001-10", "000-7", "C23")
 async def test_importing_again_changes_nothing(rd: redrive.Redrive, tmp_path: Path, database: Path) -> None:
     file = written(tmp_path / "queue.jsonl", record("a"), record("b"), '{"event": "same"}', '{"event": "same"}')
     first = await rd.dead.import_(file)
@@ -98,6 +98,17 @@ async def test_bad_lines_are_kept_aside_and_the_rest_is_imported(rd: redrive.Red
     assert stat.S_IMODE(Path(str(done.kept_in)).stat().st_mode) == 0o600
     await rd.dead.import_(file)
     assert len(Path(str(done.kept_in)).read_text("utf-8").splitlines()) == 7  # each of them once
+
+
+@pytest.mark.behaviour("T-19d")
+async def test_a_line_with_a_key_twice_is_kept_aside(rd: redrive.Redrive, tmp_path: Path) -> None:
+    """Whichever of the two values were kept, the other would be lost."""
+    twice = record("b").replace('"site": "b"', '"site": "b", "site": "c"')
+    done = await rd.dead.import_(written(tmp_path / "failed.jsonl", record("a"), twice), task="post")
+    assert (done.read, done.imported, done.aside) == (2, 1, 1)
+    assert done.problems[0][0] == 2 and '"site" twice' in done.problems[0][1]
+    kept = json.loads((tmp_path / "failed.jsonl.aside.jsonl").read_text("utf-8"))
+    assert kept["text"] == twice
 
 
 async def test_bytes_that_are_no_text_are_kept_aside_readably(rd: redrive.Redrive, tmp_path: Path) -> None:
@@ -185,6 +196,7 @@ async def test_an_offline_queue_is_run_rather_than_buried(rd: redrive.Redrive) -
     assert sorted(ran) == ["a", "b"]
 
 
+@pytest.mark.behaviour("C23")
 async def test_more_tries_of_a_known_job_are_a_further_failure(rd: redrive.Redrive) -> None:
     lines = [record("a", attempt=n, failed_at=f"2027-01-1{n}T03:00:00Z") for n in (1, 2, 3)]
     done = await rd.dead.import_(lines)
@@ -270,10 +282,11 @@ async def test_many_unreadable_completed_ids_are_counted_and_the_first_told(rd: 
 
 @pytest.mark.behaviour("001-33", "001-34")
 async def test_the_completed_file_may_be_missing_or_at_home(
-    rd: redrive.Redrive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rd: redrive.Redrive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert (await rd.dead.import_([record("a")], completed="~/agent/completed.jsonl")).imported == 1
+    assert f"no file of completed ids at {tmp_path}/agent/completed.jsonl" in caplog.text
     (tmp_path / "agent").mkdir()
     written(tmp_path / "agent" / "completed.jsonl", "a", "é", '{"job_id": "b"}')
     done = await rd.dead.import_(
@@ -295,7 +308,7 @@ async def test_completed_ids_close_every_letter_of_the_job(rd: redrive.Redrive) 
 # -- out
 
 
-@pytest.mark.behaviour("001-9", "001-11")
+@pytest.mark.behaviour("001-9", "001-11", "C12")
 async def test_an_export_makes_the_same_letters_in_another_store(rd: redrive.Redrive, tmp_path: Path) -> None:
     @rd.task(max_attempts=1)
     async def work(**anything: Any) -> None:
@@ -418,7 +431,7 @@ APPEND = """
 """
 
 
-@pytest.mark.behaviour("001-15")
+@pytest.mark.behaviour("001-15", "C24")
 async def test_many_processes_append_large_records_and_every_line_is_whole(
     database: Path, tmp_path: Path, size: Callable[[int, int], int]
 ) -> None:
@@ -443,6 +456,7 @@ async def test_many_processes_append_large_records_and_every_line_is_whole(
         assert (done.imported, done.duplicates) == (processes * number, processes * number * 4)
 
 
+@pytest.mark.behaviour("C24")
 async def test_a_torn_line_of_a_crash_does_not_swallow_the_next(rd: redrive.Redrive, tmp_path: Path) -> None:
     file = written(tmp_path / "shared.jsonl", '{"job_id": "to', end="")
     await rd.dead.import_([record("a")])

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,11 @@ from redrive import CommitUnknown, Context, Redrive, StoreUnavailable
 from redrive.core.job import Job
 from redrive.core.lifecycle import MAX_GRANTS
 from redrive.core.store import Inserted, Put
-from redrive.stores.sqlite import SqliteStore
-from tests.support import FakeClock, eventually, soon
+from tests import elsewhere
+from tests.support import FakeClock, eventually, locked, soon
 
 
-class Flaky(SqliteStore):
+class Flaky:
     """The real store, whose disk can be told to fail: before a write, or after it was made."""
 
     broken: Exception | None = None
@@ -33,7 +33,7 @@ class Flaky(SqliteStore):
 
 @pytest.fixture
 def store(database: Path, clock: FakeClock) -> Flaky:
-    return Flaky(database, monotonic=clock.monotonic)
+    return elsewhere.made(database, clock, Flaky)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ async def test_without_fallback_the_caller_is_told(flaky: Redrive, store: Flaky)
     assert flaky.spool.count() == 0
 
 
-@pytest.mark.behaviour("000-89", "000-1")
+@pytest.mark.behaviour("000-89", "000-1", "C12", "C16")
 async def test_a_broken_store_leads_to_the_spool_and_the_job_is_run_later(
     flaky: Redrive, store: Flaky, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -75,7 +75,7 @@ async def test_a_broken_store_leads_to_the_spool_and_the_job_is_run_later(
     assert (job.spooled, job.direct, done, flaky.spool.count()) == (True, False, [], 1)
     assert [event.job_id for event in told] == [job.id]
     assert any("spool" in r.getMessage() and r.levelno >= logging.WARNING for r in caplog.records)
-    assert (await flaky.health()).issues == ["spool: 1 jobs wait for the store"]
+    assert (await flaky.health()).issues == ["spool: 1 job waits beside the store, which could not take them"]
     assert (await flaky.stats())["accepted"] == 1
     store.broken = None
     await soon(flaky.drain())
@@ -88,7 +88,7 @@ async def test_a_broken_store_leads_to_the_spool_and_the_job_is_run_later(
 
 async def test_a_running_worker_drains_the_spool_by_itself(database: Path) -> None:
     rd = Redrive(database)
-    rd._store = store = Flaky(database)
+    rd._store = store = elsewhere.made(database, rd.clock, Flaky)
     done: list[int] = []
 
     @rd.task
@@ -166,7 +166,7 @@ async def test_a_sync_fallback_is_called_too(flaky: Redrive, store: Flaky) -> No
     assert (job.direct, done) == (True, [3])
 
 
-@pytest.mark.behaviour("000-90")
+@pytest.mark.behaviour("000-90", "C16")
 async def test_an_error_is_seen_only_when_every_way_failed(flaky: Redrive, store: Flaky) -> None:
     async def direct(n: int) -> None:
         raise ConnectionError("the target is down as well")
@@ -229,6 +229,7 @@ async def test_an_unknown_commit_goes_to_the_spool_under_the_same_id(flaky: Redr
     assert (await flaky.stats())["accepted"] == 1
 
 
+@pytest.mark.behaviour("C16")
 async def test_an_unknown_commit_never_goes_to_the_direct_call(flaky: Redrive, store: Flaky) -> None:
     done: list[int] = []
 
@@ -367,3 +368,195 @@ async def test_a_spooled_repeat_of_a_job_in_trouble_is_told_as_by_the_store(
     await flaky._desk.drain_spool()
     assert heard == [job.id]
     assert f"job {job.id[-8:]} with key 'k' is discarded" in caplog.text
+
+
+# ---- a locked file ----
+
+BEFORE_THE_STORE_GIVES_UP = 15.0
+"""Seconds: half of those after which the store itself says that the file is locked."""
+
+
+async def handed_in(work: Awaitable[Any]) -> Any:
+    """What the call gives, while another process still holds the lock."""
+    calling = asyncio.ensure_future(work)
+    done, _ = await asyncio.wait({calling}, timeout=BEFORE_THE_STORE_GIVES_UP)
+    assert done, "the caller waits for the lock of another process"
+    return calling.result()
+
+
+@pytest.mark.file("another process locks the file")
+@pytest.mark.behaviour("T-14a")
+async def test_a_locked_file_does_not_hold_the_caller(database: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The write lands late: it is the same job, which runs once."""
+    rd, done, told = Redrive(database), list[int](), list[Any]()
+
+    @rd.task
+    async def work(n: int) -> None:
+        done.append(n)
+
+    accepted: list[Any] = []
+    rd.subscribe("fallback", told.append)
+    rd.subscribe("enqueued", accepted.append)
+    async with rd:
+        await work.enqueue(0)
+        with locked(database) as release:
+            job = await handed_in(work.options(fallback=True).enqueue(1))
+            assert (job.spooled, job.direct, rd.spool.count()) == (True, False, 1)
+            assert [(event.job_id, event.data["to"]) for event in told] == [(job.id, "spool")]
+            assert "trying the spool" in caplog.text
+            release()
+        await eventually(lambda: _is_known(rd, job.id), "the late write")
+        await soon(rd.drain())
+        assert sorted(done) == [0, 1]
+        assert ((await rd.stats())["accepted"], rd.spool.count()) == (2, 0)
+        assert [event.job_id for event in accepted].count(job.id) == 1, "the bus tells it once"
+
+
+async def _is_known(rd: Redrive, job_id: str) -> bool:
+    return bool(await rd.store.get([job_id]))
+
+
+@pytest.mark.file("another process locks the file")
+@pytest.mark.behaviour("T-14a")
+async def test_a_locked_file_is_no_reason_for_the_direct_call(database: Path) -> None:
+    """The write may still land: a direct call could do it twice."""
+    rd, done = Redrive(database), list[int]()
+
+    @rd.task(fallback=done.append)
+    async def work(n: int) -> None:
+        done.append(n)
+
+    async with rd:
+        await rd.open()
+        _no_spool(rd)
+        with locked(database) as release:
+            with pytest.raises(CommitUnknown, match=r"within 0\.1 s"):
+                await handed_in(work.options(fallback_after=0.1).enqueue(1))
+            release()
+    assert done == []
+
+
+@pytest.mark.parametrize("items", [[], [{"n": {1: 2}}, {"n": {3}}]], ids=["none", "refused"])
+async def test_nothing_to_accept_is_no_trouble_of_the_store(
+    database: Path, caplog: pytest.LogCaptureFixture, items: list[Any]
+) -> None:
+    async with Redrive(database) as rd:
+        for fallback in (False, True):
+            many = await rd.enqueue_many("work", items, fallback=fallback)
+            assert (sorted(many.refused), many.spooled) == (list(range(len(items))), 0)
+        assert rd.spool.count() == 0
+    assert "spool" not in caplog.text
+
+
+@pytest.mark.file("another process locks the file")
+@pytest.mark.behaviour("T-14a")
+async def test_many_wait_for_a_locked_file_once(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each part in which they are written."""
+    monkeypatch.setattr("redrive.app.accept.CHUNK", 2)
+    waits: list[float | None] = []
+    real = asyncio.wait
+
+    async def wait(awaited: Any, *, timeout: float | None = None, **how: Any) -> Any:
+        waits.append(timeout)
+        return await real(awaited, timeout=timeout, **how)
+
+    async with Redrive(database) as rd:
+        with locked(database) as release:
+            monkeypatch.setattr("redrive.app.accept.asyncio.wait", wait)
+            many = await rd.enqueue_many("work", [{"n": n} for n in range(6)], fallback=True, fallback_after=0.5)
+            monkeypatch.undo()
+            assert (many.spooled, waits) == (6, [0.5])
+            release()
+        await soon(rd.drain())
+        assert [(await rd.jobs.get(str(id))).state for id in many.ids] == ["waiting"] * 6
+        assert (await rd.stats())["accepted"] == 6
+
+
+@pytest.mark.behaviour("T-14b")
+@pytest.mark.parametrize("where", ["call", "task", "queue", "instance", "file", "environment"])
+async def test_a_fallback_can_be_said_everywhere(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time, too. No stand-in: the database's folder is not there."""
+    monkeypatch.chdir(tmp_path)
+    said: dict[str, Any] = {"fallback": True, "fallback_after": 7.0}
+    if where == "file":
+        Path("redrive.toml").write_text("fallback = true\nfallback_after = 7\n")
+    if where == "environment":
+        monkeypatch.setenv("REDRIVE_FALLBACK", "true")
+        monkeypatch.setenv("REDRIVE_FALLBACK_AFTER", "7")
+    rd = Redrive(
+        tmp_path / "gone" / "jobs.db", spool=str(tmp_path / "spool"),
+        queues={"work": said} if where == "queue" else None, **(said if where == "instance" else {}),
+    )  # fmt: skip
+
+    @rd.task(**(said if where == "task" else {}))
+    async def work(n: int) -> None: ...
+
+    assert (await work.options(**(said if where == "call" else {})).enqueue(1)).spooled
+    assert rd._desk.plan("work", said if where == "call" else {}).fallback.after == 7.0
+
+
+@pytest.mark.behaviour("T-14b")
+async def test_the_most_specific_word_about_a_fallback_counts(tmp_path: Path) -> None:
+    rd = Redrive(
+        tmp_path / "gone" / "jobs.db", spool=str(tmp_path / "spool"), fallback=True,
+        queues={"careful": {"fallback": False}, "other": {"fallback": False}},
+    )  # fmt: skip
+
+    @rd.task(queue="careful", fallback=True)
+    async def own() -> None: ...
+
+    @rd.task(queue="careful")
+    async def inherited() -> None: ...
+
+    assert (await rd.enqueue("anything", {})).spooled
+    assert (await own.enqueue()).spooled
+    assert (await rd.enqueue("unknown", {}, queue="other", fallback=True)).spooled
+    for refused in (inherited.enqueue(), own.options(fallback=False).enqueue(), rd.enqueue("x", {}, queue="other")):
+        with pytest.raises(StoreUnavailable):
+            await refused
+
+
+@pytest.mark.parametrize("value", ["yes", 1, 0.5])
+def test_a_fallback_is_yes_no_or_a_function(database: Path, value: Any) -> None:
+    rd = Redrive(database)
+    with pytest.raises(redrive.InvalidOption, match="fallback"):
+        rd.task(fallback=value)(lambda: None)
+    with pytest.raises(redrive.ConfigError, match="fallback"):
+        Redrive(database, queues={"q": {"fallback": value}})
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan")])
+async def test_the_time_of_a_fallback_is_longer_than_nothing(database: Path, value: float) -> None:
+    with pytest.raises(redrive.ConfigError, match="fallback_after"):
+        Redrive(database, fallback_after=value)
+    with pytest.raises(redrive.InvalidOption, match="fallback_after"):
+        await Redrive(database).enqueue("work", {}, fallback=True, fallback_after=value)
+
+
+@pytest.mark.file("another process locks the file")
+@pytest.mark.behaviour("T-14a")
+async def test_a_store_that_was_too_slow_can_be_closed(database: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A script that ends does not wait for the lock either; the job is in the spool."""
+    rd = Redrive(database, fallback=True, fallback_after=0.1)
+    await rd.open()
+    with locked(database):
+        job = await rd.enqueue("work", {"n": 1})
+        await handed_in(rd.close())
+    assert "was given up when the store was closed" in caplog.text
+    async with rd:
+        await soon(rd.drain())
+        assert (await rd.jobs.get(job.id)).arguments == {"n": 1}
+
+
+@pytest.mark.file("another process locks the file")
+async def test_closing_gives_up_no_write_whose_caller_waits(database: Path) -> None:
+    rd = Redrive(database, fallback=True, fallback_after=60.0)
+    await rd.open()
+    with locked(database) as release:
+        handing = asyncio.create_task(rd.enqueue("work", {"n": 1}))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(rd.close())
+        await asyncio.sleep(0)
+        release()
+        assert not (await soon(handing)).spooled
+        await soon(closing)

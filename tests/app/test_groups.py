@@ -15,13 +15,14 @@ from redrive import Context, Redrive
 from redrive.app import alerts
 from redrive.core import lifecycle
 from redrive.core.job import State
-from redrive.core.store import Commit, Filter, Wanted
+from redrive.core.pain import Pain
+from redrive.core.store import Commit, Filter, Put, Wanted
 from redrive.errors import InvalidInput
 from redrive.insight.groups import GroupView
-from redrive.insight.health import Pain
 from redrive.runtime.bus import BusEvent
 from redrive.runtime.living import living
-from tests.support import FakeClock, eventually, line_of, opened, process, soon
+from redrive.runtime.notify import TURN_SECONDS
+from tests.support import FakeClock, eventually, line_of, look_and_tell, opened, process, soon
 
 
 class Trouble(Exception):
@@ -34,7 +35,7 @@ async def fail(error: str = "stuck", kind: str = "trouble") -> None:
 
 
 async def bury(rd: Redrive, number: int = 1, **how: Any) -> None:
-    mill = rd.task("mill", max_attempts=1)(fail)
+    mill = rd.task("mill", max_attempts=1, comebacks=())(fail)
     for _ in range(number):
         await mill.enqueue(**how)
     await soon(rd.drain())
@@ -42,6 +43,7 @@ async def bury(rd: Redrive, number: int = 1, **how: Any) -> None:
 
 async def the_group(rd: Redrive) -> GroupView:
     (view,) = await rd.groups.list()
+    await rd.notices.deliver()
     return view
 
 
@@ -63,7 +65,7 @@ async def test_one_trouble_has_one_advice_wherever_one_looks(rd: Redrive, caplog
     async def freeze() -> None:
         raise redrive.GiveUp("production is frozen", recommendation="Redrive it after the change freeze.")
 
-    @rd.task(max_attempts=1)
+    @rd.task(max_attempts=1, comebacks=())
     async def connect() -> None:
         raise ConnectionError("refused")
 
@@ -169,11 +171,11 @@ async def test_a_resolved_group_that_comes_back_is_told(database: Path, clock: F
         resolved = await rd.groups.resolve(view.short, who="ann", why="fixed the mill")
         assert (resolved.status, resolved.state.who, resolved.state.why) == ("resolved", "ann", "fixed the mill")
         clock.advance(10)
-        await rd.groups.look()
+        await look_and_tell(rd)
         assert kinds(felt) == ["group_new"]
         await bury(rd, 1)
-        await rd.groups.look()
-        await rd.groups.look()
+        await look_and_tell(rd)
+        await look_and_tell(rd)
         assert kinds(felt) == ["group_new", "group_regressed"]
         assert (await the_group(rd)).status == "unresolved"
 
@@ -186,13 +188,13 @@ async def test_a_regression_counts_from_the_version_of_the_cure(database: Path, 
         await rd.groups.resolve(view.fingerprint, in_version="1.4")
         clock.advance(10)
         await bury(rd, 2)
-        await rd.groups.look()
+        await look_and_tell(rd)
         assert (await the_group(rd)).status == "resolved", "an old worker is no regression"
         assert kinds(felt) == ["group_new"]
     async with opened(database, clock=clock, version="1.4.1", signals=[felt.append]) as rd:
         clock.advance(10)
         await bury(rd, 1)
-        await rd.groups.look()
+        await look_and_tell(rd)
     assert kinds(felt) == ["group_new", "group_regressed"]
 
 
@@ -212,12 +214,12 @@ async def test_an_ignored_group_is_told_when_the_limit_is_passed(
         ignored = await rd.groups.ignore(view.fingerprint, who="ann", why="known", **limit)
         assert ignored.status == "ignored"
         await bury(rd, quiet)
-        await rd.groups.look()
+        await look_and_tell(rd)
         assert kinds(felt) == ["group_new"]
         if loud == 0:
             clock.advance(7200)
         await bury(rd, max(1, loud or 0))
-        await rd.groups.look()
+        await look_and_tell(rd)
         assert kinds(felt) == ["group_new", *(["group_unignored"] if loud is not None else [])]
 
 
@@ -230,7 +232,7 @@ async def test_burials_spread_over_hours_do_not_pass_a_rate(database: Path, cloc
         for _ in range(8):
             clock.advance(3700)
             await bury(rd, 2)
-        await rd.groups.look()
+        await look_and_tell(rd)
         assert kinds(felt) == ["group_new"]
 
 
@@ -321,13 +323,13 @@ async def test_a_trouble_is_told_once_on_the_bus_and_to_every_sink(database: Pat
         rd.subscribe("group_alert", heard.append)
         await bury(rd, 4, kind="network")
         for _ in range(5):
-            await rd.groups.look()
+            await look_and_tell(rd)
             clock.advance(400)
         await bury(rd, 40, kind="network")
-        await rd.groups.look()
+        await look_and_tell(rd)
         fingerprint = (await the_group(rd)).fingerprint
-    assert felt == later and len(felt) == 1
-    (pain,), (event,) = felt, heard
+    assert felt == later and kinds(felt) == ["group_new"]
+    pain, (event,) = felt[0], heard
     assert (pain.kind, pain.queue, pain.severity >= 0.7) == ("group_new", "mill", True)
     assert fingerprint[:8] in pain.message and "ConnectionError: stuck" in pain.message
     assert (event.queue, event.task) == ("mill", "mill")
@@ -342,7 +344,7 @@ async def test_nothing_is_told_again_after_a_restart(database: Path, clock: Fake
     for _ in range(3):
         async with opened(database, clock=clock, signals=[felt.append]) as rd:
             await bury(rd, 2)
-            await rd.groups.look()
+            await look_and_tell(rd)
             clock.advance(100)
     assert kinds(felt) == ["group_new"]
 
@@ -355,7 +357,7 @@ async def test_of_two_that_look_at_once_one_tells(database: Path, clock: FakeClo
     ):
         for error in ("stuck", "broken", "lost", "burnt"):
             await bury(one, 1, error=error)
-            await asyncio.gather(*(rd.groups.look() for rd in (one, two, one, two)))
+            await asyncio.gather(*(look_and_tell(rd) for rd in (one, two, one, two)))
     assert kinds(felt) == ["group_new"] * 4
 
 
@@ -375,9 +377,10 @@ async def test_a_sink_that_fails_is_told_again_at_the_next_look(
         rd.subscribe("group_alert", heard.append)
         await bury(rd, 1)
         for expected in (1, 2, 3, 3, 3):
-            await rd.groups.look()
+            await look_and_tell(rd)
             assert len(tries) == expected
-        assert (await the_group(rd)).state.alerted_at == clock.now()
+            clock.advance(60)
+        assert await rd.notices.waiting() == []
     assert (len(others), len(heard)) == (1, 1), "who has heard it is spared"
     assert any("pager" in record.getMessage() and record.levelno >= logging.WARNING for record in caplog.records)
 
@@ -386,11 +389,11 @@ async def test_what_one_process_could_not_deliver_another_does(database: Path, c
     felt: list[Pain] = []
     async with opened(database, clock=clock, signals=[deaf]) as rd:
         await bury(rd, 1)
-        await rd.groups.look()
-        assert (await the_group(rd)).state.alerted_at is None
+        await look_and_tell(rd)
+        assert [notice.kind for notice in await rd.notices.waiting()] == ["group_new"]
     async with opened(database, clock=clock, signals=[felt.append]) as rd:
-        await rd.groups.look()
-        await rd.groups.look()
+        await look_and_tell(rd)
+        await look_and_tell(rd)
     assert kinds(felt) == ["group_new"]
 
 
@@ -399,11 +402,11 @@ async def test_who_has_nobody_to_tell_leaves_it_to_others(database: Path, clock:
     felt: list[Pain] = []
     async with opened(database, clock=clock) as quiet, opened(database, clock=clock, signals=[felt.append]) as loud:
         await bury(quiet, 1)
-        view = await the_group(quiet)
-        assert view.state.owed and view.public()["alert_owed"] == "new"
-        await loud.groups.look()
+        assert (await the_group(quiet)).state.alerted_at == clock.now()
+        assert [notice.kind for notice in await quiet.notices.waiting()] == ["group_new"]
+        await look_and_tell(loud)
         assert kinds(felt) == ["group_new"]
-        assert (await the_group(quiet)).public()["alert_owed"] is None
+        assert await quiet.notices.waiting() == []
 
 
 async def test_what_an_erased_job_said_is_not_kept_in_its_group(rd: Redrive, database: Path) -> None:
@@ -424,9 +427,9 @@ async def test_a_listener_to_everything_hears_it_but_does_not_take_it_from_other
         quiet.subscribe("*", heard.append)
         await bury(quiet, 1)
         for _ in range(3):
-            await quiet.groups.look()
+            await look_and_tell(quiet)
         assert [event.type for event in heard].count("group_alert") == 1
-        await loud.groups.look()
+        await look_and_tell(loud)
     assert kinds(felt) == ["group_new"]
 
 
@@ -451,14 +454,15 @@ async def _has_channels(rd: Redrive) -> bool:
     return any(worker.channels for worker in await living(rd.store, rd.clock.now()))
 
 
-async def test_a_subscriber_by_name_is_somebody_to_tell(database: Path, clock: FakeClock) -> None:
+async def test_of_the_subscribers_of_two_processes_that_of_the_one_that_judges_hears_it(
+    database: Path, clock: FakeClock
+) -> None:
     heard: list[BusEvent] = []
     async with opened(database, clock=clock) as one, opened(database, clock=clock) as two:
         for rd in (one, two):
             rd.subscribe("group_alert.mill", heard.append)
         await bury(one, 1)
-        await asyncio.gather(*(rd.groups.look() for rd in (one, two, one, two)))
-        assert (await the_group(one)).state.owed is None
+        await asyncio.gather(*(look_and_tell(rd) for rd in (one, two, one, two)))
     assert len(heard) == 1
 
 
@@ -467,26 +471,31 @@ async def test_whoever_resolves_a_group_needs_no_alert_about_it(database: Path, 
     async with opened(database, clock=clock) as quiet, opened(database, clock=clock, signals=[felt.append]) as loud:
         await bury(quiet, 1)
         await quiet.groups.resolve((await the_group(quiet)).fingerprint)
-        await loud.groups.look()
+        await look_and_tell(loud)
     assert felt == []
 
 
 async def test_who_dies_while_telling_is_followed_by_another(database: Path, clock: FakeClock) -> None:
     felt: list[Pain] = []
 
-    def dies(pain: Pain) -> None:
-        raise KeyboardInterrupt
+    begun = asyncio.Event()
 
-    async with opened(database, clock=clock, signals=[dies]) as rd:
+    async def hangs(pain: Pain) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with opened(database, clock=clock, signals=[hangs]) as rd:
         await bury(rd, 1)
-        with pytest.raises(KeyboardInterrupt):
-            await rd.groups.look()
+        telling = asyncio.create_task(look_and_tell(rd))
+        await soon(begun.wait())
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
     async with opened(database, clock=clock, signals=[felt.append]) as rd:
-        await rd.groups.look()
+        await look_and_tell(rd)
         assert felt == [], "the other may still be at it"
-        clock.advance(alerts.TELLING_SECONDS)
-        await rd.groups.look()
-        await rd.groups.look()
+        clock.advance(TURN_SECONDS)
+        await look_and_tell(rd)
+        await look_and_tell(rd)
     assert kinds(felt) == ["group_new"]
 
 
@@ -505,11 +514,12 @@ async def test_a_sink_that_hangs_is_waited_for_once_in_a_look(
         for error in ("the mill", "the well", "the road"):
             await bury(rd, 1, error=error)
         for look in (1, 2):
-            await soon(rd.groups.look())
+            await soon(look_and_tell(rd))
             assert (len(asked), kinds(felt)) == (look, ["group_new"] * 3)
+            clock.advance(60)
         rd.signals.remove(hang)
-        await rd.groups.look()
-        assert [view.state.owed for view in await rd.groups.list()] == [None] * 3
+        await look_and_tell(rd)
+        assert await rd.notices.waiting() == []
 
 
 async def test_a_process_whose_clock_lags_does_not_tell_what_another_tells(database: Path, clock: FakeClock) -> None:
@@ -524,10 +534,10 @@ async def test_a_process_whose_clock_lags_does_not_tell_what_another_tells(datab
     ahead = FakeClock(clock.now() + 1.0)
     async with opened(database, clock=ahead, signals=[slowly]) as one:
         await bury(one, 1)
-        telling = asyncio.create_task(one.groups.look())
+        telling = asyncio.create_task(look_and_tell(one))
         await eventually(lambda: told == ["ahead"])
         async with opened(database, clock=clock, signals=[lambda pain: told.append("behind")]) as other:
-            await other.groups.look()
+            await look_and_tell(other)
         may_go_on.set()
         await soon(telling)
     assert told == ["ahead"]
@@ -538,12 +548,12 @@ async def test_an_import_of_old_failures_is_noticed(database: Path, clock: FakeC
     felt: list[Pain] = []
     async with opened(database, clock=clock, signals=[felt.append]) as rd:
         await bury(rd, 1)
-        await rd.groups.look()
+        await look_and_tell(rd)
         (job,) = (await rd.dead.list()).jobs
         old = msgspec.structs.replace(job, id="e" * 32, fingerprint="0ld", updated_at=clock.now() - 30 * 86400)
         await rd.store.insert([old])
         clock.advance(alerts.SWEEP_SECONDS)
-        await rd.groups.look()
+        await look_and_tell(rd)
     assert kinds(felt) == ["group_new", "group_new"]
 
 
@@ -558,7 +568,7 @@ async def test_a_look_at_nothing_new_reads_little_and_writes_nothing(rd: Redrive
         _count_calls(store, verb, asked)
     clock.advance(5)
     await rd.groups.look()
-    assert asked == ["groups", "docs"]
+    assert asked == ["groups"]
 
 
 def _count_calls(store: Any, verb: str, asked: list[str]) -> None:
@@ -576,13 +586,13 @@ async def test_a_new_store_is_a_new_world(database: Path, tmp_path: Path, clock:
     felt: list[Pain] = []
     async with opened(database, clock=clock, signals=[felt.append]) as rd:
         await bury(rd, 1)
-        await rd.groups.look()
+        await look_and_tell(rd)
         async with redrive.testing.harness(rd):
             await bury(rd, 1)
-            await rd.groups.look()
-            assert kinds(felt) == ["group_new"] * 2
-        await rd.groups.look()
-    assert kinds(felt) == ["group_new"] * 2
+            await look_and_tell(rd)
+            assert [notice.kind for notice in await rd.notices.waiting()] == ["group_new"]
+        await look_and_tell(rd)
+    assert kinds(felt) == ["group_new"], "in the harness no channel is told anything"
 
 
 # ---- workers and processes
@@ -607,6 +617,7 @@ async def main():
     for _ in range(int(sys.argv[2])):
         await asyncio.to_thread(sys.stdin.readline)
         await rd.groups.look()
+        await rd.notices.deliver()
         print("looked", flush=True)
     await rd.close()
 
@@ -646,6 +657,7 @@ def sink(pain):
 async def main():
     rd = redrive.Redrive(sys.argv[1], signals=[sink])
     await rd.groups.look()
+    await rd.notices.deliver()
 
 asyncio.run(main())
 """
@@ -659,8 +671,8 @@ async def test_a_process_killed_while_it_tells_silences_nothing(database: Path, 
         with process(DIES, database) as child:
             assert await line_of(child) == "group_new"
             assert await soon(asyncio.to_thread(child.wait)) == -signal.SIGKILL
-        clock.advance(2 * alerts.TELLING_SECONDS)
-        await rd.groups.look()
+        clock.advance(2 * TURN_SECONDS)
+        await look_and_tell(rd)
         assert kinds(felt) == ["group_new"]
 
 
@@ -699,3 +711,26 @@ async def test_what_was_let_go_before_it_died_has_its_group_when_it_is_brought_b
     assert view is not None and view.fingerprint == back.fingerprint
     assert (view.dead, view.group.error, view.group.sample) == (1, "ValueError: not yet", job.id)
     assert (await rd.groups.show(str(back.fingerprint))).dead == 1
+
+
+async def test_an_alert_that_an_older_version_owed_is_told_once(database: Path, clock: FakeClock) -> None:
+    async with opened(database, clock=clock) as rd:
+
+        @rd.task("send", max_attempts=1)
+        async def send() -> None:
+            raise ValueError("broken")
+
+        await send.enqueue()
+        await soon(rd.drain())
+        (group,) = await rd.store.groups()
+        alert = {"kind": "new", "fingerprint": group.fingerprint, "at": clock.now(), "queue": "send", "task": "send",
+                 "buried": 1, "because": "first seen"}  # fmt: skip
+        state = {"seen_buried": 1, "seen_at": clock.now(), "owed": {"alert": alert}}
+        old = (Put("group", group.fingerprint, msgspec.json.encode(state)), Put("group_alert", group.fingerprint, b"1"))
+        told = [Put("notice", document.key, None) for document in await rd.store.docs("notice")]
+        await rd.store.apply([Commit(puts=(*old, *told))])
+    async with opened(database, clock=clock) as rd:
+        for _ in range(2):
+            await rd.groups.look()
+        assert [notice.kind for notice in await rd.notices.waiting()] == ["group_new"]
+        assert await rd.store.docs("group_alert") == []

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from redrive import JobDead, Redrive
 from tests.runtime.receiver import Seen, answer, receiving
 from tests.support import DEADLINE, eventually, soon
 
-LOCAL = {"allow": ["127.0.0.1"]}
+LOCAL = {"allow": ["127.0.0.1"], "credentials": ["HOOK_TOKEN"]}
 QUICK = {"feedback": {"base": 0.02, "cap": 0.05, "max_attempts": 500, "breaker_after": 0}}
 
 
@@ -44,6 +45,70 @@ async def test_a_delivery_needs_no_task_of_ones_own(sender: Redrive, monkeypatch
     assert seen.headers["idempotency-key"] == "feedback_1"
     assert (result["status"], result["body"]) == (201, '{"id":7}')
     assert "s3cret" not in str(await job.refresh())
+
+
+@pytest.mark.behaviour("R-9b")
+@pytest.mark.parametrize("shape", ["positions", "names", "ours", "blocking"])
+async def test_a_delivery_takes_the_shape_of_the_document(sender: Redrive, shape: str) -> None:
+    """`enqueue_http("feedback", "POST", url, body=outcome)`, with names or without, sends what `json=` sends."""
+    outcome = {"vote": "down", "é": [1, None]}
+    async with receiving(answer("200 OK")) as receiver:
+        url, key = receiver.url("/outcomes"), "feedback_7"
+        if shape == "positions":
+            job = await sender.enqueue_http("feedback", "POST", url, body=outcome, idempotency_key=key)
+        elif shape == "names":
+            job = await sender.enqueue_http(queue="feedback", method="POST", url=url, body=outcome, idempotency_key=key)
+        elif shape == "ours":
+            job = await sender.enqueue_http("POST", url, json=outcome, queue="feedback", idempotency_key=key)
+        else:
+            handle = await asyncio.to_thread(_blocking, sender, url, outcome, key)
+            job = await sender.enqueue_http("POST", url, json=outcome, queue="feedback", idempotency_key=key)
+            assert (job.id, job.duplicate) == (handle, True), "both shapes are one request"
+        assert (job.job.queue, job.job.key) == ("feedback", key)
+        async with sender.worker():
+            await job.result(DEADLINE)
+    (seen,) = receiver.requests
+    assert (seen.method, seen.path, json.loads(seen.body)) == ("POST", "/outcomes", outcome)
+    assert seen.headers["content-type"] == "application/json"
+
+
+def _blocking(sender: Redrive, url: str, outcome: dict[str, Any], key: str) -> str:
+    with sender.blocking() as q:
+        return q.enqueue_http("feedback", "POST", url, body=outcome, idempotency_key=key).id
+
+
+@pytest.mark.behaviour("R-9b")
+async def test_text_stays_text_and_a_list_is_json(sender: Redrive) -> None:
+    async with receiving(answer("200 OK")) as receiver:
+        jobs = [await sender.enqueue_http("feedback", "POST", receiver.url(), body=body) for body in ("{}", [1, {}])]
+        async with sender.worker(concurrency=1):
+            for job in jobs:
+                await job.result(DEADLINE)
+    sent = {seen.body: seen.headers["content-type"] for seen in receiver.requests}
+    assert sent == {b"{}": "text/plain; charset=utf-8", b"[1,{}]": "application/json"}
+
+
+@pytest.mark.behaviour("R-9b")
+@pytest.mark.parametrize(
+    ("line", "said", "words"),
+    [
+        (("POST", "http://a.example/"), {"json": {}, "body": {"a": 1}}, "body: is given, and so is json; keep one"),
+        (("POST", "http://a.example/"), {"json": {"a": 1}, "body": "x"}, "body: is given, and so is json; keep one"),
+        (("feedback", "POST", "http://a.example/"), {"queue": "x"}, "queue: is given twice; keep one"),
+        (("POST", "http://a.example/"), {"url": "http://b.example/"}, "url: is given twice; keep one"),
+        (("POST",), {}, "url: is missing; give method and url"),
+        ((), {"url": "http://a.example/"}, "method: is missing; give method and url"),
+        (("q", "POST", "http://a/", "x"), {}, "enqueue_http: takes queue, method and url; name every other argument"),
+        (("http://a.example/", "POST"), {}, "method: must be an HTTP method such as POST, of at most 32 characters"),
+    ],
+)  # fmt: skip
+async def test_what_could_never_be_sent_is_refused_in_one_error(
+    sender: Redrive, line: tuple[str, ...], said: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(redrive.InvalidInput) as refused:
+        await sender.enqueue_http(*line, **said)
+    assert str(refused.value) == words
+    assert (await sender.jobs.list()).jobs == []
 
 
 @pytest.mark.behaviour("000-1", "000-4", "000-9")

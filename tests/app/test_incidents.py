@@ -4,6 +4,7 @@ Where an incident needs real processes it is shown in tests/chaos as well (test_
 """
 
 import asyncio
+import contextlib
 import importlib
 import sys
 import threading
@@ -14,13 +15,14 @@ import pytest
 
 import redrive
 from redrive import BlockingContext, Context, Effect, OutcomeUnknown, Probe, Redrive
+from redrive.core.job import State
 from redrive.core.policy import REASONS, schedule
 from redrive.core.policy import effective as policy_of
 from redrive.core.store import Applied, Commit, Stale, Wanted
 from redrive.errors import InvalidPayload
 from redrive.runtime.context import session_of
 from redrive.runtime.on_the_spot import OnTheSpot
-from tests.support import FakeClock, eventually, line_of, process, soon
+from tests.support import FakeClock, LoopTime, eventually, line_of, process, soon
 
 
 @pytest.fixture(autouse=True)
@@ -250,7 +252,7 @@ async def test_b9_no_alarm_for_a_write_that_has_landed(rd: Redrive, clock: FakeC
     assert (job.state, job.history[-1].outcome) == ("done", "recovered")
 
 
-@pytest.mark.behaviour("B10")
+@pytest.mark.behaviour("B10", "C19")
 @pytest.mark.parametrize(
     ("kind", "by_hand"), [("plugin_missing", True), ("app_closed", True), ("startup_race", False)], ids=str
 )
@@ -412,7 +414,7 @@ async def test_b16_a_job_that_stands_still_is_named(rd: Redrive, clock: FakeCloc
     assert not any("stalled" in issue for issue in (await rd.health()).issues)
     clock.advance(2)
     (issue,) = [issue for issue in (await rd.health()).issues if "stalled" in issue]
-    assert "think" in issue and "601 s" in issue
+    assert "think" in issue and "10 min" in issue
 
 
 @pytest.mark.behaviour("B17")
@@ -472,19 +474,50 @@ async def test_b19_a_retry_that_needs_the_resource_to_be_asked_for(rd: Redrive, 
 
 
 @pytest.mark.behaviour("B20")
-async def test_b20_a_flat_timeout_for_everything(rd: Redrive) -> None:
-    """No task has a timeout unless it says so."""
+@pytest.mark.parametrize("door", ["worker", "call"])
+async def test_b20_a_flat_timeout_for_everything(rd: Redrive, door: str) -> None:
+    """A task that says nothing may take as long as it likes; one that asks for a limit has it.
+
+    Both run when a day passes for every timer of the event loop: the second one ends by it, so a limit would be seen.
+    """
+    begun, go = asyncio.Semaphore(0), asyncio.Event()
 
     @rd.task
-    async def long() -> None: ...
+    async def long() -> str:
+        begun.release()
+        await go.wait()
+        return "deliberately long"
 
-    @rd.task(timeout=0.01)
+    @rd.task(timeout=1800, max_attempts=1)
     async def limited() -> None:
+        begun.release()
         await asyncio.Event().wait()
 
-    assert rd.registry.handlers["long"].timeout is None
-    outcome = await soon(limited.call())
-    assert not outcome and "0.01" in str(outcome.error)
+    async with rd.worker() if door == "worker" else contextlib.nullcontext():
+        calls = [asyncio.create_task(task.call()) for task in (long, limited) if door == "call"]
+        for task in (long, limited) if door == "worker" else ():
+            await task.enqueue()
+        for _ in range(2):
+            await soon(begun.acquire())
+        ids = [job.id for name in ("long", "limited") for job in (await rd.jobs.list(task=name)).jobs]
+        LoopTime().leap(86_400)
+
+        async def limited_ended() -> bool:
+            return (await rd.jobs.get(ids[1])).state is State.dead
+
+        await eventually(limited_ended, "the one with a limit ends")
+        assert (await rd.jobs.get(ids[0])).state is State.running, "the other one goes on"
+        go.set()
+
+        async def long_ended() -> bool:
+            return (await rd.jobs.get(ids[0])).state is State.done
+
+        await eventually(long_ended, "it ends by itself")
+        answers = await soon(asyncio.gather(*calls))
+    done, dead = [await rd.jobs.get(id) for id in ids]
+    assert (done.attempts, done.crashes, done.result) == (1, 0, '"deliberately long"')
+    assert (dead.detail, "1800" in str(dead.error)) == ("timeout", True)
+    assert [bool(answer) for answer in answers] == ([True, False] if door == "call" else [])
 
 
 @pytest.mark.behaviour("B21")
@@ -510,7 +543,8 @@ async def test_b21_two_pollers_on_one_queue(database: Path) -> None:
     assert len(set(ran)) == len(ran) == 100
 
 
-@pytest.mark.behaviour("B22")
+@pytest.mark.file("another process locks the file")
+@pytest.mark.behaviour("B22", "C46")
 async def test_b22_database_is_locked(database: Path) -> None:
     """Another process keeps the file locked for a while: writers wait, and nothing is lost."""
     holder = """
@@ -566,8 +600,9 @@ async def test_b24_running_for_ever_after_a_crash(rd: Redrive, clock: FakeClock,
     dead = """
         import asyncio, os, sys, redrive
         from redrive.core.store import Wanted
+        from tests.support import FakeClock
         async def main():
-            rd = redrive.Redrive(sys.argv[1])
+            rd = redrive.Redrive(sys.argv[1], clock=FakeClock(float(sys.argv[2])))
             await rd.open()
             claim = await rd.store.claim(Wanted(slots=1), "doomed", float(sys.argv[2]))
             print(claim.jobs[0].id, flush=True)
@@ -816,7 +851,7 @@ async def test_b36_notices_lost_while_the_channel_is_down(database: Path, clock:
             raise ConnectionError("no line")
         heard.append(message.title)
 
-    async with Redrive(database, clock=clock, channels=[phone]) as rd:
+    async with Redrive(database, clock=clock, channels=[phone], comebacks=()) as rd:
 
         @rd.task(max_attempts=1)
         async def work() -> None:

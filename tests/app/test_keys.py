@@ -90,7 +90,7 @@ async def _bring_to(rd: Redrive, state: str) -> str:
     return job.id
 
 
-@pytest.mark.behaviour("000-61")
+@pytest.mark.behaviour("000-61", "C6")
 @pytest.mark.parametrize("state", ["waiting", "held", "done", "dead", "discarded"])
 async def test_whatever_its_state_a_repeat_gives_the_same_job(
     rd: Redrive, caplog: pytest.LogCaptureFixture, state: str

@@ -18,10 +18,11 @@ import redrive
 from redrive import GiveUp, InvalidOption, StoreUnavailable, diverting, to_dead_letter
 from redrive.app.letters import Letters, Said
 from redrive.core import lifecycle
+from redrive.core.advice import ADVICE
 from redrive.core.job import Job, State
 from redrive.core.letters import generation, settles
-from redrive.core.store import Commit, Inserted, Outcome, Page, Unknown
-from redrive.stores.sqlite import SqliteStore
+from redrive.core.store import Commit, Inserted, Outcome, Page, Store, Unknown
+from tests import elsewhere
 from tests.support import FakeClock, opened, process, soon
 
 
@@ -66,7 +67,7 @@ def test_one_call_in_a_plain_script_is_enough() -> None:
     assert failure is not None and any("fail" in frame for frame in failure.frames)
 
 
-@pytest.mark.behaviour("001-13", "001-10", "001-26")
+@pytest.mark.behaviour("001-13", "001-10", "001-26", "T-7c")
 def test_the_next_failure_of_the_same_job_is_counted_in_the_same_letter() -> None:
     ids = {to_dead_letter("report-1", {"site": "one"}, TimeoutError(f"night {n}")) for n in range(4)}
     (letter,) = all_letters()
@@ -79,7 +80,16 @@ def test_the_next_failure_of_the_same_job_is_counted_in_the_same_letter() -> Non
     (letter,) = all_letters()
     assert (letter.attempts, letter.lane, letter.because) == (5, "manual", "attempts_exhausted")
     assert letter.grants == 0
+    assert letter.recommendation == ADVICE["timeout"], "in the manual lane waiting does not heal it"
     assert letter.first_failed_at == letter.history[0].ended_at
+
+
+@pytest.mark.behaviour("T-7c")
+def test_what_a_caller_advises_stays_in_every_lane() -> None:
+    for _ in range(5):
+        to_dead_letter("a", {}, TimeoutError(), recommendation="Call the site.")
+    (letter,) = all_letters()
+    assert (letter.lane, letter.recommendation) == ("manual", "Call the site.")
 
 
 def test_tries_that_the_caller_counted_count() -> None:
@@ -127,6 +137,15 @@ def test_the_exception_that_is_being_handled_need_not_be_named() -> None:
     except TimeoutError:
         to_dead_letter("a", {})
     assert all_letters()[0].error == "TimeoutError: the report is late"
+
+
+@pytest.mark.parametrize("given", [{1: 2}, {"tags": {1}}, {"a": {"b": {2: 1}}}, [{1: 2}]], ids=str)
+def test_an_input_that_json_changes_is_kept_and_that_is_told(given: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert to_dead_letter("report-1", given, TimeoutError("slow"), task="fetch")
+    assert caplog.text.count("a letter's payload is not kept as it was given: ") == 1
+    caplog.clear()
+    assert to_dead_letter("report-2", {"a": [1, (2, 3)], "b": None}, TimeoutError("slow"), task="fetch")
+    assert "not kept as it was given" not in caplog.text
 
 
 def test_a_lane_can_be_chosen_and_a_wrong_one_loses_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -186,21 +205,22 @@ async def test_the_thousandth_letter_costs_no_more_than_the_hundredth(
 ) -> None:
     """And one of another input that has stood from the beginning is still found."""
     reads: list[int] = []
-    get, find = SqliteStore.get, SqliteStore.find
+    kind = elsewhere.kind()
+    get, find = kind.get, kind.find
 
-    async def counted_get(self: SqliteStore, ids: Sequence[str]) -> list[Job]:
+    async def counted_get(self: Store, ids: Sequence[str]) -> list[Job]:
         reads.append(len(ids))
         return await get(self, ids)
 
-    async def counted_find(self: SqliteStore, *said: Any, **more: Any) -> Page:
+    async def counted_find(self: Store, *said: Any, **more: Any) -> Page:
         page = await find(self, *said, **more)
         reads.append(len(page.jobs))
         return page
 
     other = await rd.dead.add("sync", {"other": True}, TimeoutError())
     await settled_letters(rd, other, 1_000)
-    monkeypatch.setattr(SqliteStore, "get", counted_get)
-    monkeypatch.setattr(SqliteStore, "find", counted_find)
+    monkeypatch.setattr(kind, "get", counted_get)
+    monkeypatch.setattr(kind, "find", counted_find)
     for number in (1_001, 1_002):
         letter = await rd.dead.add("sync", {}, TimeoutError())
         assert letter.id == generation("unnamed", "sync", number)
@@ -379,7 +399,7 @@ async def test_an_exception_that_cannot_speak_is_recorded(rd: redrive.Redrive) -
 # -- when the store cannot be used
 
 
-class Flaky(SqliteStore):
+class Flaky:
     """The real store, whose disk can be told to fail: before a write, or after it was made."""
 
     broken: Exception | None = None
@@ -399,7 +419,7 @@ class Flaky(SqliteStore):
 
 @pytest.fixture
 def store(database: Path, clock: FakeClock) -> Flaky:
-    return Flaky(database, monotonic=clock.monotonic)
+    return elsewhere.made(database, clock, Flaky)
 
 
 @pytest.fixture
@@ -568,7 +588,7 @@ def test_success_does_not_close_what_may_have_landed_before() -> None:
 
 
 async def test_success_closes_an_edited_letter_for_what_it_was_edited_to(rd: redrive.Redrive) -> None:
-    rd.task(lambda n: n, name="pay")
+    rd.task("pay")(lambda n: n)
     letters, said = Letters(rd), Said(task="pay")
     letter = await letters.add("invoice", {"n": 1}, ValueError("no such customer"), said)
     await rd.queues.pause("pay")
@@ -706,7 +726,7 @@ FAR_AWAY = """
 """
 
 
-@pytest.mark.behaviour("001-14")
+@pytest.mark.behaviour("001-14", "C47")
 @pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "America/Los_Angeles", "Asia/Kathmandu"])
 async def test_times_are_utc_in_every_time_zone(database: Path, zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", zone)
@@ -717,3 +737,20 @@ async def test_times_are_utc_in_every_time_zone(database: Path, zone: str, monke
         said = json.loads((await rd.dead.export()).lines[0])["failed_at"]
     assert said.endswith("Z")
     assert start - timedelta(seconds=1) <= datetime.fromisoformat(said) <= datetime.now(UTC)
+
+
+async def test_two_failures_recorded_at_one_moment_are_one_letter(
+    rd: redrive.Redrive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second finds no letter, and the first has made one before the second looks for a free number."""
+    free, said = Letters._free, Said(task="pay")
+
+    async def meanwhile(self: Letters, job: Job) -> int:
+        monkeypatch.setattr(Letters, "_free", free)
+        await Letters(rd).add("invoice", {"n": 1}, ValueError("first"), said)
+        return await free(self, job)
+
+    monkeypatch.setattr(Letters, "_free", meanwhile)
+    await Letters(rd).add("invoice", {"n": 1}, ValueError("second"), said)
+    (letter,) = (await rd.dead.list()).jobs
+    assert letter.attempts == 2

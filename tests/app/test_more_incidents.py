@@ -44,17 +44,22 @@ async def test_b39_a_refused_delivery_is_no_success(clock: FakeClock, database: 
 async def test_b39_the_last_try_is_made_and_none_after_it(rd: Redrive, clock: FakeClock) -> None:
     ran: list[float] = []
 
-    @rd.task(max_attempts=3)
+    @rd.task(max_attempts=3, comebacks=(600,))
     async def flaky() -> None:
         ran.append(clock.now())
         raise ConnectionError("down")
 
     job = await flaky.enqueue()
-    for _ in range(6):
+    for _ in range(3):
         await soon(rd.drain())
-        clock.advance(400)
+        clock.advance(60)
     told = await rd.jobs.get(job.id)
-    assert (len(ran), told.attempts, told.state) == (3, 3, State.dead)
+    assert (len(ran), told.attempts, told.state, told.lane) == (3, 3, State.dead, "delayed")
+    for _ in range(6):
+        clock.advance(400)
+        await soon(rd.drain())
+    told = await rd.jobs.get(job.id)
+    assert (len(ran), told.attempts, told.state, told.lane) == (5, 5, State.dead, "manual"), "a comeback is two tries"
 
 
 @pytest.mark.behaviour("B39")
@@ -254,7 +259,7 @@ async def test_a_look_that_fails_stops_nothing(
         looks += 1
         raise RuntimeError("the pager is broken")
 
-    monkeypatch.setattr(rd._watch, "look", broken)
+    monkeypatch.setattr(rd._pains, "look", broken)
 
     @rd.task
     async def greet(name: str) -> None: ...

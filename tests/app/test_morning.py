@@ -17,20 +17,19 @@ from redrive.core.store import Commit, Tally
 from redrive.insight.morning import (
     DAY,
     HOUR,
-    STALE_DAYS,
     Delta,
     Morning,
     Seen,
     Spike,
     headline,
     in_words,
-    lasting,
     morning,
     unheard_of,
     window_start,
 )
-from redrive.runtime.living import Announcement, announced
-from tests.support import FakeClock, drain_until_over, soon
+from redrive.insight.needs import STALE_DAYS, lasting
+from redrive.runtime.living import GONE_AFTER, Announcement, announced
+from tests.support import FakeClock, soon
 
 NOW = 1_800_000_000.0
 """08:00 UTC sharp."""
@@ -161,12 +160,12 @@ async def test_only_the_manual_lane_needs_eyes(rd: redrive.Redrive, clock: FakeC
     for n in range(2):
         await fail(rd, f"bad-{n}", KeyError("schema"), task="publish")
     found = await rd.morning()
-    assert [(need.kind, need.number, need.task, need.error_class) for need in found.needs] == [
-        ("dead", 2, "publish", "KeyError")
+    assert [(need.kind, need.count, need.task, need.error_class) for need in found.needs] == [
+        ("dead_manual", 2, "publish", "KeyError")
     ]
     assert found.delayed == 4
     assert found.needs[0].action and found.needs[0].command.startswith("redrive dead list --fingerprint ")
-    assert headline(found) == "0 done · 4 delayed · 2 need you · 1 structural change"
+    assert headline(found) == "0 done · 4 come back by themselves, the next now · 2 need you · 1 structural change"
 
 
 @pytest.mark.behaviour("001-37")
@@ -175,7 +174,7 @@ async def test_each_trouble_is_one_line_with_what_to_do(rd: redrive.Redrive) -> 
         await fail(rd, f"a-{n}", KeyError(f"field {n}"), task="publish")
     await fail(rd, "b", PermissionError("no"), task="upload")
     found = await rd.morning()
-    assert [(need.number, need.error_class) for need in found.needs] == [(5, "KeyError"), (1, "PermissionError")]
+    assert [(need.count, need.error_class) for need in found.needs] == [(5, "KeyError"), (1, "PermissionError")]
     (lone,) = (await rd.dead.list(key="b")).jobs
     assert found.needs[1].command == f"redrive dead show {lone.short_id}"
     assert found.waiting_for_you == 6
@@ -222,7 +221,7 @@ async def test_a_job_that_fails_day_after_day_is_named(rd: redrive.Redrive, cloc
     for day in range(STALE_DAYS):
         await fail(rd, "report", TimeoutError("slow"), task="fetch")
         found = await rd.morning()
-        assert [need.kind for need in found.needs] == ([] if day < STALE_DAYS - 1 else ["stale"])
+        assert [need.kind for need in found.needs] == ([] if day < STALE_DAYS - 1 else ["dead_manual"])
         clock.advance(DAY)
     assert lasting(found.needs[0]) == "failing on 3 days since 2027-01-15"
     assert found.needs[0].action.startswith("Waiting does not heal it.")
@@ -234,7 +233,7 @@ async def test_a_manual_letter_says_on_how_many_days_it_failed(rd: redrive.Redri
         await fail(rd, "report", KeyError("x"))
         clock.advance(DAY)
     (need,) = (await rd.morning()).needs
-    assert (need.kind, need.days, lasting(need)) == ("dead", 2, "failing on 2 days since 2027-01-15")
+    assert (need.kind, need.days, lasting(need)) == ("dead_manual", 2, "failing on 2 days since 2027-01-15")
 
 
 async def test_what_should_come_back_and_does_not_is_told(rd: redrive.Redrive, clock: FakeClock) -> None:
@@ -244,7 +243,7 @@ async def test_what_should_come_back_and_does_not_is_told(rd: redrive.Redrive, c
     assert (await rd.morning()).needs == []
     clock.advance(2 * HOUR)
     (need,) = (await rd.morning()).needs
-    assert need.kind == "stuck" and "nobody fetches it" in need.action
+    assert need.kind == "deferred_overdue" and "no process fetches it" in need.action
 
 
 async def test_all_that_nobody_fetches_are_counted_by_task(rd: redrive.Redrive, clock: FakeClock) -> None:
@@ -253,17 +252,17 @@ async def test_all_that_nobody_fetches_are_counted_by_task(rd: redrive.Redrive, 
     assert (await rd.dead.import_([msgspec.json.encode(line).decode() for line in lines])).imported == 523
     clock.advance(27 * HOUR)
     found = await rd.morning()
-    assert {need.kind for need in found.needs} == {"stuck"} and len(found.needs) == 21
-    assert (found.needs[0].task, found.needs[0].number, found.waiting_for_you) == ("fetch", 501, 523)
+    assert {need.kind for need in found.needs} == {"deferred_overdue"} and len(found.needs) == 21
+    assert (found.needs[0].task, found.needs[0].count, found.waiting_for_you) == ("fetch", 501, 523)
     assert found.needs[0].command == "redrive dead list --lane delayed --task fetch --queue fetch"
     rest = found.needs[-1]
-    assert (rest.number, rest.command) == (3, "redrive dead list --lane delayed") and "of 3 more tasks" in rest.what
+    assert (rest.count, rest.command) == (3, "redrive dead list --lane delayed") and "of 3 more tasks" in rest.what
 
 
 async def test_all_that_do_not_heal_are_counted_behind_however_many_that_may(
     rd: redrive.Redrive, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.app.morning.RETURNING", 3)
+    monkeypatch.setattr("redrive.app.needs.RETURNING", 3)
     for day in range(STALE_DAYS):
         clock.advance(DAY if day else 0)
         for n in range(5):
@@ -271,21 +270,21 @@ async def test_all_that_do_not_heal_are_counted_behind_however_many_that_may(
     for n in range(8):
         await fail(rd, f"young-{n}", TimeoutError("slow"), task="fetch")
     (need,) = (await rd.morning()).needs
-    assert (need.kind, need.number, need.days) == ("stale", 5, STALE_DAYS)
+    assert (need.kind, need.count, need.days) == ("dead_manual", 5, STALE_DAYS)
     assert need.command == "redrive dead list --lane delayed --task fetch --queue fetch"
 
 
 async def test_a_job_that_nobody_runs_is_told(rd: redrive.Redrive, clock: FakeClock) -> None:
     young = await rd.enqueue("work", {"n": 1})
-    clock.advance(HOUR - 1)
+    clock.advance(GONE_AFTER - 1)
     await rd.enqueue("later", {}, delay=40 * DAY)
     found = await rd.morning()
     assert found.ok and found.oldest_waiting is not None and found.oldest_waiting.id == young.id
     clock.advance(1)
     (need,) = (await rd.morning()).needs
-    assert (need.kind, need.job_id) == ("waiting", young.id) and "Start a worker" in need.action
+    assert (need.kind, need.job_id) == ("unattended", young.id) and "Start a worker" in need.action
     assert need.command == f"redrive status {young.id[-8:]}"
-    assert need.what == "due since 2027-01-15T08:00:00.000Z, and nobody runs it"
+    assert need.what == "due since 2027-01-15T08:00:00.000Z, and no live worker runs it"
     assert (await rd.morning(queue="work")).needs == [need] and (await rd.morning(queue="later")).ok
 
 
@@ -295,8 +294,8 @@ async def test_the_tasks_beyond_twenty_that_nobody_runs_are_one_line(rd: redrive
             await rd.enqueue(f"work{task:02}")
     clock.advance(HOUR)
     needs = (await rd.morning()).needs
-    assert len(needs) == 21 and sum(need.number for need in needs) == 24
-    assert (needs[0].task, needs[0].number) == ("work07", 2)
+    assert len(needs) == 21 and sum(need.count for need in needs) == 24
+    assert (needs[0].task, needs[0].count) == ("work07", 2)
     last = needs[-1]
     assert (
         last.what.startswith("of 3 more tasks are due, such as one") and last.command == "redrive jobs --state waiting"
@@ -311,15 +310,15 @@ async def test_jobs_whose_task_no_live_worker_knows_are_told_after_an_hour(
     clock.advance(HOUR)
     await say(rd, "redrive.http")
     (need,) = (await rd.morning()).needs
-    assert (need.kind, need.number, need.job_id) == ("waiting", 3, jobs[0].id)
-    assert need.what == "due, such as one due since 2027-01-15T08:00:00.000Z, and nobody runs them"
+    assert (need.kind, need.count, need.job_id) == ("unattended", 3, jobs[0].id)
+    assert need.what == "due, such as one due since 2027-01-15T08:00:00.000Z, and no live worker runs them"
     assert need.command == "redrive jobs --state waiting --task work --queue work"
     await say(rd, "work")
     assert (await rd.morning()).ok
-    clock.advance(25 * HOUR)
+    clock.advance(26 * HOUR)
     await say(rd, "work")
     (need,) = (await rd.morning()).needs
-    assert (need.kind, need.number, need.job_id) == ("waiting", 1, jobs[0].id), "known, and still not run"
+    assert (need.kind, need.count, need.job_id) == ("unattended", 1, jobs[0].id), "known, and still not run"
 
 
 async def say(rd: redrive.Redrive, *tasks: str) -> None:
@@ -336,12 +335,17 @@ async def test_a_held_job_that_waits_for_a_person_needs_one(rd: redrive.Redrive)
     await rd.enqueue("pay")
     await soon(rd.drain())
     (need,) = (await rd.morning()).needs
-    assert (need.kind, need.number, need.task, need.what) == ("held", 1, "pay", "OutcomeUnknown: the line went dead")
+    assert (need.kind, need.count, need.task, need.what) == (
+        "outcome_unknown",
+        1,
+        "pay",
+        "OutcomeUnknown: the line went dead",
+    )
     assert need.command.startswith("redrive status ")
     await rd.enqueue("pay")
     await soon(rd.drain())
     (need,) = (await rd.morning()).needs
-    assert (need.kind, need.number, need.what) == ("held", 2, "such as: OutcomeUnknown: the line went dead")
+    assert (need.kind, need.count, need.what) == ("outcome_unknown", 2, "such as: OutcomeUnknown: the line went dead")
     assert need.command == "redrive jobs --state held --because outcome_unknown --task pay --queue pay"
 
 
@@ -353,7 +357,7 @@ async def test_a_question_stands_on_the_page_as_it_was_asked(rd: redrive.Redrive
     await rd.enqueue("refund")
     await soon(rd.drain())
     (need,) = (await rd.morning()).needs
-    assert (need.kind, need.what) == ("held", "It asks: Refund 900 €?")
+    assert (need.kind, need.what) == ("approval", "It asks: Refund 900 €?")
 
 
 async def test_a_question_goes_before_the_failures_that_came_before_it(rd: redrive.Redrive) -> None:
@@ -367,7 +371,7 @@ async def test_a_question_goes_before_the_failures_that_came_before_it(rd: redri
         await rd.enqueue("refund; touch x")
     await soon(rd.drain())
     (need,) = (await rd.morning()).needs
-    assert (need.number, need.what) == (2, "such as: It asks: Refund?")
+    assert (need.count, need.what) == (2, "such as: It asks: Refund?")
     assert need.command == (
         "redrive jobs --state held --because approval --task 'refund; touch x' --queue 'refund; touch x'"
     )
@@ -381,7 +385,7 @@ async def test_who_waits_for_consent_says_so_whatever_failed_before(rd: redrive.
     job = await rd.enqueue("pay", {"n": 1}, session_id="ada")
     await soon(rd.drain())
     (need,) = (await rd.morning()).needs
-    assert (need.number, need.what) == (1, "asks for consent to pay, for session ada")
+    assert (need.count, need.what) == (1, "asks for consent to pay, for session ada")
     await rd.jobs.approve(job.id)
     await soon(rd.drain())
     await rd.dead.edit(job.id, {"n": 3})
@@ -389,11 +393,11 @@ async def test_who_waits_for_consent_says_so_whatever_failed_before(rd: redrive.
     again = await rd.jobs.get(job.id)
     assert (again.because, len(again.history)) == ("consent", 1), "it ran, failed, and asks for what is new"
     (need,) = (await rd.morning()).needs
-    assert (need.number, need.what) == (1, "asks for consent to pay, for session ada")
+    assert (need.count, need.what) == (1, "asks for consent to pay, for session ada")
     await rd.enqueue("pay", {"n": 2})
     await soon(rd.drain())
     (need,) = (await rd.morning()).needs
-    assert (need.number, need.what) == (2, "such as: asks for consent to pay")
+    assert (need.count, need.what) == (2, "such as: asks for consent to pay")
     assert need.command == "redrive jobs --state held --because consent --task pay --queue pay"
 
 
@@ -414,7 +418,7 @@ async def test_all_ignored_letters_are_counted_and_make_room_for_the_others(rd: 
         await rd.groups.ignore(group.fingerprint, why="known")
     await fail(rd, "c", KeyError("x"), task="new")
     found = await rd.morning()
-    assert (found.ignored, [(need.number, need.task) for need in found.needs]) == (50, [(1, "new")])
+    assert (found.ignored, [(need.count, need.task) for need in found.needs]) == (50, [(1, "new")])
     assert found.needs[0].fingerprint and found.needs[0].course == "new", "by itself, not as one of the small ones"
 
 
@@ -427,15 +431,26 @@ async def test_jobs_that_are_retried_are_a_number(rd: redrive.Redrive, clock: Fa
     await soon(rd.drain())
     found = await rd.morning()
     assert (found.retrying, found.ok) == (1, True)
-    await drain_until_over(rd, clock)
-    assert [need.number for need in (await rd.morning()).needs] == [1]
+    while (await rd.jobs.list(state="waiting")).jobs:
+        clock.advance(30)
+        await soon(rd.drain())
+    found = await rd.morning()
+    assert (found.retrying, found.delayed, found.needs) == (0, 1, []), "it comes back by itself"
+    clock.advance(600)
+    await soon(rd.drain())
+    found = await rd.morning()
+    assert (found.retrying, found.delayed, found.needs) == (1, 0, []), "it is back"
+    for _ in range(60):
+        clock.advance(3600)
+        await soon(rd.drain())
+    assert [need.count for need in (await rd.morning()).needs] == [1], "after the last comeback"
 
 
 async def test_what_waits_beside_the_store_is_told(rd: redrive.Redrive) -> None:
     rd.spool.folder.mkdir()
     (rd.spool.folder / "1.jsonl").write_text("{}\n")
     (need,) = (await rd.morning()).needs
-    assert (need.kind, need.number) == ("spool", 1)
+    assert (need.kind, need.count) == ("spooled", 1)
 
 
 @pytest.mark.behaviour("001-2")
@@ -444,7 +459,7 @@ async def test_pipelines_share_a_store_and_can_be_looked_at_alone(rd: redrive.Re
         await fail(rd, site, KeyError(site), task="publish", queue=site)
     assert (await rd.morning()).waiting_for_you == 4
     found = await rd.morning(queue="three")
-    assert [(need.number, need.queue) for need in found.needs] == [(1, "three")]
+    assert [(need.count, need.queue) for need in found.needs] == [(1, "three")]
     assert found.queue == "three"
     assert (await rd.morning(queue="five")).ok
 
@@ -476,7 +491,7 @@ async def test_the_page_as_json(rd: redrive.Redrive) -> None:
     await fail(rd, "a", KeyError("x"))
     await rd.enqueue("work", {})
     body = msgspec.json.decode(msgspec.json.encode((await rd.morning()).public()))
-    assert (body["ok"], body["failed"], body["needs"][0]["number"]) == (False, 1, 1)
+    assert (body["ok"], body["failed"], body["needs"][0]["count"]) == (False, 1, 1)
     assert body["deltas"] == [
         {"error_class": "KeyError", "now": 1, "before": 0, "kind": "new", "more": 1, "structural": True}
     ]

@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 
 import redrive
-from redrive.insight.morning import Need, course, headline, in_lines
+from redrive.insight.morning import headline, in_lines
+from redrive.insight.needs import Need, course
 from tests.support import FakeClock, soon
 
 DAY = 86400.0
@@ -19,7 +20,7 @@ PARTS = (
 
 @pytest.fixture
 def mill(rd: redrive.Redrive) -> redrive.Redrive:
-    @rd.task(max_attempts=1)
+    @rd.task(max_attempts=1, comebacks=())
     async def grind(stone: str) -> None:
         if stone != "whole":
             raise RuntimeError(f"the {stone} is broken")
@@ -56,7 +57,7 @@ async def test_how_a_trouble_went_since_the_day_before(
     await break_down(mill, today)
     clock.advance(3600)
     need = await only_need(mill)
-    assert (course(need), need.number, need.fresh, need.before) == (told, yesterday + today, today, yesterday)
+    assert (course(need), need.count, need.fresh, need.before) == (told, yesterday + today, today, yesterday)
     assert need.oldest_at == clock.now() - 3600 - (DAY if yesterday else 0)
 
 
@@ -111,11 +112,11 @@ async def test_what_was_put_off_is_a_number_until_its_time_comes(mill: redrive.R
     first, _ = (await mill.dead.list()).jobs
     await mill.dead.defer(first.id, owner="ada", until=timedelta(days=3), who="ada", why="after the holidays")
     page = await mill.morning()
-    assert ([need.kind for need in page.needs], page.deferred) == (["dead"], 1)
+    assert ([need.kind for need in page.needs], page.deferred) == (["dead_manual"], 1)
     assert "1 deferred" in headline(page)
     clock.advance(3 * DAY + 1)
     page = await mill.morning()
-    (overdue,) = [need for need in page.needs if need.kind == "deferred"]
+    (overdue,) = [need for need in page.needs if need.kind == "deferred_overdue"]
     assert (page.deferred, overdue.owner, overdue.job_id) == (0, "ada", first.id)
     assert "has come" in overdue.action
     assert overdue.command == f"redrive status {first.short_id}"
@@ -137,17 +138,17 @@ async def test_many_troubles_are_twenty_and_the_rest_by_class(mill: redrive.Redr
     for number, word in enumerate(PARTS):
         await break_down(mill, 1 + (number == 0), word)
     page = await mill.morning()
-    assert [need.number for need in page.needs] == [2, *[1] * 19, 4]
+    assert [need.count for need in page.needs] == [2, *[1] * 19, 4]
     assert page.needs[0].what == "RuntimeError: the stone is broken"
     assert page.waiting_for_you == len(PARTS) + 1
     rest = page.needs[-1]
-    assert rest.what.startswith("4 smaller troubles, such as RuntimeError: the ")
+    assert rest.what.startswith("4 smaller groups, such as RuntimeError: the ")
     assert rest.command == "redrive dead list --lane manual --error-class RuntimeError"
     assert (rest.course, page.needs[0].course) == (None, "new")
     told = {need.fingerprint for need in page.needs[:-1]}
     untold = [view for view in await mill.groups.list() if view.fingerprint not in told]
     await mill.groups.ignore(untold[0].fingerprint, who="ada")
-    assert (await mill.morning()).needs[-1].number == 3
+    assert (await mill.morning()).needs[-1].count == 3
 
 
 async def test_a_small_trouble_is_not_hidden_behind_a_large_one_of_its_class(
@@ -163,13 +164,13 @@ async def test_a_small_trouble_is_not_hidden_behind_a_large_one_of_its_class(
     clock.advance(3600)
     page = await mill.morning()
     rest = page.needs[-1]
-    assert (len(page.needs), rest.number, rest.what) == (21, 2, "RuntimeError: the pin is broken")
+    assert (len(page.needs), rest.count, rest.what) == (21, 2, "RuntimeError: the pin is broken")
     assert rest.command == f"redrive dead list --fingerprint {rest.fingerprint}"
     assert course(rest) == "steady: 1, 1 the time before"
     await mill.groups.ignore(str(page.needs[0].fingerprint), who="ada")
     page = await mill.morning()
     last = page.needs[-1]
-    assert (page.ignored, last.fingerprint, last.number, course(last)) == (5, rest.fingerprint, 2, course(rest))
+    assert (page.ignored, last.fingerprint, last.count, course(last)) == (5, rest.fingerprint, 2, course(rest))
 
 
 async def test_a_letter_of_no_group_needs_a_person_too(mill: redrive.Redrive) -> None:
@@ -178,7 +179,7 @@ async def test_a_letter_of_no_group_needs_a_person_too(mill: redrive.Redrive) ->
     await mill.jobs.cancel(job.id)
     await mill.dead.restore(job.id, who="ada")
     needs = (await mill.morning()).needs
-    assert [(need.number, need.job_id == job.id, need.fingerprint is None) for need in needs] == [
+    assert [(need.count, need.job_id == job.id, need.fingerprint is None) for need in needs] == [
         (2, False, False),
         (1, True, True),
     ]

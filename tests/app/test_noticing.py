@@ -8,20 +8,22 @@ import pytest
 
 from redrive.app.noticing import with_notices
 from redrive.core import lifecycle
+from redrive.core.documents import INBOX
 from redrive.core.job import Job, State
 from redrive.core.notices import Notice
 from redrive.core.store import MAX_PARTS, Applied, Commit, Guard, Lease, Put, Stale, Store
 from redrive.errors import StoreError
-from redrive.runtime.notify import INBOX
 from redrive.stores.sqlite import SqliteStore
+from tests import elsewhere
 from tests.stores.jobs import T0, a_dead_job, a_job
+from tests.support import FakeClock
 
 
 class OnlyVerbs:
     """A store that is no SQLite store, as far as anybody can see."""
 
     def __init__(self, path: Path) -> None:
-        self._real = SqliteStore(path)
+        self._real = elsewhere.made(path, FakeClock())
         self.applied: list[Commit] = []
         self.fails_without_moves = False
 
@@ -57,8 +59,8 @@ async def test_any_store_tells_in_the_moves_own_commit(inner: OnlyVerbs) -> None
     (notice,) = told
     assert (notice.job_id, notice.session_id) == (job.id, "s1")
     (commit,) = inner.applied
-    assert len(commit.transitions) == 1 and INBOX in {put.kind for put in commit.puts}
-    assert [document.key for document in await store.docs(INBOX, "s1/")] == [f"s1/{notice.id}"]
+    assert len(commit.transitions) == 1 and INBOX.name in {put.kind for put in commit.puts}
+    assert [document.key for document in await store.docs(INBOX.name, "s1/")] == [f"s1/{notice.id}"]
 
 
 async def test_a_move_that_was_not_written_tells_nobody(inner: OnlyVerbs) -> None:
@@ -69,7 +71,7 @@ async def test_a_move_that_was_not_written_tells_nobody(inner: OnlyVerbs) -> Non
     move = lifecycle.resolved(job, T0 + 1, who="ann", why="it landed")
     (outcome,) = await store.apply([Commit((move,), guards=(Guard(Lease(job.id, "somebody else's")),))])
     assert isinstance(outcome, Stale)
-    assert (told, await store.docs(INBOX)) == ([], [])
+    assert (told, await store.docs(INBOX.name)) == ([], [])
 
 
 async def test_a_commit_that_concerns_nobody_is_handed_on_as_it_is(inner: OnlyVerbs) -> None:
@@ -99,7 +101,7 @@ async def test_what_many_moves_tell_in_the_same_words_is_written_once(inner: Onl
     await store.apply([Commit(tuple(moves))])
     (commit,) = inner.applied
     assert (len(commit.transitions), len(commit.puts), len(told)) == (200, 1, 1)
-    assert len(await store.docs(INBOX)) == 1
+    assert len(await store.docs(INBOX.name)) == 1
 
 
 async def many(store: Store) -> Commit:
@@ -113,7 +115,7 @@ async def test_what_does_not_fit_beside_the_moves_follows_them(inner: OnlyVerbs)
     store = with_notices(inner, lambda notice: None)  # type: ignore[arg-type]
     (outcome,) = await store.apply([await many(store)])
     assert isinstance(outcome, Applied)
-    assert len(await store.docs(INBOX)) == 200
+    assert len(await store.docs(INBOX.name)) == 200
     assert all(len(commit.transitions) + len(commit.puts) <= MAX_PARTS for commit in inner.applied)
 
 
@@ -125,5 +127,5 @@ async def test_moves_stand_where_what_follows_them_cannot_be_written(
     inner.fails_without_moves = True
     (outcome,) = await store.apply([await many(store)])
     assert isinstance(outcome, Applied)
-    assert len(await store.docs(INBOX)) == MAX_PARTS - 200
+    assert len(await store.docs(INBOX.name)) == MAX_PARTS - 200
     assert "150 messages could not be written" in caplog.text and "disk is full" in caplog.text

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,11 @@ import pytest
 import redrive
 from redrive import PRESETS, Context, Redrive
 from tests.runtime.receiver import Seen, answer, receiving
-from tests.support import FakeClock, drain_until_over, line_of, opened, process, soon
+from tests.support import FakeClock, drain_until_over, eventually, line_of, opened, process, soon
+
+pytestmark = pytest.mark.preset("agent_os")
+QUEUES = PRESETS["agent_os"].queues
+LOCAL = {"allow": ["127.0.0.1"]}
 
 
 class Target:
@@ -62,7 +67,7 @@ async def test_an_outage_costs_nothing(rd: Redrive, clock: FakeClock, queue: str
     await drain_until_over(rd, clock)
     dead = await rd.dead.show(unlucky.id)
     assert (dead.attempts, dead.because) == (
-        PRESETS.get(queue, redrive.Policy(max_attempts=5)).max_attempts,
+        QUEUES.get(queue, redrive.Policy(max_attempts=5)).max_attempts,
         "attempts_exhausted",
     )
     target.up = True
@@ -76,7 +81,7 @@ async def test_an_outage_costs_nothing(rd: Redrive, clock: FakeClock, queue: str
 async def test_a_delivery_that_is_refused_is_judged_and_one_that_finds_nobody_is_tried_again(
     database: Path, clock: FakeClock
 ) -> None:
-    async with opened(database, clock=clock, delivery={"allow": ["127.0.0.1"]}) as rd:
+    async with opened(database, clock=clock, preset="agent_os", delivery=LOCAL) as rd:
         async with receiving(answer("400 Bad Request")) as receiver:
             refused = await rd.enqueue_http("POST", receiver.url(), json={}, queue="analytics_ingest")
             await soon(rd.drain())
@@ -134,20 +139,68 @@ async def test_indexing_and_condensing_fail_apart_and_a_locked_database_is_tried
     assert (await indexing.refresh()).state == "done"
 
 
+DELIVERER = """
+import asyncio, sys, urllib.request
+import redrive
+
+rd = redrive.Redrive(sys.argv[1])
+
+@rd.task(queue="artifact_delivery")
+def deliver(chat: str, image: redrive.Blob) -> str:
+    request = urllib.request.Request(f"http://127.0.0.1:{sys.argv[2]}/{chat}", data=image.data, method="POST")
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return f"shown: {answer.status}"
+
+async def main():
+    async with rd.worker():
+        if sys.argv[3:]:
+            job = await deliver.enqueue("chat-7", redrive.Blob(bytes(range(256)) * 400))
+            print(job.id, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
 @pytest.mark.behaviour("000-12")
-async def test_an_artifact_is_delivered_after_a_restart(database: Path, clock: FakeClock) -> None:
-    async with opened(database, clock=clock) as before:
-        job = await before.enqueue("artifact_delivery", {"path": "report.pdf"})
-    delivered: list[str] = []
-    async with opened(database, clock=clock) as after:
+async def test_an_artifact_that_could_not_be_delivered_is_delivered_after_a_crash_and_a_restart(database: Path) -> None:
+    """An image, its receiver down: the first process tries it in vain and is killed, the next one delivers it once."""
+    async with receiving(b"") as receiver:
+        port = receiver.port
+    async with opened(database) as rd:
+        with process(DELIVERER, database, port, "produce") as child:
+            id = await line_of(child)
 
-        @after.task
-        async def artifact_delivery(path: str) -> None:
-            delivered.append(path)
+            async def has_failed() -> bool:
+                return (await rd.jobs.get(id)).attempts >= 1
 
-        await soon(after.drain())
-        assert (await after.jobs.get(job.id)).state == "done"
-    assert delivered == ["report.pdf"]
+            await eventually(has_failed, "it is tried while the receiver is down")
+            child.kill()
+            await soon(asyncio.to_thread(child.wait))
+        assert (await rd.jobs.get(id)).state != "done"
+        shown: list[bytes] = []
+
+        async def show(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+            shown.append(await reader.readexactly(int(head.partition("content-length: ")[2].partition("\r\n")[0])))
+            writer.write(answer("201 Created"))
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(show, "127.0.0.1", port)
+        try:
+            with process(DELIVERER, database, port):
+
+                async def is_done() -> bool:
+                    return (await rd.jobs.get(id)).state == "done"
+
+                await eventually(is_done, "the next process delivers it")
+        finally:
+            server.close()
+        job = await rd.jobs.get(id)
+    assert shown == [bytes(range(256)) * 400]
+    assert job.history[0].cause is not None and job.history[0].cause.detail == "network"
+    assert (job.history[-1].outcome, job.history[0].worker != job.history[-1].worker) == ("done", True)
 
 
 @pytest.mark.behaviour("000-13", "000-16")
@@ -191,7 +244,7 @@ async def test_each_notice_may_set_its_own_timeout(database: Path) -> None:
     async def never(seen: Seen, writer: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()
 
-    async with opened(database, delivery={"allow": ["127.0.0.1"]}) as rd, receiving(never) as receiver:
+    async with opened(database, preset="agent_os", delivery=LOCAL) as rd, receiving(never) as receiver:
         job = await rd.enqueue_http(
             "POST", receiver.url(), json={"alert": 1}, timeout=0.05, queue="security_notify", max_attempts=1
         )
@@ -211,6 +264,25 @@ async def test_the_end_of_a_session_has_queues_ready(rd: Redrive) -> None:
 
     for queue, what in (("knowledge_ingest", "ingest"), ("session_promotion", "promote"), ("graph_write", "flush")):
         job = await finish.options(queue=queue, session_id="s1").enqueue(what)
-        assert job.job.allowed == PRESETS[queue].max_attempts == 5
+        assert job.job.allowed == QUEUES[queue].max_attempts == 5
     await soon(rd.drain())
     assert sorted(done) == ["graph_write s1 flush", "knowledge_ingest s1 ingest", "session_promotion s1 promote"]
+
+
+@pytest.mark.file("the guard of the open file")
+@pytest.mark.behaviour("T-15")
+async def test_a_task_that_opens_the_database_itself_is_refused_and_harms_nothing(rd: Redrive, database: Path) -> None:
+    """Closing a second connection would drop the locks of the store: see stores/sqlite/file_guard.py."""
+
+    @rd.task(queue="reports")
+    def count_jobs() -> int:
+        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+            return int(connection.execute("SELECT count(*) FROM jobs").fetchone()[0])
+
+    others = [await rd.enqueue("other", {"number": number}) for number in range(5)]
+    job = await count_jobs.enqueue()
+    await soon(rd.drain())
+    died = await job.refresh()
+    assert (died.state, died.attempts, died.category, died.detail) == ("dead", 1, "permanent", "bug")
+    assert "redrive sql" in (died.error or "") and "redrive backup" in (died.error or "")
+    assert [(await other.refresh()).state for other in others] == ["waiting"] * 5

@@ -274,7 +274,11 @@ async def test_a_worker_finds_out_by_itself_that_it_is_back(rd: Redrive, clock: 
     vault.up = True
     clock.advance(60)
     await soon(rd.drain())
+    assert len(calls) == 1, "ten failures opened its breaker: one goes first"
+    clock.advance(1)
+    await soon(rd.drain())
     assert len(calls) == 10
+    assert {(job.state, job.attempts) for job in [await job.refresh() for job in jobs]} == {("done", 2)}
 
 
 @pytest.mark.behaviour("B9", "003-45")
@@ -285,11 +289,11 @@ async def test_what_never_comes_back_ends_as_a_dead_letter_that_names_it(rd: Red
     async def note() -> None: ...
 
     job = await note.enqueue()
-    for _ in range(5):
+    for _ in range(100):
         await soon(rd.drain())
-        clock.advance(400)
+        clock.advance(1800)
     dead = await job.refresh()
-    assert (dead.state, dead.attempts) == ("dead", 3)
+    assert (dead.state, dead.lane, dead.attempts) == ("dead", "manual", 3 + 4 * 2), "three tries and four comebacks"
     assert "vault" in str(dead.error)
 
 

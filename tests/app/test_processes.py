@@ -61,6 +61,7 @@ async def test_work_of_one_process_is_done_in_another(database: Path) -> None:
                 assert await job.result(15) == pid != os.getpid()
 
 
+@pytest.mark.behaviour("C13")
 async def test_an_idle_worker_is_woken_by_another_process(database: Path) -> None:
     """Its poll is an hour away: only the wake-up can bring the job."""
     done: list[str] = []

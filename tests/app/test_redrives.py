@@ -27,21 +27,21 @@ class Mill:
         self.broken = True
         self.ran: list[int] = []
 
-        @rd.task(max_attempts=1)
+        @rd.task(max_attempts=1, comebacks=())
         async def grind(n: int) -> int:
             if self.broken:
                 raise RuntimeError("the mill is broken")
             self.ran.append(n)
             return n
 
-        @rd.task(max_attempts=1)
+        @rd.task(max_attempts=1, comebacks=())
         async def bake(n: int) -> int:
             if self.broken:
                 raise ValueError("the oven is cold")
             self.ran.append(n)
             return n
 
-        @rd.task(max_attempts=1)
+        @rd.task(max_attempts=1, comebacks=())
         async def pay(ctx: redrive.Context, n: int) -> int:
             ctx.usage(input_tokens=100, output_tokens=50, cost=0.25)
             if self.broken:
@@ -362,7 +362,7 @@ async def test_what_would_die_again_at_once_is_skipped(database: Path, clock: Fa
     """The rules of a single redrive hold: preflight, and no more grants than there are."""
     async with opened(database, clock=clock, models={"small": {"context": 1000}}) as rd:
 
-        @rd.task(max_attempts=1)
+        @rd.task(max_attempts=1, comebacks=())
         async def answer(prompt: str, model: str = "small") -> str:
             raise RuntimeError("no")
 
@@ -391,7 +391,7 @@ async def test_an_item_that_cannot_be_judged_does_not_stop_the_others(
 
     async with opened(database, clock=clock, count_tokens=count) as rd:
 
-        @rd.task(max_attempts=1)
+        @rd.task(max_attempts=1, comebacks=())
         async def answer(prompt: str) -> str:
             raise RuntimeError("no")
 
@@ -418,7 +418,7 @@ async def test_where_nothing_can_be_judged_it_pauses_instead_of_skipping_all(dat
 
     async with opened(database, clock=clock, count_tokens=count) as rd:
 
-        @rd.task(max_attempts=1)
+        @rd.task(max_attempts=1, comebacks=())
         async def answer(prompt: str) -> str:
             raise RuntimeError("no")
 
@@ -469,7 +469,7 @@ async def test_the_queues_own_limits_hold(database: Path) -> None:
     async with opened(database, queues={"grind": {"concurrency": 2}}) as rd:
         broken, at_once, most = True, 0, 0
 
-        @rd.task(max_attempts=1)
+        @rd.task(max_attempts=1, comebacks=())
         async def grind(n: int) -> None:
             nonlocal at_once, most
             if broken:

@@ -297,7 +297,7 @@ async def test_a_failure_is_stored_logged_and_told(
     ]  # fmt: skip
 
 
-@pytest.mark.behaviour("000-24", "000-69")
+@pytest.mark.behaviour("000-24", "C10")
 async def test_out_of_tries_it_is_a_dead_letter_and_nowhere_else(rd: Redrive, clock: FakeClock) -> None:
     events: list[str] = []
     rd.subscribe("dead_letter", lambda event: events.append(str(event.job_id)))
@@ -333,6 +333,7 @@ async def test_retry_on_and_give_up_on_decide(rd: Redrive) -> None:
     assert (await other.refresh()).because == "terminated"
 
 
+@pytest.mark.behaviour("C18")
 async def test_an_unknown_error_is_tried_twice_more_and_says_what_to_do(rd: Redrive) -> None:
     class Mine(Exception):
         pass

@@ -14,6 +14,7 @@ from redrive.core.consent import Grant
 from redrive.core.lifecycle import MAX_GRANTS
 from redrive.core.store import Commit, Outcome, Put, Unknown
 from redrive.errors import CommitUnknown
+from tests import elsewhere
 from tests.support import FakeClock, opened, soon
 
 DAY = 86400.0
@@ -36,7 +37,8 @@ async def test_a_dead_letter_is_found_by_a_part_of_its_id(rd: Redrive) -> None:
     assert (await rd.dead.show(id[-8:])).id == id
     assert [job.id for job in (await rd.dead.list(queue="dies")).jobs] == [id]
     assert (await rd.dead.list(queue="other")).jobs == []
-    assert [job.id for job in (await rd.dead.list(error_class="ConnectionError", lane="manual")).jobs] == [id]
+    assert [job.id for job in (await rd.dead.list(error_class="ConnectionError", lane="delayed")).jobs] == [id]
+    assert (await rd.dead.list(error_class="ConnectionError", lane="manual")).jobs == []
 
 
 async def test_listings_go_on_page_by_page(rd: Redrive, clock: FakeClock) -> None:
@@ -58,6 +60,7 @@ async def test_listings_go_on_page_by_page(rd: Redrive, clock: FakeClock) -> Non
         assert len(seen) == len(set(seen)) == 25
 
 
+@pytest.mark.behaviour("C33")
 async def test_redriving_keeps_id_key_and_history_and_grants_attempts(rd: Redrive) -> None:
     runs: list[int] = []
 
@@ -88,6 +91,7 @@ async def test_discard_and_restore(rd: Redrive) -> None:
     assert (await rd.dead.redrive(id)).state == "waiting"
 
 
+@pytest.mark.behaviour("C8")
 async def test_purge_removes_the_contents_and_keeps_the_count_and_the_key(rd: Redrive) -> None:
     ids = [await _dead(rd, idempotency_key=f"k{n}") for n in range(3)]
     with pytest.raises(InvalidInput, match="all=True"):
@@ -105,6 +109,7 @@ async def test_purge_removes_the_contents_and_keeps_the_count_and_the_key(rd: Re
 # Retention -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.behaviour("C8")
 async def test_done_jobs_lose_their_contents_after_two_weeks_and_dead_letters_never(
     rd: Redrive, clock: FakeClock
 ) -> None:
@@ -156,6 +161,7 @@ async def test_a_queue_has_its_own_retention(database: Path, clock: FakeClock) -
     assert kept == [["long", "other"], ["long"], []]
 
 
+@pytest.mark.behaviour("C5")
 async def test_keys_are_forgotten_only_when_asked(database: Path, clock: FakeClock) -> None:
     async with opened(database, clock=clock, key_retention=30 * DAY, retention=DAY) as rd:
 
@@ -295,7 +301,7 @@ async def test_days_that_an_older_process_did_not_write_are_added_up_anew(rd: Re
 
     right = await told()
     assert await store.repair(rd.clock.now()) == []
-    with closing(apsw.Connection(str(database))) as older:
+    with closing(apsw.Connection(str(elsewhere.replica_of(database)))) as older:
         older.execute("DELETE FROM failure_days")
         older.execute("UPDATE outcome_days SET number = number + 1")
         older.execute("INSERT INTO days SELECT day - 300, route, move, number FROM days")
@@ -328,7 +334,7 @@ async def test_sums_of_late_that_an_older_process_did_not_write_are_put_right_by
     right = await told()
     await duties.prune()
     assert not caplog.text.count("added up anew")
-    with closing(apsw.Connection(str(database))) as older:
+    with closing(apsw.Connection(str(elsewhere.replica_of(database)))) as older:
         older.execute("DELETE FROM failure_days")
         older.execute("DELETE FROM outcome_days")
         older.execute("INSERT INTO days SELECT day - 300, route, move, number FROM days")
@@ -343,7 +349,7 @@ async def test_sums_of_late_that_an_older_process_did_not_write_are_put_right_by
 
 
 SAID: dict[str, Callable[[Redrive, Grant], Awaitable[Any]]] = {
-    "queue mail was paused": lambda rd, grant: rd.queues.pause("mail"),
+    "queue mail was paused": lambda rd, grant: rd.queues.pause("mail", new=True),
     "queue mail was resumed": lambda rd, grant: rd.queues.resume("mail"),
     "session s was granted send": lambda rd, grant: rd.sessions.grant("s", "send", by="ann"),
     "was revoked": lambda rd, grant: rd.sessions.revoke("s", grant.id),

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,55 +16,25 @@ import pytest
 
 import redrive
 from redrive import Context, Effect, OutcomeUnknown, Rate, Redrive
+from redrive.core.documents import ALONE
 from redrive.core.job import public
-from redrive.core.store import Claim, Commit, Filter, Outcome, Unknown, Wanted
+from redrive.core.store import Claim, Commit, Filter, Outcome, Store, Unknown, Wanted
 from redrive.errors import StoreBusy
-from redrive.runtime.attempt import ALONE
 from redrive.runtime.breakers import Breakers
 from redrive.runtime.living import living
 from redrive.runtime.settle import Settlement
 from redrive.runtime.worker import Worker
-from redrive.stores.sqlite import SqliteStore
-from tests.support import FakeClock, drain_until_over, eventually, opened, process, soon
-
-
-class Gate:
-    """A task body that counts who is inside, and lets nobody out before it is opened."""
-
-    def __init__(self) -> None:
-        self.inside: Counter[str] = Counter()
-        self.most: Counter[str] = Counter()
-        self.started: list[str] = []
-        self.opened = asyncio.Event()
-
-    async def __call__(self, name: str) -> None:
-        self.started.append(name)
-        self.inside[name] += 1
-        self.inside["all"] += 1
-        for each in (name, "all"):
-            self.most[each] = max(self.most[each], self.inside[each])
-        try:
-            await self.opened.wait()
-        finally:
-            self.inside[name] -= 1
-            self.inside["all"] -= 1
+from tests import elsewhere
+from tests.app.gate import Gate, look
+from tests.support import FakeClock, PassingTime, drain_until_over, eventually, line_of, opened, process, soon
 
 
 async def _found_no_more(*workers: Worker, running: int = 0) -> None:
     """So many run, and each worker has looked since and found nothing more that it may take."""
     await eventually(lambda: sum(worker.slots.running for worker in workers) == running, f"{running} jobs run")
     for worker in workers:
-        await _look(worker)
+        await look(worker)
     assert sum(worker.slots.running for worker in workers) == running
-
-
-async def _look(worker: Worker) -> None:
-    """Another claim, and the beginning of the next: by then it has taken what it found."""
-    seen = worker._claims
-    worker.nudge()
-    await eventually(lambda: worker._claims > seen, "a look")
-    worker.nudge()
-    await eventually(lambda: worker._claims > seen + 1, "the next look")
 
 
 # What it takes -------------------------------------------------------------------------------------------------------
@@ -131,6 +102,51 @@ async def test_more_urgent_jobs_go_first(live: Redrive) -> None:
 
 
 @pytest.mark.behaviour("000-102")
+@pytest.mark.preset("agent_os")
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_a_queue_that_hangs_leaves_room_for_another(live: Redrive, kind: str) -> None:
+    """Default settings: more hanging jobs than slots come first. Only when they run, the other queue has a job."""
+    release, released = threading.Event(), asyncio.Event()
+
+    if kind == "async":
+
+        @live.task(queue="analytics_ingest")
+        async def hang() -> None:
+            await released.wait()
+
+    else:
+
+        @live.task(queue="analytics_ingest")
+        def hang() -> None:
+            release.wait()
+
+    @live.task(queue="identity_provision")
+    async def provision(user: str) -> str:
+        return f"an account for {user}"
+
+    slots = live.settings.concurrency
+    most = slots * 4 // 5
+
+    async def hanging() -> bool:
+        return bool((await live.stats())["totals"]["running"] >= most)
+
+    await live.enqueue_many("hang", [{}] * (slots + 50))
+    async with live.worker():
+        try:
+            await eventually(hanging, "the hanging queue has what it gets")
+            for user in ("ada", "bob", "eve"):
+                job = await provision.enqueue(user)
+                await eventually(lambda job=job: _is_done(job), f"there is an account for {user}")  # type: ignore[misc]
+            assert (await live.stats())["totals"]["running"] >= most, "and they still hang"
+        finally:
+            release.set()
+            released.set()
+
+
+async def _is_done(job: redrive.JobHandle[Any]) -> bool:
+    return (await job.refresh()).state == "done"
+
+
 async def test_a_full_queue_does_not_hold_up_another(live: Redrive) -> None:
     gate = Gate()
 
@@ -159,7 +175,7 @@ async def test_one_store_holds_queues_with_policies_of_their_own(database: Path,
     queues = {"quick": {"max_attempts": 2, "base": 1.0}, "patient": redrive.Policy(max_attempts=4, base=60.0)}
     async with opened(database, clock=clock, queues=queues) as rd:
 
-        @rd.task
+        @rd.task(comebacks=())
         async def work() -> None:
             raise ConnectionError
 
@@ -195,13 +211,13 @@ async def test_one_claim_fills_the_slots_that_will_be_free_in_a_moment(
 ) -> None:
     """Two slots are left while eight jobs are about to begin: a claim for two would be a transaction for nothing."""
     asked: list[int] = []
-    real = SqliteStore.claim
+    real = elsewhere.kind().claim
 
-    async def claim(store: SqliteStore, wanted: Wanted, *rest: Any) -> Claim:
+    async def claim(store: Store, wanted: Wanted, *rest: Any) -> Claim:
         asked.append(wanted.slots)
         return await real(store, wanted, *rest)
 
-    monkeypatch.setattr(SqliteStore, "claim", claim)
+    monkeypatch.setattr(elsewhere.kind(), "claim", claim)
     monkeypatch.setattr("redrive.runtime.breakers.REFRESH_SECONDS", 3600.0)  # a look at them would make all jobs wait
 
     @live.task
@@ -210,8 +226,8 @@ async def test_one_claim_fills_the_slots_that_will_be_free_in_a_moment(
 
     async with live.worker(concurrency=10) as worker:
         await (await work.enqueue()).result(10)
-        await live.queues.pause("work")
-        await _look(worker)
+        await live.queues.pause("work", new=True)
+        await look(worker)
         jobs = [await work.enqueue() for _ in range(8)]
         asked.clear()
         await live.queues.resume("work")
@@ -328,7 +344,7 @@ async def test_an_idle_worker_looks_again_and_again(live: Redrive) -> None:
             return await super().tick()
 
     assert live.settings.poll == 5.0 and live.make_worker()._poll == 5.0
-    worker = Counted(live.store, live.registry, live.bus, live.clock, poll=0.01)
+    worker = Counted(live.store, live.registry, live.clock, poll=0.01)
     worker.start()
     try:
         await eventually(lambda: looks >= 5, "five looks at an empty queue")
@@ -347,7 +363,7 @@ async def test_a_paused_queue_waits_and_the_others_go_on(live: Redrive, database
         done.append(name)
 
     async with live.worker() as worker:
-        await live.queues.pause("mail", who="ann", why="maintenance")
+        await live.queues.pause("mail", who="ann", why="maintenance", new=True)
         held = await work.options(queue="mail").enqueue("mail")
         await (await work.options(queue="web").enqueue("web")).result(10)
         await _found_no_more(worker)
@@ -363,7 +379,7 @@ async def test_somebody_else_may_pause_and_resume(live: Redrive, database: Path)
     async def work() -> None: ...
 
     async with opened(database) as other:
-        await other.queues.pause("work")
+        await other.queues.pause("work", new=True)
         async with live.worker() as worker:
             job = await work.enqueue()
             await _found_no_more(worker)
@@ -373,7 +389,7 @@ async def test_somebody_else_may_pause_and_resume(live: Redrive, database: Path)
 
 
 async def test_a_pause_outlives_the_process(rd: Redrive, database: Path, clock: FakeClock) -> None:
-    await rd.queues.pause("work")
+    await rd.queues.pause("work", new=True)
     await rd.close()
     async with opened(database, clock=clock) as again:
 
@@ -529,6 +545,7 @@ async def test_what_redrive_itself_fails_to_end_is_a_dead_letter(
     assert f"{letter.short_id} (work): redrive could not end it" in caplog.text and "Traceback" in caplog.text
 
 
+@pytest.mark.file("a replica with a damaged row is made anew from its log instead")
 @pytest.mark.parametrize("dies", [False, True], ids=["runs", "is lost"])
 async def test_a_record_that_cannot_be_read_is_a_dead_letter_and_costs_no_other_job(
     live: Redrive, database: Path, dies: bool
@@ -582,8 +599,8 @@ async def bystander():
 
 @rd.task(max_attempts=1)
 async def busy():
-    os.kill(os.getpid(), signal.SIGUSR1)
-    time.sleep(1)
+    print("busy", flush=True)
+    time.sleep(20)
 
 def leave(status, *_):
     sys.exit(status)
@@ -624,13 +641,15 @@ async def test_a_job_that_calls_exit_fails_alone(database: Path) -> None:
         "bystander": "done", "in_thread": "dead", "on_loop": "dead",
     }  # fmt: skip
     assert (found["in_thread"].error, found["on_loop"].error) == ("SystemExit: 2", "SystemExit: enough")
-    assert found["in_thread"].attempts == 2
+    assert {(job.detail, job.attempts) for job in found.values() if job.state == "dead"} == {("interrupted_itself", 1)}
 
 
 @pytest.mark.parametrize("handler", ["signal", "partial", "object"])
 async def test_an_exit_of_the_process_costs_no_running_job_an_attempt(database: Path, handler: str) -> None:
     """A handler of a signal that exits means the process, whoever runs at that moment."""
     with process(EXITS, database, 20.0, handler) as child:
+        assert await line_of(child) == "busy"
+        child.send_signal(signal.SIGUSR1)
         child.communicate(timeout=40)
     assert child.returncode == 7
     async with opened(database) as rd:
@@ -809,6 +828,50 @@ async def test_the_worker_says_what_it_knows_and_takes_it_back(live: Redrive) ->
 
 
 @pytest.mark.behaviour("000-71")
+async def test_a_job_that_no_worker_knows_is_told_then_a_dead_letter_and_still_runs_in_the_end(
+    rd: Redrive, database: Path, clock: FakeClock
+) -> None:
+    """A worker lives through the hour by itself. Health names the job long before, and no attempt is used up."""
+    buried: list[str] = []
+    rd.subscribe("dead_letter", lambda event: buried.append(str(event.job_id)))
+
+    @rd.task
+    async def known() -> str:
+        return "done"
+
+    job, later = await rd.enqueue("unknown", {"n": 1}), await rd.enqueue("unknown", {"n": 2}, delay=30 * 60)
+    passing = PassingTime(clock)
+
+    async def is_told() -> bool:
+        return any("unknown" in issue for issue in (await rd.health()).issues)
+
+    async def is_dead() -> bool:
+        return (await job.refresh()).state == "dead"
+
+    async with rd.worker():
+        assert await (await known.enqueue()).result(15) == "done"
+        early = await passing.until(is_told, "health names it")
+        seen = await job.refresh()
+        assert (seen.state, seen.attempts, seen.run, buried) == ("waiting", 0, 0, [])
+        late = await passing.until(is_dead, "it is a dead letter")
+        assert early < 600 and early + late >= 3600
+        assert (await later.refresh()).state == "waiting", "it was not due for an hour"
+    dead = await job.refresh()
+    assert (dead.because, dead.attempts, dead.lane) == ("unroutable", 0, "manual")
+    assert dead.recommendation is not None and "'unknown'" in dead.recommendation
+    assert "no worker knows the task 'unknown'" in str(dead.error)
+    assert [letter.id for letter in (await rd.dead.list()).jobs] == buried == [job.id]
+    async with opened(database, clock=clock) as deployed:
+
+        @deployed.task
+        async def unknown(n: int) -> int:
+            return n * 10
+
+        await deployed.dead.redrive(job.id, why="its code is deployed now")
+        async with deployed.worker():
+            assert await job.result(15) == 10
+
+
 async def test_a_job_nobody_knows_is_buried_after_an_hour(rd: Redrive, clock: FakeClock) -> None:
     @rd.task
     async def known() -> None: ...
@@ -827,7 +890,7 @@ async def test_a_job_nobody_knows_is_buried_after_an_hour(rd: Redrive, clock: Fa
     assert (dead.state, dead.because, dead.attempts) == ("dead", "unroutable", 0)
     assert dead.recommendation is not None and "'unknown'" in dead.recommendation
     assert (await later.refresh()).state == "waiting", "it was not due for an hour"
-    left = "unknown: 1 due, and nobody runs unknown (no live worker knows it)"
+    left = "unknown: 1 job is due, and no live worker runs unknown"
     assert (await rd.health()).issues == ["unknown: 1 dead letter", left]
 
 
@@ -945,7 +1008,7 @@ async def test_a_drain_that_is_cancelled_twice_gives_back_what_runs(live: Redriv
 
 def _crashed_twice(database: Path, job: redrive.JobHandle[Any]) -> None:
     """As if two processes had died with it."""
-    connection = apsw.Connection(str(database))
+    connection = apsw.Connection(str(elsewhere.replica_of(database)))
     connection.set_busy_timeout(5000)
     connection.execute("UPDATE jobs SET crashes = 2, run = 2 WHERE id = ?", (job.id,))
     connection.close()
@@ -956,7 +1019,7 @@ def _spoil_first_mark(live: Redrive, monkeypatch: pytest.MonkeyPatch, spoiled: C
     really, marks = live.store.apply, list[str]()
 
     async def apply(group: Sequence[Commit]) -> list[Outcome]:
-        found = [put.key for commit in group for put in commit.puts if put.kind == ALONE]
+        found = [put.key for commit in group for put in commit.puts if put.kind == ALONE.name]
         marks.extend(found)
         return await (spoiled(really, group) if found and len(marks) == 1 else really(group))
 
@@ -1095,7 +1158,7 @@ asyncio.run(main())
 
 
 async def test_a_task_of_a_job_that_calls_exit_is_poison_and_isolated(database: Path) -> None:
-    """It ends the event loop, and everything with it: a crash of the worker. Alone, it is known for it."""
+    """It ends the event loop, and everything with it: a crash of the worker. Alone, it is known to have done that."""
     ended = []
     for life in ("first", "second", "third", "fourth"):
         with process(POISON, database, life) as child:
@@ -1104,7 +1167,8 @@ async def test_a_task_of_a_job_that_calls_exit_is_poison_and_isolated(database: 
     assert ended == [3, 3, 3, 0]
     async with opened(database) as rd:
         found = {job.task: job for job in (await rd.jobs.list()).jobs}
-    assert (found["poison"].state, found["poison"].because, found["poison"].attempts) == ("dead", "crash_loop", 1)
+    poison = found["poison"]
+    assert (poison.state, poison.detail, poison.attempts) == ("dead", "interrupted_itself", 1)
     assert (found["bystander"].state, found["bystander"].attempts) == ("done", 1)
 
 

@@ -14,6 +14,7 @@ from threading import Lock, Thread
 from typing import Any
 
 from redrive import BlockingContext, BusEvent, Context, GiveUp, Redrive
+from redrive.core import strategy
 from tests.chaos.ledger import Ledger
 
 LEDGER = "ledger"
@@ -218,6 +219,7 @@ class Counter:
 
 
 def worker(folder: str, *, concurrency: int = 8, grace: float = 5.0, **settings: Any) -> None:
-    """`redrive worker`, with a ledger."""
+    """`redrive worker`, with a ledger. What waits for minutes after a crash waits for seconds here."""
+    strategy.CRASH_WAITS = (1.0, 10.0, 60.0)  # type: ignore[misc]
     rd, _ = make_app(Path(folder), **settings)
     asyncio.run(rd.run_worker(concurrency=concurrency, grace=grace))

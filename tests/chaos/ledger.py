@@ -12,6 +12,7 @@ on. `audit` then proves, against the store:
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -45,14 +46,14 @@ class Ledger:
         self.write("\n".join(f"accepted {job_id}" for job_id in job_ids))
 
     def started(self, job_id: str, run: int) -> None:
-        self.write("start", job_id, run, os.getpid())
+        self.write("start", job_id, run, os.getpid(), _moment())
 
     def ended(self, job_id: str, run: int) -> None:
-        self.write("end", job_id, run, os.getpid())
+        self.write("end", job_id, run, os.getpid(), _moment())
 
     def completed(self, job_id: str) -> None:
         """A worker was told that its completion counts."""
-        self.write("completed", job_id, os.getpid())
+        self.write("completed", job_id, os.getpid(), _moment())
 
     def effect(self, key: str) -> None:
         self.write("effect", key)
@@ -70,6 +71,11 @@ class Ledger:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
+
+
+def _moment() -> str:
+    """Now, on the one monotonic clock that all processes of this machine share."""
+    return f"{time.monotonic():.6f}"
 
 
 @dataclass(slots=True)

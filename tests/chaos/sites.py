@@ -142,9 +142,9 @@ class World:
             return False
         return True
 
-    def publish(self, key: str, slot: str) -> str:
+    def publish(self, key: str, slot: str, article: str) -> str:
         with self._file(key).open("a") as file:
-            file.write(f"{self._of[1]} {slot} {self._when[0]}\n")
+            file.write(f"{article} in night {self._when[0]}\n")
         self.die(slot, "kill between")
         return key
 
@@ -164,26 +164,44 @@ def published(folder: Path, key: str) -> Path:
 # ---- the script
 
 
+def article_of(site: str, slot: str, night: int) -> str:
+    """What a slot shall show after this night: new every night, under the slot's own job_id."""
+    return f"{site} {slot} {night}"
+
+
 def script(
-    folder: str, *, site: str, night: int, start: int, seed: int, nights: int, without: str | None = None
+    folder: str,
+    *,
+    site: str,
+    night: int,
+    start: int,
+    seed: int,
+    nights: int,
+    hour: float = 2.0,
+    same: bool = False,
+    without: str | None = None,
 ) -> None:
-    """One site's script in one night: every slot once. Its exit status is the cycle's."""
+    """One site's script in one night: every slot once, with a new article, or with the same one every night.
+
+    Its exit status is the cycle's.
+    """
     if without is not None:
         _remove(without)
     here = Path(folder)
     ledger, world = Ledger(here / "ledger"), World(here, seed, site, night, nights)
-    rd = Redrive(here / "jobs.db", clock=NightClock(night, site, start))
+    rd = Redrive(here / "jobs.db", clock=NightClock(night, site, start, hour))
 
-    def publish(ctx: BlockingContext, slot: str) -> str:
+    def publish(ctx: BlockingContext, slot: str, article: str) -> str:
         world.meet(slot)
-        found: str = ctx.once("post", lambda key: world.publish(key, slot), verify=world.find)
+        found: str = ctx.once("post", lambda key: world.publish(key, slot, article), verify=world.find)
         world.die(slot, "kill after")
         return found
 
     with rd.cycle(f"site-{site}", wait=lambda seconds: None) as cycle:
         for slot in SLOTS:
             ledger.note("asked", site, slot, night, os.getpid())
-            result = cycle.run(publish, slot=slot, job_id=slot)
+            article = article_of(site, slot, 0 if same else night)
+            result = cycle.run(publish, slot=slot, article=article, job_id=slot)
             ledger.note("answered", site, slot, night, result.status, result.id)
     summary = cycle.summary
     parts = [summary.done, summary.skipped, summary.diverted, summary.needs_you, summary.running_elsewhere]
@@ -196,7 +214,7 @@ def _remove(guard: str) -> None:
     if guard == "the note of a turn":
         import redrive.runtime.cycle as cycle
 
-        cycle.after_success = lambda *_: None  # type: ignore[assignment]
+        cycle.turns_in = lambda *_: ()  # type: ignore[assignment]
     if guard == "the observer":
         from redrive.stores.sqlite.liveness import Observer
 

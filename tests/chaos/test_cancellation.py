@@ -245,7 +245,7 @@ OPERATIONS: dict[str, Operation] = {
     "dead.undo": _dead_undo,
     "dead.acts": _now(lambda b: b.rd.dead.acts()),
     "queues.list": _now(lambda b: b.rd.queues.list()),
-    "queues.pause": _now(lambda b: b.rd.queues.pause("paused")),
+    "queues.pause": _now(lambda b: b.rd.queues.pause("paused", new=True)),
     "queues.resume": _now(lambda b: b.rd.queues.resume("paused")),
     "numbers": _now(lambda b: b.rd.numbers()),
     "stats": _now(lambda b: b.rd.stats()),

@@ -40,7 +40,7 @@ def make_app(folder: Path, clock: Clock | None = None) -> tuple[Redrive, Ledger]
     ledger = Ledger(folder / LEDGER)
     rd = Redrive(folder / "jobs.db", poll=0.2, clock=clock)
 
-    @rd.task(max_attempts=1, breaker_after=0)
+    @rd.task(max_attempts=1, breaker_after=0, comebacks=())  # only the redrive moves them
     async def grind(ctx: Context, n: int) -> int:
         if n % HOPELESS == 0 or not (folder / MENDED).exists():
             raise RuntimeError("the mill is broken")

@@ -88,7 +88,7 @@ def on_its_own(folder: str, start: float) -> None:
     """Half of the guard removed: each process keeps its own count of what is dealt with; the keys are left."""
     from redrive.runtime import schedules
 
-    schedules.KIND = f"schedule-{os.getpid()}"  # type: ignore[misc]
+    schedules.SCHEDULE.name = f"schedule-{os.getpid()}"
     work(folder, start)
 
 
@@ -121,6 +121,15 @@ class Run:
             return len(await self.jobs()) >= number
 
         await until(f"{number} slots have their jobs", enough)
+
+    async def until_both_count(self, pair: list[Child]) -> None:
+        """Wait until each of the two processes that keep their own count of slots has written it."""
+
+        async def both() -> bool:
+            return all([await self.rd.store.docs(f"schedule-{child.pid}") for child in pair])
+
+        await until("both processes count slots", both)
+        await self.until_slots(len(await self.jobs()) + 12)
 
     async def until_all_ran(self) -> list[Job]:
         async def ran() -> bool:
@@ -189,7 +198,7 @@ async def test_the_keys_alone_keep_a_slot_to_one_job(zygote: Zygote, folder: Pat
     run = Run(zygote, folder)
     async with run.rd:
         pair = [run.begin("on_its_own"), run.begin("on_its_own")]
-        await run.until_slots(12)
+        await run.until_both_count(pair)
         assert_one_each(await finish(run, *pair))
 
 
@@ -197,7 +206,7 @@ async def test_control_without_the_guards_slots_run_twice(zygote: Zygote, folder
     run = Run(zygote, folder)
     async with run.rd:
         pair = [run.begin("without_keys"), run.begin("without_keys")]
-        await run.until_slots(12)
+        await run.until_both_count(pair)
         jobs = await finish(run, *pair)
         assert len(set(slots(jobs))) < len(jobs)
         with pytest.raises(AssertionError):

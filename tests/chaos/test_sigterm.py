@@ -65,8 +65,9 @@ class Shutdowns:
     async def interrupt(self, jobs: list[str]) -> None:
         """Start a worker, wait until it runs these jobs, tell it to stop, and wait until it is gone."""
         before = {job: self.ledger.read().started(job) for job in jobs}
+        slots = len(jobs) + 1  # one of few slots is kept for the other queues
         child = self.zygote.start(
-            self.role, log=self.folder / "workers.log", folder=self.folder, grace=GRACE, concurrency=len(jobs)
+            self.role, log=self.folder / "workers.log", folder=self.folder, grace=GRACE, concurrency=slots
         )
 
         def started() -> bool:

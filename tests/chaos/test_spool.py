@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import stat
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from redrive import Redrive, StoreUnavailable
+from redrive.app import accept
+from redrive.core.job import new_id
 from redrive.runtime import jsonl
+from redrive.runtime.spool import Entry
 from tests.chaos.app import add_tasks
+from tests.chaos.app import make_app as chaos_app
 from tests.chaos.ledger import Audit, Ledger, audit
 from tests.chaos.processes import Zygote, until
 from tests.chaos.vfs import LayeredVFS, installed
+from tests.support import locked
 
 pytestmark = pytest.mark.chaos
 
@@ -101,7 +109,6 @@ async def _all_done(rd: Redrive) -> bool:
 
 @pytest.mark.behaviour("000-89")
 @pytest.mark.behaviour("000-62")
-@pytest.mark.behaviour("000-79")
 async def test_spooled_survives_kills_and_is_done_once(
     zygote: Zygote, folder: Path, size: Callable[[int, int], int]
 ) -> None:
@@ -156,3 +163,60 @@ async def test_without_fallback_the_caller_is_told(folder: Path) -> None:
     with pytest.raises(StoreUnavailable, match="does not exist"):
         await rd.enqueue("work", {"n": 0})
     assert rd.spool.count() == 0
+
+
+# ---- a file that another process locks ----
+
+
+def hasty(folder: str, *, anew: bool = False) -> None:
+    """Hands in while the file is locked, waits until the late writes have landed, and dies by SIGKILL."""
+    if anew:
+        accept._entry = _entry_anew
+    rd, ledger = chaos_app(Path(folder), fallback=True, fallback_after=0.05)
+
+    async def hand_in() -> None:
+        await rd.open()
+        handles = [await rd.enqueue("post", {"n": n}) for n in range(BATCH)]
+        assert all(handle.spooled for handle in handles)
+        ledger.accepted([handle.id for handle in handles])
+        (Path(folder) / "handed-in").touch()
+        await until("a late write lands", lambda: rd.store.get([handles[0].id]))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    asyncio.run(hand_in())
+
+
+def _entry_anew(prepared: Any) -> Any:
+    """The guard removed: what goes to the spool is another job."""
+    job = msgspec.structs.replace(prepared.job, id=new_id(time.time(), random.getrandbits(74)))
+    return Entry(job, prepared.documents, prepared.on_duplicate)
+
+
+async def locked_out(zygote: Zygote, folder: Path, **how: Any) -> Audit:
+    """What became of jobs that were spooled because of a lock, and then landed late as well."""
+    rd, ledger = chaos_app(folder)
+    async with rd:
+        await rd.open()
+    with locked(folder / "jobs.db") as release:
+        child = zygote.start("tests.chaos.test_spool:hasty", log=folder / "hasty.log", folder=str(folder), **how)
+        await until("everything is handed in", (folder / "handed-in").exists)
+        release()
+    assert await child.exited() == -signal.SIGKILL, child.log()
+    async with rd:
+        async with rd.worker():
+            await until("everything is done", lambda: _all_done(rd))
+        for path in (folder / "effects").iterdir():
+            for _ in range(path.stat().st_size):
+                ledger.effect(path.name)
+        return await audit(rd, ledger)
+
+
+@pytest.mark.behaviour("T-14a")
+async def test_a_late_write_and_its_spooled_copy_are_one_job(zygote: Zygote, folder: Path) -> None:
+    found = (await locked_out(zygote, folder)).assert_sound()
+    assert len(found.books.accepted) == BATCH == len(found.jobs) == found.books.effects.total()
+
+
+async def test_control_a_spooled_copy_with_an_id_of_its_own_is_done_twice(zygote: Zygote, folder: Path) -> None:
+    found = await locked_out(zygote, folder, anew=True)
+    assert len(found.jobs) > BATCH

@@ -77,7 +77,7 @@ class Resurrection:
 
     def said(self, child: Child) -> bool:
         """It committed a completion, was refused, or gave up because its lease was gone."""
-        completed = any(f" {child.pid}\n" in line for line in self._completions())
+        completed = any(line.split()[2] == str(child.pid) for line in self._completions())
         return completed or "was refused" in child.log() or "taken away" in child.log()
 
     def _completions(self) -> Iterator[str]:
@@ -93,7 +93,7 @@ async def resurrected(zygote: Zygote, folder: Path, count: int, role: str) -> tu
         return await audit(run.rd, run.ledger, expiries=count), children
 
 
-@pytest.mark.behaviour("000-64")
+@pytest.mark.behaviour("000-64", "C14")
 async def test_a_late_completion_is_refused(zygote: Zygote, folder: Path, size: Callable[[int, int], int]) -> None:
     count = size(3, 100)
     found, children = await resurrected(zygote, folder, count, "tests.chaos.app:worker")

@@ -358,8 +358,14 @@ class RecordingVFS(LayeredVFS):
             return sorted(f.name for f in found if f.is_file(follow_symlinks=False) and not f.name.endswith("-shm"))
 
     def _content(self, name: str) -> bytes:
-        with open(os.path.join(self.directory, name), "rb") as file:
-            return file.read()
+        """Reads through SQLite, which keeps its locks when the handle is closed; `open()` would drop them."""
+        path = os.path.join(self.directory, name)
+        file = apsw.VFSFile(PLAIN, path, [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0])
+        try:
+            size = file.xFileSize()
+            return file.xRead(size, 0) if size else b""
+        finally:
+            file.xClose()
 
     def _is_recorded(self, path: str) -> bool:
         return os.path.dirname(path) == self.directory

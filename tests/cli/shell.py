@@ -31,7 +31,7 @@ TASKS = """
 
     import redrive
 
-    rd = redrive.Redrive()
+    rd = redrive.Redrive(triage=False)
 
     @rd.task
     async def greet(name: str) -> str:

@@ -13,7 +13,7 @@ READING = [
     ("jobs",), ("status", "abcdef"), ("cancel", "abcdef"), ("dead", "list"), ("dead", "show", "abcdef"),
     ("dead", "redrive", "abcdef"), ("dead", "discard", "abcdef"), ("dead", "restore", "abcdef"),
     ("dead", "purge", "--all", "--yes"), ("queues",), ("queues", "pause", "q"), ("queues", "resume", "q"), ("stats",),
-    ("health",), ("token",), ("token", "--rotate"),
+    ("token",), ("token", "--rotate"),
     ("doctor",), ("doctor", "--fix"), ("backup", "copy.db"), ("erase", "abcdef", "--yes"),
 ]  # fmt: skip
 
@@ -89,6 +89,18 @@ def test_the_default_database_is_not_made_either(shell: Shell) -> None:
 def test_a_payload_that_cannot_be_taken(shell: Shell, payload: str, word: str) -> None:
     (shell.folder / "latin.json").write_bytes('{"a": "é"}'.encode("latin-1"))
     refused(shell.here("enqueue", "greet", payload), word)
+    assert not shell.database.exists() or shell.here("jobs", "--json").json["jobs"] == []
+
+
+@pytest.mark.behaviour("T-19d")
+@pytest.mark.parametrize(
+    "payload", ['{"name": "a", "name": "b"}', '{"x": {"name": 1, "\\u006eame": 1}}', "@twice.json"]
+)
+def test_a_payload_with_a_key_twice_is_refused(shell: Shell, payload: str) -> None:
+    """One of the two values would be dropped without a word."""
+    (shell.folder / "twice.json").write_text('{"name": 1, "name": 2}', encoding="utf-8")
+    done = shell.here("enqueue", "greet", payload)
+    refused(done, "payload", "name", "twice")
     assert not shell.database.exists() or shell.here("jobs", "--json").json["jobs"] == []
 
 

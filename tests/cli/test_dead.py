@@ -81,3 +81,11 @@ def test_purge_on_a_terminal_wants_yes_typed(shell: Shell, typed: str, state: st
     assert "This will purge 1 dead letter, for good." in done.stderr
     assert done.returncode == (0 if state == "purged" else 2)
     assert shell.state(id) == state
+
+
+def test_show_of_a_job_that_is_not_dead_shows_it_and_says_so(shell: Shell) -> None:
+    id = shell.enqueue("greet", {"name": "ada"})
+    shown = shell.here("dead", "show", id)
+    assert shown.status == 0 and '"ada"' in shown.out
+    assert shown.err == f"job {id[-8:]} is no dead letter: it is waiting\n"
+    assert shell.here("dead", "show", id, "--json").json["state"] == "waiting"

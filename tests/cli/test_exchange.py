@@ -64,6 +64,20 @@ def test_a_completed_id_that_cannot_be_read_is_told_and_fails(shell: Shell) -> N
     assert "line 1: completed: line: is not JSON" in done.out
 
 
+@pytest.mark.behaviour("T-7b")
+@pytest.mark.parametrize("rehearsal", [(), ("--dry-run",)])
+def test_a_path_without_completed_ids_is_refused_and_nothing_is_taken_in(
+    shell: Shell, rehearsal: tuple[str, ...]
+) -> None:
+    (shell.folder / "q.jsonl").write_text(lines("a"))
+    (shell.folder / "completed.jsonl").write_text('{"job_id": "a"}\n')
+    for path in ("complete.jsonl", "."):
+        done = shell.here("dead", "import", "q.jsonl", "--completed", path, *rehearsal)
+        refused(done, f"no file of completed ids at {path}")
+        assert "leave --completed out" in done.err
+    assert not shell.database.exists()
+
+
 def test_a_completed_id_closes_the_letter_that_stands(shell: Shell) -> None:
     (shell.folder / "q.jsonl").write_text(lines("a", "b"))
     shell.here("dead", "import", "q.jsonl")

@@ -38,7 +38,7 @@ def test_one_trouble_tells_everything(shell: Shell) -> None:
     for part in (
         f"group {found['fingerprint']}", "RuntimeError: the mill is broken", "2 of 2 burials", "new: 2 in the last day",
         ids[0][-8:], ids[1][-8:], "attempts_exhausted", "what next", f"dead list --fingerprint {found['fingerprint']}",
-        f"resolve-group {found['fingerprint'][:8]}", "first seen", "to nobody yet",
+        f"resolve-group {found['fingerprint'][:8]}", "first seen", "alerted",
     ):  # fmt: skip
         assert part in done.out, part
     body = shell.here("dead", "group", found["fingerprint"], "--json").json
@@ -140,6 +140,7 @@ def test_what_an_error_says_cannot_command_the_terminal(shell: Shell) -> None:
 
 
 def test_what_one_agent_may_not_do_is_offered_to_another(shell: Shell) -> None:
+    (shell.folder / "redrive.toml").write_text('[redrive]\npreset = "seven_agents"\n')
     (shell.folder / "app.py").write_text(
         "import redrive\nrd = redrive.Redrive()\n@rd.task('code_review', max_attempts=1)\n"
         "async def review() -> None:\n    raise PermissionError('may not read the repository')\n"

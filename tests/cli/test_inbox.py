@@ -69,3 +69,19 @@ def test_nothing_and_nobody(shell: Shell) -> None:
     assert shell.here("inbox", "other", "--json").json == []
     refused(shell.here("inbox", "s1", "--ack", "nosuch"), "nosuch")
     refused(shell.here("inbox", "s1", "--ack", "retry"), "several")
+
+
+def test_inbox_without_a_session_lists_the_inboxes(shell: Shell) -> None:
+    shell.enqueue("greet", {"name": "x"})
+    assert "No session was told anything so far." in shell.here("inbox").out
+    work(shell)
+    text = shell.here("inbox").out
+    assert "s1" in text and "waiting for you" in text
+    (view,) = shell.here("inbox", "--json").json
+    assert (view["session"], view["messages"], view["pending"]) == ("s1", 2, 1)
+
+
+def test_an_owner_s_inbox_is_found_by_the_owner_s_name(shell: Shell) -> None:
+    work(shell, "owner:editor")
+    assert len(shell.here("inbox", "editor", "--json").json) == 2
+    assert shell.here("inbox", "editor", "--json").json == shell.here("inbox", "owner:editor", "--json").json

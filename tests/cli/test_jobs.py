@@ -9,7 +9,11 @@ from pathlib import Path
 import apsw
 import pytest
 
+from redrive import Redrive
+from redrive.core.store import Commit
+from redrive.runtime.living import Announcement, announced
 from tests.cli.shell import Shell
+from tests.support import locked
 
 
 def test_a_job_from_enqueue_to_its_end_in_real_processes(shell: Shell) -> None:
@@ -105,10 +109,11 @@ def test_cancel_says_who_and_why(shell: Shell) -> None:
 
 
 def test_what_should_have_run_is_due_and_a_move_is_told_once(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = time.time()
+    monkeypatch.setattr(time, "time", lambda: began)
     id = shell.enqueue("greet", {"name": "x"}, "--delay", "60")
     assert "runs in " in shell.here("jobs").out and "Runs in " in shell.here("status", id).out
-    now = time.time
-    monkeypatch.setattr(time, "time", lambda: now() + 85)
+    monkeypatch.setattr(time, "time", lambda: began + 85)
     assert "due 25 s ago" in shell.here("jobs").out
     assert "Was due 25 s ago; runs as soon as" in shell.here("status", id).out
     monkeypatch.undo()
@@ -123,7 +128,7 @@ def test_erase_forgets_a_job_or_a_session_after_yes(shell: Shell) -> None:
     asked = shell.here("erase", "--session", "s")
     assert asked.status == 2 and "erase the contents of 2 jobs" in asked.err and "--yes" in asked.err
     assert shell.job(ids[0])["payload"] == {"name": "canary-0"}
-    assert shell.here("erase", "--session", "s", "--yes", "--json").json == {"erased": 2}
+    assert shell.here("erase", "--session", "s", "--yes", "--json").json == {"erased": 2, "gone": True, "waits_for": []}
     assert [shell.job(id)["payload"] for id in (*ids, alone)] == [None, None, {"name": "canary-alone"}]
     assert "of 1 job; its id and key stay" in shell.here("erase", alone[-8:], "--yes").out
     nobody = shell.here("erase", "--session", "nobody")
@@ -137,7 +142,10 @@ def test_erase_says_where_somebody_who_reads_keeps_the_old_bytes(shell: Shell, m
     with closing(apsw.Connection(str(shell.database))) as reader:  # locks are between those who share a library
         reader.execute("BEGIN; SELECT count(*) FROM jobs").fetchall()
         kept = shell.here("erase", id, "--yes", "--json")
-    assert (kept.status, kept.json) == (0, {"erased": 1})
+    said = kept.json
+    (holder,) = said.pop("waits_for")
+    assert (kept.status, said) == (0, {"erased": 1, "gone": False})
+    assert "somebody reads the file" in holder
     assert "can still be read" in kept.err and "Erase it once more" in kept.err
     again = shell.here("erase", id, "--yes")
     assert (again.err, b"canary" in b"".join(_bytes(shell.folder))) == ("", False)
@@ -165,3 +173,41 @@ def test_a_kind_is_found_over_the_whole_history(shell: Shell) -> None:
         "work"
     ]
     assert shell.run("jobs", "--error-kind", "refused", "--json").json["jobs"] == []
+
+
+@pytest.mark.behaviour("T-7e")
+def test_work_that_no_worker_takes_is_accepted_with_that_word(shell: Shell) -> None:
+    """A mistyped name is a job that waits for ever: whoever hands it in hears it now."""
+    told = shell.here("enqueue", "greett", "{}")
+    assert told.status == 0, told.err
+    assert "no live worker announces the task 'greett': the job waits until one does" in told.out
+    assert "runs now" not in told.out
+    shell.here("enqueue", "greet", '{"name": "x"}')
+    assert shell.run("worker", "app:rd", "--drain").status == 0
+    again = shell.here("enqueue", "greett", "{}")
+    assert "did you mean greet?" in again.out
+    (warning,) = shell.here("enqueue", "greett", "{}", "--json").json["warnings"]
+    assert "no live worker announces" in warning
+
+
+@pytest.mark.behaviour("T-7e")
+def test_work_that_a_worker_takes_runs(shell: Shell) -> None:
+    announcement = Announcement(frozenset({"greet"}), time.time(), queues=frozenset({"greet"}))
+    with (rd := Redrive(shell.database)).blocking() as q:
+        q.run(rd.store.apply([Commit(puts=(announced("w", announcement),))]))
+    assert "runs now" in shell.here("enqueue", "greet", "{}").out
+    elsewhere = shell.here("enqueue", "greet", "{}", "--queue", "other").out
+    assert "no live worker takes the task 'greet' in queue 'other'" in elsewhere
+
+
+@pytest.mark.behaviour("T-14b")
+def test_a_job_that_only_the_spool_took_is_said_to_wait_there(shell: Shell) -> None:
+    shell.enqueue("greet", {"name": "x"})
+    with locked(shell.database):
+        told = [
+            shell.run("enqueue", "greet", "{}", *words, REDRIVE_FALLBACK="1", REDRIVE_FALLBACK_AFTER="0.2")
+            for words in ((), ("--json",))
+        ]
+    assert [each.status for each in told] == [0, 0], told
+    assert "waits in the spool" in told[0].out and told[1].json["spooled"] is True
+    assert len(list(shell.folder.glob("jobs.db-spool/*.jsonl"))) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import pytest
@@ -35,7 +36,8 @@ def test_what_needs_eyes_is_told_with_what_to_do(shell: Shell) -> None:
     done = shell.run("morning")
     assert done.status == 1
     told = done.out.splitlines()
-    assert told[0] == "0 done · 1 delayed · 2 need you · 3 structural changes"
+    back = r"1 comes back by itself, in \d+ (min|h)"
+    assert re.fullmatch(rf"0 done · {back} · 2 need you · 3 structural changes", told[0]), told[0]
     assert any("broken: RuntimeError: the mill is broken" in line for line in told)
     assert any("publish: KeyError: slug" in line for line in told)
     assert any(line.endswith(f"redrive dead show {id[-8:]}") for line in told)
@@ -47,7 +49,7 @@ def test_what_needs_eyes_is_told_with_what_to_do(shell: Shell) -> None:
 def test_in_json_and_for_one_pipeline(shell: Shell) -> None:
     shell.dead_letters(2)
     done = shell.here("morning", "--json")
-    assert (done.status, done.json["ok"], done.json["needs"][0]["number"]) == (1, False, 2)
+    assert (done.status, done.json["ok"], done.json["needs"][0]["count"]) == (1, False, 2)
     other = shell.here("morning", "--queue", "other", "--json")
     assert (other.status, other.json["ok"], other.json["queue"]) == (0, True, "other")
 
@@ -95,3 +97,11 @@ def test_the_oldest_waiting_job_is_named_when_something_is_told(shell: Shell) ->
 def test_text_from_a_job_is_never_obeyed_by_the_terminal(shell: Shell) -> None:
     import_letters(shell, {"job_id": "a", "payload": {}, "error_class": "KeyError", "error": "KeyError: \u001b[2Jboo"})
     assert "\u001b" not in shell.here("morning").out
+
+
+def test_a_dead_letter_shows_when_it_comes_back(shell: Shell) -> None:
+    import_letters(shell, {"job_id": "b", "payload": {}, "error_class": "TimeoutError", "task": "fetch"})
+    (id,) = re.findall(r"^([0-9a-f]{8})  fetch", shell.run("dead", "list").out, re.MULTILINE)
+    lines = shell.run("dead", "show", id).out.splitlines()
+    told = [line for line in lines if line.strip().startswith("back ")]
+    assert len(told) == 1 and re.search(r"\(in \d+ (min|h)\), by itself$", told[0]), lines

@@ -1,5 +1,6 @@
 """What people and programs get to see."""
 
+import json
 import os
 import subprocess
 import sys
@@ -42,6 +43,41 @@ def test_what_a_job_says_cannot_command_the_terminal(shell: Shell) -> None:
         out = on_a_terminal(shell, *words, NO_COLOR="1")
         assert "\x07" not in out and "\x1b]0" not in out
         assert "[red]q[/red]" in out
+
+
+CONTROLS = range(0x7F, 0xA0)
+"""DEL and C1: U+009B begins a command as ESC [ does."""
+REORDERING = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+OBEYED = [chr(code) for code in (*CONTROLS, *REORDERING)]
+
+
+@pytest.mark.behaviour("T-19c")
+def test_json_holds_nothing_that_a_terminal_obeys(shell: Shell) -> None:
+    text = "".join(OBEYED) + "é 漢 👍"
+    id = shell.enqueue("broken", {"text": text})
+    shell.drain()
+    (shell.folder / "app.py").write_text(ECHO, encoding="utf-8")
+    words = [
+        ("status", id, "--json"), ("jobs", "--json"), ("dead", "show", id, "--json"), ("dead", "list", "--json"),
+        ("dead", "export"), ("status", id), ("call", "app:rd", "echo", json.dumps({"text": text})),
+        ("call", "app:rd", "echo", json.dumps({"text": text}), "--json"),
+    ]  # fmt: skip
+    said = {one: shell.run(*one).out for one in words}
+    wrong = [(one, f"U+{ord(sign):04X}") for one, out in said.items() for sign in OBEYED if sign in out]
+    assert wrong == []
+    assert json.loads(said[words[0]])["payload"]["text"] == text, "it means the same"
+    assert json.loads(said[words[4]])["payload"]["text"] == text
+    assert "é 漢 👍" in said[words[0]]
+
+
+ECHO = """
+import redrive
+rd = redrive.Redrive()
+
+@rd.task
+async def echo(text: str) -> str:
+    return text
+"""
 
 
 @pytest.mark.parametrize("words", [("status",), ("dead", "show")], ids=" ".join)

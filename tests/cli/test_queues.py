@@ -18,14 +18,14 @@ def test_a_paused_queue_waits_until_it_is_resumed(shell: Shell) -> None:
     assert shell.state(id) == "done"
 
 
-def test_pausing_what_never_had_a_job_warns_and_pauses_all_the_same(shell: Shell) -> None:
+def test_pausing_a_queue_that_never_had_a_job_changes_nothing_unless_it_is_said_to_be_new(shell: Shell) -> None:
+    (shell.folder / "redrive.toml").write_text("[queues.feedback]\nmax_attempts = 8\n")
     shell.enqueue("greet", {"name": "x"})
     odd = shell.here("queues", "pause", "gret")
-    assert odd.status == 0 and "queue gret is paused" in odd.out
-    assert odd.err == "  warning: no job was ever in it; the queues are greet\n"
-    assert {row["name"]: row["paused"] for row in shell.here("queues", "--json").json} == {"greet": False, "gret": True}
-    again = shell.here("queues", "pause", "gret", "--json")
-    assert again.json == {"queue": "gret", "paused": True} and "no job was ever in it" in again.err
+    assert odd.status == 2 and "there is no queue 'gret': no job was ever in it; the queues are greet" in odd.err
+    assert {row["name"]: row["paused"] for row in shell.here("queues", "--json").json} == {"greet": False}
+    again = shell.here("queues", "pause", "gret", "--new", "--json")
+    assert again.json == {"queue": "gret", "paused": True} and again.err == ""
     for name in ("greet", "feedback"):  # one has a job, the other a policy
         assert shell.here("queues", "pause", name).err == ""
 
@@ -47,11 +47,16 @@ def test_health_by_exit_status(shell: Shell) -> None:
     assert (healthy.status, healthy.out) == (0, "healthy: 0 pending, 0 dead letters\n")
     shell.dead_letters()
     degraded = shell.run("health")
-    assert (degraded.status, degraded.out) == (1, "degraded: 0 pending, 1 dead letter\n  broken: 1 dead letter\n")
+    said = "degraded: 0 pending, 1 dead letter\n  broken: 1 dead letter\nWhat to do about each: redrive morning\n"
+    assert (degraded.status, degraded.out) == (1, said)
     as_json = shell.run("health", "--json")
     assert as_json.status == 1
-    assert as_json.json == {
-        "status": "degraded", "total_pending": 0, "total_dead_letter": 1, "issues": ["broken: 1 dead letter"]
+    answer = as_json.json
+    needs = answer.pop("needs")
+    assert [(need["kind"], need["count"], need["queue"]) for need in needs] == [("dead_manual", 1, "broken")]
+    assert answer == {
+        "status": "degraded", "total_pending": 0, "total_dead_letter": 1, "issues": ["broken: 1 dead letter"],
+        "retrying": 0, "parked": 0, "comes_back": 0,
     }  # fmt: skip
 
 

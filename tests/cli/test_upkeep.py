@@ -70,7 +70,8 @@ def test_the_doctor_finds_nothing_wrong_with_a_good_database(shell: Shell) -> No
     shell.enqueue("greet", {"name": "x"})
     done = shell.fresh("doctor")
     assert done.status == 0, done.out
-    names = ["sqlite", "file mode", "filesystem", "log", "disk", "schema", "integrity", "counters", "sums", "spool"]
+    names = ["sqlite", "file mode", "filesystem", "log", "disk", "schema", "integrity", "counters", "sums", "spool",
+             "processes"]  # fmt: skip
     assert [line[7:18].strip() for line in done.out.splitlines()] == names
     assert all(line.startswith("ok") for line in done.out.splitlines())
     full = shell.run("doctor", "--full", "--json")
@@ -78,6 +79,7 @@ def test_the_doctor_finds_nothing_wrong_with_a_good_database(shell: Shell) -> No
     assert "integrity_check" in full.out
 
 
+@pytest.mark.behaviour("C45")
 def test_the_doctor_finds_a_damaged_page(shell: Shell) -> None:
     for n in range(3):
         shell.enqueue("greet", {"name": "x" * 200, "n": n})
@@ -196,6 +198,7 @@ def test_the_doctor_knows_which_sqlite_can_corrupt_a_log(version: str, ok: bool)
     assert doctor.library(version).ok is ok
 
 
+@pytest.mark.behaviour("C45")
 def test_a_backup_is_a_whole_database(shell: Shell) -> None:
     (dead,) = shell.dead_letters()
     waiting = shell.enqueue("greet", {"name": "x"})

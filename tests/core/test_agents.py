@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from redrive.core.agents import AGENTS, CONTEXTS, ESCALATION, USUAL_CONTEXT, Agent, Fleet, Model
+from redrive.core.agents import CONTEXTS, USUAL_CONTEXT, Agent, Fleet, Model
+from redrive.core.presets import PRESETS
 
+SEVEN = Fleet(PRESETS["seven_agents"].agents, escalation=PRESETS["seven_agents"].escalation)
 KNOWN = {
     "cto": {"code_review", "architecture", "technical_writing", "debugging"},
     "backend": {"code_review", "implementation", "api_design", "debugging"},
@@ -18,16 +20,23 @@ KNOWN = {
 
 
 @pytest.mark.behaviour("004-28")
-def test_there_is_a_fleet_to_begin_with() -> None:
-    assert {name: set(agent.does) for name, agent in AGENTS.items()} == KNOWN
-    assert list(Fleet().agents) == ["cto", "backend", "frontend", "marketing", "devops", "cso"]
-    assert Fleet().escalation == ESCALATION == "ceo"
+def test_the_seven_agents_and_what_they_do() -> None:
+    assert {name: set(agent.does) for name, agent in SEVEN.agents.items()} == KNOWN
+    assert list(SEVEN.agents) == ["cto", "backend", "frontend", "marketing", "devops", "cso"]
+    assert SEVEN.escalation == "ceo"
+
+
+@pytest.mark.behaviour("R-0a")
+def test_without_a_preset_there_are_no_agents_and_no_escalation() -> None:
+    assert (Fleet().agents, Fleet().escalation) == ({}, None)
+    assert Fleet().alternate("cto", "code_review") is None
+    assert Fleet({"cto": Agent(("code_review",))}).alternate("cto", "code_review") is None
 
 
 @pytest.mark.behaviour("004-28")
-def test_another_fleet_replaces_it_and_keeps_its_order() -> None:
+def test_a_fleet_keeps_its_order() -> None:
     declared = msgspec.convert({"b": {"does": ["x"]}, "a": {"does": ["x"], "models": ["m"]}}, dict[str, Agent])
-    fleet = Fleet(declared)
+    fleet = Fleet(declared, escalation="ceo")
     assert fleet.alternate("nobody", "x") == "b"
     assert fleet.alternate("b", "x") == "a"
     assert fleet.alternate("cto", "code_review") == "ceo"
@@ -45,7 +54,7 @@ def test_another_fleet_replaces_it_and_keeps_its_order() -> None:
     ],
 )  # fmt: skip
 def test_the_first_other_agent_that_can_else_the_escalation(agent: str | None, work: str, expected: str) -> None:
-    assert Fleet().alternate(agent, work) == expected
+    assert SEVEN.alternate(agent, work) == expected
 
 
 def test_whom_things_are_escalated_to_can_be_chosen() -> None:
@@ -55,13 +64,14 @@ def test_whom_things_are_escalated_to_can_be_chosen() -> None:
 # ---- models
 
 
-@pytest.mark.behaviour("004-43")
+@pytest.mark.behaviour("004-43", "R-9e")
 @pytest.mark.parametrize(
     ("model", "tokens"),
     [
         (None, 150_000), ("", 150_000), ("unheard-of", 150_000), ("claude-opus-4-1", 180_000),
-        ("anthropic/claude-sonnet-4-5", 180_000), ("openrouter/anthropic/claude-3-haiku", 180_000),
-        ("my-claude-", 150_000),
+        ("anthropic/claude-sonnet-4-5", 150_000), ("claude-sonnet-4", 150_000), ("claude-opus-4", 180_000),
+        ("claude-3-5-sonnet-latest", 150_000), ("claude-3-7-sonnet-20250219", 150_000),
+        ("openrouter/anthropic/claude-3-haiku", 180_000), ("my-claude-", 150_000),
     ],
 )  # fmt: skip
 def test_how_much_a_model_may_read(model: str | None, tokens: int) -> None:

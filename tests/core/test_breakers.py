@@ -14,27 +14,43 @@ from redrive.core.breakers import (
     PROBE_LASTS,
     Breaker,
     Window,
+    asked_of_all,
     closed,
     host_of,
+    in_words,
     key_of,
+    left_alone,
+    limited_key,
     opened,
+    opens,
     probe_failed,
     probing,
     releasing,
+    reopened,
+    shown_by,
     verdict,
+    with_error,
 )
-from redrive.core.classify import DETAILS
-from redrive.core.job import Failure
+from redrive.core.classify import DETAILS, cause_of, classify
+from redrive.core.job import Attempt, Failure
 from tests.stores.jobs import T0, a_job
 
 
 def an_open_one(pause: float = 5.0, release: float = 20.0) -> Breaker:
-    return opened("host:a:80", "network", "refused", T0, pause=pause, release=release)
+    return opened("host:a:80", "network", "j0", T0, pause=pause, release=release)
 
 
 def test_only_causes_that_speak_of_what_was_called_open_one() -> None:
-    assert sorted(OPENING) == ["network", "provider_overloaded", "rate_limited", "server_error", "timeout"]
+    opening = ["contention", "network", "provider_overloaded", "rate_limited", "server_error", "timeout"]
+    assert sorted(OPENING) == opening
     assert all(DETAILS[detail][0] == "transient" for detail in OPENING)
+
+
+@pytest.mark.behaviour("R-9a")
+def test_a_conflict_counts_unless_a_service_answered_with_it() -> None:
+    locked, conflict = Failure("exception", ("sqlite3.OperationalError",), "locked"), Failure(status=409)
+    assert [opens(failure, cause_of("contention", "x", failure)) for failure in (locked, conflict)] == [True, False]
+    assert opens(conflict, cause_of("server_error", "x", conflict)) and not opens(locked, cause_of("bug", "x", locked))
 
 
 # ---- counting
@@ -94,8 +110,8 @@ def test_a_probe_of_which_nothing_is_heard_stops_counting() -> None:
 def test_the_pause_doubles_with_every_failed_probe_up_to_five_minutes() -> None:
     breaker, now, pauses = an_open_one(), T0 + 5.0, []
     for number in range(9):
-        breaker = probe_failed(probing(breaker, f"j{number}", now), "still refused", now)
-        assert (breaker.state, breaker.probe, breaker.error) == ("open", None, "still refused")
+        breaker = probe_failed(probing(breaker, f"j{number}", now), f"j{number}", now)
+        assert (breaker.state, breaker.probe, breaker.job) == ("open", None, f"j{number}")
         assert breaker.until == now + breaker.pause
         pauses.append(breaker.pause)
         now = breaker.until
@@ -104,9 +120,12 @@ def test_the_pause_doubles_with_every_failed_probe_up_to_five_minutes() -> None:
     assert breaker.probes == 9
 
 
-def test_a_long_error_is_shortened() -> None:
-    assert len(opened("k", "network", "x" * 9_000, T0, pause=1, release=1).error) == 300
-    assert len(probe_failed(an_open_one(), "x" * 9_000, T0).error) == 300
+def test_what_the_last_failure_said_is_read_from_its_job_and_shortened() -> None:
+    failures = [Failure("exception", ("a.B",), message) for message in ("x", "y" * 9_000)]
+    history = [*(Attempt(1, "failed", failure=failure) for failure in failures), Attempt(3, "released")]
+    shown = with_error(an_open_one(), a_job(history=history))
+    assert shown.error.startswith("B: yyy") and len(shown.error) == 300
+    assert with_error(shown, a_job()).error == with_error(shown, None).error == "", "nothing is left to say"
 
 
 def test_release_is_bounded_and_gets_faster() -> None:
@@ -186,3 +205,121 @@ def test_what_a_job_depends_on() -> None:
     assert key_of(a_job(model="m"), downstream=None, failure=silent, fingerprint="f") == "model:m"
     assert key_of(a_job(), downstream=None, failure=silent, fingerprint="f") == "group:f"
     assert key_of(a_job(), downstream=None, failure=None, fingerprint=None) is None
+
+
+# ---- limits that say when they end
+
+
+LIMITED = Failure("exception", ("x.Y",), "slow down", status=429, retry_after=1800.0)
+
+
+def limited(failure: Failure = LIMITED, max_wait: float | None = 21_600.0) -> float | None:
+    return asked_of_all(failure, classify(failure), max_wait)
+
+
+@pytest.mark.behaviour("R-2d")
+@pytest.mark.parametrize(
+    ("failure", "asked"),
+    [
+        (LIMITED, 1800.0),
+        (msgspec.structs.replace(LIMITED, retry_after=72_000.0), 21_600.0),
+        (msgspec.structs.replace(LIMITED, retry_after=None), None),
+        (msgspec.structs.replace(LIMITED, retry_after=0.0), None),
+        (msgspec.structs.replace(LIMITED, status=503), None),
+        (Failure("exception", ("x.Y",), "no", status=500, retry_after=60.0), None),
+        (Failure("exception", ("x.Y",), "no", error_kind="rate_limited", retry_after=60.0), 60.0),
+        (Failure("exception", ("x.Y",), "no", status=200, error_kind="rate_limited", retry_after=60.0), None),
+        (Failure("exception", ("x.Y",), "no", status=200, error_kind="rate_limited", retry_after=60.0,
+                 headers={"x-ratelimit-remaining": "0"}), 60.0),
+        (Failure("exception", ("x.Y",), "no", status=200, error_kind="rate_limited", retry_after=60.0,
+                 headers={"x-ratelimit-remaining": "7"}), None),
+        (Failure("exception", ("w.W",), "no", error_kind="rate_limited", cause=LIMITED), 1800.0),
+    ],
+)  # fmt: skip
+def test_only_a_rate_limit_that_says_when_it_ends_closes_a_downstream(failure: Failure, asked: float | None) -> None:
+    assert limited(failure) == asked
+
+
+@pytest.mark.behaviour("R-2f")
+@pytest.mark.parametrize(
+    ("downstream", "failure", "key"),
+    [
+        ("github:bot-2", LIMITED, "github:bot-2"),
+        ("github:bot-2", None, "github:bot-2"),
+        (None, msgspec.structs.replace(LIMITED, host="api.example.com"), "host:api.example.com"),
+        (None, Failure("exception", ("w.W",), cause=msgspec.structs.replace(LIMITED, host="a")), "host:a"),
+        (None, msgspec.structs.replace(LIMITED, types=("anthropic.RateLimitError",)), "provider:anthropic"),
+        (None, msgspec.structs.replace(LIMITED, types=("google.genai.errors.ClientError",)), "provider:google.genai"),
+        (None, msgspec.structs.replace(LIMITED, types=("github.GithubException.RateLimitExceededException",)),
+         "provider:github"),
+        (None, msgspec.structs.replace(LIMITED, types=("botocore.exceptions.ClientError",)), None),
+        (None, LIMITED, None),
+        (None, None, None),
+    ],
+)  # fmt: skip
+def test_what_a_rate_limit_closes(downstream: str | None, failure: Failure | None, key: str | None) -> None:
+    assert limited_key(downstream, failure) == key
+
+
+def closing(now: float = T0, asked: float = 1800.0, before: Breaker | None = None, job_id: str = "j0") -> Breaker:
+    job = a_job(id=job_id)
+    return left_alone("host:a", job, LIMITED, now, asked, pause=5.0, release=20.0, before=before)
+
+
+@pytest.mark.behaviour("R-2d", "R-2e")
+def test_it_is_left_alone_until_its_time_however_long_and_then_one_probes() -> None:
+    breaker = closing(asked=21_600.0)
+    assert (breaker.cause, breaker.until) == ("rate_limited", T0 + 21_600.0)
+    assert [verdict(breaker, "j1", T0 + after) for after in (0, 900, 7200, 21_599)] == ["park"] * 4
+    assert verdict(breaker, "j1", T0 + 21_600) == "probe"
+    assert verdict(probing(breaker, "j1", T0 + 21_600), "j2", T0 + 21_600) == "park"
+    assert verdict(breaker, "j1", T0 - 86_400.0) == "probe", "the clock was a day ahead when it asked"
+
+
+def test_a_later_end_counts_and_an_earlier_one_does_not() -> None:
+    breaker = closing()
+    assert closing(T0 + 0.5, before=breaker) == breaker, "whoever was under way learns the same"
+    assert closing(T0 + 10.0, asked=60.0, before=breaker) == breaker
+    longer = closing(T0 + 10.0, asked=3600.0, before=breaker)
+    assert (longer.until, longer.asked, longer.since) == (T0 + 3610.0, 3600.0, T0 + 10.0)
+    assert verdict(longer, "j1", T0 + 3600.0) == "park"
+
+
+def test_only_the_job_that_probes_says_how_long_it_still_takes() -> None:
+    trying = probing(closing(), "j1", T0 + 1800.0)
+    assert closing(T0 + 1801.0, before=trying, job_id="j2") == trying
+    again = closing(T0 + 1801.0, asked=60.0, before=trying, job_id="j1")
+    assert (again.state, again.probe, again.until) == ("open", None, T0 + 1861.0)
+
+
+def test_a_probe_that_told_nothing_does_not_end_the_time_that_was_asked_for() -> None:
+    early = probing(closing(), "j1", T0 + 10.0)
+    assert reopened(early, T0 + 20.0).until == T0 + 1800.0
+    late = probing(closing(), "j1", T0 + 1800.0)
+    assert reopened(late, T0 + 1810.0).until == T0 + 1810.0
+    down = probe_failed(late, "j1", T0 + 1810.0)
+    assert (down.asked, down.until) == (0.0, T0 + 1820.0), "it failed in another way: now it is down"
+
+
+@pytest.mark.behaviour("R-2e")
+def test_only_what_began_after_the_closing_shows_that_it_is_over() -> None:
+    breaker = closing()
+    assert not shown_by(breaker, a_job(id="j5", started_at=T0 - 1.0))
+    assert not shown_by(breaker, a_job(id="j5", started_at=T0))
+    assert shown_by(breaker, a_job(id="j5", started_at=T0 + 1.0))
+    assert shown_by(probing(breaker, "j5", T0 + 9.0), a_job(id="j5", started_at=T0))
+    assert shown_by(an_open_one(), a_job(started_at=T0 - 100.0)), "what is down has no time"
+
+
+def test_a_closing_says_until_when() -> None:
+    assert in_words(closing(), 7).startswith("host a asked to be left alone until ")
+    assert in_words(an_open_one(), 7).startswith("host a:80 is down, 7 parked (network")
+
+
+def test_jobs_of_a_task_that_calls_one_provider_are_its_callers() -> None:
+    job = a_job(task="ask", model="big")
+    anthropic = msgspec.structs.replace(LIMITED, types=("anthropic.RateLimitError",))
+    known = left_alone("provider:anthropic", job, anthropic, T0, 60.0, pause=5.0, release=20.0)
+    assert known.callers == ("ask big",)
+    crawler = msgspec.structs.replace(LIMITED, types=("httpx.HTTPStatusError",), host="a.example")
+    assert left_alone("host:a.example", job, crawler, T0, 60.0, pause=5.0, release=20.0).callers == ()

@@ -23,7 +23,7 @@ from redrive.core.classify import (
     classify,
     known_detail,
 )
-from redrive.core.classify.classes import class_detail, status_class_detail
+from redrive.core.classify.classes import UNFIT, UNFIT_CLASSES, class_detail, status_class_detail
 from redrive.core.classify.codes import CODES, ERRNOS, GRPC, JSON_RPC, SQLITE_NAMES, SQLSTATES, WEAK_CODES, code_detail
 from redrive.core.job import Cause, Failure
 from redrive.errors import InvalidOption
@@ -40,6 +40,7 @@ def detail(failure: Failure) -> str:
 # ---- statuses
 
 
+@pytest.mark.behaviour("C21")
 @pytest.mark.parametrize(
     ("status", "expected", "category"),
     [
@@ -109,9 +110,9 @@ def test_an_expired_token_heals_later() -> None:
 
 @pytest.mark.parametrize(("name", "expected"), list(CLASSES.items()))
 def test_classes(name: str, expected: str) -> None:
-    cause = classify(raised(name))
+    cause = classify(raised(name, model_asked=True))
     early = {"suspended": "control", "released": "control", "outcome_unknown": "outcome_unknown"}
-    early |= dict.fromkeys(("token_budget", "context_overflow", "quota"), "limit_class")
+    early |= dict.fromkeys(("token_budget", "context_overflow", "quota"), "limit_class") | {"own_limits": "own_limits"}
     usual = "status_class" if name in STATUS_CLASSES else early.get(expected, "class_table")
     certificate = "certificate" if name == "ssl.SSLCertVerificationError" else usual
     assert (cause.detail, cause.rule) == (expected, certificate)
@@ -123,7 +124,7 @@ def test_classes(name: str, expected: str) -> None:
         ("openai._exceptions.APITimeoutError", "timeout"),
         ("anthropic._exceptions.RateLimitError", "rate_limited"),
         ("claude_agent_sdk._errors.CLINotFoundError", "dependency_gone"),
-        ("pydantic_core._pydantic_core.ValidationError", "invalid_output"),
+        ("pydantic_core._pydantic_core.ValidationError", UNFIT),
         ("httpx2.ConnectError", None),
         ("httpx2._exceptions.ReadTimeout", None),
         ("httpx2.TransportError", "network"),
@@ -139,6 +140,7 @@ def test_a_class_is_known_wherever_its_library_keeps_it(name: str, expected: str
     assert found == expected
 
 
+@pytest.mark.behaviour("C21")
 def test_a_subclass_is_what_its_parent_is_unless_it_is_known_itself() -> None:
     assert detail(raised("shop.MyTimeout", "builtins.TimeoutError", "builtins.OSError")) == "timeout"
     assert detail(raised("ssl.SSLCertVerificationError", "ssl.SSLError", "builtins.OSError")) == "authority"
@@ -292,7 +294,135 @@ def test_a_single_request_above_the_limit_of_a_minute_is_an_overflow_where_the_s
     message = "Request too large for model `m` on tokens per minute (TPM): Limit 6000, please reduce your message size"
     limited = {"codes": ("rate_limit_exceeded", "tokens"), "message": message}
     assert detail(raised("openai.APIStatusError", status=413, **limited)) == "context_overflow"
-    assert detail(raised("openai.RateLimitError", status=429, **limited)) == "rate_limited"
+    assert detail(raised("openai.RateLimitError", status=429, **limited)) == "context_overflow"
+
+
+REQUEST_TOO_LARGE = (
+    "Request too large for gpt-4o in organization org-x on tokens per min (TPM): Limit 30000, Requested 31205. "
+    "The input or output tokens must be reduced in order to run successfully."
+)
+
+
+@pytest.mark.behaviour("R-5b")
+@pytest.mark.parametrize("status", [None, 200, 400, 413, 422, 429])
+def test_a_request_that_must_be_reduced_itself_is_an_overflow_also_as_a_429(status: int | None) -> None:
+    limited = {"codes": ("rate_limit_exceeded", "tokens"), "message": REQUEST_TOO_LARGE}
+    assert detail(raised("openai.RateLimitError", status=status, **limited)) == "context_overflow"
+
+
+@pytest.mark.behaviour("R-5b")
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Rate limit reached for gpt-4o on tokens per min (TPM): Limit 30000, Used 29000, Requested 2000. Please try "
+        "again in 2s.",
+        "This request would exceed your organization's rate limit of 30,000 input tokens per minute. Please reduce the "
+        "prompt length or the maximum tokens requested, or try again later.",
+        "Too many tokens, please wait before trying again.",
+        "prompt is too long",
+    ],
+)
+def test_a_429_that_waiting_heals_is_no_overflow(message: str) -> None:
+    assert detail(raised("openai.RateLimitError", status=429, message=message)) == "rate_limited"
+
+
+@pytest.mark.behaviour("R-5b")
+def test_the_phrase_counts_for_no_other_status() -> None:
+    assert detail(raised(status=500, message=REQUEST_TOO_LARGE)) == "server_error"
+    assert detail(raised(status=403, message=REQUEST_TOO_LARGE)) == "authority"
+
+
+# ---- an overloaded provider, whatever status it sends
+
+
+@pytest.mark.behaviour("R-5c")
+@pytest.mark.parametrize("status", [400, 403, 408, 409, 422, 424, 499])
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"codes": ("overloaded_error",)},
+        {"codes": ("server_is_overloaded", "invalid_request_error")},
+        {"codes": ("invalid_request_error",), "message": "The engine is currently overloaded, please try again later"},
+        {"message": "Overloaded"},
+        {"message": "m", "body": "This model is overloaded."},
+    ],
+)
+def test_an_overload_that_comes_as_another_4xx_is_an_overload(status: int, said: dict[str, Any]) -> None:
+    assert detail(raised("anthropic.APIStatusError", status=status, **said)) == "provider_overloaded"
+
+
+@pytest.mark.behaviour("R-5c")
+@pytest.mark.parametrize(
+    ("status", "message", "expected"),
+    [
+        (400, "the function add() has overloaded signatures", "invalid_input"),
+        (404, "model is overloaded", "data_integrity"),
+        (401, "server overloaded", "credentials"),
+        (429, "server overloaded", "rate_limited"),
+    ],
+)
+def test_other_words_and_statuses_mean_what_they_say(status: int, message: str, expected: str) -> None:
+    assert detail(raised(status=status, message=message)) == expected
+
+
+# ---- limits of this machine, busy sessions, connections without a status
+
+
+@pytest.mark.behaviour("R-5d")
+def test_memory_that_is_gone_is_a_limit_of_this_machine_and_no_bug() -> None:
+    cause = classify(raised("builtins.MemoryError"))
+    assert (cause.category, cause.detail, cause.subclass) == ("transient", "own_limits", "Resource")
+    wrapped = raised("builtins.RuntimeError", message="worker failed", cause=raised("builtins.MemoryError"))
+    assert detail(wrapped) == "own_limits"
+    assert detail(raised("numpy._core._exceptions._ArrayMemoryError", "builtins.MemoryError")) == "own_limits"
+
+
+@pytest.mark.behaviour("R-5e")
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Claude Code returned an error result: Session 6f1c-9a is currently running",
+        "Error: Session ID 0f9e is already in use. (exit code: 1)",
+        "Command failed (exit code: 1)\nError output: session is currently running as a background agent",
+    ],
+)
+def test_an_agents_session_that_is_running_elsewhere_is_contention(message: str) -> None:
+    assert detail(raised("claude_agent_sdk._errors.ResultError", message=message)) == "contention"
+    assert detail(raised("shop.Error", message=message)) == "unknown", "only where an agent SDK says so"
+
+
+@pytest.mark.behaviour("R-5f")
+@pytest.mark.parametrize("package", ["kubernetes.client.exceptions", "kubernetes.aio.client.exceptions",
+                                     "kubernetes_asyncio.client.exceptions"])  # fmt: skip
+def test_a_kubernetes_error_without_a_status_is_a_connection_that_failed(package: str) -> None:
+    name = f"{package}.ApiException"
+    assert detail(raised(name, message="(0)\nReason: SSLError")) == "network"
+    assert detail(raised(name, message="(0)", cause=raised("urllib3.exceptions.SSLError", message="EOF"))) == "network"
+    expired = raised("urllib3.exceptions.SSLError", message="[SSL: CERTIFICATE_VERIFY_FAILED] expired")
+    assert detail(raised(name, message="(0)", cause=expired)) == "authority"
+    refused = raised("websocket._exceptions.WebSocketBadStatusException", status=403)
+    assert detail(raised(name, message="(0)\nReason: Handshake status 403", cause=refused)) == "authority"
+    assert detail(raised(name, status=409)) == "contention"
+
+
+# ---- data that does not fit
+
+
+@pytest.mark.behaviour("R-5g")
+@pytest.mark.parametrize("name", UNFIT_CLASSES)
+def test_data_that_does_not_fit_is_the_models_fault_only_where_a_model_was_asked(name: str) -> None:
+    plain, asked = classify(raised(name)), classify(raised(name, model_asked=True))
+    assert (plain.category, plain.detail, plain.rule) == ("unknown", "unknown", "unfit_data")
+    assert (asked.category, asked.detail, asked.rule) == ("conditional", "invalid_output", "class_table")
+
+
+@pytest.mark.behaviour("R-5g")
+def test_what_is_known_of_a_failure_holds_for_what_it_wraps() -> None:
+    inner = raised("json.decoder.JSONDecodeError")
+    wrapped, grouped = raised("builtins.ValueError", cause=inner), raised("builtins.ExceptionGroup", members=(inner,))
+    assert [classify(each).rule for each in (wrapped, grouped)] == ["unfit_data", "unfit_data"]
+    asked = [msgspec.structs.replace(each, model_asked=True) for each in (wrapped, grouped)]
+    assert [detail(each) for each in asked] == ["invalid_output", "invalid_output"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from redrive.core.classify import DETAILS, cause_of, classify
 from redrive.core.decision import LONGEST_WAIT, Abilities, Bury, Case, Decision, Hold, RetryLater
 from redrive.core.job import DEAD_REASONS, HOLD_REASONS, Attempt, Budget, Failure, Options, State, Usage
 from redrive.core.policy import BACKOFFS, DEFAULT, Policy, merge
-from redrive.core.strategy import SAFE_WAIT, SPOT_TRIES, SPOT_WAIT, UNKNOWN_TRIES, age_of, decide
+from redrive.core.strategy import CRASH_WAITS, SAFE_WAIT, SPOT_TRIES, SPOT_WAIT, UNKNOWN_TRIES, age_of, decide
 from redrive.runtime.settle import transition_for
 from tests.stores.jobs import T0, a_job, an_attempt
 
@@ -56,6 +56,8 @@ policies = st.builds(
     on_lost=st.none() | st.sampled_from(["retry", "dead_letter"]),
     strategy=st.none() | st.sampled_from(["categorized", "plain"]),
     rungs=st.none() | st.integers(0, 4),
+    max_wait=st.none() | st.floats(0, 1e6),
+    changed_after=st.none() | st.floats(1, 1e4) | st.just({"invalid_output": 5.0}),
     quote_errors=st.none() | st.booleans(),
 )
 changes = st.none() | st.lists(
@@ -128,7 +130,8 @@ def stays_within_its_bounds(case: Case, decision: Decision) -> None:
     assert after.attempts - case.job.attempts in (0, 1)
     if isinstance(decision, RetryLater):
         assert 0.0 <= decision.delay <= LONGEST_WAIT * 1.1
-        assert not decision.costs_attempt or after.attempts < case.allowed
+        assert not decision.costs_attempt or after.attempts < (after.allowed or 0), "never attempt 4 of 3"
+        assert decision.on_top or after.allowed == case.allowed
     if isinstance(decision, Hold):
         assert after.attempts == case.job.attempts
 
@@ -141,16 +144,17 @@ def is_no_hot_loop(case: Case, decision: Decision) -> None:
         assert case.sitting is not None
         assert case.tries < SPOT_TRIES and decision.delay >= SPOT_WAIT
     elif decision.crashed:
-        assert case.failure.kind == "lease_expired" and not case.alone
+        assert case.failure.kind == "lease_expired"
+        assert not case.alone or decision.delay in CRASH_WAITS
     elif case.failure.kind != "signal" or case.cause.retry_after is None:
         assert decision.delay >= SAFE_MINIMUM
 
 
 def puts_the_cap_first(case: Case, decision: Decision) -> None:
-    if case.failures < case.allowed or not isinstance(decision, RetryLater):
+    if case.failures < case.allowed or not isinstance(decision, RetryLater) or decision.on_top:
         return
     assert not decision.costs_attempt, "a try above the cap"
-    assert decision.crashed or case.cause.category == "control"
+    assert decision.crashed or case.cause.category == "control" or case.cause.detail == "own_limits"
 
 
 def retries_nothing_permanent(case: Case, decision: Decision) -> None:
@@ -188,10 +192,24 @@ def changes_only_what_a_change_heals(case: Case, decision: Decision) -> None:
     assert msgspec.json.decode(encode(decision.changes))
     named = [change.model for change in decision.changes if isinstance(change, SetModel)]
     assert decision.model is None or named == [decision.model]
-    assert not isinstance(decision, RetryLater) or decision.delay >= 10.0
+    assert not isinstance(decision, RetryLater) or decision.on_top == 1
+    assert decision.on_top == 0 or case.changed_tries < (case.policy.rungs or 0)
 
 
-@pytest.mark.behaviour("001-29")
+def waits_as_long_as_was_asked(case: Case, decision: Decision) -> None:
+    """Never sooner than a server asked, and never longer in the queue than max_wait and its spread."""
+    after = case.cause.retry_after
+    if after is None or case.failure.kind in ("signal", "lease_expired"):
+        return
+    if isinstance(decision, Bury) and decision.because == "asked_to_wait":
+        assert after > case.max_wait and (decision.lane == "delayed") is (decision.comes_back_at is not None)
+        assert decision.comes_back_at is None or decision.comes_back_at >= case.now + after
+        assert decision.lane == "delayed" or "comes back" not in decision.recommendation
+    elif isinstance(decision, RetryLater) and (decision.strategy == "retry_after" or decision.on_top):
+        assert after <= decision.delay and decision.asked <= max(case.max_wait, SAFE_WAIT) * 1.1
+
+
+@pytest.mark.behaviour("001-29", "R-2a")
 @settings(max_examples=500)
 @given(cases())
 def test_whatever_fails_the_decision_keeps_the_rules(case: Case) -> None:
@@ -204,6 +222,7 @@ def test_whatever_fails_the_decision_keeps_the_rules(case: Case) -> None:
     repeats_no_uncertain_write(case, decision)
     knows_age_and_budget(case, decision)
     changes_only_what_a_change_heals(case, decision)
+    waits_as_long_as_was_asked(case, decision)
 
 
 # ---- a whole life
@@ -234,7 +253,11 @@ def live(details_in_order: list[str], policy: Policy, **how: Any) -> tuple[list[
 def test_no_life_has_more_attempts_than_its_cap(order: list[str], policy: Policy) -> None:
     chosen = merge(policy, DEFAULT)
     made, _ = live([detail for detail in order if DETAILS[detail][0] != "control"], chosen)
-    assert len(made) <= (chosen.max_attempts or 1)
+    free = [decision for decision in made if isinstance(decision, RetryLater) and not decision.costs_attempt]
+    changed = [decision for decision in made if isinstance(decision, RetryLater) and decision.on_top]
+    assert len(changed) <= (chosen.rungs or 0)
+    costly = len(made) - len(free) - len(changed)
+    assert costly <= (chosen.max_attempts or 1), "a limit of this machine costs no attempt, a changed try is on top"
 
 
 @given(st.integers(1, 30), st.sampled_from([name for name in BACKOFFS if name != "none"]))
@@ -251,5 +274,5 @@ def test_an_unknown_failure_is_tried_three_times_at_most(cap: int, backoff: str)
 )
 def test_a_changed_try_happens_as_often_as_there_are_rungs(detail: str, rungs: int, cap: int) -> None:
     made, runs = live([detail] * 40, merge(Policy(rungs=rungs, max_attempts=cap), DEFAULT))
-    assert runs <= min(cap, rungs + 1)
+    assert runs <= (rungs + 1 if cap > 1 else 1)
     assert all(decision.delay >= 10.0 for decision in made if isinstance(decision, RetryLater))

@@ -237,9 +237,10 @@ ROWS: list[tuple[Failure, str]] = [
     (seen(CLAUDE, "error_during_execution", status=500), "server_error"),
     (seen(CLAUDE, "error_max_turns"), "token_budget"),
     (seen(CLAUDE, "error_max_budget_usd"), "token_budget"),
-    (seen(("pydantic_core._pydantic_core.ValidationError", "builtins.ValueError")), "invalid_output"),
-    (seen(("msgspec.ValidationError", "msgspec.DecodeError")), "invalid_output"),
-    (seen(("json.decoder.JSONDecodeError", "builtins.ValueError")), "invalid_output"),
+    (seen(("pydantic_core._pydantic_core.ValidationError", "builtins.ValueError"), model_asked=True), "invalid_output"),
+    (seen(("msgspec.ValidationError", "msgspec.DecodeError"), model_asked=True), "invalid_output"),
+    (seen(("json.decoder.JSONDecodeError", "builtins.ValueError"), model_asked=True), "invalid_output"),
+    (seen(("json.decoder.JSONDecodeError", "builtins.ValueError")), "unknown"),
     (seen(("redrive.errors.InvalidPayload",), error_kind="invalid_input"), "invalid_input"),
 ]  # fmt: skip
 

@@ -13,6 +13,7 @@ from redrive.core.advice import ADVICE
 from redrive.core.agents import Agent, Fleet
 from redrive.core.classify import DETAILS
 from redrive.core.job import Job, State
+from redrive.core.presets import PRESETS
 from redrive.core.store import Group, Lesson
 from redrive.insight import groups
 from redrive.insight.groups import DAY, HOUR, Alert, GroupState, Suggestion, judge, severity, suggest, trend, view
@@ -45,7 +46,7 @@ def test_the_first_burial_is_news() -> None:
     state, alert = judge(a_group(3), None, T0 + 5, recent=3)
     assert alert is not None
     assert (alert.kind, alert.queue, alert.task, alert.buried, alert.at) == ("new", "mail", "send", 3, T0 + 5)
-    assert (state.status, state.seen_buried, state.owed and state.owed.alert) == ("unresolved", 3, alert)
+    assert (state.status, state.seen_buried, state.alerted_at) == ("unresolved", 3, alert and alert.at)
 
 
 def test_the_same_again_is_no_news_and_changes_nothing() -> None:
@@ -133,17 +134,15 @@ def test_when_the_time_is_over_and_it_happens_no_more_nobody_hears_of_it() -> No
 @pytest.mark.parametrize("say", [groups.resolved, groups.ignored, groups.reopened])
 def test_whoever_says_something_of_a_group_has_heard_of_it(say: Any) -> None:
     state = say(a_group(3), None, T0, who="ann", why="seen")
-    assert (state.owed, state.seen_buried, state.who, state.why) == (None, 3, "ann", "seen")
+    assert (state.alerted_at, state.seen_buried, state.who, state.why) == (None, 3, "ann", "seen")
     assert judge(a_group(3), state, T0 + 1, 3)[1] is None
-    owed, _ = judge(a_group(3), None, T0, 3)
-    assert say(a_group(3), owed, T0, who="ann", why=None).owed is None
 
 
 def test_a_note_silences_nothing() -> None:
     state = groups.noted(None, T0, who="ann", text="see the wiki")
     judged, alert = judge(a_group(3), state, T0 + 1, 3)
     assert (kind_of(alert), judged.note) == ("new", "see the wiki")
-    assert groups.noted(judged, T0 + 2, who="bob", text="x").owed == judged.owed
+    assert groups.noted(judged, T0 + 2, who="bob", text="x").alerted_at == judged.alerted_at == T0 + 1
 
 
 def test_the_story_says_who_did_what_and_why_and_is_bounded() -> None:
@@ -166,7 +165,6 @@ def test_the_story_says_who_did_what_and_why_and_is_bounded() -> None:
 
 def test_a_state_survives_the_store() -> None:
     state, _ = judge(a_group(3), None, T0, 3)
-    state = groups.telling(state, state.owed, T0 + 60) if state.owed else state
     assert msgspec.json.decode(msgspec.json.encode(state), type=GroupState) == state
 
 
@@ -286,28 +284,7 @@ def test_alerts_are_exactly_the_new_the_regressed_and_the_unignored(steps: list[
     assert real.state is None or real.state.seen_buried == len(model.burials)
 
 
-# ---- telling
-
-
-def test_what_was_delivered_is_no_longer_owed() -> None:
-    state, alert = judge(a_group(), None, T0, 1)
-    assert alert and state.owed
-    claimed = groups.telling(state, state.owed, T0 + 60)
-    assert claimed.owed and (claimed.owed.tries, claimed.owed.telling_until) == (1, T0 + 60)
-    done = groups.told(claimed, alert, T0 + 5, delivered=True)
-    assert (done.owed, done.alerted_at) == (None, T0 + 5)
-    again = groups.told(claimed, alert, T0 + 5, delivered=False)
-    assert again.owed and (again.owed.alert, again.owed.telling_until, again.alerted_at) == (alert, 0.0, None)
-
-
-def test_a_newer_alert_is_not_paid_by_an_older_one() -> None:
-    state, first = judge(a_group(1), None, T0, 1)
-    resolved = groups.resolved(a_group(1), state, T0 + 1, who="ann", why=None)
-    state, second = judge(a_group(2, T0 + 2), resolved, T0 + 2, 1)
-    assert first and second and first != second
-    for delivered in (True, False):
-        after = groups.told(state, first, T0 + 3, delivered=delivered)
-        assert after.owed and after.owed.alert == second
+# ---- alerts
 
 
 @given(st.sampled_from(["new", "unignored", "regressed"]), st.integers(0, 10**6), st.integers(1, 10**6))
@@ -344,7 +321,8 @@ def test_an_alert_in_words_says_what_where_how_much_and_what_to_do() -> None:
         ([("compress_context+set_model", 2, 1)], "with less context and another model worked 2 of 3", "redrive",
          "compress_context+set_model"),
         ([("retry", 3, 1)], "Redriving as it is worked 3 of 4 times.", "redrive", "retry"),
-        ([("retry", 1, 9)], "Nothing tried so far helps: redriving as it is worked 1 of 10 times. The prompt is too",
+        ([("retry", 1, 9)], "Redriving as it is worked only 1 of 10 times. The prompt is too", "change", "retry"),
+        ([("retry", 0, 9)], "Nothing tried so far helps: redriving as it is worked 0 of 9 times. The prompt is too",
          "change", "retry"),
         ([("retry", 0, 0)], "The prompt is too long.", "change", None),
         ([], "The prompt is too long.", "change", None),
@@ -429,7 +407,7 @@ def test_a_view_for_the_outside() -> None:
     assert body["lessons"] == [{"strategy": "retry", "worked": 1, "failed": 1}]
     assert body["suggestion"]["strategy"] == "retry"
     assert [line["who"] for line in body["story"]] == ["ann"]
-    assert not {"owed", "seen_buried", "hours"} & body.keys()
+    assert not {"seen_buried", "hours"} & body.keys()
 
 
 def test_a_group_that_nobody_looked_at_yet_can_be_seen() -> None:
@@ -438,6 +416,8 @@ def test_a_group_that_nobody_looked_at_yet_can_be_seen() -> None:
 
 
 # ---- who else, and what first
+
+SEVEN = Fleet(PRESETS["seven_agents"].agents, escalation="ceo")
 
 
 @pytest.mark.parametrize(
@@ -455,7 +435,7 @@ def test_a_group_that_nobody_looked_at_yet_can_be_seen() -> None:
 def test_another_agent_is_named_where_the_trouble_has_to_do_with_who_does_it(
     agent: str | None, detail: str | None, task: str, expected: str | None
 ) -> None:
-    assert groups.other_agent(a_group(agent=agent, detail=detail, task=task), Fleet()) == expected
+    assert groups.other_agent(a_group(agent=agent, detail=detail, task=task), SEVEN) == expected
 
 
 def test_whoever_things_are_escalated_to_is_no_other_agent_unless_it_is_one() -> None:

@@ -8,8 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redrive.core.breakers import Breaker
+from redrive.core.pain import LONGEST_PAUSE, REPEAT_AFTER, Hurting, Pain, notice_of, told
 from redrive.core.policy import DEFAULT, Policy, merge
-from redrive.insight.health import REPEAT_AFTER, Health, Pain, QueueNumbers, Remembered, health, pains, sore
+from redrive.insight.health import Health, broken, downstreams, health, pains, sore
+from redrive.insight.needs import Snapshot, needs, store_failed
+from redrive.insight.queue_numbers import QueueNumbers
 
 
 def queue(name: str, policy: Policy | None = None, **numbers: Any) -> QueueNumbers:
@@ -23,10 +27,9 @@ def queue(name: str, policy: Policy | None = None, **numbers: Any) -> QueueNumbe
 def test_nothing_to_see_is_healthy() -> None:
     assert health([]) == Health("healthy", 0, 0, [])
     assert health([queue("a", due=3, waiting=900, running=5, done=10_000, discarded=7)]) == Health("healthy", 3, 0, [])
-    assert Health.__struct_fields__ == ("status", "total_pending", "total_dead_letter", "issues")
+    assert Health.__struct_fields__[:4] == ("status", "total_pending", "total_dead_letter", "issues")
 
 
-@pytest.mark.behaviour("000-86", "000-87")
 def test_the_sample() -> None:
     """47 due jobs: 35 in one queue are a backlog, 12 elsewhere are not; 12 dead letters are an issue."""
     queues = [
@@ -35,12 +38,8 @@ def test_the_sample() -> None:
         queue("feedback", due=12),
     ]
     found = health(queues)
-    assert found == Health(
-        "degraded",
-        47,
-        12,
-        ["analytics_ingest: 12 dead letters", "identity_provision: 35 pending (backed up)"],
-    )
+    assert (found.status, found.total_pending, found.total_dead_letter) == ("degraded", 47, 12)
+    assert found.issues == ["analytics_ingest: 12 dead letters", "identity_provision: 35 pending (backed up)"]
 
 
 @pytest.mark.behaviour("000-86")
@@ -48,29 +47,49 @@ def test_one_dead_letter_is_an_issue_in_the_singular() -> None:
     assert health([queue("a", dead=1)]).issues == ["a: 1 dead letter"]
 
 
+@pytest.mark.behaviour("C7")
 @pytest.mark.parametrize(("due", "issues"), [(25, []), (26, ["a: 26 pending (backed up)"])])
 def test_the_threshold_of_a_backlog(due: int, issues: list[str]) -> None:
     assert health([queue("a", due=due)]).issues == issues
 
 
+@pytest.mark.behaviour("C7")
 def test_a_queue_may_set_its_own_threshold() -> None:
     policy = Policy(health_depth=3)
     assert health([queue("a", policy, due=3)]).status == "healthy"
     assert health([queue("a", policy, due=4)]).status == "degraded"
 
 
-def test_jobs_for_later_are_not_pending() -> None:
+def test_jobs_for_later_that_never_failed_are_not_pending() -> None:
     assert health([queue("a", waiting=10_000, due=0)]) == Health("healthy", 0, 0, [])
 
 
-def test_held_stalled_and_other_troubles_are_named() -> None:
-    found = health([queue("a", held=2, stalled=["job 1 has been running for 9 s (stalled)"])], ["spool: 3 jobs wait"])
-    assert found.status == "degraded"
+def test_jobs_that_wait_after_a_failure_or_are_parked_are_pending_each_once() -> None:
+    """Of 35 that failed 5 are due again; 150 are parked; 3 more are due for the first time."""
+    found = health([queue("a", waiting=5_038, due=8, retrying=35, retrying_later=30, held=150, parked=150)])
+    assert (found.total_pending, found.retrying, found.parked) == (188, 35, 150)
+    assert found.issues == ["a: 188 pending (backed up)", "a: 35 retrying after failures"]
+    assert (found.status, found.exit_code) == ("degraded", 0), "it heals by itself: nobody is needed"
+
+
+def test_what_comes_back_by_itself_is_told_apart_from_what_needs_a_person() -> None:
+    assert health([queue("a", dead=5, comes_back=4)]).issues == ["a: 1 dead letter", "a: 4 come back by themselves"]
+
+
+def test_needs_and_facts_are_named() -> None:
+    found = health([queue("a", held=2)], needs(Snapshot(0.0, 0.0, spooled=3)), ["host x is down, 150 parked"])
+    assert (found.status, found.exit_code) == ("degraded", 1)
     assert found.issues == [
         "a: 2 held (waiting for a person or a dependency)",
-        "a: job 1 has been running for 9 s (stalled)",
-        "spool: 3 jobs wait",
+        "spool: 3 jobs wait beside the store, which could not take them",
+        "host x is down, 150 parked",
     ]
+
+
+def test_a_store_that_cannot_be_used_is_broken() -> None:
+    found = broken([store_failed("fsync failed"), *needs(Snapshot(0.0, 0.0, spooled=1))])
+    assert (found.status, found.exit_code) == ("broken", 3)
+    assert [need.kind for need in found.needs] == ["store_failed", "spooled"]
 
 
 @pytest.mark.behaviour("000-18")
@@ -82,7 +101,7 @@ def test_statistics_show_how_critical_a_queue_is() -> None:
 # ---- pain
 
 
-@pytest.mark.behaviour("000-77")
+@pytest.mark.behaviour("C7")
 @pytest.mark.parametrize(("due", "count"), [(0, 0), (100, 0), (101, 1), (100_000, 1)])
 def test_depth_hurts_above_a_hundred(due: int, count: int) -> None:
     found = pains([queue("a", due=due)])
@@ -123,46 +142,54 @@ def test_a_pain_is_over_at_half_of_its_threshold() -> None:
     assert sore([queue("a", never, dead=1), queue("b", never)]) == {("dead_letters", "a")}
 
 
-# ---- remembered
+def test_a_downstream_that_is_down_hurts_more_the_more_jobs_are_parked() -> None:
+    down = Breaker("host:api.example.com:443", "open", "network", 100.0, 5.0, 105.0, 20.0)
+    less, more = downstreams([(down, 1), (down, 150)])
+    assert less.kind == "downstream_down" and 0.0 < less.severity < more.severity <= 1.0
+    assert "host api.example.com:443 is down, 150 parked" in more.message
 
 
-PAIN = Pain("depth", "a", 0.5, "a: 200 due jobs")
+# ---- telling it again
 
 
-def test_a_signal_is_fresh_until_it_was_delivered() -> None:
-    remembered = Remembered()
-    assert remembered.fresh(PAIN, 0.0)
-    assert remembered.fresh(PAIN, 1.0), "nobody has heard it yet"
-    remembered.delivered(PAIN, 1.0)
-    assert not remembered.fresh(PAIN, 1.0 + REPEAT_AFTER - 0.001)
-    assert remembered.fresh(PAIN, 1.0 + REPEAT_AFTER)
-    assert remembered.fresh(PAIN, 1.0 - REPEAT_AFTER), "the clock was ahead, and is put right"
+PAIN = Pain("depth", "a", 0.5, "a: 200 jobs are pending; is what they call down?")
 
 
-def test_other_signals_are_other_signals() -> None:
-    remembered = Remembered()
-    remembered.delivered(PAIN, 0.0)
-    assert not remembered.fresh(Pain("depth", "a", 0.9, "a: 900 due jobs"), 1.0)
-    assert remembered.fresh(Pain("depth", "b", 0.5, "b"), 1.0)
-    assert remembered.fresh(Pain("dead_letters", "a", 0.5, "a"), 1.0)
+def test_a_pain_that_lasts_is_told_again_later_and_later() -> None:
+    known = told(PAIN, None, 0.0)
+    assert known == Hurting(0.0, 0.0, 1, 0.5, "a")
+    assert told(PAIN, known, REPEAT_AFTER - 0.001) is None
+    again = told(PAIN, known, REPEAT_AFTER)
+    assert again is not None and (again.since, again.times) == (0.0, 2)
+    assert told(PAIN, again, 3 * REPEAT_AFTER - 0.001) is None
+    assert told(PAIN, again, 3 * REPEAT_AFTER) is not None
+    old = Hurting(0.0, 0.0, 40, 0.5)
+    assert told(PAIN, old, LONGEST_PAUSE - 1) is None and told(PAIN, old, LONGEST_PAUSE) is not None
 
 
-def test_what_stopped_hurting_is_told_at_once_when_it_comes_back() -> None:
-    remembered = Remembered()
-    remembered.delivered(PAIN, 0.0)
-    remembered.over({("depth", "a"): True})
-    assert not remembered.fresh(PAIN, 1.0)
-    remembered.over({})
-    assert remembered.fresh(PAIN, 2.0)
+def test_a_pain_told_by_a_clock_that_was_ahead_is_told_again_at_once() -> None:
+    assert told(PAIN, Hurting(9_000.0, 9_000.0), 9_000.0 - REPEAT_AFTER) is not None
 
 
-def test_who_heard_it_is_spared_until_everybody_has_or_it_is_over() -> None:
-    remembered = Remembered()
-    remembered.heard(PAIN).add(1)
-    remembered.over({("depth", "a"): True})
-    assert remembered.heard(PAIN) == {1}
-    remembered.delivered(PAIN, 0.0)
-    assert remembered.heard(PAIN) == set()
-    remembered.heard(PAIN).add(1)
-    remembered.over({})
-    assert remembered.heard(PAIN) == set()
+def test_the_same_pain_waits_once_in_the_outbox() -> None:
+    known = told(PAIN, None, 7.0)
+    assert known is not None
+    again = told(PAIN, known, 7.0 + REPEAT_AFTER)
+    assert again is not None
+    first, second = notice_of(PAIN, known), notice_of(PAIN, again)
+    assert (first.id, first.at) == (second.id, second.at) and (first.turn, second.turn) == (1, 2)
+    assert (first.title, first.severity, first.queue) == ("a: 200 jobs are pending", 0.5, "a")
+
+
+def test_a_pain_that_grows_is_told_again_at_once() -> None:
+    """A breaker opens with few jobs parked; an hour later there are hundreds."""
+    known = Hurting(0.0, 0.0, severity=0.5)
+    assert told(Pain("downstream_down", "", 0.7, "host x is down"), known, 10.0) is None
+    worse = told(Pain("downstream_down", "", 0.8, "host x is down"), known, 10.0)
+    assert worse is not None and (worse.times, worse.severity, worse.since) == (2, 0.8, 0.0)
+
+
+def test_what_is_down_hurts_at_least_by_half_as_soon_as_it_is_down() -> None:
+    down = Breaker("host:x:443", "open", "network", 100.0, 5.0, 105.0, 20.0)
+    (pain,) = downstreams([(down, 0)])
+    assert pain.severity == 0.5

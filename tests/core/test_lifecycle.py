@@ -203,6 +203,7 @@ def test_a_redrive_keeps_the_attempts_that_are_left() -> None:
     assert (after.because, after.error_class, after.first_failed_at) == (None, None, None)
 
 
+@pytest.mark.behaviour("C33")
 def test_three_grants_and_no_more() -> None:
     job = job_in(DEAD, attempts=5, allowed=5)
     for grant in range(1, MAX_GRANTS + 1):

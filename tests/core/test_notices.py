@@ -30,6 +30,7 @@ from redrive.core.notices import (
     pause_after,
     plan,
     waiting_key,
+    with_words,
 )
 from redrive.core.store import Group
 from redrive.errors import InvalidInput
@@ -345,8 +346,11 @@ def test_a_page_says_how_many_of_what() -> None:
               for f, task in (("f", "publish"), ("g", "fetch"))]  # fmt: skip
     notice = page({"g": 2, "f": 5, "": 1}, groups, NOW, POLICY)
     assert (notice.title, notice.level, notice.audience) == ("8 dead letters in the last hour", "actionable", "user")
-    assert notice.text.index("5 × publish: TimeoutError: slow") < notice.text.index("2 × fetch")
-    assert "1 others" in notice.text
+    assert "slow" not in msgspec.json.encode(notice).decode(), "what waits for a channel keeps no job's words"
+    spoken = with_words(notice, {"x": job(State.dead, error="TimeoutError: slow")})
+    assert spoken.text.index("5 × publish: TimeoutError: slow") < spoken.text.index("2 × fetch")
+    assert "1 others" in spoken.text
+    assert "5 × publish: TimeoutError; 2 × fetch: TimeoutError; and" in with_words(notice, {}).text
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def test_recovered_is_ok_with_a_warning_and_the_number_of_effects_seen() -> None
     }
 
 
-@pytest.mark.behaviour("003-14", "003-38")
+@pytest.mark.behaviour("003-14")
 def test_a_plain_success_has_no_word_about_effects() -> None:
     shown = outcome_of(in_state(State.done), {"id": 1}).public()
     assert shown.keys() == {"operation_id", "status", "result"}

@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.core.policy import (
-    AGENT,
     BACKOFFS,
     DEFAULT,
-    PRESETS,
     REASONS,
     SAFE_DELAY,
     Policy,
@@ -25,14 +23,17 @@ from redrive.core.policy import (
     merge,
     schedule,
 )
+from redrive.core.presets import PRESETS
 from redrive.errors import InvalidOption
 
 NO_JITTER = Policy(jitter=0.0)
+QUEUES = PRESETS["agent_os"].queues
+AGENT = PRESETS["seven_agents"].agent_policy
 
 
 def of(queue: str, **fields: Any) -> Policy:
     """A preset queue's policy without jitter."""
-    return merge(Policy(jitter=0.0, **fields), PRESETS[queue], DEFAULT)
+    return merge(Policy(jitter=0.0, **fields), QUEUES[queue], DEFAULT)
 
 
 def waits(policy: Policy, failures: int) -> list[float]:
@@ -90,16 +91,17 @@ def test_reasons() -> None:
 
 
 def test_jobs_with_an_agent_get_three_tries_from_thirty_seconds() -> None:
-    found = effective(Policy(jitter=0.0), None, None, "direct", has_agent=True)
+    found = effective(Policy(jitter=0.0), None, None, "direct", agent=AGENT)
     assert found.max_attempts == 3
     assert waits(found, 5) == [30.0, 60.0, 120.0, 240.0, 300.0]
-    assert AGENT.cap == 300.0
-    assert effective(None, Policy(max_attempts=9), None, "direct", has_agent=True).max_attempts == 9
+    assert AGENT is not None and AGENT.cap == 300.0
+    assert effective(None, Policy(max_attempts=9), None, "direct", agent=AGENT).max_attempts == 9
 
 
 # ---- presets
 
 
+@pytest.mark.behaviour("C1")
 @pytest.mark.parametrize(
     ("queue", "attempts", "base", "cap"),
     [
@@ -112,16 +114,16 @@ def test_jobs_with_an_agent_get_three_tries_from_thirty_seconds() -> None:
     ],
 )
 def test_presets(queue: str, attempts: int, base: float, cap: float) -> None:
-    found = effective(None, None, PRESETS[queue], "direct")
+    found = effective(None, None, QUEUES[queue], "direct")
     assert (found.max_attempts, found.base, found.cap) == (attempts, base, cap)
 
 
-@pytest.mark.behaviour("000-50", "000-17", "000-18")
+@pytest.mark.behaviour("000-50", "000-17", "000-18", "C44")
 def test_eleven_presets_that_say_how_critical_they_are() -> None:
-    assert len(PRESETS) == 11
-    assert {"knowledge_ingest", "session_promotion", "graph_write", "artifact_delivery"} <= PRESETS.keys()
-    assert all(policy.criticality in ("critical", "high") for policy in PRESETS.values())
-    assert all(check(policy, name) is policy for name, policy in PRESETS.items())
+    assert len(QUEUES) == 11
+    assert {"knowledge_ingest", "session_promotion", "graph_write", "artifact_delivery"} <= QUEUES.keys()
+    assert all(policy.criticality in ("critical", "high") for policy in QUEUES.values())
+    assert all(check(policy, name) is policy for name, policy in QUEUES.items())
 
 
 @pytest.mark.behaviour("000-51")
@@ -131,21 +133,28 @@ def test_provisioning_spans_more_than_ten_minutes_and_feedback_does_not() -> Non
     assert sum(schedule(of("feedback"))) <= 300.0
 
 
+@pytest.mark.behaviour("R-9d")
+def test_feedback_is_over_within_a_minute_and_learning_after_seconds() -> None:
+    assert schedule(of("feedback")) == [2.0, 4.0, 8.0, 16.0]
+    assert schedule(of("learning_capture")) == [1.0, 2.0]
+
+
 # ---- backoffs
 
 
-@pytest.mark.behaviour("000-52", "000-55")
+@pytest.mark.behaviour("000-52", "000-55", "C2")
 def test_feedback_doubles_from_two_seconds() -> None:
     assert waits(of("feedback"), 5) == [2.0, 4.0, 8.0, 16.0, 32.0]
 
 
-@pytest.mark.behaviour("000-56")
+@pytest.mark.behaviour("000-56", "C1")
 def test_provisioning_under_both_caps() -> None:
     head = [5.0, 10.0, 20.0, 40.0, 80.0, 160.0]
     assert waits(of("identity_provision", cap=300.0), 10) == [*head, 300.0, 300.0, 300.0, 300.0]
     assert waits(of("identity_provision"), 10) == [*head, 320.0, 600.0, 600.0, 600.0]
 
 
+@pytest.mark.behaviour("C30")
 @pytest.mark.parametrize(
     ("backoff", "expected"),
     [
@@ -178,7 +187,7 @@ def test_jitter_moves_a_delay_by_at_most_a_tenth() -> None:
     assert min(drawn) < 92.0 and max(drawn) > 108.0
 
 
-@pytest.mark.behaviour("000-54")
+@pytest.mark.behaviour("000-54", "C4")
 @given(
     backoff=st.sampled_from([*BACKOFFS, "unknown"]),
     failures=st.integers(-3, 10_000),
@@ -221,6 +230,9 @@ def test_a_callable_cannot_exceed_the_cap_or_run_backwards() -> None:
         Policy(breaker_after=2.5), Policy(health_depth=1.5), Policy(breaker_release=0.0), Policy(quote_errors="no"),
         Policy(on_lost="dead-letter"), Policy(scope="x"), Policy(strategy="x"), Policy(criticality="x"),
         Policy(criticality=["low"]), Policy(backoff=["doubling"]), Policy(rate=5), Policy(rate=(5, 1)),
+        Policy(max_wait=-1.0), Policy(max_wait="6h"), Policy(max_wait=float("nan")), Policy(changed_after=-1.0),
+        Policy(changed_after="5"), Policy(changed_after=float("inf")), Policy(changed_after={"network": 5.0}),
+        Policy(changed_after={5: 5.0}),
         Policy(rate=Rate(1.5)), Policy(rate=Rate(1, per=float("nan"))), Policy(rate=Rate(1, per="s")),
     ],
     ids=lambda policy: next(name for name in Policy.__struct_fields__ if getattr(policy, name) is not None),
@@ -252,5 +264,42 @@ def test_a_refusal_says_what_would_be_possible() -> None:
 
 
 def test_possible_values_are_accepted() -> None:
-    policy = Policy(max_attempts=1, base=0.0, jitter=1.0, rate=Rate(1), backoff=lambda failures: 1.0, retention=0.0)
+    policy = Policy(max_attempts=1, jitter=1.0, rate=Rate(1), backoff=lambda failures: 1.0, retention=0.0)
     assert check(policy, "x") is policy
+    for policy in (Policy(base=0.0), Policy(base=3.0, backoff="doubling"), Policy(backoff="adaptive", cap=5.0)):
+        assert check(policy, "x") is policy
+
+
+@pytest.mark.behaviour("R-9c")
+@pytest.mark.parametrize("backoff", [*(name for name in BACKOFFS if name != "doubling"), lambda failures: 1.0])
+def test_a_base_that_the_backoff_beside_it_ignores_is_refused(backoff: Any) -> None:
+    named = "that is a function" if callable(backoff) else repr(backoff)
+    with pytest.raises(InvalidOption) as refused:
+        check(Policy(backoff=backoff, base=5.0), "work")
+    assert refused.value.field == "work.base"
+    assert str(refused.value) == (
+        f"work.base: has no effect with backoff {named}; leave base out, or use backoff 'doubling'"
+    )
+
+
+@pytest.mark.behaviour("R-9c")
+def test_every_backoff_but_doubling_ignores_the_base() -> None:
+    """What `check` refuses is what has no effect, and nothing else."""
+    for name in BACKOFFS:
+        slow, fast = (waits(Policy(backoff=name, base=base, jitter=0.0, cap=1e9), 6) for base in (1.0, 7.0))
+        assert (slow == fast) is (name != "doubling"), name
+
+
+@pytest.mark.behaviour("R-4b")
+def test_the_waits_of_changed_tries_are_checked_by_name_and_number() -> None:
+    for said in (0, 2.5, {}, {"invalid_output": 5, "context_overflow": 0.5}):
+        check(Policy(changed_after=said), "x")  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match=r"^x.changed_after.refusal: 'soon' is not a number from 0"):
+        check(Policy(changed_after={"refusal": "soon"}), "x")  # type: ignore[dict-item]
+    with pytest.raises(InvalidOption, match=r"^x.changed_after: 'network' is not one of context_overflow, "):
+        check(Policy(changed_after={"network": 1.0}), "x")
+
+
+def test_an_asked_wait_is_kept_for_six_hours_unless_said_otherwise() -> None:
+    assert (DEFAULT.max_wait, DEFAULT.rungs, DEFAULT.changed_after) == (6 * 3600.0, 3, None)
+    assert check(Policy(max_wait=float("inf")), "x").max_wait == float("inf")

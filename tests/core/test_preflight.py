@@ -57,6 +57,16 @@ def test_the_edges(budget: int) -> None:
     assert f"{budget + 1:,}" in over.why and f"{budget:,}" in over.why
 
 
+def test_the_window_of_a_model_that_nobody_declared_is_not_asserted() -> None:
+    """What such a model may read is a guess: it is said, and the job starts."""
+    found = fits({"prompt": "x" * 900_000}, "house-model-7", Conditions(POLICY, Fleet(), count=words))
+    assert isinstance(found, Ready) and "how many house-model-7 may read is not known here" in found.warnings[0]
+    declared = Fleet(models={"house-model-7": Model(context=1_000_000)})
+    assert fits({"prompt": "x" * 700_000}, "house-model-7", Conditions(POLICY, declared, count=words)) is None
+    family = fits({"prompt": "x" * 900_000}, "claude-sonnet-4-5", Conditions(POLICY, Fleet(), count=words))
+    assert isinstance(family, NotReady), "the families of known models are no guess"
+
+
 @pytest.mark.behaviour("004-44")
 @pytest.mark.parametrize(
     ("needed", "budget", "parts"),

@@ -303,25 +303,25 @@ def test_no_two_parts_make_a_text_slow(one: str) -> None:
 KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA0Z3VS5JJcds3xfn\nygWyF8PbnGy0AHB7MhgwMbRvI0MBZhpI"
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        (f"bad key {KEY}", f"bad key {MASK}"),
-        (f"bad key {KEY}\n-----END RSA PRIV", f"bad key {MASK}"),
-        (f"bad key {KEY}\n-----END RSA PRIVATE KEY----", f"bad key {MASK}"),
-        (f"bad key {KEY}\n-----E", f"bad key {MASK}"),
-        (f"{KEY} and {KEY}\n-----END RSA PRIVATE KEY----- and so on", f"{MASK}{MASK} and so on"),
-        ("login with password='hunter2 is", f"login with password={MASK}"),
-        ('login with "password": "hunter2 \\', f'login with "password": {MASK}\\'),
-        ("the credentials: {'user': 'ada', 'wo", f"the credentials: {MASK}"),
-        ("the secret=['ada', 'hunter", f"the secret={MASK}"),
-        ("the secret={'a': {'b': 'ada'}, 'c': 'hunter", f"the secret={MASK}"),
-        ("no answer of postgresql://app:hunter2Zq9", f"no answer of postgresql://app:{MASK}"),
-        ("redis://:123456", f"redis://:{MASK}"),
-        ("redis://default:ab/hunt", f"redis://default:{MASK}"),
-        ("amqp://app:12345-hunter2", f"amqp://app:{MASK}"),
-    ],
-)
+CUT = [
+    (f"bad key {KEY}", f"bad key {MASK}"),
+    (f"bad key {KEY}\n-----END RSA PRIV", f"bad key {MASK}"),
+    (f"bad key {KEY}\n-----END RSA PRIVATE KEY----", f"bad key {MASK}"),
+    (f"bad key {KEY}\n-----E", f"bad key {MASK}"),
+    (f"{KEY} and {KEY}\n-----END RSA PRIVATE KEY----- and so on", f"{MASK}{MASK} and so on"),
+    ("login with password='hunter2 is", f"login with password={MASK}"),
+    ('login with "password": "hunter2 \\', f'login with "password": {MASK}\\'),
+    ("the credentials: {'user': 'ada', 'wo", f"the credentials: {MASK}"),
+    ("the secret=['ada', 'hunter", f"the secret={MASK}"),
+    ("the secret={'a': {'b': 'ada'}, 'c': 'hunter", f"the secret={MASK}"),
+    ("no answer of postgresql://app:hunter2Zq9", f"no answer of postgresql://app:{MASK}"),
+    ("redis://:123456", f"redis://:{MASK}"),
+    ("redis://default:ab/hunt", f"redis://default:{MASK}"),
+    ("amqp://app:12345-hunter2", f"amqp://app:{MASK}"),
+]
+
+
+@pytest.mark.parametrize(("text", "shown"), CUT)
 def test_a_secret_that_was_cut_off_is_masked_to_the_end(text: str, shown: str) -> None:
     assert redact_text(text) == shown
     assert redact_text(shown) == shown

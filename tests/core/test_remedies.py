@@ -27,6 +27,7 @@ from redrive.core.classify import DETAILS, cause_of, classify
 from redrive.core.decision import Abilities, Bury, Case, Decision, Hold, RetryLater
 from redrive.core.job import Attempt, Budget, Failure, Options, State
 from redrive.core.policy import DEFAULT, Policy, effective, merge
+from redrive.core.presets import PRESETS
 from redrive.core.strategy import decide, recognised
 from redrive.runtime.capture import lost
 from redrive.runtime.settle import transition_for
@@ -41,6 +42,7 @@ CHAT: dict[str, Any] = {
     "max_tokens": 1001,
 }
 SHORT: dict[str, Any] = {"messages": [{"role": "user", "content": "Write."}], "max_tokens": 1001}
+SEVEN = PRESETS["seven_agents"]
 FLEET = Fleet(
     {"writer": Agent(("write",), ("small", "middle", "big")), "editor": Agent(("write",)), "poet": Agent(("write",))},
     {"alone": Model(), "pair": Model(larger="huge", other="strange")},
@@ -104,20 +106,21 @@ def only(kind: type[Change], decision: RetryLater) -> Any:
 def test_the_transient_is_repeated_as_it_is(detail: str) -> None:
     decision = decided(detail, agent="writer", model="small")
     assert (decision.changes, decision.agent, decision.model) == (None, None, None)
-    assert (decision.tier, decision.costs_attempt, decision.crashed) == ("delayed", True, False)
+    assert (decision.tier, decision.crashed) == ("delayed", False)
+    assert decision.costs_attempt is (detail != "own_limits"), "a limit of this machine is no fault of the job"
 
 
-@pytest.mark.behaviour("004-21")
+@pytest.mark.behaviour("004-21", "C41")
 @pytest.mark.parametrize("detail", ["network", "server_error", "rate_limited", "provider_overloaded", "contention"])
 def test_a_fleet_waits_half_a_minute_doubled_up_to_five(detail: str) -> None:
-    policy = effective(Policy(max_attempts=9, jitter=0.0), None, None, "direct", has_agent=True)
+    policy = effective(Policy(max_attempts=9, jitter=0.0), None, None, "direct", agent=SEVEN.agent_policy)
     waits = [decided(detail, policy=policy, agent="writer", attempts=failed).delay for failed in range(6)]
     assert waits == [30.0, 60.0, 120.0, 240.0, 300.0, 300.0]
 
 
 @pytest.mark.behaviour("004-9")
 def test_a_fleets_third_failure_is_its_last() -> None:
-    policy = effective(None, None, None, "direct", has_agent=True)
+    policy = effective(None, None, None, "direct", agent=SEVEN.agent_policy)
     assert ended("network", policy=policy, agent="writer", attempts=2).because == "attempts_exhausted"
     assert decided("network", policy=policy, agent="writer", attempts=1).delay > 0
 
@@ -158,7 +161,7 @@ def test_too_long_is_compressed_to_eighty_thousand_and_told_to_focus() -> None:
     assert (tokens(effective_input) or 0) < 80_000 < (tokens(CHAT) or 0)
 
 
-@pytest.mark.behaviour("004-22")
+@pytest.mark.behaviour("004-22", "C37")
 @pytest.mark.parametrize(
     ("model", "agent", "larger"),
     [
@@ -199,13 +202,23 @@ def test_a_loop_is_broken_by_words_another_agent_and_another_model() -> None:
 
 @pytest.mark.behaviour("004-29")
 def test_what_no_other_agent_does_goes_to_the_escalation() -> None:
-    fleet = Fleet(escalation="chief")
+    fleet = Fleet(SEVEN.agents, escalation="chief")
     decision = decided("hallucination_loop", SHORT, agent="cso", abilities=Abilities(fleet), task="compliance")
     assert decision.agent == "chief"
     decision = decided(
         "hallucination_loop", SHORT, agent="marketing", abilities=Abilities(fleet), task="technical_writing"
     )
     assert decision.agent == "cto"
+
+
+@pytest.mark.behaviour("R-0f")
+def test_a_loop_of_an_agent_without_an_alternate_stays_with_it_and_says_so() -> None:
+    decision = decided("hallucination_loop", SHORT, agent="writer", abilities=Abilities(Fleet()))
+    assert kinds(decision) == ["AddInstruction", "AddConstraint"]
+    assert (decision.agent, "no other agent is configured for it" in decision.why) == (None, True)
+    known = decided("hallucination_loop", SHORT, agent="writer", abilities=Abilities(Fleet(escalation="chief")))
+    assert (known.agent, "no other agent" in known.why) == ("chief", False)
+    assert "no other agent" not in decided("hallucination_loop", SHORT).why, "a job without an agent misses none"
 
 
 def test_a_loop_without_an_agent_or_another_model_gets_words_alone() -> None:
@@ -239,7 +252,9 @@ def test_confusion_gets_two_minutes_and_one_more_try() -> None:
     decision = decided("model_confusion", SHORT, agent="writer", model="small")
     assert (decision.delay, decision.changes, decision.agent, decision.model) == (120.0, None, None, None)
     assert decision.strategy == "once_more"
-    assert ended("model_confusion", SHORT, attempts=1, history=(attempt("model_confusion"),)).lane == "manual"
+    thrice = tuple(attempt("model_confusion", run) for run in (1, 2, 3))
+    last = {"attempts": 3, "allowed": 4, "run": 4, "history": thrice, "comebacks": 2}
+    assert ended("model_confusion", SHORT, **last).lane == "manual"
 
 
 def test_an_invalid_answer_is_told_what_was_wrong() -> None:
@@ -255,24 +270,115 @@ def test_a_refusal_goes_to_another_model_once_and_then_to_a_person() -> None:
     decision = decided("refusal", SHORT, agent="writer", model="small")
     assert (decision.delay, decision.model, kinds(decision)) == (120.0, "middle", ["SetModel"])
     again = ended("refusal", SHORT, agent="writer", model="middle", attempts=1, history=(attempt("refusal"),))
-    assert again.lane == "manual"
+    assert (again.lane, again.because) == ("manual", "changes_used_up")
+    assert "rungs=" not in again.recommendation, "more of the same would not help"
     assert ended("refusal", SHORT, model="unheard-of").lane == "manual"
 
 
-@pytest.mark.parametrize("detail", [name for name, row in DETAILS.items() if row[0] == "conditional"])
-def test_one_more_try_and_no_more(detail: str) -> None:
+CONDITIONAL = [name for name, row in DETAILS.items() if row[0] == "conditional"]
+
+
+@pytest.mark.behaviour("R-3a")
+@pytest.mark.parametrize("detail", [detail for detail in CONDITIONAL if detail != "refusal"])
+def test_three_changed_tries_and_no_more(detail: str) -> None:
     how: dict[str, Any] = {"agent": "writer", "model": "small"}
-    assert decided(detail, **how).delay >= 10.0
-    decision = ended(detail, attempts=1, history=(attempt(detail),), **how)
-    assert decision.because == ("context_overflow" if detail == "context_overflow" else "attempts_exhausted")
-    assert "rungs=" in decision.recommendation
-    assert detail in decision.why
+    history: tuple[Attempt, ...] = ()
+    for run in (1, 2, 3):
+        decision = decided(detail, attempts=run - 1, run=run, history=history, **how)
+        assert (decision.delay >= 10.0, decision.on_top) == (True, 1)
+        history = (*history, attempt(detail, run))
+    buried = ended(detail, attempts=3, run=4, history=history, **how)
+    assert buried.because == ("context_overflow" if detail == "context_overflow" else "changes_used_up")
+    assert "rungs=" in buried.recommendation
+    assert detail in buried.why and "3 changed tries" in buried.why
 
 
 def test_the_failures_own_wait_counts_when_it_is_longer() -> None:
     assert decided("context_overflow", retry_after=4.0).delay == 10.0
     assert decided("context_overflow", retry_after=40.0).delay == 40.0
-    assert decided("context_overflow", retry_after=4000.0).delay == 300.0
+    assert decided("context_overflow", retry_after=4000.0).delay == 4000.0
+    assert decided("context_overflow", retry_after=4000.0).asked == 4000.0
+    assert ended("context_overflow", retry_after=40_000.0).because == "asked_to_wait"
+
+
+# ---- a changed try is on top of the attempts
+
+
+FLEET_POLICY = effective(Policy(jitter=0.0), None, None, "direct", agent=SEVEN.agent_policy)
+
+
+@pytest.mark.behaviour("R-3a")
+@pytest.mark.parametrize("detail", CONDITIONAL)
+def test_the_last_allowed_attempt_may_still_be_changed(detail: str) -> None:
+    how: dict[str, Any] = {"agent": "writer", "model": "small", "policy": FLEET_POLICY, "attempts": 2, "allowed": 3}
+    case = a_case(detail, run=3, **how)
+    decision = decide(case)
+    assert isinstance(decision, RetryLater)
+    after = transition_for(case, decision, attempt(detail, 3)).after(2)
+    assert (after.attempts, after.allowed) == (3, 4), "never attempt 4 of 3"
+
+
+@pytest.mark.behaviour("R-3a")
+def test_what_was_left_of_the_attempts_is_left_after_a_changed_try() -> None:
+    how: dict[str, Any] = {"policy": FLEET_POLICY, "agent": "writer", "run": 3}
+    history = (attempt("context_overflow", 1), attempt("network", 2))
+    assert decided("network", attempts=2, allowed=4, history=history, **how).delay == 120.0
+    assert ended("network", attempts=3, allowed=4, history=history, **how).because == "attempts_exhausted"
+
+
+@pytest.mark.behaviour("R-3b")
+def test_rungs_bound_the_changed_tries_of_a_job_together() -> None:
+    history = tuple(attempt(detail, run) for run, detail in enumerate(("context_overflow", "token_budget"), 1))
+    assert decided("invalid_output", SHORT, attempts=2, run=3, history=history).on_top == 1
+    history = (*history, attempt("invalid_output", 3))
+    assert ended("model_confusion", SHORT, attempts=3, run=4, history=history).because == "changes_used_up"
+    fresh = decided("model_confusion", SHORT, attempts=3, run=4, history=history, fresh_from=3)
+    assert fresh.on_top == 1, "a person brought it back: the rungs count anew"
+
+
+@pytest.mark.behaviour("R-3a")
+@pytest.mark.parametrize("detail", CONDITIONAL)
+def test_one_attempt_is_one_attempt_also_for_a_change(detail: str) -> None:
+    policy = merge(Policy(max_attempts=1), QUIET)
+    assert ended(detail, policy=policy, agent="writer", model="small").because == "attempts_exhausted"
+    assert ended(detail, allowed=1, agent="writer", model="small").because == "attempts_exhausted"
+
+
+def test_plain_has_attempts_alone() -> None:
+    policy = merge(Policy(strategy="plain"), QUIET)
+    assert decided("invalid_output", SHORT, policy=policy).on_top == 0
+    assert ended("invalid_output", SHORT, policy=policy, attempts=4).because == "attempts_exhausted"
+
+
+# ---- how soon
+
+
+@pytest.mark.behaviour("R-4a")
+@pytest.mark.parametrize("detail", CONDITIONAL)
+def test_cap_bounds_the_wait_before_a_changed_try(detail: str) -> None:
+    how: dict[str, Any] = {"agent": "writer", "model": "small"}
+    assert decided(detail, policy=merge(Policy(cap=3.0), QUIET), **how).delay == 3.0
+    assert decided(detail, policy=merge(Policy(cap=3.0, changed_after=50.0), QUIET), **how).delay == 3.0
+
+
+@pytest.mark.behaviour("R-4b")
+def test_changed_after_sets_the_wait_for_all_or_by_detail() -> None:
+    everywhere = merge(Policy(changed_after=5.0), QUIET)
+    assert [decided(name, policy=everywhere).delay for name in ("invalid_output", "context_overflow")] == [5.0, 5.0]
+    one = merge(Policy(changed_after={"invalid_output": 7.0}), QUIET)
+    assert [decided(name, policy=one).delay for name in ("invalid_output", "context_overflow")] == [7.0, 10.0]
+    assert "tried again in 7 s" in decided("invalid_output", policy=one).why
+
+
+@pytest.mark.behaviour("R-4c")
+@pytest.mark.parametrize("detail", CONDITIONAL)
+def test_where_a_caller_waits_it_is_a_second(detail: str) -> None:
+    how: dict[str, Any] = {"agent": "writer", "model": "small"}
+    assert decided(detail, reason="retry", **how).delay == 1.0
+    decision = on_the_spot(detail, 1, "call", **how)
+    assert isinstance(decision, RetryLater) and decision.delay == 1.0
+    said = merge(Policy(changed_after=30.0), QUIET)
+    assert decided(detail, reason="retry", policy=said, **how).delay == 30.0, "who says how long means it"
 
 
 # ---- more rungs
@@ -296,6 +402,17 @@ def test_each_rung_asks_for_less() -> None:
         "token_budget", SHORT, policy=policy, options=options, history=(attempt("token_budget"),), attempts=1
     )
     assert only(SimplifyTask, second).max_output_tokens == 360
+
+
+@pytest.mark.behaviour("004-24")
+def test_each_rung_asks_for_less_of_what_the_input_says_itself() -> None:
+    asked, changes = [], None
+    for run in (1, 2, 3):
+        history = tuple(attempt("token_budget", before) for before in range(1, run))
+        decision = decided("token_budget", SHORT, run=run, attempts=run - 1, history=history, changes_json=changes)
+        asked.append(only(SimplifyTask, decision).max_output_tokens)
+        changes = encode(decision.changes or ())
+    assert asked == [600, 360, 216]
 
 
 def test_no_rungs_means_no_changed_try() -> None:
@@ -408,10 +525,10 @@ def test_the_permanent_goes_to_the_escalation_without_a_retry(detail: str) -> No
     decision = ended(detail, abilities=Abilities(Fleet(escalation="chief")))
     assert (decision.lane, decision.owner, decision.changes) == ("manual", "chief", None)
     assert decision.because == ("terminated" if detail == "gave_up" else "permanent")
-    assert Fleet().escalation == "ceo"
+    assert ended(detail).owner is None, "without an escalation it has no owner"
 
 
-@pytest.mark.behaviour("001-23")
+@pytest.mark.behaviour("001-23", "C21")
 def test_expired_credentials_wait_in_the_delayed_lane() -> None:
     decision = ended("credentials_expired")
     assert (decision.because, decision.lane, decision.owner) == ("permanent", "delayed", None)
@@ -436,9 +553,17 @@ def test_what_was_let_go_burns_no_attempt() -> None:
 def test_the_unknown_gets_two_more_tries_on_the_queues_backoff() -> None:
     policy = merge(Policy(max_attempts=10), QUIET)
     assert [decided("unknown", policy=policy, attempts=failed).delay for failed in range(2)] == [2.0, 4.0]
-    decision = ended("unknown", policy=policy, attempts=2)
+    decision = ended("unknown", policy=policy, attempts=2, comebacks=1)
     assert decision.lane == "manual"
     assert "retry_on=(Y,)" in decision.recommendation and "give_up_on=(Y,)" in decision.recommendation
+
+
+@pytest.mark.behaviour("R-3a")
+def test_changed_tries_before_it_do_not_count_against_the_unknown() -> None:
+    history = (attempt("invalid_output", 1), attempt("invalid_output", 2))
+    assert decided("unknown", run=3, attempts=2, allowed=7, history=history).delay == 8.0
+    history = (*history, attempt("unknown", 3), attempt("unknown", 4))
+    assert ended("unknown", run=5, attempts=4, allowed=7, history=history).because == "not_known_to_heal"
 
 
 # ---- loops
@@ -515,7 +640,7 @@ def test_only_what_heals_at_once_is_tried_on_the_spot(detail: str, sitting: str)
     assert not isinstance(decision, RetryLater) or decision.tier == "delayed"
 
 
-@pytest.mark.behaviour("001-18", "001-23", "001-25")
+@pytest.mark.behaviour("001-18", "001-23", "001-25", "C18")
 def test_a_script_sorts_what_is_left_into_two_lanes() -> None:
     lanes = {}
     for detail in DETAILS:
@@ -535,9 +660,9 @@ def test_a_script_sorts_what_is_left_into_two_lanes() -> None:
 
 
 @pytest.mark.behaviour("001-26", "001-29")
-def test_at_the_cap_even_what_heals_is_for_a_person() -> None:
+def test_at_the_cap_of_all_comebacks_even_what_heals_is_for_a_person() -> None:
     for sitting in (None, "call", "cycle"):
-        decision = on_the_spot("network", 1, sitting, attempts=4)
+        decision = on_the_spot("network", 1, sitting, attempts=4, comebacks=4)
         assert isinstance(decision, Bury)
         assert (decision.because, decision.lane) == ("attempts_exhausted", "manual")
 
@@ -571,7 +696,7 @@ def test_a_deferred_job_has_one_attempt_and_a_retried_call_adapts() -> None:
 # ---- the words of a fleet
 
 
-@pytest.mark.behaviour("004-1", "004-13")
+@pytest.mark.behaviour("004-13")
 def test_the_taxonomy_knows_machines_and_models() -> None:
     of_models = {"context_overflow", "hallucination_loop", "token_budget", "impossible_task", "model_confusion"}
     of_machines = {"invalid_input", "data_integrity", "bug", "network", "timeout", "contention"}
@@ -579,7 +704,7 @@ def test_the_taxonomy_knows_machines_and_models() -> None:
     assert {row[0] for row in DETAILS.values()} == {"transient", "conditional", "permanent", "control", "unknown"}
 
 
-@pytest.mark.behaviour("004-8")
+@pytest.mark.behaviour("004-8", "C40")
 @pytest.mark.parametrize("detail", sorted(DETAILS))
 def test_every_dead_letter_has_one_of_four_subclasses(detail: str) -> None:
     case = a_case(detail, attempts=4)
@@ -626,7 +751,6 @@ def test_what_an_error_means_follows_from_the_record_alone() -> None:
 # ---- always a value
 
 
-@pytest.mark.behaviour("004-19", "004-20")
 def test_a_decision_says_everything_that_will_be_done() -> None:
     fields = set(RetryLater.__struct_fields__)
     assert {"delay", "changes", "agent", "model", "strategy", "why", "costs_attempt"} <= fields

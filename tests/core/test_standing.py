@@ -1,77 +1,127 @@
-"""What waits for somebody, how everything stands in one sentence, and what to begin with."""
+"""What needs a person, how everything stands in one sentence, and what to begin with."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
-from redrive.core.breakers import Breaker
 from redrive.core.policy import DEFAULT, Policy, merge
-from redrive.core.store import Group
+from redrive.core.store import Group, LeftBehind, Quiet
 from redrive.insight.groups import view
-from redrive.insight.health import QueueNumbers, health
-from redrive.insight.morning import FOR_A_PERSON
-from redrive.insight.standing import ASKED, Need, needs, standing
+from redrive.insight.health import health
+from redrive.insight.needs import (
+    ORDER,
+    STALLED_AFTER,
+    Blocked,
+    Need,
+    NeedKind,
+    Pile,
+    Snapshot,
+    Stalled,
+    needs,
+    stalled,
+    stalled_limit,
+)
+from redrive.insight.queue_numbers import QueueNumbers
+from redrive.insight.standing import standing
+from tests.stores.jobs import a_job
+
+NOW = 1_800_000_000.0
 
 
 def queue(name: str = "mail", policy: Policy | None = None, **numbers: Any) -> QueueNumbers:
     return QueueNumbers(name, merge(policy, DEFAULT), **numbers)
 
 
-def told(found: list[Need]) -> list[tuple[str, int, str]]:
-    return [(need.kind, need.number, need.about) for need in found]
+def found(**seen: Any) -> list[Need]:
+    return needs(Snapshot(NOW, NOW - 86400.0, **seen))
 
 
-# ---- what waits
+def job(**fields: Any) -> Any:
+    return msgspec.structs.replace(a_job(), task="send", queue="mail", **fields)
 
 
-def test_where_nothing_waits_nothing_is_said() -> None:
-    assert needs([]) == []
-    assert needs([queue(due=25, running=3, held=4, done=9)], holds={"blocked": 4}) == []
+# ---- the list
 
 
-def test_the_most_urgent_is_said_first() -> None:
-    queues = [queue("full", due=40), queue("slow", running=1, stalled=["job 1 has been running for 9 s"])]
-    down = [Breaker("api.example.com", "open", "server_error", 1.0, 10.0, 11.0, 1.0)]
-    holds = {"consent": 1, "approval": 2, "outcome_unknown": 3, "deferred": 9}
-    found = needs(queues, manual=5, holds=holds, down=down, spooled=7)
-    assert told(found) == [
-        ("dead", 5, ""),
-        ("held", 2, "approval"),
-        ("held", 1, "consent"),
-        ("held", 3, "outcome_unknown"),
-        ("down", 1, "api.example.com"),
-        ("stalled", 1, "slow"),
-        ("backed_up", 40, "full"),
-        ("spooled", 7, ""),
-    ]
-    assert [need.kind for need in found if need.asks] == ["dead", "held", "held", "held"]
-    assert all(need.what and need.todo for need in found)
-    assert all(need.alone for need in found if not need.asks), "each may have to stand as the sentence"
+def test_where_nothing_needs_a_person_the_list_is_empty() -> None:
+    assert found() == []
+    assert found(queues=[queue(due=25, running=3, held=4, parked=4, retrying=90, retrying_later=90)]) == []
 
 
-def test_one_and_many_are_said_as_people_do() -> None:
-    one, many = needs([], manual=1, holds={"approval": 1}), needs([], manual=2, holds={"approval": 2})
-    assert [need.what for need in one] == ["dead letter waits for you", "job waits for an approval"]
-    assert [need.what for need in many] == ["dead letters wait for you", "jobs wait for an approval"]
+def test_every_kind_has_its_place() -> None:
+    assert list(ORDER) == list(get_args(NeedKind))
 
 
-def test_what_only_a_person_ends_has_words() -> None:
-    assert set(FOR_A_PERSON) == ASKED.keys()
+def test_the_gravest_is_said_first() -> None:
+    everything = found(
+        queues=[queue("full", due=40)],
+        manual=[Pile(5, job(because="permanent", lane="manual", error="KeyError: x", fingerprint="aa"))],
+        held=[Pile(2, job(because="approval")), Pile(1, job(because="outcome_unknown"))],
+        overdue=[Pile(1, job(because="deferred"))],
+        unattended=[Pile(3, job(run_at=NOW - 900))],
+        left_behind=[LeftBehind("box-7-ab", "box", True, NOW - 90, ("j" * 32,), ("send",))],
+        stalled=[Stalled(job(), NOW - 3600, 900.0)],
+        blocked=[Blocked("w1", "send")],
+        spooled=7,
+        disk_free=1024,
+        channels=["notify: channel x has failed 3 times in a row"],
+    )
+    assert [need.kind for need in everything] == [
+        "process_gone", "outcome_unknown", "approval", "dead_manual", "stalled", "loop_blocked", "unattended",
+        "backed_up", "deferred_overdue", "spooled", "disk_low", "channel_failed",
+    ]  # fmt: skip
+    assert all(need.id and need.sentence and need.action and need.command for need in everything)
+    assert len({need.id for need in everything}) == len(everything)
 
 
-def test_the_fullest_queues_are_named_and_one_that_is_paused_is_to_be_resumed() -> None:
-    found = needs([queue(f"q{number}", due=100 * number, paused=number == 4) for number in range(1, 5)])
-    assert told(found) == [("backed_up", 400, "q4"), ("backed_up", 300, "q3"), ("backed_up", 200, "q2")]
-    assert "resume" in found[0].todo and "resume" not in found[1].todo
+@pytest.mark.parametrize(("gone", "words"), [(True, "is gone (last seen 9 d ago)"), (False, "was not seen for 9 d")])
+def test_of_a_process_that_may_live_elsewhere_only_its_silence_is_said(gone: bool, words: str) -> None:
+    left = LeftBehind("box-7-ab", "box", gone, NOW - 9 * 86400, ("a" * 32, "b" * 32), ("publish",))
+    (need,) = found(left_behind=[left])
+    assert need.sentence == f"process box-7-ab {words} and left 2 running jobs behind (publish)"
+    assert (need.count, need.since, need.task) == (2, NOW - 9 * 86400, "publish")
+
+
+@pytest.mark.parametrize(
+    ("durations", "limit"),
+    [
+        ([], STALLED_AFTER),
+        ([600.0] * 19, STALLED_AFTER),
+        ([1.0] * 50, STALLED_AFTER),
+        ([600.0] * 20, 6000.0),
+        ([1.0] * 19 + [9_000.0], STALLED_AFTER),
+        ([200.0] * 95 + [9_000.0] * 5, 2000.0),
+    ],
+)
+def test_a_task_may_take_ten_times_as_long_as_usual_and_at_least_a_quarter_of_an_hour(
+    durations: list[float], limit: float
+) -> None:
+    assert stalled_limit(durations) == limit
+
+
+def test_a_job_is_stalled_by_its_own_limit_or_the_usual_one() -> None:
+    one, two = job(id="1" * 32), job(id="2" * 32)
+    quiet = [Quiet(one, NOW - 1000), Quiet(two, NOW - 1000)]
+    assert [each.job.id for each in stalled(quiet, {one.id: float("inf")}, NOW)] == [two.id]
+    assert [each.job.id for each in stalled(quiet, {one.id: 10.0, two.id: 2000.0}, NOW)] == [one.id]
+
+
+def test_a_paused_queue_that_is_full_is_to_be_resumed() -> None:
+    full = [queue(f"q{number}", due=100 * number, paused=number == 4) for number in range(1, 5)]
+    backed_up = found(queues=full)
+    assert [(need.queue, need.count) for need in backed_up] == [("q4", 400), ("q3", 300), ("q2", 200), ("q1", 100)]
+    assert backed_up[0].command == "redrive queues resume q4" and "resume" not in backed_up[1].action
 
 
 @pytest.mark.parametrize("due", [0, 3, 4, 40])
 def test_a_backlog_is_the_same_for_whoever_asks(due: int) -> None:
     one = queue(policy=Policy(health_depth=3), due=due)
-    assert one.backed_up is one.needs_eyes is (health([one]).status == "degraded") is bool(needs([one])) is (due > 3)
+    list_of_needs = found(queues=[one])
+    assert one.too_many_due is one.needs_eyes is bool(list_of_needs) is (due > 3)
+    assert (health([one], list_of_needs).exit_code == 1) is (due > 3)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +133,7 @@ def test_a_backlog_is_the_same_for_whoever_asks(due: int) -> None:
         ({"held": 1, "deferred": 1, "overdue": 1}, True),
         ({"dead": 1}, True),
         ({"paused": True}, True),
-        ({"stalled": ["job 1"]}, True),
+        ({"retrying": 1}, True),
     ],
 )
 def test_a_queue_needs_eyes_where_it_is_not_healthy_or_somebody_stopped_it(numbers: dict[str, Any], eyes: bool) -> None:
@@ -93,15 +143,20 @@ def test_a_queue_needs_eyes_where_it_is_not_healthy_or_somebody_stopped_it(numbe
 # ---- in one sentence
 
 
-def dead(number: int) -> Need:
-    return Need("dead", number, "dead letters wait for you", "Look.")
+def need(kind: NeedKind, count: int, sentence: str = "something is wrong") -> Need:
+    return Need(kind, f"{kind}:x", count, sentence, "Look.", "redrive morning")
 
 
-def held(number: int) -> Need:
-    return Need("held", number, "jobs wait for an approval", "Answer.", "approval")
+def dead(count: int) -> Need:
+    return need("dead_manual", count)
 
 
-SLOW = Need("backed_up", 80, "jobs are due in mail", "More workers?", "mail", "mail is backed up: 80 jobs are due.")
+def held(count: int) -> Need:
+    return need("approval", count)
+
+
+SLOW = need("backed_up", 80, "mail is backed up: 80 jobs are due")
+GONE = need("process_gone", 2, "process box-7 is gone and left 2 running jobs behind (send)")
 
 
 @pytest.mark.parametrize(
@@ -117,6 +172,17 @@ SLOW = Need("backed_up", 80, "jobs are due in mail", "More workers?", "mail", "m
         ([queue(dead=1)], [dead(1200), held(1)], "1,200 dead letters and 1 held job wait for you."),
         ([queue(due=80)], [SLOW], "Mail is backed up: 80 jobs are due."),
         ([queue(due=80)], [dead(2), SLOW], "2 dead letters wait for you."),
+        ([queue(due=80)], [GONE, dead(2)], "Process box-7 is gone and left 2 running jobs behind (send)."),
+        ([queue(waiting=35, retrying=35)], [], "35 jobs are retrying after failures."),
+        ([queue(retrying=1, held=9, parked=9)], [], "1 job is retrying after failures, 9 are parked."),
+        ([queue(held=150, parked=150)], [], "150 jobs are parked: what they call is down."),
+        (
+            [queue(dead=12, comes_back=12, next_back=480.0)],
+            [],
+            "12 dead letters come back by themselves, the next in 8 min.",
+        ),
+        ([queue(dead=1, comes_back=1, next_back=480.0)], [], "1 dead letter comes back by itself, in 8 min."),
+        ([queue(dead=5, comes_back=1)], [dead(4)], "4 dead letters wait for you."),
     ],
 )
 def test_the_worst_is_said_first(queues: list[QueueNumbers], needs: list[Need], title: str) -> None:
@@ -124,6 +190,12 @@ def test_the_worst_is_said_first(queues: list[QueueNumbers], needs: list[Need], 
     assert found.title == title
     assert found.well is (title in ("All is well.", "Nothing has been enqueued yet."))
     assert found.lead
+
+
+def test_what_comes_back_is_told_beside_what_waits_for_a_person() -> None:
+    queues = [queue(dead=9, comes_back=5, next_back=3600.0), queue("sync", dead=7, comes_back=7, next_back=480.0)]
+    lead = standing(queues, [dead(4)], 0).lead
+    assert lead.endswith("12 dead letters come back by themselves, the next in 8 min.")
 
 
 def test_what_to_begin_with_is_the_largest_trouble_and_what_helps_against_it() -> None:

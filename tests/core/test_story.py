@@ -78,7 +78,7 @@ def test_an_attempt_says_cause_rule_with_its_note_decision_changes_and_usage() -
         "changed": "context compressed to 80,000 tokens; model large",
         "failure": "TimeoutError: too slow",
         "answer": "busy",
-        "where": "app:send:3",
+        "where": "app:3 in send",
         "cause": "transient, timeout",
         "effects": "post absent",
         "decision": "again in 2 s",

@@ -1,4 +1,4 @@
-"""Triage as values: errors by field, what is quoted, which strategy the triager would try."""
+"""Triage as values: errors by field, what is quoted, which strategy a comeback tries."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ from redrive.core.effects import EffectRecord
 from redrive.core.job import Attempt, Cause, Failure, Job, State
 from redrive.core.policy import Policy
 from redrive.core.store import Lesson
-from redrive.core.triage import Act, best_known, field_error, hands_off, quoted, remedy
+from redrive.core.triage import Act, best_known, field_error, hands_off, next_changes, quoted
 
 
 def job(**said: object) -> Job:
@@ -78,13 +78,10 @@ def refusing(**said: object) -> Job:
 def test_a_strategy_with_changes_is_made_of_its_remedy_or_not_tried() -> None:
     lessons = [Lesson("f", "set_model", 3, 0)]
     able = Abilities(Fleet(models={"small": Model(other="large")}))
-    found = remedy(refusing(), lessons, able, Policy(), 0.0)
-    assert found is not None and found.changes == (SetModel("large"),)
-    assert found.why == "Redriving with set_model worked 3 of 3 times against this trouble."
-    assert remedy(refusing(), lessons, Abilities(), Policy(), 0.0) is None
-    assert remedy(job(), lessons, able, Policy(), 0.0) is None
-    plain = remedy(job(), [Lesson("f", "bury", 1, 0)], able, Policy(), 0.0)
-    assert plain is not None and plain.changes == ()
+    assert next_changes(refusing(), lessons, able, Policy(), 0.0) == (SetModel("large"),)
+    assert next_changes(refusing(), lessons, Abilities(), Policy(), 0.0) is None, "the task takes no change that helps"
+    assert next_changes(job(), lessons, able, Policy(), 0.0) is None, "nothing tells what it failed of"
+    assert next_changes(refusing(), [Lesson("f", "redriven", 1, 0)], able, Policy(), 0.0) == (), "as it is worked"
 
 
 def test_hands_off_what_may_have_landed() -> None:

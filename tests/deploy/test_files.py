@@ -62,9 +62,10 @@ def test_the_unit_waits_for_longer_than_a_worker_takes_to_stop() -> None:
     assert service["KillMode"] == "mixed"
 
 
+@pytest.mark.behaviour("T-8e")
 def test_the_unit_comes_back_after_a_crash_but_not_after_a_wrong_setting() -> None:
     service = unit()["Service"]
-    assert service["Restart"] == "on-failure"
+    assert service["Restart"] == "always"
     assert service["RestartPreventExitStatus"] == "2"
     said = subprocess.run(
         [REDRIVE, "--url", "mysql://nowhere", "stats"], capture_output=True, text=True, timeout=60, check=False

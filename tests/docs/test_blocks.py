@@ -70,6 +70,7 @@ def test_the_pages_that_teach_have_blocks() -> None:
         "docs/howto/testing.md",
         "docs/agents.md",
         "docs/effects.md",
+        "docs/once.md",
         "docs/consent.md",
         "docs/mcp.md",
         "docs/howto/schedules.md",

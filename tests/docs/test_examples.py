@@ -18,7 +18,7 @@ SAYS = {
     "nightly": [
         "sites night 1: 4 jobs: 2 done, 1 comes back next cycle, 1 needs you → redrive morning",
         "sites night 1: 4 jobs: 2 already done, 1 comes back next cycle, 1 needs you → redrive morning",
-        "sites night 2: 2 jobs (1 from earlier): 1 done, 1 already done",
+        "sites night 2: 1 job (1 from earlier): 1 done",
         "  left from before: 1 post (needs you)",
         "posted: home blog news | exit codes: 1 1 0",
     ],

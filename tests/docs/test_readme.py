@@ -79,6 +79,7 @@ def alike(text: str) -> list[list[str]]:
     text = re.sub(r"\b\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", text)
     text = re.sub(r"TIME, \S+-\d+-[0-9a-f]{6}\b", "TIME, WORKER", text)
     text = re.sub(r"\b(\d+ s ago|now)\b", "WHEN", text)
+    text = re.sub(r"\bin (\d\d min|1 h)\b", "SOON", text)
     return [line.split() for line in text.strip().splitlines()]
 
 

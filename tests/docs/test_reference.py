@@ -11,14 +11,15 @@ import redrive
 import redrive.errors
 from redrive.config import Settings, load
 from redrive.core import notices, outcome, policy, workflow
-from redrive.core.agents import AGENTS, CONTEXTS
+from redrive.core.agents import CONTEXTS
 from redrive.core.breakers import OPENING
 from redrive.core.classify import ALIASES, CLASSES, DETAILS, RULES
 from redrive.core.classify.codes import CODES, plain
 from redrive.core.cycle import WORDS
 from redrive.core.lifecycle import MOVES
 from redrive.core.notices import NotifyPolicy
-from redrive.core.policy import PRESETS, Policy
+from redrive.core.policy import Policy
+from redrive.core.presets import PRESETS
 from redrive.core.records import FIVE
 from redrive.core.remedies import WAYS
 from redrive.doors.cli import cli
@@ -81,7 +82,7 @@ def test_every_setting_has_a_place(struct: type) -> None:
 def test_the_tables_of_the_code_are_whole() -> None:
     assert [name for name in MOVES if f"| `{name}` |" not in text("lifecycle.md")] == []
     assert [name for name in DETAILS if f"| `{name}` |" not in text("failures.md")] == []
-    assert [name for name in PRESETS if f"| `{name}` |" not in text("policies.md")] == []
+    assert [name for name in PRESETS["agent_os"].queues if f"| `{name}` |" not in text("presets.md")] == []
 
 
 def test_the_tables_of_failures_are_whole() -> None:
@@ -93,7 +94,7 @@ def test_the_tables_of_failures_are_whole() -> None:
     assert [name for name in ALIASES if f"`{name}`" not in page] == []
     assert [name for name in WAYS if f"| `{name}` |" not in text("strategies.md")] == []
     assert [name for name in CONTEXTS if f"| `{name}`… |" not in text("preflight.md")] == []
-    assert [name for name in AGENTS if f"| `{name}` |" not in text("strategies.md")] == []
+    assert [name for name in PRESETS["seven_agents"].agents if f"| `{name}` |" not in text("presets.md")] == []
     assert [name for name in OPENING if f"`{name}`" not in text("breakers.md")] == []
     assert [name for name in FIVE if f"| **`{name}`** |" not in text("howto/jsonl.md")] == []
     assert [name for name in WORDS if f"| `{name}` |" not in text("howto/scripts.md")] == []

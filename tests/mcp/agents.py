@@ -71,7 +71,7 @@ def add_tasks(world: World) -> None:
             raise LookupError("nobody is not in the book")
         return f"{name} lives here"
 
-    @rd.task(max_attempts=1)
+    @rd.task(max_attempts=1, comebacks=())
     async def broken(text: str = "the mill is broken", **anything: object) -> None:
         raise RuntimeError(text)
 

@@ -54,7 +54,7 @@ async def raw(
     port: int, headers: list[tuple[str, str]], *, method: str = "POST", path: str = "/mcp", body: object = HELLO
 ) -> tuple[int, bytes]:
     """The status and the body of a request, header by header as given."""
-    content = json.dumps(body).encode() if method == "POST" else b""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode() if method == "POST" else b""
     basics = [
         ("Content-Type", "application/json"), ("Accept", "application/json, text/event-stream"),
         ("Content-Length", str(len(content))), ("Connection", "close"),
@@ -164,3 +164,14 @@ def test_the_lists_are_exact() -> None:
     assert allowed_origins(["a:1"]) == ("http://a:1", "https://a:1")
     assert [is_loopback(host) for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost")] == [True] * 4
     assert [is_loopback(host) for host in ("0.0.0.0", "::", "10.0.0.1", "localhost.evil", "example")] == [False] * 5
+
+
+@pytest.mark.behaviour("T-19d")
+async def test_a_request_with_a_key_twice_is_refused_by_its_id(shell: Shell) -> None:
+    twice = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"status","arguments":{"a":1,"a":2}}}'
+    async with serving(shell, "--token", TOKEN) as (port, _):
+        status, answer = await raw(port, good(port), body=twice)
+        told = json.loads(answer)
+        assert (status, told["id"], told["error"]["code"]) == (400, 7, -32600)
+        assert 'has the key "a" twice' in told["error"]["message"]
+        assert (await raw(port, good(port)))[0] == 200

@@ -15,7 +15,7 @@ from redrive.errors import StoreBusy
 from tests.mcp.agents import World, ask, client_of, names, refused
 from tests.support import opened, snapshot, soon
 
-READING = {"status", "operation", "failures", "explain_failure", "failure_groups", "morning"}
+READING = {"status", "operation", "failures", "explain_failure", "failure_groups", "morning", "inbox"}
 
 
 async def dead_letter(world: World, text: str = "the mill is broken") -> str:
@@ -89,13 +89,36 @@ async def test_a_quiet_day_is_one_line(world: World) -> None:
     async with client_of(world) as client:
         status, morning = await ask(client, "status"), await ask(client, "morning")
         assert (status["health"], status["queues_that_need_eyes"], status["next"]) == (
-            "healthy", [], "Nothing needs anybody.",
+            "healthy", [], "Nothing needs a person.",
         )  # fmt: skip
         assert morning["ok"] is True
         assert morning["headline"] == "quiet: 0 done, nothing needs you"
         assert morning["needs"] == []
         assert (await ask(client, "failures"))["failures"] == []
         assert (await ask(client, "failure_groups"))["groups"] == []
+
+
+@pytest.mark.behaviour("T-1c")
+async def test_an_agent_hears_once_that_what_was_down_answers_again(world: World) -> None:
+    """Jobs that fail in a row open the breaker of what they call; a person closes it."""
+    rd = world.rd
+
+    @rd.task(downstream="crm")
+    async def push(n: int) -> None:
+        raise ConnectionRefusedError("down")
+
+    async with client_of(world) as client:
+        assert (await ask(client, "status"))["down"] == []
+        for n in range(12):
+            await push.enqueue(n)
+        await soon(rd.drain())
+        told = await ask(client, "status")
+        assert [(one["what"], one["cause"]) for one in told["down"]] == [("crm", "network")]
+        assert "answers_again" not in told
+        assert await rd.close_breaker("crm")
+        told = await ask(client, "status")
+        assert (told["down"], told["answers_again"]) == ([], ["crm"])
+        assert "answers_again" not in await ask(client, "status")
 
 
 @pytest.mark.behaviour("003-77", "003-78")
@@ -132,8 +155,44 @@ async def test_a_failure_is_listed_explained_and_grouped(world: World) -> None:
         assert (group["group"], group["dead_now"], group["latest"]) == (row["group"], 1, id)
         assert (await ask(client, "failures", group=group["group"][:6]))["failures"] == [row]
         morning = await ask(client, "morning")
-        assert [(need["kind"], need["latest"]) for need in morning["needs"]] == [("dead", id)]
+        assert [(need["kind"], need["latest"]) for need in morning["needs"]] == [("dead_manual", id)]
         assert morning["next"] == f"Begin with the first: `explain_failure` {id}"
+
+
+@pytest.mark.behaviour("R-6a", "R-6b")
+async def test_an_explanation_tells_what_verifiers_saw(world: World) -> None:
+    class Odd(Exception):
+        pass
+
+    @world.rd.task(
+        effects=[
+            redrive.Effect("note", lambda params, witness: True),
+            redrive.Effect("mail", lambda params, witness: False),
+        ],
+        retry_policy="verify_first",
+    )
+    async def announce() -> None:
+        raise Odd("what is this?")
+
+    job = await announce.enqueue()
+    await soon(world.rd.drain())
+    async with client_of(world) as client:
+        why = await ask(client, "explain_failure", failure_id=job.id)
+    assert why["tried"][-1]["effects_seen"] == {"note": "verified after it ran", "mail": "absent after it ran"}
+    assert "note: there; mail: missing" in why["recommendation"]
+
+
+@pytest.mark.behaviour("R-6f")
+async def test_an_effect_without_a_job_is_a_need_that_a_person_resolves(world: World) -> None:
+    @world.rd.once(key="mail")
+    async def send() -> None:
+        raise TimeoutError("no answer")
+
+    with pytest.raises(TimeoutError):
+        await send()
+    async with client_of(world) as client:
+        (need,) = (await ask(client, "morning"))["needs"]
+    assert (need["kind"], need["look"]) == ("outcome_unknown", "a person runs `redrive status effect:mail`")
 
 
 async def test_a_list_that_was_cut_says_so(world: World) -> None:

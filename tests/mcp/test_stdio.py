@@ -88,7 +88,7 @@ async def test_an_agent_is_told_asks_and_gets_the_result_after_a_worker_ran_it(s
 async def test_without_the_flag_a_process_only_reads(shell: Shell) -> None:
     async with connected(shell, "app:rd") as client:
         assert await names(client) == {
-            "status", "operation", "failures", "explain_failure", "failure_groups", "morning",
+            "status", "operation", "failures", "explain_failure", "failure_groups", "morning", "inbox",
         }  # fmt: skip
         assert (await soon(ask(client, "status")))["tools_can_write"] is False
 
@@ -125,6 +125,36 @@ async def test_standard_output_carries_nothing_but_the_protocol(shell: Shell) ->
     assert "queued_for_retry" in lines[1]
     assert "an app that prints" in err and "so does its child" in err and "a task that prints" in err
     assert child.returncode == 0
+
+
+@pytest.mark.behaviour("T-19d")
+async def test_a_message_with_a_key_twice_is_refused_and_the_next_one_answered(shell: Shell) -> None:
+    child = shell.start("mcp", "app:rd", "--allow-write", piped=True)
+    assert child.stdin is not None and child.stdout is not None
+    hello = (
+        '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},'
+        '"clientInfo":{"name":"by hand","version":"1"}}}'
+    )
+    twice = (
+        '{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"publish","arguments":{"slug":"a","slug":"b"}}}'
+    )
+    answers = []
+    for line in (
+        hello,
+        '{"jsonrpc":"2.0","method":"notifications/initialized"}',
+        twice,
+        twice.replace(',"slug":"b"', ""),
+    ):
+        child.stdin.write(line + "\n")
+        child.stdin.flush()
+        if '"id"' in line:
+            answers.append(json.loads(await soon(asyncio.to_thread(child.stdout.readline))))
+    await soon(asyncio.to_thread(child.communicate))
+    assert 'has the key "slug" twice' in answers[1]["error"]["message"] and answers[1]["id"] == 2
+    assert "queued_for_retry" in json.dumps(answers[2]["result"])
+    async with opened(shell.database) as rd:
+        (job,) = (await rd.jobs.list()).jobs
+        assert job.arguments == {"slug": "a"}
 
 
 async def test_a_client_that_leaves_midway_loses_nothing(shell: Shell) -> None:

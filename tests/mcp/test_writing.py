@@ -15,7 +15,7 @@ from tests.mcp.agents import Busy, World, ask, client_of, names, refused
 from tests.runtime.receiver import answer, receiving
 from tests.support import may_have_landed, opened, soon
 
-WRITING = {"call", "submit", "retry", "redrive_failure"}
+WRITING = {"call", "submit", "retry", "redrive_failure", "acknowledge"}
 FORBIDDEN = (
     "approve",
     "reject",
@@ -301,7 +301,7 @@ async def test_without_tasks_nothing_is_called_but_deliveries_are_retried(world:
         mcp.Client(make_server(bare, tasks=False, allow_write=True)) as client,
     ):
         delivery = await bare.enqueue_http("POST", receiver.url("/hook"), json={"n": 1})
-        assert await names(client) & (WRITING | {"publish"}) == {"retry", "redrive_failure"}
+        assert await names(client) & (WRITING | {"publish"}) == {"retry", "redrive_failure", "acknowledge"}
         assert "'broken' is not known here" in await refused(client, "retry", operation_id=handle.id)
         assert (await soon(ask(client, "retry", operation_id=delivery.id)))["result"]["body"] == "thanks"
         assert len(receiver.requests) == 1
@@ -335,3 +335,16 @@ async def test_a_call_whose_end_cannot_be_read_names_its_operation(
         assert told["status"] == "timeout" and "do not call it again" in told["next"]
         done = await ask(client, "operation", operation_id=told["operation_id"])
     assert done["status"] == "ok" and world.posted == ["q3"]
+
+
+@pytest.mark.behaviour("R-8c")
+async def test_an_agent_that_repeats_itself_reads_so_in_its_answer_and_in_its_refusals(world: World) -> None:
+    async with client_of(world, allow_write=True, session="s1") as client:
+        answers = [(await soon(client.call_tool("broken", {"text": "the mill"}))).structured_content for _ in range(5)]
+        assert [answer.get("repeats") for answer in answers] == [None] * 4 + [5]
+        assert answers[4]["message"].startswith("You repeat yourself: 5 of your last 15 actions")
+        refusals = [await soon(refused(client, "publish", nonsense=1)) for _ in range(5)]
+        assert ["You repeat yourself" in one for one in refusals] == [False] * 4 + [True]
+    async with client_of(world, allow_write=True, session="s2") as other:
+        fresh = (await soon(other.call_tool("broken", {"text": "the mill"}))).structured_content
+        assert "repeats" not in fresh

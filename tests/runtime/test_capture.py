@@ -22,7 +22,7 @@ from redrive.core.classify import DETAILS, classify
 from redrive.core.job import Failure
 from redrive.errors import GiveUp, Retry
 from redrive.runtime.attributes import TELLING
-from redrive.runtime.capture import CHAIN_LIMIT, FRAMES, MESSAGE_LIMIT, capture, guarded, lost, timed_out
+from redrive.runtime.capture import CHAIN_LIMIT, FRAMES, MESSAGE_LIMIT, TRACE_LIMIT, capture, guarded, lost, timed_out
 
 
 def raised(error: BaseException) -> Failure:
@@ -680,3 +680,71 @@ def test_whatever_an_exception_carries_it_becomes_a_failure(attributes: dict[str
 def test_a_signals_own_words_are_no_code() -> None:
     failure = capture(GiveUp("order 17 is closed", recommendation="Reopen it."))
     assert (failure.codes, failure.code, failure.recommendation) == ((), None, "Reopen it.")
+
+
+def test_a_traceback_keeps_the_source_lines_of_the_application() -> None:
+    with pytest.raises(ValueError) as caught:
+        json.loads("{")
+    failure = capture(caught.value)
+    assert len(failure.source) == len(failure.frames)
+    assert failure.source[0] is None, "the innermost frame is the library's"
+    assert failure.source[-1] == 'json.loads("{")'
+
+
+def test_a_traceback_keeps_the_chain_of_causes() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        _wrapped_division()
+    failure = capture(caught.value)
+    assert failure.cause is not None
+    assert failure.source[0] == 'raise RuntimeError("no quotient") from error'
+    assert failure.cause.source[0] == "return 1 / 0"
+
+
+def _wrapped_division() -> float:
+    try:
+        return _divide()
+    except ZeroDivisionError as error:
+        raise RuntimeError("no quotient") from error
+
+
+def test_a_secret_in_a_source_line_is_masked() -> None:
+    with pytest.raises(ValueError) as caught:
+        raise ValueError("sk-ant-api03-AbCdEfGhIjKlMnOpQrStUvWxYz0123456789AbCdEfGhIj")
+    assert "AbCdEfGhIjKl" not in msgspec.json.encode(capture(caught.value)).decode()
+
+
+def test_a_traceback_is_bounded_and_keeps_the_application_s_own_frames() -> None:
+    with pytest.raises(RecursionError) as caught:
+        _endless(0)
+    failure = capture(caught.value)
+    assert len(failure.frames) <= FRAMES
+    texts = [*failure.frames, *(line for line in failure.source if line)]
+    assert sum(map(len, texts)) <= TRACE_LIMIT
+    deep = capture(_raised_in_a_deep_library())
+    assert len(deep.frames) == FRAMES
+    assert any(line is not None for line in deep.source), "the frame that called the library is kept"
+
+
+def _endless(number: int) -> int:
+    return _endless(number + 1) + 1
+
+
+def _raised_in_a_deep_library() -> BaseException:
+    """An exception from below eighty frames of a library."""
+    code = compile("def go(n):\n    return go(n - 1) if n else 1 / 0\n", json.__file__, "exec")
+    space: dict[str, object] = {"__name__": "json"}
+    exec(code, space)
+    try:
+        space["go"](80)  # type: ignore[operator]
+    except ZeroDivisionError as error:
+        return error
+    raise AssertionError("it divides by zero")
+
+
+def test_source_that_cannot_be_read_is_empty() -> None:
+    space: dict[str, object] = {"__name__": "made_up"}
+    exec(compile("def fail():\n    raise KeyError('x')\n", "/nowhere/made_up.py", "exec"), space)
+    with pytest.raises(KeyError) as caught:
+        space["fail"]()  # type: ignore[operator]
+    failure = capture(caught.value)
+    assert (failure.frames[0], failure.source[0]) == ("made_up:fail:2", "")

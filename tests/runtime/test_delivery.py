@@ -30,7 +30,8 @@ from redrive.runtime.delivery import TASK, DeliveryError, DeliveryPolicy, check_
 from redrive.runtime.outgoing import Secrets
 from tests.runtime.receiver import Seen, answer, receiving
 
-LOCAL = DeliveryPolicy(allow=("127.0.0.0/8",), timeout=10.0)
+LOCAL = DeliveryPolicy(allow=("127.0.0.0/8",), credentials=("*",), timeout=10.0)
+NAMED = DeliveryPolicy(credentials=("A", "B", "TOKEN", "_SECRET2"))
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 SECRET = "sk-canary-7d1f0c55"
 
@@ -53,7 +54,7 @@ async def send(
 # What arrives -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.behaviour("000-59", "000-61", "000-72")
+@pytest.mark.behaviour("000-59", "000-61", "000-72", "C42")
 async def test_the_whole_request_arrives() -> None:
     async with receiving(answer("201 Created", b'{"id":7}', content_type="application/json")) as receiver:
         result = await send(
@@ -128,7 +129,7 @@ def test_the_rule_for_every_status() -> None:
     assert by_rule["retry"] == [408, 425, 429, *range(500, 600)]
 
 
-@pytest.mark.behaviour("000-9")
+@pytest.mark.behaviour("000-9", "C43")
 @pytest.mark.parametrize("status", [200, 201, 202, 203, 204, 206, 207, 226, 299])
 async def test_any_2xx_is_success(status: int) -> None:
     async with receiving(answer(f"{status} Fine")) as receiver:
@@ -595,11 +596,11 @@ async def test_bad_requests_name_the_field_and_the_problem(
     payload: dict[str, object], field: str, problem: str
 ) -> None:
     with pytest.raises(InvalidPayload) as refused:
-        check_request(payload, DeliveryPolicy())
+        check_request(payload, NAMED)
     assert refused.value.field == field
     assert problem in refused.value.problem
     with pytest.raises(DeliveryError) as failed:  # an edit may have spoilt it later
-        await deliver(payload, idempotency_key=None, traceparent=None, policy=DeliveryPolicy(), environ={})
+        await deliver(payload, idempotency_key=None, traceparent=None, policy=NAMED, environ={})
     assert failed.value.error_kind == "invalid_input"
     assert field in str(failed.value)
 
@@ -619,7 +620,7 @@ async def test_bad_requests_name_the_field_and_the_problem(
     ],
 )
 def test_good_requests_pass(more: dict[str, object]) -> None:
-    check_request({"url": URL, **more}, DeliveryPolicy())
+    check_request({"url": URL, **more}, NAMED)
 
 
 @pytest.mark.behaviour("000-91")
@@ -629,11 +630,21 @@ async def test_the_policy_s_timeout_holds_where_the_job_names_none() -> None:
             await send(receiver.url(), policy=msgspec.structs.replace(LOCAL, timeout=0.1))
 
 
+@pytest.mark.behaviour("T-19a")
+def test_by_default_jobs_may_send_no_variable() -> None:
+    """A job may come from an agent: one that names any variable could send any secret of the worker anywhere."""
+    for payload in ({"auth": "env:AWS_SECRET"}, {"sign": "env:AWS_SECRET"}, {"headers": {"X": "env:AWS_SECRET"}}):
+        with pytest.raises(InvalidPayload, match=r'add "AWS_SECRET" to credentials under \[delivery\] in redrive.toml'):
+            check_request({"url": URL, **payload}, DeliveryPolicy())
+
+
 def test_the_operator_can_limit_which_variables_jobs_may_send() -> None:
     policy = DeliveryPolicy(credentials=("HOOK_*",))
     check_request({"url": URL, "auth": "env:HOOK_TOKEN"}, policy)
     for payload in ({"auth": "env:AWS_SECRET"}, {"sign": "env:AWS_SECRET"}, {"headers": {"X": "env:AWS_SECRET"}}):
-        with pytest.raises(InvalidPayload, match=r"AWS_SECRET, which deliveries may not use; add it to credentials"):
+        with pytest.raises(
+            InvalidPayload, match=r"AWS_SECRET, which deliveries may not use; add .AWS_SECRET. to credentials"
+        ):
             check_request({"url": URL, **payload}, policy)
 
 

@@ -11,8 +11,10 @@ from redrive import Context, Redrive
 from redrive.core.job import Job
 from redrive.core.store import Lease
 from redrive.runtime.heart import Heart
+from redrive.runtime.living import Blocked
+from redrive.runtime.relief import waited
 from redrive.stores.sqlite import SqliteStore
-from tests.runtime.jobs import claimed, done
+from tests.runtime.jobs import a_job, claimed, done
 from tests.support import DEADLINE, FakeClock, eventually, soon
 
 
@@ -62,7 +64,7 @@ async def test_a_heart_survives_a_store_that_fails(
     beats = 0
 
     class Failing(SqliteStore):
-        async def heartbeat(self, leases: object) -> list[Lease]:
+        async def heartbeat(self, leases: object, now: float | None = None) -> list[Lease]:
             nonlocal beats
             beats += 1
             raise OSError("the disk is gone")
@@ -132,3 +134,57 @@ async def test_a_heart_without_work_only_waits(store: SqliteStore) -> None:
     heart.start()
     await soon(heart.stop())
     assert heart.blocked is None
+
+
+class Helper:
+    """Notes what a heart asks of whoever acts for a blocked event loop."""
+
+    def __init__(self) -> None:
+        self.silent: list[float] = []
+        self.over = threading.Event()
+
+    async def act(self, silent: float, blocked: Blocked | None, *, told: bool) -> None:
+        self.silent.append(silent)
+
+    def ended(self) -> None:
+        self.over.set()
+
+
+async def test_a_freeze_is_not_taken_for_a_blocked_loop(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a freeze of an hour, of the whole process, the loop counts as silent for a moment only."""
+    helper, loop = Helper(), asyncio.get_running_loop()
+    heart = Heart(store, loop, list, lambda lease: None, helps=helper)
+    now = 1000.0
+    monkeypatch.setattr("redrive.runtime.heart.time.monotonic", lambda: now)
+    await heart._look()
+    now += 3600
+    await heart._look()
+    assert helper.silent == [0.0, 2.0]
+    assert heart.blocked is None and not heart.hears()
+    await asyncio.sleep(0)
+    assert heart.silent == 0.0 and heart.hears()
+
+
+async def test_a_loop_that_does_not_answer_is_blocked_and_one_that_does_again_is_not(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helper, loop = Helper(), asyncio.get_running_loop()
+    heart = Heart(store, loop, list, lambda lease: None, helps=helper, named=lambda task: ("hog", "1" * 32))
+    now = 1000.0
+    monkeypatch.setattr("redrive.runtime.heart.time.monotonic", lambda: now)
+    for _ in range(8):
+        await heart._look()
+        now += 1.0
+    assert helper.silent == [float(second) for second in range(8)]
+    assert heart.blocked == "task hog (job 11111111)"
+    await asyncio.sleep(0)
+    assert heart.blocked is None and helper.over.is_set()
+
+
+@pytest.mark.behaviour("T-10f")
+@pytest.mark.parametrize(("lease", "kept"), [(None, 5.0), (90.0, 5.0), (3600.0, 5.0), (3.0, 1.0)])
+def test_a_blocked_loop_keeps_what_it_has_not_begun_for_seconds(
+    clock: FakeClock, lease: float | None, kept: float
+) -> None:
+    job = a_job(clock, lease=lease)
+    assert waited(job, kept) and not waited(job, kept - 0.1)

@@ -5,12 +5,13 @@ import pytest
 
 from redrive.core.policy import Policy
 from redrive.core.store import Commit, Put
-from redrive.runtime.bus import Bus
 from redrive.runtime.living import (
     ANNOUNCE_SECONDS,
     GONE_AFTER,
     Announcement,
+    Blocked,
     announced,
+    blocked_loops,
     living,
     take_down,
     unattended,
@@ -73,7 +74,7 @@ async def test_what_another_version_says_more_or_less_of_itself_is_no_trouble(
 async def test_a_worker_says_what_it_knows_and_leaves_with_a_word(store: SqliteStore, clock: FakeClock) -> None:
     registry = Registry()
     registry.add(Handler("work", work, queue="work", policy=Policy(), wants_context=False))
-    worker = Worker(store, registry, Bus(), clock, concurrency=7, heartbeats=False)
+    worker = Worker(store, registry, clock, concurrency=7, heartbeats=False)
     worker.start()
 
     async def heard() -> bool:
@@ -84,6 +85,21 @@ async def test_a_worker_says_what_it_knows_and_leaves_with_a_word(store: SqliteS
     assert (said.tasks, said.concurrency, said.running) == ({"work"}, 7, 0)
     await worker.stop()
     assert await living(store, clock.now()) == []
+
+
+@pytest.mark.parametrize(("concurrency", "one"), [(1, True), (2, False)])
+def test_one_job_keeps_all_others_waiting_where_there_is_one_slot(concurrency: int, one: bool) -> None:
+    assert Announcement(frozenset(), 0.0, concurrency).one_at_a_time is one
+
+
+async def test_what_blocks_a_living_worker_is_read_by_its_id(store: SqliteStore, clock: FakeClock) -> None:
+    blocked = Blocked("crawl", "0" * 24 + "deadbeef", clock.now())
+    told = Announcement(frozenset(), clock.now(), blocked=blocked)
+    await store.apply([Commit(puts=(announced("w1", told),))])
+    await say(store, "w2", clock.now())
+    assert await blocked_loops(store, clock.now()) == [("w1", blocked)]
+    assert str(blocked) == "task crawl (job deadbeef)"
+    assert await blocked_loops(store, clock.now() + GONE_AFTER + 1) == []
 
 
 # ---- what nobody runs
@@ -117,12 +133,12 @@ async def test_a_worker_for_some_queues_or_agents_leaves_the_others_to_nobody(
         await put(store, clock, queue, "work", agent=agent)
     registry = Registry()
     registry.add(Handler("work", work, queue="mail", policy=Policy(), wants_context=False))
-    limited = Worker(store, registry, Bus(), clock, queues=["mail"], agents=["writer"])
+    limited = Worker(store, registry, clock, queues=["mail"], agents=["writer"])
     await limited._announce()
     assert await unattended(store, clock.now()) == {("mail", "work"): 2, ("web", "work"): 1}
-    await Worker(store, registry, Bus(), clock, queues=["web"])._announce()
+    await Worker(store, registry, clock, queues=["web"])._announce()
     assert await unattended(store, clock.now()) == {("mail", "work"): 2}
-    await Worker(store, registry, Bus(), clock)._announce()
+    await Worker(store, registry, clock)._announce()
     assert await unattended(store, clock.now()) == {}
 
 

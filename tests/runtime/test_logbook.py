@@ -1,12 +1,15 @@
 """Every failed attempt is told: by a line of its own, or in the number that a flood ends with."""
 
 import re
+import traceback
 from pathlib import Path
 
 import pytest
 
 import redrive
 from redrive.runtime import logbook
+from redrive.runtime.capture import bare, capture
+from redrive.runtime.logbook import loggable
 
 
 def told(caplog: pytest.LogCaptureFixture) -> tuple[list[str], list[str]]:
@@ -56,3 +59,41 @@ async def test_a_few_failures_are_all_written(tmp_path: Path, caplog: pytest.Log
     lines, numbers = told(caplog)
     assert len(lines) == 6
     assert not numbers
+
+
+SECRET = "sk-ant-api03-AbCdEfGhIjKlMnOpQrStUvWxYz0123456"
+
+
+def test_an_exception_without_secrets_is_logged_itself_and_one_with_a_secret_by_a_masked_twin() -> None:
+    plain, leaking = raised(ValueError("no stone")), raised(ValueError(SECRET))
+    assert loggable(plain, capture(plain)) is plain
+    twin = loggable(leaking, capture(leaking))
+    assert twin is not leaking and type(twin).__name__ == "ValueError"
+    assert SECRET not in "".join(traceback.format_exception(twin))
+    assert twin.__traceback__ is leaking.__traceback__
+
+
+def test_the_twin_keeps_the_chain_of_causes() -> None:
+    inner = raised(KeyError(SECRET))
+    outer = RuntimeError("outer")
+    outer.__cause__ = inner
+    twin = loggable(outer, capture(outer))
+    assert twin is not None and twin.__cause__ is not None
+    assert type(twin.__cause__).__name__ == "KeyError" and SECRET not in str(twin.__cause__)
+
+
+def test_an_exception_that_hurts_its_reader_hurts_no_log() -> None:
+    class Spiteful(Exception):
+        def __str__(self) -> str:
+            raise KeyboardInterrupt
+
+    error = raised(Spiteful())
+    logged = loggable(error, bare(error))
+    assert "Spiteful" in "".join(traceback.format_exception(logged))
+
+
+def raised(error: Exception) -> Exception:
+    try:
+        raise error
+    except Exception as caught:
+        return caught

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from redrive.core.job import Job, Options, State
-from redrive.core.policy import DEFAULT, PRESETS, Policy, Rate
+from redrive.core.policy import DEFAULT, Policy, Rate
+from redrive.core.presets import PRESETS
 from redrive.errors import ConfigError, InvalidOption
 from redrive.runtime.registry import Handler, Registry
 
@@ -43,20 +44,24 @@ def test_layers_are_merged_field_by_field() -> None:
 
 
 def test_reasons_and_agents_have_their_own_defaults() -> None:
-    registry = Registry()
+    registry = Registry(agent_policy=PRESETS["seven_agents"].agent_policy)
     retry = registry.policy_for(job("retry"))
     assert (retry.backoff, retry.max_age) == ("adaptive", 1800.0)
     agent = registry.policy_for(job(agent="writer"))
     assert (agent.max_attempts, agent.base, agent.cap) == (3, 30.0, 300.0)
     registry.configure("mail", Policy(max_attempts=8))
     assert registry.policy_for(job(agent="writer")).max_attempts == 8
+    assert Registry().policy_for(job(agent="writer")) == DEFAULT, "without a preset an agent's job is like any other"
 
 
-def test_the_presets_are_there_and_can_be_changed() -> None:
-    registry = Registry({"feedback": Policy(base=9.0)})
+def test_a_presets_queues_are_there_and_can_be_changed() -> None:
+    queues = PRESETS["agent_os"].queues
+    registry = Registry({"feedback": Policy(base=9.0), "mesh_keys": Policy(backoff="adaptive")}, preset_queues=queues)
     policy = registry.queue_policy("feedback")
-    assert (policy.base, policy.criticality) == (9.0, PRESETS["feedback"].criticality)
-    assert registry.queue_policy("mesh_keys").max_attempts == 10
+    assert (policy.base, policy.criticality) == (9.0, queues["feedback"].criticality)
+    assert registry.queue_policy("mesh_keys").max_attempts == 10, "its base is inherited, not said again"
+    assert registry.spoken_of() == {"feedback", "mesh_keys"}
+    assert Registry().queues == {}
 
 
 def test_what_is_said_later_counts_at_once() -> None:
@@ -81,6 +86,18 @@ def test_a_name_belongs_to_one_function() -> None:
     registry.add(handler(max_attempts=2))
     with pytest.raises(ConfigError, match="'work'"):
         registry.add(handler(function=other))
+
+
+@pytest.mark.behaviour("R-9c")
+def test_a_base_without_effect_is_refused_only_where_one_layer_says_both() -> None:
+    with pytest.raises(InvalidOption, match=r"^work\.base: has no effect with backoff 'adaptive'"):
+        handler(backoff="adaptive", base=5.0)
+    with pytest.raises(InvalidOption, match=r"^queues\.mail\.base: has no effect with backoff 'none'"):
+        Registry({"mail": Policy(backoff="none", base=5.0)})
+    registry = Registry({"mail": Policy(base=5.0)})
+    registry.configure("mail", Policy(backoff="adaptive"))
+    registry.add(handler(backoff="fixed_10s"))
+    assert registry.policy_for(job()).backoff == "fixed_10s"
 
 
 @pytest.mark.parametrize("policy", [{"max_attempts": 0}, {"backoff": "odd"}, {"lease": 0}, {"jitter": 2.0}], ids=str)

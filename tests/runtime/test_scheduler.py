@@ -2,22 +2,23 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
 from redrive.core.consent import Approval
-from redrive.core.job import CYCLE, Job, State
+from redrive.core.job import CYCLE, Job
 from redrive.core.lifecycle import deferred, held_back
 from redrive.core.policy import Policy
-from redrive.core.store import Commit, Filter, Page, Put, Wanted
-from redrive.insight import story
+from redrive.core.store import Commit, Filter, Outcome, Page, Put, Wanted
 from redrive.runtime.bus import Bus, BusEvent
+from redrive.runtime.living import Announcement, announced, joined
+from redrive.runtime.publishing_store import publishing
 from redrive.runtime.questions import asked, key_of, waits_for
 from redrive.runtime.registry import Handler, Registry
-from redrive.runtime.scheduler import HOUR, WEEK, Scheduler, prune
+from redrive.runtime.scheduler import HOUR, WEEK, Duty, Scheduler, prune
 from redrive.runtime.worker import Worker
 from redrive.stores.sqlite import SqliteStore
 from tests.runtime.jobs import a_job, claimed, dead, done, held, write
@@ -45,8 +46,9 @@ def events() -> list[BusEvent]:
 async def duties(store: SqliteStore, registry: Registry, clock: FakeClock, events: list[BusEvent]) -> Scheduler:
     bus = Bus()
     bus.subscribe("*", events.append)
-    worker = Worker(store, registry, bus, clock, heartbeats=False)
-    return Scheduler(store, registry, bus, clock, worker.settle_lapsed, retention=14 * DAY)
+    told = publishing(store, bus)
+    worker = Worker(told, registry, clock, heartbeats=False)
+    return Scheduler(told, registry, clock, worker.settle_lapsed, retention=14 * DAY)
 
 
 async def state(store: SqliteStore, job: Job) -> str:
@@ -69,8 +71,8 @@ async def test_whoever_hangs_while_it_is_told_something_keeps_no_job_waiting(
         finally:
             looks.append("left")
 
-    worker = Worker(store, registry, Bus(), clock, heartbeats=False)
-    duties = Scheduler(store, registry, Bus(), clock, worker.settle_lapsed, retention=14 * DAY, watch=look)
+    worker = Worker(store, registry, clock, heartbeats=False)
+    duties = Scheduler(store, registry, clock, worker.settle_lapsed, retention=14 * DAY, watch=look)
     await soon(duties.tick())
     job = await claimed(store, clock, options_json='{"lease": 3.0}')
     for _ in range(20):
@@ -91,8 +93,8 @@ async def test_a_look_that_fails_is_told_and_the_next_one_is_made(
         looks.append(clock.now())
         raise ConnectionError("the mill is away")
 
-    worker = Worker(store, registry, Bus(), clock, heartbeats=False)
-    duties = Scheduler(store, registry, Bus(), clock, worker.settle_lapsed, retention=14 * DAY, watch=look)
+    worker = Worker(store, registry, clock, heartbeats=False)
+    duties = Scheduler(store, registry, clock, worker.settle_lapsed, retention=14 * DAY, watch=look)
     for _ in range(2):
         await duties.tick()
         clock.advance(5)
@@ -115,8 +117,8 @@ async def test_a_lapsed_lease_takes_the_normal_way(
     clock.advance(5)
     await duties.recover()
     (lost,) = await store.get([job.id])
-    assert (lost.state, lost.attempts, lost.crashes) == ("waiting", 0, 1)
-    assert lost.history[0].outcome == "lost"
+    assert (lost.state, lost.attempts, lost.crashes) == ("waiting", 0, 0), "its process, this one, lives"
+    assert lost.history[0].outcome == "lost" and "stood still" in (lost.history[0].decision or "")
     assert [event.type for event in events] == ["retry"]
 
 
@@ -165,62 +167,6 @@ async def test_pruning_goes_on_while_old_keys_are_left(
     assert await store.get([job.id for job in jobs]) == []
 
 
-async def test_the_delayed_lane_comes_back_after_an_hour(
-    store: SqliteStore, clock: FakeClock, duties: Scheduler, events: list[BusEvent]
-) -> None:
-    delayed, manual = await dead(store, clock, lane="delayed"), await dead(store, clock)
-    clock.advance(HOUR - 60)
-    await duties.pull_delayed()
-    assert await state(store, delayed) == "dead"
-    clock.advance(120)
-    await duties.pull_delayed()
-    assert (await state(store, delayed), await state(store, manual)) == ("waiting", "dead")
-    (back,) = await store.get([delayed.id])
-    assert (back.grants, back.run_at) == (0, clock.now())
-    assert [(event.type, event.job_id) for event in events] == [("replayed", delayed.id)]
-
-
-async def test_at_the_cap_the_delayed_lane_becomes_manual(
-    store: SqliteStore, clock: FakeClock, duties: Scheduler
-) -> None:
-    job = await dead(store, clock, lane="delayed", allowed=1)
-    clock.advance(2 * HOUR)
-    await duties.pull_delayed()
-    (waits,) = await store.get([job.id])
-    assert (waits.state, waits.lane, waits.grants) == ("dead", "manual", 0)
-    last = (await store.story(job.id))[-1]
-    assert (last.move, last.who, last.why) == ("rerouted", "scheduler", "it has no tries left: redrive grants more")
-    told = story.tell(waits, await store.story(job.id), clock.now(), [])
-    assert told.standing.endswith("It waits for a person.")
-
-
-async def test_what_came_without_a_limit_has_that_of_its_queue_and_is_granted_nothing(
-    store: SqliteStore, clock: FakeClock, duties: Scheduler
-) -> None:
-    job = await dead(store, clock, lane="delayed", allowed=None)
-    clock.advance(2 * HOUR)
-    await duties.pull_delayed()
-    (back,) = await store.get([job.id])
-    assert (back.state, back.grants, back.allowed) == ("waiting", 0, None)
-
-
-async def test_the_delayed_lane_comes_back_however_many_letters_of_cycles_are_newer(
-    store: SqliteStore, clock: FakeClock, duties: Scheduler
-) -> None:
-    job = await dead(store, clock, lane="delayed")
-    clock.advance(60)
-    trouble: dict[str, Any] = {
-        "state": State.dead, "lane": "delayed", "because": "imported", "recommendation": "wait", "error": "down",
-        "error_class": "ConnectionError", "category": "transient", "detail": "network", "attempts": 1,
-    }  # fmt: skip
-    cycles = [a_job(clock, queue=f"{CYCLE}nightly", **trouble) for _ in range(1_001)]
-    await store.insert(cycles)
-    clock.advance(2 * HOUR)
-    await duties.pull_delayed()
-    assert await state(store, job) == "waiting"
-    assert await state(store, cycles[0]) == "dead", "its next cycle brings it back"
-
-
 @pytest.fixture
 def one_at_a_time(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many pages as there are jobs: whatever looks at the first alone sees next to nothing."""
@@ -238,12 +184,7 @@ async def test_jobs_that_wait_for_their_script_hide_no_unroutable_one(
 ) -> None:
     jobs = [a_job(clock, task="unknown", queue=queue) for queue in (f"{CYCLE}nightly", "other", f"{CYCLE}nightly")]
     await store.insert(jobs)
-    for _ in range(2):
-        await _announce(store, clock, "work")
-        await duties.bury_unroutable()
-        clock.advance(HOUR + 1)
-    await _announce(store, clock, "work")
-    await duties.bury_unroutable()
+    await _an_hour_passes(store, clock, duties)
     assert [await state(store, job) for job in jobs] == ["waiting", "dead", "waiting"]
 
 
@@ -300,6 +241,14 @@ async def _announce(store: SqliteStore, clock: FakeClock, *tasks: str, worker: s
     await store.apply([Commit(puts=(Put("worker", worker, value),))])
 
 
+async def _an_hour_passes(store: SqliteStore, clock: FakeClock, duties: Scheduler) -> None:
+    """A worker lives that knows another task, and somebody looks every minute."""
+    for _ in range(62):
+        await _announce(store, clock, "work")
+        await duties.bury_unroutable()
+        clock.advance(60)
+
+
 async def test_unroutable_counts_an_hour_of_the_steady_clock(
     store: SqliteStore, clock: FakeClock, duties: Scheduler
 ) -> None:
@@ -311,10 +260,47 @@ async def test_unroutable_counts_an_hour_of_the_steady_clock(
     await _announce(store, clock, "work")
     await duties.bury_unroutable()
     assert await state(store, job) == "waiting"
-    clock.advance(HOUR + 1)
+    await _an_hour_passes(store, clock, duties)
+    assert await state(store, job) == "dead"
+
+
+async def test_an_hour_in_which_nobody_looked_counts_for_nothing(
+    store: SqliteStore, clock: FakeClock, duties: Scheduler
+) -> None:
+    """Frozen, or cut off from its store: whoever announced the task meanwhile was not seen."""
+    job = a_job(clock, task="unknown")
+    await store.insert([job])
+    for _ in range(2):
+        await _announce(store, clock, "work")
+        await duties.bury_unroutable()
+        clock.advance(HOUR + 1)
     await _announce(store, clock, "work")
     await duties.bury_unroutable()
-    assert await state(store, job) == "dead"
+    assert await state(store, job) == "waiting"
+
+
+@pytest.mark.parametrize("control", [False, True])
+async def test_a_worker_that_comes_while_its_jobs_are_buried_keeps_them(
+    store: SqliteStore, clock: FakeClock, duties: Scheduler, monkeypatch: pytest.MonkeyPatch, control: bool
+) -> None:
+    """It announces its task after the announcements were read, before the burial is written. The control has no
+    fence."""
+    jobs = [a_job(clock, task="unknown") for _ in range(3)]
+    await store.insert(jobs)
+    apply = store.apply
+
+    async def beaten(group: Sequence[Commit]) -> list[Outcome]:
+        if any(move.move == "buried" for commit in group for move in commit.transitions):
+            monkeypatch.setattr(store, "apply", apply)
+            said = announced("late", Announcement(frozenset({"unknown"}), clock.now()))
+            await apply([Commit(puts=(said, joined(clock.now())))])
+            if control:
+                group = [Commit(commit.transitions) for commit in group]
+        return await apply(group)
+
+    monkeypatch.setattr(store, "apply", beaten)
+    await _an_hour_passes(store, clock, duties)
+    assert [await state(store, job) for job in jobs] == (["dead"] if control else ["waiting"]) + ["waiting"] * 2
 
 
 async def test_a_worker_that_went_silent_counts_for_nothing(
@@ -369,7 +355,7 @@ def _recorded(duties: Scheduler, calls: list[str], name: str, error: Exception |
 
 async def test_each_duty_has_its_own_pace(duties: Scheduler, clock: FakeClock) -> None:
     calls: list[str] = []
-    duties._duties = [(1.0, _recorded(duties, calls, "often")), (60.0, _recorded(duties, calls, "rarely"))]
+    duties._duties = [Duty(1.0, _recorded(duties, calls, "often")), Duty(60.0, _recorded(duties, calls, "rarely"))]
     for _ in range(120):
         await duties.tick()
         clock.advance(1)
@@ -381,8 +367,8 @@ async def test_a_duty_that_fails_does_not_stop_the_others(
 ) -> None:
     calls: list[str] = []
     duties._duties = [
-        (1.0, _recorded(duties, calls, "broken", RuntimeError("oh"))),
-        (1.0, _recorded(duties, calls, "fine")),
+        Duty(1.0, _recorded(duties, calls, "broken", RuntimeError("oh"))),
+        Duty(1.0, _recorded(duties, calls, "fine")),
     ]
     for _ in range(3):
         await duties.tick()

@@ -1,8 +1,10 @@
 """How much a worker may take on: pure counting."""
 
+from redrive.core.bulkheads import Share
 from redrive.core.job import Job, State
 from redrive.core.policy import Policy, Rate
 from redrive.core.store import Wanted
+from redrive.runtime.registry import HTTP_TASK
 from redrive.runtime.slots import Slots
 
 
@@ -81,3 +83,46 @@ def test_agents_have_a_limit_each() -> None:
     assert (wanted.agent_slots, wanted.agent_limit) == ({"a": 0, "b": 1}, 2)
     slots.freed(job(agent="a"))
     assert want(slots).agent_slots["a"] == 1
+
+
+def test_bulkheads_say_what_every_queue_holds() -> None:
+    slots = Slots(10, frozenset({"work"}))
+    slots.known_queues = frozenset({"mail", "web"})
+    slots.taken(job(), 0.0)
+    slots.taken(job("other"), 0.0)
+    bulkheads = want(slots, web=Policy(concurrency=3), mail=Policy(rate=Rate(5))).bulkheads
+    assert bulkheads is not None
+    assert (bulkheads.free, bulkheads.kept, bulkheads.exempt) == (8, 2, {"web"})
+    assert bulkheads.queues == Share(3, {"mail": 1, "other": 1})
+    assert bulkheads.downstreams is None
+
+
+def test_one_queue_or_one_slot_has_no_bulkheads() -> None:
+    one = Slots(10, frozenset({"work"}), queues=frozenset({"mail"}))
+    one.known_queues = frozenset({"mail", "web"})
+    assert want(one).bulkheads is None
+    single = Slots(1, frozenset({"work"}))
+    single.known_queues = frozenset({"mail", "web"})
+    assert want(single).bulkheads is None
+
+
+def test_what_running_jobs_call_is_counted_while_they_run() -> None:
+    slots = Slots(10, frozenset({"work", "post", HTTP_TASK}))
+    slots.calls = {"work": "crm"}
+    delivery = Job("2", "mail", HTTP_TASK, None, State.running, 2, 0.0, 1, 0.0, 0.0, '{"url": "https://a.example/x"}')
+    for each in (job(), delivery):
+        slots.taken(each, 0.0)
+    bulkheads = want(slots).bulkheads
+    assert bulkheads is not None and bulkheads.deliveries == {HTTP_TASK} and bulkheads.calls == {"work": "crm"}
+    assert bulkheads.downstreams == Share(3, {"crm": 1, "host:a.example:443": 1}), "and the tasks that call who knows"
+    for each in (job(), delivery):
+        slots.freed(each)
+    bulkheads = want(slots).bulkheads
+    assert bulkheads is not None and bulkheads.downstreams == Share(5)
+
+
+def test_a_worker_that_calls_one_downstream_keeps_nothing_from_it() -> None:
+    slots = Slots(10, frozenset({"work", HTTP_TASK}))
+    slots.calls = {"work": "crm"}
+    slots.taken(job(), 0.0)
+    assert want(slots).bulkheads is None

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import os
 from typing import Any
 
 import langgraph.errors
 import mcp.shared.exceptions
-import pydantic
 import pytest
 from agents import exceptions as agents_errors
 from pydantic_ai import exceptions as ai
 
-from tests.sdks.judging import cause_of, detail_of, failure_of, raised_by
+from tests.sdks.judging import cause_of, detail_of
 
 
 @pytest.mark.parametrize(
@@ -93,6 +92,23 @@ def test_openai_agents(error: BaseException, expected: str) -> None:
     assert detail_of(error) == expected
 
 
+def test_openai_agents_over_a_websocket() -> None:
+    from agents.models import openai_responses
+
+    failed: Any = openai_responses.ResponsesWebSocketError
+    for error in ({"code": "server_is_overloaded"}, {"code": None, "type": "overloaded_error"}):
+        assert detail_of(failed({"type": "error", "error": {**error, "message": "m"}})) == "provider_overloaded"
+
+
+def test_every_class_that_the_newest_openai_agents_has() -> None:
+    timeout = getattr(agents_errors, "ModelTimeoutError", None)
+    assert timeout is not None or os.environ["REDRIVE_SDKS"] == "sdks", "the pinned version has none"
+    if timeout is not None:
+        assert detail_of(timeout(3)) == "timeout"
+    for name in ("ToolInputGuardrailTripwireTriggered", "ToolOutputGuardrailTripwireTriggered"):
+        assert detail_of(getattr(agents_errors, name)(Tripped(), Tripped())) == "authority"
+
+
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
@@ -113,14 +129,3 @@ def test_mcp(code: int, expected: str) -> None:
 
 def test_mcp_that_asks_a_person() -> None:
     assert detail_of(mcp.shared.exceptions.UrlElicitationRequiredError([])) == "suspended"
-
-
-class Order(pydantic.BaseModel):
-    amount: int
-
-
-def test_what_a_model_wrote_does_not_fit() -> None:
-    for call in (lambda: Order.model_validate_json('{"amount": "x"}'), lambda: json.loads("{broken")):
-        error = raised_by(call)
-        assert detail_of(error) == "invalid_output"
-        assert failure_of(error).output_hash

@@ -17,6 +17,7 @@ from google.genai import errors as genai_errors
 from google.genai import types as genai_types
 from openai.types.chat import ChatCompletion
 
+from redrive.core.classify.codes import _CODES_BY_DETAIL
 from redrive.runtime.capture import soft
 from tests.sdks.answers import HANG_UP, Answer, Server
 from tests.sdks.judging import cause_of, detail_of, failure_of, raised_by
@@ -70,6 +71,9 @@ def ask_anthropic(server: Server, answer: Answer, *, stream: bool = False) -> Ba
         (Answer(502, "<html>bad gateway</html>", content_type="text/html"), "server_error"),
         (Answer(504, fault("timeout_error")), "timeout"),
         (Answer(529, fault("overloaded_error", "Overloaded")), "provider_overloaded"),
+        (Answer(400, fault("overloaded_error", "m")), "provider_overloaded"),
+        (Answer(403, fault("overloaded_error", "m")), "provider_overloaded"),
+        (Answer(409, fault("overloaded_error", "m")), "provider_overloaded"),
         (Answer(HANG_UP), "network"),
     ],
 )
@@ -118,6 +122,12 @@ def wrong(code: str | None, kind: str | None = "invalid_request_error", message:
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
+TOO_LARGE = (
+    "Request too large for m in organization org-x on tokens per min (TPM): Limit 30000, Requested 31205. "
+    "The input or output tokens must be reduced in order to run successfully."
+)
+
+
 def ask_openai(server: Server, answer: Answer, *, stream: bool = False) -> BaseException:
     with openai.OpenAI(api_key="k", base_url=f"{server.says(answer)}/v1", max_retries=0) as client:
 
@@ -148,6 +158,11 @@ def ask_openai(server: Server, answer: Answer, *, stream: bool = False) -> BaseE
         (Answer(429, wrong(None, None)), "rate_limited"),
         (Answer(500, wrong(None, "server_error")), "server_error"),
         (Answer(503, wrong(None, "server_error", "The engine is currently overloaded")), "provider_overloaded"),
+        (Answer(503, wrong("server_is_overloaded", "service_unavailable_error")), "provider_overloaded"),
+        (Answer(400, wrong("server_is_overloaded")), "provider_overloaded"),
+        (Answer(400, wrong(None, None, "That model is currently overloaded.")), "provider_overloaded"),
+        (Answer(429, wrong("rate_limit_exceeded", "tokens", TOO_LARGE)), "context_overflow"),
+        (Answer(429, wrong("insufficient_quota", "project_spend_limit_exceeded")), "quota"),
         (Answer(503, "nothing here", content_type="text/plain"), "server_error"),
         (Answer(HANG_UP), "network"),
     ],
@@ -156,9 +171,25 @@ def test_openai(server: Server, answer: Answer, expected: str) -> None:
     assert detail_of(ask_openai(server, answer)) == expected
 
 
+@pytest.mark.behaviour("R-5a")
+def test_every_code_in_openais_and_anthropics_own_exceptions() -> None:
+    """The message says nothing: since version 3 openai keeps the body out of it."""
+    request = httpx2.Request("POST", "https://models.example/v1/responses")
+    coded = {code: detail for detail, codes in _CODES_BY_DETAIL.items() for code in codes.split()}
+    for status in (400, 429, 503):
+        response = httpx2.Response(status, request=request)
+        made: Any = {"response": response}
+        for body in (lambda code: {"code": code, "type": None}, lambda code: {"code": None, "type": code}):
+            errors = {code: openai.APIStatusError("Error", body=body(code), **made) for code in coded}
+            assert {code: detail_of(error) for code, error in errors.items()} == coded
+        typed = {code: anthropic.APIStatusError("Error", body=fault(code), **made) for code in coded}
+        assert {code: detail_of(error) for code, error in typed.items()} == coded
+
+
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
+        (wrong("server_is_overloaded", "service_unavailable_error"), "provider_overloaded"),
         (wrong("rate_limit_exceeded", "tokens"), "rate_limited"),
         (wrong(None, "server_error"), "server_error"),
         (wrong("context_length_exceeded"), "context_overflow"),

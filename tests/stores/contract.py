@@ -16,6 +16,8 @@ import msgspec
 import pytest
 
 from redrive.core import lifecycle
+from redrive.core.bulkheads import Bulkheads, Share
+from redrive.core.documents import KINDS, OfJob
 from redrive.core.job import Job, Options, State, Usage
 from redrive.core.lifecycle import Transition
 from redrive.core.policy import Rate
@@ -69,6 +71,8 @@ async def accept(store: Store, *jobs: Job) -> None:
 
 
 async def take(store: Store, slots: int = 100, now: float = T0 + 1, **wanted: Any) -> list[Job]:
+    """Claims, once the store has heard of all that other openers committed: a claim itself does not wait for that."""
+    await store.get([])
     return (await store.claim(Wanted(slots, **wanted), "w1", now)).jobs
 
 
@@ -255,7 +259,7 @@ class Accepting:
         await accept(store, here, there)
         assert here.id != there.id
 
-    @pytest.mark.behaviour("000-61")
+    @pytest.mark.behaviour("000-61", "C5")
     async def test_a_key_is_remembered_after_completion(self, store: Store) -> None:
         (running,) = await taken(store, keyed("k"))
         (done,) = await do(store, success(running))
@@ -264,6 +268,7 @@ class Accepting:
         assert again.job == done
         assert await take(store) == []
 
+    @pytest.mark.behaviour("C6")
     @pytest.mark.parametrize("state", ["held", "dead", "discarded", "purged"])
     async def test_a_key_is_remembered_in_every_state(self, store: Store, state: str) -> None:
         (running,) = await taken(store, keyed("k"))
@@ -504,6 +509,57 @@ class Claiming:
         jobs = await take(store, agent_slots={"ann": 1, "bob": 5}, agent_limit=2)
         assert Counter(job.agent for job in jobs) == {"ann": 1, "bob": 5, "cy": 2, None: 6}
 
+    @pytest.mark.parametrize(
+        ("free", "held", "expected"),
+        [
+            (10, {}, {"a": 8}),
+            (4, {"a": 6}, {"a": 2}),
+            (2, {"a": 8}, {}),
+            (2, {"b": 8}, {"a": 2}),
+            (4, {"a": 3, "b": 3}, {"a": 2}),
+            (2, {"a": 4, "b": 4}, {"a": 1}),
+        ],
+    )
+    async def test_a_queue_with_its_share_leaves_the_reserve(
+        self, store: Store, free: int, held: dict[str, int], expected: dict[str, int]
+    ) -> None:
+        await accept(store, *(a_job("a", task) for task in ("t1", "t2") for _ in range(10)))
+        bulkheads = Bulkheads(free, kept=2, queues=Share(5, held))
+        assert Counter(job.queue for job in await take(store, slots=free, bulkheads=bulkheads)) == expected
+
+    async def test_the_reserve_goes_to_queues_below_their_share(self, store: Store) -> None:
+        await accept(store, *(a_job("a") for _ in range(20)), *(a_job("b") for _ in range(3)))
+        bulkheads = Bulkheads(10, kept=2, queues=Share(5))
+        assert Counter(job.queue for job in await take(store, slots=10, bulkheads=bulkheads)) == {"a": 5, "b": 3}
+
+    async def test_an_exempt_queue_takes_the_reserve(self, store: Store) -> None:
+        await accept(store, *(a_job("a") for _ in range(20)))
+        bulkheads = Bulkheads(10, kept=2, queues=Share(5), exempt=frozenset({"a"}))
+        assert len(await take(store, slots=10, bulkheads=bulkheads)) == 10
+
+    async def test_a_downstream_with_its_share_leaves_the_reserve(self, store: Store) -> None:
+        await accept(store, *(a_job("a", task) for task in ("t1", "t2") for _ in range(9)), a_job("a", "t3"))
+        calls = {"t1": "crm", "t2": "crm", "t3": "cms"}
+        bulkheads = Bulkheads(4, kept=2, downstreams=Share(5, {"crm": 6}), calls=calls)
+        taken = await take(store, slots=4, bulkheads=bulkheads)
+        assert Counter(calls[job.task] for job in taken) == {"crm": 2, "cms": 1}
+
+    async def test_a_host_with_its_share_leaves_the_reserve(self, store: Store) -> None:
+        """Oldest first; what has no host is not held back."""
+        slow, quick = '{"url": "https://slow.example/"}', '{"url": "https://quick.example/"}'
+        await accept(store, *(a_job("a", "http", payload=slow) for _ in range(5)))
+        others = [a_job("a", "http", payload=payload) for payload in (quick, "{}", "not JSON", quick)]
+        await accept(store, *others)
+        held = {"host:slow.example:443": 8}
+        bulkheads = Bulkheads(2, kept=2, downstreams=Share(5, held), deliveries=frozenset({"http"}))
+        assert await take(store, slots=0, bulkheads=bulkheads) == []
+        first = await take(store, slots=2, bulkheads=bulkheads)
+        assert ids(first) == ids(others[:2])
+        assert await store.get(ids(first)) == first
+        assert ids(await take(store, slots=2, bulkheads=bulkheads)) == ids(others[2:])
+        assert await take(store, slots=2, bulkheads=bulkheads) == []
+        assert await store.count(Filter(), by=("state",)) == await recount(store, "state")
+
     async def test_a_store_limit_counts_every_worker(self, openers: Openers) -> None:
         store, other = await openers.open(), await openers.open()
         await accept(store, *(a_job("a") for _ in range(5)), *(a_job("b") for _ in range(2)))
@@ -721,10 +777,11 @@ class Committing:
         (done,) = await do(store, lifecycle.succeeded(job, T0 + 2, None, an_attempt(job, usage=usage)))
         assert done.history[0].usage == usage
 
-    @pytest.mark.behaviour("000-40")
+    @pytest.mark.behaviour("000-40", "C11")
     async def test_a_dead_letter_keeps_everything(self, store: Store) -> None:
-        (job,) = await taken(store, a_job("mesh_keys"))
+        (job,) = await taken(store, a_job("mesh_keys", key="only-copy"))
         (dead,) = await do(store, burial(job, T0 + 9))
+        assert (dead.key, dead.allowed, dead.id) == ("only-copy", 5, job.id)
         assert (dead.queue, dead.payload, dead.attempts) == ("mesh_keys", job.payload, 1)
         assert (dead.created_at, dead.updated_at) == (T0, T0 + 9)
         assert dead.error == "ConnectionError: connection reset"
@@ -1220,6 +1277,57 @@ SPANS = [(0.0, 9.0), (1.0, 8.5), (0.3, 3.9), (5.5, 6.5), (0.0, 3.0), (3.0, 3.2),
 """In days: whole ones, and such that begin or end within one."""
 
 
+class ComingBack:
+    """Dead letters that come back by themselves, as the view shows them."""
+
+    @pytest.mark.behaviour("R-1")
+    async def test_by_group_by_what_they_call_and_by_route(self, store: Store) -> None:
+        jobs = await taken(store, *(a_job(queue="a", task="t") for _ in range(3)), a_job(queue="b", task="t"))
+        calls = ("host:x:443", "host:x:443", "host:y:443", "host:x:443")
+        for job, called, at in zip(jobs, calls, (T0 + 10, T0 + 20, T0 + 30, T0 + 40), strict=True):
+            await do(store, burial(job, lane="delayed", comes_back_at=at, waits_for=called))
+        (later,) = await taken(store, a_job(queue="a", task="t"))
+        await do(store, burial(later))
+        found = {
+            (one.held_for, one.queue): (one.number, one.due, one.next_at) for one in await store.returning(T0 + 15)
+        }
+        assert found == {
+            ("host:x:443", "a"): (2, 1, T0 + 10),
+            ("host:y:443", "a"): (1, 0, T0 + 30),
+            ("host:x:443", "b"): (1, 0, T0 + 40),
+        }
+
+    @pytest.mark.behaviour("R-1")
+    async def test_those_that_are_due_are_found_the_oldest_first(self, store: Store) -> None:
+        jobs = await taken(store, *(a_job() for _ in range(3)))
+        for second, job in enumerate(reversed(jobs)):
+            await do(store, burial(job, T0 + second, lane="delayed", comes_back_at=T0 + 50 - second, waits_for="k"))
+        due = Filter(states=(State.dead,), held_for="k", returns_by=T0 + 49)
+        assert ids((await store.find(due, oldest=True)).jobs) == [jobs[1].id, jobs[0].id]
+        assert (await store.count(due)) == {(): 2}
+
+    @pytest.mark.behaviour("R-1")
+    async def test_whatever_else_happens_to_one_ends_its_comeback(self, store: Store) -> None:
+        jobs = await taken(store, *(a_job() for _ in range(4)))
+        dead = [
+            moved
+            for job in jobs
+            for moved in await do(store, burial(job, lane="delayed", comes_back_at=T0 + 60, waits_for="k"))
+        ]
+        assert [job.comes_back_at for job in dead] == [T0 + 60] * 4
+        moves = (
+            lifecycle.discarded(dead[0], T0 + 5, who="ada", why=None),
+            lifecycle.deferred(dead[1], T0 + 5, owner="ada", until=T0 + 9, who="ada", why=None),
+            lifecycle.rerouted(dead[2], T0 + 5, lane="manual", who="ada", why=None),
+            lifecycle.came_back(dead[3], T0 + 5, tries=2, who="redrive", why="its time has come"),
+        )
+        after = [moved for move in moves for moved in await do(store, move)]
+        assert [job.comes_back_at for job in await store.get([job.id for job in after])] == [None] * 4
+        assert await store.returning(T0 + 99) == []
+        (back,) = await store.get([dead[3].id])
+        assert (back.state, back.comebacks, back.allowed, back.grants) == (State.waiting, 1, back.attempts + 2, 0)
+
+
 class AddingUp:
     async def test_the_tallies_are_what_the_feed_tells(self, store: Store) -> None:
         await a_mixed_population(store)
@@ -1563,6 +1671,7 @@ class AddingUp:
             jobs = await taken(store, *(a_job() for _ in range(2)))
             await do(store, *(teach(burial(job), "same", worked=False) for job in jobs))
         for store in stores:
+            await store.get([])  # views may be behind what others committed
             assert await tallied(store, "move") == {("enqueued",): 6, ("buried",): 6}
             assert [group.buried for group in await store.groups()] == [6]
             assert await store.lessons("trouble") == [Lesson("trouble", "same", 0, 6)]
@@ -1641,6 +1750,7 @@ class Feed:
             await do(store, success(jobs[0]), burial(jobs[1]), retry(jobs[2], run_at=T0 + 99))
             for job, move in zip(jobs, ("succeeded", "buried", "retried"), strict=True):
                 expected[job.id] = ["enqueued", move]
+            await reader.get([])  # the feed may be behind what others committed
             events = await reader.events(cursor, limit=4)
             seen, cursor = seen + told(events), events[-1].cursor
         seen += told(await all_events(reader, cursor))
@@ -1784,6 +1894,33 @@ class Keeping:
         assert [await store.docs(kind) for kind in ("step", "effect", "blob", "result")] == [[]] * 4
         assert (await store.insert([keyed("k")]))[0].duplicate
 
+    async def test_erase_takes_along_the_documents_whose_kind_says_so(self, store: Store) -> None:
+        (job, other) = await taken(store, a_job(), a_job())
+        kinds = {kind.name: kind for kind in KINDS if kind.of_job is not None}
+        puts = [
+            Put(name, f"s/{each.id}", msgspec.json.encode({"job_id": each.id}))
+            if kind.of_job is OfJob.field
+            else Put(name, f"{each.id}/x", b"1")
+            for name, kind in kinds.items()
+            for each in (job, other)
+        ]
+        damaged = [Put(name, "damaged", b"{") for name in kinds]
+        await store.apply([Commit(puts=tuple(puts)), Commit(puts=tuple(damaged))])
+        await do(store, burial(job))
+        assert await store.erase([job.id]) == 1
+        left = {name: [document.key for document in await store.docs(name)] for name in kinds}
+        assert all(other.id in str(keys) and job.id not in str(keys) and len(keys) == 2 for keys in left.values()), left
+
+    async def test_erase_keeps_who_moved_a_job_and_forgets_why(self, store: Store) -> None:
+        (dead,) = await do(store, burial((await taken(store, a_job()))[0]))
+        (waiting,) = await do(
+            store, lifecycle.redriven(dead, T0 + 1, who="ann", why="private words", max_attempts=5, run_at=T0 + 1)
+        )
+        await do(store, lifecycle.cancelled(waiting, T0 + 2, who="bob", why="private words"))
+        assert await store.erase([dead.id]) == 1
+        told = [(event.move, event.who, event.why) for event in await store.story(dead.id)]
+        assert told[-2:] == [("redriven", "ann", None), ("cancelled", "bob", None)]
+
     async def test_nothing_is_left_of_what_was_purged_but_its_record(self, store: Store) -> None:
         failure = msgspec.structs.replace(A_FAILURE, message="private words")
         (running,) = await taken(store, keyed("k"))
@@ -1820,20 +1957,6 @@ class Keeping:
         assert [job.run_at for job in await store.get(ids([due, later, meant]))] == [T0, T0 + 60, T0 + 7 * DAY]
         assert ids(await take(store)) == [due.id]
 
-    async def test_a_backup_opens_as_a_store_with_the_same_content(self, openers: Openers, folder: Path) -> None:
-        store = await openers.open()
-        made = await a_mixed_population(store)
-        await store.apply([Commit(puts=(Put("queue", "a", b"paused"),))])
-        size = await store.backup(str(folder / "copy.db"))
-        assert size == (folder / "copy.db").stat().st_size > 0
-        copy = await openers.open_backup(folder / "copy.db")
-        assert [job async for job in copy.scan()] == [job async for job in store.scan()]
-        assert told(await all_events(copy)) == told(await all_events(store))
-        assert await copy.docs("queue") == await store.docs("queue")
-        assert await copy.count(Filter(), by=("state",)) == await store.count(Filter(), by=("state",))
-        assert ids(await take(copy)) == [made["waiting"].id]
-        assert (await one(store, made["waiting"])).state is State.waiting
-
     async def test_a_backup_overwrites_nothing(self, store: Store, folder: Path) -> None:
         (folder / "precious").write_bytes(b"do not touch")
         with pytest.raises(InvalidInput, match="target"):
@@ -1842,26 +1965,12 @@ class Keeping:
             await store.backup(str(folder / "nowhere" / "copy.db"))
         assert (folder / "precious").read_bytes() == b"do not touch"
 
-    async def test_a_backup_ends_while_work_goes_on(self, openers: Openers, folder: Path) -> None:
-        store, other = await openers.open(), await openers.open()
-        await accept(store, *(a_job(payload='{"pad":"%s"}' % ("x" * 8_000)) for _ in range(3_000)))
-        backup = asyncio.ensure_future(store.backup(str(folder / "copy.db")))
-        arrived = 0
-        while not backup.done() and arrived < 20_000:
-            await accept(other, a_job("meanwhile"))
-            arrived += 1
-        assert backup.done(), "the backup begins again with every commit"
-        copy = await openers.open_backup(folder / "copy.db")
-        counts = await copy.count(Filter(), by=("queue",))
-        assert counts[("feedback",)] == 3_000
-        assert counts.get(("meanwhile",), 0) <= arrived
-        assert counts == await recount(copy, "queue")
-
 
 # ---- wait
 
 
 class Waking:
+    @pytest.mark.behaviour("C13")
     async def test_work_accepted_here_wakes_at_once(self, store: Store) -> None:
         claim = await store.claim(Wanted(1), "w1", T0)
         waiting = asyncio.ensure_future(store.wait(claim.mark, PATIENCE))
@@ -1908,6 +2017,10 @@ class Waking:
         await accept(store, job := a_job())
         assert ids(await take(store)) == [job.id]
 
+
+class WakingOthers:
+    """For places that other processes can open: a log in memory belongs to one process."""
+
     async def test_another_processs_commit_wakes(self, openers: Openers) -> None:
         store = await openers.open()
         async with outsider(openers.kind, openers.folder) as other:
@@ -1926,3 +2039,50 @@ class Waking:
             await other.ask(f"insert {a_job().id}")
             assert await store.wait(claim.mark, 3.0) is True
             await other.leave()
+
+
+class BackingUp:
+    """A backup is an ordinary store, made by the process that has the file or fetched from it."""
+
+    async def test_a_backup_opens_as_a_store_with_the_same_content(self, openers: Openers, folder: Path) -> None:
+        store = await openers.open()
+        made = await a_mixed_population(store)
+        await store.apply([Commit(puts=(Put("queue", "a", b"paused"),))])
+        size = await store.backup(str(folder / "copy.db"))
+        assert size == (folder / "copy.db").stat().st_size > 0
+        copy = await openers.open_backup(folder / "copy.db")
+        assert [job async for job in copy.scan()] == [job async for job in store.scan()]
+        assert told(await all_events(copy)) == told(await all_events(store))
+        assert await copy.docs("queue") == await store.docs("queue")
+        assert await copy.count(Filter(), by=("state",)) == await store.count(Filter(), by=("state",))
+        assert ids(await take(copy)) == [made["waiting"].id]
+        assert (await one(store, made["waiting"])).state is State.waiting
+
+    async def test_a_backup_ends_while_work_goes_on(self, openers: Openers, folder: Path) -> None:
+        store, other = await openers.open(), await openers.open()
+        for _ in range(30):
+            await accept(store, *(a_job(payload='{"pad":"%s"}' % ("x" * 8_000)) for _ in range(100)))
+        backup = asyncio.ensure_future(store.backup(str(folder / "copy.db")))
+        arrived = 0
+        while not backup.done() and arrived < 20_000:
+            await accept(other, a_job("meanwhile"))
+            arrived += 1
+        assert backup.done(), "the backup begins again with every commit"
+        copy = await openers.open_backup(folder / "copy.db")
+        counts = await copy.count(Filter(), by=("queue",))
+        assert counts[("feedback",)] == 3_000
+        assert counts.get(("meanwhile",), 0) <= arrived
+        assert counts == await recount(copy, "queue")
+
+
+class OwningTheFile:
+    """For stores that have the file themselves: a client of a hub has none."""
+
+    async def test_others_see_whether_a_process_has_the_store_open(self, openers: Openers) -> None:
+        store, other = await openers.open(), await openers.open()
+        name = await store.process()
+        assert await store.process() == name != await other.process()
+        assert await other.ended([name, await other.process()]) == {name: False, await other.process(): False}
+        await store.close()
+        assert await other.ended([name]) == {name: True}
+        assert await other.ended(["another-host-1-abc"]) == {}, "nothing is known of other hosts"

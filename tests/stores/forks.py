@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 import sys
 import threading
 import traceback
@@ -201,6 +202,63 @@ async def _in_child(observer: Observer, before: Job, number: int) -> None:
         assert "held" not in {job.queue for job in await observer.look()}
 
 
+def preloaded_replica(folder: Path) -> dict[str, Any]:
+    """The same with a replica: a child takes a file of its own in the folder, and a connection of its own."""
+    from redrive.stores.replica import ReplicaStore
+    from redrive.stores.replica.folder import ReplicaFolder
+    from redrive.stores.replica.jetstream import JetStreamLog
+
+    url, place = (folder / "url").read_text(), ReplicaFolder(folder / "replicas")
+    seen = _on_both_sides(ReplicaStore(place, lambda: JetStreamLog(url), live=place.live))
+    return seen | {"files": sorted(path.name for path in place.folder.glob("*.db"))}
+
+
+def preloaded_remote(folder: Path) -> dict[str, Any]:
+    """The same with a store that asks hubs, over HTTP or over NATS."""
+    from redrive.stores.remote import RemoteStore
+    from redrive.stores.remote.http import HttpTransport, servers
+    from redrive.stores.remote.nats import NatsTransport
+
+    url = (folder / "url").read_text()
+    by_nats = url.startswith("nats")
+    way: Callable[[], Any] = lambda: NatsTransport(url) if by_nats else HttpTransport(servers(url, None))  # noqa: E731
+    return _on_both_sides(RemoteStore(way, url=url))
+
+
+def _on_both_sides(store: Any) -> dict[str, Any]:
+    """Two children work with what they inherited, and one that does nothing ends in the ordinary way."""
+    before = a_job("before")
+    mine = run(_before_the_fork(store, before, a_job("held")))
+    pids = [child(lambda number=number: run(_as_worker(store, before, number))) for number in range(2)]
+    idle = os.fork()
+    if not idle:
+        sys.exit(0)
+    run(store.insert([a_job("during")]))
+    codes = [ended(pid) for pid in (*pids, idle)]
+    return {"codes": codes, **run(_in_parent(store, mine))}
+
+
+async def _as_worker(store: Any, before: Job, number: int) -> None:
+    """See what the parent accepted; accept, claim and complete a job; close."""
+    queue = f"child{number}"
+    async with asyncio.timeout(60):
+        assert [job.id for job in await store.get([before.id])] == [before.id]
+        await store.insert([a_job(queue, id=f"{number + 1:032x}")])
+        (job,) = (await store.claim(Wanted(1, queues=frozenset({queue})), queue, T0 + 1)).jobs
+        await store.apply([Commit((success(job),))])
+        await store.close()
+
+
+async def _in_parent(store: Any, mine: Job) -> dict[str, Any]:
+    """The parent's job is still its own, its store hears what the children did."""
+    async with asyncio.timeout(60):
+        await store.apply([Commit((success(mine),))])
+        (done,) = await store.get([mine.id])
+        counts = await store.count(Filter(), by=("queue",))
+        await store.close()
+    return {"held": done.state, "counts": {queue: number for (queue,), number in counts.items()}}
+
+
 def in_the_middle(folder: Path) -> dict[str, Any]:
     """Forked while another thread of the parent is in a transaction: its locks must not live on in the child."""
     store = SqliteStore(folder / "jobs.db")
@@ -250,8 +308,45 @@ async def _use_temporary(store: SqliteStore) -> dict[str, Any]:
     return {"count": await _counted(store)}
 
 
+def second_opening(folder: Path) -> dict[str, Any]:
+    """sqlite3 on the file of a store: in a child that inherited it, that uses it, and that has closed it."""
+    store, told = SqliteStore(folder / "jobs.db"), folder / "told"
+
+    async def there() -> None:
+        said = [_opened(store)]
+        await store.insert([a_job()])
+        said.append(_opened(store))
+        await store.close()
+        told.write_text(" ".join([*said, _opened(store)]))
+
+    async def here() -> dict[str, Any]:
+        await store.insert([a_job()])
+        code = await asyncio.to_thread(ended, child(lambda: asyncio.Runner().run(there())))
+        return {"code": code, "child": told.read_text().split(), "parent": _opened(store)}
+
+    return dict(run(here()))
+
+
+def _opened(store: SqliteStore) -> str:
+    try:
+        sqlite3.connect(store.path).close()
+    except RuntimeError:
+        return "refused"
+    return "opened"
+
+
 SCENES: dict[str, Callable[[Path], dict[str, Any]]] = {
-    scene.__name__: scene for scene in (killed_while_creating, made_at_once, preloaded, in_the_middle, temporary)
+    scene.__name__: scene
+    for scene in (
+        killed_while_creating,
+        made_at_once,
+        preloaded,
+        preloaded_replica,
+        preloaded_remote,
+        in_the_middle,
+        temporary,
+        second_opening,
+    )
 }
 
 

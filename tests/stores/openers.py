@@ -64,5 +64,6 @@ class Observer:
 
     async def look(self, after: float = 2.0, now: float = T0) -> list[Job]:
         """The running jobs whose lease has ended by now, as seen `after` seconds later on the observer's clock."""
+        await self.store.get([])  # a claim does not wait for what other openers committed
         self.steady.advance(after)
         return (await self.store.claim(Wanted(0), "observer", now)).lapsed

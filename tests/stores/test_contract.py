@@ -5,6 +5,7 @@ import pytest
 from redrive.core.store import Store
 from tests.stores import contract
 from tests.stores.openers import Openers
+from tests.stores.places import PLACES, REMOTE
 
 
 @pytest.fixture
@@ -13,6 +14,7 @@ async def store(openers: Openers) -> Store:
     return await openers.open()
 
 
+@pytest.mark.behaviour("F-20")
 class TestOpening(contract.Opening):
     """open, close"""
 
@@ -21,6 +23,7 @@ class TestAccepting(contract.Accepting):
     """insert, get"""
 
 
+@pytest.mark.behaviour("F-20")
 class TestClaiming(contract.Claiming):
     """claim"""
 
@@ -41,6 +44,10 @@ class TestView(contract.View):
     """find, count"""
 
 
+class TestComingBack(contract.ComingBack):
+    """returning"""
+
+
 class TestAddingUp(contract.AddingUp):
     """tallies, groups, lessons"""
 
@@ -55,3 +62,18 @@ class TestKeeping(contract.Keeping):
 
 class TestWaking(contract.Waking):
     """wait"""
+
+
+@pytest.mark.parametrize("openers", sorted(PLACES.keys() - {"memory"}), indirect=True)
+class TestWakingOthers(contract.WakingOthers):
+    """wait, for what another process does"""
+
+
+@pytest.mark.behaviour("F-22")
+class TestBackingUp(contract.BackingUp):
+    """backup"""
+
+
+@pytest.mark.parametrize("openers", sorted(PLACES.keys() - REMOTE), indirect=True)
+class TestOwningTheFile(contract.OwningTheFile):
+    """which processes have the store open"""

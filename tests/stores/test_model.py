@@ -46,7 +46,7 @@ from tests.stores.openers import Steady
 T = TypeVar("T")
 LEASE = 90.0
 RETENTION = 50.0
-POLICY = merge(Policy(max_attempts=3, jitter=0.0, max_age=500.0), DEFAULT)
+POLICY = merge(Policy(max_attempts=3, jitter=0.0, max_age=500.0, max_crashes=1), DEFAULT)
 FAILURES = (
     Failure("exception", ("builtins.ConnectionError",), "reset"),
     Failure("exception", ("shop.Strange",), "odd"),

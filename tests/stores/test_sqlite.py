@@ -32,7 +32,7 @@ from redrive.stores.sqlite.routes import Routes
 from tests.chaos.vfs import RecordingVFS, Synced, installed
 from tests.stores.jobs import T0, a_job, burial, retry, success
 from tests.stores.openers import Openers
-from tests.support import eventually
+from tests.support import count_in_files, eventually
 
 Trace = Callable[[str, Any], None]
 
@@ -93,6 +93,7 @@ async def test_a_new_file_has_its_tables_its_name_and_its_number(sqlite: Openers
     assert info.durability == "synced"
 
 
+@pytest.mark.behaviour("C15")
 async def test_writing_is_synced_in_full(folder: Path) -> None:
     store = SqliteStore(folder / "jobs.db")
     seen = []
@@ -730,8 +731,11 @@ async def test_the_control_a_scan_would_be_seen(folder: Path) -> None:
 
 
 @contextmanager
-def held_up(store: SqliteStore) -> Iterator[None]:
-    """Keeps the writer thread busy, so that everything asked meanwhile becomes one group."""
+def held_up(store: SqliteStore) -> Iterator[threading.Event]:
+    """Keeps the writer thread busy, so that everything asked meanwhile becomes one group.
+
+    Gives the event that is set once the thread is busy: only then does what is asked stay in the queue.
+    """
     go, busy = threading.Event(), threading.Event()
 
     def work(_: apsw.Connection) -> None:
@@ -740,7 +744,7 @@ def held_up(store: SqliteStore) -> Iterator[None]:
 
     blocking = asyncio.ensure_future(store._write(work))
     try:
-        yield
+        yield busy
     finally:
         go.set()
         blocking.add_done_callback(lambda done: done.exception())
@@ -861,8 +865,9 @@ async def test_callers_who_were_slowed_down_are_told_of_the_closing(
     """Nothing can be handed in behind the last one, where nobody would ever answer it."""
     store = SqliteStore(folder / "jobs.db")
     await accept(store, a_job())
-    with held_up(store):
+    with held_up(store) as busy:
         await _started(store)
+        assert await asyncio.to_thread(busy.wait, 60)
         taken = [asyncio.ensure_future(store.insert([a_job()])) for _ in range(3)]
         await _started(store)
         monkeypatch.setattr(writer, "WAITING", 0)
@@ -1012,7 +1017,7 @@ async def test_what_was_claimed_and_cannot_be_read_is_given_back(
         raise ValueError("damaged")
 
     def wish() -> Any:
-        return store.claim_next(Wanted(5), "w1", lambda: T0 + 1, store._mark, 30.0, asyncio.Event())
+        return store.claim_next(Wanted(5), "w1", lambda: T0 + 1, store._waiters.mark, 30.0, asyncio.Event())
 
     jobs = [a_job(key="a", id="a" * 32), a_job()]
     with monkeypatch.context() as broken:
@@ -1054,7 +1059,7 @@ async def test_a_record_that_cannot_be_read_keeps_no_other_from_running(
     with closing(raw(path_of(sqlite))) as other:
         other.execute(f"UPDATE jobs SET {damage} WHERE id = ?", (jobs[1].id,))
     if standing:
-        wish = store.claim_next(Wanted(5), "w1", lambda: T0 + 1, store._mark, 30.0, asyncio.Event())
+        wish = store.claim_next(Wanted(5), "w1", lambda: T0 + 1, store._waiters.mark, 30.0, asyncio.Event())
         waiting = asyncio.create_task(wish)
         await eventually(lambda: bool(store._standing))
         await accept(store, later := a_job())
@@ -1108,9 +1113,9 @@ async def test_erased_words_are_in_none_of_the_files(folder: Path) -> None:
             await store.apply([Commit((attempt,))])
     running = await take(store, now=T0 + 10)
     await store.apply([Commit((success(job, result='"canary-result"'),)) for job in running])
-    assert any(b"canary" in path.read_bytes() for path in folder.rglob("jobs.db*") if path.is_file())
+    assert any(count_in_files(folder, "canary").values())
     assert await store.erase([job.id for job in running]) == 31
-    found = {path.name: path.read_bytes().count(b"canary") for path in folder.rglob("jobs.db*") if path.is_file()}
+    found = count_in_files(folder, "canary")
     await store.close()
     assert set(found.values()) == {0}, found
     assert b"canary" not in (folder / "jobs.db").read_bytes()
@@ -1148,7 +1153,7 @@ async def test_others_write_while_what_was_erased_waits_for_a_reader_to_end(
         await accept(store, a_job())
         assert not erasing.done()
     assert await erasing == 1
-    found = {path.name: b"canary" in path.read_bytes() for path in folder.rglob("jobs.db*") if path.is_file()}
+    found = count_in_files(folder, "canary")
     await store.close()
     assert not any(found.values()), found
     assert "can still be read" not in caplog.text
@@ -1164,10 +1169,10 @@ async def test_erased_words_that_somebody_keeps_in_the_log_are_told(
         assert await store.erase([job.id]) == 1
         (said,) = [record for record in caplog.records if "can still be read" in record.getMessage()]
         assert said.levelname == "WARNING"
-        assert b"canary" in (folder / "jobs.db-wal").read_bytes()
+        assert count_in_files(folder, "canary")["jobs.db-wal"]
     caplog.clear()
     assert await store.erase([job.id]) == 1
-    assert b"canary" not in (folder / "jobs.db-wal").read_bytes() + (folder / "jobs.db").read_bytes()
+    assert not any(count_in_files(folder, "canary").values())
     await store.close()
     assert "can still be read" not in caplog.text
 

@@ -47,12 +47,23 @@ def test_eight_processes_may_create_the_file_at_once(folder: Path) -> None:
     assert scene("made_at_once", folder) == {"codes": [0] * 8, "all": True}
 
 
+@pytest.mark.behaviour("C46")
 def test_a_store_opened_before_a_fork_works_on_both_sides(folder: Path) -> None:
     seen = scene("preloaded", folder)
     assert seen["codes"] == [0, 0, 0]
     assert seen["counts"] == {"before": 1, "held": 1, "during": 1, "child0": 1, "child1": 1, "child2": 1}
     assert seen["held"] == "done"
     assert seen["lapsed"] == ["child0", "child1", "child2"]
+
+
+@pytest.mark.behaviour("T-15b")
+def test_a_second_opening_is_refused_in_a_forked_child_too(folder: Path) -> None:
+    """Also after the child opened the store itself, until it has closed it."""
+    assert scene("second_opening", folder) == {
+        "code": 0,
+        "child": ["refused", "refused", "opened"],
+        "parent": "refused",
+    }
 
 
 def test_a_fork_in_the_middle_of_a_transaction_harms_nobody(folder: Path) -> None:

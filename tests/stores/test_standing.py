@@ -69,6 +69,20 @@ async def test_time_passes_or_somebody_calls(store: SqliteStore) -> None:
     await store.close()
 
 
+async def test_a_worker_that_would_not_notice_is_given_nothing(store: SqliteStore) -> None:
+    """Its event loop is blocked: what it were given would wait for it, and nobody could run it."""
+    hears, woken = threading.Event(), asyncio.Event()
+    looked = await store.claim(Wanted(10), "worker", time.time())
+    wish = store.claim_next(Wanted(10), "worker", time.time, looked.mark, LONG, woken, hears.is_set)
+    waiting = asyncio.create_task(wish)
+    await standing_by(store)
+    job = a_job(run_at=time.time() - 1)
+    await store.insert([job])
+    assert await asyncio.wait_for(waiting, LONG) is None, "the change wakes it"
+    assert (await store.get([job.id]))[0].state is State.waiting
+    await store.close()
+
+
 async def test_nobody_is_left_behind_whenever_the_worker_leaves(store: SqliteStore) -> None:
     """Inserts race with workers that withdraw at any moment: a job is running only where somebody was given it."""
     chance = random.Random(7)

@@ -69,7 +69,7 @@ async def named(a: int) -> str:
 
 
 @rd.task(
-    retry_on=(ValueError,), give_up_on=(KeyError,), idempotent=True, backoff="adaptive", base=1, cap=2.5, lease=30,
+    retry_on=(ValueError,), give_up_on=(KeyError,), idempotent=True, backoff="doubling", base=1, cap=2.5, lease=30,
     max_age=timedelta(hours=1), on_lost="dead_letter", concurrency=5, rate=redrive.Rate(5, per=60), scope="store",
     stalled_after=60,
 )  # fmt: skip
@@ -154,11 +154,14 @@ async def with_options() -> None:
     )  # fmt: skip
     assert_type(await bound.enqueue(1, b="x"), JobHandle[list[int]])
     assert_type(await plain.options(fallback=print).enqueue(1), JobHandle[list[int]])
+    assert_type(await plain.options(within=object()).enqueue(1), JobHandle[list[int]])
     kept: Bound[..., list[int]] = bound
     del kept
     await bound.enqueue("x")  # type: ignore[arg-type]
     plain.options(priority="urgent")  # type: ignore[arg-type]
-    plain.options(delay="soon")  # type: ignore[arg-type]
+    plain.options(delay="5m")
+    plain.options(delay=b"soon")  # type: ignore[arg-type]
+    assert_type(await plain.enqueue_many([{"a": 1}]), Many)
     plain.options(run_at=5)  # type: ignore[arg-type]
     plain.options(on_duplicate="ignore")  # type: ignore[arg-type]
     plain.options(on_lost="shrug")  # type: ignore[arg-type]
@@ -177,6 +180,7 @@ async def handles() -> None:
     assert_type(handle.state, State)
     assert_type(handle.duplicate, bool)
     assert_type(handle.spooled, bool)
+    assert_type(handle.pending, bool)
     assert_type(await handle.result(), list[int])
     assert_type(await handle.result(timeout=timedelta(seconds=5)), list[int])
     assert_type(await (await named.enqueue(1)).result(5), str)
@@ -187,7 +191,7 @@ async def handles() -> None:
         assert_type(event.move, str)
     wider: JobHandle[object] = handle
     del wider
-    await handle.result("5")  # type: ignore[arg-type]
+    await handle.result(b"5")  # type: ignore[arg-type]
 
 
 def without_a_loop() -> None:
@@ -259,6 +263,12 @@ async def the_rest(sink: Callable[[Pain], Awaitable[None]]) -> None:
     assert_type(many, Many)
     assert_type(many.ids, list[str | None])
     assert_type(await rd.enqueue_http("POST", "https://example.com", json={}), JobHandle[dict[str, Any]])
+    assert_type(await rd.enqueue_http("POST", "https://example.com", body="text", queue="q"), JobHandle[dict[str, Any]])
+    assert_type(await rd.enqueue_http("q", "POST", "https://example.com", body={"a": 1}), JobHandle[dict[str, Any]])
+    named = await rd.enqueue_http(queue="q", method="POST", url="https://example.com", body={"a": 1}, delay=5)
+    assert_type(named, JobHandle[dict[str, Any]])
+    await rd.enqueue_http("POST")  # type: ignore[call-overload]
+    await rd.enqueue_http("POST", "https://example.com", body=5)  # type: ignore[call-overload]
     assert_type(await rd.drain(), int)
     assert_type(await rd.health(), Health)
     assert_type(await rd.status("id"), Job)
@@ -281,6 +291,14 @@ async def the_rest(sink: Callable[[Pain], Awaitable[None]]) -> None:
 
     rd.subscribe("*", told).close()
     Redrive(signals=[sink])
+    Redrive(preset="agent_os")
+    Redrive(preset=["agent_os", "seven_agents"])
+    Redrive(preset=("seven_agents",), escalation="ada")
+    Redrive(preset="agents")  # type: ignore[arg-type]
+    Redrive(preset=["agents"])  # type: ignore[list-item]
+    assert_type(redrive.PRESETS["agent_os"], redrive.Preset)
+    assert_type(redrive.PRESETS["agent_os"].queues["feedback"], redrive.Policy)
+    assert_type(redrive.PRESETS["seven_agents"].escalation, str | None)
     assert_type(redrive.default(), Redrive)
     assert_type(redrive.get_queue(), Redrive)
     await rd.enqueue(5)  # type: ignore[arg-type]
@@ -309,6 +327,36 @@ async def careful(ctx: Context, a: str) -> str:
     assert_type(answer, redrive.Approval)
     assert_type(bool(answer), bool)
     raise redrive.OutcomeUnknown("no answer", witness={"line": a})
+
+
+@redrive.once
+def mailed(to: str, copies: int = 1) -> str:
+    return to
+
+
+@rd.once(key="mail-{to}", verify=mailed, within="day")
+async def mailed_async(to: str) -> int:
+    return 1
+
+
+def key_of(to: str) -> str:
+    return to
+
+
+@redrive.once(key=key_of, within=lambda: "run-1")
+def keyed(to: str) -> None: ...
+
+
+async def without_a_job() -> None:
+    assert_type(mailed("a", copies=2), str)
+    assert_type(await mailed_async("a"), int)
+    mailed(1)  # type: ignore[arg-type]
+    await mailed_async()  # type: ignore[call-arg]
+    keyed("a")
+    rd.once(5)  # type: ignore[call-overload]
+    rd.once(key=5)  # type: ignore[call-overload]
+    assert_type(await rd.effects.list(status="unknown"), Sequence[EffectRecord])
+    assert_type(await rd.effects.resolve("k", landed=True, result="x", who="ann", why="seen"), EffectRecord)
 
 
 @rd.task(read_only=True)
@@ -386,7 +434,8 @@ async def twice(a: int = 0) -> None: ...
 
 async def schedules_and_workflows() -> None:
     redrive.cron("@daily", catch_up="some")  # type: ignore[arg-type]
-    rd.task(schedule="@daily")  # type: ignore[arg-type]
+    rd.task(schedule="@daily")
+    rd.task(schedule=5)  # type: ignore[call-overload]
     assert_type(await rd.schedules(), list[Scheduled])
     flow = rd.workflow("article")
     assert_type(flow, Workflow)

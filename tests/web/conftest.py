@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,8 +24,8 @@ def database(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def rd(database: Path) -> AsyncIterator[redrive.Redrive]:
-    async with make_rd(database) as rd:
+async def rd(database: Path, preset: Any) -> AsyncIterator[redrive.Redrive]:
+    async with make_rd(database, preset=preset) as rd:
         yield rd
 
 

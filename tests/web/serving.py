@@ -181,7 +181,7 @@ def make_rd(database: Path, **settings: Any) -> redrive.Redrive:
     async def greet(name: str = "ada") -> str:
         return f"hello {name}"
 
-    @rd.task(max_attempts=1)
+    @rd.task(max_attempts=1, comebacks=())
     async def broken(text: str = "the mill is broken", **anything: object) -> None:
         raise RuntimeError(text)
 

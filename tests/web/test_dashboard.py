@@ -1,8 +1,6 @@
 """What the dashboard says, without a browser: its words, its sentence, and that nothing it must name lacks a name."""
 
 import asyncio
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,9 +22,9 @@ from redrive.doors.web.feed import Feed, Tick
 from redrive.errors import StoreBusy
 from redrive.insight.activity import Moved, activity
 from redrive.insight.health import QueueNumbers
-from redrive.insight.morning import Kind
+from redrive.insight.needs import NeedKind
 from redrive.runtime.living import living
-from tests.support import eventually, soon
+from tests.support import eventually, run_sql, soon
 from tests.web.serving import serving
 
 
@@ -69,13 +67,13 @@ def test_a_line_runs_from_edge_to_edge_with_zero_at_the_bottom() -> None:
 
 
 def test_every_kind_of_need_and_hold_and_step_has_words() -> None:
-    assert set(get_args(Kind)) == KINDS.keys()
+    assert set(get_args(NeedKind)) == KINDS.keys()
     assert set(get_args(StepState)) == LOOKS.keys()
 
 
 def test_one_dead_letter_is_not_called_letters() -> None:
-    assert [in_words("dead", number) for number in (1, 2)] == [("dead", "dead letter"), ("dead", "dead letters")]
-    assert in_words("held", 1) == in_words("held", 2) == ("held", "held for you")
+    assert [in_words("dead_manual", number) for number in (1, 2)] == [("dead", "dead letter"), ("dead", "dead letters")]
+    assert in_words("approval", 1) == in_words("approval", 2) == ("held", "held for you")
 
 
 def test_every_state_has_a_colour() -> None:
@@ -208,9 +206,11 @@ async def test_what_an_address_names_and_nobody_knows_is_not_there(database: Pat
 async def test_a_damaged_payload_keeps_no_page_from_opening(database: Path) -> None:
     async with redrive.Redrive(database) as rd, serving(rd, worker=False, dashboard=True) as served:
         ids = [(await rd.enqueue("greet", {"name": "x"})).id for _ in range(2)]
-        with closing(sqlite3.connect(database)) as other, other:
-            other.execute("UPDATE jobs SET payload = '{\"na' WHERE id = ?", (ids[0],))
-            other.execute("UPDATE jobs SET payload = CAST(x'7b22c3227d' AS TEXT) WHERE id = ?", (ids[1],))
+        run_sql(
+            database,
+            f"UPDATE jobs SET payload = '{{\"na' WHERE id = '{ids[0]}'",
+            f"UPDATE jobs SET payload = CAST(x'7b22c3227d' AS TEXT) WHERE id = '{ids[1]}'",
+        )
         for id, left in zip(ids, ("{&#34;na", "{&#34;\ufffd&#34;}"), strict=True):
             answer = await soon(served.client.get(f"/jobs/{id}"))
             assert answer.status_code == 200 and left in answer.text, answer.text

@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import jsonschema
 import pytest
 
 import redrive
+from redrive.core import breakers
+from redrive.core.store import Commit
+from redrive.doors.rest import TABLE
 from redrive.doors.rest.events import written
+from redrive.doors.rest.openapi import document
 from redrive.doors.web import feed as feeding
 from redrive.doors.web.feed import Feed, Tick
 from tests.support import eventually, process, soon
@@ -78,6 +83,78 @@ async def test_a_client_hears_what_happens_to_a_job(served: Served) -> None:
     assert first["data"]["queue"] == "greet" and first["time"].endswith("Z")
     assert len({event["id"] for event in heard.events}) == len(heard.events)
     await eventually(lambda: served.feed.listeners == 0, "the listener is gone")
+
+
+@pytest.mark.behaviour("T-19e")
+async def test_the_document_fits_every_block_of_the_stream(served: Served) -> None:
+    """Read by the fields of each block: moves, places without a move, moves that were skipped, and the first one."""
+    found = document(TABLE)
+    content = found["paths"]["/v1/events"]["get"]["responses"]["200"]["content"]["text/event-stream"]
+    blocks: list[dict[str, str]] = []
+    reading = asyncio.create_task(read_blocks(served, blocks, "/v1/events?queue=greet"))
+    await eventually(lambda: bool(blocks) or reading.done(), "the stream begins")
+    for queue in ("other", "greet"):
+        await served.rd.enqueue("greet", {}, queue=queue)
+    await eventually(lambda: any("data" in block for block in blocks), "a move is told")
+    await eventually(lambda: any("data" not in block and "id" in block for block in blocks), "a place is told")
+    await served.rd.enqueue_many("greet", [{"name": str(n)} for n in range(feeding.TOGETHER * 3)])
+    await eventually(lambda: any("event" in block for block in blocks), "moves are skipped")
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    checked = jsonschema.Draft202012Validator({**content["schema"], "components": found["components"]})
+    assert [(block, error.message) for block in blocks for error in checked.iter_errors(block)] == []
+    move = next(
+        one for one in content["schema"]["oneOf"] if "event" not in one["properties"] and "data" in one["required"]
+    )
+    inner = jsonschema.Draft202012Validator(
+        {**move["properties"]["data"]["contentSchema"], "components": found["components"]}
+    )
+    for block in blocks:
+        if "data" in block and "event" not in block:
+            inner.validate(json.loads(block["data"]))
+
+
+@pytest.mark.behaviour("T-1c")
+async def test_the_stream_tells_that_a_breaker_opens_and_closes_in_another_process(
+    served: Served, database: Path
+) -> None:
+    found = document(TABLE)
+    schema = found["paths"]["/v1/events"]["get"]["responses"]["200"]["content"]["text/event-stream"]["schema"]
+    blocks: list[dict[str, str]] = []
+    reading = asyncio.create_task(read_blocks(served, blocks, "/v1/events"))
+    await eventually(lambda: bool(blocks) or reading.done(), "the stream begins")
+
+    def told() -> list[str]:
+        return [json.loads(block["data"])["type"] for block in blocks if block.get("event") == "breaker"]
+
+    async with redrive.Redrive(database) as other:
+        await eventually(lambda: served.feed._down is not None, "the reader has looked once")
+        from redrive.core.documents import BREAKER  # a new name: the other tests here also run on the source before it
+
+        down = breakers.opened("host:x:443", "network", "0" * 32, other.clock.now(), pause=900.0, release=20.0)
+        await other.store.apply([Commit(puts=(BREAKER.put("host:x:443", down),))])
+        await eventually(lambda: told() == ["dev.redrive.breaker.opened"], "the breaker that opened is told")
+        assert await other.close_breaker("host:x:443")
+        await eventually(lambda: told()[1:] == ["dev.redrive.breaker.closed"], "the breaker that closed is told")
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    checked = jsonschema.Draft202012Validator({**schema, "components": found["components"]})
+    assert [(block, error.message) for block in blocks for error in checked.iter_errors(block)] == []
+    opened = next(json.loads(block["data"]) for block in blocks if block.get("event") == "breaker")
+    assert (opened["subject"], opened["data"]["message"]) == ("host:x:443", "host x:443 is down: its jobs are parked")
+
+
+async def read_blocks(served: Served, blocks: list[dict[str, str]], path: str) -> None:
+    """Every block of the stream as its fields; comments have none."""
+    block: dict[str, str] = {}
+    async with served.client.stream("GET", path, timeout=60) as answer:
+        async for line in answer.aiter_lines():
+            field, _, value = line.partition(": ")
+            if field:
+                block[field] = value
+            elif block:
+                blocks.append(block)
+                block = {}
 
 
 async def test_what_another_process_does_is_heard(served: Served, database: Path) -> None:

@@ -117,6 +117,15 @@ async def test_a_purge_without_the_token_of_its_plan_purges_nothing(pages: Serve
     assert said == "Purged 1 dead letter for good."
 
 
+@pytest.mark.behaviour("T-19d")
+async def test_an_input_with_a_key_twice_is_told_beside_it(pages: Served) -> None:
+    id = await a_letter(pages)
+    for path in (f"/jobs/{id}/preview", f"/jobs/{id}/edit"):
+        answer, _ = await sent(pages, path, payload='{"n": 1, "n": 2}')
+        assert "twice" in answer.text
+    assert (await pages.rd.jobs.get(id)).state == "dead"
+
+
 async def test_half_a_letter_in_an_input_is_told_beside_it(pages: Served) -> None:
     """What UTF-8 cannot write: JSON may spell one half of a pair, and nothing can keep it."""
     id = await a_letter(pages)

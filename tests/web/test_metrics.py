@@ -74,7 +74,7 @@ async def test_a_store_that_is_gone_is_a_503_with_a_time_to_come_back(
     async def gone(*_: object, **__: object) -> None:
         raise redrive.StoreUnavailable("the disk is away")
 
-    for verb in ("doc", "count"):
+    for verb in ("check", "doc", "count"):
         monkeypatch.setattr(still.rd.store, verb, gone)
     answer = await still.client.get(path)
     assert answer.status_code == 503 and answer.headers["retry-after"] == "1"

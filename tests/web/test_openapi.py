@@ -61,8 +61,9 @@ def test_nothing_of_the_app_is_forgotten() -> None:
     shown = set(public(Job("i", "q", "t", None, Job.__annotations__ and _waiting(), 2, 0.0, 1, 0.0, 0.0, "{}")))  # type: ignore[arg-type]
     assert set(JobOut.__struct_fields__) == shown
     assert set(Summary.__struct_fields__) < shown
-    assert set(NewJob.__struct_fields__) - {"task", "payload"} == OPTIONS - {"fallback"}, "fallback is for who calls"
-    internal = {"states", "id_part", "due_at", "held_for", "ids", "fingerprint", "session_id"}
+    callers = {"fallback", "fallback_after"}
+    assert set(NewJob.__struct_fields__) - {"task", "payload"} == OPTIONS - callers, "fallback is for who calls"
+    internal = {"states", "id_part", "due_at", "held_for", "ids", "fingerprint", "session_id", "failed", "returns_by"}
     assert set(Filter.__struct_fields__) - internal == set(Filters.__struct_fields__) - {"group", "session"}
 
 

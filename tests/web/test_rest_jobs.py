@@ -2,13 +2,14 @@
 
 import asyncio
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from tests.support import eventually
-from tests.web.serving import Served
+from tests.support import eventually, locked
+from tests.web.serving import Served, make_rd, serving
 
 
 async def state_of(served: Served, id: str) -> str:
@@ -228,7 +229,7 @@ async def test_an_http_delivery_is_handed_in_by_anybody(still: Served) -> None:
 
 async def test_erasing_forgets_the_contents(still: Served) -> None:
     new = await still.post("/v1/jobs", {"task": "greet", "payload": {"name": "private"}}, status=201)
-    assert await still.post(f"/v1/jobs/{new['id']}/erase") == {"erased": 1}
+    assert await still.post(f"/v1/jobs/{new['id']}/erase") == {"erased": 1, "gone": True, "waits_for": []}
     assert "private" not in (await still.client.get(f"/v1/jobs/{new['id']}?secrets=true")).text
 
 
@@ -243,3 +244,19 @@ async def test_many_callers_at_once(served: Served, number: int) -> None:
         return len((await served.get("/v1/jobs", state="done"))["items"]) == number
 
     await eventually(all_done)
+
+
+@pytest.mark.behaviour("T-7e")
+async def test_work_that_no_worker_takes_is_accepted_with_that_word(still: Served) -> None:
+    new = await still.post("/v1/jobs", {"task": "greett"}, status=201)
+    (warning,) = new["warnings"]
+    assert warning == "no live worker announces the task 'greett': the job waits until one does; did you mean greet?"
+
+
+@pytest.mark.behaviour("T-14b")
+async def test_a_job_that_only_the_spool_took_is_answered_with_202(database: Path) -> None:
+    async with make_rd(database, fallback=True, fallback_after=0.1) as rd, serving(rd, worker=False) as served:
+        with locked(database):
+            one = await served.post("/v1/jobs", {"task": "greet"}, status=202)
+            many = await served.post("/v1/jobs/batch", {"task": "greet", "items": [{}, {}]})
+        assert (one["spooled"], one["direct"], many["spooled"], rd.spool.count()) == (True, False, 2, 3)

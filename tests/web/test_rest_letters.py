@@ -248,7 +248,8 @@ async def test_a_redrive_is_paused_resumed_and_cancelled(still: Served) -> None:
 @pytest.mark.behaviour("000-80", "000-84")
 async def test_health_stats_and_queues(served: Served) -> None:
     assert (await served.get("/v1/health")) == {
-        "status": "healthy", "total_pending": 0, "total_dead_letter": 0, "issues": [],
+        "status": "healthy", "total_pending": 0, "total_dead_letter": 0, "issues": [], "needs": [], "retrying": 0,
+        "parked": 0, "comes_back": 0,
     }  # fmt: skip
     await letters(served, 2)
     health = await served.get("/v1/health")
@@ -260,7 +261,8 @@ async def test_health_stats_and_queues(served: Served) -> None:
     assert stats["runtime"]["broken"]["dead_letter"] == 2
     (queue,) = (await served.get("/v1/queues"))["items"]
     assert (queue["name"], queue["dead"], queue["paused"]) == ("broken", 2, False)
-    assert await served.post("/v1/queues/a%2Fb/pause") == {"queue": "a/b", "paused": True}
+    assert "there is no queue 'a/b'" in (await served.refused(422, "POST", "/v1/queues/a%2Fb/pause", json={}))["detail"]
+    assert await served.post("/v1/queues/a%2Fb/pause", {"new": True}) == {"queue": "a/b", "paused": True}
     assert {one["name"]: one["paused"] for one in (await served.get("/v1/queues"))["items"]}["a/b"] is True
     assert await served.post("/v1/queues/a%2Fb/resume", {"why": "go on"}) == {"queue": "a/b", "paused": False}
 
@@ -280,7 +282,7 @@ async def test_the_beginning_of_several_groups_is_not_taken_for_no_letters(still
 async def test_reports(served: Served) -> None:
     await letters(served, 2)
     morning = await served.get("/v1/reports/morning", since=days(-2))
-    assert morning["ok"] is False and morning["needs"][0]["number"] == 2
+    assert morning["ok"] is False and morning["needs"][0]["count"] == 2
     assert (await served.get("/v1/reports/weekly", weeks=2))["rows"][-1]["dead_letters"] == 2
     assert (await served.get("/v1/reports/monthly", tz="Europe/Rome"))["total"]["dead_letters"] == 2
     log = await served.get("/v1/reports/failures", category="unknown")
@@ -298,6 +300,7 @@ async def test_a_time_that_no_calendar_has_is_refused_by_name(still: Served, rep
     assert refused["field"] == report.partition("?")[2]
 
 
+@pytest.mark.preset("seven_agents")
 async def test_what_is_around(served: Served) -> None:
     flow = served.rd.workflow("article")
     first = flow.add("greet", name="a")

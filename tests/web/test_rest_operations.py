@@ -1,5 +1,7 @@
 """Operations over REST, and many jobs at once: what is not done never looks done."""
 
+import pytest
+
 from tests.support import eventually
 from tests.web.serving import Served
 
@@ -21,9 +23,28 @@ async def test_what_is_queued_for_a_retry_is_202_and_has_nothing_of_success(stil
     assert listed["queued"] == 1 and listed["recent"][0]["operation_id"] == said["operation_id"]
 
 
-async def test_what_failed_is_told(still: Served) -> None:
-    said = await still.post("/v1/operations/call", {"task": "broken", "params": {"text": "token=hunter22hunter"}})
-    assert said["status"] == "failed" and "hunter22" not in said["error"]
+@pytest.mark.behaviour("R-7g")
+async def test_what_failed_is_told_by_the_status_and_in_words(still: Served) -> None:
+    call = {"task": "broken", "params": {"text": "token=hunter22hunter"}}
+    said = await still.refused(424, "POST", "/v1/operations/call", json=call)
+    assert said["type"].endswith(":operation-failed") and said["error_kind"] and said["hint"]
+    again = await still.refused(424, "POST", f"/v1/operations/{said['job_id']}/retry", json={})
+    assert again["job_id"] == said["job_id"]
+    shown = await still.get(f"/v1/operations/{said['job_id']}")
+    assert shown["status"] == "failed", "who asks how it stands is answered: 200"
+    assert shown["message"] == said["detail"] and "hunter22" not in str([said, shown])
+
+
+@pytest.mark.behaviour("R-7g")
+async def test_a_key_that_stands_for_what_failed_is_no_success(still: Served) -> None:
+    body, key = {"task": "broken"}, {"Idempotency-Key": "b-1"}
+    first = await still.refused(424, "POST", "/v1/operations/call", json=body, headers=key)
+    for route in ("call", "submit"):
+        again = await still.refused(424, "POST", f"/v1/operations/{route}", json=body, headers=key)
+        assert again["job_id"] == first["job_id"]
+
+
+async def test_what_is_not_known_is_refused(still: Served) -> None:
     await still.refused(404, "GET", "/v1/operations/nosuch")
     await still.refused(422, "POST", "/v1/operations/call", json={"task": "greet", "params": {"nome": 1}})
 

@@ -35,6 +35,22 @@ async def test_what_the_store_cannot_do_is_told_with_its_status(
     assert ("retry-after" in answer.headers) is (status == 503)
 
 
+@pytest.mark.behaviour("T-19d")
+@pytest.mark.parametrize(
+    ("body", "key"),
+    [
+        ('{"task": "greet", "payload": {"name": "a", "name": "b"}}', "name"),
+        ('{"task": "greet", "task": "broken"}', "task"),
+        ('{"task": "greet", "payload": {"deep": [{"n": 1, "n": 1}]}}', "n"),
+    ],
+)
+async def test_a_body_with_a_key_twice_is_refused(still: Served, body: str, key: str) -> None:
+    """One of the two values would be dropped without a word."""
+    found = await still.refused(422, "POST", "/v1/jobs", content=body, headers={"Content-Type": "application/json"})
+    assert found["field"] == "body" and f'"{key}" twice' in found["detail"]
+    assert (await still.get("/v1/jobs"))["items"] == []
+
+
 async def test_a_defect_is_logged_and_told_without_its_words(
     still: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

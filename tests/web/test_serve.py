@@ -2,10 +2,14 @@
 
 import asyncio
 import json
+import os
+import pty
 import re
 import signal
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -57,14 +61,19 @@ async def served(shell: Shell, *words: str) -> AsyncIterator[Running]:
                 return False
 
         await eventually(answers, "the server answers")
-        link = await soon(client.get(found[2]))
-        assert link.status_code in (303, 200, 404), link.text
+        if "--no-auth" not in words:
+            assert found[2] == "/", "no token in what may be a log"
+            link = await soon(client.get("/", params={"token": await token_of(shell)}))
+            assert link.status_code == 303, link.text
         yield Running(child, said, client)
 
 
+async def token_of(shell: Shell) -> str:
+    return (await asyncio.to_thread(shell.run, "token")).out.strip()
+
+
 async def bearer(shell: Shell) -> dict[str, str]:
-    token = (await asyncio.to_thread(shell.run, "token")).out.strip()
-    return {"Authorization": f"Bearer {token}"}
+    return {"Authorization": f"Bearer {await token_of(shell)}"}
 
 
 async def state(shell: Shell, id: str) -> str:
@@ -75,9 +84,37 @@ async def enqueued(shell: Shell, task: str, payload: dict[str, Any]) -> str:
     return await asyncio.to_thread(shell.enqueue, task, payload)
 
 
+@pytest.mark.behaviour("T-19b")
+@pytest.mark.parametrize("form", [(), ("--json",)])
+async def test_the_link_with_the_token_is_printed_to_a_terminal_only(shell: Shell, form: tuple[str, ...]) -> None:
+    """What is no terminal may be a log, and others read logs."""
+    assert "token=" in await first_words(shell, *form, terminal=True)
+    said = await first_words(shell, *form, terminal=False)
+    assert "http://127.0.0.1:" in said and (shell.folder / "jobs.db-token").read_text().strip() not in said
+
+
+async def first_words(shell: Shell, *form: str, terminal: bool) -> str:
+    """What `redrive serve` prints until it serves."""
+    ours, theirs = pty.openpty() if terminal else os.pipe()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "redrive", "serve", "--port", "0", *form],
+        cwd=shell.folder, env=shell.environment, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        said = ""
+        while "worker" not in said if form else "\n" not in said:
+            said += (await soon(asyncio.to_thread(os.read, ours, 65536))).decode()
+        return said
+    finally:
+        child.kill()
+        child.wait()
+        os.close(ours)
+
+
 async def test_the_link_lets_a_browser_in_and_jobs_run(shell: Shell) -> None:
     async with served(shell, "app:rd") as running:
-        assert running.said.count("\n") == 1 and "?token=" in running.said
+        assert running.said.count("\n") == 1
         origin = {"Origin": str(running.client.base_url).rstrip("/")}
         new = await soon(
             running.client.post("/v1/jobs", json={"task": "greet", "payload": {"name": "x"}}, headers=origin)

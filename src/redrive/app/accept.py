@@ -7,7 +7,7 @@ import inspect
 import logging
 import os
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from redrive.config import Settings
 from redrive.core.budget import check_budget
 from redrive.core.checks import KEY_LIMIT, check_choice, check_name, check_range, is_text, optional_name
+from redrive.core.documents import BLOB
 from redrive.core.job import (
     PRIORITIES,
     Job,
@@ -29,8 +30,9 @@ from redrive.core.job import (
 )
 from redrive.core.letters import documents_for, letter_of_taken_key
 from redrive.core.moments import moment
-from redrive.core.payload import Encoded, blob_document, encode
-from redrive.core.policy import MOST_ATTEMPTS
+from redrive.core.option_hints import hint_for_job
+from redrive.core.payload import Encoded, blob_document, check_kept, encode
+from redrive.core.policy import MOST_ATTEMPTS, check_fallback
 from redrive.core.preflight import NotReady, surely_fits
 from redrive.core.store import Inserted, Put, Store
 from redrive.errors import (
@@ -59,12 +61,21 @@ OPTIONS: Final = frozenset(
     {
         "queue", "run_at", "delay", "priority", "idempotency_key", "session_id", "agent", "model", "max_attempts",
         "lease", "max_age", "on_lost", "on_duplicate", "budget", "headers", "fallback",
-        "message_type",
+        "fallback_after", "message_type",
     }
 )  # fmt: skip
 SESSION_VARIABLE: Final = "REDRIVE_SESSION_ID"
 """Whose session it is where nobody says: that of the task that runs here, else of this process."""
 CHUNK: Final = 1_000
+
+
+class Fallback(NamedTuple):
+    """What is done where the store cannot take a job."""
+
+    way: Any
+    """Whether there is one at all; or the function that does the work where the spool cannot take the job either."""
+    after: float
+    """Seconds that the store has."""
 
 
 class Plan(NamedTuple):
@@ -77,7 +88,7 @@ class Plan(NamedTuple):
     allowed: int | None
     said: dict[str, Any]
     on_duplicate: str
-    fallback: Any
+    fallback: Fallback
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -86,7 +97,7 @@ class Prepared(msgspec.Struct, frozen=True):
     job: Job
     documents: list[Put]
     on_duplicate: str
-    fallback: Any
+    fallback: Fallback
     warnings: tuple[str, ...] = ()
     """What preflight thinks of it: advice, for the worker decides."""
 
@@ -101,6 +112,8 @@ class _Tally:
         """Dead jobs that were asked for again, each with the items that did."""
         self.duplicates = 0
         self.spooled = 0
+        self.late: Exception | None = None
+        """Why the store was too slow for a part of them."""
 
 
 class Desk:
@@ -116,6 +129,8 @@ class Desk:
         self._settings = settings
         self._spool = spool
         self._warned: set[str] = set()
+        self._late: set[asyncio.Task[list[Inserted]]] = set()
+        """Writes that took too long. (An event loop keeps tasks only weakly.)"""
         self._plans: dict[str, Plan] = {}
         """Of tasks that are known here, without options: most jobs are like that."""
         self.take_in: Callable[[Job], Awaitable[object]] | None = None
@@ -143,7 +158,8 @@ class Desk:
 
     def _planned(self, task: str, options: Mapping[str, Any], reason: Reason, handler: Handler | None) -> Plan:
         if unknown := options.keys() - OPTIONS:
-            raise InvalidOption(field=min(unknown), problem=f"is not an option; there are {', '.join(sorted(OPTIONS))}")
+            hint = hint_for_job(min(unknown), OPTIONS | {"within"})
+            raise InvalidOption(field=min(unknown), problem=f"is not an option of a job: {hint}")
         queue = options["queue"] if options.get("queue") is not None else handler.queue if handler else task
         check_name("queue", queue)
         if handler is None and task not in self._warned:
@@ -157,8 +173,15 @@ class Desk:
             self._allowed(options, queue, task, reason),
             self._said(options, reason),
             options.get("on_duplicate") or "return",
-            options.get("fallback"),
+            self._fallback(options, queue, task, reason),
         )
+
+    def _fallback(self, options: Mapping[str, Any], queue: str, task: str, reason: Reason) -> Fallback:
+        """The call's own word, else the task's, the queue's, the instance's."""
+        agent = options.get("agent") is not None
+        policy = self._registry.policy(queue, task, reason, agent=agent, options=None, job=None)
+        way, after = options.get("fallback"), _duration(options, "fallback_after")
+        return Fallback(policy.fallback if way is None else way, after or policy.fallback_after or 0.0)
 
     def _said(self, options: Mapping[str, Any], reason: Reason) -> dict[str, Any]:
         """The job's fields that the options name, and why it is here."""
@@ -202,8 +225,9 @@ class Desk:
             check_request(payload, self._settings.delivery)
         if plan.handler is not None and not encoded.blobs:
             plan.handler.signature.arguments(encoded.text)  # refuse now what the worker could not use
+        check_kept(payload, encoded, plan.handler.signature if plan.handler is not None else None)
         job = self._job(plan, encoded)
-        documents = [Put("blob", f"{job.id}/{n}", blob_document(blob)) for n, blob in enumerate(encoded.blobs)]
+        documents = [BLOB.put(f"{job.id}/{n}", blob_document(blob)) for n, blob in enumerate(encoded.blobs)]
         return Prepared(job, documents, plan.on_duplicate, plan.fallback, self._advice(job, plan.handler))
 
     def _advice(self, job: Job, handler: Handler | None) -> tuple[str, ...]:
@@ -250,10 +274,11 @@ class Desk:
 
     async def accept(self, prepared: Prepared) -> tuple[Job, bool, bool]:
         """Durable on return: (job, duplicate, spooled). Falls back to the spool only where the caller asked for it."""
+        fallback = prepared.fallback
         try:
-            (inserted,) = await self.insert([prepared.job], prepared.documents)
+            (inserted,) = await self._insert_soon([prepared.job], prepared.documents, fallback)
         except (StoreError, OSError) as error:
-            if prepared.fallback is None or prepared.fallback is False:
+            if not fallback.way:
                 raise
             log.warning("the store cannot take job %s, trying the spool: %s", prepared.job.short_id, error)
             self._tell("fallback", prepared.job, {"to": "spool", "error": str(error)})
@@ -261,6 +286,42 @@ class Desk:
             return prepared.job, False, True
         self._note(inserted, prepared)
         return inserted.job, inserted.duplicate, False
+
+    async def _insert_soon(self, jobs: Sequence[Job], documents: Sequence[Put], fallback: Fallback) -> list[Inserted]:
+        """Inserts jobs; where there is a fallback, within its time, also where another process locks the file.
+
+        A write that takes longer goes on, because it cannot be taken back: should it land, it is the same job, whose
+        id was made before.
+        """
+        if not fallback.way:
+            return await self.insert(jobs, documents)
+        inserting = asyncio.create_task(self.insert(jobs, documents))
+        try:
+            done, _ = await asyncio.wait({inserting}, timeout=fallback.after)
+        finally:  # also where the caller is cancelled
+            if not inserting.done():
+                self._late.add(inserting)
+                inserting.add_done_callback(self._tell_late)
+        if done:
+            return inserting.result()
+        raise CommitUnknown(f"the store has not taken it within {fallback.after:g} s: is the file locked?")
+
+    def give_up_late(self) -> None:
+        """Ends the writes whose callers went on without them: whoever closes the store does not wait for a lock."""
+        for inserting in list(self._late):
+            loop = inserting.get_loop()
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(inserting.cancel)
+
+    def _tell_late(self, inserting: asyncio.Task[list[Inserted]]) -> None:
+        """Says what became of a write whose caller went on without it."""
+        self._late.discard(inserting)
+        if inserting.cancelled():
+            log.warning("a late write was given up when the store was closed; its jobs are in the spool")
+        elif error := inserting.exception():
+            log.warning("a late write failed; its jobs are in the spool: %s", error)
+        else:
+            log.warning("the store took %d jobs late; in the spool they are the same jobs", len(inserting.result()))
 
     async def insert(self, jobs: Sequence[Job], documents: Sequence[Put]) -> list[Inserted]:
         """Where somebody listens, as one span whose context the jobs keep."""
@@ -283,14 +344,14 @@ class Desk:
     async def call_directly(self, prepared: Prepared, payload: Mapping[str, Any], unusable: SpoolUnusable) -> None:
         """The last step of the fallback: do it here and now, as the code did before redrive."""
         job, handler = prepared.job, self._registry.handlers.get(prepared.job.task)
-        if not callable(prepared.fallback) and (handler is None or handler.direct is None):
+        if not callable(prepared.fallback.way) and (handler is None or handler.direct is None):
             log.warning("job %s was not accepted and cannot be called directly: %s", job.short_id, unusable)
             raise unusable.store
         log.warning("job %s: neither store nor spool (%s): calling directly", job.short_id, unusable)
         self._tell("fallback", job, {"to": "direct", "error": str(unusable)})
         found: Any = None
-        if callable(prepared.fallback):
-            found = prepared.fallback(**payload)
+        if callable(prepared.fallback.way):
+            found = prepared.fallback.way(**payload)
         elif handler is not None and handler.direct is not None:
             found = handler.direct(job, payload)
         if inspect.isawaitable(found):
@@ -298,10 +359,9 @@ class Desk:
                 await found
 
     def _note(self, inserted: Inserted, prepared: Prepared) -> None:
-        """Tell the bus; refuse a key that stands for something else; warn where a repeat meets a job in trouble."""
+        """Refuse a key that stands for something else; tell the bus of a repeat, warn where it meets a dead job."""
         job = inserted.job
         if not inserted.duplicate:
-            self._tell("enqueued", job)
             return
         if self._is_other_work(job, prepared.job):
             raise _key_reused(job, prepared.job)
@@ -337,7 +397,8 @@ class Desk:
             ready = self._prepare_some(task, indexes, items, shared, outcome.refused)
             if under_way is not None:
                 self._count(outcome, under_way[0], await under_way[1])
-            under_way = ready, asyncio.create_task(self._insert_some(ready))
+            under_way = ready, asyncio.create_task(self._insert_some(ready, outcome))
+            under_way[1].add_done_callback(_tell_left)
             await asyncio.sleep(0)  # the store works on these while the next are prepared
         if under_way is not None:
             self._count(outcome, under_way[0], await under_way[1])
@@ -387,14 +448,33 @@ class Desk:
                 refused[index] = str(error)
         return ready
 
-    async def _insert_some(self, ready: Mapping[int, Prepared]) -> Sequence[Inserted | None]:
-        """One write for all; where the store cannot and every item has a fallback, the spool (None)."""
+    def prepare_all(
+        self, task: str, items: Sequence[Any], shared: Mapping[str, Any]
+    ) -> tuple[dict[int, Prepared], dict[int, str]]:
+        """The items that may be inserted, and why the others may not."""
+        refused: dict[int, str] = {}
+        return self._prepare_some(task, range(len(items)), items, shared, refused), refused
+
+    def new_id(self) -> str:
+        return new_id(self.clock.now(), _chance())
+
+    async def _insert_some(self, ready: Mapping[int, Prepared], outcome: _Tally) -> Sequence[Inserted | None]:
+        """One write for all; where the store cannot and every item has a fallback, the spool (None).
+
+        Once the store was too slow, the rest of the call goes to the spool at once: its caller waits for one limit.
+        """
+        if not ready:  # every item was refused
+            return []
+        fallback = _shared_fallback(ready.values())
         documents = [put for prepared in ready.values() for put in prepared.documents]
         try:
-            return await self.insert([prepared.job for prepared in ready.values()], documents)
+            if outcome.late is not None and fallback.way:
+                raise outcome.late
+            return await self._insert_soon([prepared.job for prepared in ready.values()], documents, fallback)
         except (StoreError, OSError) as error:
-            if not all(prepared.fallback for prepared in ready.values()):
+            if not fallback.way:
                 raise
+            outcome.late = error if isinstance(error, CommitUnknown) else None
             log.warning("the store cannot take %d jobs, trying the spool: %s", len(ready), error)
             try:
                 self._spool.append(*map(_entry, ready.values()))
@@ -405,18 +485,21 @@ class Desk:
 
     async def drain_spool(self) -> None:
         """Move what was spooled into the store."""
-        moved = await self._spool.drain(self._insert_spooled)
+        moved = await self._spool.drain(self.take_entry)
         if moved:
             log.warning("%d jobs that waited in the spool are in the store", moved)
 
-    async def _insert_spooled(self, entry: Entry) -> None:
-        """Whoever handed it in was told that it is accepted, and is not here any more to be told of a problem."""
+    async def take_entry(self, entry: Entry) -> None:
+        """Insert a job that was accepted elsewhere: in the spool, or in a transaction.
+
+        Whoever handed it in was told that it is accepted, and is not here any more to be told of a problem.
+        """
         job = entry.job
         (inserted,) = await self._store().insert([job], entry.documents)
         dead = job.state is State.dead
         if not inserted.duplicate:
-            self._tell("dead_letter" if dead else "enqueued", job)
-        elif dead and self.take_in is not None:
+            return
+        if dead and self.take_in is not None:
             await self.take_in(job)
         elif self._is_other_work(inserted.job, job):
             await self._bury_spooled(entry, inserted.job)
@@ -439,13 +522,24 @@ class Desk:
         letter = letter_of_taken_key(entry.job, capture(_key_reused(known, entry.job)), self.clock.now())
         (inserted,) = await self._store().insert([letter], documents_for(letter.id, entry.documents))
         if not inserted.duplicate:
-            self._tell("dead_letter", letter)
             log.warning("spooled job %s (%s) is a dead letter: %s", letter.short_id, letter.task, letter.error)
+
+
+def _tell_left(inserting: asyncio.Task[Any]) -> None:
+    """Say that a write failed, because a caller that was cancelled does not hear it."""
+    if not inserting.cancelled() and (error := inserting.exception()) is not None:
+        log.warning("jobs of a call with many items were not accepted: %s", error)
 
 
 def wants_back(given: Prepared | Entry, known: Job) -> bool:
     """Whether whoever handed in what is known already wants it to run again: it is dead."""
     return given.on_duplicate == "redrive" and known.state is State.dead
+
+
+def _shared_fallback(prepared: Collection[Prepared]) -> Fallback:
+    """What counts for all of them: a fallback only where each has one, and the longest of their times."""
+    way = all(each.fallback.way for each in prepared)
+    return Fallback(way, max((each.fallback.after for each in prepared), default=0.0))
 
 
 def _entry(prepared: Prepared) -> Entry:
@@ -513,9 +607,8 @@ def _check_choices(options: Mapping[str, Any]) -> None:
     for field, choices in (("on_lost", OnLost), ("on_duplicate", OnDuplicate)):
         if options.get(field) is not None:
             check_choice(field, options[field], get_args(choices))
-    fallback = options.get("fallback")
-    if fallback is not None and not isinstance(fallback, bool) and not callable(fallback):
-        raise InvalidOption(field="fallback", problem=f"{fallback!r} is neither True nor a function")
+    if options.get("fallback") is not None:
+        check_fallback("fallback", options["fallback"])
 
 
 def _headers(headers: object) -> dict[str, str]:

@@ -18,9 +18,10 @@ from redrive.app.filters import make_filter, means_unknown, said_of_many
 from redrive.app.namespace import TRIES
 from redrive.core import lifecycle
 from redrive.core.checks import check_words, the_only
+from redrive.core.documents import ACT, ACT_BEFORE, ACT_ITEMS, JOB_NOTE, REDRIVE, Kept
 from redrive.core.job import Job, Json, State, new_id
 from redrive.core.lifecycle import DEFERRED, Transition
-from redrive.core.store import MAX_PARTS, Applied, Commit, Document, Filter, Put, Stale
+from redrive.core.store import MAX_PARTS, Applied, Commit, Filter, Put, Stale
 from redrive.core.triage import (
     ACTS_KEPT,
     ITEMS_KEPT,
@@ -37,15 +38,13 @@ from redrive.core.triage import (
 )
 from redrive.errors import CommitUnknown, InvalidInput, JobError, StaleJob
 from redrive.runtime.paging import pages
+from redrive.runtime.trusted_time import time_for_destroying
 from redrive.runtime.workflow import is_step
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
 log = logging.getLogger("redrive.acts")
-ACT: Final = "act"
-ITEMS: Final = "act_items"
-NOTE: Final = "note"
 GROUP: Final = "group."
 """What is said of a group is an act, too: it stands in the group's own document, and its id begins so."""
 SIZE: Final = 200
@@ -57,8 +56,6 @@ DROPPED_AT_ONCE: Final = 200
 
 NOTHING: Final[Mapping[str, Json]] = {}
 Arrow = Callable[[Job, float], "Transition | Decided"]
-_encode = msgspec.json.Encoder().encode
-_act = msgspec.json.Decoder(Act).decode
 
 
 class Decided(NamedTuple):
@@ -144,17 +141,16 @@ class Acts:
         """The job as it then is; None where somebody was faster."""
         move, others = decided.move, await self._companions(decided.move)
         note = _put_note(decided)
-        before = overwritten(move, whole=True) if move is not None else {NOTE: note}
+        before = overwritten(move, whole=True) if move is not None else {JOB_NOTE.name: note}
         act = Act(
             job.id, order.verb, now, order.who, order.why, dict(order.said), job_id=job.id, number=1, moved=1, chunks=1
         )
         item = Item(job.id, before, tuple([await self._document(put) for put in puts]))
-        kept = Put(ITEMS, items_key(job.id, 0), _encode(Chunk(now, (item,))))
+        kept = ACT_ITEMS.put(items_key(job.id, 0), Chunk(now, (item,)))
         whole = (*puts, *decided.puts, put_act(act), kept)
         moves = (() if move is None else (move,)) + others[: MAX_PARTS - 1 - len(whole)]
         (outcome,) = await self._app.store.apply([Commit(moves, whole)])
         if isinstance(outcome, Applied):
-            self._app.bus.publish_moves(moves)
             return move.after(outcome.fences[0]) if move is not None else job
         if isinstance(outcome, Stale):
             return None
@@ -167,9 +163,7 @@ class Acts:
 
     async def _recall(self, job: Job, order: Order) -> Job:
         move = lifecycle.recalled(job, self._app.clock.now(), who=order.who, why=_recalled_for(order))
-        (outcome,) = await self._app.store.apply([Commit((move,))])
-        if isinstance(outcome, Applied):
-            self._app.bus.publish_moves([move])
+        await self._app.store.apply([Commit((move,))])
         return await self._app.jobs.get(job.id)
 
     async def _companions(self, move: Transition | None) -> tuple[Transition, ...]:
@@ -269,7 +263,6 @@ class Acts:
             recalls.append(move)
         outcomes = await self._app.store.apply([Commit((move,)) for move in recalls]) if recalls else []
         done = [move for move, outcome in zip(recalls, outcomes, strict=True) if isinstance(outcome, Applied)]
-        self._app.bus.publish_moves(done)
         jobs.update({job.id: job for job in await self._get([move.job.id for move in done])})
 
     async def _commit(self, order: Order, act: Act, jobs: Sequence[Job], refused: _Few) -> Act:
@@ -288,12 +281,11 @@ class Acts:
                 act, moved=act.moved + len(trial.items), refused=act.refused + len(told), chunks=act.chunks + 1
             )
             key = items_key(act.id, act.chunks)
-            kept = Put(ITEMS, key, _encode(Chunk(now, tuple(trial.items))), 0)
+            kept = ACT_ITEMS.put(key, Chunk(now, tuple(trial.items)), 0)
             puts = (*trial.puts, _goes_on(act, after), kept)
             moves = (*trial.moves, *others[: MAX_PARTS - len(trial.moves) - len(puts)])
             (outcome,) = await self._app.store.apply([Commit(moves, puts)])
             if isinstance(outcome, Applied) or await self._has(key):
-                self._app.bus.publish_moves(moves)
                 refused.keep(told)
                 return after
             if (stopped := await self.act(act.id)).undone_by is not None:
@@ -303,7 +295,7 @@ class Acts:
 
     async def _has(self, key: str) -> bool:
         """Whether a commit was written of which nobody knew: its document says so."""
-        return await self._app.store.doc(ITEMS, key) is not None
+        return await self._app.store.doc(ACT_ITEMS.name, key) is not None
 
     async def _again(
         self, changed: str | None, left: dict[str, Job], stale: dict[str, int], given_up: list[Refused]
@@ -326,56 +318,52 @@ class Acts:
 
     async def read(self, act_id: str) -> tuple[Act, int]:
         """The same, with the version of its document."""
-        document = await self._app.store.doc(ACT, act_id)
-        if document is None:
-            document = await self._by_part(act_id)
-        if document is None and await self._app.store.doc("redrive", act_id) is not None:
+        kept = await ACT.get(self._app.store, act_id)
+        if kept is None:
+            kept = await self._by_part(act_id)
+        if kept is None and await REDRIVE.get(self._app.store, act_id) is not None:
             raise InvalidInput(field="act", problem="is a redrive of many: `redrive redrives cancel` stops it")
-        if document is None:
+        if kept is None:
             raise InvalidInput(field="act", problem=f"there is no act {act_id!r}")
-        return _act(document.value), document.version
+        return kept.value, kept.version
 
-    async def _by_part(self, part: str) -> Document | None:
-        return the_only([document for document in await self._app.store.docs(ACT) if part in document.key], part, "act")
+    async def _by_part(self, part: str) -> Kept[Act] | None:
+        return the_only([kept for kept in await ACT.all(self._app.store) if part in kept.key], part, "act")
 
     async def latest(self, limit: int) -> list[Act]:
         """The latest first: what was done to jobs, and what was said of groups that still holds."""
-        acts = [_act(document.value) for document in await self._app.store.docs(ACT)]
+        acts = [kept.value for kept in await ACT.all(self._app.store)]
         acts += await self._said_of_groups()
         return sorted(acts, key=lambda act: (-act.at, act.id))[:limit]
 
     async def _said_of_groups(self) -> Iterable[Act]:
-        from redrive.app.alerts import KIND
-        from redrive.app.alerts import decode as decode_state
+        from redrive.app.alerts import GROUP_STATE
 
         for_now = []
-        for document in await self._app.store.docs(KIND):
-            state = decode_state(document.value)
+        for fingerprint, state, _ in await GROUP_STATE.all(self._app.store):
             spoken = [said for said in state.story if said.what.startswith(("resolved", "ignored"))]
             if state.status == "unresolved" or not spoken:
                 continue
             last, verb = spoken[-1], "resolve_group" if state.status == "resolved" else "ignore_group"
-            named = {"group": document.key}
-            for_now.append(Act(GROUP + document.key, verb, last.at, last.who, last.why, named, number=1, moved=1))
+            named = {"group": fingerprint}
+            for_now.append(Act(GROUP + fingerprint, verb, last.at, last.who, last.why, named, number=1, moved=1))
         return for_now
 
     async def notes(self, id: str) -> Sequence[Note]:
         """What was written beside a job, in order."""
         job = await self._app.jobs.get(id)
-        documents = await self._app.store.docs(NOTE, f"{job.id}/")
-        return [msgspec.json.decode(document.value, type=Note) for document in documents]
+        return [kept.value for kept in await JOB_NOTE.all(self._app.store, f"{job.id}/")]
 
     async def prune(self) -> int:
         """Acts can be taken back for a month and looked up for a year."""
-        now = self._app.clock.now()
+        now = await time_for_destroying(self._app.store, self._app.clock)
         puts: list[Put] = []
-        for document in await self._app.store.docs(ACT):
-            act = _act(document.value)
+        for _, act, _ in await ACT.all(self._app.store):
             if now - act.at > ITEMS_KEPT and act.chunks:
-                puts += [Put(ITEMS, items_key(act.id, number), None) for number in range(act.chunks)]
+                puts += [ACT_ITEMS.drop(items_key(act.id, number)) for number in range(act.chunks)]
                 puts.append(put_act(msgspec.structs.replace(act, chunks=0)))
             if now - act.at > (ITEMS_KEPT if act.job_id else ACTS_KEPT):
-                puts.append(Put(ACT, act.id, None))
+                puts.append(ACT.drop(act.id))
         for start in range(0, len(puts), DROPPED_AT_ONCE):
             await self._app.store.apply([Commit(puts=tuple(puts[start : start + DROPPED_AT_ONCE]))])
         return len(puts)
@@ -415,15 +403,15 @@ def _but_not(refuse: Callable[[Job], None], arrow: Arrow) -> Arrow:
 def _item(job: Job, decided: Decided, puts: list[Put]) -> Item:
     """What the act overwrites; what tells of the job's contents goes to a document of the job itself."""
     if decided.move is None:
-        return Item(job.id, {NOTE: _put_note(decided)})
+        return Item(job.id, {JOB_NOTE.name: _put_note(decided)})
     if needs_its_own(decided.move):
-        puts.append(Put(ITEMS, before_key(job.id), _encode(overwritten(decided.move, whole=True))))
+        puts.append(ACT_BEFORE.put(before_key(job.id), overwritten(decided.move, whole=True)))
         return Item(job.id, apart=True)
     return Item(job.id, overwritten(decided.move))
 
 
 def _put_note(decided: Decided) -> str | None:
-    return next((put.key for put in decided.puts if put.kind == NOTE), None)
+    return next((put.key for put in decided.puts if put.kind == JOB_NOTE.name), None)
 
 
 def _is_deferred(job: Job) -> bool:
@@ -449,7 +437,7 @@ def before_key(job_id: str) -> str:
 
 
 def put_act(act: Act, expect: int | None = None) -> Put:
-    return Put(ACT, act.id, _encode(act), expect)
+    return ACT.put(act.id, act, expect)
 
 
 def _goes_on(act: Act, after: Act) -> Put:

@@ -1,61 +1,62 @@
-"""The watch over error groups: judges what changed, and sees that an alert is told once, by one process, for good.
+"""The watch over error groups: judges what changed, and writes an alert into the outbox of notices.
 
-Judging and telling are moves of one document per group, by compare-and-set: of any number of processes that see the
-same burials one judges, and one tells. What is owed stands in the document before anybody is told and leaves it only
-after every sink has taken it, so a sink that fails, or a process that dies in the middle, means a repetition, never
-silence. A process with nobody to tell (a command, a script without sinks) judges, and leaves the telling to another.
+Judging is a move of one document per group, by compare-and-set: of any number of processes that see the same burials
+one judges. The alert is written in the same commit and waits there until every channel has it, so a process that dies,
+or has no channel, loses nothing.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from redrive.app.namespace import TRIES
-from redrive.app.watch import ON_THE_BUS, tell_sinks
+from redrive.core.documents import WAITING
+from redrive.core.documents import Kind as DocumentKind
 from redrive.core.job import Job, State
+from redrive.core.notices import Level, Notice, waiting_key
 from redrive.core.store import Applied, Commit, Filter, Group, Put, Store
 from redrive.insight import groups as insight
-from redrive.insight.groups import HOUR, Alert, GroupState, Owed
-from redrive.insight.health import Pain
+from redrive.insight.groups import HOUR, Alert, GroupState, Kind, Suggestion
 from redrive.runtime.bus import BusEvent
-from redrive.runtime.living import living
-from redrive.runtime.notify import SIGNAL
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
 log = logging.getLogger("redrive.groups")
-KIND: Final = "group"
-OWED: Final = "group_alert"
-"""A document under the fingerprint of each group with an alert to tell: most of the time there is none to read."""
+GROUP_STATE: Final = DocumentKind[GroupState]("group", GroupState)
+OWED: Final = DocumentKind[int]("group_alert", int)
+"""Marks a group with an alert that an older version has judged and told to no channel: its document holds the alert."""
+ALERT: Final = "group_"
+"""So the kinds of notices begin that are alerts on groups."""
+LEVELS: Final[Mapping[Kind, Level]] = {
+    "new": "acknowledgement", "regressed": "actionable", "unignored": "actionable"
+}  # fmt: skip
+"""A new group is worth knowing; one that came back against what a person said of it wants to be looked at."""
 LATE: Final = 120.0
 """A burial may be committed so long after the time it says."""
 SWEEP_SECONDS: Final = 60.0
 """How often all groups are looked at: an import brings burials of long ago."""
-TELLING_SECONDS: Final = 120.0
-"""Whoever tells an alert has so long; then it is taken for dead, and another tells it."""
 FEW: Final = 20
 
 Known = tuple[GroupState | None, int]
 """What is known of a group, and the version it was read at."""
 _NONE: Final[Known] = (None, 0)
-encode = msgspec.json.Encoder().encode
-decode = msgspec.json.Decoder(GroupState).decode
 
 
 async def read_states(store: Store, fingerprints: Sequence[str]) -> dict[str, Known]:
     """What was said and judged of these groups."""
     if len(fingerprints) > FEW:
         wanted = set(fingerprints)
-        found = [document for document in await store.docs(KIND) if document.key in wanted]
+        found = [
+            GROUP_STATE.read(document) for document in await store.docs(GROUP_STATE.name) if document.key in wanted
+        ]
     else:
-        asked = [await store.doc(KIND, fingerprint) for fingerprint in fingerprints]
-        found = [document for document in asked if document is not None]
-    return {document.key: (decode(document.value), document.version) for document in found}
+        asked = [await GROUP_STATE.get(store, fingerprint) for fingerprint in fingerprints]
+        found = [kept for kept in asked if kept is not None]
+    return {kept.key: (kept.value, kept.version) for kept in found}
 
 
 async def latest_letters(store: Store, fingerprints: Sequence[str]) -> dict[str, Job]:
@@ -64,10 +65,17 @@ async def latest_letters(store: Store, fingerprints: Sequence[str]) -> dict[str,
     return {name: job for name, job in zip(fingerprints, found, strict=True) if job is not None}
 
 
-def write(fingerprint: str, state: GroupState, version: int) -> Commit:
-    """The document as it is from now on, if nobody was faster, and whether an alert is owed."""
-    owed = Put(OWED, fingerprint, b"1" if state.owed else None)
-    return Commit(puts=(Put(KIND, fingerprint, encode(state), version), owed))
+def write(fingerprint: str, state: GroupState, version: int, *also: Put) -> Commit:
+    """The document as it is from now on, if no other process was faster, and what belongs to it."""
+    return Commit(puts=(GROUP_STATE.put(fingerprint, state, version), *also))
+
+
+async def silence(store: Store, fingerprint: str) -> None:
+    """Drop the alerts on a group that wait to be told: a person has seen to it."""
+    waiting = [kept for kept in await WAITING.all(store) if kept.value.fingerprint == fingerprint]
+    puts = tuple(WAITING.drop(kept.key) for kept in waiting if kept.value.kind.startswith(ALERT))
+    if puts:
+        await store.apply([Commit(puts=puts)])
 
 
 class Verdict(NamedTuple):
@@ -80,6 +88,18 @@ class Verdict(NamedTuple):
     new: bool
 
 
+class Owed(msgspec.Struct, frozen=True):
+    """What older versions kept of an alert until it was told."""
+
+    alert: Alert
+
+
+class Owing(msgspec.Struct, frozen=True):
+    """A group's document as older versions wrote it: only what is owed."""
+
+    owed: Owed | None = None
+
+
 class GroupWatch:
     """Looks at the groups of the whole store."""
 
@@ -89,27 +109,25 @@ class GroupWatch:
         self._judged: dict[str, int] = {}
         self._latest = 0.0
         self._swept = float("-inf")
-        self._heard: dict[Alert, set[int]] = {}
 
     async def look(self) -> None:
-        """One round: judge every group with new burials, then tell what is owed, from now or from before."""
-        now, listened_to = self._app.clock.now(), await self._listened_to()
+        """One round: judge every group with new burials."""
+        now = self._app.clock.now()
+        if self._store is not self._app.store:
+            await self._take_over(now)
         if changed := await self._changed(now):
-            await self._judge(changed, now, listened_to=listened_to)
-        if listened_to:
-            await self._tell_owed()
+            await self._judge(changed, now)
 
-    async def _listened_to(self) -> bool:
-        """Whether this process has somebody for whom alerts are: a sink; or a subscriber that asks for them by name,
-        unless a living worker has a sink, from which it would be taken."""
-        if self._app.signals:
-            return True
-        asked = any(pattern.partition(".")[0] == "group_alert" for pattern in self._app.bus.patterns)
-        return asked and not await self._sinks_elsewhere()
-
-    async def _sinks_elsewhere(self) -> bool:
-        workers = await living(self._app.store, self._app.clock.now())
-        return any(channel.startswith(SIGNAL) for worker in workers for channel in worker.channels)
+    async def _take_over(self, now: float) -> None:
+        """Put the alerts that an older version still owed into the outbox, before the groups are written anew."""
+        store = self._app.store
+        for marker in await OWED.all(store):
+            state = await store.doc(GROUP_STATE.name, marker.key)
+            owed = msgspec.json.decode(state.value, type=Owing).owed if state is not None else None
+            groups = await store.groups(fingerprints=[marker.key])
+            verdicts = [Verdict(group, GroupState(), 0, owed.alert, True) for group in groups] if owed else []
+            notices = [notice for verdict in verdicts for notice in await self._told(verdict, now)]
+            await store.apply([Commit(puts=(OWED.drop(marker.key, marker.version), *map(_waiting, notices)))])
 
     async def _changed(self, now: float) -> list[Group]:
         """The groups with burials that this process has not seen judged."""
@@ -126,19 +144,23 @@ class GroupWatch:
 
     # -- judging
 
-    async def _judge(self, groups: Sequence[Group], now: float, *, listened_to: bool) -> None:
-        """Commits what the burials mean. Where somebody else was faster, or nobody knows, the next look sees to it."""
+    async def _judge(self, groups: Sequence[Group], now: float) -> None:
+        """Commits what the burials mean. Where another process was faster, the next look sees to it."""
         known = await read_states(self._app.store, [group.fingerprint for group in groups])
         verdicts = [await self._verdict(group, known.get(group.fingerprint, _NONE), now) for group in groups]
         fresh = [verdict for verdict in verdicts if verdict.new]
-        commits = [write(verdict.group.fingerprint, verdict.state, verdict.version) for verdict in fresh]
+        told = [await self._told(verdict, now) for verdict in fresh]
+        commits = [
+            write(verdict.group.fingerprint, verdict.state, verdict.version, *map(_waiting, notices))
+            for verdict, notices in zip(fresh, told, strict=True)
+        ]
         outcomes = await self._app.store.apply(commits) if commits else []
         won = [verdict for verdict, outcome in zip(fresh, outcomes, strict=True) if isinstance(outcome, Applied)]
         for group, *_ in (*won, *(verdict for verdict in verdicts if not verdict.new)):
             self._judged[group.fingerprint] = group.buried
-        for verdict in won:
-            if verdict.alert is not None:
-                await self._announce(verdict.group, verdict.alert, now, listened_to=listened_to)
+        for verdict, notices, outcome in zip(fresh, told, outcomes, strict=True):
+            if isinstance(outcome, Applied) and verdict.alert is not None:
+                await self._announce(verdict.group, verdict.alert, notices[0])
 
     async def _verdict(self, group: Group, known: Known, now: float) -> Verdict:
         (state, version), recent, code = known, 0, None
@@ -160,69 +182,43 @@ class GroupWatch:
         found = await self._app.store.get([group.sample])
         return found[0].history[-1].version if found and found[0].history else None
 
-    async def _announce(self, group: Group, alert: Alert, now: float, *, listened_to: bool) -> None:
-        """Into the log in any case; on this process's bus, too, where it is not told to anybody here by name."""
-        letter = (await latest_letters(self._app.store, [group.fingerprint])).get(group.fingerprint)
-        log.warning("%s", insight.message(alert, group, insight.suggest(group, (), letter=letter)))
-        if not listened_to:
-            await self._signal(group, alert, set(), now)
+    async def _told(self, verdict: Verdict, now: float) -> list[Notice]:
+        """What people are told of it: mostly nothing."""
+        group, alert = verdict.group, verdict.alert
+        if alert is None:
+            return []
+        text, hurts = insight.message(alert, group, await self._suggested(group)), await self._severity(group, alert)
+        title, level = text.partition("; ")[0][:200], LEVELS[alert.kind]
+        return [
+            Notice(
+                f"{group.fingerprint}.{ALERT}{alert.kind}", f"{ALERT}{alert.kind}", level, "user", title, text, now,
+                group.queue, group.task, group.sample, fingerprint=group.fingerprint, severity=hurts,
+            )
+        ]  # fmt: skip
 
-    # -- telling
-
-    async def _tell_owed(self) -> None:
-        """Each alert that nobody has told to the end yet, wherever it was judged. Whoever claims it tells it."""
-        owed = {marker.key for marker in await self._app.store.docs(OWED)}
-        self._heard = {alert: heard for alert, heard in self._heard.items() if alert.fingerprint in owed}
-        silent: set[int] = set()
-        for fingerprint in sorted(owed):
-            state, version = (await read_states(self._app.store, [fingerprint])).get(fingerprint, _NONE)
-            groups, now = await self._app.store.groups(fingerprints=[fingerprint]), self._app.clock.now()
-            if state is None or state.owed is None or not groups or _being_told(state.owed, now):
-                continue
-            claimed = insight.telling(state, state.owed, now + TELLING_SECONDS)
-            (outcome,) = await self._app.store.apply([write(fingerprint, claimed, version)])
-            if isinstance(outcome, Applied):
-                await self._tell(groups[0], state.owed.alert, now, silent)
-
-    async def _tell(self, group: Group, alert: Alert, now: float, silent: set[int]) -> None:
-        """On the bus and to every sink; each sink that took it is spared when another must be told again."""
-        heard = self._heard.setdefault(alert, set())
-        pain = await self._signal(group, alert, heard, now)
-        delivered = await tell_sinks(self._app, pain, heard, silent)
-        if await self._settle(alert, now, delivered=delivered) and delivered:
-            self._heard.pop(alert, None)
-
-    async def _signal(self, group: Group, alert: Alert, heard: set[int], now: float) -> Pain:
-        """The alert as a signal for sinks; this process's bus hears of it on the way, once."""
+    async def _suggested(self, group: Group) -> Suggestion:
         store = self._app.store
         letter = (await latest_letters(store, [group.fingerprint])).get(group.fingerprint)
-        suggestion = insight.suggest(group, await store.lessons(group.fingerprint), letter=letter)
-        dead = sum((await store.count(Filter(states=(State.dead,), fingerprint=group.fingerprint))).values())
-        text, hurts = insight.message(alert, group, suggestion), insight.severity(alert.kind, dead)
-        if ON_THE_BUS not in heard:
-            heard.add(ON_THE_BUS)
-            data = {
-                "kind": alert.kind, "fingerprint": alert.fingerprint, "error_class": alert.error_class,
-                "count": alert.buried, "dead": dead, "severity": hurts, "message": text,
-                "suggestion": suggestion.public(),
-            }  # fmt: skip
-            self._app.bus.publish(BusEvent("group_alert", alert.queue, now, group.sample, alert.task, data=data))
-        return Pain(f"group_{alert.kind}", alert.queue, hurts, text)
+        return insight.suggest(group, await store.lessons(group.fingerprint), letter=letter)
 
-    async def _settle(self, alert: Alert, now: float, *, delivered: bool) -> bool:
-        """Remember what came of the telling, whatever else was said of the group meanwhile."""
-        for _ in range(TRIES):
-            state, version = (await read_states(self._app.store, [alert.fingerprint])).get(alert.fingerprint, _NONE)
-            if state is None:
-                return True
-            after = insight.told(state, alert, now, delivered=delivered)
-            (outcome,) = await self._app.store.apply([write(alert.fingerprint, after, version)])
-            if isinstance(outcome, Applied):
-                return True
-        log.warning("what came of the alert on group %s could not be kept; it may be repeated", alert.fingerprint)
-        return False
+    async def _severity(self, group: Group, alert: Alert) -> float:
+        return insight.severity(alert.kind, await self._dead(group))
+
+    async def _dead(self, group: Group) -> int:
+        dead = Filter(states=(State.dead,), fingerprint=group.fingerprint)
+        return sum((await self._app.store.count(dead)).values())
+
+    async def _announce(self, group: Group, alert: Alert, notice: Notice) -> None:
+        """Into the log and on this process's bus, once it is committed."""
+        log.warning("%s", notice.text)
+        suggestion = await self._suggested(group)
+        data = {
+            "kind": alert.kind, "fingerprint": alert.fingerprint, "error_class": alert.error_class,
+            "count": alert.buried, "dead": await self._dead(group), "severity": notice.severity,
+            "message": notice.text, "suggestion": suggestion.public(),
+        }  # fmt: skip
+        self._app.bus.publish(BusEvent("group_alert", alert.queue, notice.at, group.sample, alert.task, data=data))
 
 
-def _being_told(owed: Owed, now: float) -> bool:
-    """Somebody is at it. A time much further away than anybody takes is a clock's mistake and binds nobody."""
-    return now < owed.telling_until <= now + 2 * TELLING_SECONDS
+def _waiting(notice: Notice) -> Put:
+    return WAITING.put(waiting_key(notice), notice)

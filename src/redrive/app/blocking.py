@@ -27,13 +27,15 @@ class Blocking:
         return portal.run(work)
 
     def enqueue(self, task: str, payload: Mapping[str, Json] | None = None, **options: Any) -> BlockingHandle[Any]:
-        return BlockingHandle(self.run(self._app.enqueue(task, payload, **options)), self.run)
+        handle = self._app.accept_now(task, {} if payload is None else payload, options)
+        return BlockingHandle(handle or self.run(self._app.enqueue(task, payload, **options)), self.run)
 
     def enqueue_many(self, task: str, items: Iterable[Mapping[str, Json] | Item], **options: Any) -> Many:
         return self.run(self._app.enqueue_many(task, items, **options))
 
-    def enqueue_http(self, method: str, url: str, **options: Any) -> BlockingHandle[dict[str, Any]]:
-        return BlockingHandle(self.run(self._app.enqueue_http(method, url, **options)), self.run)
+    def enqueue_http(self, *line: str, **options: Any) -> BlockingHandle[dict[str, Any]]:
+        """Takes what `rd.enqueue_http` takes: `("POST", url, …)` or `(queue, "POST", url, …)`."""
+        return BlockingHandle(self.run(self._app.enqueue_http(*line, **options)), self.run)
 
     def drain(self) -> int:
         return self.run(self._app.drain())

@@ -15,7 +15,8 @@ import copy
 import logging
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
@@ -23,38 +24,45 @@ import msgspec
 
 from redrive.app.accept import Desk
 from redrive.app.following import result_text
+from redrive.app.noticing import puts_of
 from redrive.app.portal import portal
 from redrive.app.registering import _wants_context
-from redrive.app.watch import tell_sinks
 from redrive.core.cycle import (
-    KIND,
     Left,
     Note,
     Repeat,
     Status,
     Summary,
     checked_id,
+    checked_ignore,
+    counted,
     cycle_at,
     id_from,
     in_words,
     keeps_failing,
     key_of,
     key_prefix,
+    known_by,
     names_of,
     queue_of,
     severity,
     summary_of,
 )
+from redrive.core.cycle_history import LEARNED, CycleRun, RunOutcome, checked_every
+from redrive.core.documents import CYCLE_NOTE, Kept
+from redrive.core.notices import stale
 from redrive.core.payload import encode
 from redrive.core.policy import Policy
-from redrive.core.store import Commit, Document, Put
+from redrive.core.store import Commit
 from redrive.errors import InvalidOption, RedriveError
-from redrive.insight.health import Pain
 from redrive.runtime.bus import BusEvent
 from redrive.runtime.cycle import Caller, Entry, Turns, called_from
+from redrive.runtime.cycle_records import RunRecord
+from redrive.runtime.interrupts import Interrupts
 from redrive.runtime.on_the_spot import Interrupted, Wait
 from redrive.runtime.registry import Handler, Registry
 from redrive.runtime.scheduler import prune
+from redrive.runtime.trusted_time import time_for_destroying
 from redrive.tasks import Task
 
 if TYPE_CHECKING:
@@ -119,13 +127,15 @@ class RunningCycle(_Going):
         self._over = False
         self._left: list[Left] = []
         self._alerts: list[str] = []
-        self._silent: set[int] = set()
         self._desk = Desk(
             lambda: self._app.store, self._registry, self._app.bus, self._app.clock, self._app.settings, self._app.spool
         )
+        begun = self._app.clock.now()
+        run = CycleRun(self.name, self.cycle_id, begun, "", zone=plan.tz, every=plan.every, watched=plan.watched)
+        self._record = RunRecord(self._app.store, self._app.clock, run)
         self._turns = Turns(
-            self._app.store, self._registry, self._app.bus, self._app.clock, queue=self.queue, cycle_id=self.cycle_id,
-            wait=plan.wait,
+            self._app.store, self._registry, self._app.clock, queue=self.queue, cycle_id=self.cycle_id,
+            record=self._record, wait=plan.wait,
         )  # fmt: skip
 
     @property
@@ -144,6 +154,7 @@ class RunningCycle(_Going):
         *args: Any,
         job_id: str | int | None = None,
         repeat: Repeat | None = None,
+        ignore: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> Result[R]: ...
     @overload
@@ -154,6 +165,7 @@ class RunningCycle(_Going):
         *args: Any,
         job_id: str | int | None = None,
         repeat: Repeat | None = None,
+        ignore: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> Result[R]: ...
     async def run(
@@ -163,37 +175,47 @@ class RunningCycle(_Going):
         *args: Any,
         job_id: Any = None,
         repeat: Any = None,
+        ignore: Any = None,
         **kwargs: Any,
     ) -> Result[Any]:
         """Do it once in this cycle, or once for ever with `repeat="never"`. Never raises for what the job does.
 
-        The job is (function, `job_id`), or (function, arguments) where no id is given. A function that has a parameter
-        of the name `job_id` or `repeat` gets it, too.
+        The job is (function, `job_id`), or (function, arguments) where no id is given. In one cycle a job_id stands for
+        one input: another one is refused (`needs_you`) and kept as a dead letter; arguments named in `ignore` do not
+        count. A function that has a parameter of the name `job_id`, `repeat` or `ignore` gets it, too.
         """
         try:
-            return await self._run(function, args, kwargs, job_id, repeat)
+            return await self._run(function, args, kwargs, {"job_id": job_id, "repeat": repeat, "ignore": ignore})
         except Interrupted as interrupted:
             raise interrupted.error from None
 
     async def _run(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], job_id: Any, repeat: Any
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, Any]
     ) -> Result[Any]:
         if self._over:
             raise RedriveError(f"cycle {self.name} {self.cycle_id} is over: run jobs inside its block")
         handler = self._handler(function)
         own = handler.signature._names
-        given = {"job_id": job_id, "repeat": repeat}
         kwargs = kwargs | {name: value for name, value in given.items() if name in own and value is not None}
         payload = handler.signature.bind(args, kwargs)
-        often = _repeat(None if "repeat" in own else repeat, self._plan.repeat)
-        named = self._named(payload, job_id, function, strict="job_id" not in own)
+        often = _repeat(None if "repeat" in own else given["repeat"], self._plan.repeat)
+        ignore = self._ignored(handler, None if "ignore" in own else given["ignore"])
+        named = self._named(payload, given["job_id"], function, ignore, strict="job_id" not in own)
         key = key_of(self.queue, handler.name, named, self.cycle_id if often == "cycle" else None)
         plan = self._desk.plan(handler.name, {"queue": self.queue, "idempotency_key": key})
         prepared = self._desk.prepare(plan, payload)
-        entry = await self._turns.run(prepared.job, prepared.documents, handler)
+        entry = await self._turns.run(known_by(prepared.job, ignore), prepared.documents, handler, ignore)
         found = await self._result(entry, handler)
         self.results.append(found)
         return found
+
+    def _ignored(self, handler: Handler, said: Any) -> tuple[str, ...]:
+        """Return the arguments that do not count: those of this call, and those of the cycle."""
+        names = checked_ignore(said) if said is not None else ()
+        for name in names:
+            if not handler.signature.takes(name):
+                raise InvalidOption(field="ignore", problem=f"{name!r} is not an argument of {handler.name}")
+        return (*names, *self._plan.ignore)
 
     def _handler(self, function: Any) -> Handler:
         """A task as it is; a plain function becomes one for this cycle, under its own name."""
@@ -218,13 +240,15 @@ class RunningCycle(_Going):
         except (TypeError, ValueError) as error:
             raise InvalidOption(field="function", problem=f"{name} cannot be a job: {error}") from None
 
-    def _named(self, payload: dict[str, Any], job_id: Any, function: object, *, strict: bool) -> str:
+    def _named(
+        self, payload: dict[str, Any], job_id: Any, function: object, ignore: Sequence[str], *, strict: bool
+    ) -> str:
         if job_id is not None and (strict or isinstance(job_id, str | int)):
             return checked_id("job_id", job_id)
         key = self._app._desk.key_of(function._handler, payload) if isinstance(function, Task) else None
         if key is not None:
             return checked_id("job_id", key)
-        return id_from(encode(payload, limit=self._app.settings.payload_limit).text)
+        return id_from(counted(encode(payload, limit=self._app.settings.payload_limit).text, ignore))
 
     async def _result(self, entry: Entry, handler: Handler) -> Result[Any]:
         job = entry.job
@@ -233,40 +257,51 @@ class RunningCycle(_Going):
         job_id, _ = names_of(job)
         return Result(entry.status, job.task, job_id, job.id, value, job.error, job.recommendation)
 
+    # -- its record
+
+    async def _begin(self) -> None:
+        await _spared("writing its record", self._record.begin())
+
+    async def _end(self, error: BaseException | None) -> None:
+        """Write how it ended; a script that leaves no such line is told as dead."""
+        name = type(error).__name__ if error is not None else None
+        outcome = outcome_of(error)
+        error_class = None if outcome == "ended" else name
+        await _spared("writing its record", self._record.end(outcome, self._turns.ended, error_class))
+
     # -- the end
 
     async def _finish(self) -> None:
         self._over = True
         await self._turns.end()
-        for document in await self._app.store.docs(KIND, key_prefix(self.queue)):
-            note = msgspec.json.decode(document.value, type=Note)
-            if keeps_failing(note, self._plan.alert_after):
-                await self._alert(document, note)
+        for kept in await CYCLE_NOTE.all(self._app.store, key_prefix(self.queue)):
+            if keeps_failing(kept.value, self._plan.alert_after):
+                await self._alert(kept)
         self._left = await self._turns.left()
         await _spared("looking around", self._app._look())
+        await _spared("telling people", self._app.notices.deliver())
         await _spared("pruning", self._prune())
 
-    async def _alert(self, document: Document, note: Note) -> None:
-        """Told once in a cycle; a sink that fails is told again at the end of the next run.
-
-        Remembered only after it was told: a process that dies in between means a repetition, as do two scripts that end
-        at once, but never silence.
-        """
-        message, hurts = f"{self.name}: {in_words(note)}", severity(note, self._plan.alert_after)
-        self._alerts.append(in_words(note))
+    async def _alert(self, kept: Kept[Note]) -> None:
+        """Told once in a cycle, through the outbox: a channel that fails is told again, by whichever process has it."""
+        note = kept.value
+        words = in_words(note, next(iter(await self._app.store.get([note.job])), None))
+        message, hurts = f"{self.name}: {words}", severity(note, self._plan.alert_after)
+        self._alerts.append(words)
         log.warning("%s", message)
         data = {"kind": "stale_failure", "severity": hurts, "message": message, "cycles": note.failing}
         self._app.bus.publish(
             BusEvent("stale_failure", self.queue, self._app.clock.now(), note.job, note.task, data=data)
         )
-        if await tell_sinks(self._app, Pain("stale_failure", self.queue, hurts, message), set(), self._silent):
-            told = msgspec.json.encode(msgspec.structs.replace(note, told=note.failed))
-            await self._app.store.apply([Commit(puts=(Put(KIND, document.key, told, document.version),))])
+        told = CYCLE_NOTE.put(kept.key, msgspec.structs.replace(note, told=note.failed), kept.version)
+        notice = stale(note, self.queue, self._app.clock.now(), message, hurts)
+        await self._app.store.apply([Commit(puts=(told, *puts_of(notice)))])
 
     async def _prune(self) -> None:
         """Where no worker ever runs, nobody else does."""
         app = self._app
-        await prune(app.store, self._registry, app.clock.now(), app.settings.retention, app.settings.key_retention)
+        now = await time_for_destroying(app.store, app.clock)
+        await prune(app.store, self._registry, now, app.settings.retention, app.settings.key_retention)
 
 
 class BlockingCycle(_Going):
@@ -291,6 +326,7 @@ class BlockingCycle(_Going):
         *args: Any,
         job_id: str | int | None = None,
         repeat: Repeat | None = None,
+        ignore: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> Result[R]: ...
     @overload
@@ -301,6 +337,7 @@ class BlockingCycle(_Going):
         *args: Any,
         job_id: str | int | None = None,
         repeat: Repeat | None = None,
+        ignore: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> Result[R]: ...
     def run(
@@ -310,10 +347,12 @@ class BlockingCycle(_Going):
         *args: Any,
         job_id: Any = None,
         repeat: Any = None,
+        ignore: Any = None,
         **kwargs: Any,
     ) -> Result[Any]:
         """Do it once in this cycle, or once for ever with `repeat="never"`. Never raises for what the job does."""
-        return _from_here(lambda: self._running._run(function, args, kwargs, job_id, repeat))
+        given = {"job_id": job_id, "repeat": repeat, "ignore": ignore}
+        return _from_here(lambda: self._running._run(function, args, kwargs, given))
 
 
 class Cycle:
@@ -327,6 +366,8 @@ class Cycle:
         *,
         tz: str,
         repeat: Repeat,
+        ignore: Sequence[str],
+        every: str | timedelta | float | None,
         alert_after: int,
         quiet: bool,
         wait: Wait | None,
@@ -337,6 +378,9 @@ class Cycle:
         self.cycle_id = checked_id("cycle_id", cycle_id) if cycle_id is not None else None
         self.tz = tz
         self.repeat = _repeat(repeat, "cycle")
+        self.ignore = checked_ignore(ignore)
+        self.watched = every is not None
+        self.every = None if every is None or every == LEARNED else checked_every(every)
         self.alert_after = _whole("alert_after", alert_after)
         self.quiet = quiet
         self.wait = wait
@@ -358,6 +402,7 @@ class Cycle:
         self._closes = await self._app._holders.join()
         try:
             self._running = RunningCycle(self)
+            await self._running._begin()
             await _spared("emptying the spool", self._app._desk.drain_spool())
         except BaseException:
             await self._app._holders.leave(closes=self._closes)
@@ -373,15 +418,33 @@ class Cycle:
             return
         try:
             await running._finish()
+            await running._end(error)
         except Exception as problem:
+            await running._end(error or problem)
             if error is None:
                 raise
             log.warning("cycle %s could not be summed up: %r", self.name, problem)
         finally:
             if not self.quiet:
-                sys.stdout.write(f"{running.summary}\n")
+                sys.stdout.write(f"{running.summary}{_interrupted(running, error)}\n")
                 sys.stdout.flush()
             await self._app._holders.leave(closes=self._closes)
+
+
+def outcome_of(error: BaseException | None) -> RunOutcome:
+    """Say how a script left its cycle. `sys.exit(night.exit_code)` inside the block, 0 or 1, is an end like any other;
+    with another status the script says that it could not go on."""
+    if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
+        return "interrupted"
+    if error is None or (isinstance(error, SystemExit) and error.code in (None, 0, 1)):
+        return "ended"
+    return "died"
+
+
+def _interrupted(running: RunningCycle, error: BaseException | None) -> str:
+    """That a person ended the script, and how many jobs had had their turn."""
+    number = len(running.results)
+    return f"; interrupted after {number} job{'s' * (number != 1)}" if isinstance(error, KeyboardInterrupt) else ""
 
 
 def _own(registry: Registry) -> Registry:
@@ -429,7 +492,8 @@ def _from_here(work: Callable[[], Coroutine[Any, Any, R]]) -> R:
     future = asyncio.run_coroutine_threadsafe(there(), portal._ready())
     future.add_done_callback(lambda _: caller.finish())
     try:
-        caller.serve()
+        with Interrupts():
+            caller.serve()
     except BaseException:
         future.cancel()
         if not over.wait(GRACE):

@@ -114,7 +114,7 @@ class Dead(Namespace):
     ) -> Job | Acted:
         """Back to the queue for another agent. Consents that were given for the one before do not count for it.
 
-        `agent` names the new one; `where={"agent": "cto"}` are filters whose names the verb has taken.
+        `agent` names the new one; `where={"agent": "writer"}` are filters whose names the verb has taken.
         """
         order = triage.reassigning(self._app, agent, who, why)
         return await self._act(order, id, ids, {**filters, **(where or {})}, all=all)
@@ -143,7 +143,7 @@ class Dead(Namespace):
     ) -> Job | Acted:
         """Out of the way until then (a time, or a span from now); `owner` sees to it. It comes back by itself.
 
-        `where={"owner": "ceo"}` are filters whose names the verb has taken.
+        `where={"owner": "ada"}` are filters whose names the verb has taken.
         """
         order = triage.deferring(self._app, owner, until, who, why)
         return await self._act(order, id, ids, {**filters, **(where or {})}, all=all)

@@ -12,17 +12,17 @@ from redrive.app.namespace import SOMEBODY
 from redrive.app.triage import redriven
 from redrive.core.changes import change, decode, diff, merge
 from redrive.core.checks import check_names
-from redrive.core.consent import ANY_AGENT, Grant, subject_of
+from redrive.core.consent import ANY_AGENT, subject_of
+from redrive.core.documents import GRANT, STEP
 from redrive.core.job import Job, Json
 from redrive.core.lifecycle import Transition
-from redrive.core.payload import encode
+from redrive.core.payload import check_kept, encode
 from redrive.core.redact import redact
 from redrive.core.store import Put
 from redrive.core.triage import GONE, EditPreview, EffectChoice, FieldError, field_error, outside_texts, taint_of
 from redrive.core.triage import quoted as quotes
 from redrive.core.workflow import OUTPUT
 from redrive.errors import InvalidInput, JobError
-from redrive.runtime.consents import KIND as GRANT
 from redrive.runtime.consents import quoted
 from redrive.runtime.effects import effects_of
 from redrive.runtime.effects import forgotten as forgotten_effect
@@ -84,7 +84,7 @@ async def forgotten(app: Redrive, job: Job, repeat: Sequence[str]) -> Forgotten:
     if unknown := set(repeat) - set(effects):
         known = ", ".join(effects) or "none"
         raise InvalidInput(field="repeat", problem=f"{min(unknown)!r} is no effect of this job; there are {known}")
-    steps = [Put("step", document.key, None) for document in await store.docs("step", f"{job.id}/")]
+    steps = [STEP.drop(kept.key) for kept in await STEP.all(store, f"{job.id}/")]
     puts = [*nothing_landed(job), *(forgotten_effect(job.id, name) for name in repeat)]
     room = max(0, KEPT - len(puts))
     return Forgotten([*puts, *steps[:room]], steps[room:])
@@ -108,6 +108,7 @@ def _text(app: Redrive, payload: Mapping[str, Json]) -> str:
     encoded = encode(payload, limit=app.settings.payload_limit)
     if encoded.blobs:
         raise InvalidInput(field="payload", problem="a Blob cannot be edited in; enqueue a new job for it")
+    check_kept(payload, encoded)
     return encoded.text
 
 
@@ -162,8 +163,7 @@ async def _voided(app: Redrive, job: Job) -> list[str]:
     found = [f"the approval by {approval.by}: {approval.question}" for approval in approvals]
     now, subject = app.clock.now(), subject_of(job)
     if job.session_id is not None:
-        for document in await app.store.docs(GRANT, f"{quoted(job.session_id)}/"):
-            grant = msgspec.json.decode(document.value, type=Grant)
+        for _, grant, _ in await GRANT.all(app.store, f"{quoted(job.session_id)}/"):
             bound = grant.subject == subject or (grant.agent is not ANY_AGENT and grant.job_id == job.id)
             if bound and grant.revoked_at is None and (grant.expires_at is None or now < grant.expires_at):
                 found.append(f"the consent of {grant.by} to {grant.scope}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 CHUNK: Final = 1_000
 CHUNK_BYTES: Final = 16 * 1024 * 1024
+log = logging.getLogger("redrive")
 COUNTED: Final = ("read", "imported", "updated", "duplicates", "completed", "aside", "closed", "unread")
 PROBLEMS_KEPT: Final = 1_000
 """Problems that are told one by one; the rest is counted, and stands in the aside file."""
@@ -330,10 +332,11 @@ def _opened(source: Source, longest: int, files: contextlib.ExitStack) -> Iterat
 def _completed(
     source: str | Path | Iterable[str], path: str, files: contextlib.ExitStack
 ) -> Iterator[tuple[int, str | InvalidInput]]:
-    """(line, id or what is wrong with it). A file that is not there means that nothing is done yet."""
+    """(line, id or what is wrong with it). A file that is not there means that nothing is done yet, which is told."""
     if isinstance(source, str | Path):
         file = Path(source).expanduser()
         if not file.exists():
+            log.warning("there is no file of completed ids at %s: nothing counts as done", file)
             return
         lines = jsonl.read(files.enter_context(file.open("rb")))
     else:

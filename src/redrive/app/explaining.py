@@ -9,12 +9,13 @@ from typing import Any, Final
 import msgspec
 
 from redrive.config import Settings
-from redrive.core.agents import AGENTS, Fleet
-from redrive.core.classify import DETAILS, RULE_NOTES, Rule, by_class, classify
+from redrive.core.agents import Fleet
+from redrive.core.classify import DETAILS, RULE_NOTES, Rule, by_class
 from redrive.core.decision import Abilities, Bury, Case, Decision, Hold, RetryLater
 from redrive.core.job import Cause, Failure, Job, Json, State
 from redrive.core.payload import encode
-from redrive.core.remedies import OTHERWISE, WAYS
+from redrive.core.presets import Preset
+from redrive.core.remedies import OTHERWISE, WAYS, changed_wait
 from redrive.core.strategy import decide
 from redrive.errors import Cancel, InvalidOption, Snooze
 from redrive.runtime.capture import capture, guarded, qualified
@@ -63,9 +64,9 @@ def explain(
     if task is not None and handler is None:
         raise InvalidOption(field="task", problem=f"{task!r} is not a task of this Redrive")
     failure = capture(error)
-    cause = classify(failure, registry.rules_for(handler))
     given = payload if payload is not None else _imagined(handler)
     job = _example(task or "example", handler, clock.now(), given)
+    cause = registry.cause_of(failure, handler, job if handler is not None or payload is not None else None)
     case = Case(
         job,
         failure,
@@ -91,7 +92,7 @@ def _decision(error: BaseException, case: Case, handler: Handler | None) -> Deci
         )
     decision, detail = decide(case), case.cause.detail
     if handler is not None and detail in handler.ways and case.policy.rungs:
-        wait = WAYS.get(detail, OTHERWISE).delay
+        wait = changed_wait(case, WAYS.get(detail, OTHERWISE))
         return RetryLater(
             wait, f"{detail}: tried again in {wait:g} s, with what {case.job.task}.on makes of it.", "edit"
         )
@@ -151,5 +152,7 @@ def declared_rules(settings: Settings) -> list[tuple[str, Rule]]:
     return [(f"redrive.toml rules[{number}]", rule.as_rule()) for number, rule in enumerate(settings.rules)]
 
 
-def fleet_of(settings: Settings) -> Fleet:
-    return Fleet(settings.agents if settings.agents is not None else AGENTS, settings.models, settings.escalation)
+def fleet_of(settings: Settings, preset: Preset) -> Fleet:
+    """Put the agents of the settings over those of the preset. An empty `escalation` turns the preset's off."""
+    escalation = preset.escalation if settings.escalation is None else settings.escalation
+    return Fleet({**preset.agents, **settings.agents}, settings.models, escalation or None)

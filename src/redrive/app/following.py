@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
+from redrive.core.documents import RESULT
 from redrive.core.job import Job, State
 from redrive.core.outcome import death
 from redrive.core.store import Event
-from redrive.errors import JobDead, JobDiscarded
+from redrive.errors import JobDead, JobDiscarded, JobNotFound
 from redrive.runtime.bus import BusEvent
 from redrive.runtime.settle import RESULT_APART
 from redrive.tasks import JobHandle, Seconds, seconds
@@ -28,7 +29,12 @@ async def result_of(app: Redrive, handle: JobHandle[Any], timeout: Seconds | Non
     limit, seen = seconds(timeout, "timeout") if timeout is not None else None, list[Job]()
 
     async def ended() -> Job | None:
-        seen[:] = [await handle.refresh()]
+        try:
+            seen[:] = [await handle.refresh()]
+        except JobNotFound:
+            if not handle.pending:
+                raise
+            return None  # its transaction is not committed yet, or its row was not moved yet
         return seen[0] if seen[0].ended else None
 
     try:
@@ -63,8 +69,8 @@ async def result_text(app: Redrive, job: Job) -> str | None:
     """The whole result as JSON, also where it is stored apart."""
     if job.result != RESULT_APART:
         return job.result
-    document = await app.store.doc("result", f"{job.id}/")
-    return document.value.decode() if document else job.result
+    kept = await RESULT.get(app.store, f"{job.id}/")
+    return kept.value.decode() if kept is not None else job.result
 
 
 async def followed(

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from redrive.app.accept import wants_back
+from redrive.app.accept import Prepared, SpoolUnusable, wants_back
 from redrive.app.following import result_text
 from redrive.core import lifecycle
 from redrive.core.checks import check_name, check_words
-from redrive.core.classify import classify
 from redrive.core.job import Job, Json, State, iso
 from redrive.core.lifecycle import Transition
 from redrive.core.outcome import Outcome, outcome_of, shortened, unknown_outcome
-from redrive.core.payload import encode, encode_result
+from redrive.core.payload import check_kept, encode, encode_result
 from redrive.core.policy import REASONS
 from redrive.core.store import Filter, Store
-from redrive.errors import IllegalMove, InvalidOption, JobNotReady, Signal, StoreError
+from redrive.errors import IllegalMove, InvalidOption, JobNotReady, StoreError
 from redrive.runtime.attempt import inspected
 from redrive.runtime.capture import capture
 from redrive.runtime.context import session_of
-from redrive.runtime.on_the_spot import OnTheSpot
+from redrive.runtime.interrupts import Interrupts, ends_a_process, on_a_persons_thread
+from redrive.runtime.on_the_spot import Interrupted, OnTheSpot
 from redrive.runtime.probes import down, lacking
 from redrive.runtime.registry import Handler
 from redrive.runtime.switches import paused
-from redrive.runtime.threads import finished
+from redrive.runtime.threads import Raised, asked, finished
 from redrive.tasks import Seconds, Task, seconds
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Gateway:
         if spot is None or spot.store is not app.store:
             if spot is not None:
                 self._retire(spot)
-            spot = self._spots[loop] = OnTheSpot(app.store, app.registry, app.bus, app.clock, "call")
+            spot = self._spots[loop] = OnTheSpot(app.store, app.registry, app.clock, "call", bus=app.bus)
         return spot
 
     def _retire(self, spot: OnTheSpot) -> None:
@@ -105,7 +106,7 @@ class Gateway:
         stopped = await self._paused(prepared.job.queue)
         if handler is not None and stopped is None:
             prepared = msgspec.structs.replace(prepared, job=self._reserved(prepared.job))
-        job, duplicate, spooled = await self._app._desk.accept(prepared)
+        job, duplicate, spooled = await self._accept(prepared)
         if spooled:
             return outcome_of(job)
         if duplicate and wants_back(prepared, job):
@@ -116,6 +117,13 @@ class Gateway:
             said = f"Queued, not done: {stopped}. Ask for the status of operation {job.short_id}, do not call it again."
             return msgspec.structs.replace(await self.outcome(job), message=said)
         return await self._within(self._run(job), job, limit)
+
+    async def _accept(self, prepared: Prepared) -> tuple[Job, bool, bool]:
+        """Accepts an operation. Where neither store nor spool can, the store's error is raised."""
+        try:
+            return await self._app._desk.accept(prepared)
+        except SpoolUnusable as unusable:
+            raise unusable.store from unusable
 
     async def _paused(self, queue: str) -> str | None:
         """Why nothing starts in this queue now, in words. A store that does not answer is told of by accepting."""
@@ -155,18 +163,19 @@ class Gateway:
                 telling.add_done_callback(late.discard)
             raise
         if done or not self._spot().leave(job.id):
-            return await going
+            return await _heard(going)
         return outcome_of(msgspec.structs.replace(job, state=State.running))
 
     async def _tell_session(self, going: asyncio.Task[Outcome], job: Job) -> None:
-        """The caller went while the end was written as told to it: its session has a notice instead."""
+        """Writes the notice that the caller's answer would have replaced: the caller left while the end was written."""
         await asyncio.wait([going])
+        if going.cancelled() or going.exception() is not None or going.result().status not in ("ok", "failed"):
+            return  # it did not end here: the move that ends it tells the session
         try:
             ended = await self._app.jobs.get(job.id)
-            if ended.state in (State.done, State.dead) and ended.reason == "direct":
+            if ended.state in (State.done, State.dead):
                 how = "succeeded" if ended.state is State.done else "buried"
-                move = Transition(how, ended, ended.state, ended.updated_at, {"reason": job.reason})
-                await self._app.notices._add(move)
+                await self._app.notices._add(Transition(how, ended, ended.state, ended.updated_at, {}))
         except (StoreError, OSError) as error:
             log.warning("job %s (%s): its session cannot be told of its end: %s", job.short_id, job.task, error)
 
@@ -174,9 +183,12 @@ class Gateway:
         self, handler: Handler, params: Mapping[str, Json], limit: float | None, session: str | None
     ) -> Outcome:
         """Nothing is stored of what changes nothing."""
-        arguments = handler.signature.arguments(encode(dict(params), limit=self._app.settings.payload_limit).text)
+        encoded = encode(dict(params), limit=self._app.settings.payload_limit)
+        check_kept(params, encoded, handler.signature)
+        arguments = handler.signature.arguments(encoded.text)
         token = session_of.set(session)
-        back, value = False, None
+        back, value, interrupts = False, None, Interrupts(elsewhere=handler.is_async and on_a_persons_thread())
+        interrupts.join()
         try:
             async with asyncio.timeout(limit if limit is not None else handler.timeout):
                 missing, back = await lacking(handler.requires, self._app.clock)
@@ -184,12 +196,15 @@ class Gateway:
                     raise down(missing, self._app.clock)
                 value = await _called(handler, arguments)
             failure = inspected(handler, value, handler.name)
-        except (Exception, Signal) as error:  # noqa: BLE001 - told to whoever called
-            failure = capture(error, now=self._app.clock.now())
+        except BaseException as error:
+            if _is_the_callers(error, interrupts):
+                raise
+            failure = capture(error.error if isinstance(error, Raised) else error, now=self._app.clock.now())
         finally:
+            interrupts.leave()
             session_of.reset(token)
         if failure is not None:
-            kind = classify(failure, self._app.registry.rules_for(handler)).detail
+            kind = self._app.registry.cause_of(failure, handler).detail
             return Outcome("failed", message=f"It failed: {failure.summary}", error=failure.summary, error_kind=kind,
                            registry_auto_recovered=back)  # fmt: skip
         text, problem = encode_result(value)
@@ -203,7 +218,7 @@ class Gateway:
         name = task.name if isinstance(task, Task) else check_name("task", task)
         keyed = {"lease": REASONS["deferred_submit"].lease, **self._app._desk.keyed(name, params, options)}
         prepared = self._app._desk.prepare(self._app._desk.plan(name, keyed, reason="deferred_submit"), params)
-        job, duplicate, _ = await self._app._desk.accept(prepared)
+        job, duplicate, _ = await self._accept(prepared)
         if duplicate and wants_back(prepared, job):
             job = await self._app._enqueued_again(job.id, WHO, "submitted again")
         return await self.outcome(job)
@@ -293,11 +308,27 @@ async def _soonest(store: Store, queued: Filter, now: float) -> float | None:
     return soonest
 
 
+def _is_the_callers(error: BaseException, interrupts: Interrupts) -> bool:
+    """Whether the caller was cancelled or interrupted, so that the task has not failed."""
+    if isinstance(error, asyncio.CancelledError):
+        here = asyncio.current_task()
+        return here is not None and here.cancelling() > 0
+    return ends_a_process(error) and interrupts.explain(error)
+
+
+async def _heard(going: asyncio.Task[Outcome]) -> Outcome:
+    """The answer. An interrupt by a person reaches the caller as what it was."""
+    try:
+        return await going
+    except Interrupted as interrupted:
+        raise interrupted.error from None
+
+
 async def _called(handler: Handler, arguments: dict[str, Any]) -> Any:
     """A plain function runs in a thread: nobody else has to wait for it."""
     if handler.is_async:
         return await finished(await handler.function(**arguments))
-    return await finished(await asyncio.to_thread(handler.function, **arguments))
+    return await asked(functools.partial(handler.function, **arguments))
 
 
 def _listed(job: Job) -> dict[str, Json]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from redrive.app.alerts import GroupWatch, latest_letters, read_states, write
+from redrive.app.alerts import GroupWatch, latest_letters, read_states, silence, write
 from redrive.app.namespace import SOMEBODY, TRIES
 from redrive.core import moments
 from redrive.core.checks import check_id, check_limit, check_texts, check_words, is_number, the_only
@@ -181,8 +181,11 @@ class Groups:
         for _ in range(TRIES):
             (group,) = await store.groups(fingerprints=[name])
             state, version = (await read_states(store, [name])).get(name, (None, 0))
-            (outcome,) = await store.apply([write(name, decide(group, state, self._app.clock.now()), version)])
+            after = decide(group, state, self._app.clock.now())
+            (outcome,) = await store.apply([write(name, after, version)])
             if isinstance(outcome, Applied):
+                if after.status != "unresolved":
+                    await silence(store, name)
                 (view,) = await self._views([group])
                 return await self._with_lessons(view)
             if not isinstance(outcome, Stale):

@@ -51,7 +51,7 @@ class Holders:
         await carried_through(self._close())
 
     async def _close(self) -> None:
-        await self._app._gateway.close()
+        await self._app._close_services()
         with self._lock:
             if self._number:
                 return  # somebody came meanwhile, and will close it

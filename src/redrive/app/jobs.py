@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -13,20 +13,39 @@ from redrive.app.namespace import SOMEBODY, TRIES, Namespace
 from redrive.app.sessions import check_asks, refused
 from redrive.app.triage import redriven
 from redrive.core import lifecycle
-from redrive.core.checks import check_limit, check_words
+from redrive.core.checks import check_limit, check_words, suggestion
+from redrive.core.documents import INVESTIGATED
 from redrive.core.effects import EffectRecord
 from redrive.core.job import Job, Json, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Event, Filter, Page, Put
 from redrive.errors import IllegalMove, InvalidInput, StaleJob
+from redrive.runtime.consents import Consents
 from redrive.runtime.effects import effects_of, kept
+from redrive.runtime.living import living
 from redrive.runtime.paging import pages
 from redrive.runtime.verify import nothing_landed
 from redrive.runtime.written import written
 
 PAGE: Final = 1000
+SEARCH_PAGE: Final = 500
+MOST_SEARCHED: Final = 20_000
 TOGETHER: Final = 200
 """So many effects are closed in the commit that moves their job."""
+
+
+class Searched(NamedTuple):
+    """What a search found, and how many jobs it looked at."""
+
+    page: Page
+    looked_at: int
+
+
+def _has(job: Job, text: str) -> bool:
+    """Whether a job's input or last error has this text, whatever its case."""
+    wanted = text.casefold()
+    escaped = msgspec.json.encode(text).decode()[1:-1].casefold()
+    return wanted in (job.error or "").casefold() or escaped in (job.payload or "").casefold()
 
 
 class Jobs(Namespace):
@@ -43,6 +62,38 @@ class Jobs(Namespace):
     async def list(self, *, limit: int = 100, cursor: str | None = None, **filters: Any) -> Page:
         """Newest first. Filters: state, queue, task, agent, session_id, key, category, detail, …"""
         return await self._app.store.find(make_filter(filters), cursor, check_limit(limit))
+
+    async def search(self, text: str, *, limit: int = 50, cursor: str | None = None, **filters: Any) -> Searched:
+        """Jobs whose input or last error has this text, newest first. Takes the filters of `list`.
+
+        One search looks at no more than the newest 20,000 jobs that match the filters; its cursor looks further back.
+        It reads in pages and stops once `limit` were found, so that a few more than `limit` may be given.
+        """
+        if not text:
+            raise InvalidInput(field="text", problem="is empty; give some letters to look for")
+        chosen, found, looked_at = make_filter(filters), list[Job](), 0
+        check_limit(limit)
+        while True:
+            page = await self._app.store.find(chosen, cursor, SEARCH_PAGE)
+            looked_at += len(page.jobs)
+            found += [job for job in page.jobs if _has(job, text)]
+            cursor = page.cursor
+            if cursor is None or len(found) >= limit or looked_at >= MOST_SEARCHED:
+                return Searched(Page(found, cursor, page.as_of), looked_at)
+
+    async def waits_for_worker(self, job: Job) -> str | None:
+        """Says that no live worker takes a job, and which task may be meant instead; None where one takes it."""
+        workers = await living(self._app.store, self._app.clock.now())
+        if any(worker.takes(job.queue, job.task, job.agent) for worker in workers):
+            return None
+        announced = frozenset[str]().union(*(worker.tasks for worker in workers))
+        if job.task in announced:
+            return f"no live worker takes the task {job.task!r} in queue {job.queue!r}: the job waits until one does"
+        done = await self._app.store.count(Filter(states=(State.done,)), by=("task",))
+        known = announced | self._app.registry.handlers.keys() | {str(task) for (task,) in done}
+        meant = suggestion(job.task, known - {job.task})
+        said = f"no live worker announces the task {job.task!r}: the job waits until one does"
+        return f"{said}; {meant}" if meant else said
 
     async def cancel(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
         """No longer wanted. A running task sees ctx.cancelled; what it still says does not count."""
@@ -114,7 +165,10 @@ class Jobs(Namespace):
         ]
 
     async def erase(self, id: str | None = None, *, session_id: str | None = None, who: str = SOMEBODY) -> int:
-        """Forget the contents of a job or of all jobs of a session, for privacy; live ones are cancelled first."""
+        """Forget the contents of a job or of all jobs of a session, for privacy; live ones are cancelled first.
+
+        Investigations that `[signals]` has started for them are erased, too: they were given their errors.
+        """
         check_words(who, None)
         if (id is None) == (session_id is None):
             raise InvalidInput(field="erase", problem="give a job id or session_id=, one of them")
@@ -123,20 +177,35 @@ class Jobs(Namespace):
         else:
             of_session = pages(self._app.store, Filter(session_id=session_id), PAGE)
             jobs = [job async for page in of_session for job in page]
+        jobs += await self._investigations([job.id for job in jobs])
         for job in jobs:
             await self._end(job, who)
-        for job in jobs:
-            await self._app.notices.forget(job)
+        if session_id is not None:
+            await Consents(self._app.store, self._app.clock).forget(session_id)
+            await self._app._repeats.forget(session_id)
         return await self._app.store.erase([job.id for job in jobs])
+
+    async def lingering(self) -> Sequence[str]:
+        """Where erased contents can still be read, and what ends that; empty once they are gone.
+
+        On a fleet that is the log with its snapshots, and every replica that has not read the erasure.
+        """
+        return await self._app.store.lingering()
+
+    async def _investigations(self, ids: Sequence[str]) -> Sequence[Job]:
+        """The jobs that a pain started and gave the words of these."""
+        store = self._app.store
+        found = {kept.value for id in ids for kept in await INVESTIGATED.all(store, f"{id}.")}
+        return await store.get(sorted(found.difference(ids)))
 
     async def _end(self, job: Job, who: str) -> None:
         """Cancelled where it lives, purged where it is dead; looked at anew where it ended meanwhile."""
         for _ in range(TRIES):
             try:
                 if job.state in (State.waiting, State.running, State.held):
-                    await self.cancel(job.id, who=who, why="erased")
+                    await self.cancel(job.id, who=who, why=lifecycle.ERASED)
                 elif job.state is State.dead:
-                    await self._move(job.id, lambda job, now: lifecycle.purged(job, now, who=who, why="erased"))
+                    await self._move(job.id, lambda job, now: lifecycle.purged(job, now, who=who, why=lifecycle.ERASED))
                 return
             except IllegalMove:
                 job = await self._find_one(job.id)

@@ -20,11 +20,13 @@ from redrive.config import default_path
 from redrive.core import lifecycle
 from redrive.core.checks import KEY_LIMIT, NAME_LIMIT
 from redrive.core.classify import classify
+from redrive.core.documents import BLOB
 from redrive.core.job import Failure, Job, Json, Lane, State, hash_payload
 from redrive.core.letters import (
     CAP,
     UNNAMED,
     Born,
+    advice_in,
     buried_at_birth,
     documents_for,
     generation,
@@ -32,13 +34,14 @@ from redrive.core.letters import (
     lane_for,
     lane_said,
     named_failure,
+    returns_at,
     same_work,
     settles,
     sorted_out,
 )
 from redrive.core.letters import why as why_there
 from redrive.core.lifecycle import Transition
-from redrive.core.payload import Blob, blob_document, encode
+from redrive.core.payload import Blob, Encoded, blob_document, check_kept, encode
 from redrive.core.records import wrapped
 from redrive.core.redact import redact_text
 from redrive.core.store import Applied, Commit, Filter, Put, Stale
@@ -47,6 +50,7 @@ from redrive.errors import (
     ConfigError,
     InvalidInput,
     InvalidOption,
+    InvalidPayload,
     JobError,
     RedriveError,
     Signal,
@@ -54,7 +58,6 @@ from redrive.errors import (
     StoreError,
     StoreUnavailable,
 )
-from redrive.runtime.bus import BusEvent, told
 from redrive.runtime.capture import capture, qualified, words_of
 from redrive.runtime.paging import pages
 from redrive.runtime.spool import Entry, Spool
@@ -150,7 +153,7 @@ def letter_of(job_id: object, payload: object, error: object, said: Said, now: f
         said=_lane(said.lane),
         recommendation=redact_text(words_of(said.recommendation)) if said.recommendation else failure.recommendation,
     )
-    return Letter(letter, tuple(Put("blob", f"{id}/{n}", blob_document(blob)) for n, blob in enumerate(blobs)))
+    return Letter(letter, tuple(BLOB.put(f"{id}/{n}", blob_document(blob)) for n, blob in enumerate(blobs)))
 
 
 def _queue_of(task: str, app: Redrive | None) -> str:
@@ -184,11 +187,22 @@ def _input(payload: object) -> tuple[str, tuple[Blob, ...]]:
             plain = encode({"it": payload}, limit=LETTER_LIMIT)
             if plain.blobs:
                 return encode(wrapped(payload), limit=LETTER_LIMIT)
+            _say_changes({"it": payload}, plain)
             payload = wrapped(msgspec.json.decode(plain.text)["it"])
-        return encode(payload, limit=LETTER_LIMIT)
+        encoded = encode(payload, limit=LETTER_LIMIT)
+        _say_changes(payload, encoded)
+        return encoded
     except InvalidInput as error:
         log.warning("a letter's payload cannot be kept as it is, its repr is: %s", error)
         return encode({"$repr": _repr(payload), "$problem": str(error)[:500]}).text, ()
+
+
+def _say_changes(payload: Mapping[str, Any], encoded: Encoded) -> None:
+    """A letter is never refused, so what JSON turns into something else is told."""
+    try:
+        check_kept(payload, encoded)
+    except InvalidPayload as changed:
+        log.warning("a letter's payload is not kept as it was given: %s", changed)
 
 
 def _repr(value: object) -> str:
@@ -292,21 +306,20 @@ class Letters:
 
     async def _first(self, letter: Letter) -> Job | None:
         """A new letter; None where somebody else made it this moment."""
-        fresh = letter.numbered(await self._free(letter.job))
+        number = await self._free(letter.job)
+        if number and any(_belongs(job, letter.job) for job in await self._known(letter.job)):
+            return None  # made between the look for one and the look for a free number
+        fresh = letter.numbered(number)
         (inserted,) = await self._app.store.insert([fresh.job], fresh.documents)
         if inserted.duplicate:
             return None
-        job = inserted.job
-        data = {"why": job.history[-1].decision if job.history else None, "who": None, "because": job.because}
-        self._app.bus.publish(BusEvent("dead_letter", job.queue, job.updated_at, job.id, job.task, job.attempts, data))
-        return job
+        return inserted.job
 
     async def _again(self, standing: Job, letter: Job) -> Job | None:
         """One more failure of a job that is dead already, or waits to be run again: same letter, longer story."""
         moves = failed_again(standing, letter, _cap(self._app, standing))
         (outcome,) = await self._app.store.apply([Commit(moves)])
         if isinstance(outcome, Applied):
-            self._app.bus.publish(told(moves[-1]))
             return moves[-1].after(outcome.fences[-1])
         if isinstance(outcome, Stale):
             return None
@@ -328,10 +341,7 @@ class Letters:
         now = self._app.clock.now()
         moves = [lifecycle.resolved(job, now, who=who, why=why) for job in jobs]
         outcomes = await self._app.store.apply([Commit((move,)) for move in moves]) if moves else []
-        closed = [move for move, outcome in zip(moves, outcomes, strict=True) if isinstance(outcome, Applied)]
-        for move in closed:
-            self._app.bus.publish(told(move))
-        return len(closed)
+        return sum(isinstance(outcome, Applied) for outcome in outcomes)
 
     async def _empty_spool(self) -> None:
         """The store works: what had to wait beside it moves over, without waiting for a worker."""
@@ -368,11 +378,12 @@ def failed_again(standing: Job, letter: Job, cap: int, attempts: int | None = No
         at,
         because="attempts_exhausted" if tries >= cap else letter.because or "imported",
         why=decision,
-        recommendation=letter.recommendation or "Find out what the error means, fix it, then redrive.",
+        recommendation=advice_in(lane, letter, cause),
         failure=failure,
         cause=cause,
         fingerprint=letter.fingerprint,
         lane=lane,
+        comes_back_at=returns_at(job, lane, at),
         attempt=msgspec.structs.replace(last, run=standing.run, decision=decision, tier=lane),
     )
     first = {"first_failed_at": standing.first_failed_at} if standing.first_failed_at is not None else {}

@@ -48,7 +48,6 @@ class Namespace:
             others = (await self._app.workflows.companions(transition))[: ROOM - len(puts)]
             (outcome,) = await self._app.store.apply([Commit((transition, *others), tuple(puts))])
             if isinstance(outcome, Applied):
-                self._app.bus.publish_moves([transition, *others])
                 return transition.after(outcome.fences[0])
             if not isinstance(outcome, Stale):
                 raise CommitUnknown(f"nobody knows whether job {job.short_id} was {transition.move}: look again")

@@ -7,11 +7,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from redrive.app.following import result_text
-from redrive.app.namespace import TRIES
 from redrive.app.noticing import puts_of
+from redrive.app.signal_actions import actions
 from redrive.core.checks import check_limit, the_only
+from redrive.core.documents import INBOX, PAGE, WAITING, Kept, Kind
 from redrive.core.job import CYCLE, Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.notices import (
@@ -27,34 +29,34 @@ from redrive.core.notices import (
     page,
     page_due,
     waiting_key,
+    with_words,
 )
 from redrive.core.outcome import shortened
-from redrive.core.store import Applied, Commit, Document, Filter, Put, Store
+from redrive.core.pain import Pain, about
+from redrive.core.store import Applied, Commit, Filter, Store
 from redrive.errors import InvalidInput
-from redrive.insight.health import Pain
 from redrive.insight.inboxes import InboxView, inboxes
 from redrive.runtime.bus import BusEvent
 from redrive.runtime.notify import (
-    INBOX,
     SIGNAL,
-    WAITING,
     Channel,
     Courier,
     by_function,
     channels_of,
     distinct,
     name_of,
+    quoted_by,
     read_standing,
     read_waiting,
     troubles,
 )
+from redrive.runtime.trusted_time import time_for_destroying
 from redrive.runtime.written import written
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
 log = logging.getLogger("redrive.notify")
-PAGE: Final = "page"
 LAST: Final = "last"
 NOT_PAGED: Final = frozenset({"imported", "restored", "diverted"})
 """Dead letters that no failure of now has made: brought here, brought back, or put off by a script."""
@@ -82,6 +84,7 @@ class Notices:
         if self.quiet:
             return None
         channels = channels_of(self._app.settings.notify.urls, self._app.channels)
+        channels += actions(self._app)
         channels += distinct(Channel(f"{SIGNAL}{name_of(sink)}", _as_signal(sink)) for sink in self._app.signals)
         return Courier(self._app.store, self._app.clock, channels) if channels else None
 
@@ -92,7 +95,9 @@ class Notices:
 
     async def waiting(self) -> list[Notice]:
         """What people are still to be told, in order."""
-        return [notice for _, notice in await read_waiting(self._app.store)]
+        notices = [notice for _, notice in await read_waiting(self._app.store)]
+        jobs = await quoted_by(self._app.store, notices)
+        return [with_words(notice, jobs) for notice in notices]
 
     async def troubles(self) -> list[str]:
         """Channels that do not take anything, in words."""
@@ -121,22 +126,24 @@ class Notices:
         letters = await self._letters(now - policy.page_window, now)
         if sum(letters.values()) < policy.page_after:
             return False
-        document = await app.store.doc(PAGE, LAST)
-        last = msgspec.json.decode(document.value, type=Paged) if document else None
-        if not page_due(letters, last, now, policy):
+        last = await PAGE.get(app.store, LAST)
+        if not page_due(letters, last.value if last else None, now, policy):
             return False
         groups = await app.store.groups(fingerprints=[name for name in letters if name])
         notice = page(letters, groups, now, policy)
-        paged = Put(PAGE, LAST, msgspec.json.encode(Paged(now, tuple(letters))), document.version if document else 0)
-        told = Put(WAITING, waiting_key(notice), msgspec.json.encode(notice))
-        (outcome,) = await app.store.apply([Commit(puts=(paged, told))])
+        paged = PAGE.put(LAST, Paged(now, tuple(letters)), last.version if last else 0)
+        (outcome,) = await app.store.apply([Commit(puts=(paged, WAITING.put(waiting_key(notice), notice)))])
         if isinstance(outcome, Applied):
-            log.warning("%s: %s", notice.title, notice.text)
-            self.heard(notice)
+            said = with_words(notice, await quoted_by(app.store, [notice]))
+            log.warning("%s: %s", said.title, said.text)
+            self.heard(said)
         return isinstance(outcome, Applied)
 
     async def _letters(self, since: float, now: float) -> dict[str, int]:
-        """By group: what died since then and is dead still. Counted only where the hours' numbers say it may matter."""
+        """By group: what died since then and waits for a person; what comes back by itself pages nobody.
+
+        Counted only where the hours' numbers say that it may matter.
+        """
         store, policy = self._app.store, self._app.settings.notify
         buried = sum(
             tally.number
@@ -145,7 +152,8 @@ class Notices:
         )
         if buried < policy.page_after:
             return {}
-        counted = await store.count(Filter(states=(State.dead,), since=since), by=("fingerprint", "because", "queue"))
+        manual = Filter(states=(State.dead,), since=since, lane="manual")
+        counted = await store.count(manual, by=("fingerprint", "because", "queue"), current=True)
         letters: dict[str, int] = {}
         for (fingerprint, because, queue), number in counted.items():
             if because not in NOT_PAGED and not str(queue).startswith(CYCLE):
@@ -156,19 +164,25 @@ class Notices:
 
     async def inbox(self, session_id: str, *, unread: bool, limit: int) -> list[Notice]:
         check_limit(limit)
-        found = [notice for _, notice in await self._of(session_id)]
-        jobs = await self._jobs(found)
-        owned = await self._owned(found)
-        found = [_as_it_is_now(notice, jobs.get(notice.job_id or ""), owned) for notice in found]
+        found, jobs = await self._now(session_id)
         if unread:
             found = [notice for notice in found if notice.unread]
         found.sort(key=lambda notice: (notice.at, notice.id))
         return [await self._with_result(notice, jobs.get(notice.job_id or "")) for notice in found[:limit]]
 
+    async def unread(self, session_id: str) -> int:
+        """Counts what the session was told and has not seen."""
+        return sum(notice.unread for notice in (await self._now(session_id))[0])
+
+    async def _now(self, session_id: str) -> tuple[list[Notice], dict[str, Job]]:
+        """Reads a session's notices as they stand now, and their jobs."""
+        found = [kept.value for kept in await self._of(session_id)]
+        jobs, owned = await self._jobs(found), await self._owned(found)
+        return [_as_it_is_now(notice, jobs.get(notice.job_id or ""), owned) for notice in found], jobs
+
     async def inboxes(self) -> list[InboxView]:
         """Every session that was told something. Reads all messages, and the jobs whose answers are waited for."""
-        documents = await self._app.store.docs(INBOX)
-        found = [msgspec.json.decode(document.value, type=Notice) for document in documents]
+        found = [kept.value for kept in await INBOX.all(self._app.store)]
         open = [notice for notice in found if notice.status == "pending"]
         jobs, owned = await self._jobs([notice for notice in open if not _owed(notice)]), await self._owned(open)
         return inboxes(
@@ -188,26 +202,22 @@ class Notices:
 
     async def acknowledge(self, session_id: str, notice_id: str) -> Notice:
         """By its id, or a part of it that only one notice has. Safe to repeat."""
-        for _ in range(TRIES):
-            matching = {n.id: (d, n) for d, n in await self._of(session_id) if notice_id in n.id}
-            found = matching.get(notice_id) or the_only(list(matching.values()), notice_id, "notice_id")
-            if found is None:
-                raise InvalidInput(field="notice_id", problem=f"{notice_id!r} is not in the inbox")
-            document, notice = found
-            if notice.read_at is not None:
-                return notice
-            read = msgspec.structs.replace(notice, read_at=self._app.clock.now())
-            put = Put(INBOX, document.key, msgspec.json.encode(read), document.version)
-            (outcome,) = await self._app.store.apply([Commit(puts=(put,))])
-            if isinstance(outcome, Applied):
-                return read
-        raise InvalidInput(field="notice_id", problem=f"{notice_id!r} keeps changing; try again")
+        matching = {kept.value.id: kept for kept in await self._of(session_id) if notice_id in kept.value.id}
+        found = matching.get(notice_id) or the_only(list(matching.values()), notice_id, "notice_id")
+        now = self._app.clock.now()
 
-    async def _of(self, session_id: str) -> list[tuple[Document, Notice]]:
+        def seen(notice: Notice | None) -> Notice | None:
+            return notice if notice is None or notice.read_at is not None else replace(notice, read_at=now)
+
+        read = await INBOX.update(self._app.store, found.key, seen) if found is not None else None
+        if read is None:
+            raise InvalidInput(field="notice_id", problem=f"{notice_id!r} is not in the inbox")
+        return read
+
+    async def _of(self, session_id: str) -> list[Kept[Notice]]:
         """A session's own: `a` has nothing of `a/b`."""
-        documents = await self._app.store.docs(INBOX, f"{session_id}/")
-        decoded = [(document, msgspec.json.decode(document.value, type=Notice)) for document in documents]
-        return [(document, notice) for document, notice in decoded if notice.session_id == session_id]
+        found = await INBOX.all(self._app.store, f"{session_id}/")
+        return [kept for kept in found if kept.value.session_id == session_id]
 
     async def _jobs(self, notices: Sequence[Notice]) -> dict[str, Job]:
         ids = list(dict.fromkeys(notice.job_id for notice in notices if notice.job_id))
@@ -229,14 +239,14 @@ class Notices:
         """Acknowledgements age out, read or not; actionable notices once they are dealt with; what nobody took goes
         last, and is told here.
         """
-        before = self._app.clock.now() - ACKNOWLEDGED_FOR
-        documents = await self._app.store.docs(INBOX)
-        old = [(d, n) for d in documents if (n := msgspec.json.decode(d.value, type=Notice)).at < before]
-        jobs = await self._jobs([notice for _, notice in old if notice.actionable])
-        owned = await self._owned([notice for _, notice in old])
-        now = [(d, _as_it_is_now(notice, jobs.get(notice.job_id or ""), owned)) for d, notice in old]
-        keys = [d.key for d, notice in now if notice.settled or not notice.actionable or notice.read_at is not None]
+        before = await time_for_destroying(self._app.store, self._app.clock) - ACKNOWLEDGED_FOR
+        old = [kept for kept in await INBOX.all(self._app.store) if kept.value.at < before]
+        jobs = await self._jobs([kept.value for kept in old if kept.value.actionable])
+        owned = await self._owned([kept.value for kept in old])
+        now = [(key, _as_it_is_now(notice, jobs.get(notice.job_id or ""), owned)) for key, notice, _ in old]
+        keys = [key for key, notice in now if notice.settled or not notice.actionable or notice.read_at is not None]
         await _drop(self._app.store, INBOX, keys)
+        await self._app._repeats.prune(before + ACKNOWLEDGED_FOR)
         untold = [(key, notice) for key, notice in await read_waiting(self._app.store) if notice.at < before]
         if untold:
             log.warning("%d notices found no channel that takes them for a week and are dropped: %s, …",
@@ -244,25 +254,19 @@ class Notices:
             await _drop(self._app.store, WAITING, [key for key, _ in untold])
         return len(keys) + len(untold)
 
-    async def forget(self, job: Job) -> None:
-        """Everything that was said about an erased job."""
-        if job.session_id is not None:
-            mine = await self._app.store.docs(INBOX, f"{job.session_id}/{job.id}.")
-            await _drop(self._app.store, INBOX, [document.key for document in mine])
-        owned = await self._app.store.docs(INBOX, OWNER)
-        keys = [d.key for d in owned if msgspec.json.decode(d.value, type=Notice).job_id == job.id]
-        await _drop(self._app.store, INBOX, keys)
-        waiting = [key for key, notice in await read_waiting(self._app.store) if notice.job_id == job.id]
-        await _drop(self._app.store, WAITING, waiting)
-
 
 def _as_signal(sink: Callable[[Pain], object]) -> Callable[[Message], Awaitable[None]]:
-    """A message for a function that takes signals."""
+    """A message for a function that takes signals: pains as they are, other notices with their title."""
     send = by_function(sink)
 
     async def told(message: Message) -> None:
-        hurts = 1.0 if message.actionable else 0.5
-        await send(Pain(message.kind, message.notice.queue, hurts, f"{message.title}: {message.text}"))
+        notice = message.notice
+        if notice.severity:
+            text = notice.text if message.count == 1 else f"{message.title}: {message.text}"
+            await send(Pain(message.kind, notice.queue, notice.severity, text, about(notice)))
+        else:
+            hurts = 1.0 if message.actionable else 0.5
+            await send(Pain(message.kind, notice.queue, hurts, f"{message.title}: {message.text}"))
 
     return told
 
@@ -281,7 +285,7 @@ def _as_it_is_now(notice: Notice, job: Job | None, owned: Owned) -> Notice:
     return msgspec.structs.replace(notice, settled=not number or notice.read_at is not None, text=more)
 
 
-async def _drop(store: Store, kind: str, keys: Sequence[str]) -> None:
+async def _drop(store: Store, kind: Kind[Notice], keys: Sequence[str]) -> None:
     for start in range(0, len(keys), DROPPED_AT_ONCE):
-        puts = tuple(Put(kind, key, None) for key in keys[start : start + DROPPED_AT_ONCE])
+        puts = tuple(kind.drop(key) for key in keys[start : start + DROPPED_AT_ONCE])
         await store.apply([Commit(puts=puts)])

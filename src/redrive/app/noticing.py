@@ -13,11 +13,11 @@ from typing import Any, cast
 
 import msgspec
 
+from redrive.core.documents import INBOX, WAITING
 from redrive.core.job import Job
 from redrive.core.lifecycle import Transition
-from redrive.core.notices import ESCALATED, Notice, escalates, escalation_for, notice_for, waiting_key
+from redrive.core.notices import ESCALATED, Notice, escalates, escalation_for, notice_for, replaced_by, waiting_key
 from redrive.core.store import MAX_PARTS, Applied, Commit, Inserted, Outcome, Put, Store
-from redrive.runtime.notify import INBOX, WAITING
 
 log = logging.getLogger("redrive.notify")
 
@@ -44,7 +44,7 @@ class Noticing:
         notices = [_notices(commit) for commit in group]
         commits, overflowing = [], []
         for commit, found in zip(group, notices, strict=True):
-            puts = [put for notice in found for put in puts_of(notice)]
+            puts = [put for notice in found for put in puts_of(notice)] + _replaced(commit, found)
             room = max(0, MAX_PARTS - len(commit.transitions) - len(commit.puts) - len(commit.guards))
             commits.append(msgspec.structs.replace(commit, puts=(*commit.puts, *puts[:room])))
             overflowing.append(puts[room:])
@@ -81,12 +81,20 @@ def with_notices(store: Store, tell: Callable[[Notice], None]) -> Store:
 
 def puts_of(notice: Notice) -> list[Put]:
     """Into the session's inbox, and where people are to be told, among what waits for the channels."""
-    value, puts = msgspec.json.encode(notice), []
+    puts = []
     if notice.audience != "user" and notice.session_id is not None:
-        puts.append(Put(INBOX, f"{notice.session_id}/{notice.id}", value))
+        puts.append(INBOX.put(f"{notice.session_id}/{notice.id}", notice))
     if notice.audience != "session":
-        puts.append(Put(WAITING, waiting_key(notice), value))
+        puts.append(WAITING.put(waiting_key(notice), notice))
     return puts
+
+
+def _replaced(commit: Commit, notices: Sequence[Notice]) -> list[Put]:
+    """Drops what the session was told before: that a job comes back, where it is now told how that ended."""
+    jobs = {move.job.id: move.job for move in commit.transitions}
+    told = [(one, jobs[one.job_id]) for one in notices if one.session_id is not None and one.job_id in jobs]
+    dropped = [(one, id) for one, job in told if (id := replaced_by(one, job)) is not None]
+    return [INBOX.drop(f"{one.session_id}/{id}") for one, id in dropped]
 
 
 def _notices(commit: Commit) -> list[Notice]:

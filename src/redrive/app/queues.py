@@ -7,7 +7,8 @@ import builtins
 from redrive.app.namespace import SOMEBODY, Namespace
 from redrive.core.checks import MOST_NAMED, check_name, check_words
 from redrive.core.store import Filter
-from redrive.insight.health import QueueNumbers
+from redrive.errors import InvalidInput
+from redrive.insight.queue_numbers import QueueNumbers
 from redrive.runtime.switches import Switch, switched
 from redrive.runtime.written import written
 
@@ -21,14 +22,20 @@ class Queues(Namespace):
     async def doubt(self, name: str) -> str | None:
         """Why there may be no such queue, in words: it has no policy, and no job was ever in it. Else None."""
         used = sorted({str(queue) for (queue,) in await self._app.store.count(Filter(), by=("queue",))})
-        if name in used or name in self._app.registry.queues:
+        registry = self._app.registry
+        if name in used or name in registry.queues or any(one.queue == name for one in registry.handlers.values()):
             return None
         shown, more = ", ".join(used[:MOST_NAMED]), len(used) - MOST_NAMED
         others = f"the queues are {shown}{f' and {more} more' if more > 0 else ''}" if used else "there are none yet"
         return f"no job was ever in it; {others}"
 
-    async def pause(self, name: str, *, who: str = SOMEBODY, why: str | None = None) -> None:
-        """Workers take nothing from it until it is resumed; what runs goes on."""
+    async def pause(self, name: str, *, who: str = SOMEBODY, why: str | None = None, new: bool = False) -> None:
+        """Pause a queue: workers take nothing from it until it is resumed; what runs goes on.
+
+        A queue in which no job ever was is refused, because it is probably misspelt; `new=True` pauses it all the same.
+        """
+        if not new and (doubt := await self.doubt(check_name("queue", name))) is not None:
+            raise InvalidInput(field="queue", problem=f"there is no queue {name!r}: {doubt}")
         await self._set(name, Switch(True, who, why, self._app.clock.now()))
 
     async def resume(self, name: str, *, who: str = SOMEBODY, why: str | None = None) -> None:

@@ -22,9 +22,10 @@ from redrive.core.changes import Adapt, outside_key
 from redrive.core.checks import check_choice, check_name, check_names, optional_name
 from redrive.core.effects import Effect
 from redrive.core.job import Job, OnLost
-from redrive.core.payload import encode
-from redrive.core.policy import Backoff, Policy, Rate, Scope
-from redrive.core.schedule import Cron
+from redrive.core.option_hints import hint_for_task
+from redrive.core.payload import check_kept, encode
+from redrive.core.policy import Backoff, Policy, Rate, Scope, is_endless
+from redrive.core.schedule import Cron, cron
 from redrive.errors import InvalidOption
 from redrive.runtime import tracing
 from redrive.runtime.context import BlockingContext, Context
@@ -35,6 +36,7 @@ from redrive.tasks import (
     AsyncContextTask,
     AsyncTask,
     Classes,
+    Fallback,
     PlainContextTask,
     PlainTask,
     Seconds,
@@ -82,6 +84,7 @@ class Registering:
         backoff: Backoff | None = None,
         base: Seconds | None = None,
         cap: Seconds | None = None,
+        max_wait: Seconds | None = None,
         lease: Seconds | None = None,
         max_age: Seconds | None = None,
         on_lost: OnLost | None = None,
@@ -90,39 +93,50 @@ class Registering:
         scope: Scope | None = None,
         stalled_after: Seconds | None = None,
         strategy: Literal["categorized", "plain"] | None = None,
+        max_crashes: int | None = None,
         rungs: int | None = None,
+        changed_after: Seconds | Mapping[str, Seconds] | None = None,
+        comebacks: Sequence[Seconds] | None = None,
         quote_errors: bool | None = None,
         breaker_after: int | None = None,
         adapt: Adapt | None = None,
         downstream: str | Callable[..., str | None] | None = None,
         credentials: Sequence[str] = (),
         result_policy: ResultPolicy = True,
-        schedule: Cron | Sequence[Cron] = (),
+        schedule: str | Cron | Sequence[str | Cron] = (),
         effects: Sequence[Effect] = (),
         retry_policy: RetryPolicy = "replay",
         requires: Sequence[Probe] = (),
         consent: bool | str = False,
         read_only: bool = False,
         wraps: str | None = None,
+        fallback: Fallback | None = None,
+        fallback_after: Seconds | None = None,
     ) -> TaskDecorator: ...
     @overload
     def task(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
     def task(self, name: Any = None, /, **options: Any) -> Any:
         """Register a function. `@rd.task`, or `@rd.task("name", queue=…, max_attempts=…, …)`."""
         if callable(name):
-            return self._register(name, None, {})
+            return self._register(name, None, options)
         return lambda function: self._register(function, name, options)
 
     def _register(self, function: Callable[..., Any], name: str | None, options: dict[str, Any]) -> Task[Any, Any]:
-        unknown = options.keys() - _TASK_OPTIONS - _POLICY_OPTIONS
-        if unknown:
-            raise InvalidOption(field=min(unknown), problem="is not an option of rd.task")
+        if unknown := options.keys() - _TASK_OPTIONS - _POLICY_OPTIONS:
+            hint = hint_for_task(min(unknown), _TASK_OPTIONS | _POLICY_OPTIONS)
+            raise InvalidOption(field=min(unknown), problem=f"is not an option of rd.task: {hint}")
+        _refuse_method(function)
         if name is None:
             name = getattr(function, "__name__", None) or type(function).__name__
         check_name("task", name)
         queue = optional_name("queue", options.get("queue")) or name
-        durations = ("timeout", "base", "cap", "lease", "max_age", "stalled_after")
-        options |= {key: seconds(options[key], key) for key in durations if options.get(key) is not None}
+        durations = ("timeout", "base", "cap", "max_wait", "lease", "max_age", "stalled_after", "fallback_after")
+        said = [key for key in durations if options.get(key) is not None]
+        options |= {key: seconds(options[key], key) for key in said if not is_endless(key, options[key])}
+        if (changed_after := options.get("changed_after")) is not None:
+            options["changed_after"] = _changed_after(changed_after)
+        if (comebacks := options.get("comebacks")) is not None:
+            options["comebacks"] = _comebacks(comebacks)
         _check_words(options)
         wants_context = _wants_context(function)
         if wants_context and options.get("read_only"):
@@ -166,9 +180,10 @@ class Registering:
         """Refuse now what could never fire, and payloads that the task could not use."""
         from redrive.runtime.schedules import next_slot
 
-        for cron in handler.schedules:
-            next_slot(cron.line, cron.tz, 0.0)
-            encoded = encode(cron.payload, limit=self.settings.payload_limit)
+        for schedule in handler.schedules:
+            next_slot(schedule.line, schedule.tz, 0.0)
+            encoded = encode(schedule.payload, limit=self.settings.payload_limit)
+            check_kept(schedule.payload, encoded, handler.signature)
             if not encoded.blobs:
                 handler.signature.arguments(encoded.text)
 
@@ -192,6 +207,20 @@ class Registering:
         self.registry.add(handler)
 
 
+def _changed_after(said: Any) -> Any:
+    """Seconds, or seconds by detail, where a duration was said."""
+    if isinstance(said, Mapping):
+        return {detail: seconds(value, f"changed_after.{detail}") for detail, value in said.items()}
+    return seconds(said, "changed_after")
+
+
+def _comebacks(said: Any) -> tuple[float, ...]:
+    """Seconds, where durations were said."""
+    if isinstance(said, str) or not isinstance(said, Sequence):
+        raise InvalidOption(field="comebacks", problem=f"{said!r:.80} is not a list of times; () turns comebacks off")
+    return tuple(seconds(value, f"comebacks[{number}]") for number, value in enumerate(said))
+
+
 def _check_words(options: Mapping[str, Any]) -> None:
     """Refuse at registration what would be refused, or ignored, when it is too late."""
     check_choice("retry_policy", options.get("retry_policy", "replay"), get_args(RetryPolicy))
@@ -204,11 +233,25 @@ def _check_words(options: Mapping[str, Any]) -> None:
             raise InvalidOption(field="read_only", problem=f"a task with {field} is not read-only")
 
 
+def _refuse_method(function: Callable[..., Any]) -> None:
+    """Refuse a function that is defined in a class: a worker has no object to call it on."""
+    owner, _, name = getattr(function, "__qualname__", "").split("<locals>.")[-1].rpartition(".")
+    if not owner or list(inspect.signature(function).parameters)[:1] not in (["self"], ["cls"]):
+        return
+    problem = (
+        f"{owner}.{name} is a method, and a worker has no {owner} to call it on. Register the method of one object:"
+        f' rd.task("{name}")(that_object.{name}), or write a function that makes the object it needs'
+    )
+    raise InvalidOption(field="task", problem=problem)
+
+
 def _schedules(said: object) -> tuple[Cron, ...]:
-    listed = (said,) if isinstance(said, Cron) else said or ()
-    if not isinstance(listed, Sequence) or not all(isinstance(one, Cron) for one in listed):
-        raise InvalidOption(field="schedule", problem=f"{said!r} is not a redrive.cron(…) or a list of them")
-    return tuple(listed)
+    """One schedule or several; a cron line alone is a schedule in UTC."""
+    listed = (said,) if isinstance(said, Cron | str) else said or ()
+    if not isinstance(listed, Sequence) or not all(isinstance(one, Cron | str) for one in listed):
+        problem = f'{said!r:.80} is no schedule: give a line such as "0 3 * * *", a redrive.cron(…), or a list of them'
+        raise InvalidOption(field="schedule", problem=problem)
+    return tuple(cron(one) if isinstance(one, str) else one for one in listed)
 
 
 def _classes(field: str, said: object) -> tuple[type[BaseException], ...]:
@@ -242,7 +285,9 @@ _TASK_OPTIONS: Final = frozenset(
 )  # fmt: skip
 _POLICY_OPTIONS: Final = frozenset(
     {
-        "max_attempts", "backoff", "base", "cap", "lease", "max_age", "on_lost", "concurrency", "rate", "scope",
-        "stalled_after", "strategy", "rungs", "quote_errors", "breaker_after",
+        "max_attempts", "backoff", "base", "cap", "max_wait", "lease", "max_age", "on_lost", "concurrency", "rate",
+        "scope", "stalled_after", "strategy", "max_crashes", "rungs", "changed_after", "comebacks", "quote_errors",
+        "breaker_after",
+        "fallback", "fallback_after",
     }
 )  # fmt: skip

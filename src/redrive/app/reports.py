@@ -6,23 +6,24 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
-import msgspec
+from msgspec.structs import replace
 
 from redrive.core.checks import check_choice, check_range
 from redrive.core.classify import ALIASES
+from redrive.core.documents import WAITING
 from redrive.core.job import Category, Job, State
 from redrive.core.moments import Given as Instant
 from redrive.core.moments import earlier
-from redrive.core.notices import TEXT_CAP, Level, Notice, waiting_key
-from redrive.core.store import Filter, OutcomeTally, Put, Tally, Total
+from redrive.core.notices import QUOTED, TEXT_CAP, Level, Notice, Quote, waiting_key, with_words
+from redrive.core.store import Filter, OutcomeTally, Tally, Total
 from redrive.errors import InvalidOption
 from redrive.insight import report as insight
 from redrive.insight.activity import HOUR, MINUTE, UNFINISHED, Activity, AgentLoad, activity, from_minutes, from_tallies
 from redrive.insight.activity import load as load_of
 from redrive.insight.glance import LOOKED_AT, Glance, glance, longest
-from redrive.insight.morning import Morning, headline, in_lines
+from redrive.insight.morning import MESSAGE_TEXT, SHOWN, Morning, headline, in_lines
 from redrive.insight.report import FailureLog, Kind, Report
-from redrive.runtime.notify import WAITING
+from redrive.runtime.notify import quoted_by
 from redrive.runtime.written import written
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ class Reports:
         now = self._app.clock.now()
         counted = await self._app.store.count(Filter(), by=("agent", "state"))
         tallies = await self._app.store.tallies(now - hours * HOUR, now + 1.0)
-        return load_of(counted, tallies, self._app.settings.agents or ())
+        return load_of(counted, tallies, self._app.registry.fleet.agents)
 
     async def glance(self, *, minutes: int = 30, running: int = 10, troubles: int = 10) -> Glance:
         """Everything that matters now, for one screen: `redrive top` shows it once a second."""
@@ -215,17 +216,31 @@ class Reports:
         if isinstance(found, Morning):
             if found.ok:
                 return 0
-            return await self._tell("morning", "actionable", headline(found), "\n".join(in_lines(found)))
+            text, quotes = "\n".join(in_lines(_marked(found))), _quotes(found)
+            return await self._tell("morning", "actionable", headline(found), text, quotes)
         text = "\n".join([*(_line(row) for row in found.rows), _line(found.total), *insight.advice(found)])
         return await self._tell(found.kind, "acknowledgement", insight.headline(found), text)
 
-    async def _tell(self, kind: str, level: Level, title: str, text: str) -> int:
+    async def _tell(self, kind: str, level: Level, title: str, text: str, quotes: tuple[Quote, ...] = ()) -> int:
         app, now = self._app, self._app.clock.now()
-        notice = Notice(f"{kind}.{int(now * 1000)}", kind, level, "user", title, text[:TEXT_CAP], now)
-        put = Put(WAITING, waiting_key(notice), msgspec.json.encode(notice))
-        await written(app.store, f"the {kind} report will be told", put)
-        app.notices.heard(notice)
+        notice = Notice(f"{kind}.{int(now * 1000)}", kind, level, "user", title, text[:TEXT_CAP], now, quotes=quotes)
+        await written(app.store, f"the {kind} report will be told", WAITING.put(waiting_key(notice), notice))
+        app.notices.heard(with_words(notice, await quoted_by(app.store, [notice])))
         return await app.notices.deliver()
+
+
+def _marked(found: Morning) -> Morning:
+    """The morning without what its jobs say: the message may wait for a channel, and must not keep their words."""
+    needs = [replace(need, what=QUOTED) if need.job_id else need for need in found.needs]
+    cured = [replace(one, what=one.error_class or "no error was recorded") for one in found.cured]
+    return replace(found, needs=needs, cured=cured)
+
+
+def _quotes(found: Morning) -> tuple[Quote, ...]:
+    """One for each mark, in order."""
+    return tuple(
+        Quote(need.job_id, need.error_class or need.kind, MESSAGE_TEXT) for need in found.needs[:SHOWN] if need.job_id
+    )
 
 
 def _line(row: insight.Row) -> str:

@@ -10,15 +10,17 @@ import msgspec
 from redrive.core import lifecycle
 from redrive.core.checks import check_id, check_name, check_words, optional_name
 from redrive.core.consent import NO_AGENT, NO_SESSION, Approval, Grant, subject_of
+from redrive.core.documents import GRANT
 from redrive.core.job import Job, State, Usage, new_id
 from redrive.core.lifecycle import Transition
-from redrive.core.notices import Notice
+from redrive.core.notices import OWNER, Notice
 from redrive.core.store import Commit, Filter, Put
 from redrive.errors import IllegalMove, InvalidInput
 from redrive.insight.inboxes import InboxView
-from redrive.runtime.consents import KIND, Consents, quoted, waits_for
+from redrive.runtime.consents import Consents, key_of, waits_for
 from redrive.runtime.paging import pages
 from redrive.runtime.questions import question_of, questions_of
+from redrive.runtime.trusted_time import time_for_destroying
 from redrive.runtime.written import written
 from redrive.tasks import Seconds, seconds
 
@@ -101,9 +103,19 @@ class Sessions:
         check_id("session_id", session_id)
         return await self._app.notices.inbox(session_id, unread=unread, limit=limit)
 
+    async def unread(self, session_id: str) -> int:
+        """Counts what the session was told and has not seen."""
+        return await self._app.notices.unread(check_id("session_id", session_id))
+
     async def inboxes(self) -> list[InboxView]:
         """Every session that was told something, those that are asked something first."""
         return await self._app.notices.inboxes()
+
+    async def named(self, name: str) -> str:
+        """The inbox that a name means: a session of that name, else the owner of dead letters that is called so."""
+        check_id("session_id", name)
+        known = {view.session for view in await self.inboxes()}
+        return f"{OWNER}{name}" if name not in known and f"{OWNER}{name}" in known else name
 
     async def acknowledge(self, session_id: str, notice_id: str) -> Notice:
         """The session has seen it. A part of the id is enough where it is unique; repeating it is safe."""
@@ -130,7 +142,8 @@ class Sessions:
         if not job.held_for:
             return []  # a framework inside the task has asked, and keeps the answer itself
         asked, now = await question_of(self._app.store, job), self._app.clock.now()
-        if asked is None or asked.approval.answer != "open" or asked.approval.expired(now):
+        trusted_now = await time_for_destroying(self._app.store, self._app.clock)
+        if asked is None or asked.approval.answer != "open" or asked.approval.expired(trusted_now):
             raise IllegalMove(f"the question of job {job.short_id} has expired: it goes on by itself", job_id=job.id)
         said = msgspec.structs.replace(asked.approval, answer=answer, by=who, answered_at=now, why=why)
         return [asked.answered(said)]
@@ -155,7 +168,7 @@ def check_asks(job: Job) -> None:
 
 
 def _put(grant: Grant) -> Put:
-    return Put(KIND, f"{quoted(grant.session_id)}/{grant.id}", msgspec.json.encode(grant))
+    return GRANT.put(key_of(grant), grant)
 
 
 def _id(app: Redrive) -> str:

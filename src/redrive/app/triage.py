@@ -6,15 +6,13 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, cast, get_args
 
-import msgspec
-
-from redrive.app.acts import NOTE, SIZE_WITH_DOCUMENTS, Arrow, Decided, Order
+from redrive.app.acts import SIZE_WITH_DOCUMENTS, Arrow, Decided, Order
 from redrive.core import lifecycle
 from redrive.core.checks import check_name
+from redrive.core.documents import JOB_NOTE
 from redrive.core.job import Job, Lane, State, iso
 from redrive.core.moments import Given, later
 from redrive.core.preflight import NotReady
-from redrive.core.store import Put
 from redrive.core.triage import NOTE_LIMIT, Note, reassigned
 from redrive.errors import IllegalMove, InvalidInput, InvalidOption, JobNotFound, JobNotReady
 from redrive.runtime.inputs import preflight
@@ -150,6 +148,6 @@ def noted(text: object, who: str) -> Arrow:
         if job.state is State.purged:
             raise JobNotFound(f"job {job.short_id} was purged: there is nothing left to note", job_id=job.id)
         key = f"{job.id}/{int(now * 1000):013x}.{secrets.token_hex(4)}"
-        return Decided(None, (Put(NOTE, key, msgspec.json.encode(Note(now, who, said))),))
+        return Decided(None, (JOB_NOTE.put(key, Note(now, who, said)),))
 
     return arrow

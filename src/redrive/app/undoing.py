@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from redrive.app.acts import GROUP, ITEMS, NOTE, SIZE, Acts, before_key, items_key, put_act
+from redrive.app.acts import GROUP, SIZE, Acts, before_key, items_key, put_act
 from redrive.app.namespace import TRIES
 from redrive.core.checks import check_id, check_words
+from redrive.core.documents import ACT_BEFORE, ACT_ITEMS, JOB_NOTE
 from redrive.core.job import Json, iso
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Applied, Commit, Put
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
 
 TOO_LATE: Final = f"is older than {ITEMS_KEPT / 86400:.0f} days, and what was before is no longer known"
-_chunk = msgspec.json.Decoder(Chunk).decode
 
 
 class Undoing:
@@ -65,19 +65,18 @@ class Undoing:
     async def _undo_chunk(self, act: Act, number: int, who: str, why: str, refused: list[Refused]) -> int:
         key = items_key(act.id, number)
         for _ in range(TRIES * SIZE):
-            document = await self._app.store.doc(ITEMS, key)
-            if document is None:
+            read = await ACT_ITEMS.get(self._app.store, key)
+            if read is None:
                 raise InvalidInput(field="act", problem=TOO_LATE)
-            chunk = _chunk(document.value)
+            chunk = read.value
             if chunk.undone_at is not None:
                 return len(chunk.items)  # an undo that was killed has done this
             moves, puts, left = await self._backwards(act, chunk, who, why)
             now = self._app.clock.now()
             kept = tuple(item for item in chunk.items if item.job_id not in {one.job_id for one in left})
-            done = Put(ITEMS, key, msgspec.json.encode(Chunk(chunk.at, kept, now)), document.version)
+            done = ACT_ITEMS.put(key, Chunk(chunk.at, kept, now), read.version)
             (outcome,) = await self._app.store.apply([Commit(tuple(moves), (*puts, done))])
             if isinstance(outcome, Applied):
-                self._app.bus.publish_moves(moves)
                 refused += left
                 return len(kept)
         raise StaleJob("these jobs keep changing; try again", job_id=act.job_id or "")
@@ -92,8 +91,8 @@ class Undoing:
         now = self._app.clock.now()
         for item in chunk.items:
             job = jobs.get(item.job_id)
-            if act.verb == NOTE:
-                puts.append(Put(NOTE, str(item.before[NOTE]), None))
+            if act.verb == JOB_NOTE.name:
+                puts.append(JOB_NOTE.drop(str(item.before[JOB_NOTE.name])))
             elif job is None:
                 left.append(Refused(item.job_id, "it is no more"))
             elif not untouched(job, act.verb, chunk):
@@ -104,8 +103,8 @@ class Undoing:
         return moves, puts, left
 
     async def _before(self, item: Item) -> dict[str, Json]:
-        document = await self._app.store.doc(ITEMS, before_key(item.job_id)) if item.apart else None
-        return msgspec.json.decode(document.value) if document is not None else item.before
+        kept = await ACT_BEFORE.get(self._app.store, before_key(item.job_id)) if item.apart else None
+        return kept.value if kept is not None else item.before
 
     async def _undo_group(self, act_id: str, who: str, why: str | None) -> Acted:
         """What was said of a group is taken back by reopening it."""

@@ -12,6 +12,7 @@ import msgspec
 
 from redrive.app.following import followed
 from redrive.core.checks import KEY_LIMIT, check_id, check_limit, check_name, optional_name
+from redrive.core.documents import WORKFLOW
 from redrive.core.job import Job, Json, State, hash_payload, new_id
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Inserted, Put
@@ -38,8 +39,7 @@ from redrive.errors import (
     JobNotFound,
     KeyReused,
 )
-from redrive.runtime.bus import BusEvent
-from redrive.runtime.workflow import KIND, recommended
+from redrive.runtime.workflow import WHO, recommended
 from redrive.runtime.workflow import Workflows as Flows
 from redrive.tasks import Bound, JobHandle, Seconds, Task, seconds
 
@@ -155,7 +155,7 @@ class Workflow:
         if known is not None:
             return self._again(flow, known)
         prepared = [self._job(flow, step, session_id) for step in flow.steps]
-        document = Put(KIND, flow.id, msgspec.json.encode(flow))
+        document = WORKFLOW.put(flow.id, flow)
         inserted = await self._app._desk.insert(
             [job for job, _ in prepared], [document, *(put for _, puts in prepared for put in puts)]
         )
@@ -198,9 +198,6 @@ class Workflow:
 
     async def _accepted(self, flow: Flow, inserted: Sequence[Inserted]) -> WorkflowHandle:
         if not inserted[0].duplicate:
-            for each in inserted:
-                job = each.job
-                self._app.bus.publish(BusEvent("enqueued", job.queue, job.created_at, job.id, job.task))
             return WorkflowHandle(self._app, flow)
         known = await self._app.workflows._flows.flow(flow.id)  # somebody else was faster, perhaps with other steps
         for job in [each.job for each in inserted if not each.duplicate]:
@@ -211,7 +208,7 @@ class Workflow:
 
     async def _take_back(self, job: Job) -> None:
         try:
-            await self._app.jobs.cancel(job.id, who=KIND, why="its workflow was refused: the key was taken meanwhile")
+            await self._app.jobs.cancel(job.id, who=WHO, why="its workflow was refused: the key was taken meanwhile")
         except IllegalMove as error:
             log.warning("%s", error)  # a worker was faster: it does not run what is no step
 
@@ -345,8 +342,7 @@ class Workflows:
     async def list(self, *, limit: int = 100, name: str | None = None) -> builtins.list[WorkflowStatus]:
         """How the latest stand, newest first."""
         check_limit(limit)
-        documents = await self._app.store.docs(KIND)
-        flows = [msgspec.json.decode(document.value, type=Flow) for document in documents]
+        flows = [kept.value for kept in await WORKFLOW.all(self._app.store)]
         named = [flow for flow in flows if name in (None, flow.name)]
         listed = sorted(named, key=lambda flow: -flow.created_at)[:limit]
         steps = [step.job_id for flow in listed for step in flow.steps]

@@ -7,13 +7,13 @@ from typing import Final
 
 import msgspec
 
-ESCALATION: Final = "ceo"
-"""Who gets what no agent can do."""
-
 USUAL_CONTEXT: Final = 150_000
 """Tokens a model may read where nothing better is known of it."""
 
 CONTEXTS: Final[dict[str, int]] = {
+    "claude-sonnet": 150_000,
+    "claude-3-5-sonnet": 150_000,
+    "claude-3-7-sonnet": 150_000,
     "claude-": 180_000,
     "gpt-4o": 115_000,
     "gpt-4.1": 900_000,
@@ -22,7 +22,8 @@ CONTEXTS: Final[dict[str, int]] = {
     "o4": 180_000,
     "gemini-": 900_000,
 }
-"""Tokens that models of a family may read, by the beginning of their names: the window less a margin."""
+"""Tokens that models of a family may read, by the beginning of their names, the first that fits: the window less a
+margin."""
 
 
 class Agent(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -40,39 +41,30 @@ class Model(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     other: str | None = None
 
 
-AGENTS: Final[dict[str, Agent]] = {
-    name: Agent(does)
-    for name, does in {
-        "cto": ("code_review", "architecture", "technical_writing", "debugging"),
-        "backend": ("code_review", "implementation", "api_design", "debugging"),
-        "frontend": ("implementation", "ui_review", "technical_writing"),
-        "marketing": ("content_creation", "technical_writing", "social_media"),
-        "devops": ("deployment", "monitoring", "infrastructure", "debugging"),
-        "cso": ("security_review", "vulnerability_scan", "compliance"),
-    }.items()
-}
-"""A fleet to begin with; `[agents]` in redrive.toml replaces it."""
-
-
 class Fleet(msgspec.Struct, frozen=True):
-    """The agents in their declared order, and the models."""
+    """The agents in their declared order, the models, and who gets what no agent can do. Empty unless configured."""
 
-    agents: Mapping[str, Agent] = msgspec.field(default_factory=lambda: AGENTS)
+    agents: Mapping[str, Agent] = {}
     models: Mapping[str, Model] = {}
-    escalation: str = ESCALATION
+    escalation: str | None = None
 
-    def alternate(self, agent: str | None, work: str) -> str:
-        """The first other agent that does this kind of work, else whoever things are escalated to."""
+    def alternate(self, agent: str | None, work: str) -> str | None:
+        """Name the first other agent that does this kind of work, else the escalation agent; None without either."""
         able = (name for name, known in self.agents.items() if name != agent and work in known.does)
         return next(able, self.escalation)
 
     def context(self, model: str | None) -> int:
         """Tokens the model may read: as declared, else by its family, else the usual."""
+        known = self.known_context(model)
+        return known if known is not None else USUAL_CONTEXT
+
+    def known_context(self, model: str | None) -> int | None:
+        """Tokens the model may read, as declared or by its family; None where that would be a guess."""
         known = self.models.get(model or "")
         if known is not None and known.context is not None:
             return known.context
         bare = (model or "").rpartition("/")[2]
-        return next((size for start, size in CONTEXTS.items() if bare.startswith(start)), USUAL_CONTEXT)
+        return next((size for start, size in CONTEXTS.items() if bare.startswith(start)), None)
 
     @property
     def smallest(self) -> int:

@@ -108,13 +108,18 @@ def check_known(field: str, value: str, known: Collection[str], owner: str) -> s
     """A name that its owner has; one that is not known is answered with those that may be meant."""
     if value in known:
         return value
+    listed, more = sorted(known)[:MOST_NAMED], len(known) - MOST_NAMED
+    others = f"it has {', '.join(listed)}{f' and {more} more' if more > 0 else ''}" if known else "it has none"
+    meant = suggestion(value, known) or others
+    raise InvalidInput(field=field, problem=f"{value!r:.{SHOWN}} is no {field} of {owner}; {meant}")
+
+
+def suggestion(value: str, known: Collection[str]) -> str | None:
+    """Asks whether one of the known names that look like this one is meant; None where none does."""
     from difflib import get_close_matches
 
     near = get_close_matches(value, known, n=3)
-    listed, more = sorted(known)[:MOST_NAMED], len(known) - MOST_NAMED
-    others = f"it has {', '.join(listed)}{f' and {more} more' if more > 0 else ''}" if known else "it has none"
-    meant = f"did you mean {' or '.join(near)}?" if near else others
-    raise InvalidInput(field=field, problem=f"{value!r:.{SHOWN}} is no {field} of {owner}; {meant}")
+    return f"did you mean {' or '.join(near)}?" if near else None
 
 
 def check_limit(limit: object) -> int:

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, tzinfo
 from typing import Final, Literal
 
 import msgspec
 
-from redrive.core.job import CYCLE, Job, State
+from redrive.core.job import CYCLE, Failure, Job, State, hash_payload, keyed_id
+from redrive.core.letters import Born, buried_at_birth, same_work, sorted_out
+from redrive.core.payload import Signature
 from redrive.errors import InvalidOption
 
-KIND: Final = "cycle"
-"""The kind of the documents that hold a Note."""
 LONGEST: Final = 150
 """Characters of a job_id or a cycle id."""
+HOUR: Final = 3600.0
+DAY: Final = 24 * HOUR
 ALERT_AFTER: Final = 3
 SEVERITY: Final = 0.7
+CONFLICTING: Final = "conflicting_input"
+"""Why an input is dead that its cycle refused."""
 
 Repeat = Literal["cycle", "never"]
 Status = Literal["done", "skipped", "diverted", "needs_you", "running_elsewhere", "discarded"]
@@ -38,13 +42,17 @@ def queue_of(name: object) -> str:
 
 def cycle_at(now: float, tz: str) -> str:
     """The id of a cycle that starts now: the date, which it keeps when it runs past midnight."""
+    return datetime.fromtimestamp(now, zone_of(tz)).date().isoformat()
+
+
+def zone_of(tz: str) -> tzinfo:
+    """Return the time zone of this name."""
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     try:
-        zone = UTC if tz == "UTC" else ZoneInfo(tz)
+        return UTC if tz == "UTC" else ZoneInfo(tz)
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
         raise InvalidOption(field="tz", problem=f"{tz!r} is not a time zone") from None
-    return datetime.fromtimestamp(now, zone).date().isoformat()
 
 
 def checked_id(field: str, value: object) -> str:
@@ -88,8 +96,8 @@ def names_of(job: Job) -> tuple[str, str | None]:
     ours = key_of(job.queue, job.task, "", None)
     if job.key is None or not job.key.startswith(ours):
         return job.key or job.id, None
-    job_id, at, cycle_id = job.key.removeprefix(ours).partition("@")
-    return _plain(job_id), _plain(cycle_id) if at else None
+    job_id, cycle_id, *_ = [*job.key.removeprefix(ours).split("@"), ""]
+    return _plain(job_id), _plain(cycle_id) or None
 
 
 _ESCAPES: Final = (("%", "%25"), ("/", "%2F"), (":", "%3A"), ("@", "%40"))
@@ -107,6 +115,71 @@ def _plain(text: str) -> str:
     return text
 
 
+# ---- inputs: a job_id stands for one input in a cycle
+
+
+def checked_ignore(said: object) -> tuple[str, ...]:
+    """Check the names of arguments that do not count; one name may stand alone."""
+    names = (said,) if isinstance(said, str) else said
+    if not isinstance(names, tuple | list) or not all(isinstance(name, str) and name.isidentifier() for name in names):
+        raise InvalidOption(field="ignore", problem=f"{said!r} must be names of arguments, e.g. ('path',)")
+    return tuple(names)
+
+
+def counted(payload: str, ignore: Collection[str]) -> str:
+    """Return the part of a payload that counts."""
+    if not ignore:
+        return payload
+    said = msgspec.json.decode(payload)
+    return msgspec.json.encode({name: value for name, value in said.items() if name not in ignore}).decode()
+
+
+def known_by(job: Job, ignore: Collection[str]) -> Job:
+    """Give a job the hash of the arguments that count: two jobs with the same hash have the same input."""
+    if not ignore or job.payload is None:
+        return job
+    return msgspec.structs.replace(job, payload_hash=hash_payload(counted(job.payload, ignore), job.task))
+
+
+def same_input(known: Job, given: Job, signature: Signature, ignore: Collection[str]) -> bool:
+    """Compare what counts of two inputs. A default is the same, spelled out or left out."""
+    if known.payload_hash == given.payload_hash:
+        return True
+    if known.payload is None or given.payload is None:
+        return False
+    try:
+        texts = [counted(job.payload or "", ignore) for job in (known, given)]
+    except msgspec.MsgspecError:  # a disk has damaged the stored payload
+        return False
+    return signature.same(*texts) or (bool(known.changes_json) and same_work(known, given))
+
+
+CONFLICT: Final = (
+    "Compare the two inputs. Redrive this dead letter if it is work of its own, else discard it. Give each input its"
+    " own job_id; name arguments that change with every start in ignore=(...)."
+)
+
+
+def conflicting(job: Job, failure: Failure, now: float) -> Job:
+    """Make the dead letter that keeps an input which its cycle refused: one for each input, however often it is asked.
+
+    Its key has the input's hash behind the cycle's id, so that it is never taken for the job that was accepted.
+    """
+    key = f"{job.key}{'' if '@' in (job.key or '') else '@'}@{(job.payload_hash or '')[:16]}"
+    refused = msgspec.structs.replace(job, id=keyed_id(job.queue, key), key=key)
+    born = Born(now, because=CONFLICTING)
+    return buried_at_birth(
+        refused,
+        failure,
+        sorted_out(failure),
+        failed_at=now,
+        born=born,
+        attempt=0,
+        said="manual",
+        recommendation=CONFLICT,
+    )
+
+
 # ---- what is remembered between cycles
 
 
@@ -117,22 +190,43 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     job_id: str
     job: str
     """The job that had its turn last."""
-    done: str | None = None
-    """The cycle whose turn a job of an earlier one has taken."""
+    cycle: str | None = None
+    """The cycle that `turns` and `asked` are about."""
+    turns: tuple[str, ...] = ()
+    """Jobs of earlier cycles that have had their turn in this cycle."""
+    asked: bool = False
+    """Whether the script asked for the input of one of them: then this cycle refuses any other."""
     failed: str | None = None
     """The last cycle in which it failed: not tried again before the next."""
     failing: int = 0
     """Cycles in a row."""
-    error: str = ""
     told: str | None = None
     """The last cycle in which somebody was told that it keeps failing."""
 
 
-def after_success(job: Job, cycle_id: str) -> Note | None:
-    """None: the job's own state says it all, and nothing need be remembered."""
+def turns_in(note: Note | None, cycle_id: str) -> tuple[str, ...]:
+    """Return the ids of the jobs of earlier cycles that have had their turn in this one."""
+    return note.turns if note is not None and note.cycle == cycle_id else ()
+
+
+def was_asked(note: Note | None, cycle_id: str) -> bool:
+    """Say whether this cycle's script has asked for the input of a job of an earlier cycle."""
+    return note is not None and note.cycle == cycle_id and note.asked
+
+
+def after_asking(note: Note | None, job: Job, cycle_id: str) -> Note:
+    """Remember that the input of this job, which is an earlier cycle's, is the one that the script asked for."""
+    before = note or Note(job.task, names_of(job)[0], job.id)
+    return msgspec.structs.replace(before, cycle=cycle_id, turns=_with_turn(note, job, cycle_id), asked=True)
+
+
+def after_success(note: Note | None, job: Job, cycle_id: str) -> Note | None:
+    """Return None where the states of the jobs say it all, and nothing need be remembered."""
     job_id, _ = names_of(job)
-    own = [key_of(job.queue, job.task, job_id, cycle) for cycle in (cycle_id, None)]
-    return None if job.key in own else Note(job.task, job_id, job.id, done=cycle_id)
+    once_for_ever = job.key == key_of(job.queue, job.task, job_id, None)
+    turns = turns_in(note, cycle_id) if once_for_ever else _with_turn(note, job, cycle_id)
+    asked = was_asked(note, cycle_id)
+    return Note(job.task, job_id, job.id, cycle=cycle_id, turns=turns, asked=asked) if turns else None
 
 
 def after_failure(note: Note | None, job: Job, cycle_id: str) -> Note:
@@ -140,8 +234,15 @@ def after_failure(note: Note | None, job: Job, cycle_id: str) -> Note:
     before = note or Note(job.task, job_id, job.id)
     more = 0 if before.failed == cycle_id else 1
     return msgspec.structs.replace(
-        before, job=job.id, failed=cycle_id, failing=before.failing + more, error=(job.error or job.because or "")[:300]
-    )
+        before, job=job.id, failed=cycle_id, failing=before.failing + more, cycle=cycle_id,
+        turns=_with_turn(note, job, cycle_id), asked=was_asked(note, cycle_id),
+    )  # fmt: skip
+
+
+def _with_turn(note: Note | None, job: Job, cycle_id: str) -> tuple[str, ...]:
+    """Add a job of an earlier cycle to those that had their turn; this cycle's own job is known by its key."""
+    turns = turns_in(note, cycle_id)
+    return turns if names_of(job)[1] == cycle_id or job.id in turns else (*turns, job.id)
 
 
 def keeps_failing(note: Note, alert_after: int) -> bool:
@@ -149,8 +250,10 @@ def keeps_failing(note: Note, alert_after: int) -> bool:
     return note.failing >= alert_after and note.told != note.failed
 
 
-def in_words(note: Note) -> str:
-    said = f"{note.task} {note.job_id} has failed in {note.failing} cycles in a row: {note.error}"
+def in_words(note: Note, job: Job | None) -> str:
+    """Says what keeps failing. The error is read from the job: a note outlives what is erased."""
+    error = (job.error or job.because or "")[:300] if job is not None else ""
+    said = f"{note.task} {note.job_id} has failed in {note.failing} cycles in a row: {error}"
     return f"{said} → redrive dead show {note.job[-8:]}"
 
 
@@ -200,7 +303,7 @@ class Left(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """How a cycle went. Every job counts once; a call for a job that was done already counts as already done."""
+    """How a cycle went. Every job counts once; a second call for a job that is done counts as already done."""
 
     name: str
     cycle_id: str

@@ -11,7 +11,7 @@ from redrive.core.agents import Fleet
 from redrive.core.budget import recent
 from redrive.core.changes import Adapt, Change, Counter, apply, decode, estimate
 from redrive.core.changes.change import named
-from redrive.core.job import Attempt, Cause, Failure, Job, Json, Lane, Usage
+from redrive.core.job import Attempt, Cause, Ending, Failure, Job, Json, Lane, Usage
 from redrive.core.policy import Policy
 
 LONGEST_WAIT: Final = 365 * 86400.0
@@ -33,6 +33,10 @@ class RetryLater(msgspec.Struct, frozen=True, gc=False):
     tier: Literal["immediate", "delayed"] = "delayed"
     costs_attempt: bool = True
     crashed: bool = False
+    on_top: int = 0
+    """Tries that this decision adds to the allowed ones: a changed try brings its own."""
+    asked: float = 0.0
+    """Seconds of the delay that a server asked for: they do not make the job older."""
 
 
 class Bury(msgspec.Struct, frozen=True, gc=False):
@@ -50,6 +54,10 @@ class Bury(msgspec.Struct, frozen=True, gc=False):
     """Who must see to it."""
     costs_attempt: bool = True
     crashed: bool = False
+    comes_back_at: float | None = None
+    """When it comes back by itself, out of the delayed lane."""
+    on_top: int = 0
+    """Tries that this decision adds to the allowed ones, for when it comes back changed."""
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):
@@ -93,9 +101,13 @@ class Case(msgspec.Struct, frozen=True, gc=False):
     chance: float = 0.5
     idempotent: bool = False
     alone: bool = False
+    ending: Ending = "died"
+    """How the job lost its worker, where it did."""
     abilities: Abilities = NOTHING
     effects: bool = False
     """The task has said that it does something outside."""
+    effects_seen: str | None = None
+    """What its verifiers saw of that, in words; empty where they did not look, None where it has none."""
     manual: bool = False
     """The task leaves every failure to a person."""
     usage: Usage | None = None
@@ -108,11 +120,28 @@ class Case(msgspec.Struct, frozen=True, gc=False):
     """Somebody waits: a caller, or a script in its cycle."""
     tries: int = 1
     """Tries made in this sitting, this one included."""
+    trusted_now: float | None = None
+    """The time by which a job may be too old; None means `now`."""
 
     @property
     def cap(self) -> float:
-        """No wait is longer, also where a server asks for more."""
+        """No wait of our own is longer."""
         return LONGEST_WAIT if self.policy.cap is None else self.policy.cap
+
+    @property
+    def max_wait(self) -> float:
+        """The longest wait that a server may ask for."""
+        return LONGEST_WAIT if self.policy.max_wait is None else min(self.policy.max_wait, LONGEST_WAIT)
+
+    @property
+    def called(self) -> bool:
+        """Whether a caller waits for the job: at this moment, or for word of how the call that failed ends."""
+        return self.sitting == "call" or self.job.reason == "retry"
+
+    @property
+    def runs_once(self) -> bool:
+        """Whether the job was allowed a single attempt: then nothing brings another, a change neither."""
+        return self.allowed == 1
 
     @property
     def failures(self) -> int:
@@ -123,6 +152,10 @@ class Case(msgspec.Struct, frozen=True, gc=False):
     def allowed(self) -> int:
         return self.job.allowed if self.job.allowed is not None else self.policy.max_attempts or 1
 
+    def allowed_with(self, on_top: int) -> int:
+        """What is allowed from now on: a try on top is one that it has, however many it had before."""
+        return max(self.allowed, self.failures) + on_top if on_top else self.allowed
+
     @property
     def recent(self) -> Sequence[Attempt]:
         """Earlier attempts since a person last brought the job back."""
@@ -131,6 +164,11 @@ class Case(msgspec.Struct, frozen=True, gc=False):
     def seen(self, detail: str) -> int:
         """How often this cause was there before."""
         return sum(attempt.cause is not None and attempt.cause.detail == detail for attempt in self.recent)
+
+    @property
+    def changed_tries(self) -> int:
+        """How many changed tries the job has had since a person last brought it back, whatever they were for."""
+        return sum(attempt.cause is not None and attempt.cause.category == "conditional" for attempt in self.recent)
 
     @property
     def names(self) -> frozenset[str]:

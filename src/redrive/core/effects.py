@@ -13,7 +13,7 @@ Status = Literal["intended", "landed", "absent", "unknown"]
 
 
 class EffectRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One `ctx.once`: written as an intent before the call, closed after it."""
+    """One `ctx.once` or `redrive.once`: written as an intent before the call, closed after it."""
 
     name: str
     key: str
@@ -23,6 +23,17 @@ class EffectRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     agent: str | None = None
     result: Json = None
     note: str | None = None
+    process: str | None = None
+    """Of an effect without a job: the process that has begun it, by its name in the store."""
+    doubtful: bool = False
+    """Absent because a verifier did not see it, which is no proof: it is looked for again before it is done."""
+    forgotten: bool = False
+    """The result is not JSON, was dropped by retention or erased; only the key is remembered."""
+
+    @property
+    def open(self) -> bool:
+        """Whether it may have landed: it was begun, and nothing tells how it ended."""
+        return self.status in ("intended", "unknown")
 
 
 NextStep = Literal["perform", "return_recorded", "verify", "hold"]
@@ -37,6 +48,31 @@ def next_step(known: EffectRecord | None, *, can_verify: bool, idempotent: bool)
     if can_verify:
         return "verify"
     return "perform" if idempotent else "hold"
+
+
+def is_seen(found: object) -> bool:
+    """Whether a verifier of `once` saw the effect. None, False and what is empty (`[]`, `0`, `""`) say no."""
+    return bool(found)
+
+
+Holder = Literal["here", "alive", "unseen", "gone"]
+"""What is known of the process that has begun an effect without a job: it performs the effect in this process or in
+another one that lives, it cannot be seen from this host, or it does not perform it any more."""
+OnceStep = Literal["perform", "return_recorded", "verify", "hold", "wait", "refuse"]
+
+
+def once_step(known: EffectRecord | None, holder: Holder, *, can_verify: bool) -> OnceStep:
+    """Decides what a call of an effect without a job does, given what is recorded and who has begun it."""
+    if known is not None and known.status == "intended" and holder != "gone":
+        return "wait" if holder == "here" else "refuse"
+    if known is not None and known.status == "absent" and known.doubtful and can_verify:
+        return "verify"
+    return next_step(known, can_verify=can_verify, idempotent=False)
+
+
+def is_open(effect: EffectRecord) -> bool:
+    """Whether it was begun and its end is not known."""
+    return effect.status in ("intended", "unknown")
 
 
 # ---- manifests
@@ -83,6 +119,26 @@ def together(verdicts: Sequence[Verdict]) -> Verdict:
     if kinds == {"verified"}:
         return "verified"
     return "partial" if "verified" in kinds else "absent"
+
+
+_WORDS: Final[dict[Mode, dict[Verdict, str]]] = {
+    "present": {"verified": "there", "absent": "missing"},
+    "absent": {"verified": "gone", "absent": "still there"},
+}
+
+
+def in_words(verdict: Verdict, mode: Mode) -> str:
+    """One effect's verdict as a person says it."""
+    return _WORDS[mode].get(verdict, "cannot be told")
+
+
+MOST_OF_A_PATH: Final = 1000
+
+
+def witness_path(witness: object) -> str | None:
+    """The path that a witness names, where it names one: callers are told where to look."""
+    path = witness.get("path") if isinstance(witness, dict) else None
+    return path if isinstance(path, str) and len(path) <= MOST_OF_A_PATH else None
 
 
 Replay = Literal["done", "run", "hold"]

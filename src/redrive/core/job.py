@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -18,6 +18,8 @@ from redrive.errors import JobError
 
 Json = Any
 """A value that JSON can say."""
+At = Annotated[float, msgspec.Meta(description="seconds since 1970")]
+"""An instant. Answers to the outside write it as an ISO text."""
 
 
 class State(StrEnum):
@@ -59,11 +61,22 @@ DEAD_REASONS = (
     "diverted",
     "imported",
     "restored",
+    "conflicting_input",
+    "asked_to_wait",
+    "changes_used_up",
+    "not_known_to_heal",
 )
+TRACE_ID: Final = "{trace_id}"
+"""Stands in the setting `trace_url` for the id of a job's trace."""
 DISCARD_REASONS = ("cancelled", "discarded")
 UNKNOWN: Final = "outcome_unknown"
 _TOLD_BY_OTHERS: Final = frozenset({"diverted", "imported", "restored"})
 """Why a letter is dead where no worker of ours decided it; what happened then stands in its detail."""
+
+
+Ending = Literal["died", "lapsed", "frozen", "stopped"]
+"""How a running job lost its worker: its process is gone; nobody knows, for its lease has lapsed; its process lives and
+stood still; or it had been told to stop and was gone before it gave the job back."""
 
 
 class Budget(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -94,7 +107,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     `types` are the MRO's `module.qualname`s, most specific first; the class that was raised is the first.
     """
 
-    kind: Literal["exception", "signal", "soft", "timeout", "lease_expired", "released"] = "exception"
+    kind: Literal["exception", "signal", "soft", "timeout", "lease_expired", "released", "interrupted"] = "exception"
     types: tuple[str, ...] = ()
     message: str = ""
     status: int | None = None
@@ -105,6 +118,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     headers: dict[str, str] = {}
     retry_after: float | None = None
     frames: tuple[str, ...] = ()
+    """Where it was raised and who called that, as `module:function:line`, innermost first."""
     cause: Failure | None = None
     members: tuple[Failure, ...] = ()
     recommendation: str | None = None
@@ -126,6 +140,10 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Of the wrong output that the failure carries: the same one is recognised again."""
     origin: tuple[str, ...] = ()
     """The innermost frames of the application itself, where libraries lie above them."""
+    model_asked: bool = False
+    """Whether the attempt had asked a model: its libraries show it, or its task says so. Read only of unfit data."""
+    source: tuple[str | None, ...] = ()
+    """The source line of each of `frames`: None for a library's frame, "" where the application's cannot be read."""
 
     @property
     def error_class(self) -> str:
@@ -174,7 +192,13 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     version: str | None = None
     """Of the application that ran it, where it says so."""
     effects: dict[str, str] | None = None
-    """What was seen outside of each declared effect, where somebody looked."""
+    """What was seen outside of each declared effect, where a verifier looked."""
+    looked: Literal["before", "after"] | None = None
+    """Whether that was before the task ran, which a replay does, or after it had failed."""
+    witness: Json = None
+    """What there was to look for."""
+    registry_auto_recovered: bool = False
+    """Something that the task requires had been away, and was back when this attempt asked."""
 
 
 class Options(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -196,7 +220,7 @@ NO_OPTIONS = Options()
 _decode_options = lru_cache(maxsize=256)(msgspec.json.Decoder(Options).decode)
 
 
-class Job(msgspec.Struct, frozen=True, gc=False):
+class Job(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One piece of work and where it stands. Same id from enqueue to the end."""
 
     id: str
@@ -251,6 +275,10 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     revived_by: str | None = None
     """Who brought it back last: "auto" or "person"."""
     deferrals: int = 0
+    comes_back_at: float | None = None
+    """When a dead letter of the delayed lane comes back by itself."""
+    comebacks: int = 0
+    """Times of the table of comebacks that are behind it, since a person last brought it back."""
     history: tuple[Attempt, ...] = ()
 
     @property
@@ -339,7 +367,8 @@ def public(job: Job) -> dict[str, Json]:
     return body
 
 
-_TIMES = ("run_at", "created_at", "updated_at", "started_at", "first_failed_at", "held_at", "died_at")
+_TIMES = ("run_at", "created_at", "updated_at", "started_at", "first_failed_at", "held_at", "died_at",
+          "comes_back_at")  # fmt: skip
 _PRIVATE = {"token", "version", "options_json", "changes_json", "history", "payload", "result", "priority"}
 
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from string import Formatter
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from redrive.core.checks import KEY_LIMIT, check_name
-from redrive.core.payload import Signature
 from redrive.errors import InvalidOption
+
+
+class Parameters(Protocol):
+    """What a template must know of a function."""
+
+    def takes(self, name: str) -> bool:
+        """Whether the function has this parameter."""
+
+    @property
+    def defaults(self) -> Mapping[str, object]:
+        """What the parameters are that a call may leave out."""
 
 
 class _Anything:
@@ -44,27 +54,29 @@ class _Asked(dict[str, _Anything]):
         return self.setdefault(name, _Anything())
 
 
-def check_template(template: object, signature: Signature) -> str:
+def check_template(
+    template: object, signature: Parameters, field: str = "idempotency_key", what: str = "the task"
+) -> str:
     """Refuse at registration what no payload could fill in."""
-    text, asked = check_name("idempotency_key", template, KEY_LIMIT), _Asked()
+    text, asked = check_name(field, template, KEY_LIMIT), _Asked()
     try:
         text.format_map(asked)
     except ValueError as error:
-        raise _refused(text, str(error)) from None
+        raise _refused(field, text, str(error)) from None
     if unknown := [name for name in asked if not signature.takes(name)]:
-        raise _refused(text, f"the task has no parameter {unknown[0]!r}")
+        raise _refused(field, text, f"{what} has no parameter {unknown[0]!r}")
     return text
 
 
-def key_for(template: str, signature: Signature, payload: Mapping[str, Any]) -> str:
+def key_for(template: str, signature: Parameters, payload: Mapping[str, Any], field: str = "idempotency_key") -> str:
     """A template, filled in. A parameter that the payload leaves out has its default."""
     try:
         return _values.vformat(template, (), {**signature.defaults, **payload})
     except (LookupError, AttributeError) as error:
-        raise _refused(template, f"no {error}") from None
+        raise _refused(field, template, f"no {error}") from None
     except (ValueError, TypeError, OverflowError) as error:
-        raise _refused(template, str(error)) from None
+        raise _refused(field, template, str(error)) from None
 
 
-def _refused(template: str, problem: str) -> InvalidOption:
-    return InvalidOption(field="idempotency_key", problem=f"template {template!r}: {problem}")
+def _refused(field: str, template: str, problem: str) -> InvalidOption:
+    return InvalidOption(field=field, problem=f"template {template!r}: {problem}")

@@ -13,13 +13,14 @@ from typing import Final, Literal
 
 import msgspec
 
-from redrive.core.advice import ADVICE
+from redrive.core import advice
 from redrive.core.changes import same
 from redrive.core.changes.change import edited_payload
 from redrive.core.classify import Rule, classify
 from redrive.core.classify.classes import CLASSES
 from redrive.core.fingerprint import fingerprint
-from redrive.core.job import Attempt, Cause, Failure, Job, Lane, State, hash_payload, keyed_id
+from redrive.core.job import CYCLE, Attempt, Cause, Failure, Job, Lane, State, hash_payload, keyed_id
+from redrive.core.lifecycle import MOVED_LATER
 from redrive.core.records import LANES, Record
 from redrive.core.store import Put
 from redrive.errors import InvalidOption
@@ -91,10 +92,25 @@ def lane_for(cause: Cause, attempt: int, *, cap: int = CAP, said: Lane | None = 
     return "delayed" if cause.category == "transient" or cause.heals == "later" else "manual"
 
 
+def returns_at(job: Job, lane: Lane, now: float) -> float | None:
+    """When a recorded dead letter comes back by itself; a script's next cycle brings back its own."""
+    return now + MOVED_LATER if lane == "delayed" and not job.queue.startswith(CYCLE) else None
+
+
 def advice_for(cause: Cause, lane: Lane) -> str:
     if lane == "delayed":
         return "It heals by waiting: whoever knows its task (a worker, the next cycle) tries it again; or redrive it."
-    return ADVICE.get(cause.detail, "Find out what the error means, fix it, then redrive or discard it.")
+    return advice.advice_for(cause, "Find out what the error means, fix it, then redrive or discard it.")
+
+
+def advice_in(lane: Lane, letter: Job, cause: Cause) -> str:
+    """Return the advice for a dead letter that goes to this lane: what its failure or a person said stays.
+
+    What we advised for the lane that it was in would be wrong in another one.
+    """
+    ours = [advice_for(cause, "delayed"), advice_for(cause, "manual")]
+    said = letter.recommendation
+    return advice_for(cause, lane) if said is None or said in ours else said
 
 
 # -- a record as a job
@@ -197,13 +213,14 @@ def buried_at_birth(
         error_class=failure.error_class,
         error=failure.summary,
         recommendation=recommendation or advice_for(cause, lane),
+        comes_back_at=returns_at(job, lane, born.now),
         history=(_attempt_of(job, failure, cause, failed_at, group, lane, why(cause, attempt, lane, born.cap)),),
     )
 
 
 def documents_for(id: str, documents: Iterable[Put]) -> tuple[Put, ...]:
     """What stands beside a job, for the same job under another id."""
-    return tuple(Put(put.kind, f"{id}/{put.key.partition('/')[2]}", put.value) for put in documents)
+    return tuple(msgspec.structs.replace(put, key=f"{id}/{put.key.partition('/')[2]}") for put in documents)
 
 
 def letter_of_taken_key(job: Job, failure: Failure, now: float) -> Job:

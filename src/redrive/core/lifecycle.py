@@ -11,7 +11,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from redrive.core.job import UNKNOWN, Attempt, Cause, Failure, Job, Lane, State
+from redrive.core.advice import for_a_person
+from redrive.core.job import CYCLE, UNKNOWN, Attempt, Cause, Failure, Job, Lane, State
 from redrive.errors import IllegalMove
 
 MAX_GRANTS: Final = 3
@@ -43,7 +44,7 @@ MOVES: Final[dict[str, Move]] = {
         Move("succeeded", (_R,), (State.done,), "result stored"),
         Move("retried", (_R,), (_W,), "failed, runs again at run_at, perhaps changed"),
         Move("snoozed", (_R,), (_W,), "the task asked to run later; costs no attempt"),
-        Move("released", (_R,), (_W,), "shutdown gave it back; costs no attempt"),
+        Move("released", (_R,), (_W,), "its worker stopped, or could not begin it; costs no attempt"),
         Move("held_back", (_W, _R), (_H,), "waits for a person, a dependency or a circuit"),
         Move("unblocked", (_H,), (_W,), "what it waited for happened"),
         Move("buried", (_W, _R, _H), (State.dead,), "a dead letter: reason, lane, recommendation"),
@@ -81,7 +82,7 @@ def wrong_beginning(job: Job) -> str | None:
     return None
 
 
-class Transition(msgspec.Struct, frozen=True, gc=False):
+class Transition(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A decided move: what to write, if the job still is as `job` says."""
 
     move: str
@@ -94,6 +95,8 @@ class Transition(msgspec.Struct, frozen=True, gc=False):
     why: str | None = None
     lesson: tuple[str, str, bool] | None = None
     """The trouble that the last attempt had, the strategy this one tried, and whether it worked."""
+    answered: bool = False
+    """The caller gets this end as the answer to its call, so no notice tells it. The job itself does not change."""
 
     def after(self, version: int) -> Job:
         """The job as it is once the store has written this."""
@@ -119,6 +122,8 @@ def _move(
     if job.state is State.held and job.held_at is not None:
         fields["held_seconds"] = job.held_seconds + max(0.0, at - job.held_at)
         fields["held_at"] = None
+    if job.comes_back_at is not None:
+        fields.setdefault("comes_back_at", None)
     return Transition(name, job, MOVES[name].to[0], at, fields, attempt, who, why)
 
 
@@ -175,6 +180,13 @@ def _trouble(job: Job, failure: Failure, cause: Cause, fingerprint: str | None, 
     }
 
 
+def _crashes(job: Job, *, crashed: bool, finished: bool) -> dict[str, object]:
+    """Count a worker that ended with the job, in a row: an attempt that came to its end begins the count anew."""
+    if crashed:
+        return {"crashes": job.crashes + 1}
+    return {"crashes": 0} if finished and job.crashes else {}
+
+
 def succeeded(job: Job, at: float, result: str | None, attempt: Attempt | None = None) -> Transition:
     """An attempt is given where there is more to say of it than when and where it ran, which the job says itself."""
     fields: dict[str, object] = {"result": result, "attempts": job.attempts + 1}
@@ -195,13 +207,18 @@ def retried(
     attempt: Attempt,
     costs_attempt: bool = True,
     crashed: bool = False,
+    asked: float = 0.0,
     changed: Mapping[str, str] = NO_CHANGE,
 ) -> Transition:
-    """`changed` are the job's own fields that the next run has anew: changes_json, agent, model."""
+    """`changed` are the job's own fields that the next run has anew: changes_json, agent, model.
+
+    `asked` are the seconds until then that somebody outside asked for: time in which the job is held, as it were.
+    """
     fields = _trouble(job, failure, cause, fingerprint, at)
     fields |= {"run_at": run_at, "allowed": allowed, "attempts": job.attempts + costs_attempt, **changed}
-    if crashed:
-        fields["crashes"] = job.crashes + 1
+    fields |= _crashes(job, crashed=crashed, finished=costs_attempt)
+    if asked:
+        fields["held_seconds"] = job.held_seconds + asked
     return _move("retried", job, at, fields, attempt=attempt, why=attempt.decision)
 
 
@@ -209,8 +226,10 @@ def snoozed(job: Job, at: float, *, run_at: float, attempt: Attempt) -> Transiti
     return _move("snoozed", job, at, {"run_at": run_at}, attempt=attempt, why=attempt.decision)
 
 
-def released(job: Job, at: float, attempt: Attempt) -> Transition:
-    return _move("released", job, at, {"run_at": min(job.run_at, at)}, attempt=attempt, why=attempt.decision)
+def released(job: Job, at: float, attempt: Attempt, *, rest: float = 0.0) -> Transition:
+    """Given back. It keeps its place, unless it must rest."""
+    run_at = at + rest if rest else min(job.run_at, at)
+    return _move("released", job, at, {"run_at": run_at}, attempt=attempt, why=attempt.decision)
 
 
 def held_back(
@@ -258,7 +277,10 @@ def buried(
     owner: str | None = None,
     changed: Mapping[str, str] = NO_CHANGE,
     who: str | None = None,
+    comes_back_at: float | None = None,
+    waits_for: str | None = None,
 ) -> Transition:
+    """Make it a dead letter. One with `comes_back_at` comes back by itself; `waits_for` names what it calls."""
     fields = _trouble(job, failure, cause, fingerprint, at)
     fields |= {"because": because, "lane": lane, "recommendation": recommendation, **changed}
     fields["died_at"] = at if job.died_at is None else job.died_at
@@ -268,8 +290,9 @@ def buried(
         fields["attempts"] = job.attempts + 1
     if allowed is not None:
         fields["allowed"] = allowed
-    if crashed:
-        fields["crashes"] = job.crashes + 1
+    if comes_back_at is not None:
+        fields |= {"comes_back_at": comes_back_at, "held_for": waits_for}
+    fields |= _crashes(job, crashed=crashed, finished=attempt is not None and costs_attempt)
     return _move("buried", job, at, fields, attempt=attempt, who=who, why=why)
 
 
@@ -287,12 +310,12 @@ def redriven(
 ) -> Transition:
     """Back to waiting. Where the attempts are used up this is a grant of `max_attempts` more, at most three times.
 
-    A person's redrive is a fresh start for budgets, ages and changed tries; the delayed lane's is not. `by` says whose
-    success it will be, for reports.
+    A person's redrive is a fresh start for budgets, ages, changed tries and comebacks; a cycle's is not. `by` says
+    whose success it will be, for reports.
     """
     fields: dict[str, object] = {"run_at": run_at, "revived_by": by or ("person" if fresh else "auto"), **changed}
     if fresh:
-        fields |= {"first_failed_at": None, "held_seconds": 0.0, "fresh_from": job.run}
+        fields |= {"first_failed_at": None, "held_seconds": 0.0, "fresh_from": job.run, "comebacks": 0}
     allowed = job.allowed if job.allowed is not None else max_attempts
     if job.attempts >= allowed:
         if job.grants >= MAX_GRANTS:
@@ -305,19 +328,52 @@ def redriven(
     return _with_contents(_move("redriven", job, at, _without_trouble(job, fields), who=who, why=why))
 
 
+def came_back(
+    job: Job, at: float, *, tries: int, who: str, why: str, changed: Mapping[str, str] = NO_CHANGE
+) -> Transition:
+    """Back from the delayed lane by itself, with a few tries on top of those it had.
+
+    Its attempts go on counting, and what a person granted stays. The time in the lane is held time: a job does not
+    grow too old there.
+    """
+    died = job.history[-1].ended_at if job.history else None
+    fields: dict[str, object] = {
+        "run_at": at, "revived_by": "auto", "allowed": job.attempts + tries, "comebacks": job.comebacks + 1,
+        "held_seconds": job.held_seconds + max(0.0, at - (died or job.updated_at)), **changed,
+    }  # fmt: skip
+    return _with_contents(_move("redriven", job, at, _without_trouble(job, fields), who=who, why=why))
+
+
+MOVED_LATER: Final = 3600.0
+"""Seconds until a dead letter comes back that a person moved into the delayed lane."""
+
+
 def rerouted(job: Job, at: float, *, lane: Lane, who: str, why: str | None) -> Transition:
     """Into the delayed lane, from where it comes back by itself, or into the manual one."""
-    return _move("rerouted", job, at, {"lane": lane}, who=who, why=why)
+    fields: dict[str, object] = {"lane": lane}
+    if lane == "manual" and job.comes_back_at is not None:
+        fields["recommendation"] = for_a_person(job.recommendation, job.because)
+    if lane == "delayed" and not job.queue.startswith(CYCLE):  # whose next cycle brings it back
+        fields["comes_back_at"] = at + MOVED_LATER
+    return _move("rerouted", job, at, fields, who=who, why=why)
+
+
+def passed_over(job: Job, at: float, *, comebacks: int, comes_back_at: float, who: str, why: str) -> Transition:
+    """Its time passed without a try, because another of its group failed again: it waits for a later one."""
+    fields: dict[str, object] = {"comebacks": comebacks, "comes_back_at": comes_back_at}
+    return _move("rerouted", job, at, fields, who=who, why=why)
 
 
 def pulled(job: Job, at: float, *, max_attempts: int, who: str, why: str) -> Transition:
-    """Back from the delayed lane. Nobody has looked at it: its tries go on counting, at the cap it is for a person."""
+    """Back from a cycle's delayed lane. Its tries go on counting; at the cap it is for a person."""
     if job.attempts >= (job.allowed or max_attempts):
         return rerouted(job, at, lane="manual", who=who, why="it has no tries left: redrive grants more")
     return redriven(job, at, max_attempts=max_attempts, who=who, why=why, run_at=at, fresh=False)
 
 
 DEFERRED: Final = "deferred"
+ERASED: Final = "erased"
+"""Why a job was ended whose contents were erased. Every other reason of its moves leaves with the contents."""
 
 
 def deferred(job: Job, at: float, *, owner: str, until: float, who: str, why: str | None) -> Transition:

@@ -21,7 +21,9 @@ LATEST: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 SHOWN: Final = 60
 TIME: Final = "2031-05-17T07:00:00Z"
 _UNITS: Final = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_SPAN: Final = re.compile(r"([0-9]{1,6})\s*(s|min|m|h|d|w)")
+_SPAN: Final = re.compile(r"([0-9]{1,6})\s*(s|min|m|h|d|w)\s*")
+SPANS_SHOWN: Final = '"90s", "5m", "2h", "1d" or "1h30m"'
+"""How people may write durations."""
 
 
 # ---- as Python gives them
@@ -53,11 +55,13 @@ def earlier(field: str, said: object, now: float) -> float:
 
 def _seconds(field: str, said: object) -> float:
     number = said.total_seconds() if isinstance(said, timedelta) else said
+    if isinstance(said, str):
+        number = span_seconds(said)
     if is_number(number) and 0 <= number < LONGEST:
         return float(number)
     if isinstance(said, timedelta) and said > timedelta():
         raise InvalidOption(field=field, problem="is longer than three thousand years")
-    problem = f"{said!r:.{SHOWN}} is no datetime, timedelta or number of seconds from 0 on"
+    problem = f"{said!r:.{SHOWN}} is no datetime, timedelta, number of seconds from 0 on, or text such as {SPANS_SHOWN}"
     raise InvalidOption(field=field, problem=problem)
 
 
@@ -66,9 +70,20 @@ def _seconds(field: str, said: object) -> float:
 
 def read(field: str, text: str, *, zone: tzinfo | None = None) -> datetime | timedelta:
     """`24h`, `3d`, or a time. `zone` is that of times that say none."""
-    if span := _SPAN.fullmatch(text.strip()):
-        return timedelta(seconds=int(span[1]) * _UNITS[span[2]])
+    if (seconds := span_seconds(text)) is not None:
+        return timedelta(seconds=seconds)
     return _time(field, text, zone, f"neither a span nor a time; write it like 24h, 3d or {TIME}")
+
+
+def span_seconds(text: str) -> float | None:
+    """The seconds of a duration such as `90s`, `5m` or `1h30m`; None where the text is none."""
+    total, at, text = 0.0, 0, text.strip()
+    while at < len(text):
+        part = _SPAN.match(text, at)
+        if part is None:
+            return None
+        total, at = total + int(part[1]) * _UNITS[part[2]], part.end()
+    return total if text else None
 
 
 def read_time(field: str, text: str, *, zone: tzinfo | None = None) -> datetime:

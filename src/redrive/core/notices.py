@@ -14,6 +14,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from redrive.core.cycle import Note
 from redrive.core.job import Job, Json, State, iso
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Group
@@ -54,6 +55,22 @@ def check_notify(policy: NotifyPolicy) -> None:
             raise InvalidInput(field=f"notify.urls[{number}]", problem='is neither "env:NAME" nor an Apprise URL')
 
 
+QUOTED: Final = "\N{OBJECT REPLACEMENT CHARACTER}"
+"""Stands in a stored text where a job's words belong."""
+LONGEST_QUOTE: Final = 300
+LOOK_THERE: Final = "See redrive morning."
+"""All that a waiting message about many jobs says after an erase, where an older version wrote it."""
+
+
+class Quote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A job whose words belong into a text. They are read when the text is shown or sent, so that erase finds them."""
+
+    job_id: str
+    otherwise: str = ""
+    """What is said where the job says nothing any more."""
+    longest: int = LONGEST_QUOTE
+
+
 class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing somebody should know. The same event always makes the same id."""
 
@@ -81,6 +98,10 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
     result: Json = None
     """Read from the job when the message is read."""
     truncated: bool = False
+    severity: float = 0.0
+    """How much it hurts, from 0 to 1; only of pain signals."""
+    quotes: tuple[Quote, ...] = ()
+    """Of a message about several jobs: one for each mark in its text, in order."""
 
     @property
     def actionable(self) -> bool:
@@ -102,11 +123,35 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def public(self) -> dict[str, Json]:
         """As JSON shows it."""
-        body: dict[str, Json] = {
-            name: getattr(self, name) for name in self.__struct_fields__ if name not in ("told", "turn", "settled")
-        }
+        body: dict[str, Json] = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _INTERNAL}
         body |= {"at": iso(self.at), "read_at": iso(self.read_at), "status": self.status, "priority": self.priority}
         return body
+
+
+_INTERNAL: Final = frozenset({"told", "turn", "settled", "quotes", "severity"})
+
+
+def spoken(text: str, quotes: Sequence[Quote], jobs: Mapping[str, Job]) -> str:
+    """Puts the jobs' words into a text, as far as the jobs still say them."""
+    first, *rest = text.split(QUOTED)
+    said = [_quoted(quote, jobs.get(quote.job_id)) for quote in quotes]
+    said += [""] * (len(rest) - len(said))
+    return first + "".join(words + part for words, part in zip(said, rest, strict=False))
+
+
+def _quoted(quote: Quote, job: Job | None) -> str:
+    """Takes what a job asks, where it waits for an answer, else what its error says."""
+    if job is None:
+        return quote.otherwise
+    asked = job.history[-1].decision if job.because == "approval" and job.history else None
+    return (asked or job.error or quote.otherwise)[: quote.longest]
+
+
+def with_words(notice: Notice, jobs: Mapping[str, Job]) -> Notice:
+    """The notice as a person reads it."""
+    if not notice.quotes:
+        return notice
+    return msgspec.structs.replace(notice, text=spoken(notice.text, notice.quotes, jobs), quotes=())
 
 
 # ---- who is told what
@@ -139,6 +184,9 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "outcome_unknown": "needs_check",
 }
 """Reasons to hold a job that only somebody's answer ends."""
+COMES_BACK: Final = "comes_back"
+"""A dead letter that comes back by itself. One notice for all its comebacks: written anew each time, and replaced by
+the notice of the end."""
 FAILED: Final = frozenset(rule.failed.kind for rule in RULES.values() if rule.failed)
 
 
@@ -146,6 +194,8 @@ def notice_for(move: Transition, rules: Mapping[str, Rule] = RULES) -> Notice | 
     """What a move means for the session that asked for the job, and for people; mostly nothing."""
     if move.move == "held_back":
         return _question(move)
+    if move.answered:
+        return None
     reason = str(move.set.get("reason", move.job.reason))
     rule = rules.get(reason, rules["retry"])
     if rule == Rule() or (told := _ending(move, rule)) is None:
@@ -155,7 +205,7 @@ def notice_for(move: Transition, rules: Mapping[str, Rule] = RULES) -> Notice | 
 
 
 OWNER: Final = "owner:"
-"""The inbox of whoever owns dead letters, an agent or a person, is that of a session of this name: `owner:ceo`."""
+"""The inbox of whoever owns dead letters, an agent or a person, is that of a session of this name: `owner:ada`."""
 ESCALATED: Final = "escalated"
 DEFERRED: Final = "deferred"
 
@@ -180,7 +230,7 @@ def escalation_for(move: Transition) -> Notice | None:
     job = move.after(0)
     if job.owner is None or move.who == job.owner or (job.state is State.dead and job.lane != "manual"):
         return None
-    if move.move in _BROUGHT_BEFORE and move.who != "scheduler":
+    if move.move in _BROUGHT_BEFORE and move.who not in ("scheduler", "redrive"):
         return None  # somebody has it in hand
     kind = DEFERRED if move.to is State.held else ESCALATED
     title = f"{job.task} is put off for you" if kind == DEFERRED else f"{job.task} needs {job.owner}"
@@ -217,7 +267,7 @@ def _ending(move: Transition, rule: Rule) -> Told | None:
     if move.move == "succeeded":
         return rule.success
     if move.move == "buried":
-        return None if comes_back(move.after(0)) else rule.failed
+        return _comes_back_told(move, rule) if comes_back(move.after(0)) else rule.failed
     if move.move == "rerouted":
         return rule.failed if move.set.get("lane") == "manual" else None
     if rule.success is None:
@@ -227,8 +277,16 @@ def _ending(move: Transition, rule: Rule) -> Told | None:
     return Told("cancelled", "session") if move.move == "cancelled" else None
 
 
+def _comes_back_told(move: Transition, rule: Rule) -> Told | None:
+    """A session that would be told of the end hears when the job comes back; a script's cycle tells by itself."""
+    timed = move.set.get("comes_back_at") is not None
+    return Told(COMES_BACK, "session") if timed and rule.failed is not None else None
+
+
 def comes_back(job: Job) -> bool:
-    """A dead letter that the delayed lane brings back by itself: its story is not over."""
+    """Whether a dead letter comes back by itself, at its time or in its script's next cycle: its story is not over."""
+    if job.comes_back_at is not None:
+        return True
     return job.lane == "delayed" and (job.allowed is None or job.attempts < job.allowed)
 
 
@@ -236,6 +294,9 @@ def _words(told: Told, move: Transition, job: Job) -> tuple[str, str]:
     if told.kind in FAILED:
         see = f"See redrive dead show {job.short_id}."
         return f"{job.task} failed for good", _sentences(job.error, move.why, job.recommendation, see)
+    if told.kind == COMES_BACK:
+        when = f"It comes back by itself at {iso(job.comes_back_at)}; wait for the notice of how that ended"
+        return f"{job.task} failed and comes back", _sentences(job.error, when)
     if told.kind == "cancelled":
         return f"{job.task} was cancelled", _sentences(_by(move))
     if move.move == "resolved":
@@ -264,6 +325,11 @@ def _made(told: Told, job: Job, at: float, turn: int, title: str, text: str) -> 
         f"{job.id}.{told.kind}.{turn}", told.kind, told.level, audience, title, text, at, job.queue, job.task,
         job.id, job.session_id, turn, job.fingerprint if told.kind in FAILED else None,
     )  # fmt: skip
+
+
+def replaced_by(notice: Notice, job: Job) -> str | None:
+    """The id of the notice that this one replaces: that the job comes back, once it is told how that ended."""
+    return f"{job.id}.{COMES_BACK}.{notice.turn}" if job.comebacks and notice.kind != COMES_BACK else None
 
 
 def dealt_with(notice: Notice, job: Job | None) -> bool:
@@ -316,15 +382,24 @@ def waiting_key(notice: Notice) -> str:
 
 
 def alike(notice: Notice) -> str:
-    """The same for notices that say the same: one trouble of one task, or the same words."""
-    said = notice.fingerprint or f"{notice.title}\0{notice.text}"
+    """The same for notices that say the same: one group of one task, or the same words. A pain that came back, or is
+    told again because it lasts, is another one."""
+    quoted = "".join(f"\0{quote.job_id}" for quote in notice.quotes)
+    said = notice.fingerprint or f"{notice.title}\0{notice.text}{quoted}"
+    if notice.severity:
+        said = f"{notice.id}\0{notice.at}\0{notice.turn}"
     return hashlib.sha256(f"{notice.kind}\0{notice.task}\0{said}".encode()).hexdigest()[:16]
 
 
-def plan(waiting: Sequence[Waiting], sent: Sequence[Sent], now: float) -> list[Message]:
+def plan(waiting: Sequence[Waiting], sent: Sequence[Sent], now: float, *, one_by_one: bool = False) -> list[Message]:
     """What to tell now, in order. What says the same is told once with its number; of each kind a few messages go out
     in a while, the last of them a summary of all the rest. What is left out waits, and is part of a later one.
+
+    `one_by_one` is for a channel that acts on pains: each of them is a message.
     """
+    if one_by_one:
+        pains = [_folded([one]) for one in sorted(waiting) if one[1].severity]
+        return pains + plan([one for one in waiting if not one[1].severity], sent, now)
     recently = [one for one in sent if is_recent(one, now)]
     used = Counter(one.kind for one in recently)
     groups: dict[str, list[Waiting]] = {}
@@ -398,6 +473,18 @@ def pause_after(failures: int) -> float:
     return min(LONGEST_PAUSE, 5.0 * 2.0 ** min(failures - 1, 10))
 
 
+# ---- cycles
+
+
+def stale(note: Note, queue: str, at: float, message: str, severity: float) -> Notice:
+    """A job of a cycle that has failed in too many cycles in a row."""
+    title = message.partition(";")[0][:200]
+    return Notice(
+        f"{note.job}.stale_failure.{note.failed}", "stale_failure", "actionable", "user", title, message, at,
+        queue, note.task, note.job, severity=severity,
+    )  # fmt: skip
+
+
 # ---- pages
 
 
@@ -420,15 +507,16 @@ def page_due(letters: Mapping[str, int], last: Paged | None, now: float, policy:
 
 
 def page(letters: Mapping[str, int], groups: Sequence[Group], now: float, policy: NotifyPolicy) -> Notice:
-    """Says how many, of what, and where to look."""
+    """Says how many, of what, and where to look. What the errors say is quoted: a page may wait for a channel."""
     number = sum(letters.values())
     named = sorted(groups, key=lambda group: -letters.get(group.fingerprint, 0))[:5]
-    lines = [f"{letters[group.fingerprint]} × {group.task}: {group.error or group.error_class}" for group in named]
+    lines = [f"{letters[group.fingerprint]} × {group.task}: {QUOTED}" for group in named]
+    quotes = tuple(Quote(group.sample, group.error_class or "") for group in named)
     if len(letters) > len(named):
         lines.append(f"and {number - sum(letters[group.fingerprint] for group in named)} others")
     window = "hour" if policy.page_window == 3600 else f"{policy.page_window / 60:g} minutes"
     text = _sentences("; ".join(lines), "See redrive dead groups")
     return Notice(
         f"page.{int(now * 1000):x}", "page", "actionable", "user", f"{number} dead letters in the last {window}", text,
-        now, named[0].queue if named else "", named[0].task if named else "",
+        now, named[0].queue if named else "", named[0].task if named else "", quotes=quotes,
     )  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from redrive.core.effects import witness_path
 from redrive.core.job import Job, Json, State, iso
 
 INLINE: Final = 100_000
@@ -28,8 +29,12 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     queue_reason: str | None = None
     recovered: int = 0
     """Effects that were seen outside although the attempt did not say so."""
+    path: str | None = None
+    """Where these effects are, where the witness of the attempt said so."""
     registry_auto_recovered: bool = False
     truncated: bool = False
+    repeats: int = 0
+    """How often the session did the same in its last actions without success, where that is a loop."""
 
     def __bool__(self) -> bool:
         return self.status == "ok"
@@ -44,6 +49,8 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
             body["error"] = self.error
         if self.registry_auto_recovered:
             body["registry_auto_recovered"] = True
+        if self.repeats:
+            body["repeats"] = self.repeats
         return body
 
 
@@ -53,6 +60,7 @@ def _ok(outcome: Outcome) -> dict[str, Json]:
         body["truncated"] = True
     if outcome.recovered:
         body |= {"post_write_recovery": True, "effects_verified": outcome.recovered, "warning": outcome.message}
+        body |= {"path": outcome.path} if outcome.path else {}
     return body
 
 
@@ -68,12 +76,17 @@ def _said(outcome: Outcome) -> dict[str, Json]:
     return {"status": outcome.status, "message": outcome.message}
 
 
+def _failure(outcome: Outcome) -> dict[str, Json]:
+    """What failed may come back by itself, and says when."""
+    return _said(outcome) | ({"retry_at": iso(outcome.retry_at)} if outcome.retry_at is not None else {})
+
+
 _SHAPES: Final = {
     "ok": _ok,
     "queued_for_retry": _queued_for_retry,
     "queued": _queued,
     "timeout": _said,
-    "failed": _said,
+    "failed": _failure,
     "needs_consent": _said,
     "held": _said,
 }
@@ -88,10 +101,11 @@ def outcome_of(job: Job, result: Json = None, *, recovered: bool = False) -> Out
         message=_message(job),
         error=job.error,
         error_kind=kind or job.detail,
-        retry_at=job.run_at if job.state is State.waiting else None,
+        retry_at=job.run_at if job.state is State.waiting else job.comes_back_at,
         queue_reason=job.reason,
         recovered=_effects_seen(job),
-        registry_auto_recovered=recovered,
+        path=_path_seen(job),
+        registry_auto_recovered=recovered or any(attempt.registry_auto_recovered for attempt in job.history),
     )
     if job.state is not State.done:
         return outcome
@@ -143,6 +157,11 @@ def _message(job: Job) -> str:
         case State.done:
             seen = job.history[-1].decision if job.history and job.history[-1].outcome == "recovered" else None
             return seen or "Done."
+        case State.dead if job.comes_back_at is not None:
+            return (
+                f"It failed ({job.because}, see error) and comes back by itself at {iso(job.comes_back_at)}: not done, "
+                f"and not over. Ask for the status of operation {id} then, do not call it again."
+            )
         case State.dead:
             return f"It failed and is not retried by itself ({job.because}): see error. {_advice(job)}"
         case State.held:
@@ -176,3 +195,8 @@ def _advice(job: Job) -> str:
 def _effects_seen(job: Job) -> int:
     last = job.history[-1] if job.history else None
     return len(last.effects) if last is not None and last.outcome == "recovered" and last.effects else 0
+
+
+def _path_seen(job: Job) -> str | None:
+    last = job.history[-1] if job.history else None
+    return witness_path(last.witness) if last is not None and last.outcome == "recovered" else None

@@ -82,12 +82,21 @@ def encode(payload: Mapping[str, object], *, limit: int = LIMIT) -> Encoded:
     except RecursionError:
         raise InvalidPayload(field="payload", problem=f"is nested deeper than {DEPTH} levels") from None
     except (TypeError, ValueError, UnicodeError, msgspec.MsgspecError) as error:
+        _check_same(payload, "payload", sets=False)
         raise InvalidPayload(field=_where(payload), problem=f"cannot be written as JSON: {error}") from error
     if len(raw) > limit:
         raise InvalidPayload(
             field="payload", problem=f"is {len(raw)} bytes, the limit is {limit}; put large parts into redrive.Blob"
         )
     return Encoded(raw.decode(), tuple(blobs))
+
+
+def canonical(arguments: Mapping[str, object]) -> str:
+    """The arguments as JSON text that is the same in every process: sets and names are sorted. Refuses Blobs."""
+    if encode(arguments).blobs:
+        raise InvalidPayload(field=_where(arguments), problem="has a Blob in it")
+    plain = msgspec.to_builtins(arguments, enc_hook=_plain, str_keys=True, order="deterministic")
+    return msgspec.json.encode(plain, order="deterministic").decode()
 
 
 def _encode_without_blobs(payload: Mapping[str, object]) -> bytes:
@@ -116,6 +125,48 @@ def _walk(value: Json, path: str, depth: int = 1, deepest: float = DEPTH) -> Non
             _walk(item, f"{path}[{index}]", depth + 1, deepest)
     elif isinstance(value, float) and not math.isfinite(value):
         raise InvalidPayload(field=path, problem=f"{value} is not JSON")
+
+
+_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
+
+
+def check_kept(payload: Mapping[str, Any], encoded: Encoded, signature: Signature | None = None) -> None:
+    """Refuses what JSON would turn into something else: keys that are no texts, and sets.
+
+    A parameter whose annotation turns them back, as `set[str]` and `dict[int, str]` do, may have them.
+    """
+    if all(type(value) in _PLAIN for value in payload.values()) and all(type(name) is str for name in payload):
+        return
+    if not encoded.blobs and msgspec.json.decode(encoded.text) == payload:
+        return
+    for name, value in payload.items():
+        _check_key(name, "payload")
+        try:
+            _check_same(value, f"payload.{name}")
+        except InvalidPayload:
+            if signature is None or not signature.restores(name, value):
+                raise
+
+
+def _check_same(value: object, path: str, *, sets: bool = True) -> None:
+    """Objects of other types say themselves how they are written; lists and tuples are the same to JSON."""
+    if sets and isinstance(value, set | frozenset):
+        what = f"is a {type(value).__name__}, which JSON turns into a list"
+        raise InvalidPayload(field=path, problem=f"{what}; give a list, or annotate the parameter as a set")
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            _check_key(name, path)
+            _check_same(item, f"{path}.{name}", sets=sets)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            _check_same(item, f"{path}[{index}]", sets=sets)
+
+
+def _check_key(name: object, path: str) -> None:
+    if not isinstance(name, str):
+        what = f"has the key {name!r:.40}, which JSON turns into a text"
+        mend = f"give a text, or annotate the parameter as a dict with {type(name).__name__} keys"
+        raise InvalidPayload(field=path, problem=f"{what}; {mend}")
 
 
 def _where(payload: Mapping[str, object]) -> str:
@@ -320,16 +371,35 @@ class Signature:
             raise InvalidPayload(field="payload", problem=str(error)) from error
         return msgspec.structs.asdict(values)
 
+    def restores(self, name: str, value: object) -> bool:
+        """Whether a parameter's annotation makes of the stored value what was given."""
+        kind = _supported(self._hinted.get(name, Any))
+        try:
+            found = msgspec.json.decode(_encode(value), type=kind, dec_hook=_decode_hook)
+        except (msgspec.MsgspecError, ValueError, TypeError, NotImplementedError, _HasBlob):
+            return False
+        return bool(found == value) or not isinstance(found, dict | list)
+
     def result(self, text: str | None) -> Any:
         """A stored result as the type that the task says it returns."""
-        if text is None:
-            return None
-        if self._returns in (Any, None, type(None)):
-            return msgspec.json.decode(text)
-        try:
-            return msgspec.json.decode(text, type=_supported(self._returns), dec_hook=_decode_hook)
-        except (msgspec.MsgspecError, NotImplementedError):
-            return msgspec.json.decode(text)
+        return _read_result(text, self._returns)
+
+
+def result_reader(function: Callable[..., Any]) -> Callable[[str | None], Any]:
+    """Makes what reads a stored result as the type that a function says it returns."""
+    returns = _hints(function).get("return", Any)
+    return lambda text: _read_result(text, returns)
+
+
+def _read_result(text: str | None, returns: Any) -> Any:
+    if text is None:
+        return None
+    if returns in (Any, None, type(None)):
+        return msgspec.json.decode(text)
+    try:
+        return msgspec.json.decode(text, type=_supported(returns), dec_hook=_decode_hook)
+    except (msgspec.MsgspecError, NotImplementedError):
+        return msgspec.json.decode(text)
 
 
 def _check_named(parameters: Sequence[inspect.Parameter]) -> None:

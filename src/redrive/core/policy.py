@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from math import isfinite
+from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
+from math import inf, isfinite
 from typing import Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
 from redrive.core.checks import MOST, check_choice, check_number, check_range
+from redrive.core.classify.details import DETAILS
 from redrive.core.job import Reason
+from redrive.core.moments import span_seconds
 from redrive.errors import InvalidOption
 
 Backoff = str | Callable[[int], float]
@@ -18,6 +21,8 @@ Backoff = str | Callable[[int], float]
 Scope = Literal["process", "store"]
 MOST_ATTEMPTS: Final = 1000
 """Of what a single job may ask for."""
+HOUR: Final = 3600.0
+MOST_COMEBACKS: Final = 20
 JITTER: Final = 0.10
 SAFE_DELAY: Final = 60.0
 """Where a backoff name is unknown: slow and safe, never a hot loop."""
@@ -38,13 +43,21 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     """A Backoff: a name or a function. (Its type is wider than files can say, so `check` looks at it.)"""
     base: float | None = None
     cap: float | None = None
+    """No wait of our own is longer. What a server asks for is bounded by `max_wait`."""
+    max_wait: float | None = None
+    """The longest wait that a server may ask for with Retry-After or a reset. Whoever asks for longer sends the job to
+    the delayed lane, from where it comes back at that time."""
     jitter: float | None = None
     lease: float | None = None
     max_age: float | None = None
     on_lost: Literal["retry", "dead_letter"] | None = None
+    max_crashes: int | None = None
+    """So many processes may end with a job alone in them; then it waits in the delayed lane once, then for a person."""
     strategy: Literal["categorized", "plain"] | None = None
     rungs: int | None = None
-    """How often a failure that needs a change is tried again, each time changed further."""
+    """Changed tries that a job may have, on top of its attempts and whatever they are for; 0 means none."""
+    changed_after: float | dict[str, float] | None = None
+    """Seconds before a changed try, or seconds by detail: `{"invalid_output": 5}`. `cap` bounds them."""
     quote_errors: bool | None = None
     """Whether a retry may show the model what the failure said: shortened, fenced, marked as untrusted."""
     breaker_after: int | None = None
@@ -57,12 +70,20 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     concurrency: int | None = None
     rate: Rate | None = None
     scope: Scope | None = None
+    comebacks: tuple[float, ...] | None = None
+    """Seconds after its death at which a dead letter whose cause may heal comes back by itself; () means never."""
+    timeout: float | None = None
+    """Seconds that an attempt may take, where its task does not say."""
     stalled_after: float | None = None
     health_depth: int | None = None
     pain_depth: int | None = None
     pain_dead: int | None = None
     criticality: Literal["critical", "high", "normal", "low"] | None = None
     retention: float | None = None
+    fallback: Any = None
+    """Whether work that the store cannot take waits in the spool; or a function that does it where that fails, too."""
+    fallback_after: float | None = None
+    """Seconds that the store has to take work which has a fallback."""
 
 
 DEFAULT: Final = Policy(
@@ -70,22 +91,27 @@ DEFAULT: Final = Policy(
     backoff="doubling",
     base=2.0,
     cap=300.0,
+    max_wait=6 * 3600.0,
     jitter=JITTER,
     lease=90.0,
     on_lost="retry",
+    max_crashes=3,
     strategy="categorized",
-    rungs=1,
+    rungs=3,
     quote_errors=False,
     breaker_after=10,
     breaker_window=60.0,
     breaker_pause=5.0,
     breaker_release=20.0,
+    comebacks=(600.0, HOUR, 6 * HOUR, 24 * HOUR),
     scope="process",
     health_depth=25,
     pain_depth=100,
     pain_dead=10,
     criticality="normal",
     retention=14 * 86400.0,
+    fallback=False,
+    fallback_after=2.0,
 )
 
 REASONS: Final[dict[str, Policy]] = {
@@ -95,23 +121,30 @@ REASONS: Final[dict[str, Policy]] = {
     "scheduled_job": Policy(),
 }
 
-AGENT: Final = Policy(max_attempts=3, base=30.0, cap=300.0)
-"""Jobs with an agent: three tries, 30 s doubling to 300 s."""
 
-PRESETS: Final[dict[str, Policy]] = {
-    "analytics_ingest": Policy(max_attempts=5, base=2.0, criticality="critical"),
-    "learning_capture": Policy(max_attempts=3, base=1.0, criticality="critical"),
-    "identity_provision": Policy(max_attempts=10, base=5.0, cap=600.0, criticality="high"),
-    "feedback": Policy(max_attempts=5, base=2.0, criticality="critical"),
-    "mesh_keys": Policy(max_attempts=10, base=5.0, cap=600.0, criticality="high"),
-    "security_notify": Policy(max_attempts=5, base=3.0, criticality="high"),
-    "artifact_delivery": Policy(max_attempts=5, base=2.0, criticality="critical"),
-    "conversation_index": Policy(max_attempts=5, base=2.0, criticality="critical"),
-    "graph_write": Policy(max_attempts=5, base=2.0, criticality="critical"),
-    "knowledge_ingest": Policy(max_attempts=5, base=2.0, criticality="high"),
-    "session_promotion": Policy(max_attempts=5, base=2.0, criticality="high"),
-}
-"""Eleven queues that most agent systems turn out to need, ready by name."""
+DURATIONS: Final = frozenset(
+    {
+        "base", "cap", "max_wait", "lease", "max_age", "breaker_window", "breaker_pause", "timeout", "stalled_after",
+        "retention", "fallback_after", "changed_after", "comebacks",
+    }
+)  # fmt: skip
+"""The fields that are seconds, or hold seconds."""
+
+
+def with_seconds(said: Mapping[str, Any], names: Collection[str] = DURATIONS) -> dict[str, Any]:
+    """What was said, with durations such as "5m" and timedeltas as seconds. What is no duration stays as it is."""
+    return {name: _in_seconds(value) if name in names else value for name, value in said.items()}
+
+
+def _in_seconds(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Mapping):
+        return {name: _in_seconds(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_in_seconds(one) for one in value]
+    seconds = span_seconds(value) if isinstance(value, str) else None
+    return value if seconds is None else seconds
 
 
 def merge(*layers: Policy | None) -> Policy:
@@ -124,10 +157,10 @@ def merge(*layers: Policy | None) -> Policy:
 
 
 def effective(
-    job: Policy | None, task: Policy | None, queue: Policy | None, reason: Reason | str, *, has_agent: bool = False
+    job: Policy | None, task: Policy | None, queue: Policy | None, reason: Reason | str, *, agent: Policy | None = None
 ) -> Policy:
-    """job > task > queue > reason > default."""
-    return merge(job, task, queue, REASONS.get(reason), AGENT if has_agent else None, DEFAULT)
+    """job > task > queue > reason > agent > default. `agent` is what holds for jobs with an agent."""
+    return merge(job, task, queue, REASONS.get(reason), agent, DEFAULT)
 
 
 def _doubling(failures: int, base: float) -> float:
@@ -182,13 +215,21 @@ def schedule(policy: Policy) -> list[float]:
 
 
 _WHOLE: Final = {
-    "max_attempts": (1, MOST), "concurrency": (1, MOST), "rungs": (0, MOST), "breaker_after": (0, MOST),
-    "health_depth": (0, MOST), "pain_depth": (0, MOST), "pain_dead": (0, MOST),
+    "max_attempts": (1, MOST), "max_crashes": (1, MOST), "concurrency": (1, MOST), "rungs": (0, MOST),
+    "breaker_after": (0, MOST), "health_depth": (0, MOST), "pain_depth": (0, MOST), "pain_dead": (0, MOST),
 }  # fmt: skip
-_FROM_0: Final = {"base": MOST, "cap": MOST, "jitter": 1, "retention": MOST}
-_ABOVE_0: Final = ("lease", "max_age", "stalled_after", "breaker_window", "breaker_pause", "breaker_release")
-_ENDLESS: Final = frozenset({"cap", "retention", "max_age", "stalled_after"})
+_FROM_0: Final = {"base": MOST, "cap": MOST, "max_wait": MOST, "jitter": 1, "retention": MOST}
+_ABOVE_0: Final = ("timeout", "lease", "max_age", "stalled_after", "breaker_window", "breaker_pause", "breaker_release",
+                   "fallback_after")  # fmt: skip
+_ENDLESS: Final = frozenset({"cap", "max_wait", "retention", "max_age", "stalled_after"})
 """What may also never come."""
+
+
+def is_endless(name: str, value: object) -> bool:
+    """Whether it says that the limit of this name never comes, as `stalled_after=inf` does."""
+    return name in _ENDLESS and value == inf
+
+
 _WORDS: Final[dict[str, tuple[str, ...]]] = {
     field.name: get_args(kind)
     for field in msgspec.structs.fields(Policy)
@@ -202,7 +243,18 @@ def check(policy: Policy, where: str) -> Policy:
     for name in Policy.__struct_fields__:
         if (value := getattr(policy, name)) is not None:
             _check_field(name, value, f"{where}.{name}")
+    _check_base(policy, where)
     return policy
+
+
+def _check_base(policy: Policy, where: str) -> None:
+    """Refuse a base that the backoff beside it ignores. A backoff of another layer may: there it is an inheritance."""
+    backoff = policy.backoff
+    if policy.base is None or backoff is None or backoff == "doubling":
+        return
+    named = "that is a function" if callable(backoff) else repr(backoff)
+    problem = f"has no effect with backoff {named}; leave base out, or use backoff 'doubling'"
+    raise InvalidOption(field=f"{where}.base", problem=problem)
 
 
 def _check_field(name: str, value: object, field: str) -> None:
@@ -220,6 +272,42 @@ def _check_field(name: str, value: object, field: str) -> None:
         raise InvalidOption(field=field, problem=f"{value!r} is neither True nor False")
     elif name == "rate":
         _check_rate(field, value)
+    elif name == "changed_after":
+        _check_changed_after(field, value)
+    elif name == "fallback":
+        check_fallback(field, value)
+    elif name == "comebacks":
+        check_comebacks(field, value)
+
+
+def check_fallback(field: str, value: object) -> None:
+    """Refuses what says neither whether there is a fallback nor which function it is."""
+    if not isinstance(value, bool) and not callable(value):
+        raise InvalidOption(field=field, problem=f"{value!r} is neither True nor False nor a function")
+
+
+def check_comebacks(field: str, value: object) -> None:
+    """Refuses a table of comebacks that is not a few times in seconds, each later than the one before."""
+    if not isinstance(value, tuple | list) or len(value) > MOST_COMEBACKS:
+        problem = f"{value!r:.80} is not a list of at most {MOST_COMEBACKS} times in seconds; () turns comebacks off"
+        raise InvalidOption(field=field, problem=problem)
+    for number, seconds in enumerate(value):
+        check_number(f"{field}[{number}]", seconds, above=True)
+    if list(value) != sorted(set(value)):
+        raise InvalidOption(field=field, problem=f"{value!r:.80}: each time must be later than the one before")
+
+
+_CHANGEABLE: Final = tuple(name for name, (category, *_) in DETAILS.items() if category == "conditional")
+
+
+def _check_changed_after(field: str, said: object) -> None:
+    """Refuses what is neither seconds nor seconds by the name of a failure that a change can heal."""
+    if not isinstance(said, Mapping):
+        check_number(field, said)
+        return
+    for detail, seconds in said.items():
+        check_choice(field, detail, _CHANGEABLE)
+        check_number(f"{field}.{detail}", seconds)
 
 
 def _check_rate(field: str, rate: object) -> None:

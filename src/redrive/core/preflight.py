@@ -95,12 +95,20 @@ def fits(payload: Mapping[str, Json], model: str | None, conditions: Conditions)
         return None
     name = model or _named_model(payload, conditions.adapt) or conditions.model
     budget = conditions.fleet.context(name)
+    if needed > WARN_ABOVE * budget and name is not None and conditions.fleet.known_context(name) is None:
+        return Ready((_undeclared(needed, name),))
     if needed > budget:
         return _too_long(needed, budget, name)
     if needed > WARN_ABOVE * budget:
         share = 100.0 * needed / budget
         return Ready((f"about {needed:,} tokens, {share:.0f} % of what {name or 'the model'} may read ({budget:,})",))
     return None
+
+
+def _undeclared(needed: int, model: str) -> str:
+    """A model that nobody declared may read more or less than usual: that is for people to say, not to be guessed."""
+    said = f"about {needed:,} tokens; how many {model} may read is not known here"
+    return f'{said}: declare it in redrive.toml, [models."{model}"] context = …'
 
 
 def _named_model(payload: Mapping[str, Json], adapt: Adapt | None) -> str | None:

@@ -19,6 +19,7 @@ from redrive.core.changes.change import edited_payload
 from redrive.core.checks import KEY_LIMIT, NAME_LIMIT
 from redrive.core.classify import DETAILS
 from redrive.core.job import Failure, Job, Json, Lane, iso, legible
+from redrive.core.json_keys import RepeatedKey, refuse_repeated_keys
 from redrive.core.payload import LIMIT, encode
 from redrive.core.redact import redact, redact_text
 from redrive.errors import InvalidInput, InvalidOption
@@ -190,6 +191,9 @@ def parse(line: bytes | str, mapping: Mapping = OWN, *, limit: int = LIMIT) -> R
 def _decoded(raw: bytes) -> dict[str, Json]:
     try:
         value = msgspec.json.decode(raw)
+        refuse_repeated_keys(raw)
+    except RepeatedKey as error:
+        raise InvalidInput(field="line", problem=str(error)) from None
     except RecursionError:
         raise InvalidInput(field="line", problem="is nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeError, ValueError) as error:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
-from redrive.core.job import Json
-
+Json = Any
+"""As in core.job, which this module does not import: it needs the standard library only."""
 MASK: Final = "[redacted]"
 _NAME: Final = re.compile(
     r"pass(word|wd|phrase)|(^|[_-])pw$|secret|token|(api|access|private)[_-]?key|authorization|credential|cookie"
@@ -17,9 +17,9 @@ _NAME: Final = re.compile(
 _PASSWORD: Final = re.compile(r"(?:(?:^|[_-])pwd|pass(?:word|wd|phrase)|secret|api[_-]?key)$", re.IGNORECASE)
 """Whose value is a secret even where it is a number."""
 _NAME_AND_VALUE: Final = (("name", "value"), ("Name", "Value"), ("key", "value"), ("Key", "Value"), ("header", "value"))
-_LINES: Final = r"(?:[^-]++|-(?!----(?:BEGIN|END) ))*+"
-_IS: Final = r"(?:\\{0,7}+['\"])?\s*+[=:]\s*+"
-_COUNT: Final = rf"{_IS}['\"]?[0-9][0-9.,]*+(?:[\s'\";)}}\]]|\Z)"
+_LINES: Final = r"[^-]*(?:-(?!----(?:BEGIN|END) )[^-]*)*"
+_IS: Final = r"(?:\\{0,7}['\"])?\s*[=:]\s*"
+_COUNT: Final = rf"{_IS}['\"]?[0-9][0-9.,]*(?:[\s'\";)}}\]]|\Z)"
 _PASSWORDS: Final = rf"pass(?:word|wd|phrase)|pwd?(?!{_IS}['\"]?[/~])"
 _LABELS: Final = (
     rf"{_PASSWORDS}|(?:client[_-]?)?secret(?:[_-]?(?:access[_-]?)?key)?"
@@ -30,70 +30,76 @@ _LABELS: Final = (
 )
 """What a secret is called where a text names it. A directory, a count and a mark of a tokenizer are none."""
 _ENDINGS: Final = (
-    rf"(?:{_PASSWORDS}|secret(?:[_-]?key)?|(?:api|access)[_-]?key)(?=\\{{0,7}}+['\"]?\s*+=|\\{{0,7}}+['\"]\s*+:)"
+    rf"(?:{_PASSWORDS}|secret(?:[_-]?key)?|(?:api|access)[_-]?key)(?=\\{{0,7}}['\"]?\s*=|\\{{0,7}}['\"]\s*:)"
     rf"|(?-i:(?<=[A-Z0-9])(?:PASS(?:WORD|WD|PHRASE)|PWD(?!{_IS}['\"]?[/~])|SECRET|API_?KEY|TOKEN(?!{_COUNT})))(?={_IS})"
 )
 """The same at the end of a longer word: PGPASSWORD=…, 'dbPassword': …; but `WrongPassword: …` is an error's name."""
 _NAMED: Final = (
     r"(?:pass(?:word|wd|phrase)|secret(?:[_-]?key)?|token|(?:api|access|private)[_-]?key|credentials?|cookie)"
 )
-_QUOTED: Final = r"[bruf]{0,2}+(?:'(?:[^'\\]++|\\.)++'?|\"(?:[^\"\\]++|\\.)++\"?)"
+_SINGLE: Final = r"'(?=[^'\\]|\\.)[^'\\]*(?:\\.[^'\\]*)*"
+_DOUBLE: Final = r"\"(?=[^\"\\]|\\.)[^\"\\]*(?:\\.[^\"\\]*)*"
+_QUOTED: Final = rf"[bruf]{{0,2}}(?:{_SINGLE}'?|{_DOUBLE}\"?)"
+_IN_PAIR: Final = rf"[bruf]{{0,2}}(?:{_SINGLE}(?:\Z|'(?:\Z|(?=\s*[\])])))|{_DOUBLE}(?:\Z|\"(?:\Z|(?=\s*[\])]))))"
+"""A quoted text that a bracket closes. Where its quote is missing, the end of the text is taken for it."""
 
 
 def _nested(opening: str, closing: str) -> str:
     """In brackets, with brackets inside, with brackets inside; empty ones hold nothing."""
-    other, found = rf"[^\{opening}\{closing}]++", ""
+    other, found = rf"[^\{opening}\{closing}]*", ""
     for _ in range(3):
-        found = rf"\{opening}(?:{other}{'|' if found else ''}{found})*+\{closing}?"
-    return rf"(?!\{opening}\s*+\{closing}){found}"
+        found = rf"\{opening}{other}{f'(?:{found}{other})*' if found else ''}\{closing}?"
+    return rf"(?!\{opening}\s*\{closing}){found}"
 
 
 _VALUE: Final = (
-    r"(?!\\{0,7}+['\"]?\[redacted\])(?!(?:none|null|true|false)(?:[\s'\"&,;)}\]]|\Z))(?:"
-    rf"{_QUOTED}|(?P<escapes>\\{{1,7}}+)(?P<quote>['\"])(?!(?P=escapes)(?P=quote))"
-    r"(?:[^\\]|(?!(?<!\\)(?P=escapes)(?P=quote))\\)++(?:(?P=escapes)(?P=quote))?"
-    rf"|{_nested('{', '}')}|{_nested('[', ']')}|[a-z_][a-z0-9_.]{{0,60}}+\((?=['\"])[^)]++\)?"
-    r"|(?!\\{1,7}+['\"]|\{\s*+\}|\[\s*+\])[^\s'\"&,;)}\]]{3,}+)"
+    r"(?!\\{0,7}['\"]?\[redacted\])(?!(?:none|null|true|false)(?:[\s'\"&,;)}\]]|\Z))(?:"
+    rf"{_QUOTED}|(?P<escapes>\\{{1,7}})(?P<quote>['\"])(?!(?P=escapes)(?P=quote))"
+    r"(?=.)[^\\]*(?:(?!(?<!\\)(?P=escapes)(?P=quote))\\[^\\]*)*(?:(?P=escapes)(?P=quote))?"
+    rf"|{_nested('{', '}')}|{_nested('[', ']')}|[a-z_][a-z0-9_.]{{0,60}}\((?=['\"])[^)]+\)?"
+    r"|(?!\\{1,7}['\"]|\{\s*\}|\[\s*\])[^\s'\"&,;)}\]]{3,})"
 )
-_HOST: Final = r"[0-9]{1,5}+(?![\w!$%^&*+=~-])|[/:{<]|port\b"
+_HOST: Final = r"[0-9]{1,5}(?![\w!$%^&*+=~-])|[/:{<]|port\b"
 """What stands behind a host and a colon, where it is none of a name and a password."""
-_WORD: Final = r"(?:[^\s/'\":@]++|:(?!//)|[/@])"
+_WORD: Final = r"(?!://)[^\s'\"][^\s'\":]*(?::(?!//)[^\s'\":]*)*"
 """A password in a URL may hold a slash that nobody has escaped; another URL is no part of it."""
 _PATTERN: Final = re.compile(
     r"(?=[-:<'\"])(?:"
     rf"-----BEGIN [A-Z0-9 ]{{1,40}}-----(?:{_LINES}-----END [A-Z0-9 ]{{1,40}}-----"
     rf"|(?![ ]?[('\"`)]|[ ][a-z]{{1,15}}[ .,;:]){_LINES}(?:-----END [A-Z0-9 ]{{0,40}}-{{0,5}})?)"
-    r"|(?P<userinfo>://[^/\s:@]*+:)[^\s/'\"]+(?=@)"
-    r"|(?P<login>://)(?=[^/\s:@'\"]{0,200}?[0-9])[^/\s:@'\"]{20,}+(?=@[\w\[])"
-    rf"|(?P<address>://[^][/\s:@'\"?#&=,;(){{}}<>|]*+:)(?!{_HOST})(?=[^\s'\"]{{3}})"
-    rf"(?:{_WORD}+(?=@[\w\[])|{_WORD}++(?<!\[redacted\])\Z)"
-    rf"|(?P<tag><(?=[a-z_])[\w:.-]{{0,60}}?{_NAMED}(?:\s[^<>]{{0,200}}+)?>(?:<!\[CDATA\[)?)(?!\s*+(?:\[redacted\]|<|\Z))"
-    r"(?:[^<]++(?=</)|[^<\s]++(?<!\[redacted\])\Z)"
-    rf"|(?P<option>--(?=[a-z])[a-z0-9_-]{{0,40}}?{_NAMED}(?:['\"],\s*+(?=['\"])|[ \t]++))(?!['\"]?(?:-|\[redacted\]))"
-    rf"(?:{_QUOTED}|(?-i:(?=[^\s'\"]{{0,100}}?(?:[0-9@#$%^&*+=~]|[a-z][A-Z])))[^\s'\",;<>()\[\]{{}}|]{{4,}}+)"
-    rf"|(?P<field>['\"](?:name|key|header)['\"]\s*+:\s*+['\"][\w-]{{0,40}}?(?:{_NAMED}|authorization)['\"],\s*+"
-    rf"['\"]value['\"]\s*+:\s*+){_QUOTED})"
+    r"|(?P<userinfo>://[^/\s:@]*:)[^\s/'\"]+(?=@)"
+    r"|(?P<login>://)(?=[^/\s:@'\"]{0,200}?[0-9])[^/\s:@'\"]{20,}(?=@[\w\[])"
+    rf"|(?P<address>://[^][/\s:@'\"?#&=,;(){{}}<>|]*:)(?!{_HOST})(?=[^\s'\"]{{3}})"
+    rf"(?:{_WORD}(?=@[\w\[])|{_WORD}(?<!\[redacted\])\Z)"
+    rf"|(?P<tag><(?=[a-z_])[\w:.-]{{0,60}}?{_NAMED}(?:\s[^<>]{{0,200}})?>(?:<!\[CDATA\[)?)(?!\s*(?:\[redacted\]|<|\Z))"
+    r"(?:[^<]+(?=</)|[^<\s]+(?<!\[redacted\])\Z)"
+    rf"|(?P<option>--(?=[a-z])[a-z0-9_-]{{0,40}}?{_NAMED}(?:['\"],\s*(?=['\"])|[ \t]+))(?!['\"]?(?:-|\[redacted\]))"
+    rf"(?:{_QUOTED}|(?-i:(?=[^\s'\"]{{0,100}}?(?:[0-9@#$%^&*+=~]|[a-z][A-Z])))[^\s'\",;<>()\[\]{{}}|]{{4,}})"
+    rf"|(?P<field>['\"](?:name|key|header)['\"]\s*:\s*['\"][\w-]{{0,40}}?(?:{_NAMED}|authorization)['\"],\s*"
+    rf"['\"]value['\"]\s*:\s*){_QUOTED})"
     r"|(?<![A-Za-z0-9])(?=[abcdeghinprstwxy])(?:"
     r"(?:sk[-_]|[pr]k_(?:live|test)_|gh[opsru]_|github_pat_|xox[abeoprs]-|xapp-|glpat-|whsec_|ya29\.)"
-    r"[-_A-Za-z0-9]{12,}+"
-    r"|(?:hf|npm)_[A-Za-z0-9]{20,}+|(?-i:pypi-AgE|SG\.[-_A-Za-z0-9]{16,40}+\.)[-_A-Za-z0-9]{16,}+"
-    r"|(?P<hook>hooks\.slack\.com/[a-z]{1,20}/|discord(?:app)?\.com/api/webhooks/[0-9]{1,30}/)[^\s'\"<>]{8,}+"
-    r"|(?-i:(?:AKIA|ASIA|AIza)[-_A-Za-z0-9]{12,}+|eyJ[A-Za-z0-9_-]{10,1000}+\.[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]*+)"
-    r"|(?P<scheme>(?<!_)(?:bearer\s++|(?:basic|token)\s++(?!(?-i:[A-Z]?[a-z]++)\.?(?![\w.~+/=-]))))"
-    r"[A-Za-z0-9._~+/=-]{8,}+"
-    rf"|(?P<cookie>(?:set-)?cookie{_IS})(?=[^\s=;,&'\"\\{{}}\[\]]{{1,200}}+=)"
-    r"(?:[^\r\n'\"\\]++|\\(?!['\"])|(?<==)\"[^\"\r\n]*+\"?)++"
-    rf"|(?P<header>authorization{_IS}(?:[a-z-]{{1,30}}+\s++)?+)"
-    r"(?=[a-z._~+/=-]{0,200}+[0-9])[A-Za-z0-9._~+/=-]{8,}+)"
+    r"[-_A-Za-z0-9]{12,}"
+    r"|(?:hf|npm)_[A-Za-z0-9]{20,}|(?-i:pypi-AgE|SG\.[-_A-Za-z0-9]{16,40}\.)[-_A-Za-z0-9]{16,}"
+    r"|(?P<hook>hooks\.slack\.com/[a-z]{1,20}/|discord(?:app)?\.com/api/webhooks/[0-9]{1,30}/)[^\s'\"<>]{8,}"
+    r"|(?-i:(?:AKIA|ASIA|AIza)[-_A-Za-z0-9]{12,}|eyJ[A-Za-z0-9_-]{10,1000}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*)"
+    r"|(?P<scheme>(?<!_)(?:bearer\s+|(?:basic|token)\s+(?!(?-i:[A-Z]?[a-z]+)\.?(?![\w.~+/=-]))))"
+    r"[A-Za-z0-9._~+/=-]{8,}"
+    rf"|(?P<cookie>(?:set-)?cookie{_IS})(?=[^\s=;,&'\"\\{{}}\[\]]{{1,200}}=)"
+    r"[^\r\n'\"\\]*(?:(?:\\(?!['\"])|(?<==)\"[^\"\r\n]*\"?)[^\r\n'\"\\]*)*"
+    rf"|(?P<header>authorization{_IS}(?:[a-z-]{{1,30}}\s+)?)"
+    r"(?=[a-z._~+/=-]{0,200}[0-9])[A-Za-z0-9._~+/=-]{8,})"
     rf"|(?P<label>(?:(?<![A-Za-z0-9])(?=[aceiprst])(?:{_LABELS})|(?=[past])(?<=[A-Za-z0-9])(?:{_ENDINGS})){_IS}){_VALUE}"
     r"|(?<=[\[(])(?:(?<=\[[\[(])|(?<=[\])],[\[(])|(?<=[\])],\s[\[(]))"
-    rf"(?P<pair>b?['\"][\w-]{{0,40}}?(?:{_NAMED}|authorization)['\"],\s*+){_QUOTED}(?=\s*+[\])]|\Z)",
+    rf"(?P<pair>b?['\"][\w-]{{0,40}}?(?:{_NAMED}|authorization)['\"],\s*){_IN_PAIR}",
     re.IGNORECASE | re.DOTALL,
 )
 """Most places of a text are passed by after one look: no word begins there, or not with a letter that any of these has.
-No part of a text is read again from every place in it. Texts are cut before they get here: where the end of a key, a
+No part of a text is read again from every place in it: what is repeated cannot begin what follows it, so that giving it
+back is useless and short. Possessive repeats and atomic groups would say so, but Python 3.11.2 (Debian 12) matches them
+wrongly and leaves secrets. Texts are cut before they get here: where the end of a key, a
 quote, a bracket or a password in a URL is missing, the end of the text is taken for it."""
-_CUT: Final = re.compile(rf"://[^/\s:@]*+:(?!{_HOST})[^\s'\"]{{3,}}+\Z")
+_CUT: Final = re.compile(rf"://[^/\s:@]*:(?!{_HOST})[^\s'\"]{{3,}}\Z")
 """A text that may end in half a URL."""
 _HINTS: Final = (
     "bearer", "basic", "token", "sk-", "sk_", "pk_", "rk_", "ghp_", "gho_", "ghs_", "ghu_", "ghr_", "github_pat", "hf_",

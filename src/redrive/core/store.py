@@ -6,12 +6,13 @@ loop. One contract suite (tests/stores) runs against every store.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
-from redrive.core.job import CYCLE, Job, State
+from redrive.core.bulkheads import Bulkheads
+from redrive.core.job import CYCLE, Ending, Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.policy import Rate
 
@@ -35,7 +36,7 @@ class Lease(msgspec.Struct, frozen=True):
     token: str
 
 
-class Put(msgspec.Struct, frozen=True):
+class Put(msgspec.Struct, frozen=True, omit_defaults=True):
     """Write a document; `value=None` removes it. With `expect`, only if its version is still that one (0: absent)."""
 
     kind: str
@@ -44,13 +45,15 @@ class Put(msgspec.Struct, frozen=True):
     expect: int | None = None
 
 
-class Guard(msgspec.Struct, frozen=True):
+class Guard(msgspec.Struct, frozen=True, omit_defaults=True):
     """The commit counts only while this running job keeps its lease. Does not move the job."""
 
     lease: Lease
+    at: float | None = None
+    """When the task wrote this: a sign that it makes progress."""
 
 
-class Commit(msgspec.Struct, frozen=True, gc=False):
+class Commit(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """At most 250 parts, written whole or not at all, and only if every fence holds."""
 
     transitions: tuple[Transition, ...] = ()
@@ -89,7 +92,7 @@ class Inserted(msgspec.Struct, frozen=True):
     duplicate: bool = False
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class Wanted(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a worker can take now. None in a filter means: any."""
 
     slots: int
@@ -112,6 +115,10 @@ class Wanted(msgspec.Struct, frozen=True):
     """Whether the claim itself must be on disk before it counts (on_lost="dead_letter")."""
     ids: tuple[str, ...] = ()
     """These jobs and no others, due or not, whatever their queue: for a caller that runs them by itself."""
+    bulkheads: Bulkheads | None = None
+    """What one queue or one downstream may not take; None where every slot is for all."""
+    store_agent_limit: int | None = None
+    """Running jobs allowed per agent in the whole store (agent_scope="store")."""
 
     def takes(self, queue: str, task: str, agent: str | None) -> bool:
         """Whether it may have jobs that go there. A cycle's are its script's alone."""
@@ -134,6 +141,8 @@ class Claim(msgspec.Struct, frozen=True):
     lapsed: list[Job]
     mark: int = 0
     next_due: float | None = None
+    endings: Mapping[str, Ending] = {}
+    """What is known of the processes of the lapsed jobs, by the jobs' ids."""
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -168,6 +177,10 @@ class Filter(msgspec.Struct, frozen=True, omit_defaults=True):
     since: float | None = None
     until: float | None = None
     due_at: float | None = None
+    returns_by: float | None = None
+    """Only dead letters that come back by themselves, by then."""
+    failed: bool = False
+    """Only jobs whose record names the error of their last failed attempt: what waits then waits for a retry."""
     ids: tuple[str, ...] = ()
 
 
@@ -177,6 +190,42 @@ class Page(msgspec.Struct, frozen=True):
     jobs: list[Job]
     cursor: str | None
     as_of: float
+
+
+class LeftBehind(msgspec.Struct, frozen=True):
+    """Running jobs of one process that is gone, or that has not renewed their leases in time."""
+
+    process: str
+    host: str
+    gone: bool
+    """Its lock file on this host is free. Otherwise it was only not seen: frozen, cut off, or on another host."""
+    since: float
+    """When it last showed a sign of life."""
+    jobs: tuple[str, ...]
+    """The ids of the jobs, the oldest first."""
+    tasks: tuple[str, ...]
+
+
+class Quiet(msgspec.Struct, frozen=True):
+    """A running job that has shown no progress since then."""
+
+    job: Job
+    since: float
+
+
+class Returning(msgspec.Struct, frozen=True):
+    """Dead letters of one group on one route that come back by themselves."""
+
+    fingerprint: str | None
+    held_for: str | None
+    """What they call, as far as anybody knows."""
+    queue: str
+    task: str
+    number: int
+    due: int
+    """How many of them have their time behind them."""
+    next_at: float
+    """The earliest time at which one of them comes back."""
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -296,6 +345,13 @@ class Store(Protocol):
     async def close(self) -> None:
         """Finish accepted writes; release no leases."""
 
+    @property
+    def answers(self) -> bool:
+        """Whether the place of the store answered when it was last asked; a store in this process always does."""
+
+    def hurry(self) -> None:
+        """The process was told to end: requests that stay unanswered are not repeated any more."""
+
     async def insert(self, jobs: Sequence[Job], documents: Sequence[Put] = ()) -> list[Inserted]:
         """Each job, its key and its wake-up are one atomic write, the list is not; repeating is safe."""
 
@@ -306,12 +362,22 @@ class Store(Protocol):
         """Waiting and due → running with a token and run + 1, atomically."""
 
     async def claim_next(
-        self, wanted: Wanted, worker: str, clock: Callable[[], float], mark: int, seconds: float, woken: asyncio.Event
+        self,
+        wanted: Wanted,
+        worker: str,
+        clock: Callable[[], float],
+        mark: int,
+        seconds: float,
+        woken: asyncio.Event,
+        hears: Callable[[], bool] = lambda: True,
     ) -> Claim | None:
-        """`wait` with a standing claim: a job that a commit of this process makes due may come with it."""
+        """`wait` with a standing claim: a job that a commit of this process makes due may come with it.
 
-    async def heartbeat(self, leases: Sequence[Lease]) -> list[Lease]:
-        """Extend leases; returns the lost ones, perhaps late, never wrongly."""
+        While `hears` says that the worker would not notice, it is given nothing.
+        """
+
+    async def heartbeat(self, leases: Sequence[Lease], now: float | None = None) -> list[Lease]:
+        """Extend leases, from `now` on the wall clock; returns the lost ones, perhaps late, never wrongly."""
 
     async def apply(self, commits: Sequence[Commit]) -> list[Outcome]:
         """Each commit whole or not at all, only if its fences hold, durable on return; the list is not atomic."""
@@ -336,8 +402,26 @@ class Store(Protocol):
     ) -> list[Job]:
         """The view: waiting jobs that have been due for longest."""
 
-    async def count(self, filter: Filter, by: Sequence[str] = ()) -> dict[tuple[str | None, ...], int]:
-        """The view, counted, by any of queue, task, agent, state and the filter's other fields."""
+    async def count(
+        self, filter: Filter, by: Sequence[str] = (), *, current: bool = False
+    ) -> dict[tuple[str | None, ...], int]:
+        """The view, counted, by any of queue, task, agent, state and the filter's other fields.
+
+        A view may be seconds old. With `current` it has everything that was committed before: for those who decide by
+        the number.
+        """
+
+    async def left_behind(self, now: float) -> list[LeftBehind]:
+        """The view: running jobs whose process is gone, or whose lease ended 10 s ago by the wall clock `now`."""
+
+    async def returning(self, now: float) -> list[Returning]:
+        """The view: the dead letters that come back by themselves, by group, by what they call and by route."""
+
+    async def quiet(self, since: float, limit: int = 100) -> list[Quiet]:
+        """The view: running jobs without a sign of progress since then, the quietest first."""
+
+    async def durations(self, task: str, last: int = 100) -> list[float]:
+        """The view: the seconds that the last successes of a task took, as far as they are among the newest jobs."""
 
     async def events(self, after: str | None, limit: int = 1000) -> list[Event]:
         """Committed moves in order after the cursor; None starts at the end, "" at the beginning."""
@@ -375,14 +459,33 @@ class Store(Protocol):
         """Drop contents of done and discarded jobs past their queue's retention; never dead letters, nor keys
         unless `keys` (seconds) says how long those are remembered. Sums of late that differ are put right, too."""
 
+    @property
+    def failed(self) -> str | None:
+        """Why the store has stopped itself: it takes no write until it is opened anew. None while it works."""
+
+    async def until_failed(self) -> str:
+        """Returns why the store stopped itself, when it does; waits for ever otherwise."""
+
+    async def check(self) -> None:
+        """Raises the StoreError that keeps the store from being used now: stopped, unreadable, or writes that wait."""
+
     async def repair(self, now: float) -> list[str]:
         """Restore wake-ups and counters from the records; says what was wrong."""
 
     async def erase(self, ids: Sequence[str]) -> int:
         """Forget the contents of ended jobs (payload, result, errors, documents); the record and its key stay."""
 
+    async def lingering(self) -> list[str]:
+        """Where erased words can still be read, and what ends that, in words; empty once they are gone."""
+
     async def backup(self, target: str) -> int:
         """A consistent copy of everything while work goes on; returns its size in bytes."""
+
+    async def process(self) -> str:
+        """The name of this process among those that have the store open, until it closes the store."""
+
+    async def ended(self, processes: Collection[str]) -> dict[str, bool]:
+        """Whether each of these processes has closed the store or died; those that cannot be asked are left out."""
 
     async def wait(self, mark: int, seconds: float, woken: asyncio.Event | None = None) -> bool:
         """Sleep until something changed since the claim that gave this mark or `woken` is set (True), or so long."""

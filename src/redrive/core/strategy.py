@@ -10,19 +10,44 @@ from typing import Final
 
 import msgspec
 
-from redrive.core.advice import ADVICE, RESOLVE
+from redrive.core.advice import ADVICE, RULE_ADVICE, advice_for, advise_landed, advise_unknown
 from redrive.core.budget import overspent
+from redrive.core.comebacks import RETURNING, planned
 from redrive.core.decision import LONGEST_WAIT, Bury, Case, Decision, Hold, RetryLater
-from redrive.core.job import Attempt, Cause, Failure, Job, Lane
-from redrive.core.policy import SAFE_DELAY, delay_after
+from redrive.core.job import CYCLE as CYCLE_QUEUE
+from redrive.core.job import Attempt, Cause, Ending, Failure, Job, Lane
+from redrive.core.policy import HOUR, SAFE_DELAY, delay_after
 from redrive.core.remedies import changed
 
 UNKNOWN_TRIES: Final = 3
 """An error nobody knows is tried again at most twice: it may heal, and it may not."""
 CRASHES_BEFORE_ALONE: Final = 2
+CRASH_WAITS: Final = (60.0, 600.0, 3600.0)
+"""Seconds before a job runs again whose process ended with the job alone in it: after the first, the second, …"""
+DIED_ALONE: Final = "died_alone"
+INTERRUPTED: Final = "interrupted"
+"""Given back in the middle of a run, because the process was told to end, in which nothing else ran."""
+INTERRUPTIONS: Final = 2
+"""So often in a row a job starts again at once after that. Then it rests: it may be what tells its process to end."""
+FIRST_REST: Final = 10.0
+LONGEST_REST: Final = 60.0
+FINISHED: Final = frozenset({"done", "failed", "recovered"})
+ENDINGS: Final[dict[Ending, tuple[str, bool]]] = {
+    "died": ("Its worker's process ended", True),
+    "lapsed": ("Its worker's lease lapsed", True),
+    "frozen": ("Its worker stood still for longer than its lease", False),
+    "stopped": ("Its worker was told to stop", False),
+}
+"""What happened to the worker, and whether the job may be the cause."""
 RETRY_AFTER_JITTER: Final = 0.10
 SAFE_WAIT: Final = 1.0
 """The least wait a stranger's Retry-After can ask for, unless the queue's own backoff is shorter still."""
+FIRST_ROOM: Final = 5.0
+LONGEST_ROOM: Final = 60.0
+ROOM_WAITS: Final = 50
+"""So often a job may meet a limit of its own machine at no cost: three quarters of an hour."""
+MEMORY_WAITS: Final = 3
+"""The same for memory, which a task fills by itself more often than others do."""
 SPOT_TRIES: Final = 3
 """On the spot, where somebody waits, nothing is tried more often than this."""
 SPOT_WAIT: Final = 0.5
@@ -39,8 +64,17 @@ def decide(case: Case) -> Decision:
     for strategy in _strategies(case):
         decision = strategy(case)
         if decision is not None:
-            return _spared(case, decision)
+            return _with_comeback(case, _spared(case, decision))
     return _backoff(case)
+
+
+def _with_comeback(case: Case, decision: Decision) -> Decision:
+    """A dead letter whose cause may heal by itself comes back by itself, while its age and its budget allow it."""
+    if not isinstance(decision, Bury):
+        return decision
+    if decision.because in RETURNING and (over := _too_old(case) or _over_budget(case)) is not None:
+        return over
+    return planned(case, decision)
 
 
 def _strategies(case: Case) -> tuple[Strategy, ...]:
@@ -68,9 +102,11 @@ def _spared(case: Case, decision: Decision) -> Decision:
 
 def _still_down(case: Case) -> Decision:
     """It was sent to see whether what it calls answers again. It does not: nothing of this is the job's fault."""
+    after = case.cause.retry_after if case.cause.detail == "rate_limited" else None
+    what = f"asked to wait {after:g} s more" if after else "is still down"
     return Hold(
         "circuit_open",
-        f"{case.breaker} is still down: {case.failure.summary}. Parked again, without using an attempt.",
+        f"{case.breaker} {what}: {case.failure.summary}. Parked again, without using an attempt.",
         f"Nothing to do: it runs when {case.breaker} answers again.",
         case.breaker,
         "breaker",
@@ -89,7 +125,10 @@ def undecided(case: Case, problem: str) -> Decision:
 
 
 def recognised(cause: Cause, failure: Failure, history: Sequence[Attempt]) -> Cause:
-    """The same wrong output, or the same validator's complaint, for the third time is a loop."""
+    """Recognises a loop: the same wrong output, or the same validator's complaint, for the third time.
+
+    `history` are the attempts since a person last brought the job back: that person may have changed what was wrong.
+    """
     if cause.detail not in ("invalid_output", "model_confusion"):
         return cause
     same = 1 + sum(_same_output(failure, attempt.failure) for attempt in history if attempt.failure is not None)
@@ -108,29 +147,78 @@ def _same_output(one: Failure, other: Failure) -> bool:
 
 
 def _lost(case: Case) -> Decision | None:
-    """The worker died. Bystanders lose nothing; a job that kills its worker when alone is poison."""
+    """Decide about a job that lost its worker. What happened to the worker from outside is not the job's fault.
+
+    A worker that died beside other jobs is counted as a crash for each of them; a job with two of them runs alone.
+    """
     if case.failure.kind != "lease_expired":
         return None
-    if case.alone:
-        return Bury(
-            "crash_loop",
-            f"It ended its worker process {case.job.crashes + 1} times, the last time running alone.",
-            "Look for what kills the process (memory, a native crash, sys.exit). Fix the task, then redrive.",
-            crashed=True,
-        )
+    what, counts = ENDINGS[case.ending]
     if case.policy.on_lost == "dead_letter" or case.manual:
         option = "on_lost='dead_letter'" if case.policy.on_lost == "dead_letter" else "retry_policy='manual'"
         return Bury(
             "outcome_unknown",
-            f"Its worker died while it ran, and {option} forbids a second start.",
+            f"{what} while it ran, and {option} forbids a second start.",
             "Check whether its effect landed: resolve it if so, redrive it if not.",
-            crashed=True,
+            crashed=counts,
         )
+    if not counts:
+        return RetryLater(0.0, f"{what} while it ran: no fault of the job.", "run_again", costs_attempt=False)
+    if case.alone:
+        return _died_alone(case, what)
     next_one = case.job.crashes + 1
     alone = " The next run is alone in its process." if next_one >= CRASHES_BEFORE_ALONE else ""
-    return RetryLater(
-        0.0, f"Its worker died (crash {next_one}).{alone}", "run_again", costs_attempt=False, crashed=True
-    )
+    return RetryLater(0.0, f"{what} (crash {next_one}).{alone}", "run_again", costs_attempt=False, crashed=True)
+
+
+def _died_alone(case: Case, what: str) -> Decision:
+    """Wait longer after each death, once in the delayed lane, then leave the job to a person.
+
+    A kill from outside looks like a job that uses up all memory; after a wait the next kill hardly hits the same job.
+    """
+    deaths, most = deaths_alone(case) + 1, case.policy.max_crashes or 1
+    said = f"{what} while it ran alone, for the {_ordinal(deaths)} time"
+    if deaths < most:
+        wait = 0.0 if case.job.queue.startswith(CYCLE_QUEUE) else CRASH_WAITS[min(deaths, len(CRASH_WAITS)) - 1]
+        why = f"{said}; {most} are allowed. Again {f'in {wait / 60:g} min' if wait else 'when its script runs'}."
+        return RetryLater(wait, why, DIED_ALONE, costs_attempt=False, crashed=True)
+    advice = "Look for what kills the process (memory, a native crash, os._exit). Fix the task, then redrive."
+    if deaths == most:
+        of_cycle = case.job.queue.startswith(CYCLE_QUEUE)
+        why = f"{said}. It comes back {'in the next cycle' if of_cycle else 'in an hour'}, once more."
+        return Bury(
+            "crash_loop", why, advice, "delayed", costs_attempt=False, crashed=True,
+            comes_back_at=None if of_cycle else case.now + HOUR,
+        )  # fmt: skip
+    return Bury("crash_loop", f"{said}.", advice, crashed=True)
+
+
+def deaths_alone(case: Case) -> int:
+    """How many processes ended with the job alone in them, since an attempt of it last came to an end."""
+    deaths = 0
+    for attempt in reversed(case.recent):
+        if attempt.outcome in FINISHED:
+            break
+        deaths += attempt.outcome == "lost" and attempt.strategy in (DIED_ALONE, "bury")
+    return deaths
+
+
+def rest_after_interruption(history: Sequence[Attempt]) -> float:
+    """Seconds for which a job rests that a worker gives back in the middle of a run, so that others run before it.
+
+    A signal does not say who sent it: a command that the job runs may end a worker with one slot at every start, and
+    nothing else ever runs. A preempted worker does the same to an innocent job, so it costs nothing but time.
+    """
+    seen = 0
+    for attempt in reversed(history):
+        if attempt.strategy != INTERRUPTED:
+            break
+        seen += 1
+    return min(LONGEST_REST, FIRST_REST * 2.0 ** min(seen - INTERRUPTIONS, 10)) if seen >= INTERRUPTIONS else 0.0
+
+
+def _ordinal(number: int) -> str:
+    return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")
 
 
 def _released(case: Case) -> Decision | None:
@@ -141,6 +229,19 @@ def _released(case: Case) -> Decision | None:
     return _too_old(case) or RetryLater(
         wait, f"Given back: {case.failure.summary}. Again in {wait:.1f} s.", "released", costs_attempt=False
     )
+
+
+def _met_our_limit(case: Case) -> Decision | None:
+    """The process that ran it was out of descriptors or space: no attempt of the job is used, for a limited time.
+
+    The limit is there because a task may itself be what uses them up; such a job must end as a dead letter.
+    """
+    seen, most = case.seen("own_limits"), MEMORY_WAITS if case.failure.error_class == "MemoryError" else ROOM_WAITS
+    if case.cause.detail != "own_limits" or seen >= most:
+        return None
+    wait = min(LONGEST_ROOM, FIRST_ROOM * 2.0 ** min(seen, 10)) * (0.75 + case.chance / 2)
+    why = f"A limit of this machine, not of the job: {case.failure.summary}. No attempt is used. Again in {wait:.1f} s."
+    return _too_old(case) or _over_budget(case) or RetryLater(wait, why, "waited_for_room", costs_attempt=False)
 
 
 def _gave_up(case: Case) -> Decision | None:
@@ -172,7 +273,7 @@ def _uncertain(case: Case) -> Decision | None:
     return Hold(
         "outcome_unknown",
         f"Nobody knows whether the effect landed: {case.failure.message}",
-        f"{RESOLVE} Or give the task a verifier.",
+        advise_unknown(case.effects_seen),
     )
 
 
@@ -188,7 +289,8 @@ def _left_to_people(case: Case) -> Decision | None:
 
 
 def _too_old(case: Case) -> Decision | None:
-    age, max_age = age_of(case.job, case.now), case.policy.max_age
+    now = case.now if case.trusted_now is None else case.trusted_now
+    age, max_age = age_of(case.job, now), case.policy.max_age
     if max_age is None or age is None or age <= max_age:
         return None
     return Bury("too_old", *too_old_words(age, max_age))
@@ -207,9 +309,10 @@ def too_old_words(age: float, max_age: float) -> tuple[str, str]:
 
 
 def _exhausted(case: Case) -> Decision | None:
-    if case.failures < case.allowed:
+    """Bury what failed as often as it may. A failure that a change can heal has changed tries on top of those."""
+    if case.failures < case.allowed or _may_change(case):
         return None
-    advice = ADVICE.get(case.cause.detail, "Find out what the error means, fix it, then redrive.")
+    advice = advice_for(case.cause, "Find out what the error means, fix it, then redrive.")
     more_help = case.cause.category != "permanent" or case.policy.strategy == "plain"
     return Bury(
         "attempts_exhausted",
@@ -217,6 +320,11 @@ def _exhausted(case: Case) -> Decision | None:
         f"{advice} max_attempts= allows more tries." if more_help else advice,
         owner=case.abilities.fleet.escalation if case.cause.category == "permanent" else None,
     )
+
+
+def _may_change(case: Case) -> bool:
+    by_category = case.policy.strategy != "plain" or case.sitting == "cycle"
+    return case.cause.category == "conditional" and by_category and not case.runs_once
 
 
 def _over_budget(case: Case) -> Decision | None:
@@ -242,9 +350,7 @@ def _permanent(case: Case) -> Decision | None:
         otherwise = f"A{otherwise[1:]}"  # it begins a sentence; an option is spelled as it is
     return Bury(
         "permanent",
-        f"Not retried now: {found}; it comes back in an hour."
-        if lane == "delayed"
-        else f"Not retried: {found}, which waiting does not heal.",
+        f"Not retried now: {found}." if lane == "delayed" else f"Not retried: {found}, which waiting does not heal.",
         f"{ADVICE.get(case.cause.detail, 'Fix the cause, then redrive.')} {otherwise} would retry it.",
         lane,
         owner=case.abilities.fleet.escalation if lane == "manual" else None,
@@ -255,19 +361,21 @@ def _unknown(case: Case) -> Decision | None:
     if case.cause.category != "unknown" or case.idempotent:
         return None
     tries = case.failures if case.job.fresh_from == 0 else len(_failed(case.recent)) + 1
+    tries -= case.changed_tries  # those are on top
     name = case.failure.error_class
     if case.effects:
         return Bury(
             "permanent",
             f"Not retried: {name} is not known to heal, and the task has effects that a retry might repeat.",
-            f"See what landed, then redrive. idempotent=True or {_told_otherwise(case)} on the task would retry it.",
+            f"{advise_landed(case.effects_seen)} idempotent=True or {_told_otherwise(case)} on it would retry it.",
         )
     if tries < UNKNOWN_TRIES:
         return None
     return Bury(
-        "attempts_exhausted",
+        "not_known_to_heal",
         f"Not retried further: {name} is not known to heal.",
-        f"Add {_told_otherwise(case)}, {_given_up(case)} or idempotent=True to the task; then redrive.",
+        RULE_ADVICE.get(case.cause.rule)
+        or f"Add {_told_otherwise(case)}, {_given_up(case)} or idempotent=True to the task; then redrive.",
     )
 
 
@@ -288,27 +396,47 @@ def _failed(attempts: Iterable[Attempt]) -> list[Attempt]:
     return [attempt for attempt in attempts if attempt.outcome == "failed"]
 
 
-def _told_when(case: Case) -> Decision | None:
-    """The failure said when to come back: the task's own word counts as it is, a server's up to the policy's cap.
+def _told_to_wait_long(case: Case) -> Decision | None:
+    """A server asked for a wait that nothing should be kept in the queue for: the job comes back at that time."""
+    after = case.cause.retry_after
+    if after is None or after <= case.max_wait or case.failure.kind == "signal":
+        return None
+    wait = _spread(case, after)
+    return Bury(
+        "asked_to_wait",
+        f"{case.cause.detail}: asked to wait {after:.0f} s, longer than max_wait {case.max_wait:.0f} s.",
+        "Nothing to do: it comes back by itself at the time that was asked for. Redrive it if that is over sooner.",
+        "delayed",
+        comes_back_at=case.now + wait,
+    )
 
-    A server hears of many at once: they come a little later than it asked, never earlier.
+
+def _told_when(case: Case) -> Decision | None:
+    """The failure said when to come back: the task's own word counts as it is, a server's up to max_wait.
+
+    A server hears of many at once: they come a little later than it asked, never earlier. The time it asked for makes
+    a job no older; the task's own does, for with `max_age` a task can end its own waiting.
     """
-    after, policy = case.cause.retry_after, case.policy
+    after = case.cause.retry_after
     if after is None:
         return None
     if case.failure.kind == "signal":
-        wait = min(after, LONGEST_WAIT)
-    else:
-        spread = 1.0 + (RETRY_AFTER_JITTER * case.chance if policy.jitter != 0 else 0.0)
-        least = min(SAFE_WAIT, delay_after(policy, case.failures, case.chance))
-        wait = min(max(after, least) * spread, case.cap)
-    return RetryLater(wait, f"{case.cause.detail}: asked to wait {after:g} s.", "retry_after")
+        return RetryLater(min(after, LONGEST_WAIT), f"{case.cause.detail}: asked to wait {after:g} s.", "retry_after")
+    least = min(SAFE_WAIT, delay_after(case.policy, case.failures, case.chance))
+    wait = _spread(case, max(after, least))
+    why = f"{case.cause.detail}: asked to wait {after:g} s; again in {wait:.{0 if wait >= 10 else 1}f} s."
+    return RetryLater(wait, why, "retry_after", asked=wait)
+
+
+def _spread(case: Case, wait: float) -> float:
+    return wait * (1.0 + (RETRY_AFTER_JITTER * case.chance if case.policy.jitter != 0 else 0.0))
 
 
 def _backoff(case: Case) -> Decision:
     wait = delay_after(case.policy, case.failures, case.chance)
     when = f"in {wait:.1f} s" if wait >= 0.05 else "at once"
-    return RetryLater(wait, f"{case.cause.detail}: attempt {case.failures} of {case.allowed}, again {when}.")
+    back = f" ({_ordinal(case.job.comebacks)} comeback)" if case.job.comebacks else ""
+    return RetryLater(wait, f"{case.cause.detail}: attempt {case.failures} of {case.allowed}{back}, again {when}.")
 
 
 # ---- where somebody waits
@@ -339,6 +467,7 @@ def _diverted(case: Case) -> Decision:
             changes=retry.changes if retry else None,
             agent=retry.agent if retry else None,
             model=retry.model if retry else None,
+            on_top=retry.on_top if retry else 0,
         )
     if isinstance(differently, Bury):
         return differently
@@ -350,14 +479,15 @@ def _diverted(case: Case) -> Decision:
 
 
 _ENDS: Final[tuple[Strategy, ...]] = (
-    _lost, _released, _gave_up, _suspended, _uncertain, _left_to_people, _exhausted, _too_old, _over_budget,
+    _lost, _released, _met_our_limit, _gave_up, _suspended, _uncertain, _left_to_people, _exhausted, _too_old,
+    _over_budget,
 )  # fmt: skip
-_BY_CATEGORY: Final[tuple[Strategy, ...]] = (_permanent, _unknown, changed, _told_when)
+_BY_CATEGORY: Final[tuple[Strategy, ...]] = (_permanent, _unknown, _told_to_wait_long, changed, _told_when)
 CATEGORIZED: Final[tuple[Strategy, ...]] = (*_ENDS, *_BY_CATEGORY)
-PLAIN: Final[tuple[Strategy, ...]] = (*_ENDS, _told_when)
+PLAIN: Final[tuple[Strategy, ...]] = (*_ENDS, _told_to_wait_long, _told_when)
 """`strategy = "plain"`: every failure is retried until the attempts are used up."""
 CALL: Final[tuple[Strategy, ...]] = (*_ENDS, _immediate, *_BY_CATEGORY)
-CALL_PLAIN: Final[tuple[Strategy, ...]] = (*_ENDS, _immediate, _told_when)
+CALL_PLAIN: Final[tuple[Strategy, ...]] = (*_ENDS, _immediate, _told_to_wait_long, _told_when)
 """Where a caller waits: a few tries on the spot first."""
 CYCLE: Final[tuple[Strategy, ...]] = (*_ENDS, _immediate, _permanent, _diverted)
 """In a script's cycle: a few tries on the spot, then the delayed lane or a person."""

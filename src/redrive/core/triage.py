@@ -1,4 +1,4 @@
-"""Triage as values: what an act is, what it overwrote, how it is undone, and what the triager would try.
+"""Triage as values: what an act is, what it overwrote, how it is undone, and what a comeback changes.
 
 Whoever acts on dead letters leaves an Act. What a move wrote over is kept beside it, so that taking an act back puts
 each job where it was; a job that anybody has touched since is left alone, and that is told.
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from redrive.core import lifecycle
-from redrive.core.advice import ADVICE
+from redrive.core.advice import advice_for
 from redrive.core.changes import Change, SetAgent, decode, merge
 from redrive.core.changes.change import Edit, anew
 from redrive.core.decision import Abilities, Case
@@ -21,7 +21,7 @@ from redrive.core.effects import EffectRecord
 from redrive.core.job import Failure, Job, Json, Lane, State, iso
 from redrive.core.lifecycle import Transition
 from redrive.core.policy import Policy
-from redrive.core.remedies import OTHERWISE, WAYS, change_name
+from redrive.core.remedies import OTHERWISE, WAYS, another_rung, change_name
 from redrive.core.store import Lesson
 from redrive.errors import IllegalMove
 
@@ -185,7 +185,17 @@ def untouched(job: Job, verb: str, chunk: Chunk) -> bool:
 
 
 def taken_back(job: Job, verb: str, before: Mapping[str, Json], at: float, who: str, why: str) -> Transition:
-    """The move that puts a job where it was before the act."""
+    """The move that puts a job where it was before the act.
+
+    One whose time to come back has passed is left to the person who acts, or it would be off again at once.
+    """
+    move = _as_before(job, verb, before, at, who, why)
+    returns = move.set.get("comes_back_at")
+    passed = isinstance(returns, float) and returns <= at
+    return _with(move, {**move.set, "lane": "manual", "comes_back_at": None}) if passed else move
+
+
+def _as_before(job: Job, verb: str, before: Mapping[str, Json], at: float, who: str, why: str) -> Transition:
     match verb:
         case "discard":
             return _with(lifecycle.restored(job, at, who=who, why=why), before)
@@ -193,7 +203,8 @@ def taken_back(job: Job, verb: str, before: Mapping[str, Json], at: float, who: 
             return _with(lifecycle.discarded(job, at, who=who, why=why), {"because": before.get("because")})
         case "move_lane":
             lane: Lane = "delayed" if before.get("lane") == "delayed" else "manual"
-            return lifecycle.rerouted(job, at, lane=lane, who=who, why=why)
+            move = lifecycle.rerouted(job, at, lane=lane, who=who, why=why)
+            return _with(move, {**move.set, **before, "lane": lane})
         case "defer":
             move = lifecycle.recalled(job, at, who=who, why=why)
             return _with(move, {**move.set, **before})
@@ -205,7 +216,7 @@ def taken_back(job: Job, verb: str, before: Mapping[str, Json], at: float, who: 
             raise IllegalMove(f"{verb} cannot be taken back", job_id=job.id)
 
 
-def _with(move: Transition, before: Mapping[str, Json]) -> Transition:
+def _with(move: Transition, before: Mapping[str, object]) -> Transition:
     """As it was, instead of what a first look would say of it."""
     return msgspec.structs.replace(move, set=dict(before))
 
@@ -218,8 +229,9 @@ def _dead_again(job: Job, before: Mapping[str, Json], at: float, who: str, why: 
 def _words(job: Job) -> dict[str, Json]:
     """What its last failure says of itself, for letters whose words were not kept apart from them."""
     last = next((one for one in reversed(job.history) if one.failure is not None), None)
-    failure, detail = last.failure if last else None, last.cause.detail if last and last.cause else ""
-    advice = ADVICE.get(detail, "Find out what the error means, fix it, then redrive or discard it.")
+    failure, cause = last.failure if last else None, last.cause if last else None
+    general = "Find out what the error means, fix it, then redrive or discard it."
+    advice = advice_for(cause, general) if cause else general
     own = failure.recommendation if failure else None
     return {"error": failure.summary if failure else None, "recommendation": own or advice}
 
@@ -229,26 +241,12 @@ def reassigned(job: Job, agent: str) -> dict[str, str]:
     return anew(merge(decode(job.changes_json), [SetAgent(agent)]), agent, None)
 
 
-# ---- the triager
+# ---- what a comeback changes
 
 _CHANGES: Final = frozenset(
     {"compress_context", "add_instruction", "add_constraint", "simplify_task", "set_model", "set_agent", "edit"}
 )
 WORKED_HALF: Final = 2
-
-
-class Remedy(msgspec.Struct, frozen=True):
-    """What the triager would try: a strategy that has worked before, and the changes it means for this job."""
-
-    strategy: str
-    changes: tuple[Change, ...]
-    worked: int
-    tried: int
-
-    @property
-    def why(self) -> str:
-        how = f"with {self.strategy.replace('+', ' + ')}" if self.changes else "as it is"
-        return f"Redriving {how} worked {self.worked} of {self.tried} times against this trouble."
 
 
 def best_known(lessons: Iterable[Lesson]) -> list[Lesson]:
@@ -257,25 +255,29 @@ def best_known(lessons: Iterable[Lesson]) -> list[Lesson]:
     return sorted(good, key=lambda one: -(one.worked + 1) / (one.worked + one.failed + 2))
 
 
-def remedy(job: Job, lessons: Sequence[Lesson], abilities: Abilities, policy: Policy, now: float) -> Remedy | None:
-    """The best known strategy that this job's task can take, whole; None where there is none."""
-    for lesson in best_known(lessons):
-        wanted = [name for name in lesson.strategy.split("+") if name in _CHANGES]
-        changes = _changes(job, wanted, abilities, policy, now) if wanted else ()
-        if changes is not None:
-            return Remedy(lesson.strategy, changes, lesson.worked, lesson.worked + lesson.failed)
-    return None
-
-
-def _changes(
-    job: Job, wanted: Sequence[str], abilities: Abilities, policy: Policy, now: float
+def next_changes(
+    job: Job, lessons: Sequence[Lesson], abilities: Abilities, policy: Policy, now: float
 ) -> tuple[Change, ...] | None:
-    """The changes of these names as the remedy for the last failure makes them; None where one is missing."""
+    """What to change before a job runs again that failed for want of a change; None where nothing is left.
+
+    First what has worked against the same group, then the next rung that was not tried.
+    """
     last = next((attempt for attempt in reversed(job.history) if attempt.failure and attempt.cause), None)
     if last is None or last.failure is None or last.cause is None:
         return None
     case = Case(job, last.failure, last.cause, policy, now, abilities=abilities)
-    found = {change_name(change): change for change in WAYS.get(last.cause.detail, OTHERWISE).plan(case, 1)}
+    for lesson in best_known(lessons):
+        if (found := _as_learned(case, lesson)) is not None:
+            return found
+    rung = another_rung(case, max(1, case.seen(last.cause.detail)))
+    return tuple(rung) if rung is not None else None
+
+
+def _as_learned(case: Case, lesson: Lesson) -> tuple[Change, ...] | None:
+    """The changes of a strategy as they are made for this job; None where one of them cannot be made."""
+    wanted = [name for name in lesson.strategy.split("+") if name in _CHANGES]
+    plan = WAYS.get(case.cause.detail, OTHERWISE).plan(case, 1) if wanted else []
+    found = {change_name(change): change for change in plan}
     return tuple(found[name] for name in wanted) if set(wanted) <= found.keys() else None
 
 
@@ -283,7 +285,7 @@ def hands_off(job: Job, effects: Iterable[EffectRecord]) -> str | None:
     """Why no machine may decide about this job; None where it may."""
     if "outcome_unknown" in (job.because, job.detail):
         return "nobody knows whether it landed"
-    if any(effect.status in ("intended", "unknown") for effect in effects):
+    if any(effect.open for effect in effects):
         return "an effect of it may have landed"
     if job.because == "restored":
         return "a person brought it back"

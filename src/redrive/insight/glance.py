@@ -12,7 +12,8 @@ from redrive.core.job import Job, iso
 from redrive.core.store import Group
 from redrive.insight.activity import Activity
 from redrive.insight.groups import SHORT
-from redrive.insight.health import Health, QueueNumbers
+from redrive.insight.health import Health
+from redrive.insight.queue_numbers import QueueNumbers
 
 LOOKED_AT: Final = 200
 """So many of the running jobs that came first are asked which of them has run for longest."""

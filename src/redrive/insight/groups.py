@@ -60,14 +60,6 @@ class Alert(msgspec.Struct, frozen=True, omit_defaults=True):
     error_class: str | None = None
 
 
-class Owed(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An alert that nobody has been told yet. Whoever tells it says until when, so that others leave it alone."""
-
-    alert: Alert
-    telling_until: float = 0.0
-    tries: int = 0
-
-
 class GroupState(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was said and judged of a group: the store's document of kind "group" under its fingerprint."""
 
@@ -91,14 +83,13 @@ class GroupState(msgspec.Struct, frozen=True, omit_defaults=True):
     hours: tuple[tuple[int, int], ...] = ()
     """Burials by the hour, as they were noticed, for two days."""
     alerted_at: float | None = None
-    """When an alert was last delivered."""
-    owed: Owed | None = None
+    """When an alert was last handed to the channels."""
     story: tuple[Said, ...] = ()
 
 
 _CLEARED: Final[dict[str, Any]] = {
     "resolved_at": None, "resolved_in": None, "ignored_at": None, "ignored_until": None, "ignored_rate": None,
-    "ignored_count": None, "ignored_from": 0, "owed": None,
+    "ignored_count": None, "ignored_from": 0,
 }  # fmt: skip
 
 
@@ -118,7 +109,7 @@ def judge(
         return seen, None
     kind, because = found
     alert = Alert(kind, group.fingerprint, now, group.queue, group.task, group.buried, because, group.error_class)
-    return _changed(seen, "unresolved", Said(now, kind, REDRIVE, because), owed=Owed(alert)), alert
+    return _changed(seen, "unresolved", Said(now, kind, REDRIVE, because), alerted_at=now), alert
 
 
 def _breach(group: Group, state: GroupState, recent: int, version: str | None) -> tuple[Kind, str] | None:
@@ -183,7 +174,7 @@ def _changed(state: GroupState, status: Status, said: Said, **fields: Any) -> Gr
     return msgspec.structs.replace(state, **{**now, **fields})
 
 
-# ---- what a person says. Whoever says something knows of the group: what was owed to be told is dropped.
+# ---- what a person says
 
 
 def resolved(
@@ -229,27 +220,13 @@ def reopened(group: Group, state: GroupState | None, now: float, *, who: str, wh
 
 
 def noted(state: GroupState | None, now: float, *, who: str, text: str) -> GroupState:
-    """A note for whoever comes next; changes nothing else, and what is owed stays owed."""
+    """A note for the next person; changes nothing else."""
     known = state if state is not None else GroupState()
     story = (*known.story, Said(now, "noted", who, text))[-STORY_KEPT:]
     return msgspec.structs.replace(known, note=text, story=story)
 
 
-# ---- telling
-
-
-def telling(state: GroupState, owed: Owed, until: float) -> GroupState:
-    """Somebody begins to tell what is owed."""
-    return msgspec.structs.replace(state, owed=msgspec.structs.replace(owed, telling_until=until, tries=owed.tries + 1))
-
-
-def told(state: GroupState, alert: Alert, now: float, *, delivered: bool) -> GroupState:
-    """Delivered: nothing is owed any more. Else anybody may try again. A newer alert stays owed either way."""
-    if state.owed is None or state.owed.alert != alert:
-        return msgspec.structs.replace(state, alerted_at=now) if delivered else state
-    if delivered:
-        return msgspec.structs.replace(state, alerted_at=now, owed=None)
-    return msgspec.structs.replace(state, owed=msgspec.structs.replace(state.owed, telling_until=0.0))
+# ---- alerts
 
 
 _LEAST: Final[dict[Kind, float]] = {"new": 0.4, "unignored": 0.5, "regressed": 0.6}
@@ -304,7 +281,7 @@ def lessons_by_group(lessons: Sequence[Lesson]) -> dict[str, list[Lesson]]:
 
 UNCHANGED: Final = frozenset({
     "redriven", "retry", "run_again", "retry_after", "once_more", "on_the_spot", "bury", "hold", "undecided",
-    "released", "breaker", "verify",
+    "released", "interrupted", "waited_for_room", "breaker", "verify",
 })  # fmt: skip
 """Strategies that change nothing but the time."""
 _IN_WORDS: Final = {
@@ -379,6 +356,8 @@ def suggest(
     how = in_words(best.strategy)
     if 2 * best.worked >= best.worked + best.failed:
         return _learned(f"Redriving {how} worked {times}.", "redrive", best)
+    if best.worked:
+        return _learned(f"Redriving {how} worked only {times}. {advice}", action, best)
     return _learned(f"Nothing tried so far helps: redriving {how} worked {times}. {advice}", action, best)
 
 
@@ -457,7 +436,7 @@ class GroupView(msgspec.Struct, frozen=True):
 
 
 _TIMES: Final = ("resolved_at", "ignored_at", "ignored_until", "alerted_at")
-_INTERNAL: Final = frozenset({"seen_buried", "seen_at", "hours", "owed", "ignored_from", *_TIMES, "story"})
+_INTERNAL: Final = frozenset({"seen_buried", "seen_at", "hours", "ignored_from", *_TIMES, "story"})
 
 
 def _public_state(state: GroupState) -> dict[str, Any]:
@@ -465,7 +444,6 @@ def _public_state(state: GroupState) -> dict[str, Any]:
         name: value for name, value in msgspec.structs.asdict(state).items() if name not in _INTERNAL
     }
     body |= {name: iso(getattr(state, name)) for name in _TIMES}
-    body["alert_owed"] = state.owed.alert.kind if state.owed else None
     body["story"] = [msgspec.structs.asdict(said) | {"at": iso(said.at)} for said in state.story]
     return body
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
+from redrive.core.job import iso
 from redrive.core.notices import Notice
 
 
@@ -18,6 +20,11 @@ class InboxView(msgspec.Struct, frozen=True):
     pending: int
     """Unread ones that ask for something."""
     latest: Notice
+
+    def public(self) -> dict[str, Any]:
+        """As the outside sees it (JSON)."""
+        numbers = {"messages": self.messages, "unread": self.unread, "pending": self.pending}
+        return {"session": self.session, **numbers, "latest_at": iso(self.latest.at), "latest": self.latest.title}
 
 
 def inboxes(notices: Iterable[Notice]) -> list[InboxView]:

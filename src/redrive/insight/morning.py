@@ -7,35 +7,24 @@ change in the world (a model, a contract, a token) and not bad luck of one job.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime
-from shlex import quote
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
 
-from redrive.core.job import CYCLE, Job, iso
+from redrive.core.job import Job, iso
 from redrive.core.store import Group, Tally
-from redrive.insight.groups import GroupView, suggest
+from redrive.insight.needs import Need, course, label
+from redrive.insight.queue_numbers import returning
 
 HOUR: Final = 3600.0
 DAY: Final = 86400.0
-STUCK_AFTER: Final = 26 * HOUR
-"""What comes back by itself does so within a nightly cycle; after that, nobody fetches it."""
-STALE_DAYS: Final = 3
-"""A job that comes back by itself and has failed on so many days does not heal by waiting."""
 SHOWN: Final = 20
 """So many lines are told one by one."""
 MESSAGE_TEXT: Final = 100
 """So much of an error goes into a message."""
 FAILED: Final = ("buried", "imported")
 DONE: Final = ("succeeded", "resolved")
-FOR_A_PERSON: Final = ("approval", "consent", "outcome_unknown")
-"""Holds that nobody but a person ends."""
-
-Kind = Literal["dead", "held", "deferred", "stuck", "stale", "waiting", "spool"]
-Course = Literal["new", "regressed", "growing", "steady", "shrinking", "quiet"]
-"""How a trouble went since the time before. A cured one needs nobody, and is told apart."""
 
 
 class Spike(msgspec.Struct, frozen=True):
@@ -46,47 +35,6 @@ class Spike(msgspec.Struct, frozen=True):
 
     def holds(self, now: int, before: int) -> bool:
         return now - before >= self.more and now >= self.times * before
-
-
-class Pile(msgspec.Struct, frozen=True):
-    """Jobs that are in trouble for one reason, and the latest of them with its story."""
-
-    number: int
-    sample: Job
-    oldest_at: float | None = None
-    """Since when the one that lies there for longest does."""
-    fresh: int = 0
-    """How many of them came since then, and in the time before."""
-    before: int = 0
-    troubles: int = 1
-    """More where it stands for all the small ones of a class."""
-
-
-class Need(msgspec.Struct, frozen=True):
-    """One line for a person: what, how many, since when, and what to do."""
-
-    kind: Kind
-    number: int
-    queue: str
-    task: str
-    error_class: str | None
-    what: str
-    action: str
-    command: str
-    job_id: str | None = None
-    fingerprint: str | None = None
-    days: int = 0
-    """On so many days it has failed."""
-    since: float | None = None
-    """When it failed first."""
-    course: Course | None = None
-    fresh: int = 0
-    """How many of them came since then, and in the time before."""
-    before: int = 0
-    oldest_at: float | None = None
-    """Since when the one that lies there for longest does."""
-    owner: str | None = None
-    """Who is to see to it, where somebody is named."""
 
 
 class Cured(msgspec.Struct, frozen=True):
@@ -126,27 +74,20 @@ class Seen(msgspec.Struct, frozen=True):
     """Of the time since `since` and of as much time before."""
     known_classes: frozenset[str] = frozenset()
     """Error classes that had buried jobs before `since`."""
-    manual: Sequence[Pile] = ()
-    held: Sequence[Pile] = ()
-    stuck: Sequence[Pile] = ()
-    """Letters of the delayed lane that nobody has fetched for STUCK_AFTER."""
-    stale: Sequence[Pile] = ()
-    """Others of that lane, which have failed on STALE_DAYS."""
+    needs: Sequence[Need] = ()
     delayed: int = 0
-    retrying: int | None = None
+    next_back: float | None = None
+    """Seconds until the next of them comes back, where that is known."""
+    retrying: int = 0
+    parked: int = 0
+    """Jobs that wait until what they call answers again."""
     oldest: Job | None = None
-    unattended: Sequence[Pile] = ()
-    """Due for an hour or more, and no living worker takes them; each with the one that came first."""
-    spooled: int = 0
-    groups: Mapping[str, GroupView] = {}
-    """What is known of the piles' troubles, by fingerprint."""
     queue: str | None = None
     deferred: int = 0
-    overdue: Sequence[Pile] = ()
-    """Deferred jobs whose time has come."""
+    """Deferred to a later day, and not to be seen to yet."""
     cured: Sequence[Group] = ()
     ignored: int = 0
-    """Letters of the manual lane that are not among its piles, because somebody ignores their troubles."""
+    """Dead letters of the manual lane whose groups a person chose to ignore."""
 
 
 class Morning(msgspec.Struct, frozen=True):
@@ -157,15 +98,18 @@ class Morning(msgspec.Struct, frozen=True):
     done: int
     failed: int
     delayed: int
-    retrying: int | None
+    retrying: int
+    parked: int
     ignored: int
     needs: list[Need]
     deltas: list[Delta]
     oldest_waiting: Job | None = None
     queue: str | None = None
     deferred: int = 0
-    """Put off to a later day, and not to be seen to yet."""
+    """Deferred to a later day, and not to be seen to yet."""
     cured: list[Cured] = []
+    next_back: float | None = None
+    """Seconds until the next dead letter of the delayed lane comes back, where that is known."""
 
     @property
     def changes(self) -> list[Delta]:
@@ -178,7 +122,7 @@ class Morning(msgspec.Struct, frozen=True):
 
     @property
     def waiting_for_you(self) -> int:
-        return sum(need.number for need in self.needs)
+        return sum(need.count for need in self.needs)
 
     def public(self) -> dict[str, Any]:
         """As the outside sees it (JSON in CLI, REST, MCP)."""
@@ -192,12 +136,10 @@ class Morning(msgspec.Struct, frozen=True):
             "failed": self.failed,
             "delayed": self.delayed,
             "retrying": self.retrying,
+            "parked": self.parked,
             "ignored": self.ignored,
             "deferred": self.deferred,
-            "needs": [
-                msgspec.structs.asdict(need) | {"since": iso(need.since), "oldest_at": iso(need.oldest_at)}
-                for need in self.needs
-            ],
+            "needs": [need.public() for need in self.needs],
             "cured": [msgspec.structs.asdict(cured) | {"last_at": iso(cured.last_at)} for cured in self.cured],
             "deltas": [
                 msgspec.structs.asdict(delta) | {"more": delta.more, "structural": delta.structural}
@@ -211,20 +153,21 @@ class Morning(msgspec.Struct, frozen=True):
 def morning(seen: Seen, spike: Spike | None = None) -> Morning:
     """What the numbers mean to a person."""
     here, before = _windows(seen)
-    needs = [*_dead(seen), *_held(seen), *_overdue(seen), *_returning(seen), *_waiting(seen), *_spool(seen)]
     return Morning(
         since=seen.since,
         until=seen.now,
         done=_count(here, DONE),
         failed=_count(here, FAILED),
         delayed=seen.delayed,
+        next_back=seen.next_back,
         retrying=seen.retrying,
+        parked=seen.parked,
         ignored=seen.ignored,
-        needs=needs,
+        needs=list(seen.needs),
         deltas=deltas(here, before, seen.known_classes, spike or Spike()),
         oldest_waiting=seen.oldest,
         queue=seen.queue,
-        deferred=max(0, seen.deferred - sum(pile.number for pile in seen.overdue)),
+        deferred=seen.deferred,
         cured=[_cured(group) for group in seen.cured],
     )
 
@@ -284,200 +227,19 @@ def unheard_of(seen: Seen) -> set[str]:
     return _by_class(here).keys() - _by_class(before).keys()
 
 
-# -- what needs eyes
-
-
-def _dead(seen: Seen) -> list[Need]:
-    """The manual lane, the largest pile first."""
-    piles = sorted(seen.manual, key=lambda pile: (pile.troubles > 1, -pile.number))
-    return [_pile(seen, "dead", pile) for pile in piles]
-
-
-def _held(seen: Seen) -> list[Need]:
-    return [msgspec.structs.replace(_pile(seen, "held", pile), **_asked(pile)) for pile in seen.held]
-
-
-def _asked(pile: Pile) -> dict[str, str]:
-    """What it asks, or its error; of several, the latest speaks for the others, which a command lists."""
-    job, what = pile.sample, _question(pile.sample) or _what(pile)
-    if pile.number == 1:
-        return {"what": what}
-    listed = f"redrive jobs --state held --because {quote(job.because or '')} {_route(job)}"
-    return {"what": f"such as: {what}", "command": listed}
-
-
-def _question(job: Job) -> str | None:
-    """An attempt that asks for approval says what; consent is asked for before there is one."""
-    if job.because == "consent":
-        return f"asks for consent to {job.task}" + (f", for session {job.session_id}" if job.session_id else "")
-    return job.history[-1].decision if job.because == "approval" and job.history else None
-
-
-def _pile(seen: Seen, kind: Kind, pile: Pile) -> Need:
-    job = pile.sample
-    failed_on = failing_days(job)
-    return Need(
-        kind,
-        pile.number,
-        job.queue,
-        job.task,
-        job.error_class,
-        _what(pile),
-        _action(seen, job),
-        _command(kind, pile),
-        job.id,
-        job.fingerprint,
-        len(failed_on),
-        _first_failure(job),
-        _course(seen, pile) if kind == "dead" else None,
-        pile.fresh,
-        pile.before,
-        pile.oldest_at,
-        job.owner,
-    )
-
-
-def _said(pile: Pile) -> str:
-    return pile.sample.error or pile.sample.because or "no error was recorded"
-
-
-def _what(pile: Pile) -> str:
-    said = _said(pile)
-    return said if pile.troubles == 1 else f"{pile.troubles} smaller troubles, such as {said}"
-
-
-def _course(seen: Seen, pile: Pile) -> Course | None:
-    """By what came since then against the time before; that it came back after somebody called it cured goes first."""
-    view = seen.groups.get(pile.sample.fingerprint or "")
-    if view is None or pile.troubles > 1:
-        return None
-    if _regressed(view, seen.since):
-        return "regressed"
-    if view.group.first_at >= seen.since:
-        return "new"
-    if not pile.fresh and not pile.before:
-        return "quiet"
-    return "growing" if pile.fresh > pile.before else "shrinking" if pile.fresh < pile.before else "steady"
-
-
-def _regressed(view: GroupView, since: float) -> bool:
-    """It was resolved and is back; whoever watches said so, or nobody has looked yet."""
-    state = view.state
-    if state.status == "resolved":
-        return state.resolved_at is not None and view.group.last_at > state.resolved_at and view.dead > 0
-    return any(said.what == "regressed" and said.at >= since for said in state.story)
-
-
-def _overdue(seen: Seen) -> list[Need]:
-    """Put off until a time that has come: whoever put it off meant to see to it now."""
-    action = "The time it was put off to has come. See to it now, or put it off again."
-    return [msgspec.structs.replace(_pile(seen, "deferred", pile), action=action) for pile in seen.overdue]
-
-
-def _action(seen: Seen, job: Job) -> str:
-    """As its group suggests it, of this letter."""
-    view = seen.groups.get(job.fingerprint or "")
-    if view is not None:
-        return suggest(view.group, view.lessons, letter=job).text
-    return job.recommendation or "Look at it."
-
-
-def _command(kind: Kind, pile: Pile) -> str:
-    if kind == "waiting" and pile.troubles > 1:
-        return "redrive jobs --state waiting"
-    if kind == "waiting" and pile.number > 1:
-        return f"redrive jobs --state waiting {_route(pile.sample)}"
-    if kind in ("held", "deferred", "waiting"):
-        return f"redrive status {pile.sample.short_id}"
-    if pile.troubles > 1:
-        return f"redrive dead list --lane manual --error-class {quote(pile.sample.error_class or '')}"
-    if pile.number > 1 and pile.sample.fingerprint:
-        return f"redrive dead list --fingerprint {pile.sample.fingerprint}"
-    return f"redrive dead show {pile.sample.short_id}"
-
-
-def _route(job: Job) -> str:
-    return f"--task {quote(job.task)} --queue {quote(job.queue)}"
-
-
-def failing_days(job: Job) -> list[date]:
-    """The days (UTC) on which it failed."""
-    ends = {
-        _day(attempt.ended_at)
-        for attempt in job.history
-        if attempt.failure is not None and attempt.ended_at is not None and attempt.outcome != "released"
-    }
-    return sorted(ends)
-
-
-def _first_failure(job: Job) -> float | None:
-    ends = [attempt.ended_at for attempt in job.history if attempt.failure is not None]
-    return min((end for end in ends if end is not None), default=job.first_failed_at)
-
-
-def _day(at: float) -> date:
-    return datetime.fromtimestamp(at, UTC).date()
-
-
-def _returning(seen: Seen) -> list[Need]:
-    """The delayed lane is silent as long as it works: what failed day after day, or is fetched by nobody, is told."""
-    unfetched = "It should come back by itself, and nobody fetches it: run its script or a worker, or redrive it."
-    stuck = [_come_back(seen, "stuck", pile, unfetched) for pile in seen.stuck]
-    return stuck + [
-        _come_back(seen, "stale", pile, f"Waiting does not heal it. {pile.sample.recommendation or ''}".strip())
-        for pile in seen.stale
-    ]
-
-
-def _come_back(seen: Seen, kind: Kind, pile: Pile, action: str) -> Need:
-    """Of several of a task, the latest speaks for the others, which a command lists."""
-    need = msgspec.structs.replace(_pile(seen, kind, pile), action=action)
-    if pile.number == 1:
-        return need
-    several = pile.troubles > 1
-    what = f"of {pile.troubles} more tasks, such as: {_said(pile)}" if several else f"such as: {_said(pile)}"
-    listed = "redrive dead list --lane delayed" + ("" if several else f" {_route(pile.sample)}")
-    return msgspec.structs.replace(need, what=what, command=listed)
-
-
-def _waiting(seen: Seen) -> list[Need]:
-    """Nobody runs it: no living worker takes it, or it has been due for more than a day."""
-    piles, job = list(seen.unattended), seen.oldest
-    told = {(pile.sample.queue, pile.sample.task) for pile in piles}
-    if job is not None and seen.now - job.run_at >= STUCK_AFTER and (job.queue, job.task) not in told:
-        piles.append(Pile(1, job))
-    return [_left(seen, pile) for pile in piles]
-
-
-def _left(seen: Seen, pile: Pile) -> Need:
-    job, one = pile.sample, pile.number == 1
-    since = f"due since {iso(job.run_at)}"
-    what = f"{since}, and nobody runs it" if one else f"due, such as one {since}, and nobody runs them"
-    runs_it = "Run its script" if job.queue.startswith(CYCLE) else "Start a worker that knows its task"
-    if pile.troubles > 1:
-        what = f"of {pile.troubles} more tasks are {what}"
-        runs_it = "Start a worker that knows their tasks"
-    return msgspec.structs.replace(_pile(seen, "waiting", pile), what=what, action=f"{runs_it}, or cancel it.")
-
-
-def _spool(seen: Seen) -> list[Need]:
-    if not seen.spooled:
-        return []
-    what = "wait beside the store because it could not take them"
-    return [Need("spool", seen.spooled, "", "", None, what, "A running worker moves them over.", "redrive doctor")]
-
-
 # -- in words
 
 
 def headline(page: Morning) -> str:
     """The whole page in one line."""
-    returning = f", {page.delayed} will come back" if page.delayed else ""
+    back = returning(page.delayed, page.next_back) if page.delayed else ""
+    retrying = f" · {page.retrying} retrying" * bool(page.retrying) + f" · {page.parked} parked" * bool(page.parked)
     if page.ok:
+        comma = f", {back}" if back else ""
         cured = f", {len(page.cured)} cured" if page.cured else ""
-        return f"quiet: {page.done} done{returning}{cured}, nothing needs you"
-    retrying = f" · {page.retrying} retrying" if page.retrying else ""
-    delayed = f" · {page.delayed} delayed" if page.delayed else ""
+        start = f"{page.done} done{retrying}" if retrying else f"quiet: {page.done} done"
+        return f"{start}{comma}{cured}, nothing needs you"
+    delayed = f" · {back}" if back else ""
     number = page.waiting_for_you
     needs = f" · {number} {'needs' if number == 1 else 'need'} you" if number else ""
     deferred = f" · {page.deferred} deferred" if page.deferred else ""
@@ -493,27 +255,11 @@ def in_words(delta: Delta) -> str:
     return f"{said}. A model, a contract or a token may have changed." if delta.structural else said
 
 
-def lasting(need: Need) -> str:
-    """`failing on 3 days since 2031-05-17`, where it is more than one."""
-    if need.days < 2 or need.since is None:
-        return ""
-    return f"failing on {need.days} days since {_day(need.since).isoformat()}"
-
-
-def course(need: Need) -> str:
-    """`growing: 4, 1 the time before`, where that is known."""
-    if need.course in (None, "quiet"):
-        return need.course or ""
-    if need.course == "new":
-        return "new"
-    return f"{need.course}: {need.fresh}, {need.before} the time before"
-
-
 def in_lines(page: Morning) -> list[str]:
     """What needs eyes and what changed, for a message; the headline is its title."""
     lines = [_in_line(need) for need in page.needs[:SHOWN]]
     if len(page.needs) > SHOWN:
-        lines.append(f"and {sum(need.number for need in page.needs[SHOWN:])} more: redrive dead list --lane manual")
+        lines.append(f"and {sum(need.count for need in page.needs[SHOWN:])} more: redrive dead list --lane manual")
     lines += [in_words(delta) for delta in page.changes]
     lines += [f"cured: {cured.task}: {cured.what[:MESSAGE_TEXT]}" for cured in page.cured[:SHOWN]]
     return lines
@@ -521,5 +267,6 @@ def in_lines(page: Morning) -> list[str]:
 
 def _in_line(need: Need) -> str:
     said = f" [{course(need)}]" if course(need) else ""
-    place = need.task or "spool"
-    return f"{need.number} {need.kind} {place}: {need.what[:MESSAGE_TEXT]}{said} → {need.action} {need.command}"
+    if not need.asks:
+        return f"{need.sentence} → {need.action} {need.command}"
+    return f"{need.count} {label(need)} {need.task}: {need.what[:MESSAGE_TEXT]}{said} → {need.action} {need.command}"

@@ -5,7 +5,7 @@ What the columns mean, here and nowhere else:
 - processed: jobs that came to an end for the first time: done, or dead. A dead letter that is brought back and done
   later is still one job, counted where it died.
 - dead letters: jobs that died in the time, each once, however often it was brought back and died again.
-- auto-resolved: of those, what is done without a person: it came back by itself, or the triager brought it back.
+- auto-resolved: of those, what is done without a person: it came back by itself.
 - open: of those, what comes back by itself and has not come to an end yet.
 - human-required: all the others. A person resolved it, let it go, or still has to. Of which deferred: somebody put it
   off to a later day at least once.

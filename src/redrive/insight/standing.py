@@ -1,121 +1,17 @@
-"""What waits for somebody, how everything stands in one sentence, and what to begin with. Pure."""
+"""How everything stands in one sentence, and what to begin with. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from collections.abc import Sequence
 
 import msgspec
 
-from redrive.core.breakers import Breaker
+from redrive.core.breakers import Breaker, named
 from redrive.core.job import CYCLE
 from redrive.insight.groups import GroupView
-from redrive.insight.health import QueueNumbers
-from redrive.insight.morning import FOR_A_PERSON
+from redrive.insight.needs import Need
+from redrive.insight.queue_numbers import QueueNumbers, returning
 from redrive.insight.wording import clipped, counted, number, plain
-
-Kind = Literal["dead", "held", "down", "stalled", "backed_up", "spooled"]
-ASKING: Final[frozenset[Kind]] = frozenset({"dead", "held"})
-"""Nobody but a person ends these."""
-BACKED_UP: Final = 3
-"""So many queues that are backed up are named."""
-ASKED: Final = {
-    "approval": (
-        "waits for an approval",
-        "wait for an approval",
-        "Approve or reject: the question stands with the job.",
-    ),
-    "consent": ("waits for consent", "wait for consent", "Approve or reject: nothing has been done yet."),
-    "outcome_unknown": ("may or may not have happened",) * 2 + ("Look outside whether it landed, then say so.",),
-}
-"""What a held job wants of a person: of one, of many, and what to do."""
-
-
-class Need(msgspec.Struct, frozen=True):
-    """One thing that waits for somebody."""
-
-    kind: Kind
-    number: int
-    what: str
-    todo: str
-    about: str = ""
-    """The queue, the reason of the hold, or what is down."""
-    alone: str = ""
-    """As a sentence of its own."""
-
-    @property
-    def asks(self) -> bool:
-        return self.kind in ASKING
-
-
-def needs(
-    queues: Sequence[QueueNumbers],
-    *,
-    manual: int = 0,
-    holds: Mapping[str, int] | None = None,
-    down: Sequence[Breaker] = (),
-    spooled: int = 0,
-) -> list[Need]:
-    """The most urgent first. `manual` are the letters in that lane, `holds` the held jobs by reason."""
-    return [
-        *_dead(manual),
-        *_asking(holds or {}),
-        *(_down(breaker) for breaker in down),
-        *(_stalled(queue) for queue in queues if queue.stalled),
-        *_backed_up(queues),
-        *_spooled(spooled),
-    ]
-
-
-def _dead(number: int) -> list[Need]:
-    if not number:
-        return []
-    what = "dead letter waits for you" if number == 1 else "dead letters wait for you"
-    return [Need("dead", number, what, "See what they have in common, fix it, redrive them.")]
-
-
-def _asking(holds: Mapping[str, int]) -> list[Need]:
-    found = []
-    for because in FOR_A_PERSON:
-        if number := holds.get(because, 0):
-            one, many, todo = ASKED[because]
-            what = f"job {one}" if number == 1 else f"jobs {many}"
-            found.append(Need("held", number, what, todo, because))
-    return found
-
-
-def _down(breaker: Breaker) -> Need:
-    todo = "Its jobs are parked, and come back by themselves once it answers."
-    alone = f"{breaker.key} is down: {plain(breaker.cause)}."
-    return Need("down", 1, f"{breaker.key} is down", todo, breaker.key, alone)
-
-
-def _stalled(queue: QueueNumbers) -> Need:
-    what, name = f"{queue.name} has stalled: {queue.stalled[0]}", queue.name
-    todo = "See what it does, or cancel it."
-    return Need("stalled", len(queue.stalled), what, todo, name, f"{name} has stalled.")
-
-
-def _backed_up(queues: Sequence[QueueNumbers]) -> list[Need]:
-    full = sorted((queue for queue in queues if queue.backed_up), key=lambda queue: -queue.due)
-    return [
-        Need(
-            "backed_up", queue.due, f"jobs are due in {queue.name}",
-            "It is paused: resume it." if queue.paused else "Is what they call slow, or are there too few workers?",
-            queue.name, f"{queue.name} is backed up: {queue.due:,} jobs are due.",
-        )
-        for queue in full[:BACKED_UP]
-    ]  # fmt: skip
-
-
-def _spooled(number: int) -> list[Need]:
-    if not number:
-        return []
-    what = f"{'job waits' if number == 1 else 'jobs wait'} beside the store, which could not take them"
-    return [Need("spooled", number, what, "A running worker moves them over.", alone=f"{number:,} {what}.")]
-
-
-# -- in one sentence
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -125,30 +21,68 @@ class Standing(msgspec.Struct, frozen=True):
     lead: str
     well: bool = False
     begins: bool = False
-    """The second names the trouble to begin with."""
+    """The second names the group to begin with."""
 
 
 def standing(
-    queues: Sequence[QueueNumbers], needs: Sequence[Need], done: int, first: GroupView | None = None
+    queues: Sequence[QueueNumbers],
+    needs: Sequence[Need],
+    done: int,
+    first: GroupView | None = None,
+    down: Sequence[Breaker] = (),
 ) -> Standing:
-    """The worst thing first: nobody works, somebody is needed, something is slow; else that all is well.
+    """The worst thing first: no worker, a person is needed, something heals by itself; else that all is well.
 
-    `done` are the jobs of the last hour, `first` is the trouble to begin with.
+    `done` are the jobs of the last hour, `first` is the group to begin with, `down` what does not answer.
     """
     if not queues:
         return Standing("Nothing has been enqueued yet.", "The first job of a task makes its queue.", well=True)
     due = sum(queue.due for queue in queues if not queue.name.startswith(CYCLE) and not queue.paused)
+    if broken := next((need for need in needs if need.kind in ("store_failed", "process_gone")), None):
+        return Standing(_capitalised(broken.sentence), broken.action)
     if alone := sum(queue.unattended for queue in queues):
         return _nobody_runs(alone)
     waiting = [need for need in needs if need.asks]
     if waiting:
-        lead = _begin_with(first) or waiting[0].todo
+        lead = f"{_begin_with(first) or waiting[0].action} {_returning(queues)}".rstrip()
         return Standing(_wait_for_you(waiting), lead, begins=first is not None)
     running = sum(queue.running for queue in queues)
     lately = f"{counted(done, 'job')} done in the last hour, {running:,} running, {due:,} due."
     if needs:
-        return Standing(needs[0].alone[:1].upper() + needs[0].alone[1:], f"{needs[0].todo} {lately}")
+        lead = " ".join(filter(None, (needs[0].action, _returning(queues), lately)))
+        return Standing(_capitalised(needs[0].sentence), lead)
+    said, back = _healing(queues), _returning(queues)
+    if down:
+        title = _capitalised(f"{named(down[0].key)} is down: {plain(down[0].cause)}")
+        parts = (said, "They come back by themselves once it answers.", back, lately)
+        return Standing(title, " ".join(filter(None, parts)))
+    if healing := " ".join(filter(None, (said, back))):
+        return Standing(healing, f"It heals by itself: nothing needs you. {lately}")
     return Standing("All is well.", f"{lately} Nothing needs you.", well=True)
+
+
+def _capitalised(sentence: str) -> str:
+    return f"{sentence[:1].upper()}{sentence[1:].rstrip('.')}."
+
+
+def _healing(queues: Sequence[QueueNumbers]) -> str:
+    """`35 jobs are retrying after failures, 150 are parked.`"""
+    retrying, parked = sum(queue.retrying for queue in queues), sum(queue.parked for queue in queues)
+    if not retrying and not parked:
+        return ""
+    if not retrying:
+        return f"{counted(parked, 'job')} {'is' if parked == 1 else 'are'} parked: what they call is down."
+    more = f", {number(parked)} {'is' if parked == 1 else 'are'} parked" if parked else ""
+    return f"{counted(retrying, 'job')} {'is' if retrying == 1 else 'are'} retrying after failures{more}."
+
+
+def _returning(queues: Sequence[QueueNumbers]) -> str:
+    """`12 dead letters come back by themselves, the next in 8 min.`"""
+    number_back = sum(queue.comes_back for queue in queues)
+    times = [queue.next_back for queue in queues if queue.next_back is not None]
+    what = "dead letter" if number_back == 1 else "dead letters"
+    said = returning(number_back, min(times, default=None))
+    return f"{said.replace(' ', f' {what} ', 1)}." if number_back else ""
 
 
 def _nobody_runs(due: int) -> Standing:
@@ -161,14 +95,14 @@ def _nobody_runs(due: int) -> Standing:
 
 def _wait_for_you(needs: Sequence[Need]) -> str:
     """`103 dead letters and 7 held jobs wait for you.`"""
-    dead = sum(need.number for need in needs if need.kind == "dead")
-    held = sum(need.number for need in needs if need.kind == "held")
+    dead = sum(need.count for need in needs if need.kind in ("dead_manual", "conflicting_input"))
+    held = sum(need.count for need in needs) - dead
     parts = [counted(dead, "dead letter")] * bool(dead) + [counted(held, "held job")] * bool(held)
     return f"{' and '.join(parts)} {'waits' if dead + held == 1 else 'wait'} for you."
 
 
 def _begin_with(first: GroupView | None) -> str:
-    """The largest trouble, those of it that wait for a person, and what is suggested against it."""
+    """The largest group, those of it that wait for a person, and what is suggested against it."""
     if first is None:
         return ""
     what = clipped(first.group.error or first.group.error_class or "no error was recorded", 120).rstrip(".")

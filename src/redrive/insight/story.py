@@ -23,11 +23,12 @@ from redrive.core.changes.change import (
     decode,
 )
 from redrive.core.classify import RULE_NOTES
-from redrive.core.job import Attempt, Cause, Failure, Job, State, Usage, iso
+from redrive.core.job import CYCLE, Attempt, Cause, Failure, Job, State, Usage, iso
 from redrive.core.lifecycle import MAX_GRANTS
 from redrive.core.redact import redact_text
 from redrive.core.store import Event
 from redrive.core.triage import Note
+from redrive.insight.trace import Raised, trace_of, where
 
 Tone = Literal["plain", "good", "bad", "wait", "person"]
 Kind = Literal["born", "attempt", "move", "note"]
@@ -59,6 +60,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """The run that an attempt was; diffs and effects go by it."""
     seconds: float | None = None
     worker: str | None = None
+    trace: tuple[Raised, ...] = ()
+    """The traceback of the exception that ended an attempt, and of what caused it."""
 
     def fact(self, name: str) -> str | None:
         return next((fact.text for fact in self.facts if fact.name == name), None)
@@ -181,6 +184,7 @@ def _attempt(attempt: Attempt) -> Entry:
         run=attempt.run,
         seconds=took,
         worker=attempt.worker,
+        trace=trace_of(attempt.failure) if attempt.failure is not None else (),
     )
 
 
@@ -194,7 +198,12 @@ def _findings(attempt: Attempt) -> Iterator[Fact]:
         yield Fact("cause", f"{attempt.cause.category}, {attempt.cause.detail}")
         yield Fact("rule", _rule(attempt.cause))
     if attempt.effects:
-        yield Fact("effects", ", ".join(f"{name} {verdict}" for name, verdict in attempt.effects.items()))
+        verdicts = ", ".join(f"{name} {verdict}" for name, verdict in attempt.effects.items())
+        yield Fact("effects", f"{verdicts} (seen before it ran)" if attempt.looked == "before" else verdicts)
+    if attempt.witness is not None:
+        yield Fact("witness", _short(msgspec.json.encode(attempt.witness).decode()), outside=True)
+    if attempt.registry_auto_recovered:
+        yield Fact("back", "something that it requires had been away and was back")
     if attempt.decision:
         yield Fact("decision", redact_text(attempt.decision))
     if attempt.usage is not None:
@@ -214,8 +223,8 @@ def _seen(failure: Failure) -> Iterator[Fact]:
         yield Fact("answer", failure.body, outside=True)
     if failure.error_kind:
         yield Fact("kind", failure.error_kind, outside=True)
-    if failure.frames:
-        yield Fact("where", failure.frames[-1])
+    if (place := where(failure)) is not None:
+        yield Fact("where", place)
 
 
 def _rule(cause: Cause) -> str:
@@ -263,12 +272,16 @@ REASONS: Final[dict[str, str]] = {
     "context_overflow": "its input is too long for the model",
     "permanent": "trying the same again would not help",
     "too_old": "it took longer than it may",
-    "crash_loop": "it kept taking its worker down",
+    "crash_loop": "its worker's process kept ending while it ran alone",
     "budget_exhausted": "its budget is used up",
     "outcome_unknown": "nobody knows whether its effect landed",
     "diverted": "a script set it aside",
     "imported": "it failed elsewhere and was brought here",
     "restored": "a person brought it back",
+    "conflicting_input": "its cycle knows the job_id with another input",
+    "asked_to_wait": "it was asked to wait for longer than a queue waits",
+    "changes_used_up": "no change is left that would help",
+    "not_known_to_heal": "its error is not known to heal",
     "cancelled": "it is no longer wanted",
     "discarded": "a person let it go",
 }
@@ -287,6 +300,14 @@ def reason(because: str | None) -> str:
     return REASONS.get(because or "", (because or "nobody said why").replace("_", " "))
 
 
+def _when_back(job: Job, now: float) -> str:
+    """When, and which of how many times: `in 9 min (comeback 2)`."""
+    if job.comes_back_at is None:
+        return " in the next cycle of its script" if job.queue.startswith(CYCLE) else ""
+    wait = job.comes_back_at - now
+    return f" {f'in {span(wait)}' if wait >= 1 else 'now'} (comeback {job.comebacks + 1})"
+
+
 def _standing(job: Job, now: float) -> str:
     tries = f"{job.attempts} {'attempt' if job.attempts == 1 else 'attempts'}"
     match job.state:
@@ -299,7 +320,7 @@ def _standing(job: Job, now: float) -> str:
         case State.done:
             return f"Done{_past(job.updated_at, now)} after {tries}."
         case State.dead:
-            lane = "comes back by itself" if job.lane == "delayed" else "waits for a person"
+            lane = f"comes back by itself{_when_back(job, now)}" if job.lane == "delayed" else "waits for a person"
             owner = f", {job.owner}" if job.owner and job.lane != "delayed" else ""
             return f"Dead{_since(job.died_at or job.updated_at, now)}: {reason(job.because)}. It {lane}{owner}."
         case State.discarded:

@@ -24,3 +24,14 @@ def clipped(text: object, width: int = 140) -> str:
     """One line's worth of a text."""
     said = " ".join(str(text).split())
     return said if len(said) <= width else said[: width - 1].rstrip() + "…"
+
+
+_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
+
+
+def span(seconds: float) -> str:
+    """`90 s`, `5 min`, `3 h`, `9 d`."""
+    for size, unit in _UNITS:
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"

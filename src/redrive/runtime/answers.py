@@ -71,7 +71,7 @@ def _says_nothing(code: str) -> bool:
 
 _CODE_TRAITS: Final = (
     "error_code", "code", "provider_error_code", "subtype", "terminal_reason", "err_code", "reason",
-    "provider_error_type", "type", "status", "status_code", "rate_limit_type",
+    "provider_error_type", "error_type", "type", "status", "status_code", "rate_limit_type",
 )  # fmt: skip
 
 
@@ -81,6 +81,8 @@ def codes_of(traits: Traits, bodies: list[dict[str, Any]], response: object) -> 
     for name in _CODE_TRAITS:
         if name in traits:
             value = traits[name]
+            if name == "error_type" and type(value) is not str:
+                continue  # redis keeps an enum of its own there, which is no code
             codes.add(str(value) if name == "err_code" and isinstance(value, int) else value)
     for body in bodies:
         read_codes(body, codes)
@@ -185,7 +187,7 @@ def _is_kept(name: str) -> bool:
 
 
 def bodies_of(traits: Traits, response: object) -> list[dict[str, Any]]:
-    """Answers as documents: kept by the exception itself, else by its response if that has been read already."""
+    """Answers as documents: what the exception kept; where that names no code, its response, if it has been read."""
     found = []
     for name in ("body", "details", "data", "error", "detail"):
         known = document(traits[name]) if name in traits else None
@@ -193,11 +195,17 @@ def bodies_of(traits: Traits, response: object) -> list[dict[str, Any]]:
             found.append(known)
     if isinstance(response, dict):
         found.append(response)
-    elif not found and response is not None:
+    elif response is not None and not any(map(_names_a_code, found)):
         known = document(attribute(response, "_content"))
         if known is not None:
             found.append(known)
     return found
+
+
+def _names_a_code(body: dict[str, Any]) -> bool:
+    codes = Codes()
+    read_codes(body, codes)
+    return bool(codes.kept())
 
 
 def body_text(traits: Traits, bodies: list[dict[str, Any]], response: object, message: str) -> str | None:
@@ -315,6 +323,11 @@ def _shown_url(url: object) -> str:
         return clean(str(url), 500)
     except Exception:  # noqa: BLE001 - an address that cannot be shown is none
         return ""
+
+
+def answered_by_model(answer: object) -> bool:
+    """Tell whether an answer to an HTTP request came from an address where models answer."""
+    return _parsed(_shown_url(attribute(answer, "url")))[1]
 
 
 @lru_cache(maxsize=512)

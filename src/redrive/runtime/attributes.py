@@ -31,7 +31,8 @@ def attribute(owner: object, name: str) -> Any:
 TELLING: Final = frozenset(
     {
         "api_error_status", "body", "cause", "code", "completion", "connection_invalidated", "data", "detail",
-        "details", "doc", "err_code", "error", "error_code", "error_details", "error_kind", "errors", "exc",
+        "details", "doc", "err_code", "error", "error_code", "error_details", "error_kind", "error_type", "errors",
+        "exc",
         "grpc_status_code", "headers", "host", "http_response", "http_status", "last_exception", "line", "llm_output",
         "operation_name", "orig", "original_error", "original_exception", "os_error", "output", "pgcode",
         "provider_error_code", "provider_error_type", "rate_limit_type", "raw_output", "reason", "recipients",

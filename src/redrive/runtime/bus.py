@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
 
 log = logging.getLogger("redrive.bus")
@@ -54,6 +55,15 @@ def told(transition: Transition) -> BusEvent:
             data["run_at"] = transition.set["run_at"]
     attempts = transition.set.get("attempts", job.attempts)
     return BusEvent(_TOLD_AS.get(move, move), job.queue, transition.at, job.id, job.task, attempts, data)  # type: ignore[arg-type]
+
+
+def told_new(job: Job) -> BusEvent:
+    """Makes the event of an inserted job. One that failed elsewhere begins as a dead letter."""
+    if job.state is not State.dead:
+        return BusEvent("enqueued", job.queue, job.created_at, job.id, job.task)
+    why = job.history[-1].decision if job.history else None
+    data = {"why": why, "who": None, "because": job.because}
+    return BusEvent("dead_letter", job.queue, job.updated_at, job.id, job.task, job.attempts, data)
 
 
 Subscriber = Callable[[BusEvent], Awaitable[None] | None]
@@ -109,6 +119,15 @@ class Bus:
             return
         self.counts.update([(move.job.queue, _TOLD_AS.get(move.move, move.move)) for move in moves])
         self.recent.extend(told(move) for move in moves[-(self.recent.maxlen or 0) :])
+
+    def publish_new(self, jobs: Sequence[Job]) -> None:
+        """Publishes the events of inserted jobs; made only where a subscriber or the ring will see them."""
+        if self._subscriptions:
+            for job in jobs:
+                self.publish(told_new(job))
+            return
+        self.counts.update([(job.queue, "dead_letter" if job.state is State.dead else "enqueued") for job in jobs])
+        self.recent.extend(told_new(job) for job in jobs[-(self.recent.maxlen or 0) :])
 
     def publish(self, event: BusEvent) -> None:
         self.recent.append(event)

@@ -6,20 +6,21 @@ Nothing that an exception is or has makes `capture` raise, and what it keeps is 
 from __future__ import annotations
 
 import hashlib
+import linecache
 import re
-import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import islice
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
-from redrive.core.classify import Rule, known_detail
+from redrive.core.classify import Rule, known_detail, reads_data
+from redrive.core.classify.classes import calls_models
 from redrive.core.classify.retry_after import wait_of
-from redrive.core.job import Failure
+from redrive.core.job import Ending, Failure
 from redrive.core.redact import redact_text
 from redrive.errors import GiveUp, InvalidOption, Retry, Signal
 from redrive.runtime.answers import (
@@ -35,16 +36,21 @@ from redrive.runtime.answers import (
     status_of,
     wait_asked,
 )
+from redrive.runtime.asked import in_application, names_a_model
 from redrive.runtime.attributes import attribute, clean, some, text_of, traits
 from redrive.runtime.soft import soft
 
-__all__ = ["capture", "guarded", "lost", "qualified", "soft", "timed_out", "words_of"]
+__all__ = ["bare", "capture", "guarded", "lost", "qualified", "signalled_itself", "soft", "timed_out", "words_of"]
 
 MESSAGE_LIMIT: Final = 2_000
 CHAIN_LIMIT: Final = 5
 NODES: Final = 25
 """So many failures are kept of one error with all it wraps and groups."""
-FRAMES: Final = 12
+FRAMES: Final = 50
+"""So many steps are kept of one error with all it wraps and groups."""
+TRACE_LIMIT: Final = 16_000
+"""Characters that the steps and their source lines may take together."""
+LINE_LIMIT: Final = 200
 APP_FRAMES: Final = 3
 _STEPS: Final = 100
 OUTPUT_LIMIT: Final = 1_000_000
@@ -58,14 +64,40 @@ def capture(error: BaseException, *, now: float | None = None) -> Failure:
     kind: Any = type(error)
     try:
         if kind in _SIMPLE and _only_says(error):
-            return Failure(
-                "exception", _types(kind), redact_text(words_of(error)), frames=_frames(_steps(error.__traceback__))
-            )
-        return _Look(time.time() if now is None else now).at(error, 0)
+            frames, source = _trace(_steps(error.__traceback__), FRAMES, TRACE_LIMIT)
+            return Failure("exception", _types(kind), redact_text(words_of(error)), frames=frames, source=source)
+        failure = _Look(time.time() if now is None else now).at(error, 0)
+        return _with_the_asked(failure, error) if reads_data(failure) else failure
     except KeyboardInterrupt:
         raise
     except BaseException as odd:  # noqa: BLE001 - an exception built to hurt is still a failure with a name
         return _unreadable(error, odd)
+
+
+def _with_the_asked(failure: Failure, error: BaseException) -> Failure:
+    """Add whether a model was asked: only for data that does not fit, whose meaning depends on it."""
+    asked = _shows_a_model(failure, CHAIN_LIMIT) or any(_asked_in(link) for link in _chain(error))
+    return msgspec.structs.replace(failure, model_asked=True) if asked else failure
+
+
+def _shows_a_model(failure: Failure, depth: int) -> bool:
+    wrapped = failure.members if failure.cause is None else (failure.cause, *failure.members)
+    here = failure.model_call or calls_models(failure.types)
+    return here or (depth > 0 and any(_shows_a_model(each, depth - 1) for each in wrapped))
+
+
+def _asked_in(error: BaseException) -> bool:
+    return any(names_a_model(at.tb_frame) for _, at in _steps(error.__traceback__))
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and what it was raised from."""
+    link: BaseException | None = error
+    for _ in range(CHAIN_LIMIT + 1):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__ or link.__context__
 
 
 def _only_says(error: BaseException) -> bool:
@@ -74,15 +106,20 @@ def _only_says(error: BaseException) -> bool:
     return bare and (not error.args or (len(error.args) == 1 and type(error.args[0]) is str))
 
 
+def bare(error: BaseException) -> Failure:
+    """The classes of an exception and nothing else, for one that raises when it is asked for more."""
+    return Failure(_kind(error), _bare_types(type(error)), "<unreadable>")
+
+
 def _unreadable(error: BaseException, odd: BaseException) -> Failure:
     """What is left of an exception that cannot be read in full: its classes, and its message if that works."""
     kind: Any = type(error)
     try:
-        return Failure("exception", _bare_types(kind), redact_text(words_of(error)), body=f"unreadable: {type(odd)!r}")
+        return Failure(_kind(error), _bare_types(kind), redact_text(words_of(error)), body=f"unreadable: {type(odd)!r}")
     except KeyboardInterrupt:
         raise
     except BaseException:  # noqa: BLE001 - its name must do
-        return Failure("exception", _bare_types(kind), "<unreadable>")
+        return bare(error)
 
 
 _MODEL_OPERATIONS: Final = frozenset({"InvokeModel", "InvokeModelWithResponseStream", "Converse", "ConverseStream"})
@@ -95,6 +132,8 @@ class _Look:
     def __init__(self, now: float) -> None:
         self._now = now
         self._left = NODES
+        self._frames_left = FRAMES
+        self._trace_left = TRACE_LIMIT
 
     def at(self, error: BaseException, depth: int) -> Failure:
         self._left -= 1
@@ -103,15 +142,17 @@ class _Look:
         types = _types(kind)
         message = words_of(error)
         steps = _steps(error.__traceback__)
+        frames, source = self._trace(steps)
         plain = Failure(
-            kind="signal" if isinstance(error, Signal) else "exception",
+            kind=_kind(error),
             types=types,
             message=redact_text(message),
             errno=_errno(error),
-            frames=_frames(steps),
+            frames=frames,
             cause=self._below(_cause(error, seen), depth),
             members=self._members(error, depth),
             origin=_origin(steps),
+            source=source,
         )
         return self._with_traits(plain, error, seen, message) if seen or isinstance(error, Signal) else plain
 
@@ -144,6 +185,13 @@ class _Look:
             output_hash=_output_hash(error, seen, plain.types),
         )
 
+    def _trace(self, steps: list[Step]) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
+        """The frames of one error, out of what all errors of this look may take together."""
+        frames, source = _trace(steps, self._frames_left, self._trace_left)
+        self._frames_left -= len(frames)
+        self._trace_left -= _size(frames, source)
+        return frames, source
+
     def _below(self, cause: BaseException | None, depth: int) -> Failure | None:
         return self.at(cause, depth + 1) if cause is not None and depth < CHAIN_LIMIT and self._left > 0 else None
 
@@ -158,9 +206,30 @@ class _Look:
         return tuple(found)
 
 
-def lost(worker: str | None) -> Failure:
+def lost(worker: str | None, ending: Ending = "died") -> Failure:
     """A lease ended while its job was running: a failure like any other."""
-    return Failure("lease_expired", ("redrive.LeaseExpired",), f"worker {worker or 'unknown'} stopped while it ran")
+    said = f"{_ENDINGS[ending].format(worker=worker or 'unknown')} while it ran"
+    return Failure("lease_expired", ("redrive.LeaseExpired",), said)
+
+
+_ENDINGS: Final[dict[Ending, str]] = {
+    "died": "the process of worker {worker} ended",
+    "lapsed": "the lease of worker {worker} lapsed",
+    "frozen": "worker {worker} stood still for longer than its lease",
+    "stopped": "worker {worker} was told to stop",
+}
+
+
+def signalled_itself(signal: str) -> Failure:
+    """A task that told its own process to end, and had not ended when the worker did."""
+    return Failure("interrupted", ("redrive.SignalledItself",), f"it sent {signal} to its own process")
+
+
+def _kind(error: BaseException) -> Literal["signal", "exception", "interrupted"]:
+    """What is neither an error nor a signal to redrive ends a process, a generator or a task, and not just a call."""
+    if isinstance(error, Signal):
+        return "signal"
+    return "exception" if isinstance(error, Exception | BaseExceptionGroup) else "interrupted"
 
 
 def timed_out(seconds: float) -> Failure:
@@ -351,6 +420,7 @@ def _invalid_input(error: BaseException) -> str | None:
 
 Step = tuple[str, TracebackType]
 """A module, and where in it."""
+_OURS: Final = ("redrive.app", "redrive.core", "redrive.runtime", "redrive.stores")
 
 
 def _steps(traceback: TracebackType | None) -> list[Step]:
@@ -372,24 +442,53 @@ def _place(module: str, function: str, line: int) -> str:
     return text if len(text) <= 300 and text.isascii() else clean(text, 300)
 
 
-def _frames(steps: list[Step]) -> tuple[str, ...]:
-    """`module:function:line`, innermost first."""
-    return tuple([_place(module, at.tb_frame.f_code.co_name, at.tb_lineno) for module, at in reversed(steps[-FRAMES:])])
+def _place_of(step: Step) -> str:
+    module, at = step
+    return _place(module, at.tb_frame.f_code.co_name, at.tb_lineno)
+
+
+def _is_yours(step: Step) -> bool:
+    """Whether a step is in the application's own code."""
+    module, at = step
+    return in_application(at.tb_frame.f_code.co_filename) and not module.startswith(_OURS)
+
+
+def _trace(steps: list[Step], most: int, room: int) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
+    """The places of the steps and the application's source lines, innermost first, within these limits."""
+    frames: list[str] = []
+    source: list[str | None] = []
+    for step in _chosen(steps, most):
+        place = _place_of(step)
+        line = _source_line(step[1].tb_frame.f_code.co_filename, step[1].tb_lineno) if _is_yours(step) else None
+        room -= len(place) + len(line or "")
+        if room < 0:
+            break
+        frames.append(place)
+        source.append(line)
+    return tuple(frames), tuple(source)
+
+
+def _chosen(steps: list[Step], most: int) -> list[Step]:
+    """The steps to keep, innermost first. Of a deep stack the innermost ones and the application's own are kept."""
+    if len(steps) > most:
+        yours = [number for number, step in enumerate(steps) if _is_yours(step)][-(most // 2) :] if most > 1 else []
+        inner = range(len(steps) - most + len(yours), len(steps))
+        steps = [steps[number] for number in sorted({*yours, *inner})]
+    return steps[::-1]
+
+
+def _size(frames: tuple[str, ...], source: tuple[str | None, ...]) -> int:
+    return sum(map(len, frames)) + sum(len(line) for line in source if line)
+
+
+@lru_cache(maxsize=4096)
+def _source_line(filename: str, line: int) -> str:
+    """One line of the application's source, masked and shortened; "" where it cannot be read."""
+    return redact_text(clean(linecache.getline(filename, line).strip(), LINE_LIMIT))
 
 
 def _origin(steps: list[Step]) -> tuple[str, ...]:
     """The innermost frames of the application, where it was a library that raised."""
-    if not steps or _in_application(steps[-1][1].tb_frame.f_code.co_filename):
+    if not steps or _is_yours(steps[-1]):
         return ()
-    ours = [step for step in steps if _in_application(step[1].tb_frame.f_code.co_filename)]
-    return _frames(ours[-APP_FRAMES:])
-
-
-_LIBRARY: Final = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
-
-
-@lru_cache(maxsize=2048)
-def _in_application(filename: str) -> bool:
-    return not (
-        "site-packages" in filename or "dist-packages" in filename or filename.startswith(("<frozen", *_LIBRARY))
-    )
+    return tuple(_place_of(step) for step in reversed([step for step in steps if _is_yours(step)][-APP_FRAMES:]))

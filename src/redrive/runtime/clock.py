@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import random
 import time
-from typing import Protocol
+from functools import cache
+from pathlib import Path
+from typing import Final, Protocol
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock(Protocol):
@@ -34,3 +38,20 @@ class SystemClock:
 
     def chance(self) -> float:
         return random.random()
+
+    def uptime(self) -> float:
+        """Seconds since the machine started, those of its sleep included: a laptop that slept has not jumped."""
+        kind = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+        return time.monotonic() if kind is None else time.clock_gettime(kind)
+
+    def boot(self) -> str | None:
+        """Names the start of the machine, where the system has a name for it."""
+        return _boot_id()
+
+
+@cache
+def _boot_id() -> str | None:
+    try:
+        return _BOOT_ID.read_text().strip() or None
+    except OSError:
+        return None

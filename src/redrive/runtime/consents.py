@@ -10,14 +10,15 @@ import msgspec
 
 from redrive.core import lifecycle
 from redrive.core.consent import NO_SESSION, Grant, Wish, granted, wish_of
+from redrive.core.documents import GRANT
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
-from redrive.core.store import Filter, Store
+from redrive.core.store import MAX_PARTS, Filter, Store
 from redrive.runtime.clock import Clock
 from redrive.runtime.paging import pages
 from redrive.runtime.registry import Handler, Registry
+from redrive.runtime.written import written
 
-KIND: Final = "grant"
 HELD_FOR: Final = "consent:"
 PAGE: Final = 500
 
@@ -32,6 +33,10 @@ def quoted(session: str) -> str:
     return quote(session, safe="")
 
 
+def key_of(grant: Grant) -> str:
+    return f"{quoted(grant.session_id)}/{grant.id}"
+
+
 class Consents:
     """Reads the grants of sessions."""
 
@@ -40,18 +45,20 @@ class Consents:
         self._clock = clock
 
     async def of(self, session_id: str) -> list[Grant]:
-        documents = await self._store.docs(KIND, f"{quoted(session_id)}/")
-        grants = [msgspec.json.decode(document.value, type=Grant) for document in documents]
-        return [grant for grant in grants if grant.session_id == session_id]
+        grants = await GRANT.all(self._store, f"{quoted(session_id)}/")
+        return [kept.value for kept in grants if kept.value.session_id == session_id]
+
+    async def forget(self, session_id: str) -> None:
+        """Drop all that an erased session has agreed to."""
+        puts = [GRANT.drop(key_of(grant)) for grant in await self.of(session_id)]
+        for start in range(0, len(puts), MAX_PARTS):
+            await written(self._store, "the session's grants were erased", *puts[start : start + MAX_PARTS])
 
     async def gate(self, job: Job, handler: Handler) -> Transition | None:
         """Held where the session that asked for the job has not agreed to it as it now is."""
-        if not handler.consent:
+        if not handler.consent or await self.covers(job, handler):
             return None
-        session, now = job.session_id or NO_SESSION, self._clock.now()
-        if granted(await self.of(session), _wish(job, handler), now) is not None:
-            return None
-        id = job.short_id
+        session, now, id = job.session_id or NO_SESSION, self._clock.now(), job.short_id
         whose = f"session {job.session_id}" if job.session_id else "anybody"
         return lifecycle.held_back(
             job,
@@ -61,6 +68,11 @@ class Consents:
             recommendation=f"redrive approve {id} lets exactly this run; redrive reject {id} ends it.",
             held_for=waits_for(session),
         )
+
+    async def covers(self, job: Job, handler: Handler) -> bool:
+        """Whether something that the job's session granted covers the job as it is now."""
+        grants = await self.of(job.session_id or NO_SESSION)
+        return granted(grants, _wish(job, handler), self._clock.now()) is not None
 
     async def overlooked(self, registry: Registry) -> AsyncIterator[Job]:
         """Jobs held for a consent that is there: given while they were being held, or by one that died then."""

@@ -1,6 +1,6 @@
 """What a running task sees: its job, steps that are remembered, effects that happen once.
 
-`step` and `once` are written once, as generators that ask for what they need; an async and a blocking driver answer.
+`step` and `once` are written once, as steps (`runtime/steps.py`); an async and a blocking driver answer.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 import msgspec
 
@@ -20,20 +20,26 @@ from redrive.core.changes import Change, outside_key
 from redrive.core.checks import check_number
 from redrive.core.consent import Approval, asked_subject
 from redrive.core.decision import Sitting
-from redrive.core.effects import EffectRecord, Status, next_step, proves_absent
+from redrive.core.documents import PROGRESS, STEP
+from redrive.core.effects import EffectRecord, is_seen, next_step
 from redrive.core.job import Budget, Job, Json, Usage
 from redrive.core.payload import encode_result, lost_numbers
 from redrive.core.redact import redact, redact_text
 from redrive.core.schedule import SLOT_HEADER
 from redrive.core.store import Applied, Commit, Guard, Lease, Put, Store, Unknown
-from redrive.errors import CommitUnknown, RedriveError, Signal
+from redrive.errors import CommitUnknown, OnceInProgress, RedriveError, Signal
 from redrive.runtime.attributes import whole
 from redrive.runtime.capture import capture
 from redrive.runtime.clock import Clock
-from redrive.runtime.effects import effect_of, kept
+from redrive.runtime.effects import effect_of, judge, kept
 from redrive.runtime.questions import Question, asked, key_of, question, waits_for
-from redrive.runtime.redirects import behind_a_redirect
+from redrive.runtime.steps import Ask, Call, Steps, drive, drive_blocking
 from redrive.runtime.threads import NOT_RUN, finished
+from redrive.runtime.trusted_time import time_for_destroying
+
+if TYPE_CHECKING:
+    from redrive.runtime.interrupts import Interrupts
+    from redrive.runtime.verify import Look
 
 T = TypeVar("T")
 
@@ -52,27 +58,6 @@ class LeaseLost(Signal):
     """The job is somebody else's by now: whatever this attempt does further is refused."""
 
 
-class Ask:
-    """A step wants something awaited."""
-
-    __slots__ = ("awaitable",)
-
-    def __init__(self, awaitable: Awaitable[Any]) -> None:
-        self.awaitable = awaitable
-
-
-class Call:
-    """A step wants the user's function called."""
-
-    __slots__ = ("args", "function", "kwargs")
-
-    def __init__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        self.function = function
-        self.args = args
-        self.kwargs = kwargs
-
-
-Steps = Generator[Ask | Call, Any, Any]
 ABSENT: Final = object()
 """What a verifier did not find. Not None: what it found may be written as null."""
 NOBODY: Final = ""
@@ -80,6 +65,11 @@ NOBODY: Final = ""
 session_of: ContextVar[str | None] = ContextVar("redrive_session", default=None)
 """The session on whose behalf this runs: the one that asked for the job, also in a replay long after."""
 _current: ContextVar[Context | BlockingContext | None] = ContextVar("redrive_context", default=None)
+
+
+def running() -> Context | BlockingContext | None:
+    """The context of the task that is running here; None outside of tasks."""
+    return _current.get()
 
 
 def current() -> Context | BlockingContext:
@@ -104,16 +94,33 @@ class _Shared:
     """Which try in that sitting it is."""
     _value: Any = None
     """What the task returned."""
+    _error: BaseException | None = None
+    """The exception that ended this attempt, for the log."""
+    _open_error: Exception | None = None
+    """The error by which an effect of `once` was left open whose verifier the next attempt asks."""
     _recovered = False
     """Something the task needs was away and is back."""
     _cancelled = False
     """The job is no longer ours."""
     _late = False
-    """Its time is over, and its thread goes on."""
+    """Its time is over, and it goes on."""
+    _overran: float | None = None
+    """The timeout after which it went on to its end, where it did."""
+    _look: Look | None = None
+    """What the verifiers saw last in this attempt."""
+    _looked: Literal["before", "after"] | None = None
+    """Whether that was before the task ran, or after it had failed."""
     _witness: tuple[Put, ...] = ()
     """What an uncertain failure left to look for, while it is being settled."""
     _releasing = False
+    _sole = False
     """The worker is stopping this attempt to give the job back."""
+    _interrupts: Interrupts | None = None
+    """Knows whether an exception that ends a process comes from a signal."""
+    _signalled: str | None = None
+    """The signal that this attempt sent to its own process."""
+    _awaited_by: asyncio.Task[Any] | None = None
+    """The task of whoever waits for this attempt."""
 
     def __init__(self, job: Job, store: Store, clock: Clock, *, idempotent: bool) -> None:
         self.job: Final = job
@@ -166,7 +173,7 @@ class _Shared:
     def cancelled(self) -> bool:
         """Somebody cancelled the job, or its lease was lost: stop soon, nothing it says will count.
 
-        Also where a plain function runs on after its timeout, which cannot stop it.
+        Also where it runs on after its timeout: a plain function cannot be stopped, a coroutine may not let itself be.
         """
         return self._cancelled or self._late
 
@@ -181,12 +188,9 @@ class _Shared:
     def _lease(self) -> Lease:
         return Lease(self.job.id, self.job.token or "")
 
-    async def _keep(self, kind: str, name: str, value: bytes) -> None:
-        await self._write(Put(kind, f"{self.job.id}/{name}", value))
-
     async def _write(self, put: Put) -> None:
         """A document of this job, synced, and only while the lease holds."""
-        (outcome,) = await self._store.apply([Commit(puts=(put,), guards=(Guard(self._lease),))])
+        (outcome,) = await self._store.apply([Commit(puts=(put,), guards=(Guard(self._lease, self._clock.now()),))])
         if isinstance(outcome, Unknown):
             raise CommitUnknown(outcome.problem)
         if not isinstance(outcome, Applied):
@@ -201,9 +205,13 @@ class _Shared:
         self._names.add(f"{kind}:{name}")
         return name
 
+    def _used(self, kind: str) -> bool:
+        """Whether this attempt came to a step, or to an effect (`once`)."""
+        return any(name.startswith(f"{kind}:") for name in self._names)
+
     def _step(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
         self._named("step", name)
-        known = yield Ask(self._store.doc("step", f"{self.job.id}/{name}"))
+        known = yield Ask(STEP.get(self._store, f"{self.job.id}/{name}"))
         if known is not None:
             return msgspec.json.decode(known.value)
         value = yield Call(function, *args, **kwargs)
@@ -212,7 +220,7 @@ class _Shared:
         if problem:
             raise TypeError(f"step {name!r}: {problem}; a step's result must be JSON to be remembered")
         kept = (text or "null").encode()
-        yield Ask(self._keep("step", name, kept))
+        yield Ask(self._write(STEP.put(f"{self.job.id}/{name}", kept)))
         return msgspec.json.decode(kept)  # the same shape as on every replay
 
     def _once(
@@ -232,18 +240,34 @@ class _Shared:
             if found is not ABSENT:
                 return found
         yield Ask(self._note(EffectRecord(name, outside_key, "intended", self._clock.now(), self.job.run, self.agent)))
-        value = yield from self._performed(name, outside_key, function)
+        try:
+            value = yield from self._performed(name, outside_key, function)
+        except Exception as error:
+            self._open_error = error if verify is not None else None
+            raise
         return (yield from self._landed(name, outside_key, value))
+
+    def once_again(
+        self, name: str, function: Callable[[str], Any], verify: Callable[[str], Any] | None, key: str
+    ) -> Steps:
+        """The steps of `redrive.once` in this job: `once`, which a task may ask for again when it has ended."""
+        if f"once:{name}:{key}" in self._names:
+            raise OnceInProgress(f"{name} is being performed by this attempt with the same key", key=key)
+        try:
+            return (yield from self._once(name, function, verify, key))
+        finally:
+            self._names.discard(f"once:{name}:{key}")
 
     def _verified(self, name: str, key: str, verify: Callable[[str], Any]) -> Steps:
         """An open intent: ask the outside. A value means landed, None or False absent, an error still unknown."""
         try:
             found = yield Call(verify, key)
+            seen = is_seen(found)
         except Exception as error:
             if self._idempotent:
                 return ABSENT
             raise _unverified(name, f"its verifier failed: {capture(error).summary}") from error
-        if found is None or found is False:
+        if not seen:
             return ABSENT
         return (yield from self._landed(name, key, found, note="verified"))
 
@@ -252,10 +276,7 @@ class _Shared:
         try:
             return (yield Call(function, key))
         except Exception as error:
-            failure = capture(error)
-            absent = proves_absent(failure) and not behind_a_redirect(error)
-            status: Status = "absent" if absent else "unknown"
-            note = failure.summary[:500]
+            status, note = judge(error)
             yield Ask(
                 self._note(EffectRecord(name, key, status, self._clock.now(), self.job.run, self.agent, note=note))
             )
@@ -286,7 +307,7 @@ class _Shared:
         known = asked_before.approval if asked_before is not None else None
         now, subject = self._clock.now(), asked_subject(self.job, details or {})
         if known is not None and known.subject == subject:
-            if known.expired(now):
+            if known.expired(now) and known.expired((yield Ask(time_for_destroying(self._store, self._clock)))):
                 known = msgspec.structs.replace(known, answer="expired")
                 yield Ask(self._write(asked(key, known)))
             if known.answer != "open":
@@ -303,7 +324,7 @@ class _Shared:
             raise ValueError(f"progress {fraction!r}: must be between 0 and 1")
         note = whole(note) if isinstance(note, str) else note
         value = {"fraction": fraction, "note": note, "at": self._clock.now()}
-        await self._keep("progress", "now", msgspec.json.encode(value))
+        await self._write(PROGRESS.put(f"{self.job.id}/now", value))
 
 
 def _unverified(name: str, problem: str = "it has no verifier") -> Held:
@@ -337,7 +358,7 @@ class Context(_Shared):
 
         What comes back is true only if somebody said yes; after `expires` seconds without an answer it is not.
         """
-        found: Approval = await _drive(self._approval(question, details, expires))
+        found: Approval = await drive(self._approval(question, details, expires))
         return found
 
     @overload
@@ -346,7 +367,7 @@ class Context(_Shared):
     async def step(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T: ...
     async def step(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run it once and remember the result; repeated only if it did not finish. For harmless or idempotent work."""
-        return await _drive(self._step(name, function, args, kwargs))
+        return await drive(self._step(name, function, args, kwargs))
 
     @overload
     async def once(
@@ -375,7 +396,7 @@ class Context(_Shared):
         key: str | None = None,
     ) -> Any:
         """An outside effect. Its intent is on disk before the call; a replay returns what was recorded, or verifies."""
-        return await _drive(self._once(name, function, verify, key))
+        return await drive(self._once(name, function, verify, key))
 
 
 class BlockingContext(_Shared):
@@ -417,13 +438,13 @@ class BlockingContext(_Shared):
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
     def _drive(self, steps: Steps) -> Any:
-        return _answered(steps, self._found)
+        return drive_blocking(steps, self._found)
 
     def _found(self, want: Ask | Call) -> Any:
         """What a step wants. A function that gave back a coroutine has not run yet: it does, on the event loop."""
         if isinstance(want, Ask):
             return self._wait(want.awaitable)
-        value = _call(want)
+        value = want()
         return self._wait(finished(value)) if isinstance(value, NOT_RUN) or inspect.isawaitable(value) else value
 
 
@@ -433,35 +454,3 @@ def _on(loop: asyncio.AbstractEventLoop) -> bool:
         return asyncio.get_running_loop() is loop
     except RuntimeError:
         return False
-
-
-def _call(want: Call) -> Any:
-    return want.function(*want.args, **want.kwargs)
-
-
-def _answered(steps: Steps, answer: Callable[[Ask | Call], Any]) -> Any:
-    try:
-        want = next(steps)
-        while True:
-            try:
-                found = answer(want)
-            except BaseException as error:  # noqa: BLE001 - goes back into the steps
-                want = steps.throw(error)
-            else:
-                want = steps.send(found)
-    except StopIteration as end:
-        return end.value
-
-
-async def _drive(steps: Steps) -> Any:
-    try:
-        want = next(steps)
-        while True:
-            try:
-                found = await (want.awaitable if isinstance(want, Ask) else finished(_call(want)))
-            except BaseException as error:  # noqa: BLE001 - goes back into the steps
-                want = steps.throw(error)
-            else:
-                want = steps.send(found)
-    except StopIteration as end:
-        return end.value

@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any, Final
@@ -20,27 +20,36 @@ import msgspec
 
 from redrive.core import lifecycle
 from redrive.core.cycle import (
-    KIND,
+    GOOD,
     Left,
     Note,
     Status,
+    after_asking,
     after_failure,
     after_success,
+    conflicting,
     key_of,
     left_over,
     names_of,
     note_key,
+    same_input,
     status_of,
+    turns_in,
+    was_asked,
 )
+from redrive.core.documents import CYCLE_NOTE
 from redrive.core.job import Job, State, keyed_id
-from redrive.core.letters import settles
+from redrive.core.letters import documents_for, same_work, settles
 from redrive.core.lifecycle import Transition
-from redrive.core.store import Commit, Filter, Put, Store
+from redrive.core.store import Commit, Filter, Put, Store, Unknown
 from redrive.core.strategy import CRASHES_BEFORE_ALONE
-from redrive.runtime.bus import Bus, BusEvent
+from redrive.errors import CommitUnknown, KeyReused
+from redrive.runtime.capture import capture
 from redrive.runtime.clock import Clock
 from redrive.runtime.context import BlockingContext, Context
-from redrive.runtime.on_the_spot import OnTheSpot, Wait
+from redrive.runtime.cycle_records import RunRecord
+from redrive.runtime.interrupts import on_main_thread
+from redrive.runtime.on_the_spot import OnTheSpot, Wait, on_another_loop
 from redrive.runtime.paging import pages
 from redrive.runtime.registry import Handler, Registry
 from redrive.runtime.threads import Threads, _serve
@@ -80,6 +89,7 @@ class Caller(Threads):
 
     def __init__(self) -> None:
         super().__init__()
+        self.on_main_thread = on_main_thread()
         self._work = _Attentive()
         self._idle = threading.Semaphore(2**31 - 1)  # it always has time: it waits for nothing else
 
@@ -107,6 +117,14 @@ def _can_stop(context: Context | BlockingContext) -> bool:
     return isinstance(context, Context) or _caller.get() is not None
 
 
+def _elsewhere(context: Context | BlockingContext) -> bool:
+    """A plain function runs in the thread of whoever called."""
+    caller = _caller.get()
+    if isinstance(context, BlockingContext) and caller is not None:
+        return not caller.on_main_thread
+    return on_another_loop(context)
+
+
 def called_from(caller: Caller) -> None:
     """From here on, in this task, functions run in that thread."""
     _caller.set(caller)
@@ -122,33 +140,35 @@ class Turns:
         self,
         store: Store,
         registry: Registry,
-        bus: Bus,
         clock: Clock,
         *,
         queue: str,
         cycle_id: str,
+        record: RunRecord,
         wait: Wait | None = None,
     ) -> None:
         self.queue = queue
+        self._record = record
         self.cycle_id = cycle_id
         self.entries: dict[str, Entry] = {}
         """Every job that had its turn here, or is known to have had it elsewhere, by its id."""
         self.skipped = 0
-        """Calls for jobs that were done already."""
+        """Calls for jobs that are counted already, and dead letters of what was done meanwhile."""
         self.brought_back = 0
         self._store = store
         self._registry = registry
-        self._bus = bus
         self._clock = clock
         self._spot = OnTheSpot(
-            store, registry, bus, clock, "cycle", threads=Callers(), wait=wait, can_stop=_can_stop,
-            interrupted="the script was interrupted",
+            store, registry, clock, "cycle", threads=Callers(), wait=wait, can_stop=_can_stop,
+            elsewhere=_elsewhere, interrupted="the script was interrupted",
         )  # fmt: skip
         self._known: set[str] = set()
         self._letters: defaultdict[str, list[str]] = defaultdict(list)
         """Dead letters of earlier cycles, by what they are letters of."""
-        self._had_turn: dict[str, str] = {}
-        """Which job had the turn of a (task, job_id) here, or has it elsewhere."""
+        self._had_turn: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        """Which jobs of a (task, job_id) had their turn here, or have it elsewhere."""
+        self._asked: set[str] = set()
+        """Jobs that the script has asked for."""
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._door = asyncio.Condition()
         self._inside = 0
@@ -156,54 +176,82 @@ class Turns:
         self._suspects = 0
         """Jobs that wait to have the process to themselves."""
 
+    @property
+    def ended(self) -> int:
+        """Count the jobs that have had their turn: those that were given back have not."""
+        return sum(entry.job.state not in (State.waiting, State.running) for entry in self.entries.values())
+
     async def end(self) -> None:
         """Look once more for what ran elsewhere; let go of threads."""
         await self._spot.stop()
         elsewhere = [id for id, entry in self.entries.items() if entry.status == "running_elsewhere"]
         for job in await self._store.get(elsewhere) if elsewhere else []:
-            if job.state is State.done:
-                del self.entries[job.id]
-                self.skipped += 1
-            else:
-                self.entries[job.id] = Entry(status_of(job), job)
+            self.entries[job.id] = Entry("skipped" if job.state is State.done else status_of(job), job)
 
     # -- one job
 
-    async def run(self, job: Job, documents: Sequence[Put], handler: Handler) -> Entry:
+    async def run(self, job: Job, documents: Sequence[Put], handler: Handler, ignore: Collection[str] = ()) -> Entry:
         """This job's turn; first, that of what the same task left behind in earlier cycles."""
         await self.bring_back(handler)
         job_id, _ = names_of(job)
         key = note_key(self.queue, job.task, job_id)
         async with self._locks[key]:
             note = await self._note(key)
-            stands = await self._stands(key, note, job)
-            if stands is None:
-                stands = await self._accept(job, documents)
-            return await self._turn(stands, handler, key, note)
+            found = await self._found(key, note, job)
+            same = [known for known in found if same_input(known, job, handler.signature, ignore)]
+            taken = found[0] if found and not same and was_asked(note, self.cycle_id) else None
+            stands = same[0] if same else taken or await self._accept(job, documents)
+            if taken or not same_input(stands, job, handler.signature, ignore):
+                return await self._refused(job, documents, stands)
+            note = await self._noted_asking(key, note, stands)
+            return self._asked_for(await self._turn(stands, handler, key, note))
 
-    async def _stands(self, key: str, note: Note | None, job: Job) -> Job | None:
-        """The job of an earlier cycle that has had this cycle's turn, or has it now."""
-        had = self._had_turn.get(key)
-        if had is None and note is not None and self.cycle_id in (note.done, note.failed):
-            had = note.job
-        if had is None or had == job.id:
-            return None
-        found = await self._store.get([had])
-        return found[0] if found else None
+    def _asked_for(self, entry: Entry) -> Entry:
+        self._asked.add(entry.job.id)
+        return entry
+
+    async def _found(self, key: str, note: Note | None, job: Job) -> list[Job]:
+        """Jobs of this (task, job_id) that have had this cycle's turn, or have it now; this cycle's own job among them.
+
+        Without any of an earlier cycle the insert finds the own one, and nothing need be read here.
+        """
+        earlier = [id for id in (*turns_in(note, self.cycle_id), *self._had_turn[key]) if id != job.id]
+        return await self._store.get(list(dict.fromkeys([job.id, *earlier]))) if earlier else []
 
     async def _accept(self, job: Job, documents: Sequence[Put]) -> Job:
         """On disk from here on; the one that is there already where this cycle has had it before."""
         (inserted,) = await self._store.insert([job], documents)
-        known = inserted.job
+        return inserted.job
+
+    async def _noted_asking(self, key: str, note: Note | None, stands: Job) -> Note | None:
+        """Remember in the store that the script asked for what an earlier cycle left: another input is refused then."""
+        if names_of(stands)[1] == self.cycle_id or self._is_for_ever(stands) or was_asked(note, self.cycle_id):
+            return note
+        asked = after_asking(note, stands, self.cycle_id)
+        (outcome,) = await self._store.apply([Commit(puts=(CYCLE_NOTE.put(key, asked),))])
+        if isinstance(outcome, Unknown):
+            raise CommitUnknown(f"the store did not confirm that {key} was asked for; start the script again")
+        return asked
+
+    def _is_for_ever(self, job: Job) -> bool:
+        return job.key == key_of(self.queue, job.task, names_of(job)[0], None)
+
+    async def _refused(self, job: Job, documents: Sequence[Put], known: Job) -> Entry:
+        """Keep an input that this cycle refuses as a dead letter: it is neither dropped nor run."""
+        job_id, cycle_id = names_of(job)
+        where = f"in cycle {cycle_id}" if cycle_id else "for ever"
+        problem = (
+            f"{job_id!r} stands for another input {where} (job {known.short_id}); this one was kept and did not run"
+        )
+        letter = conflicting(job, capture(KeyReused(field="job_id", problem=problem)), self._clock.now())
+        (inserted,) = await self._store.insert([letter], documents_for(letter.id, documents))
         if not inserted.duplicate:
-            self._bus.publish(BusEvent("enqueued", job.queue, job.created_at, job.id, job.task))
-        elif known.payload_hash != job.payload_hash and not known.ended:
-            log.warning("job %s (%s) runs with the arguments it was first given in this cycle", known.key, known.task)
-        return known
+            log.warning("job %s (%s) is a dead letter: %s", letter.short_id, letter.task, letter.error)
+        return self._asked_for(self._counted(inserted.job))
 
     async def _turn(self, job: Job, handler: Handler, key: str, note: Note | None) -> Entry:
         """Run it if it can run now; else say how it stands."""
-        self._had_turn[key] = job.id
+        self._had_turn[key][job.id] = None
         for _ in range(ROUNDS):
             if job.state is State.waiting and job.run_at <= self._clock.now():
                 return await self._tried(job, key, note)
@@ -216,12 +264,20 @@ class Turns:
         return self._counted(job)
 
     def _counted(self, job: Job, value: object = None, *, ran: bool = False) -> Entry:
-        """Every job counts once, however often it is asked for."""
+        """Count every job once: one that ran when it came back is asked for only afterwards.
+
+        A second call for a job that is done counts as already done.
+        """
         status = status_of(job)
-        if status == "done" and not ran:
+        if status != "done" or ran:
+            entry = self.entries[job.id] = Entry(status, job, value)
+            return entry
+        entry = Entry("skipped", job)
+        before = self.entries.get(job.id)
+        if before is None or before.status not in GOOD:
+            self.entries[job.id] = entry
+        elif job.id in self._asked:
             self.skipped += 1
-            return Entry("skipped", job)
-        entry = self.entries[job.id] = Entry(status, job, value)
         return entry
 
     @property
@@ -265,7 +321,7 @@ class Turns:
             if job.state is State.running and await self._is_lapsed(job):
                 job = await self._recovered(job, key, note)
             if job.state is State.running:
-                self._had_turn.setdefault(key, job.id)  # somebody else is at it
+                self._had_turn[key][job.id] = None  # somebody else is at it
                 return
             if await self._has_had_turn(job, key, note):
                 return
@@ -282,7 +338,7 @@ class Turns:
 
     async def _has_had_turn(self, job: Job, key: str, note: Note | None) -> bool:
         """Done or failed in this cycle already. A letter of what was done meanwhile needs nobody any more."""
-        if note is not None and note.failed == self.cycle_id:
+        if job.id in turns_in(note, self.cycle_id) or names_of(job)[1] == self.cycle_id:
             return job.state is State.dead
         if not await self._done_already(job, key, note):
             return False
@@ -293,19 +349,18 @@ class Turns:
         return job.state in (State.dead, State.waiting)
 
     async def _done_already(self, job: Job, key: str, note: Note | None) -> bool:
-        if note is not None and note.done == self.cycle_id:
-            return True
+        """Say whether another job with the same input was done in this cycle; another input is other work."""
         job_id, _ = names_of(job)
         keys = [key_of(self.queue, job.task, job_id, cycle) for cycle in (self.cycle_id, None)]
-        own = [keyed_id(self.queue, own) for own in keys]
-        ids = [*own, *([self._had_turn[key]] if key in self._had_turn else [])]
-        return any(other.state is State.done and other.id != job.id for other in await self._store.get(ids))
+        ids = [*(keyed_id(self.queue, own) for own in keys), *turns_in(note, self.cycle_id), *self._had_turn[key]]
+        others = [other for other in await self._store.get(list(dict.fromkeys(ids))) if other.id != job.id]
+        return any(other.state is State.done and same_work(job, other) for other in others)
 
     async def _close_letters(self, job: Job, key: str) -> None:
         """What was done needs no letters of earlier cycles; those with other arguments are other work."""
-        letters = await self._store.get(self._letters.pop(key, []))
-        for letter in letters:
+        for letter in await self._store.get(self._letters[key]) if self._letters[key] else []:
             if settles(job, letter):
+                self._letters[key].remove(letter.id)
                 why = f"the same job succeeded in cycle {self.cycle_id}"
                 await self._moved(lifecycle.resolved(letter, self._clock.now(), who=self._who, why=why))
 
@@ -352,20 +407,21 @@ class Turns:
         """What the next call or the next cycle must know, in the commit that ends this turn."""
         after = move.after(0)
         if move.to is State.done:
-            kept = after_success(after, self.cycle_id)
+            kept = after_success(note, after, self.cycle_id)
         elif move.move in ("buried", "held_back"):
             kept = after_failure(note, after, self.cycle_id)
         else:
             return []
+        puts = [self._record.progress(self.ended + (after.id not in self.entries))]
         if kept is None and note is None:
-            return []
-        return [Put(KIND, key, msgspec.json.encode(kept) if kept is not None else None)]
+            return puts
+        return [*puts, CYCLE_NOTE.put(key, kept) if kept is not None else CYCLE_NOTE.drop(key)]
 
     # -- the store
 
     async def _note(self, key: str) -> Note | None:
-        document = await self._store.doc(KIND, key)
-        return msgspec.json.decode(document.value, type=Note) if document else None
+        kept = await CYCLE_NOTE.get(self._store, key)
+        return kept.value if kept is not None else None
 
     async def _moved(self, move: Transition, puts: Sequence[Put] = ()) -> Job:
         """The job after this move, or as somebody else has made it meanwhile."""
@@ -379,9 +435,9 @@ class Turns:
         return job.id in self._spot.lapsed and self._spot.lapsed[job.id].token == job.token
 
     async def _recovered(self, job: Job, key: str, note: Note | None) -> Job:
-        """Its process died: the same way as any failure."""
+        """It lost its process: the same way as any failure."""
         self._spot.lapsed.pop(job.id)
-        move = await self._spot.attempts.lost(job)
+        move = await self._spot.attempts.lost(job, self._spot.endings.pop(job.id, "lapsed"))
         return await self._moved(move, self._remembered(move, key, note))
 
     # -- at the end

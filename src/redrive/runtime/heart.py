@@ -7,16 +7,33 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from redrive.core.job import Job
 from redrive.core.store import Lease, Store
+from redrive.errors import StoreFailed
+from redrive.runtime.living import Blocked
 
 log = logging.getLogger("redrive.worker")
 BEAT_SECONDS = 5.0
 """How often a running job's lease is renewed at the latest; also how soon a cancelled job is noticed."""
 PULSE_SECONDS = 1.0
 BLOCKED_AFTER = 5.0
+DEAF_AFTER = 2.0
+"""An event loop that has not answered for so long is given nothing new to do."""
+
+Named = Callable[[asyncio.Task[Any]], tuple[str, str | None]]
+"""The name of a task of the event loop, and the id of the job that it runs."""
+
+
+class Helps(Protocol):
+    """Acts for a worker while its event loop is blocked; called in the thread of its heartbeats."""
+
+    async def act(self, silent: float, blocked: Blocked | None, *, told: bool) -> None:
+        """The loop has been silent for so long, and by what; `told`: for long enough to say so."""
+
+    def ended(self) -> None:
+        """The loop answers again; called on that loop."""
 
 
 class Heart:
@@ -29,8 +46,10 @@ class Heart:
         running: Callable[[], list[Job]],
         lost: Callable[[Lease], None],
         *,
-        named: Callable[[asyncio.Task[Any]], str] = lambda task: f"task {task.get_name()}",
+        named: Named = lambda task: (task.get_name(), None),
         blocked_after: float = BLOCKED_AFTER,
+        helps: Helps | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._loop = loop
@@ -38,13 +57,26 @@ class Heart:
         self._lost = lost
         self._named = named
         self._blocked_after = blocked_after
+        self._helps = helps
+        self._now = now
         self._stopping = threading.Event()
-        self._pulse = time.monotonic()
-        self._reported = False
+        self._asked = False
+        """Whether the event loop was asked for a sign of life that it has not given."""
+        self._looked = 0.0
+        self.silent = 0.0
+        """For how many seconds the event loop has not answered while this thread went on: a freeze is not a block."""
+        self._blocked: Blocked | None = None
         self._beaten: dict[tuple[str, str | None], float] = {}
-        self.blocked: str | None = None
-        """The name of the task that blocks the event loop now, if one does."""
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="redrive-heart", daemon=True)
+
+    @property
+    def blocked(self) -> str | None:
+        """The name of the task that blocks the event loop now, if one does."""
+        return str(self._blocked) if self._blocked is not None else None
+
+    def hears(self) -> bool:
+        """Whether the event loop would notice soon what it is given."""
+        return self.silent < DEAF_AFTER
 
     def start(self) -> None:
         self._thread.start()
@@ -57,6 +89,8 @@ class Heart:
         while not self._stopping.is_set():
             try:
                 await self._round()
+            except StoreFailed:
+                return  # no lease can be kept any more; the worker's own loop tells
             except Exception:
                 log.warning("heartbeat failed and will be repeated", exc_info=True)
             await self._pause(min([PULSE_SECONDS, *(_interval(job) / 2 for job in self._running())]))
@@ -65,7 +99,13 @@ class Heart:
         await asyncio.get_running_loop().run_in_executor(None, self._stopping.wait, seconds)
 
     async def _round(self) -> None:
-        self._check_pulse()
+        """Renews leases, then looks after the event loop, also where a renewal failed."""
+        try:
+            await self._beat()
+        finally:
+            await self._look()
+
+    async def _beat(self) -> None:
         jobs = self._running()
         now = time.monotonic()
         self._beaten = {_run(job): self._beaten.get(_run(job), now) for job in jobs}
@@ -73,32 +113,47 @@ class Heart:
         if not due:
             return
         self._beaten.update((_run(job), now) for job in due)
-        lost = await self._store.heartbeat([Lease(job.id, job.token or "") for job in due])
+        lost = await self._store.heartbeat([Lease(job.id, job.token or "") for job in due], self._now())
         for lease in lost:
             self._tell(self._lost, lease)
 
-    def _check_pulse(self) -> None:
+    async def _look(self) -> None:
         """Ask the worker's loop to answer; if it does not for long, say which task keeps it."""
-        silent = time.monotonic() - self._pulse
-        if silent > self._blocked_after and not self._reported:
-            self._reported = True
-            self.blocked = self._culprit()
-            log.warning(
-                "the event loop has been blocked for %.1f s by %s: use `await`, or make it a plain `def` task, which "
-                "runs in a thread",
-                silent,
-                self.blocked,
-            )
-        self._tell(self._answered)
+        now, before = time.monotonic(), self._looked
+        self._looked = now
+        if self._asked:
+            self.silent += min(now - before, 2 * PULSE_SECONDS)
+            self._report()
+        else:
+            self._asked, self.silent = True, 0.0
+            self._tell(self._answered)
+        if self._helps is not None:
+            blocked = self._blocked or (self.culprit() if self.silent else None)
+            await self._helps.act(self.silent, blocked, told=self._blocked is not None)
+
+    def _report(self) -> None:
+        if self._blocked is not None or self.silent <= self._blocked_after:
+            return
+        self._blocked = self.culprit()
+        log.warning(
+            "the event loop has been blocked for %.1f s by %s: use `await`, or make it a plain `def` task, which "
+            "runs in a thread",
+            self.silent,
+            self._blocked,
+        )
 
     def _answered(self) -> None:
-        self._pulse = time.monotonic()
-        self._reported = False
-        self.blocked = None
+        self._asked, self.silent = False, 0.0
+        if self._blocked is not None:
+            self._blocked = None
+            if self._helps is not None:
+                self._helps.ended()
 
-    def _culprit(self) -> str:
+    def culprit(self) -> Blocked:
+        """What the event loop is busy with."""
         task = asyncio.current_task(self._loop)
-        return self._named(task) if task is not None else "something outside redrive's tasks"
+        name, job_id = self._named(task) if task is not None else ("something outside redrive's tasks", None)
+        return Blocked(name, job_id, self._now() - self.silent)
 
     def _tell(self, function: Callable[..., None], *args: object) -> None:
         try:

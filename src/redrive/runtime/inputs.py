@@ -10,6 +10,7 @@ import msgspec
 
 from redrive.core.changes import Applied, apply, decode
 from redrive.core.changes.change import named
+from redrive.core.documents import BLOB
 from redrive.core.job import Job
 from redrive.core.payload import Blob, blob_from
 from redrive.core.policy import Policy
@@ -19,6 +20,7 @@ from redrive.errors import InvalidPayload
 from redrive.runtime.clock import Clock
 from redrive.runtime.context import BlockingContext, Context
 from redrive.runtime.registry import HTTP_TASK, Handler, Registry
+from redrive.runtime.trusted_time import time_for_destroying
 
 log = logging.getLogger("redrive.attempt")
 ENV = "env:"
@@ -59,7 +61,7 @@ class Inputs:
         text = job.payload or "{}"
         if job.changes_json is not None:
             text = self._changed(job, handler, context)
-        self._preflight(job, handler, text)
+        await self._preflight(job, handler, text)
         blobs = await self._blobs(job) if '"$blob"' in text else None
         try:
             return handler.signature.arguments(text, blobs)
@@ -75,10 +77,10 @@ class Inputs:
         context._taken = applied.taken
         return msgspec.json.encode(applied.payload).decode()
 
-    def _preflight(self, job: Job, handler: Handler, text: str) -> None:
+    async def _preflight(self, job: Job, handler: Handler, text: str) -> None:
         verdict = credentials(missing(job, handler)) if handler.credentials or job.task == HTTP_TASK else None
         if job.first_failed_at is not None and verdict is None:
-            verdict = still_wanted(job, self._registry.policy_for(job), self._clock.now())
+            verdict = await self._still_wanted(job, self._registry.policy_for(job))
         if verdict is None and not surely_fits(text, self._registry.short):
             conditions = _conditions(self._registry.policy_for(job), handler, self._registry)
             judged = fits(msgspec.json.decode(text), job.model, conditions)
@@ -89,9 +91,14 @@ class Inputs:
         if verdict is not None:
             raise Rejected(verdict)
 
+    async def _still_wanted(self, job: Job, policy: Policy) -> NotReady | None:
+        if policy.max_age is None:
+            return None
+        return still_wanted(job, policy, await time_for_destroying(self._store, self._clock))
+
     async def _blobs(self, job: Job) -> dict[int, Blob]:
-        documents = await self._store.docs("blob", f"{job.id}/")
-        return {int(document.key.rpartition("/")[2]): blob_from(document.value) for document in documents}
+        kept = await BLOB.all(self._store, f"{job.id}/")
+        return {int(key.rpartition("/")[2]): blob_from(value) for key, value, _ in kept}
 
 
 def effective(job: Job, handler: Handler | None, registry: Registry) -> Applied:

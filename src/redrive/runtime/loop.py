@@ -7,13 +7,18 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from redrive.errors import StoreFailed
+
 log = logging.getLogger("redrive")
 AFTER_ERROR = 1.0
 T = TypeVar("T")
 
 
 class Loop:
-    """Calls `tick` until stopped. A tick returns the seconds until the next; an error costs a pause, not the loop."""
+    """Calls `tick` until stopped. A tick returns the seconds until the next; an error costs a pause, not the loop.
+
+    Only a store that has stopped itself ends the loop: nothing would work again before the store is opened anew.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -56,6 +61,11 @@ class Loop:
             try:
                 pause = await self.tick()
                 self.failing = None
+            except StoreFailed as error:
+                self.errors += 1
+                self.failing = error
+                log.critical("%s ended, as the store has stopped itself: %s", self.name, error)
+                return
             except Exception as error:
                 self.errors += 1
                 self.failing = error
@@ -83,3 +93,14 @@ async def carried_through(work: Coroutine[Any, Any, T]) -> T:
     if cancelled is not None and not task.cancelled() and task.exception() is None:
         raise cancelled
     return await task
+
+
+async def first_of(*awaited: Coroutine[Any, Any, Any]) -> Any:
+    """Returns what the first of these returns; the others are cancelled."""
+    tasks = [asyncio.create_task(each) for each in awaited]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return done.pop().result()
+    finally:
+        for task in tasks:
+            task.cancel()

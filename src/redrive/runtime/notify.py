@@ -19,6 +19,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from redrive.core.documents import WAITING, Kind
+from redrive.core.job import Job
 from redrive.core.notices import (
     LONGEST_PAUSE,
     Message,
@@ -28,6 +30,8 @@ from redrive.core.notices import (
     is_recent,
     pause_after,
     plan,
+    spoken,
+    with_words,
 )
 from redrive.core.redact import redact_text
 from redrive.core.store import Applied, Commit, Put, Store
@@ -35,16 +39,11 @@ from redrive.errors import ConfigError
 from redrive.runtime.clock import Clock
 from redrive.runtime.living import living
 from redrive.runtime.loop import Loop
-from redrive.runtime.threads import asked
+from redrive.runtime.threads import Raised, asked
 
 log = logging.getLogger("redrive.notify")
-WAITING: Final = "notice"
-"""Documents under time-ordered keys: what people are still to be told."""
-INBOX: Final = "inbox"
-"""Documents under `session/notice`: what sessions are told."""
 SIGNAL: Final = "signal:"
 """So the names of those channels begin that are functions for signals."""
-COURIER: Final = "courier"
 STATE: Final = "state"
 SEND_SECONDS: Final = 10.0
 TURN_SECONDS: Final = 120.0
@@ -68,6 +67,8 @@ class Channel(NamedTuple):
 
     name: str
     send: Callable[[Message], Awaitable[None]]
+    one_by_one: bool = False
+    """It acts on pains instead of telling people, so none of them is folded into another or summed up."""
 
 
 # ---- channels
@@ -197,14 +198,23 @@ class Standing(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.holder not in (None, me) and now < self.until <= now + 2 * TURN_SECONDS
 
 
+COURIER: Final = Kind[Standing]("courier", Standing)
+
+
 async def read_standing(store: Store) -> tuple[Standing, int]:
-    document = await store.doc(COURIER, STATE)
-    return (msgspec.json.decode(document.value, type=Standing), document.version) if document else (Standing(), 0)
+    kept = await COURIER.get(store, STATE)
+    return (kept.value, kept.version) if kept is not None else (Standing(), 0)
 
 
 async def read_waiting(store: Store) -> list[Waiting]:
     """What people are still to be told, in order."""
-    return [(document.key, msgspec.json.decode(document.value, type=Notice)) for document in await store.docs(WAITING)]
+    return [(kept.key, kept.value) for kept in await WAITING.all(store)]
+
+
+async def quoted_by(store: Store, notices: Iterable[Notice]) -> dict[str, Job]:
+    """Reads the jobs whose words these notices quote."""
+    ids = sorted({quote.job_id for notice in notices for quote in notice.quotes})
+    return {job.id: job for job in await store.get(ids)} if ids else {}
 
 
 # ---- the courier
@@ -254,17 +264,17 @@ class Courier(Loop):
     def _anything_to_do(self, standing: Standing, waiting: Mapping[str, Notice], everybodys: frozenset[str]) -> bool:
         now = self._clock.now()
         return any(everybodys <= set(notice.told) for notice in waiting.values()) or any(
-            due(channel.name, standing, waiting, now) for channel in self._channels
+            due(channel, standing, waiting, now) for channel in self._channels
         )
 
 
-def due(channel: str, standing: Standing, waiting: Mapping[str, Notice], now: float) -> list[Message]:
+def due(channel: Channel, standing: Standing, waiting: Mapping[str, Notice], now: float) -> list[Message]:
     """What a channel is to be told now."""
-    state = standing.of(channel)
+    state = standing.of(channel.name)
     if state.pauses(now):
         return []
-    untold = [(key, notice) for key, notice in waiting.items() if channel not in notice.told]
-    return plan(untold, state.sent, now)
+    untold = [(key, notice) for key, notice in waiting.items() if channel.name not in notice.told]
+    return plan(untold, state.sent, now, one_by_one=channel.one_by_one)
 
 
 class _Round:
@@ -303,10 +313,10 @@ class _Round:
 
     async def _serve(self, channel: Channel, stopping: asyncio.Event) -> None:
         """In order, up to the first message that is not taken."""
-        for message in due(channel.name, self._standing, self._waiting, self._clock.now()):
+        for message in due(channel, self._standing, self._waiting, self._clock.now()):
             if stopping.is_set():
                 return
-            error = await sent(channel.send, message)
+            error = await sent(channel.send, await self._spoken(message))
             state, now = self._standing.of(channel.name), self._clock.now()
             if error is not None:
                 self._keep(channel.name, state.failed(error, now))
@@ -319,6 +329,14 @@ class _Round:
             self.sent += 1
             self._keep(channel.name, state.took(message, now))
             await self._mark(channel.name, message.keys)
+
+    async def _spoken(self, message: Message) -> Message:
+        """The message with the words of the jobs that it quotes; what waits in the store has none."""
+        if not message.notice.quotes:
+            return message
+        jobs = await quoted_by(self._store, [message.notice])
+        text = spoken(message.text, message.notice.quotes, jobs)
+        return msgspec.structs.replace(message, text=text, notice=with_words(message.notice, jobs))
 
     def _keep(self, channel: str, state: ChannelState) -> None:
         """Of channels that nobody has any more nothing is kept."""
@@ -333,14 +351,14 @@ class _Round:
             notice = self._waiting[key]
             self._waiting[key] = msgspec.structs.replace(notice, told=(*notice.told, channel))
             (finished if self._names <= {*notice.told, channel} else others).append(key)
-        puts = [Put(WAITING, key, msgspec.json.encode(self._waiting[key])) for key in others]
-        await self._write_all(puts + [Put(WAITING, key, None) for key in finished])
+        puts = [WAITING.put(key, self._waiting[key]) for key in others]
+        await self._write_all(puts + [WAITING.drop(key) for key in finished])
         for key in finished:
             del self._waiting[key]
 
     async def _drop(self, keys: Sequence[str]) -> None:
         if keys:
-            await self._write_all([Put(WAITING, key, None) for key in keys])
+            await self._write_all([WAITING.drop(key) for key in keys])
         for key in keys:
             del self._waiting[key]
 
@@ -358,7 +376,7 @@ class _Round:
             raise TurnLost("another courier took over")
 
     async def _commit(self, puts: Sequence[Put]) -> None:
-        state = Put(COURIER, STATE, msgspec.json.encode(self._standing), self._version)
+        state = COURIER.put(STATE, self._standing, self._version)
         (outcome,) = await self._store.apply([Commit(puts=(state, *puts))])
         if not isinstance(outcome, Applied):
             raise TurnLost(f"its state could not be written ({type(outcome).__name__})")
@@ -386,6 +404,7 @@ def _leaving() -> bool:
 
 
 def _failed(error: BaseException) -> str:
+    error = error.error if isinstance(error, Raised) else error
     return redact_text(f"{type(error).__name__}: {error}")[:500]
 
 

@@ -18,19 +18,20 @@ from typing import Any, Final
 import msgspec
 
 from redrive.core.decision import Sitting
-from redrive.core.job import Job, State
+from redrive.core.job import Ending, Job, State
 from redrive.core.lifecycle import Transition
-from redrive.core.store import Applied, Commit, Lease, Put, Stale, Store, Unknown, Wanted
+from redrive.core.store import Applied, Claim, Commit, Lease, Put, Stale, Store, Unknown, Wanted
 from redrive.core.strategy import CRASHES_BEFORE_ALONE, SPOT_TRIES
 from redrive.errors import CommitUnknown, StoreError, StoreFailed
 from redrive.runtime.attempt import UNMARKED, Attempts
-from redrive.runtime.bus import Bus, told
+from redrive.runtime.bus import Bus
 from redrive.runtime.clock import Clock
 from redrive.runtime.context import BlockingContext, Context
 from redrive.runtime.heart import Heart
+from redrive.runtime.interrupts import Interrupts, on_a_persons_thread
 from redrive.runtime.loop import carried_through
 from redrive.runtime.registry import Registry
-from redrive.runtime.threads import Threads
+from redrive.runtime.threads import Steered, Threads
 
 log = logging.getLogger("redrive.on_the_spot")
 Wait = Callable[[float], Awaitable[None] | None]
@@ -43,7 +44,7 @@ AGAIN: Final = 0.5
 
 
 class Interrupted(Exception):
-    """The job asked for the end of the process, or somebody pressed Ctrl-C: the job is given back."""
+    """A person interrupted the job, by Ctrl-C or another signal: the job is given back."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(repr(error))
@@ -61,6 +62,11 @@ class Ran(msgspec.Struct, frozen=True):
     """Something the task needs was away and is back."""
 
 
+def on_another_loop(context: Context | BlockingContext) -> bool:
+    """Whether a coroutine runs on an event loop in a person's other thread; plain functions have threads of ours."""
+    return isinstance(context, Context) and on_a_persons_thread()
+
+
 class OnTheSpot:
     """Runs single jobs in this process."""
 
@@ -68,28 +74,32 @@ class OnTheSpot:
         self,
         store: Store,
         registry: Registry,
-        bus: Bus,
         clock: Clock,
         sitting: Sitting,
         *,
         threads: Threads | None = None,
         wait: Wait | None = None,
         can_stop: Callable[[Context | BlockingContext], bool] = lambda context: isinstance(context, Context),
+        elsewhere: Callable[[Context | BlockingContext], bool] = on_another_loop,
         interrupted: str = "whoever waited was interrupted",
+        bus: Bus | None = None,
     ) -> None:
         self.store = store
         self._store = store
         self._registry = registry
-        self._bus = bus
         self._clock = clock
         self._sitting = sitting
         self._wait: Wait = wait or asyncio.sleep
         self._can_stop = can_stop
+        self._elsewhere = elsewhere
+        """Whether a task runs in a thread of the person's that is not the main one."""
         self._why = interrupted
         self.worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        self.attempts = Attempts(store, registry, clock, threads or Threads())
+        self.attempts = Attempts(store, registry, clock, threads or Threads(), bus)
         self.lapsed: dict[str, Job] = {}
-        """Jobs whose process died, as the claims have told."""
+        """Jobs that lost their worker, as the claims have told."""
+        self.endings: dict[str, Ending] = {}
+        """What is known of those workers' processes."""
         self._heart: Heart | None = None
         self._running: dict[str, tuple[Context | BlockingContext, asyncio.Task[Commit | None]]] = {}
         self._left: set[str] = set()
@@ -153,7 +163,7 @@ class OnTheSpot:
         synced = self._registry.starts_once(self._registry.handlers[job.task], job)
         wanted = Wanted(slots=1, ids=(job.id,), lease=lease, synced=synced)
         claim = await self._store.claim(wanted, self.worker, self._clock.now())
-        self.lapsed.update((lapsed.id, lapsed) for lapsed in claim.lapsed)
+        self._note_lapsed(claim)
         if not claim.jobs:
             return None
         (claimed,) = claim.jobs
@@ -218,7 +228,15 @@ class OnTheSpot:
     ) -> tuple[Commit | None, BaseException | None]:
         """Runs it as a task of its own, so that whatever stops us gives the job back instead of leaving it behind."""
         asked: list[BaseException] = []
-        work = asyncio.create_task(self._until_end(job, context, asked), name=job.task)
+        context._awaited_by = asyncio.current_task()
+        context._interrupts = Interrupts(elsewhere=self._elsewhere(context))
+        with context._interrupts:
+            return await self._watched(job, context, asked)
+
+    async def _watched(
+        self, job: Job, context: Context | BlockingContext, asked: list[BaseException]
+    ) -> tuple[Commit | None, BaseException | None]:
+        work = asyncio.create_task(Steered(self._until_end(job, context, asked)), name=job.task)
         self._running[job.id] = (context, work)
         self._beat()
         try:
@@ -237,7 +255,9 @@ class OnTheSpot:
     ) -> Commit | None:
         try:
             return await self.attempts.run(job, context)
-        except (SystemExit, KeyboardInterrupt) as error:  # must not leave through the event loop: it would end it
+        except (Exception, asyncio.CancelledError):
+            raise
+        except BaseException as error:  # noqa: BLE001 - told outside; through the event loop it would end that
             asked.append(error)
             return Commit((self.attempts.settlement.interrupted(job, self._why),))
 
@@ -272,8 +292,6 @@ class OnTheSpot:
                 problem = error
             else:
                 if isinstance(outcome, Applied):
-                    for applied in commit.transitions:
-                        self._bus.publish(told(applied))
                     return move.after(outcome.fences[0])
                 if isinstance(outcome, Stale):
                     if len(commit.transitions) == 1:
@@ -290,7 +308,7 @@ class OnTheSpot:
 
     def _beat(self) -> None:
         if self._heart is None:
-            self._heart = Heart(self._store, asyncio.get_running_loop(), self._leased, self._lost)
+            self._heart = Heart(self._store, asyncio.get_running_loop(), self._leased, self._lost, now=self._clock.now)
             self._heart.start()
 
     def _leased(self) -> list[Job]:
@@ -311,14 +329,18 @@ class OnTheSpot:
 
     async def look_for_lapsed(self) -> None:
         claim = await self._store.claim(Wanted(slots=0), self.worker, self._clock.now())
+        self._note_lapsed(claim)
+
+    def _note_lapsed(self, claim: Claim) -> None:
         self.lapsed.update((job.id, job) for job in claim.lapsed)
+        self.endings.update(claim.endings)
 
 
 def _answered(move: Transition, context: Context | BlockingContext) -> Transition:
-    """Whoever called is still there and hears of the end at once: nothing is left for a notice to tell."""
+    """Marks the end that the waiting caller is answered with. The job's reason stays what callers were told."""
     if context._sitting != "call" or move.to not in (State.done, State.dead):
         return move
-    return msgspec.structs.replace(move, set={**move.set, "reason": "direct"})
+    return msgspec.structs.replace(move, answered=True)
 
 
 def again_on_the_spot(move: Transition) -> bool:

@@ -49,6 +49,10 @@ class Outbox:
         self._waiting.append(commit)
         self._flushing()
 
+    def waiting(self) -> list[Commit]:
+        """What no store has been given yet. Any thread may ask."""
+        return list(self._waiting)
+
     def _flushing(self) -> asyncio.Task[None]:
         """Whoever flushes; another where it was cancelled, perhaps before it had begun."""
         if self._task is None or self._task.done():

@@ -139,7 +139,7 @@ def _read_reference(field: str, reference: object, policy: DeliveryPolicy) -> st
     if match is None:
         raise InvalidPayload(field=field, problem='must name an environment variable, as in "env:NAME"')
     if not any(fnmatchcase(match[1], pattern) for pattern in policy.credentials):
-        hint = "add it to credentials under [delivery] in redrive.toml"
+        hint = f'add "{match[1]}" to credentials under [delivery] in redrive.toml'
         raise InvalidPayload(field=field, problem=f"names {match[1]}, which deliveries may not use; {hint}")
     return match[0]
 

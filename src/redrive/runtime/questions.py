@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-import msgspec
-
 from redrive.core.consent import Approval
+from redrive.core.documents import APPROVAL
 from redrive.core.job import Job
 from redrive.core.store import Put, Store
 
-KIND: Final = "approval"
 _HELD_FOR: Final = "approval:"
-_decode = msgspec.json.Decoder(Approval).decode
 
 
 class Question(NamedTuple):
@@ -24,7 +21,7 @@ class Question(NamedTuple):
 
     def answered(self, approval: Approval) -> Put:
         """Only by one: whoever answers second finds another version."""
-        return Put(KIND, self.key, msgspec.json.encode(approval), self.version)
+        return APPROVAL.put(self.key, approval, self.version)
 
 
 def key_of(job_id: str, name: str = "") -> str:
@@ -38,12 +35,12 @@ def waits_for(key: str) -> str:
 
 
 def asked(key: str, approval: Approval) -> Put:
-    return Put(KIND, key, msgspec.json.encode(approval))
+    return APPROVAL.put(key, approval)
 
 
 async def question(store: Store, key: str) -> Question | None:
-    document = await store.doc(KIND, key)
-    return Question(key, _decode(document.value), document.version) if document is not None else None
+    kept = await APPROVAL.get(store, key)
+    return Question(*kept) if kept is not None else None
 
 
 async def question_of(store: Store, job: Job) -> Question | None:
@@ -53,4 +50,4 @@ async def question_of(store: Store, job: Job) -> Question | None:
 
 async def questions_of(store: Store, job_id: str) -> list[Approval]:
     """All that it ever asked, with the answers."""
-    return [_decode(document.value) for document in await store.docs(KIND, key_of(job_id))]
+    return [kept.value for kept in await APPROVAL.all(store, key_of(job_id))]

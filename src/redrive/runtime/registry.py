@@ -5,19 +5,21 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from math import isinf
 from typing import Any, Final, Literal
 
 import msgspec
 
 from redrive.core.agents import Fleet
 from redrive.core.changes import Adapt, Counter, estimate
-from redrive.core.classify import Rule, by_class
+from redrive.core.changes.shapes import locate
+from redrive.core.classify import Rule, by_class, classify, reads_data
 from redrive.core.decision import Abilities
 from redrive.core.effects import Effect
-from redrive.core.job import Failure, Job
+from redrive.core.job import Cause, Failure, Job
 from redrive.core.keys import check_template, key_for
 from redrive.core.payload import Signature
-from redrive.core.policy import PRESETS, Policy, check, effective, merge
+from redrive.core.policy import Policy, check, effective, merge
 from redrive.core.preflight import short_enough
 from redrive.core.schedule import Cron
 from redrive.errors import ConfigError
@@ -138,6 +140,11 @@ class Handler:
         return self._abilities
 
     @property
+    def downstream(self) -> str | None:
+        """What every job of the task calls; None where that is not said, or depends on the payload."""
+        return self._downstream if isinstance(self._downstream, str) else None
+
+    @property
     def names_downstream(self) -> bool:
         return self._downstream is not None
 
@@ -172,6 +179,17 @@ def _completed(adapt: Adapt | None, signature: Signature) -> Adapt | None:
     return Adapt(**said) if said else adapt
 
 
+def _asks_a_model(handler: Handler | None, job: Job | None) -> bool:
+    """Tell whether a task says that it asks a model: by what it declares, or by what its job is given to read."""
+    adapt = handler.adapt if handler is not None else None
+    if adapt is not None or (handler is not None and handler.ways):
+        return True
+    if job is None:
+        return False
+    shape = locate(job.arguments, adapt)
+    return bool(job.agent or job.model or shape.messages or shape.prompt)
+
+
 def _but_uncertain(rule: Rule, kinds: Sequence[type[BaseException]]) -> Rule:
     """An uncertain write often is a timeout, too: only a rule that names its very class says what to do about it."""
     own = {qualified(kind) for kind in kinds}
@@ -191,6 +209,8 @@ class Registry:
         queues: Mapping[str, Policy] | None = None,
         default: Policy | None = None,
         *,
+        preset_queues: Mapping[str, Policy] | None = None,
+        agent_policy: Policy | None = None,
         fleet: Fleet | None = None,
         rules: Sequence[tuple[str, Rule]] = (),
         count: Counter = estimate,
@@ -207,7 +227,9 @@ class Registry:
         self.summarise = summarise
         self.version = version
         """Of the application, kept with each attempt."""
-        self.queues: dict[str, Policy] = dict(PRESETS)
+        self._preset_queues = preset_queues or {}
+        self.queues: dict[str, Policy] = dict(self._preset_queues)
+        self._agent_policy = agent_policy
         self._default = default
         self._policies: dict[tuple[object, ...], Policy] = {}
         self._limited: dict[str, Policy] | None = None
@@ -216,7 +238,7 @@ class Registry:
 
     def configure(self, queue: str, policy: Policy) -> None:
         """Say something about a queue; what was said before stays unless said anew."""
-        self.queues[queue] = check(merge(policy, self.queues.get(queue)), f"queues.{queue}")
+        self.queues[queue] = merge(check(policy, f"queues.{queue}"), self.queues.get(queue))
         self._policies.clear()
         self._limited = None
 
@@ -237,6 +259,12 @@ class Registry:
     def rules_for(self, handler: Handler | None) -> Sequence[tuple[str, Rule]]:
         return (*(handler.rules if handler else ()), *self.rules)
 
+    def cause_of(self, failure: Failure, handler: Handler | None, job: Job | None = None) -> Cause:
+        """Classify a failure of a task: the task's own rules first, and its word that it asks a model counts."""
+        if reads_data(failure) and not failure.model_asked and _asks_a_model(handler, job):
+            failure = msgspec.structs.replace(failure, model_asked=True)
+        return classify(failure, self.rules_for(handler))
+
     def limited(self) -> dict[str, Policy]:
         """Policies of the queues that have a concurrency or rate limit of their own."""
         if self._limited is None:
@@ -247,8 +275,23 @@ class Registry:
             }
         return self._limited
 
+    def spoken_of(self) -> frozenset[str]:
+        """The queues of tasks and those with a policy of their own; a preset's count once they are used."""
+        own = {handler.queue for handler in list(self.handlers.values()) if handler.name != HTTP_TASK}
+        preset = self._preset_queues
+        return frozenset(own | {name for name, policy in self.queues.items() if preset.get(name) is not policy})
+
     def queue_policy(self, queue: str) -> Policy:
         return effective(None, None, merge(self.queues.get(queue), self._default), "direct")
+
+    def stalled_after(self) -> dict[str, float | None]:
+        """The limit of each task that sets one, for itself or by its queue; None where it is never stalled."""
+        limits = {}
+        for name, handler in list(self.handlers.items()):
+            limit = merge(handler.policy, self.queue_policy(handler.queue)).stalled_after
+            if limit is not None:
+                limits[name] = None if isinf(limit) else limit
+        return limits
 
     def policy(
         self, queue: str, task: str, reason: str, *, agent: bool, options: str | None, job: Job | None
@@ -264,7 +307,7 @@ class Registry:
                 handler.policy if handler else None,
                 merge(self.queues.get(queue), self._default),
                 reason,
-                has_agent=agent,
+                agent=self._agent_policy if agent else None,
             )
             if len(self._policies) > 10_000:
                 self._policies.clear()

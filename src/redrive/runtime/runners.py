@@ -10,9 +10,12 @@ from __future__ import annotations
 import asyncio
 import types
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Collection, Coroutine, Generator
+from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
+
+from redrive.runtime.threads import Steered
 
 Work = Coroutine[Any, Any, None]
 Key = tuple[str, str | None]
@@ -50,10 +53,22 @@ class Runners:
 
     def take_back(self) -> list[Key]:
         """The keys of what has not begun yet; it will not."""
-        keys = [key for key, *_ in self._ready]
-        self._ready.clear()
-        self._rest()
+        keys = self.withdraw(set(self.unbegun()))
+        self.rest()
         return keys
+
+    def unbegun(self) -> list[Key]:
+        """The keys of what has not begun yet. Any thread may ask."""
+        return [key for key, *_ in list(self._ready)]
+
+    def withdraw(self, keys: Collection[Key]) -> list[Key]:
+        """Keeps these pieces from beginning; those that have begun are left out. Any thread may call it."""
+        withdrawn = []
+        for piece in [piece for piece in list(self._ready) if piece[0] in keys]:
+            with suppress(ValueError, IndexError):  # its runner was faster
+                self._ready.remove(piece)
+                withdrawn.append(piece[0])
+        return withdrawn
 
     async def idle(self) -> None:
         """Nothing runs and nothing is about to."""
@@ -62,7 +77,7 @@ class Runners:
     def _provide(self) -> None:
         """While something is ready, one runner that has not begun yet stands by."""
         self._spare = True
-        task = asyncio.create_task(self._run(), name="redrive-runner")
+        task = asyncio.create_task(Steered(self._run()), name="redrive-runner")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -72,7 +87,10 @@ class Runners:
         assert me is not None  # noqa: S101 - for the type checker: a coroutine of ours always runs in a task
         in_a_row = 0
         while self._ready:
-            key, name, work, arguments = self._ready.popleft()
+            try:
+                key, name, work, arguments = self._ready.popleft()
+            except IndexError:
+                return  # the last piece was withdrawn by another thread a moment ago
             if not self._ready:
                 self._all_begun()
             elif not self._spare:
@@ -83,14 +101,15 @@ class Runners:
                 await _isolated(work(*arguments))
             finally:
                 del self.running[key]
-                self._rest()
+                self.rest()
             while me.uncancel():
                 continue  # a cancellation was for that piece alone
             in_a_row += 1
             if in_a_row % BREATH == 0:
                 await asyncio.sleep(0)
 
-    def _rest(self) -> None:
+    def rest(self) -> None:
+        """Tells those who wait for `idle` where nothing is left."""
         if not self.running and not self._ready:
             self._idle.set()
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from redrive.core.documents import SCHEDULE
 from redrive.core.job import Job, Json, State, iso
 from redrive.core.schedule import (
     ON_TIME,
@@ -29,7 +30,7 @@ from redrive.core.schedule import (
     slot_key,
     slot_text,
 )
-from redrive.core.store import Applied, Commit, Document, Filter, Put, Store, Unknown
+from redrive.core.store import Applied, Commit, Document, Filter, Store, Unknown
 from redrive.errors import InvalidOption
 from redrive.runtime.bus import Bus, BusEvent
 from redrive.runtime.clock import Clock
@@ -38,7 +39,6 @@ from redrive.runtime.registry import Registry
 from redrive.runtime.written import written
 
 log = logging.getLogger("redrive.scheduler")
-KIND: Final = "schedule"
 BEYOND: Final = 1_000
 """So many slots beyond the cap are counted exactly when they are left out."""
 OPEN: Final = (State.running, State.held, State.waiting)
@@ -128,7 +128,7 @@ class Schedules:
         known = list(_registered(self._registry))
         if not known:
             return 0
-        documents = {document.key: document for document in await self._store.docs(KIND)}
+        documents = {document.key: document for document in await self._store.docs(SCHEDULE.name)}
         made, failed = 0, None
         for name, task, cron in known:
             try:
@@ -156,8 +156,8 @@ class _Minded:
 
     async def look(self, document: Document | None) -> int:
         """How many jobs were made."""
-        standing = _standing(document)
-        version = document.version if document else 0
+        standing = SCHEDULE.decode(document.value) if document is not None else Standing()
+        version = document.version if document is not None else 0
         if standing.pending:  # decided by somebody who may be gone
             return await self._hand_in()
         begins = self._begins(standing)
@@ -214,12 +214,12 @@ class _Minded:
 
     async def _hand_in(self) -> int:
         """What is pending becomes jobs, oldest first; those that exist already stay as they are."""
-        document = await self._store.doc(KIND, self._name)
-        standing = _standing(document)
-        if document is None or not standing.pending:
+        kept = await SCHEDULE.get(self._store, self._name)
+        if kept is None or not kept.value.pending:
             return 0  # another process did it
+        standing = kept.value
         made = [await self._enqueue(self._task, self._cron.payload, self._options(slot)) for slot in standing.pending]
-        await self._save(standing.handed_in(standing.pending[-1], made[-1]), document.version)
+        await self._save(standing.handed_in(standing.pending[-1], made[-1]), kept.version)
         return len(made)
 
     def _options(self, slot: float) -> dict[str, Any]:
@@ -231,7 +231,7 @@ class _Minded:
 
     async def _save(self, standing: Standing, version: int) -> bool:
         """Whether this was written; not where somebody else moved the schedule on meanwhile."""
-        put = Put(KIND, self._name, msgspec.json.encode(standing), expect=version)
+        put = SCHEDULE.put(self._name, standing, version)
         (outcome,) = await self._store.apply([Commit(puts=(put,))])
         if isinstance(outcome, Unknown):
             log.warning("schedule %s: nobody knows whether its state was written: %s", self._name, outcome.problem)
@@ -247,10 +247,6 @@ def _registered(registry: Registry) -> Iterator[tuple[str, str, Cron]]:
     for handler in list(registry.handlers.values()):
         for number, cron in enumerate(handler.schedules):
             yield schedule_name(handler.name, number), handler.name, cron
-
-
-def _standing(document: Document | None) -> Standing:
-    return msgspec.json.decode(document.value, type=Standing) if document else Standing()
 
 
 def _listed(slots: Sequence[float]) -> str:
@@ -295,11 +291,25 @@ class Scheduled(msgspec.Struct, frozen=True):
 
 async def listed(store: Store, registry: Registry, now: float) -> list[Scheduled]:
     """What the store knows and what this process has registered, by name."""
-    found = {document.key: _standing(document) for document in await store.docs(KIND)}
+    found = {name: standing for name, standing, _ in await SCHEDULE.all(store)}
     for name, _, cron in _registered(registry):
         found[name] = _shown(found.get(name, Standing()), cron, now)
     jobs = {job.id: job for job in await store.get([one.job for one in found.values() if one.job])}
     return [_scheduled(name, found[name], jobs, now) for name in sorted(found)]
+
+
+async def not_taken(store: Store, before: float, now: float) -> list[Scheduled]:
+    """Schedules with a slot from before then that nobody has taken, unless an earlier job of them is not over."""
+    found: dict[str, Standing] = {}
+    for document in await store.docs(SCHEDULE.name):
+        try:
+            found[document.key] = SCHEDULE.decode(document.value)
+        except msgspec.MsgspecError as error:
+            log.warning("schedule %s cannot be read: %s", document.key, error)
+    jobs = {job.id: job for job in await store.get([one.job for one in found.values() if one.job])}
+    standing = [_scheduled(name, found[name], jobs, now) for name in sorted(found)]
+    late = [one for one in standing if one.due_since is not None and one.due_since < before]
+    return [one for one in late if one.state not in OPEN]
 
 
 def _shown(standing: Standing, cron: Cron, now: float) -> Standing:
@@ -339,7 +349,7 @@ def _known_slot(mark: Mark, after: float) -> float | None:
 
 async def forget(store: Store, name: str) -> bool:
     """Drop what is known of a schedule that no code has any more; False where nothing was. A worker begins anew."""
-    if await store.doc(KIND, name) is None:
+    if await SCHEDULE.get(store, name) is None:
         return False
-    await written(store, f"schedule {name} was forgotten", Put(KIND, name, None))
+    await written(store, f"schedule {name} was forgotten", SCHEDULE.drop(name))
     return True

@@ -4,34 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from redrive.core import lifecycle
-from redrive.core.advice import RESOLVE
+from redrive.core.advice import RESOLVE, advise_unknown
+from redrive.core.breakers import key_of
+from redrive.core.budget import recent
 from redrive.core.changes import Change, CompressContext, Edit, can_take, dropped
 from redrive.core.changes.change import anew
-from redrive.core.classify import cause_of, classify
-from redrive.core.decision import Case, Decision, Hold, RetryLater
+from redrive.core.classify import cause_of
+from redrive.core.decision import Bury, Case, Decision, Hold, RetryLater
+from redrive.core.documents import RESULT
 from redrive.core.effects import before_replay
 from redrive.core.fingerprint import fingerprint
-from redrive.core.job import Attempt, Cause, Failure, Job, Usage
+from redrive.core.job import Attempt, Cause, Ending, Failure, Job, Usage
 from redrive.core.lifecycle import Transition
 from redrive.core.payload import encode as encode_payload
 from redrive.core.payload import encode_result, lost_numbers
+from redrive.core.policy import Policy
 from redrive.core.preflight import NotReady
-from redrive.core.store import Commit, Put
-from redrive.core.strategy import decide, recognised, undecided
+from redrive.core.store import Commit, Store
+from redrive.core.strategy import INTERRUPTED, decide, recognised, rest_after_interruption, undecided
 from redrive.errors import Cancel, GiveUp, Retry, Signal, Snooze
 from redrive.runtime.attributes import whole
-from redrive.runtime.breakers import Breakers
+from redrive.runtime.breakers import Breakers, downstream_of
 from redrive.runtime.capture import capture, lost, words_of
 from redrive.runtime.clock import Clock
 from redrive.runtime.context import BlockingContext, Context, Held
+from redrive.runtime.effects import effects_of
 from redrive.runtime.logbook import Logbook
 from redrive.runtime.registry import Handler, Registry
 from redrive.runtime.threads import asked_within
+from redrive.runtime.trusted_time import time_for_destroying
 from redrive.runtime.verify import LOOK_SECONDS, Look, Verifier, keep
 
 log = logging.getLogger("redrive.attempt")
@@ -42,6 +48,8 @@ BROKEN = (
     "Look whether what it does has happened. Its record may come from another version: enqueue it anew and discard"
     " this one. If redrive made the mistake, please report it with the log."
 )
+OVERRAN = "It went on after its timeout of {:g} s; how it ended counts."
+LANDED_PERHAPS = "It does not come back by itself, because an effect of it may have landed."
 SUMMARY_SHARE = 10
 """A summary may take a tenth of what its context was compressed to."""
 
@@ -51,7 +59,8 @@ AnyContext = Context | BlockingContext
 class Settlement:
     """Turns what an attempt said into the commit that ends it."""
 
-    def __init__(self, registry: Registry, clock: Clock, breakers: Breakers, verifier: Verifier) -> None:
+    def __init__(self, store: Store, registry: Registry, clock: Clock, breakers: Breakers, verifier: Verifier) -> None:
+        self._store = store
         self._registry = registry
         self._clock = clock
         self._breakers = breakers
@@ -70,10 +79,11 @@ class Settlement:
         problem = problem or lost_numbers(text, value)
         if problem:
             log.warning("job %s (%s): %s", job.short_id, job.task, problem)
-        plain = context._usage is None and not context._taken
+        plain = context._usage is None and not context._taken and context._overran is None
+        plain = plain and context._look is None and not context._recovered
         attempt = None if plain else self._attempt(job, "done", now, context)
         apart = text is not None and len(text) > RESULT_INLINE
-        puts = (Put("result", f"{job.id}/", text.encode()),) if apart and text is not None else ()
+        puts = (RESULT.put(f"{job.id}/", text.encode()),) if apart and text is not None else ()
         move = lifecycle.succeeded(job, now, RESULT_APART if apart else text, attempt)
         if job.history or context._sitting is not None:
             move = _learned(move, job, worked=True)
@@ -113,11 +123,22 @@ class Settlement:
         now = self._clock.now()
         return lifecycle.released(job, now, self._attempt(job, "released", now, None, decision=why))
 
-    def interrupted(self, job: Job, why: str = "the worker stopped") -> Transition:
-        """The same for one that has begun; what must never start twice is lost, as if its worker had died."""
+    def interrupted(self, job: Job, why: str = "the worker stopped", *, sole: bool = False) -> Transition:
+        """The same for one that has begun; what must never start twice is lost, as if its worker had died.
+
+        `sole`: a worker ran nothing else when it was told to end. It rests where that has happened several times.
+        """
         if self._registry.policy_for(job).on_lost == "dead_letter":
-            return self.lost(job, self._registry.handlers.get(job.task), alone=False)
-        return self.released(job, why)
+            return self.lost(job, self._registry.handlers.get(job.task), alone=False, ending="stopped")
+        return self._rested(job, why) if sole else self.released(job, why)
+
+    def _rested(self, job: Job, why: str) -> Transition:
+        now, rest = self._clock.now(), rest_after_interruption(job.history)
+        if rest:
+            why = f"{why}; several processes in a row have ended with it, so it rests {rest:.0f} s and others run first"
+            log.warning("job %s (%s) is given back: %s", job.short_id, job.task, why)
+        attempt = self._attempt(job, "released", now, None, decision=why, strategy=INTERRUPTED)
+        return lifecycle.released(job, now, attempt, rest=rest)
 
     # -- failures
 
@@ -129,15 +150,21 @@ class Settlement:
         failure: Failure,
         *,
         witness: object = None,
+        asks_first: bool = False,
     ) -> Commit:
-        """Failure → cause → effects → decision → transition."""
+        """Failure → cause → effects → decision → transition.
+
+        `asks_first`: it came out of a `ctx.once` whose verifier the next attempt asks before it does anything.
+        """
         cause = self._cause(job, handler, failure)
         puts = context._witness = (keep(job, witness),) if witness is not None else ()
-        look = await self._verifier.look(job, handler, witness) if _uncertain(cause, handler) else None
+        look = await self._look(job, handler, context, "after", witness) if _uncertain(cause, handler) else None
         if look is not None and look.verdict == "verified":
             return self._recovered(job, context, look, failure)
-        if look is not None and cause.detail == "outcome_unknown":
+        if cause.detail == "outcome_unknown" and look is not None:
             cause = _cleared(cause, look, handler)
+        elif cause.detail == "outcome_unknown" and asks_first:
+            cause = _certain(cause, "asked_before_replay")
         group, policy = fingerprint(failure, job.task, job.model), self._registry.policy_for(job)
         breaker, probes = await self._breakers.failed(job, handler, failure, cause, group, policy)
         case = Case(
@@ -145,16 +172,41 @@ class Settlement:
             abilities=handler.abilities(self._registry.fleet, self._registry.count),
             effects=bool(handler.effects), manual=handler.retry_policy == "manual",
             usage=context._usage, breaker=breaker, probes=probes, sitting=context._sitting, tries=context._tries,
+            trusted_now=await self._trusted_now(job, policy), effects_seen=_seen(handler, look),
         )  # fmt: skip
-        decision = await self._decided(case, handler)
+        decision = await self._unless_open(job, handler, context, await self._decided(case, handler))
         return Commit((self._transition(case, decision, group, context),), puts)
+
+    async def _unless_open(self, job: Job, handler: Handler, context: AnyContext, decision: Decision) -> Decision:
+        """A dead letter with an effect that may have landed does not come back by itself."""
+        if not isinstance(decision, Bury) or decision.comes_back_at is None or handler.idempotent:
+            return decision
+        if not context._used("once") or not any(effect.open for effect in await effects_of(self._store, job.id)):
+            return decision
+        return msgspec.structs.replace(
+            decision, lane="manual", comes_back_at=None, why=f"{decision.why} {LANDED_PERHAPS}", recommendation=RESOLVE
+        )
+
+    async def _trusted_now(self, job: Job, policy: Policy) -> float | None:
+        """The time by which the job may be too old, read only where its age counts."""
+        if policy.max_age is None or job.first_failed_at is None:
+            return None
+        return await time_for_destroying(self._store, self._clock)
 
     async def landed(self, job: Job, handler: Handler, context: AnyContext) -> Commit | None:
         """Done where all its effects are seen outside, although it cannot run now."""
         if not handler.verifiable or not await self._begun(job):
             return None
-        look = await self._verifier.look(job, handler)
+        look = await self._look(job, handler, context, "before")
         return self._recovered(job, context, look, None) if look.verdict == "verified" else None
+
+    async def _look(
+        self, job: Job, handler: Handler, context: AnyContext, when: Literal["before", "after"], witness: object = None
+    ) -> Look:
+        """Asks the verifiers, and keeps with the attempt what they saw."""
+        look = context._look = await self._verifier.look(job, handler, witness)
+        context._looked = when
+        return look
 
     async def _begun(self, job: Job) -> bool:
         """Whether an earlier attempt may have left something outside."""
@@ -166,7 +218,7 @@ class Settlement:
         """Before a replay: done where everything is seen outside, held where nobody can tell, else it runs."""
         if not await self._begun(job):
             return None
-        look = await self._verifier.look(job, handler)
+        look = await self._look(job, handler, context, "before")
         replay = before_replay(look.effects.values(), idempotent=handler.idempotent)
         if replay == "run":
             return None
@@ -175,7 +227,7 @@ class Settlement:
         held = Held(
             "outcome_unknown",
             f"Nobody can tell whether an earlier attempt landed ({look}), and the task is not idempotent.",
-            RESOLVE,
+            advise_unknown(look.words),
         )
         return await self.signalled(job, handler, context, held)
 
@@ -185,7 +237,6 @@ class Settlement:
         said = f"Its effects were seen outside ({look}): done, although the attempt did not say so."
         log.warning("job %s (%s): %s", job.short_id, job.task, said)
         attempt = self._attempt(job, "recovered", now, context, failure, decision=said, strategy="verify")
-        attempt = msgspec.structs.replace(attempt, effects={name: str(seen) for name, seen in look.effects.items()})
         move = lifecycle.succeeded(job, now, None, attempt)
         return Commit((_learned(move, job, worked=True),))
 
@@ -201,12 +252,12 @@ class Settlement:
             return undecided(case, capture(error).summary)
 
     def unsettled(
-        self, job: Job, handler: Handler, context: AnyContext, failure: Failure, error: Exception
+        self, job: Job, handler: Handler, context: AnyContext, failure: Failure, error: BaseException
     ) -> Transition:
         """Settling itself failed: slow and safe, and never a second try of what may have landed."""
         cause = self._cause(job, handler, failure)
         case = Case(job, failure, cause, self._registry.policy_for(job), self._clock.now(), self._clock.chance())
-        problem = capture(error).summary
+        problem = capture(error).summary if isinstance(error, Exception) else type(error).__name__
         decision = undecided(case, problem)
         if handler.verifiable and not handler.idempotent:
             decision = Hold("outcome_unknown", f"It failed, and settling it failed, too: {problem}", RESOLVE)
@@ -224,14 +275,14 @@ class Settlement:
             fingerprint=fingerprint(failure, job.task, job.model), owner=self._registry.fleet.escalation,
         )  # fmt: skip
 
-    def lost(self, job: Job, handler: Handler | None, *, alone: bool) -> Transition:
+    def lost(self, job: Job, handler: Handler | None, *, alone: bool, ending: Ending = "died") -> Transition:
         """The worker is gone: there is nothing to ask and nothing to change."""
-        failure = lost(job.worker)
+        failure = lost(job.worker, ending)
         cause = self._cause(job, handler, failure)
         idempotent = handler.idempotent if handler else False
         case = Case(
             job, failure, cause, self._registry.policy_for(job), self._clock.now(), self._clock.chance(), idempotent,
-            alone, manual=handler is not None and handler.retry_policy == "manual",
+            alone, ending, manual=handler is not None and handler.retry_policy == "manual",
         )  # fmt: skip
         return self._transition(case, decide(case), fingerprint(failure, job.task, job.model), None)
 
@@ -246,8 +297,8 @@ class Settlement:
         )  # fmt: skip
 
     def _cause(self, job: Job, handler: Handler | None, failure: Failure) -> Cause:
-        cause = classify(failure, self._registry.rules_for(handler))
-        return recognised(cause, failure, job.history) if cause.category == "conditional" else cause
+        cause = self._registry.cause_of(failure, handler, job)
+        return recognised(cause, failure, recent(job)) if cause.category == "conditional" else cause
 
     def _transition(self, case: Case, decision: Decision, group: str, context: AnyContext | None) -> Transition:
         job, failure = case.job, case.failure
@@ -256,8 +307,17 @@ class Settlement:
             job, outcome, case.now, context, failure, case.cause, decision.why, group, decision.strategy,
             decision.tier if isinstance(decision, RetryLater) else None,
         )  # fmt: skip
-        self.logbook.failed(case, decision, group)
-        return _learned(transition_for(case, decision, attempt), job, worked=False)
+        self.logbook.failed(case, decision, group, _raised_in(context))
+        return _learned(
+            transition_for(case, decision, attempt, self._waits_for(case, decision, group)), job, worked=False
+        )
+
+    def _waits_for(self, case: Case, decision: Decision, group: str) -> str | None:
+        """What must answer again before a dead letter is worth another try, where it comes back by itself."""
+        if not isinstance(decision, Bury) or decision.comes_back_at is None:
+            return None
+        called = downstream_of(case.job, self._registry.handlers.get(case.job.task))
+        return key_of(case.job, downstream=called, failure=case.failure, fingerprint=group)
 
     def _attempt(
         self,
@@ -274,10 +334,13 @@ class Settlement:
     ) -> Attempt:
         changes = context.changes if context is not None and context._taken else None
         usage: Usage | None = context._usage if context is not None else None
-        return Attempt(
+        if context is not None and context._overran is not None:
+            decision = " ".join(filter(None, (decision, OVERRAN.format(context._overran))))
+        attempt = Attempt(
             job.run, outcome, job.started_at, now, job.worker, job.agent, job.model, changes, failure, cause, group,
             decision, usage, strategy, tier, self._registry.version,
         )  # fmt: skip
+        return attempt if context is None else _with_findings(attempt, context)
 
     # -- the user's own code
 
@@ -328,6 +391,33 @@ class Settlement:
             return change
 
 
+def _with_findings(attempt: Attempt, context: AnyContext) -> Attempt:
+    """With what the attempt found out beside its own end: what was seen of its effects, and that something is back."""
+    look = context._look
+    if look is None and not context._recovered:
+        return attempt
+    return msgspec.structs.replace(
+        attempt,
+        effects={name: str(seen) for name, seen in look.effects.items()} if look is not None else None,
+        looked=context._looked,
+        witness=look.witness if look is not None else None,
+        registry_auto_recovered=context._recovered,
+    )
+
+
+def _seen(handler: Handler, look: Look | None) -> str | None:
+    """What the verifiers of a task saw, in words: nothing where they were not asked, None where it has none."""
+    return look.words if look is not None else "" if handler.verifiable else None
+
+
+def _raised_in(context: AnyContext | None) -> BaseException | None:
+    """The exception that ended the attempt, let go of: its traceback holds the context alive."""
+    if context is None:
+        return None
+    error, context._error = context._error, None
+    return error
+
+
 def _uncertain(cause: Cause, handler: Handler) -> bool:
     return handler.verifiable and (cause.detail == "outcome_unknown" or handler.retry_policy == "verify_first")
 
@@ -336,8 +426,13 @@ def _cleared(cause: Cause, look: Look, handler: Handler) -> Cause:
     """What was seen outside takes the doubt away where a replay can do no harm."""
     if before_replay(look.effects.values(), idempotent=handler.idempotent) != "run":
         return cause
+    return _certain(cause, "seen_outside")
+
+
+def _certain(cause: Cause, rule: str) -> Cause:
+    """The cause of a failure that may be retried, since nothing is repeated that has landed."""
     return msgspec.structs.replace(
-        cause, category="transient", detail="server_error", heals="at_once", subclass="Transient", rule="seen_outside"
+        cause, category="transient", detail="server_error", heals="at_once", subclass="Transient", rule=rule
     )
 
 
@@ -361,16 +456,16 @@ def _tried(last: Attempt, job: Job) -> str:
     return "+".join(changed) or "redriven"
 
 
-def transition_for(case: Case, decision: Decision, attempt: Attempt) -> Transition:
+def transition_for(case: Case, decision: Decision, attempt: Attempt, waits_for: str | None = None) -> Transition:
     """A decision as the move that the store will write."""
     job, now, failure, cause = case.job, case.now, case.failure, case.cause
     group = attempt.fingerprint
     changed = {} if isinstance(decision, Hold) else anew(decision.changes, decision.agent, decision.model)
     if isinstance(decision, RetryLater):
         return lifecycle.retried(
-            job, now, run_at=now + decision.delay, allowed=case.allowed, failure=failure, cause=cause,
-            fingerprint=group, attempt=attempt, costs_attempt=decision.costs_attempt, crashed=decision.crashed,
-            changed=changed,
+            job, now, run_at=now + decision.delay, allowed=case.allowed_with(decision.on_top), failure=failure,
+            cause=cause, fingerprint=group, attempt=attempt, costs_attempt=decision.costs_attempt,
+            crashed=decision.crashed, asked=decision.asked, changed=changed,
         )  # fmt: skip
     if isinstance(decision, Hold):
         return lifecycle.held_back(
@@ -379,8 +474,9 @@ def transition_for(case: Case, decision: Decision, attempt: Attempt) -> Transiti
         )  # fmt: skip
     return lifecycle.buried(
         job, now, because=decision.because, why=decision.why, recommendation=decision.recommendation,
-        lane=decision.lane, failure=failure, cause=cause, fingerprint=group, attempt=attempt, allowed=case.allowed,
-        costs_attempt=decision.costs_attempt, crashed=decision.crashed, owner=decision.owner, changed=changed,
+        lane=decision.lane, failure=failure, cause=cause, fingerprint=group, attempt=attempt,
+        allowed=case.allowed_with(decision.on_top), costs_attempt=decision.costs_attempt, crashed=decision.crashed,
+        owner=decision.owner, changed=changed, comes_back_at=decision.comes_back_at, waits_for=waits_for,
     )  # fmt: skip
 
 

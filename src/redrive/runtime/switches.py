@@ -6,9 +6,8 @@ from typing import Final
 
 import msgspec
 
+from redrive.core.documents import Kind
 from redrive.core.store import Put, Store
-
-KIND: Final = "queue"
 
 
 class Switch(msgspec.Struct, frozen=True):
@@ -20,21 +19,19 @@ class Switch(msgspec.Struct, frozen=True):
     at: float | None = None
 
 
-_decode = msgspec.json.Decoder(Switch).decode
+QUEUE: Final = Kind[Switch]("queue", Switch)
 
 
 def switched(queue: str, switch: Switch) -> Put:
-    return Put(KIND, queue, msgspec.json.encode(switch))
+    return QUEUE.put(queue, switch)
 
 
 async def paused_queues(store: Store) -> dict[str, Switch]:
     """Those from which workers take nothing now."""
-    said = {document.key: _decode(document.value) for document in await store.docs(KIND)}
-    return {name: switch for name, switch in said.items() if switch.paused}
+    return {name: switch for name, switch, _ in await QUEUE.all(store) if switch.paused}
 
 
 async def paused(store: Store, queue: str) -> Switch | None:
     """Who stopped this queue, when and why; None where it goes on."""
-    document = await store.doc(KIND, queue)
-    switch = _decode(document.value) if document is not None else Switch()
-    return switch if switch.paused else None
+    kept = await QUEUE.get(store, queue)
+    return kept.value if kept is not None and kept.value.paused else None

@@ -7,11 +7,13 @@ import inspect
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from functools import partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, ClassVar, Final
+
+from redrive.errors import Signal
 
 Work = Callable[[], Any]
 
@@ -148,6 +150,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_parents_calls)
 
 
+class Raised(Exception):
+    """Carries what a future cannot: an exception that would close or cancel whatever awaits it, or end its loop."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(repr(error))
+        self.error = error
+
+
 def _serve(work: Queue, idle: threading.Semaphore) -> None:
     while (item := work.get()) is not None:
         function, answer = item
@@ -157,8 +167,36 @@ def _serve(work: Queue, idle: threading.Semaphore) -> None:
             wrapped = RuntimeError("the task raised StopIteration")
             wrapped.__cause__ = error
             answer(None, wrapped)  # a future cannot carry StopIteration
-        except BaseException as error:  # noqa: BLE001 - handed to whoever awaits it
+        except (Exception, Signal) as error:  # noqa: BLE001 - handed to whoever awaits it
             answer(None, error)
+        except BaseException as error:  # noqa: BLE001 - the same
+            answer(None, Raised(error))
         else:
             answer(value, None)
         idle.release()
+
+
+class Steered(Coroutine[Any, Any, Any]):
+    """A coroutine for an asyncio task that is not closed by what it awaits.
+
+    Python closes a coroutine into which GeneratorExit is thrown, and so asyncio does where a future failed with it: the
+    attempt could not be settled any more. Here it arrives inside as `Raised`.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._work = work
+
+    def __await__(self) -> Any:
+        return self._work.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._work.send(value)
+
+    def throw(self, error: Any, *rest: Any) -> Any:
+        return self._work.throw(Raised(error) if isinstance(error, GeneratorExit) else error, *rest)
+
+    def close(self) -> None:
+        self._work.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)  # whoever looks at the task sees the coroutine

@@ -7,9 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
-from redrive.core.effects import Effect, Verdict, seen, together
+from redrive.core.documents import ABSENT, WITNESS
+from redrive.core.effects import Effect, Verdict, in_words, seen, together, witness_path
 from redrive.core.job import Job, Json
 from redrive.core.payload import encode_result, repr_of
+from redrive.core.redact import redact, redact_text
 from redrive.core.store import Put, Store
 from redrive.errors import StoreError
 from redrive.runtime.inputs import effective
@@ -17,11 +19,11 @@ from redrive.runtime.registry import Handler, Registry
 from redrive.runtime.threads import asked_within
 
 log = logging.getLogger("redrive.effects")
-KIND: Final = "witness"
-ABSENT: Final = "absent"
 LOOK_SECONDS: Final = 60.0
 """So long a verifier or another function that goes with a task may take, unless the task has a timeout of its own."""
 WITNESS_LIMIT: Final = 64 * 1024
+SHOWN_WITNESS: Final = 2_000
+"""Characters of a witness that an attempt keeps and shows; the whole is kept beside the job, for the verifiers."""
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -29,6 +31,18 @@ class Look(msgspec.Struct, frozen=True):
 
     verdict: Verdict
     effects: dict[str, Verdict]
+    removing: frozenset[str] = frozenset()
+    """The effects that remove something."""
+    witness: Json = None
+    """What there was to look for."""
+
+    @property
+    def words(self) -> str:
+        """As the advice names it: `note: there; mail: missing`."""
+        return "; ".join(
+            f"{name}: {in_words(verdict, 'absent' if name in self.removing else 'present')}"
+            for name, verdict in self.effects.items()
+        )
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {verdict}" for name, verdict in self.effects.items()) or "nothing to look at"
@@ -52,7 +66,8 @@ class Verifier:
         payload = effective(inner, manifest, self._registry).payload
         limit = manifest.timeout or LOOK_SECONDS
         found = {effect.name: await _seen(effect, payload, witness, inner, limit) for effect in manifest.effects}
-        return Look(together(list(found.values())), found)
+        removing = frozenset(effect.name for effect in manifest.effects if effect.mode == "absent")
+        return Look(together(list(found.values())), found, removing, _kept_short(witness))
 
     async def _inner(self, job: Job, handler: Handler) -> tuple[Job, Handler]:
         """The operation whose effects count; its own where the inner one cannot be loaded."""
@@ -63,13 +78,22 @@ class Verifier:
 
     async def witness(self, job: Job) -> Json:
         """What the last uncertain attempt left to look for."""
-        document = await self._store.doc(KIND, f"{job.id}/")
-        return msgspec.json.decode(document.value) if document else None
+        kept = await WITNESS.get(self._store, f"{job.id}/")
+        return msgspec.json.decode(kept.value) if kept is not None else None
 
     async def absent_until(self, job: Job) -> int:
         """The last run of which a person said that nothing landed."""
-        document = await self._store.doc(ABSENT, f"{job.id}/")
-        return int(msgspec.json.decode(document.value)) if document else 0
+        kept = await ABSENT.get(self._store, f"{job.id}/")
+        return kept.value if kept is not None else 0
+
+
+def _kept_short(witness: object) -> Json:
+    """A witness as an attempt keeps it: a short one whole, else only its path where it has one."""
+    text, problem = encode_result(witness)
+    if problem is None and text is not None and len(text) <= SHOWN_WITNESS:
+        return redact(msgspec.json.decode(text))
+    path = witness_path(witness)
+    return {"path": redact_text(path)} if path is not None else None
 
 
 def keep(job: Job, witness: object) -> Put:
@@ -78,12 +102,12 @@ def keep(job: Job, witness: object) -> Put:
     if problem or text is None or len(text) > WITNESS_LIMIT:
         log.warning("job %s (%s): its witness cannot be kept: %s", job.short_id, job.task, problem or "too long")
         text = msgspec.json.encode(repr_of(witness)[:1000]).decode()
-    return Put(KIND, f"{job.id}/", text.encode())
+    return WITNESS.put(f"{job.id}/", text.encode())
 
 
 def nothing_landed(job: Job) -> list[Put]:
     """Somebody knows that no attempt so far has left anything outside: none of them is looked for any more."""
-    return [Put(KIND, f"{job.id}/", None), Put(ABSENT, f"{job.id}/", msgspec.json.encode(job.run))]
+    return [WITNESS.drop(f"{job.id}/"), ABSENT.put(f"{job.id}/", job.run)]
 
 
 async def _seen(effect: Effect, payload: dict[str, Any], witness: Json, job: Job, limit: float) -> Verdict:

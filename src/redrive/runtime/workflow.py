@@ -16,6 +16,7 @@ import msgspec
 
 from redrive.core import lifecycle
 from redrive.core.changes.change import edited_payload
+from redrive.core.documents import RESULT, WORKFLOW
 from redrive.core.job import Job, Json, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import MAX_PARTS, Applied, Commit, Filter, Store
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from redrive.runtime.context import BlockingContext, Context
 
 log = logging.getLogger("redrive.workflow")
-KIND: Final = "workflow"
+WHO: Final = WORKFLOW.name
+"""Who moves steps."""
 COMPANIONS: Final = 200
 """How many dependents move in the commit of the step they wait for."""
 LOOKED_AT: Final = 25
@@ -60,12 +62,12 @@ class Workflows:
     async def flow(self, id: str) -> Flow | None:
         """The workflow with this id."""
         if id not in self._flows:
-            document = await self._store.doc(KIND, id)
-            if document is None:
+            kept = await WORKFLOW.get(self._store, id)
+            if kept is None:
                 return None
             if len(self._flows) >= FLOWS:
                 self._flows.clear()
-            self._flows[id] = msgspec.json.decode(document.value, type=Flow)
+            self._flows[id] = kept.value
         return self._flows[id]
 
     # -- at a step's start
@@ -99,7 +101,7 @@ class Workflows:
     def _stranger(self, job: Job, flow: Flow) -> Transition:
         """A job of somebody who started another workflow under the same key in the same instant, and was refused."""
         why = f"Workflow {flow.name} was started with other steps under the same key; this is not one of them."
-        return lifecycle.cancelled(job, self._clock.now(), who=KIND, why=why)
+        return lifecycle.cancelled(job, self._clock.now(), who=WHO, why=why)
 
     async def _results(self, flow: Flow, jobs: Sequence[Job]) -> dict[str, Json]:
         """By step. What retention has dropped is left out, and told: a step that needs it will say so."""
@@ -110,8 +112,8 @@ class Workflows:
                 log.warning("workflow %s: the result of step %s is no longer kept", flow.name, name)
                 continue
             text = job.result
-            if text == RESULT_APART and (document := await self._store.doc("result", f"{job.id}/")) is not None:
-                text = document.value.decode()
+            if text == RESULT_APART and (kept := await RESULT.get(self._store, f"{job.id}/")) is not None:
+                text = kept.value.decode()
             results[name] = msgspec.json.decode(text) if text is not None else None
         return results
 
@@ -182,11 +184,11 @@ class Workflows:
     def _unblocked(self, job: Job, step: str) -> Transition:
         """Not before the time it was asked for, if that is still to come."""
         now = self._clock.now()
-        move = lifecycle.unblocked(job, now, who=KIND, why=f"step {step} is done")
+        move = lifecycle.unblocked(job, now, who=WHO, why=f"step {step} is done")
         return msgspec.structs.replace(move, set={**move.set, "run_at": max(now, job.run_at)})
 
     def _let_go(self, job: Job, step: str, who: str | None) -> Transition:
-        return lifecycle.cancelled(job, self._clock.now(), who=who or KIND, why=f"its step {step} was let go")
+        return lifecycle.cancelled(job, self._clock.now(), who=who or WHO, why=f"its step {step} was let go")
 
     # -- looking again
 

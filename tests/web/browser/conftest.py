@@ -12,7 +12,7 @@ import pytest
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright, expect
 
 import redrive
-from tests.support import DEADLINE
+from tests.support import DEADLINE, closed
 from tests.web.serving import TOKEN, Served, serving
 
 FLAGS = [
@@ -35,10 +35,13 @@ async def browser() -> AsyncIterator[Browser]:
     if chromium is None:
         pytest.skip("chromium is not installed: the dashboard is not looked at")
     expect.set_options(timeout=DEADLINE * 1000)
-    async with async_playwright() as playwright:
+    playwright = await async_playwright().start()
+    try:
         browser = await playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         yield browser
-        await browser.close()
+        await closed("the browser", browser.close())
+    finally:
+        await closed("playwright", playwright.stop())
 
 
 class Tabs:
@@ -84,7 +87,7 @@ class Tabs:
     async def close(self) -> None:
         """Every tab; what is left of the complaints fails the test. Before the server ends, so that none misses it."""
         while self._contexts:
-            await self._contexts.pop().close()
+            await closed("a tab", self._contexts.pop().close())
         found = [text for text in self.complaints if not any(part in text for part in self.forgiven)]
         assert not found, found
 

@@ -300,7 +300,7 @@ async def test_a_late_answer_moves_nothing_under_the_hands(served: Served, tabs:
     await soon(asked.wait())
     await page.evaluate(OVER)
     await choose(page, 1)
-    await expect(page.locator(".live-word")).to_have_text("Paused: rows are selected")
+    await expect(page.locator(".live-word")).to_have_text("Held still: rows are selected")
     released.set()
     assert await page.evaluate("() => window.over")
     await expect(page.locator("[data-selected]")).to_have_text("1 selected")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import redrive
 from redrive.doors.demo import BRIEFS
+from redrive.doors.web.guard import PARAMETER
 from tests.support import eventually
 from tests.web.browser.conftest import Tabs
 from tools.walk import walk
@@ -31,7 +32,8 @@ async def test_the_walk(tmp_path: Path, tabs: Tabs) -> None:
             await eventually(dead)
             link = re.search(r"http://\S+", (tmp_path / "log").read_text("utf-8"))
             assert link is not None
-            page = await tabs.visit(link[0])
+            token = database.with_name("jobs.db-token").read_text("utf-8").strip()
+            page = await tabs.visit(f"{link[0]}?{PARAMETER}={token}")
             seen: list[str] = []
 
             async def take(name: str) -> None:

@@ -25,6 +25,7 @@ from redrive.core.redrives import PASS_RATE, Estimate, Flight, ItemPage, Plan, R
 from redrive.core.store import Commit
 from redrive.errors import InvalidInput, StoreBusy
 from redrive.runtime.living import living
+from redrive.runtime.trusted_time import time_for_destroying
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -102,7 +103,7 @@ class Redrives:
         if token is not None and token != selection.token:
             raise InvalidInput(field="token", problem="the plan was for other dead letters than match now; plan again")
         now = self._app.clock.now()
-        await self._forget_items(now)
+        await self._forget_items(await time_for_destroying(self._app.store, self._app.clock))
         run = core.begun(
             new_id(now, random.getrandbits(74)), now, who=who, why=why, chosen=selection.chosen,
             groups=selection.rows(), total=len(selection), canary=canary, pass_rate=pass_rate, rate=rate,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
-
 from redrive.core import redrives as core
+from redrive.core.documents import REDRIVE, REDRIVE_FLIGHTS, REDRIVE_ITEMS
 from redrive.core.redrives import Flight, Flights, Item, RedriveRun
 from redrive.core.store import MAX_PARTS, Applied, Commit, Outcome, Put, Stale, Store
 from redrive.errors import CommitUnknown, StoreBusy
@@ -15,17 +14,9 @@ from redrive.errors import CommitUnknown, StoreBusy
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
-RUN: Final = "redrive"
-ITEMS: Final = "redrive_items"
-FLIGHTS: Final = "redrive_flights"
 ALL: Final = "all"
 FROZEN_AT_ONCE: Final = 25
 """Chunks that are written in one commit."""
-
-_encode = msgspec.json.Encoder().encode
-_run = msgspec.json.Decoder(RedriveRun).decode
-_items = msgspec.json.Decoder(tuple[Item, ...]).decode
-_flights = msgspec.json.Decoder(Flights).decode
 
 
 class Loaded(NamedTuple):
@@ -56,24 +47,24 @@ class Documents:
     # -- reading
 
     async def load(self, id: str) -> Loaded | None:
-        document = await self._store.doc(RUN, id)
-        return Loaded(_run(document.value), document.version) if document is not None else None
+        kept = await REDRIVE.get(self._store, id)
+        return Loaded(kept.value, kept.version) if kept is not None else None
 
     async def ids(self) -> list[str]:
         """Of every redrive there ever was, the latest first."""
-        return sorted((document.key for document in await self._store.docs(RUN)), reverse=True)
+        return sorted((document.key for document in await self._store.docs(REDRIVE.name)), reverse=True)
 
     async def latest(self, limit: int | None) -> list[RedriveRun]:
-        documents = sorted(await self._store.docs(RUN), key=lambda document: document.key, reverse=True)
-        return [_run(document.value) for document in documents[:limit]]
+        documents = sorted(await self._store.docs(REDRIVE.name), key=lambda document: document.key, reverse=True)
+        return [REDRIVE.decode(document.value) for document in documents[:limit]]
 
     async def chunk(self, id: str, number: int) -> Chunk | None:
-        document = await self._store.doc(ITEMS, _key(id, number))
-        return Chunk(number, _items(document.value), document.version) if document is not None else None
+        kept = await REDRIVE_ITEMS.get(self._store, _key(id, number))
+        return Chunk(number, kept.value, kept.version) if kept is not None else None
 
     async def flights(self) -> tuple[Flights, int]:
-        document = await self._store.doc(FLIGHTS, ALL)
-        return (_flights(document.value), document.version) if document is not None else ({}, 0)
+        kept = await REDRIVE_FLIGHTS.get(self._store, ALL)
+        return (kept.value, kept.version) if kept is not None else ({}, 0)
 
     # -- writing
 
@@ -86,19 +77,19 @@ class Documents:
         raise CommitUnknown(f"nobody knows whether a step of a redrive was written ({outcome.problem}): look again")
 
     async def freeze(self, id: str, chunks: Sequence[tuple[Item, ...]]) -> None:
-        puts = [Put(ITEMS, _key(id, number), _encode(items)) for number, items in enumerate(chunks)]
+        puts = [REDRIVE_ITEMS.put(_key(id, number), items) for number, items in enumerate(chunks)]
         for start in range(0, len(puts), FROZEN_AT_ONCE):
             if not await self.wrote(Commit(puts=tuple(puts[start : start + FROZEN_AT_ONCE]))):
                 raise StoreBusy("the items could not be written; nothing was moved, try again")
 
     async def drop_items(self, id: str) -> None:
-        keys = [document.key for document in await self._store.docs(ITEMS, f"{id}/")]
+        keys = [document.key for document in await self._store.docs(REDRIVE_ITEMS.name, f"{id}/")]
         for start in range(0, len(keys), MAX_PARTS):
-            await self.wrote(Commit(puts=tuple(Put(ITEMS, key, None) for key in keys[start : start + MAX_PARTS])))
+            await self.wrote(Commit(puts=tuple(REDRIVE_ITEMS.drop(key) for key in keys[start : start + MAX_PARTS])))
 
     async def saved(self, run: RedriveRun, version: int) -> bool:
         """The run as it is from now on, and what it still holds, if nobody was faster."""
-        put = Put(RUN, run.id, _encode(run), version)
+        put = REDRIVE.put(run.id, run, version)
         flights, read_at = await self.flights()
         flight = core.flight_of(run, flights.get(run.id))
         if flight == flights.get(run.id):
@@ -110,22 +101,22 @@ class Documents:
         flights, version = await self.flights()
         if flights.get(id) != known:
             return False
-        begun = (Put(RUN, run.id, _encode(run), 0),) if run is not None else ()
+        begun = (REDRIVE.put(run.id, run, 0),) if run is not None else ()
         return await self.wrote(Commit(puts=(*begun, flown(flights, version, id, flight))))
 
 
 def parts(chunk: Chunk, items: Sequence[Item], loaded: Loaded, run: RedriveRun) -> tuple[Put, Put]:
     """What a step writes beside its moves: its items and the run, if both are still as they were read."""
     return (
-        Put(ITEMS, _key(run.id, chunk.number), _encode(items), chunk.version),
-        Put(RUN, run.id, _encode(run), loaded.version),
+        REDRIVE_ITEMS.put(_key(run.id, chunk.number), tuple(items), chunk.version),
+        REDRIVE.put(run.id, run, loaded.version),
     )
 
 
 def flown(flights: Flights, version: int, id: str, flight: Flight | None) -> Put:
     """The flights as they were read, with this one as it is from now on."""
     others = {other: flying for other, flying in flights.items() if other != id}
-    return Put(FLIGHTS, ALL, _encode(others if flight is None else {**others, id: flight}), version)
+    return REDRIVE_FLIGHTS.put(ALL, others if flight is None else {**others, id: flight}, version)
 
 
 def _key(id: str, number: int) -> str:

@@ -114,7 +114,6 @@ class Steps:
             return await self._stop(loaded, next(item.why for item, move in judged if move is None))
         if not await self._documents.wrote(Commit(moves, parts(chunk, after, loaded, noted))):
             return 0
-        self._app.bus.publish_moves(moves)
         return len(asked)
 
     async def _jobs(self, items: Sequence[Item]) -> dict[str, Job]:

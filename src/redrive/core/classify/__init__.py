@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from redrive.core.classify.classes import CLASSES, STATUS_CLASSES, status_class_detail
+import msgspec
+
+from redrive.core.classify.classes import CLASSES, STATUS_CLASSES, UNFIT, class_detail, status_class_detail
 from redrive.core.classify.declared import DeclaredRule, by_class
 from redrive.core.classify.details import ALIASES, DETAILS, known_detail
 from redrive.core.classify.retry_after import wait_in_words
@@ -24,7 +26,7 @@ from redrive.core.job import Category, Cause, Failure, Heals
 
 __all__ = [
     "ALIASES", "CLASSES", "DETAILS", "OVERFLOW_PHRASES", "QUOTA_PHRASES", "RULES", "RULE_NOTES", "STATUSES",
-    "STATUS_CLASSES", "DeclaredRule", "Rule", "by_class", "cause_of", "classify", "known_detail",
+    "STATUS_CLASSES", "DeclaredRule", "Rule", "by_class", "cause_of", "classify", "known_detail", "reads_data",
 ]  # fmt: skip
 
 
@@ -63,14 +65,27 @@ def classify(failure: Failure, first: Sequence[tuple[str, Rule]] = ()) -> Cause:
         if detail is not None:
             return cause_of(detail, name, failure)
     if failure.members:
-        return max((classify(member, first) for member in failure.members), key=_badness)
+        return max((classify(_within(failure, member), first) for member in failure.members), key=_badness)
     if failure.cause is not None:
-        cause = classify(failure.cause, first)
-        if cause.detail != "unknown":
+        cause = classify(_within(failure, failure.cause), first)
+        if cause.rule != "no_rule":
             return cause
         if wraps(failure):
             return cause_of(status_class_detail(failure.types) or "unknown", "status_class", failure)
     return cause_of("unknown", "no_rule", failure)
+
+
+def _within(failure: Failure, part: Failure) -> Failure:
+    """Return what a failure wraps; where a model was asked, it was asked for that, too."""
+    return msgspec.structs.replace(part, model_asked=True) if failure.model_asked and not part.model_asked else part
+
+
+def reads_data(failure: Failure, depth: int = 6) -> bool:
+    """Tell whether a failure, or what it wraps, is data that does not fit: who was asked for it decides its meaning."""
+    if class_detail(failure.types) == UNFIT:
+        return True
+    wrapped = failure.members if failure.cause is None else (failure.cause, *failure.members)
+    return depth > 0 and any(reads_data(each, depth - 1) for each in wrapped)
 
 
 def _asked(rule: Rule, failure: Failure) -> str | None:

@@ -25,6 +25,8 @@ FIRM_CLASSES: Final[dict[str, str]] = {
     "redrive.errors.OutcomeUnknown": "outcome_unknown",
     "redrive.errors.CommitUnknown": "outcome_unknown",
     # redrive itself
+    "redrive.errors.StoreFull": "own_limits",
+    "builtins.MemoryError": "own_limits",
     "redrive.errors.StoreUnavailable": "contention",
     "redrive.errors.StoreFailed": "server_error",
     "redrive.errors.InvalidInput": "invalid_input",
@@ -101,6 +103,7 @@ FIRM_CLASSES: Final[dict[str, str]] = {
     "pydantic_ai.exceptions.UserError": "bug",
     # openai agents
     "agents.exceptions.ToolTimeoutError": "timeout",
+    "agents.exceptions.ModelTimeoutError": "timeout",
     "agents.exceptions.MCPToolCancellationError": "network",
     "agents.exceptions.MaxTurnsExceeded": "token_budget",
     "agents.exceptions.ModelRefusalError": "refusal",
@@ -173,7 +176,6 @@ FIRM_CLASSES: Final[dict[str, str]] = {
     "requests.exceptions.ConnectionError": "network",
     "requests.exceptions.ChunkedEncodingError": "network",
     "requests.exceptions.ContentDecodingError": "network",
-    "requests.exceptions.JSONDecodeError": "invalid_output",
     "requests.exceptions.InvalidJSONError": "invalid_input",
     "requests.exceptions.MissingSchema": "invalid_input",
     "requests.exceptions.InvalidSchema": "invalid_input",
@@ -386,18 +388,9 @@ FIRM_CLASSES: Final[dict[str, str]] = {
     "nats.js.errors.LinkIsABucketError": "invalid_input",
     # grpc
     "grpc.FutureTimeoutError": "timeout",
-    # a model's text that does not fit, most often
-    "json.decoder.JSONDecodeError": "invalid_output",
-    "msgspec.ValidationError": "invalid_output",
-    "msgspec.DecodeError": "invalid_output",
-    "pydantic_core.ValidationError": "invalid_output",
-    "pydantic.v1.error_wrappers.ValidationError": "invalid_output",
     "pydantic.errors.PydanticUserError": "bug",
-    "jsonschema.exceptions.ValidationError": "invalid_output",
     "jsonschema.exceptions.SchemaError": "bug",
-    "xml.etree.ElementTree.ParseError": "invalid_output",
-    "yaml.error.YAMLError": "invalid_output",
-    "tomllib.TOMLDecodeError": "invalid_output",
+    # instructor
     "instructor.core.exceptions.IncompleteOutputException": "token_budget",
     "instructor.core.exceptions.InstructorRetryException": "invalid_output",
     # the network, the lower floors
@@ -444,6 +437,22 @@ FIRM_CLASSES: Final[dict[str, str]] = {
 }  # fmt: skip
 """Classes that say what happened, whatever status comes with them."""
 
+UNFIT: Final = "unfit"
+"""Stands in the index for a class of UNFIT_CLASSES. It is no detail: a rule asks first whether a model was asked."""
+UNFIT_CLASSES: Final = (
+    "json.decoder.JSONDecodeError",
+    "requests.exceptions.JSONDecodeError",
+    "msgspec.ValidationError",
+    "msgspec.DecodeError",
+    "pydantic_core.ValidationError",
+    "pydantic.v1.error_wrappers.ValidationError",
+    "jsonschema.exceptions.ValidationError",
+    "xml.etree.ElementTree.ParseError",
+    "yaml.error.YAMLError",
+    "tomllib.TOMLDecodeError",
+)
+"""Data that cannot be read or does not fit. Where a model was asked, it wrote it: invalid_output; else unknown."""
+
 STATUS_CLASSES: Final[dict[str, str]] = {
     # classes that stand for a status: what came over the wire says it better
     "anthropic.BadRequestError": "invalid_input",
@@ -488,6 +497,8 @@ STATUS_CLASSES: Final[dict[str, str]] = {
     "aiohttp.client_exceptions.WSServerHandshakeError": "server_error",
     "aiohttp.client_exceptions.ContentTypeError": "server_error",
     "kubernetes.client.exceptions.ServiceException": "server_error",
+    "kubernetes.client.exceptions.ApiException": "network",
+    "kubernetes_asyncio.client.exceptions.ApiException": "network",
     "nats.js.errors.BadRequestError": "invalid_input",
     "nats.js.errors.BadBucketError": "invalid_input",
     "redis.exceptions.ResponseError": "invalid_input",
@@ -515,11 +526,10 @@ STATUS_CLASSES: Final[dict[str, str]] = {
     "builtins.SyntaxError": "bug",
     "builtins.NotImplementedError": "bug",
     "builtins.RecursionError": "bug",
-    "builtins.MemoryError": "dependency_gone",
 }  # fmt: skip
 """Classes that count only where no status says more."""
 
-CLASSES: Final[dict[str, str]] = FIRM_CLASSES | STATUS_CLASSES
+CLASSES: Final[dict[str, str]] = FIRM_CLASSES | dict.fromkeys(UNFIT_CLASSES, "invalid_output") | STATUS_CLASSES
 
 MODEL_PACKAGES: Final = frozenset(
     {
@@ -543,26 +553,26 @@ def package_of(name: str) -> str:
     return f"{first}.{rest.partition('.')[0]}" if first in _SHARED_PACKAGES else _TWINS.get(first, first)
 
 
-def _moved(name: str) -> str:
+def moved(name: str) -> str:
     """Package and class alone: what stays when a library moves a class to another module."""
     return f"{package_of(name)} {name.rpartition('.')[2]}"
 
 
 def _index(table: Mapping[str, str]) -> dict[str, str]:
     found = {canonical(name): detail for name, detail in table.items()}
-    moved: dict[str, set[str]] = {}
+    by_package: dict[str, set[str]] = {}
     for name, detail in table.items():
-        moved.setdefault(_moved(name), set()).add(detail)
-    return found | {name: details.pop() for name, details in moved.items() if len(details) == 1}
+        by_package.setdefault(moved(name), set()).add(detail)
+    return found | {name: details.pop() for name, details in by_package.items() if len(details) == 1}
 
 
-_FIRM_CLASSES: Final = _index(FIRM_CLASSES)
+_FIRM_CLASSES: Final = _index(FIRM_CLASSES | dict.fromkeys(UNFIT_CLASSES, UNFIT))
 _STATUS_CLASSES: Final = _index(STATUS_CLASSES)
 
 
 def _look_up(types: Iterable[str], table: Mapping[str, str]) -> str | None:
     for name in types:
-        found = table.get(canonical(name)) or table.get(_moved(name))
+        found = table.get(canonical(name)) or table.get(moved(name))
         if found is not None:
             return found
     return None
@@ -570,7 +580,7 @@ def _look_up(types: Iterable[str], table: Mapping[str, str]) -> str | None:
 
 @lru_cache(maxsize=2048)
 def class_detail(types: tuple[str, ...]) -> str | None:
-    """What the most specific known class of an MRO means."""
+    """What the most specific known class of an MRO means: a detail, or UNFIT."""
     return _look_up(types, _FIRM_CLASSES)
 
 

@@ -14,7 +14,9 @@ _CODES_BY_DETAIL: Final[dict[str, str]] = {
         too_many_requests request_limit_exceeded bandwidth_limit_exceeded limit_exceeded slow_down
         provisioned_throughput_exceeded request_rate_too_large resource_exhausted ramp_limit_exceeded requests_limit
         tokens_limit secondary_rate_limit model_rate_limit ec2_throttled vendor_rate_limit""",
-    "provider_overloaded": "overloaded server_overloaded model_overloaded engine_overloaded capacity_exceeded",
+    "provider_overloaded": """
+        overloaded server_overloaded server_is_overloaded model_overloaded model_is_overloaded engine_overloaded
+        engine_is_overloaded service_overloaded system_overloaded capacity_exceeded over_capacity at_capacity""",
     "timeout": """
         timeout timed_out request_timeout gateway_timeout deadline_exceeded model_timeout vector_store_timeout
         execution_time_exceeded external_key_validation_timed_out request_timed_out""",
@@ -38,8 +40,9 @@ _CODES_BY_DETAIL: Final[dict[str, str]] = {
         insufficient_funds payment_required service_quota_exceeded storage_quota_exceeded quota_exceeded
         daily_limit_exceeded account_deactivated usage_limit_reached usage_limit_exceeded spend_limit_reached
         budget_exceeded access_terminated organization_on_hold out_of_credits credits_exhausted
-        org_api_key_limit_exceeded org_member_limit_exceeded workspace_api_key_limit_exceeded
-        workspace_member_limit_exceeded""",
+        spend_limit_exceeded project_spend_limit_exceeded organization_spend_limit_exceeded
+        organization_usage_limit_exceeded org_api_key_limit_exceeded org_member_limit_exceeded
+        workspace_api_key_limit_exceeded workspace_member_limit_exceeded""",
     "token_budget": """
         max_turns max_budget_usd error_max_turns error_max_budget_usd graph_recursion_limit""",
     "invalid_output": """
@@ -128,6 +131,8 @@ def code_detail(code: str) -> str | None:
     found = CODES.get(word)
     if found is not None:
         return found
+    if "overloaded" in word:
+        return "provider_overloaded"
     return next((detail for start, detail in _CODE_STARTS if word.startswith(start)), None)
 
 
@@ -244,8 +249,8 @@ def rpc_detail(code: int | None, status: str | None) -> str | None:
 ERRNOS: Final[dict[int, str]] = {
     getattr(errno, name): detail
     for detail, names in {
-        "contention": "ENOSPC EDQUOT EAGAIN EBUSY EMFILE ENFILE ENOMEM ETXTBSY EDEADLK ENOBUFS EADDRINUSE EINTR ENOLCK "
-        "EUSERS",
+        "own_limits": "EMFILE ENFILE",
+        "contention": "ENOSPC EDQUOT EAGAIN EBUSY ENOMEM ETXTBSY EDEADLK ENOBUFS EADDRINUSE EINTR ENOLCK EUSERS",
         "network": "ECONNREFUSED ECONNRESET ECONNABORTED EHOSTUNREACH EHOSTDOWN ENETUNREACH ENETDOWN ENETRESET EPIPE "
         "ENOTCONN ESHUTDOWN EADDRNOTAVAIL EPROTO ENOLINK ECOMM",
         "timeout": "ETIMEDOUT ETIME",

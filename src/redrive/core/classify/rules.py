@@ -10,12 +10,13 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from redrive.core.classify.classes import calls_models, class_detail, status_class_detail
+from redrive.core.classify.classes import UNFIT, calls_models, class_detail, package_of, status_class_detail
 from redrive.core.classify.codes import ERRNOS, WEAK_CODES, code_detail, plain, rpc_detail, sql_detail
 from redrive.core.classify.details import DETAILS, known_detail
 from redrive.core.classify.words import (
     BROKEN_SQL,
     LIMIT_WORDS,
+    MUST_REDUCE,
     OVERFLOW_PHRASES,
     PER_TIME,
     says,
@@ -59,6 +60,8 @@ def _control(failure: Failure) -> str | None:
         return "preempted"
     if failure.kind == "released":
         return "released"
+    if failure.kind == "interrupted":
+        return "interrupted_itself"
     if failure.kind == "signal":
         return "gave_up" if failure.error_class == "GiveUp" else "asked_to_retry"
     if failure.rpc_code == -32042:
@@ -84,6 +87,21 @@ def _outcome_unknown(failure: Failure) -> str | None:
     return "outcome_unknown" if state and sql_detail(state) == "outcome_unknown" else None
 
 
+def _own_limits(failure: Failure) -> str | None:
+    """The job met a limit of the process that runs it, which says nothing about the job or about what it calls."""
+    return "own_limits" if _met_our_limit(failure, 6) else None
+
+
+def _met_our_limit(failure: Failure, depth: int) -> bool:
+    """Here or in what it wraps. An answer of another system may name the same error: that is about its own limits."""
+    if failure.status is not None or depth == 0:
+        return False
+    if ERRNOS.get(failure.errno or 0) == "own_limits" or class_detail(failure.types) == "own_limits":
+        return True
+    wrapped = failure.members if failure.cause is None else (failure.cause, *failure.members)
+    return any(_met_our_limit(each, depth - 1) for each in wrapped)
+
+
 def _timed_out(failure: Failure) -> str | None:
     return "timeout" if failure.kind == "timeout" else None
 
@@ -107,9 +125,10 @@ def _refused_with(failure: Failure) -> int | None:
 
 
 def _overflow_phrase(failure: Failure) -> str | None:
-    if _refused_with(failure) not in (None, 400, 413, 422):
-        return None
-    if not _overflows(text_of(failure)):
+    status = _refused_with(failure)
+    if status in (None, 400, 413, 422, 429) and says(failure, MUST_REDUCE):
+        return "context_overflow"  # also as a 429: the request alone is over the limit, however long one waits
+    if status not in (None, 400, 413, 422) or not _overflows(text_of(failure)):
         return None
     return None if failure.status != 413 and _throttled(failure) else "context_overflow"
 
@@ -172,17 +191,26 @@ def _provider_code(failure: Failure) -> str | None:
 
 
 def _overloaded(failure: Failure) -> str:
-    """A server that says it has too much to do heals later than one that stumbled."""
-    return "provider_overloaded" if "overloaded" in text_of(failure) else "server_error"
+    """A server that says it has too much to do, by a code or in words, heals later than one that stumbled."""
+    coded = any(code_detail(code) == "provider_overloaded" for code in failure.codes)
+    return "provider_overloaded" if coded or "overloaded" in text_of(failure) else "server_error"
 
 
 def _sqlstate(failure: Failure) -> str | None:
     state = failure.sqlstate
     if not state:
-        return "contention" if "busy_store" in told(text_of(failure)) else None
+        return "contention" if "busy_store" in told(text_of(failure)) or _busy_session(failure) else None
     if state == "SQLITE_ERROR":
         return "bug" if says(failure, BROKEN_SQL) else None
     return sql_detail(state)
+
+
+_BUSY_SESSION: Final = re.compile(r"\bsession\b[^.\n]{0,100}\bis (?:currently running|already (?:running|in use))")
+
+
+def _busy_session(failure: Failure) -> bool:
+    """Another process has the agent's session open: an agent SDK says so in words only."""
+    return calls_models(failure.types) and _BUSY_SESSION.search(text_of(failure)) is not None
 
 
 def _rpc_code(failure: Failure) -> str | None:
@@ -239,8 +267,14 @@ def _no_credentials(failure: Failure) -> str | None:
     return None
 
 
+def _unfit_data(failure: Failure) -> str | None:
+    """Data of a source that no model wrote: whether it fits next time is the source's affair, so it stays unknown."""
+    return "unknown" if class_detail(failure.types) == UNFIT and not failure.model_asked else None
+
+
 def _class_table(failure: Failure) -> str | None:
-    return class_detail(failure.types)
+    detail = class_detail(failure.types)
+    return "invalid_output" if detail == UNFIT else detail
 
 
 def _http_status(failure: Failure) -> str | None:
@@ -249,10 +283,24 @@ def _http_status(failure: Failure) -> str | None:
         return None
     if status == 413 and (failure.model_call or calls_models(failure.types)):
         return "context_overflow"
+    if status in _OVERLOAD_STATUSES and _says_overloaded(failure):
+        return "provider_overloaded"
     known = STATUSES.get(status) or _RARE_STATUSES.get(status)
     if known is not None:
         return known
     return _overloaded(failure) if status >= 500 else "invalid_input"
+
+
+_OVERLOAD_STATUSES: Final = frozenset({400, 403, 405, 406, 408, 409, 417, 418, 420, 421, 422, 423, 424, 425, 498, 499})
+"""Statuses that some providers send when they are overloaded. 401, 404 and 429 mean what they say."""
+_OVERLOAD_WORDS: Final = re.compile(
+    r"(?m)\b(?:is|are|be|currently|temporarily|server|model|engine|service|system) overloaded\b"
+    r"|(?:^|: )overloaded(?:[.,!]|$| \()|\boverloaded[,.;:] (?:please )?(?:re)?try"
+)
+
+
+def _says_overloaded(failure: Failure) -> bool:
+    return _overloaded_name(failure.types) or _OVERLOAD_WORDS.search(text_of(failure)) is not None
 
 
 def _status_class(failure: Failure) -> str | None:
@@ -267,9 +315,19 @@ _WRAPPERS: Final = frozenset(
 )
 
 
+_KUBERNETES: Final = frozenset({"kubernetes", "kubernetes_asyncio"})
+"""Their ApiException without a status is a connection that failed, unless what it was raised from had got an answer."""
+
+
 def wraps(failure: Failure) -> bool:
     """Whether the class is only the paper around another failure that says more."""
-    return failure.cause is not None and bool(failure.types) and failure.types[0] in _WRAPPERS
+    if failure.cause is None or not failure.types:
+        return False
+    return failure.types[0] in _WRAPPERS or (failure.cause.status is not None and _is_kubernetes(failure.types[0]))
+
+
+def _is_kubernetes(name: str) -> bool:
+    return name.endswith(".ApiException") and package_of(name) in _KUBERNETES
 
 
 def _errno(failure: Failure) -> str | None:
@@ -330,23 +388,26 @@ def _overloaded_name(types: tuple[str, ...]) -> bool:
 
 
 _NOTED_RULES: Final[tuple[tuple[str, Rule, str], ...]] = (
-    ("control", _control, "A lost lease, a shutdown, a signal of the task, or a class that asks to wait for a person."),
+    ("control", _control, "A lost lease, a shutdown, a signal, a task that ends its process, or a wait for a person."),
     ("error_kind", _error_kind, "The exception or the result names its kind: a typed word beats every text."),
     ("outcome_unknown", _outcome_unknown, "The call was made and nobody knows whether it landed."),
+    ("own_limits", _own_limits, "This process has no memory or file descriptors left, or its own store no space."),
     ("timed_out", _timed_out, "The task was stopped at its `timeout=`."),
-    ("overflow_phrase", _overflow_phrase, "The message says that a prompt is too long (no status, 400, 413 or 422)."),
+    ("overflow_phrase", _overflow_phrase,
+     "The message says that a prompt is too long (no status, 400, 413 or 422) or must be reduced (429, too)."),
     ("quota", _quota, "A code or a message says that credits or a paid limit are used up."),
     ("refusal_phrase", _refusal_phrase, "The message says that a policy forbids it (no status, 400 or 422)."),
     ("limit_class", _limit_class, "The class is one for a spent budget, a full context or a used-up quota."),
     ("expired_token", _expired_token, "It is about credentials, and the message says that they expired."),
     ("provider_code", _provider_code, "The provider's own code, in the exception or in the body of its answer."),
-    ("sqlstate", _sqlstate, "The SQL state, SQLite's error name, or a store that says it is busy."),
+    ("sqlstate", _sqlstate, "The SQL state, SQLite's error name, or a store or session that says it is busy."),
     ("rpc_code", _rpc_code, "A JSON-RPC code (MCP) or a gRPC status."),
     ("x_should_retry", _x_should_retry, "The sender says whether to retry (`x-should-retry`, `retryable`)."),
     ("github_rate_limit", _github_rate_limit, "A 403 with `retry-after`, nothing remaining, or words about a limit."),
     ("certificate", _certificate, "A TLS certificate was refused, here or in what was wrapped."),
     ("no_credentials", _no_credentials, "A client says that it was given no key, or a wrong one."),
     ("garbled", _garbled, "What came back could not be read as HTTP."),
+    ("unfit_data", _unfit_data, "Data cannot be read or does not fit (JSON, a schema), and no model was asked for it."),
     ("class_table", _class_table, "The class of the exception, or one it derives from, is in the table of classes."),
     ("http_status", _http_status, "The exception, or its `response`, has an HTTP status."),
     ("status_class", _status_class, "The class stands for a status or is Python's own, and no status says more."),

@@ -39,6 +39,14 @@ OVERFLOW_PHRASES: Final = (
     "number of input tokens exceeds",
     "context length of only",
 )
+MUST_REDUCE: Final = (
+    "tokens must be reduced",
+    "input must be reduced",
+    "prompt must be reduced",
+    "messages must be reduced",
+    "request too large for",
+)
+"""The request itself is over a limit: waiting does not make it smaller, whatever the status says."""
 QUOTA_PHRASES: Final = (
     "credit balance is too low",
     "exceeded your current quota",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from redrive.doors.cli.problems import Problem
+from redrive.doors.cli.problems import Broken, Problem, hint_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class MissingDatabase(Problem):
+    """The file that was named does not exist."""
 
 
 @dataclass
@@ -75,6 +79,28 @@ def ask(work: Callable[[Redrive], Coroutine[Any, Any, T]]) -> T:
     return perform(connect(), work)
 
 
+def judge(work: Callable[[Redrive], Coroutine[Any, Any, T]]) -> T:
+    """As `ask`, for commands whose exit status judges the store: one that cannot be used is broken, not misused.
+
+    What is known without the store is told all the same: the jobs that wait in the spool.
+    """
+    from redrive.errors import StoreError
+
+    try:
+        return ask(work)
+    except MissingDatabase as error:
+        raise Broken(error.message + _spooled(), error.hint) from None
+    except StoreError as error:
+        raise Broken(str(error) + _spooled(), hint_for(error)) from None
+
+
+def _spooled() -> str:
+    from redrive.insight.needs import Snapshot, needs
+
+    told = needs(Snapshot(0.0, 0.0, spooled=connect(creates=True).spool.count()))
+    return "".join(f"; {need.sentence}" for need in told)
+
+
 def perform(rd: Redrive, work: Callable[[Redrive], Coroutine[Any, Any, T]]) -> T:
     """Open the store, do this, close it."""
     import asyncio
@@ -106,7 +132,7 @@ def refuse_missing(rd: Redrive) -> None:
     """Looking at a database must not make one."""
     path = path_of(rd)
     if path is not None and not path.exists():
-        raise Problem(
+        raise MissingDatabase(
             f"there is no database at {path}",
             "name one with --url or REDRIVE_URL; `redrive enqueue` and `redrive worker` make it",
         )

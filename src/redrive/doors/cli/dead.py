@@ -51,7 +51,8 @@ async def _listed(rd: Redrive, filters: dict[str, Any], limit: int, cursor: str 
 
 def _row(job: Job) -> tuple[object, ...]:
     died = ago(job.updated_at)
-    return job.short_id, job.task, job.queue, attempts(job), died, job.because, short(job.error or "")
+    back = f", back {ago(job.comes_back_at)}" if job.comes_back_at is not None else ""
+    return job.short_id, job.task, job.queue, attempts(job), died, f"{job.because}{back}", short(job.error or "")
 
 
 @dead.command(short_help="A dead letter's whole story, and what to do next.")
@@ -59,8 +60,11 @@ def _row(job: Job) -> tuple[object, ...]:
 @click.option("--secrets", is_flag=True, help="Show what looks like a secret in payload and result, too.")
 @shared
 def show(id: str, secrets: bool) -> None:
-    """Every attempt of a dead letter, its cause, the decision and why."""
-    tell_story(*ask(lambda rd: with_story(rd, rd.dead.show(id))), secrets=secrets)
+    """Every attempt of a dead letter, its cause, the decision and why. A job that is not dead is shown, too."""
+    whole = ask(lambda rd: with_story(rd, rd.status(id)))
+    if whole.job.state != "dead" and not output.as_json():
+        output.warn(f"job {whole.job.short_id} is no dead letter: it is {whole.job.state}")
+    tell_story(whole, secrets=secrets)
 
 
 @dead.command(short_help="Back to the queue with another input.")

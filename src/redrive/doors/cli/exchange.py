@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 
@@ -43,6 +43,7 @@ def import_(file: str, mapped: tuple[str, ...], waiting: bool, dry_run: bool, wh
     Repeating it changes nothing. Exit status 1 when lines were kept aside, or completed ids could not be read.
     """
     mapping = dict(map(_pair, mapped)) or None
+    _refuse_missing_ids(said["completed"])
     rd = _database(dry_run=dry_run)
     options = {**said, "mapping": mapping, "as_": "waiting" if waiting else "dead", "dry_run": dry_run, "why": why}
     if file == "-" and said["aside"] is None and not dry_run:
@@ -55,6 +56,15 @@ def import_(file: str, mapped: tuple[str, ...], waiting: bool, dry_run: bool, wh
     else:
         _tell(done)
     return 0 if done.ok else 1
+
+
+def _refuse_missing_ids(completed: str | None) -> None:
+    """Refuse a path without a file: with a mistyped one, everything that is done would be taken in again."""
+    from pathlib import Path
+
+    if completed is not None and not Path(completed).expanduser().is_file():
+        hint = "correct the path; leave --completed out if nothing is done yet"
+        raise Problem(f"there is no file of completed ids at {completed}", hint)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -135,7 +145,7 @@ def _tell(done: Imported) -> None:
 def export(file: str, filters: dict[str, Any], **how: Any) -> None:
     """Write dead letters as JSON lines, one record per line: to a new private file, or to a pipe (-)."""
     if file == "-":
-        ask(lambda rd: _exported(rd, sys.stdout.buffer, filters, how))
+        ask(lambda rd: _exported(rd, cast("BinaryIO", _Printed()), filters, how))
         return
     done = ask(lambda rd: _exported(rd, file, filters, how))
     if output.as_json():
@@ -143,6 +153,13 @@ def export(file: str, filters: dict[str, Any], **how: Any) -> None:
     else:
         output.say(f"{clean(done.path)}: {counted(done.count, 'dead letter')}, one per line")
         output.say(f"  take them in elsewhere: redrive dead import {clean(done.path)} --url OTHER.db")
+
+
+class _Printed:
+    """Prints whole lines of JSON as every command does: a terminal obeys nothing in them."""
+
+    def writelines(self, lines: Iterable[bytes]) -> None:
+        sys.stdout.buffer.writelines(output.harmless(line.decode()).encode() for line in lines)
 
 
 async def _exported(rd: Redrive, target: Target, filters: dict[str, Any], how: dict[str, Any]) -> Exported:

@@ -105,7 +105,7 @@ def _say(outcome: Outcome) -> None:
         output.say_json(outcome.public())
         return
     if outcome:
-        output.say(clean(json.dumps(outcome.result, ensure_ascii=False)), verbatim=True)
+        output.say(output.harmless(json.dumps(outcome.result, ensure_ascii=False)), verbatim=True)
         return
     output.say(f"{outcome.status}: {clean(outcome.message)}")
     if outcome.error:

@@ -92,7 +92,7 @@ def _head(view: GroupView) -> Iterator[str]:
         "first": f"{iso(seen.first_at)} ({ago(seen.first_at)})",
         "last": f"{iso(seen.last_at)} ({ago(seen.last_at)})",
         "trend": f"{view.trend}: {view.last_day} in the last day, {view.day_before} in the day before",
-        "told": ago(state.alerted_at) if state.alerted_at else "to nobody yet" if state.owed else None,
+        "alerted": ago(state.alerted_at) if state.alerted_at else None,
         "note": state.note,
     }
     yield f"group {view.fingerprint}"

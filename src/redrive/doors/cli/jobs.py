@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from redrive.core.moments import read_time
-from redrive.doors.cli import output, payload, story
+from redrive.doors.cli import effects, output, payload, story
 from redrive.doors.cli.asking import ask, confirm, connect, perform, shared, who, why
 from redrive.doors.cli.filters import filtered, understood
 from redrive.doors.cli.problems import Problem
@@ -50,19 +50,38 @@ def enqueue(
 
     rd = connect(creates=True)
     body = payload.read(payload_said, rd.settings.payload_limit)
-    handle = perform(rd, lambda rd: rd.enqueue(task, body, **given))
+    handle, waits = perform(rd, lambda rd: _handed_in(rd, task, body, given))
     if output.as_json():
-        output.say_json(output.job_json(handle.job) | {"duplicate": handle.duplicate})
+        said = {"duplicate": handle.duplicate, "spooled": handle.spooled, "direct": handle.direct}
+        output.say_json(output.job_json(handle.job) | said | {"warnings": [waits] if waits else []})
     else:
-        _tell_accepted(handle)
+        _tell_accepted(handle, waits)
 
 
-def _tell_accepted(handle: JobHandle[Any]) -> None:
+async def _handed_in(
+    rd: Redrive, task: str, body: dict[str, Any], options: dict[str, Any]
+) -> tuple[JobHandle[Any], str | None]:
+    """The job, and what to say where no worker will run it now. A store that took nothing is not asked."""
+    handle = await rd.enqueue(task, body, **options)
+    stored = not handle.spooled and not handle.direct and not handle.job.ended
+    return handle, await rd.jobs.waits_for_worker(handle.job) if stored else None
+
+
+def _tell_accepted(handle: JobHandle[Any], waits: str | None) -> None:
     job = handle.job
+    if handle.spooled:
+        output.say(f"job {job.short_id} waits in the spool: the store could not take it; a worker moves it over")
+        return
+    if handle.direct:
+        output.say(f"{clean(job.task)} was called directly: neither the store nor the spool could take the job")
+        return
     if handle.duplicate:
         output.say(f"job {job.short_id} exists already with this key; it is {job.state}")
     else:
-        output.say(f"job {job.short_id} accepted: {clean(job.task)}, runs {ago(max(job.run_at, time.time()))}")
+        verb = "due" if waits else "runs"
+        output.say(f"job {job.short_id} accepted: {clean(job.task)}, {verb} {ago(max(job.run_at, time.time()))}")
+    if waits:
+        output.say(f"  {clean(waits)}")
     output.say(f"  follow it: redrive status {job.short_id}")
 
 
@@ -90,50 +109,85 @@ def tell_moved(job: Job, move: str, undo: str) -> None:
 @click.option("--secrets", is_flag=True, help="Show what looks like a secret in payload and result, too.")
 @shared
 def status(id: str, secrets: bool) -> None:
-    """A job's whole story: attempts, causes, decisions, and what to do next."""
-    tell_story(*ask(lambda rd: with_story(rd, rd.status(id))), secrets=secrets)
+    """A job's whole story: attempts, causes, decisions, and what to do next. `effect:KEY`: an effect without a job."""
+    if (key := effects.key_in(id)) is not None:
+        effects.tell(key, secrets=secrets)
+        return
+    tell_story(ask(lambda rd: with_story(rd, rd.status(id))), secrets=secrets)
 
 
-async def with_story(rd: Redrive, wanted: Awaitable[Job]) -> tuple[Job, Sequence[Event], Sequence[Note]]:
+class Whole(NamedTuple):
+    """All that is shown of one job."""
+
+    job: Job
+    moves: Sequence[Event]
+    notes: Sequence[Note]
+    trace_url: str | None
+
+
+async def with_story(rd: Redrive, wanted: Awaitable[Job]) -> Whole:
+    from redrive.insight.trace import trace_link
+
     job = await wanted
-    return job, await rd.jobs.story(job.id), await rd.dead.notes(job.id)
+    link = trace_link(rd.settings.trace_url, job)
+    return Whole(job, await rd.jobs.story(job.id), await rd.dead.notes(job.id), link)
 
 
-def tell_story(job: Job, moves: Sequence[Event], notes: Sequence[Note], *, secrets: bool) -> None:
+def tell_story(whole: Whole, *, secrets: bool) -> None:
     from redrive.core.redact import redact
 
     if output.as_json():
-        body = output.job_json(job, secrets=secrets)
-        said = [note.public() for note in notes]
-        told = {"moves": [story.move_json(move) for move in moves], "notes": said if secrets else redact(said)}
-        output.say_json(body | told)
+        body = output.job_json(whole.job, secrets=secrets)
+        said = [note.public() for note in whole.notes]
+        told = {"moves": [story.move_json(move) for move in whole.moves], "notes": said if secrets else redact(said)}
+        output.say_json(body | told | {"trace_url": whole.trace_url})
     else:
-        story.tell(job, moves, notes, secrets=secrets)
+        story.tell(whole.job, whole.moves, whole.notes, trace_url=whole.trace_url, secrets=secrets)
 
 
-@click.command()
+@click.command(short_help="Say what became of a job whose outcome is unknown.")
 @click.argument("id")
 @click.option("--landed/--not-landed", default=None, required=True, help="Whether its effect happened.")
-@click.option("--why", metavar="TEXT", required=True, help="How you know; it stays with the job.")
+@click.option("--why", metavar="TEXT", help="How you know; it stays with the job, which needs it.")
+@click.option("--result", metavar="JSON", help="Of an effect without a job: what later calls return.")
 @shared
-def resolve(id: str, landed: bool, why: str) -> None:
-    """Say what became of a job whose outcome nobody knew.
+def resolve(id: str, landed: bool | None, why: str | None, result: str | None) -> None:
+    """Say what became of a job, or of an effect without a job (`effect:KEY`), whose outcome is unknown.
 
-    Landed: the job is done. Not landed: its effect counts as absent and the job runs again.
+    Landed: the job is done. Not landed: its effect counts as absent and the job runs again. An effect without a job:
+    later calls return the result, or the next call performs it.
     """
+    if landed is None:  # newer versions of click do not ask for a flag that is required
+        raise _missing("--landed' or '--not-landed")
+    if (key := effects.key_in(id)) is not None:
+        effects.resolve(key, landed=landed, result=result, why=why)
+        return
+    if result is not None:
+        raise Problem("--result is for effects without a job", "name one as effect:KEY; `redrive effects` lists them")
+    if why is None:
+        raise _missing("--why")
     job = ask(lambda rd: rd.jobs.resolve(id, landed=landed, who=who(), why=why))
     tell_moved(job, "resolved" if landed else "runs again", "redrive status {id}")
 
 
+def _missing(option: str) -> click.MissingParameter:
+    return click.MissingParameter(ctx=click.get_current_context(), param_hint=f"'{option}'", param_type="option")
+
+
 @click.command()
-@click.option("--state", metavar="NAME", multiple=True, help="waiting, running, held, done, dead, discarded or purged.")
+@click.option(
+    "--state", metavar="NAMES", multiple=True,
+    help="waiting, running, held, done, dead, discarded, purged; several with commas between.",
+)  # fmt: skip
 @filtered
+@click.option("--text", metavar="TEXT", help="Only jobs whose input or last error has this text.")
 @click.option("--limit", metavar="N", type=int, default=50, show_default=True)
 @click.option("--cursor", metavar="TEXT", help="Go on where the last page ended.")
 @shared
 def jobs(state: tuple[str, ...], filters: dict[str, Any], **said: Any) -> None:
     """List jobs, newest first."""
-    page = ask(lambda rd: _listed(rd, state, filters, **said))
+    states = tuple(name.strip() for names in state for name in names.split(","))
+    page = ask(lambda rd: _listed(rd, states, filters, **said))
     if output.as_json():
         say_page(page)
     elif page.jobs:
@@ -143,8 +197,11 @@ def jobs(state: tuple[str, ...], filters: dict[str, Any], **said: Any) -> None:
         output.say('No jobs here. Accept one with: redrive enqueue TASK \'{"name": "value"}\'')
 
 
-async def _listed(rd: Redrive, state: tuple[str, ...], filters: dict[str, Any], **said: Any) -> Page:
-    return await rd.jobs.list(state=state or None, **said, **await understood(rd, filters))
+async def _listed(
+    rd: Redrive, state: tuple[str, ...], filters: dict[str, Any], text: str | None = None, **said: Any
+) -> Page:
+    chosen = {"state": state or None, **said, **await understood(rd, filters)}
+    return (await rd.jobs.search(text, **chosen)).page if text is not None else await rd.jobs.list(**chosen)
 
 
 def _row(job: Job) -> tuple[object, ...]:
@@ -175,19 +232,33 @@ def tell_more(page: Page) -> None:
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 @shared
 def erase(id: str | None, session: str | None, yes: bool) -> None:
-    """Forget the contents of a job, or of all jobs of a session, for privacy. Live ones are cancelled first."""
+    """Forget the contents of a job, or of all jobs of a session, for privacy. Live ones are cancelled first.
+
+    `effect:KEY` names an effect without a job: its result is forgotten.
+    """
+    if id is not None and session is None and (key := effects.key_in(id)) is not None:
+        effects.erase(key, yes=yes)
+        return
     if (id is None) == (session is None):
         raise Problem("give a job's id or --session, one of them", "`redrive jobs --session ID` lists what would go")
     number = ask(lambda rd: _affected(rd, id, session))
     if number:
         confirm(f"erase the contents of {counted(number, 'job')}", yes=yes)
     with output.warnings_of("redrive.store"):  # whether the old bytes are gone from the file is a part of the answer
-        erased = ask(lambda rd: rd.jobs.erase(id, session_id=session, who=who()))
+        erased, waits_for = ask(lambda rd: _erased(rd, id, session))
     if output.as_json():
-        output.say_json({"erased": erased})
-    else:
-        left = "its id and key stay" if erased == 1 else "their ids and keys stay"
-        output.say(f"erased the contents of {counted(erased, 'job')}; {left}")
+        output.say_json({"erased": erased, "gone": not waits_for, "waits_for": waits_for})
+        return
+    left = "its id and key stay" if erased == 1 else "their ids and keys stay"
+    output.say(f"erased the contents of {counted(erased, 'job')}; {left}")
+    if waits_for:
+        output.say("they are not gone yet. They can still be read in")
+        output.table(("",), ((each,) for each in waits_for))
+
+
+async def _erased(rd: Redrive, id: str | None, session: str | None) -> tuple[int, list[str]]:
+    erased = await rd.jobs.erase(id, session_id=session, who=who())
+    return erased, list(await rd.jobs.lingering())
 
 
 async def _affected(rd: Redrive, id: str | None, session: str | None) -> int:

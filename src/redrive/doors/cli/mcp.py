@@ -26,7 +26,9 @@ PARTS: Final = frozenset({"mcp", "mcp_types", "pydantic", "starlette", "uvicorn"
 @click.argument("app", required=False)
 @click.option("--allow-write", is_flag=True, help="Tools that call, submit, retry and redrive one, too.")
 @click.option(
-    "--session", metavar="ID", help="Whose session it is: calls are made, and consents looked up, in its name."
+    "--session",
+    metavar="ID",
+    help="Whose session it is: calls, consents and the inbox are its own. Over HTTP each client has one.",
 )
 @click.option(
     "--http",
@@ -38,9 +40,12 @@ PARTS: Final = frozenset({"mcp", "mcp_types", "pydantic", "starlette", "uvicorn"
 )
 @click.option(
     "--token",
+    "tokens",
     metavar="TEXT",
+    multiple=True,
     envvar="REDRIVE_MCP_TOKEN",
-    help="What HTTP clients must show, better given in REDRIVE_MCP_TOKEN; else one is made and printed.",
+    help="What HTTP clients must show, better given in REDRIVE_MCP_TOKEN; else one is made and printed. Several, one "
+    "for each client, keep their sessions apart.",
 )
 @click.option(
     "--allow-host",
@@ -55,7 +60,7 @@ def mcp(
     allow_write: bool,
     session: str | None,
     address: str | None,
-    token: str | None,
+    tokens: tuple[str, ...],
     also: tuple[str, ...],
 ) -> None:
     """Serve MCP, on standard input and output or over HTTP. Without --allow-write its tools only read.
@@ -65,15 +70,16 @@ def mcp(
     """
     _need_the_extra()
     optional_name("session", session)
-    said: dict[str, Any] = {"tasks": app is not None, "allow_write": allow_write, "session": session}
+    said: dict[str, Any] = {"tasks": app is not None, "allow_write": allow_write}
     if address is not None:
         host, port = _place(address)
-        _check_token(token, host)
-        _serve_http(_the_app(app), host, port, token, also, **said)
+        _check_session(session)
+        _check_tokens(tokens, host)
+        _serve_http(_the_app(app), host, port, tokens, also, **said)
         return
     with _stdout_to_stderr():
         rd = _the_app(app)
-    _serve_stdio(rd, **said)
+    _serve_stdio(rd, session, **said)
 
 
 def _need_the_extra() -> None:
@@ -117,30 +123,32 @@ def _stdout_to_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-def _serve_stdio(rd: Redrive, **said: Any) -> None:
+def _serve_stdio(rd: Redrive, session: str | None, **said: Any) -> None:
     import asyncio
 
     from redrive.doors.mcp import make_server
     from redrive.doors.mcp.serving import over_stdio
+    from redrive.doors.mcp.sessions import new_session
 
-    asyncio.run(over_stdio(rd, make_server(rd, **said)))
+    asyncio.run(over_stdio(rd, make_server(rd, session=session or new_session(), **said)))
 
 
-def _serve_http(rd: Redrive, host: str, port: int, token: str | None, also: tuple[str, ...], **said: Any) -> None:
+def _serve_http(rd: Redrive, host: str, port: int, tokens: tuple[str, ...], also: tuple[str, ...], **said: Any) -> None:
     import asyncio
     import secrets
 
     from redrive.doors.mcp import make_server
     from redrive.doors.mcp.http import PATH
     from redrive.doors.mcp.serving import over_http
+    from redrive.doors.mcp.sessions import asking
     from redrive.doors.web.guard import allowed_hosts, written
 
-    chosen = token or secrets.token_urlsafe(32)
-    server = make_server(rd, secrets=(chosen,), **said)
+    chosen = tokens or (secrets.token_urlsafe(32),)
+    server = make_server(rd, session=asking.get, secrets=chosen, **said)
     with listening(host, port, "choose another HOST:PORT") as sock:
         port = sock.getsockname()[1]
-        _tell(f"http://{written(host)}:{port}{PATH}", None if token else chosen)
-        asyncio.run(over_http(rd, server, sock, hosts=allowed_hosts(host, port, also), token=chosen))
+        _tell(f"http://{written(host)}:{port}{PATH}", None if tokens else chosen[0])
+        asyncio.run(over_http(rd, server, sock, hosts=allowed_hosts(host, port, also), tokens=chosen))
 
 
 def _place(address: str) -> tuple[str, int]:
@@ -151,17 +159,26 @@ def _place(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _check_token(token: str | None, host: str) -> None:
+def _check_session(session: str | None) -> None:
+    """Refuses one session for all: what a person granted one client would serve every other one."""
+    if session is not None:
+        raise Problem(
+            "--session is for standard input and output: over HTTP each client has its own session",
+            "leave it out; give each client a --token or an Mcp-Session-Id of its own",
+        )
+
+
+def _check_tokens(tokens: tuple[str, ...], host: str) -> None:
     from redrive.doors.web.guard import is_loopback
     from redrive.doors.web.tokens import check_token
 
-    if token is None and not is_loopback(host):
+    if not tokens and not is_loopback(host):
         raise Problem(
             f"{host} can be reached from outside, and there is no token",
             f"set REDRIVE_MCP_TOKEN to a secret of your own, or serve on {ADDRESS}",
         )
     try:
-        if token is not None:
+        for token in tokens:
             check_token(token)
     except ConfigError as error:
         raise Problem(str(error), 'make one: python -c "import secrets; print(secrets.token_urlsafe(32))"') from None

@@ -8,14 +8,15 @@ import click
 
 from redrive.core.moments import read
 from redrive.doors.cli import output
-from redrive.doors.cli.asking import ask, shared
+from redrive.doors.cli.asking import judge, shared
 from redrive.doors.cli.filters import doubt
 from redrive.doors.cli.report import noticed, tell_noticed
 from redrive.doors.cli.text import ago, clean, short
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.insight.morning import Morning, Need
+    from redrive.insight.morning import Morning
+    from redrive.insight.needs import Need
 
 
 @click.command(short_help="What needs you, since when, and what to do.")
@@ -28,9 +29,12 @@ if TYPE_CHECKING:
 @click.option("--notify", is_flag=True, help="Tell it through the notify channels, too, unless the day is quiet.")
 @shared
 def morning(since: str, queue: str | None, spike: int, notify: bool) -> int:
-    """What needs you: one line and exit status 0 on a quiet day, else what, since when and what to do (1)."""
+    """What needs you: one line and exit status 0 on a quiet day, else what, since when and what to do (1).
+
+    Exit status 3: the store cannot be used.
+    """
     start = read("since", since)
-    page, told = ask(lambda rd: noticed(rd, _looked(rd, start, queue, spike), notify))
+    page, told = judge(lambda rd: noticed(rd, _looked(rd, start, queue, spike), notify))
     if output.as_json():
         output.say_json(page.public() | ({} if told is None else {"notified": told}))
     else:
@@ -53,7 +57,7 @@ def _tell(page: Morning) -> None:
     for need in page.needs[:SHOWN]:
         _tell_need(need)
     if len(page.needs) > SHOWN:
-        rest = sum(need.number for need in page.needs[SHOWN:])
+        rest = sum(need.count for need in page.needs[SHOWN:])
         output.say(f"and {rest} more: redrive dead list --lane manual")
     if page.changes:
         output.say("changed since the time before")
@@ -72,11 +76,15 @@ def _tell(page: Morning) -> None:
 
 
 def _tell_need(need: Need) -> None:
-    from redrive.insight.morning import course, lasting
+    from redrive.insight.needs import course, label, lasting
 
-    place = clean(need.task) if need.task == need.queue else f"{clean(need.task)} ({clean(need.queue)})"
-    owner = f"for {clean(need.owner)}" if need.kind == "deferred" and need.owner else ""
+    if not need.task or not need.what:
+        output.say(f"{need.count:>4} {label(need)}: {clean(need.sentence)}")
+        output.say(f"       → {clean(need.action)} {need.command}")
+        return
+    place = clean(need.task) if need.queue in ("", need.task) else f"{clean(need.task)} ({clean(need.queue)})"
+    owner = f"for {clean(need.owner)}" if need.kind == "deferred_overdue" and need.owner else ""
     said = "; ".join(filter(None, (course(need), lasting(need), owner)))
     days = f" [{said}]" if said else ""
-    output.say(f"{need.number:>4} {need.kind:<7} {place}: {short(need.what, 100)}{days}")
+    output.say(f"{need.count:>4} {label(need):<7} {place}: {short(need.what, 100)}{days}")
     output.say(f"       → {clean(need.action)} {need.command}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from redrive.doors.cli.text import clean
 
 if TYPE_CHECKING:
     from redrive.core.job import Job
+
+_RISKY = re.compile(r"[\x7f-\U0010ffff]")
 
 
 def as_json() -> bool:
@@ -47,7 +50,18 @@ def say_json(value: Any) -> None:
     """One JSON document, readable by people as well."""
     import msgspec
 
-    _write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    _write(harmless(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
+
+
+def harmless(text: str) -> str:
+    """Escapes what a terminal obeys (U+009B begins a command) or reorders in a JSON text, which means the same."""
+    return _RISKY.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    import json
+
+    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
 
 @contextmanager

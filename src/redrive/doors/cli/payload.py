@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from redrive.core.json_keys import RepeatedKey, unique
 from redrive.doors.cli.problems import PAYLOAD_HINT as HINT
 from redrive.doors.cli.problems import Problem
 
@@ -42,7 +43,9 @@ def _within(text: bytes, limit: int) -> bytes:
 
 def _decoded(text: bytes) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse, object_pairs_hook=unique)
+    except RepeatedKey as error:
+        raise Problem(f"payload: {error}", "of the two values one would be lost") from None
     except RecursionError:
         raise Problem("payload: is nested too deeply", "64 levels are allowed") from None
     except ValueError as error:

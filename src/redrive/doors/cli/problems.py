@@ -12,6 +12,8 @@ from redrive.doors.cli.layout import folded
 from redrive.doors.cli.text import one_line
 
 USER_ERROR: Final = 2
+BROKEN: Final = 3
+"""The store has stopped itself, or cannot be used: a process manager should start the process again."""
 INTERRUPTED: Final = 130
 TERMINATED: Final = 143
 PAYLOAD_HINT: Final = 'give a JSON object: \'{"name": "value"}\', @file.json, or - to read it from a pipe'
@@ -32,11 +34,36 @@ class Problem(click.ClickException):
         self.hint = hint
 
 
+class Broken(Problem):
+    """The store cannot be used, which is no fault of the command."""
+
+    exit_code = BROKEN
+
+
 class Door(click.Group):
     """The group of all commands: whatever they raise leaves as one line, a hint and an exit status."""
 
+    def __init__(self, *args: Any, **extra: Any) -> None:
+        super().__init__(*args, **extra)
+        self.sections: dict[str, list[str]] = {}
+        """The names of the commands by the heading under which the help shows them."""
+
+    def add_to_section(self, title: str, command: click.Command) -> None:
+        self.add_command(command)
+        self.sections.setdefault(title, []).append(command.name or "")
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)  # in the order of a first day, not of the alphabet
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands under their headings, in columns of one width."""
+        width = max(map(len, self.commands))
+        for title, names in self.sections.items():
+            with formatter.section(title):
+                limit = formatter.width - 6 - width
+                formatter.write_dl(
+                    [(name.ljust(width), self.commands[name].get_short_help_str(limit)) for name in names]
+                )
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         from redrive.doors.cli.asking import Asked
@@ -51,6 +78,7 @@ class Door(click.Group):
                 click.echo(error.format_message())
                 sys.exit(0)
             _tell(error.format_message(), _usage_hint(error))
+            sys.exit(error.exit_code if isinstance(error, Problem) else USER_ERROR)
         except UnicodeEncodeError:
             if not (foreign := _not_utf8(args)):
                 raise
@@ -61,6 +89,7 @@ class Door(click.Group):
             if not _ours(error):
                 raise  # a defect keeps its traceback
             _tell(_said(error), hint_for(error, moves=asked.moves))
+            sys.exit(_status_of(error))
         else:
             sys.exit(status)
         sys.exit(USER_ERROR)
@@ -95,6 +124,12 @@ def _ours(error: Exception) -> bool:
     return isinstance(error, RedriveError)
 
 
+def _status_of(error: Exception) -> int:
+    from redrive.errors import StoreFailed
+
+    return BROKEN if isinstance(error, StoreFailed) else USER_ERROR
+
+
 def _said(error: Exception) -> str:
     """Its words; what is looked for by its id is named in them already."""
     problem = getattr(error, "problem", "")
@@ -120,12 +155,17 @@ def _hints() -> dict[str, str]:
         "InvalidPayload": PAYLOAD_HINT,
         "InvalidInput": f"nothing was changed; {CORRECT}",
         "JobNotFound": "`redrive jobs` lists them; the last 8 characters of an id are enough",
+        "EffectNotFound": "`redrive effects` lists them",
+        "OnceInProgress": "`redrive effects` shows how it stands",
         "IllegalMove": "`redrive status ID` tells its whole story",
         "StaleJob": "look at it with `redrive status ID`, then try again",
         "StoreFull": "free some space, then try again",
         "StoreBusy": "another process is writing for very long; try again",
         "StoreRefused": "`redrive doctor` looks closer; --url chooses another file",
-        "StoreUnavailable": "check the path: --url, REDRIVE_URL or redrive.toml choose the database",
+        "StoreUnavailable": "check --url, REDRIVE_URL or redrive.toml: they choose the database or the fleet",
         "CommitUnknown": "look with `redrive status`, or repeat it with the same --key",
+        "DatabaseInUse": "close it in the code of your app, and read through rd or `redrive sql`",
+        "FleetMoved": "stop this process, and start it where the jobs are now",
+        "ReplicaStopped": "`redrive fleet doctor` looks at the fleet; the jobs are in its log",
         "StoreFailed": "check the disk, then try again; `redrive doctor` looks at the database",
     }

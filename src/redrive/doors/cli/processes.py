@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import logging
 import os
@@ -12,11 +13,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from redrive.core.redact import redact_text
 from redrive.doors.cli import output
 from redrive.doors.cli.asking import asked
-from redrive.doors.cli.problems import TERMINATED, USER_ERROR
+from redrive.doors.cli.problems import BROKEN, TERMINATED, USER_ERROR
 from redrive.doors.cli.reloading import LOOK_SECONDS, changed, sources
 from redrive.doors.cli.text import clean
+from redrive.runtime.logbook import EXPECTED
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -36,8 +39,16 @@ class TextLines(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
         return clean(super().formatMessage(record))
 
+    def format(self, record: logging.LogRecord) -> str:
+        """Leave out the traceback of a failure that heals by itself."""
+        if getattr(record, EXPECTED, False):
+            record = copy.copy(record)
+            record.exc_info = record.exc_text = None
+        return super().format(record)
+
     def formatException(self, ei: Any) -> str:
-        return "\n".join(clean(line) for line in super().formatException(ei).split("\n"))
+        """Indent every line: what an exception says cannot be taken for a record of its own."""
+        return "\n".join(f"  {clean(line)}" for line in redact_text(super().formatException(ei)).split("\n"))
 
 
 class JsonLines(logging.Formatter):
@@ -46,7 +57,7 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = {"at": record.created, "process": record.process, "level": record.levelname, "logger": record.name}
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+            line["traceback"] = redact_text(self.formatException(record.exc_info))
         return json.dumps(line | {"message": record.getMessage()})
 
 
@@ -131,8 +142,10 @@ class Family:
             if self._stopping.is_set():
                 self._status = self._status or (TERMINATED if self._drain else 0)
                 return
-            if status == USER_ERROR:
-                self._status = USER_ERROR  # it has said why; starting it again would say the same
+            if status in (USER_ERROR, BROKEN):
+                # It has said why. Starting it again would say the same, or, after a failed sync, leave the others on a
+                # log that is no longer what the disk holds: only a process that is alone with the file writes it anew.
+                self._status = status
                 self.stop()
                 return
             quick = quick + 1 if time.monotonic() - began < SOON else 0

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from redrive.doors.cli import output
-from redrive.doors.cli.asking import ask, shared, who, why
+from redrive.doors.cli.asking import ask, connect, path_of, perform, shared, who, why
 from redrive.doors.cli.text import clean, counted
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
+    from redrive.insight.health import Health
 
 COLUMNS = ("queue", "due", "waiting", "running", "held", "done", "dead", "discarded", "purged")
 
@@ -38,19 +39,13 @@ def queues(ctx: click.Context) -> None:
 
 @queues.command(short_help="Workers take nothing from the queue until it is resumed.")
 @click.argument("name")
+@click.option("--new", is_flag=True, help="Also a queue in which no job ever was.")
 @why
 @shared
-def pause(name: str, why: str | None) -> None:
+def pause(name: str, new: bool, why: str | None) -> None:
     """Workers take nothing from the queue until it is resumed; what runs goes on."""
-    doubt = ask(lambda rd: _paused(rd, name, why))
+    ask(lambda rd: rd.queues.pause(name, who=who(), why=why, new=new))
     _tell(name, paused=True)
-    if doubt:
-        output.warn(f"  warning: {clean(doubt)}")
-
-
-async def _paused(rd: Redrive, name: str, why: str | None) -> str | None:
-    await rd.queues.pause(name, who=who(), why=why)
-    return await rd.queues.doubt(name)
 
 
 @queues.command()
@@ -89,25 +84,52 @@ def stats() -> None:
         output.say("No job was ever accepted here. Try: redrive enqueue TASK '{}'")
 
 
+_PARTS = {"due": "due now", "retrying": "retrying", "parked": "parked", "comes_back": "come back", "pending": ""}
+"""Numbers that are parts of others, and how they are said."""
+
+
 def _listed(totals: dict[str, int]) -> str:
-    """The parts of the sum; what is due is a part of what waits."""
-    parts = [f"{number} {name}" for name, number in totals.items() if name != "due"]
-    due = f" ({totals['due']} due now)" if totals.get("due") else ""
-    return " + ".join(parts) + due if parts else "nothing yet"
+    """The parts of the sum; in brackets what is a part of a part."""
+    parts = [f"{number} {name}" for name, number in totals.items() if name not in _PARTS]
+    said = [f"{totals[name]} {words}" for name, words in _PARTS.items() if words and totals.get(name)]
+    return " + ".join(parts) + (f" ({', '.join(said)})" if said else "") if parts else "nothing yet"
+
+
+def health_of(rd: Redrive) -> Health:
+    """How the store stands; one that is not there is broken, and looking makes none."""
+    from redrive.insight.health import broken
+    from redrive.insight.needs import Snapshot, needs, store_failed
+
+    path = path_of(rd)
+    if path is not None and not path.exists():
+        spooled = needs(Snapshot(0.0, 0.0, spooled=rd.spool.count()))
+        return broken([store_failed(f"there is no database at {path}"), *spooled])
+    return perform(rd, lambda rd: rd.health())
 
 
 @click.command()
+@click.option("--probe", is_flag=True, help="Ask only whether the database can be read and written: 0 or 3.")
 @shared
-def health() -> int:
-    """healthy (exit status 0) or degraded (1), and why."""
-    import msgspec
+def health(probe: bool) -> int:
+    """How everything stands, and why.
 
-    found = ask(lambda rd: rd.health())
+    Exit status 0: well, or healing by itself. 1: a person is needed. 3: the store cannot be used.
+    With --probe, for containers: 0, or 3 and why.
+    """
+    if probe:
+        from redrive.doors.cli.probe import probed
+
+        return probed()
+    found = health_of(connect(creates=True))
     if output.as_json():
-        output.say_json(msgspec.to_builtins(found))
+        output.say_json(found.public())
     else:
         dead = counted(found.total_dead_letter, "dead letter")
         output.say(f"{found.status}: {found.total_pending} pending, {dead}")
         for issue in found.issues:
             output.say(f"  {clean(issue)}")
-    return 0 if found.status == "healthy" else 1
+        if found.status == "broken":
+            output.say(f"  → {clean(found.needs[0].action)} {found.needs[0].command}")
+        elif found.needs:
+            output.say("What to do about each: redrive morning")
+    return found.exit_code

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from redrive.doors.cli.asking import asked, connect, shared
-from redrive.doors.cli.problems import Problem
-from redrive.doors.cli.worker import load, log_to_stderr, names
+from redrive.doors.cli.problems import BROKEN, Problem
+from redrive.doors.cli.worker import load, log_to_stderr, names, status_of_the_end
 
 if TYPE_CHECKING:
     import socket
@@ -56,18 +56,20 @@ def serve(
 
     APP is a `module:attribute` that names a Redrive, e.g. tasks:rd. Without it the built-in HTTP delivery is what runs,
     for callers in any language, and other processes may run the rest. SIGTERM or Ctrl-C ends streams at once and lets
-    running jobs finish within the grace period.
+    running jobs finish within the grace period. Ends with exit status 3 when the disk fails to sync: whoever started it
+    should start it again.
     """
     need_the_extra()
     _check_open_door(host, no_auth=no_auth)
     _check_names(also)
     rd = load(app) if app is not None else connect(creates=True)
+    rd.become_hub()
     log_to_stderr()
     rd.load()
     with listening(host, port, "choose another --port, or end what has it") as sock:
         port = sock.getsockname()[1]
         _run(rd, sock, host, port, also, work=None if no_worker else _options(said), auth=not no_auth, opens=opens)
-    return 0
+    return status_of_the_end()
 
 
 def _options(said: dict[str, Any]) -> dict[str, Any]:
@@ -104,8 +106,10 @@ def _check_names(also: tuple[str, ...]) -> None:
 
 
 def listening(host: str, port: int, hint: str) -> socket.socket:
+    from redrive.doors.web.connections import raise_descriptors
     from redrive.doors.web.serving import listen
 
+    raise_descriptors()
     if not host.strip():
         raise Problem("the address to listen on is empty", f"say {HOST}, or 0.0.0.0 for every address of this machine")
     try:
@@ -125,41 +129,48 @@ def _run(
     auth: bool,
     opens: bool,
 ) -> None:
-    import asyncio
-
     from redrive.doors.web import make_app, token_file
     from redrive.doors.web.feed import Feed
     from redrive.doors.web.guard import allowed_hosts
+    from redrive.runtime.interrupts import run_until_told
 
     feed = Feed(rd)
     app = make_app(rd, feed, token=None if auth else False, hosts=allowed_hosts(host, port, also))
-    link = link_to(host, port, token_file(rd)() if auth else None)
-    _tell(link, rd, work=work is not None, auth=auth)
+    token = token_file(rd)() if auth else None
+    _tell(link_to(host, port, token if _is_watched() else None), rd, work=work is not None, auth=auth)
     if opens:
         import webbrowser
 
-        webbrowser.open(link)
-    asyncio.run(_until_told(rd, feed, app, sock, work))
+        webbrowser.open(link_to(host, port, token))
+    run_until_told(_until_told(rd, feed, app, sock, work))
 
 
 async def _until_told(rd: Redrive, feed: Feed, app: Any, sock: socket.socket, work: dict[str, Any] | None) -> None:
-    """Streams end at once, then the server, then the worker within its grace."""
+    """Streams end at once, then the server, then the worker within its grace. A store that stopped itself ends all."""
     from redrive.doors.cli.worker import leave
     from redrive.doors.web.serving import make_served, until_told
 
     served = make_served(app)
+    ending = rd.make_ending(work.get("grace")) if work is not None else None
 
     def stop() -> None:
         feed.close()
         served.should_exit = True
 
+    failure: Exception | None = None
     try:
         await rd.open()
-        async with _working(rd, work):
-            await until_told(served.serve(sockets=[sock]), stop, waits=True)
+        async with rd.serving_hub(), _working(rd, work):
+            also = rd.store.until_failed()
+            await until_told(served.serve(sockets=[sock]), stop, waits=True, also=also, ending=ending)
+            failure = await rd.failure()
     finally:
         await rd.close()
-    await leave()
+        if ending is not None:
+            ending.over()
+    await leave(BROKEN if failure else 0)
+    if failure is not None:
+        raise failure
 
 
 @asynccontextmanager
@@ -184,13 +195,22 @@ def link_to(host: str, port: int, token: str | None) -> str:
     return f"http://{name}:{port}/" + (f"?{PARAMETER}={token}" if token else "")
 
 
+def _is_watched() -> bool:
+    """Whether a person reads what is printed. A log keeps it, and others read logs: no token goes there."""
+    import sys
+
+    return sys.stdout.isatty()
+
+
 def _tell(link: str, rd: Redrive, *, work: bool, auth: bool) -> None:
     if asked().json:
         from redrive.doors.cli import output
 
-        output.say_json({"url": link, "database": rd.settings.url, "worker": work})
+        output.say_json({"url": link, "database": rd.shown_url, "worker": work})
         return
     tasks = ", ".join(sorted(rd.registry.handlers))
-    click.echo(f"redrive serves {rd.settings.url} ({f'runs {tasks}' if work else 'runs nothing here'}): {link}")
+    click.echo(f"redrive serves {rd.shown_url} ({f'runs {tasks}' if work else 'runs nothing here'}): {link}")
+    if auth and not _is_watched():
+        click.echo("  the link that lets a browser in: redrive token --link", err=True)
     if not auth:
         click.echo("WARNING: no token is asked for: every program on this machine may do everything here.", err=True)

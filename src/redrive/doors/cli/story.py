@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from redrive.doors.cli.output import say
+from redrive.doors.cli.output import harmless, say
 from redrive.doors.cli.text import ago, clean, due, one_line, span
 
 if TYPE_CHECKING:
@@ -13,15 +13,24 @@ if TYPE_CHECKING:
     from redrive.core.store import Event
     from redrive.core.triage import Note
     from redrive.insight.story import Entry, Story
+    from redrive.insight.trace import Raised
 
 
-def tell(job: Job, moves: Sequence[Event], notes: Sequence[Note] = (), *, secrets: bool = False) -> None:
+def tell(
+    job: Job,
+    moves: Sequence[Event],
+    notes: Sequence[Note] = (),
+    *,
+    trace_url: str | None = None,
+    secrets: bool = False,
+) -> None:
+    """Print one job: its facts, contents, story and what can be done next."""
     import time
 
     from redrive.insight import story
 
     told = story.tell(job, moves, time.time(), notes)
-    for line in _head(told):
+    for line in _head(told, trace_url):
         say(line)
     for text in _contents(job, secrets=secrets):
         say(text, verbatim=True)
@@ -35,7 +44,7 @@ def move_json(move: Event) -> dict[str, Any]:
     return {"move": move.move, "at": iso(move.at), "state": str(move.state), "who": move.who, "why": move.why}
 
 
-def _head(told: Story) -> Iterator[str]:
+def _head(told: Story, trace_url: str | None) -> Iterator[str]:
     from redrive.core.job import iso
     from redrive.insight.story import used
 
@@ -52,9 +61,11 @@ def _head(told: Story) -> Iterator[str]:
         "key": job.key,
         "session": job.session_id,
         "owner": job.owner,
-        "waits for": job.held_for,
+        "back": f"{iso(job.comes_back_at)} ({ago(job.comes_back_at)}), by itself" if job.comes_back_at else None,
+        "waits for": job.held_for if job.state == "held" else None,  # a dead letter keeps there what it calls
         "agent": job.agent,
         "model": job.model,
+        "trace": trace_url,
         "spent": used(told.spent) if told.spent is not None and len(job.history) > 1 else None,
     }
     yield f"job {job.short_id}"
@@ -81,8 +92,8 @@ def _indented(text: str, *, secrets: bool) -> str:
     from redrive.core.redact import redact
 
     value = legible(text)
-    lines = json.dumps(value if secrets else redact(value), indent=2, ensure_ascii=False).splitlines()
-    return "\n".join(f"  {clean(line)}" for line in lines)
+    shown = json.dumps(value if secrets else redact(value), indent=2, ensure_ascii=False)
+    return "\n".join(f"  {line}" for line in harmless(shown).splitlines())
 
 
 def _entries(told: Story) -> Iterator[str]:
@@ -90,11 +101,14 @@ def _entries(told: Story) -> Iterator[str]:
     shown = [entry for entry in told.entries if entry.kind != "born" or entry.who or entry.why]
     if shown:
         yield "story"
+    trace: tuple[Raised, ...] = ()
     for entry in shown:
-        yield from _attempt(entry) if entry.kind == "attempt" else _moved(entry)
+        yield from _attempt(entry, same=entry.trace == trace) if entry.kind == "attempt" else _moved(entry)
+        trace = entry.trace or trace
 
 
-def _attempt(entry: Entry) -> Iterator[str]:
+def _attempt(entry: Entry, *, same: bool) -> Iterator[str]:
+    """One run. A traceback that is the one before it, word for word, is not repeated."""
     from redrive.core.job import iso
 
     took = f" after {span(entry.seconds)}" if entry.seconds is not None else ""
@@ -102,6 +116,19 @@ def _attempt(entry: Entry) -> Iterator[str]:
     yield f"  run {entry.run}: {entry.title}{took}, {iso(entry.at)}{where}"
     for fact in entry.facts:
         yield f"    {fact.name:<9} {one_line(fact.text)}"
+    if entry.trace and not same:
+        yield "    traceback, innermost first; > marks your code"
+        for raised in entry.trace:
+            yield from _raised(raised)
+
+
+def _raised(raised: Raised) -> Iterator[str]:
+    if raised.is_cause:
+        yield f"      caused by {one_line(raised.summary)}"
+    for line in raised.lines:
+        yield f"      {'>' if line.yours else ' '} {clean(line.place)}"
+        if line.source:
+            yield f"          {clean(line.source)}"
 
 
 def _moved(entry: Entry) -> Iterator[str]:

@@ -31,11 +31,30 @@ def doctor(full: bool, fix: bool) -> int:
 
 
 async def _examined(rd: Redrive, *, full: bool, fix: bool) -> tuple[list[Check], list[str]]:
-    checks = _checks(rd, full=full)
+    checks = await _checked(rd, full=full)
     if not fix or any(not check.ok and not check.fixable and check.name in _INNER for check in checks):
         return checks, []
     fixed = await rd.store.repair(rd.clock.now())
-    return _checks(rd, full=full), fixed
+    return await _checked(rd, full=full), fixed
+
+
+async def _checked(rd: Redrive, *, full: bool) -> list[Check]:
+    """The file first; where it can be read, also what needs a person whatever any worker knows."""
+    checks = _checks(rd, full=full)
+    if any(not check.ok and check.name in _INNER for check in checks):
+        return checks
+    return checks + await _left_behind(rd)
+
+
+async def _left_behind(rd: Redrive) -> list[Check]:
+    from redrive.insight.needs import Snapshot, needs
+    from redrive.stores.sqlite.doctor import Check
+
+    now = rd.clock.now()
+    found = needs(Snapshot(now, now, left_behind=await rd.store.left_behind(now)))
+    if not found:
+        return [Check("processes", True, "none left running jobs behind")]
+    return [Check("processes", False, need.sentence, f"{need.action} {need.command}") for need in found]
 
 
 _INNER = ("database", "schema", "integrity")
@@ -47,7 +66,9 @@ def _checks(rd: Redrive, *, full: bool) -> list[Check]:
 
     path = path_of(rd)
     if path is None:
-        raise Problem("the doctor knows SQLite files only", "name one with --url")
+        raise Problem(
+            "this doctor looks at SQLite files", "`redrive fleet doctor` looks at a fleet; --url names a file"
+        )
     return [*doctor.examine(path, full=full), _spool(rd)]
 
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from redrive.doors.cli import output
 from redrive.doors.cli.asking import asked, shared
-from redrive.doors.cli.problems import TERMINATED, Problem
+from redrive.doors.cli.problems import BROKEN, TERMINATED, Problem
 from redrive.doors.cli.text import counted
 
 if TYPE_CHECKING:
     import logging
 
     from redrive.app import Redrive
+
+
+LAST_SECONDS: Final = 5.0
+"""So long may a process whose store has stopped take to end by itself."""
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -40,7 +44,8 @@ def names(text: str) -> tuple[str, ...]:
 def worker(app: str, processes: int, drain: bool, reload: bool, parent: int | None, **said: Any) -> int:
     """Run the jobs of APP, a `module:attribute` that names a Redrive, e.g. tasks:rd.
 
-    SIGTERM or Ctrl-C lets running jobs finish within the grace period, then gives the rest back to the queue.
+    SIGTERM or Ctrl-C lets running jobs finish within the grace period, then gives the rest back to the queue. Ends with
+    exit status 3 when the disk fails to sync: whoever started it should start it again.
     """
     options = {name: value for name, value in said.items() if value is not None}
     if drain and reload:
@@ -112,45 +117,80 @@ def _same_database(rd: Redrive, app: str) -> None:
     said = asked().url
     if said and rd.settings.url != said:
         raise Problem(
-            f"{app} names its own database, {rd.settings.url}; --url cannot change it",
+            f"{app} names its own database, {rd.shown_url}; --url cannot change it",
             "leave --url out, or write Redrive() without a path in the code",
         )
 
 
 def _work(rd: Redrive, options: dict[str, Any]) -> int:
-    import asyncio
     import logging
 
+    from redrive.runtime.interrupts import run_until_told
+
     tasks = ", ".join(sorted(rd.registry.handlers))
-    logging.getLogger("redrive.worker").info("working on %s; tasks: %s", rd.settings.url, tasks)
-    asyncio.run(_until_told(rd, options))
+    logging.getLogger("redrive.worker").info("working on %s; tasks: %s", rd.shown_url, tasks)
+    run_until_told(_until_told(rd, options))
     if output.as_json():
         output.say_json({"stopped": True, "events": rd.bus.metrics()})
-    return 0
+    return status_of_the_end()
+
+
+def status_of_the_end() -> int:
+    """0 where a signal from outside ended the process. One that a job sent is told, and no process manager likes it."""
+    import logging
+
+    from redrive.runtime.interrupts import ended_by_a_job
+
+    if (said := ended_by_a_job()) is None:
+        return 0
+    logging.getLogger("redrive.worker").critical("this process ends with exit status %d: %s", TERMINATED, said)
+    return TERMINATED
 
 
 async def _until_told(rd: Redrive, options: dict[str, Any]) -> None:
     """Run until told to stop. A task that ignores its cancellation has been given back and must not keep us here."""
-    await rd.run_worker(**options)
+    from redrive.errors import StoreFailed
+
+    try:
+        await rd.run_worker(**options)
+    except StoreFailed:
+        await leave(BROKEN)
+        raise
     await leave()
 
 
-async def leave() -> None:
-    """End the process even where something in it does not want to."""
+async def leave(status: int = 0) -> None:
+    """End the process even where something in it does not want to: a task, and after a failure a thread, too."""
     import asyncio
     import os
 
+    if status:
+        _end_within(LAST_SECONDS, status)
     left = asyncio.all_tasks() - {asyncio.current_task()}
     if left and (await asyncio.wait(left, timeout=1.0))[1]:
+        from redrive.doors.cli.repeats import tell_repeats
+
+        status = status or status_of_the_end()
+        tell_repeats()
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
+        os._exit(status)
+
+
+def _end_within(seconds: float, status: int) -> None:
+    """End the process with this status where its own way out takes longer: it waits for every thread of a pool."""
+    import os
+    import threading
+
+    timer = threading.Timer(seconds, os._exit, (status,))
+    timer.daemon = True
+    timer.start()
 
 
 def _drain(rd: Redrive, options: dict[str, Any]) -> int:
-    import asyncio
+    from redrive.runtime.interrupts import run_until_told
 
-    attempts = asyncio.run(_until_drained(rd, options))
+    attempts = run_until_told(_until_drained(rd, options))
     if output.as_json():
         output.say_json({"drained": attempts is not None, "events": rd.bus.metrics()})
     elif attempts is None:
@@ -168,21 +208,27 @@ async def _until_drained(rd: Redrive, options: dict[str, Any]) -> int | None:
     import signal
 
     draining = asyncio.create_task(rd.drain(**options))
-    told = asyncio.Event()
+    told: list[int] = []
 
-    def stop() -> None:
-        told.set()
+    def stop(number: int) -> None:
+        told.append(number)
         draining.cancel()
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    ending = rd.make_ending(options.get("grace"), TERMINATED)
+    ending.hear(signal.SIGTERM)
     try:
         return await draining
     except asyncio.CancelledError:
-        if not told.is_set():
+        if not told:
             raise
+        if told[0] == signal.SIGINT:
+            raise KeyboardInterrupt from None
         return None
     finally:
         await rd.close()
+        ending.over()
 
 
 def _stop_without(parent: int) -> None:
@@ -204,10 +250,13 @@ def log_to_stderr() -> None:
     """Where the app has not set up logging by itself."""
     import logging
 
+    from redrive.doors.cli.repeats import count_repeats
+
     handler = logging.StreamHandler()
     handler.setFormatter(_formatter(json=asked().json))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("redrive").setLevel(logging.INFO)
+    count_repeats()
 
 
 def _formatter(*, json: bool) -> logging.Formatter:

@@ -14,8 +14,10 @@ from starlette.staticfiles import StaticFiles
 from redrive.doors.dashboard import (
     agents,
     finding,
+    fleet,
     group,
     job,
+    jobs,
     letters,
     live,
     morning,
@@ -23,6 +25,7 @@ from redrive.doors.dashboard import (
     queues,
     redrives,
     sessions,
+    workers,
     workflows,
 )
 from redrive.doors.dashboard.rendering import SITE, STATIC, Site, problem
@@ -34,7 +37,10 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.doors.web.feed import Feed
 
-PAGES: Final = (overview, live, finding, letters, group, job, redrives, queues, morning, agents, workflows, sessions)
+PAGES: Final = (
+    overview, live, finding, jobs, letters, group, job, redrives, queues, workers, morning, agents, workflows, fleet,
+    sessions,
+)  # fmt: skip
 """Each has `routes(site)`."""
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from redrive.core.changes.change import Edit, decode
 from redrive.core.changes.difference import same
 from redrive.core.job import Job, Json
+from redrive.core.json_keys import RepeatedKey, unique
 from redrive.core.redact import redact
 from redrive.core.triage import EditPreview
 from redrive.doors.dashboard.rendering import Site, address, form_of, page, rd_of, to, who
@@ -78,7 +79,9 @@ def _sentence(text: str) -> str:
 def read_payload(text: str, job: Job) -> dict[str, Json]:
     """A JSON object, with the secrets behind its masks."""
     try:
-        found = json.loads(text)
+        found = json.loads(text, object_pairs_hook=unique)
+    except RepeatedKey as error:
+        raise InvalidInput(field="payload", problem=str(error)) from None
     except ValueError as error:
         raise InvalidInput(field="payload", problem=f"is not JSON: {error}") from None
     except RecursionError:

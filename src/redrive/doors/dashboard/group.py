@@ -35,6 +35,13 @@ COURSES: Final = {
 }
 
 
+SETTLED: Final = {
+    "resolved": "It counts as cured: you hear of it if it comes back.",
+    "ignored": "It is ignored for now.",
+}
+"""What a person has said of it, instead of how it goes."""
+
+
 def routes(site: Site) -> list[BaseRoute]:
     return [
         site.route("/groups/{fingerprint}", shown, "group"),
@@ -63,7 +70,7 @@ def sentence(view: GroupView, now: float) -> str:
         dead = f"{words.counted(seen.buried, 'job')} of {seen.task} died for this reason, and none is dead now"
     last = f"last {words.ago(seen.last_at, now)}"
     since = last if seen.first_at == seen.last_at else f"first {words.ago(seen.first_at, now)}, {last}"
-    return f"{dead}, {since}. {COURSES[view.trend]}"
+    return f"{dead}, {since}. {SETTLED.get(view.status) or COURSES[view.trend]}"
 
 
 def facts(view: GroupView) -> list[tuple[str, str | None]]:
@@ -84,7 +91,7 @@ def facts(view: GroupView) -> list[tuple[str, str | None]]:
         ("Ever buried", words.number(seen.buried)),
         ("First", words.exact(seen.first_at)),
         ("Last", words.exact(seen.last_at)),
-        ("Alert sent", words.exact(state.alerted_at) if state.alerted_at else "not yet" if state.owed else None),
+        ("Alerted", words.exact(state.alerted_at) if state.alerted_at else None),
         ("Group", view.fingerprint),
     ]
 

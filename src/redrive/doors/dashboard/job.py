@@ -19,7 +19,8 @@ from redrive.doors.dashboard.tree import tree
 from redrive.errors import InvalidInput
 from redrive.insight import story
 from redrive.insight.comparison import Comparison, compare
-from redrive.insight.morning import FOR_A_PERSON
+from redrive.insight.needs import FOR_A_PERSON
+from redrive.insight.trace import trace_link
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -65,7 +66,7 @@ async def shown(request: Request) -> Response:
         group=await _group(rd, job), agents=sorted(rd.registry.fleet.agents),
         other_lane="manual" if job.lane == "delayed" else "delayed", asked=_open(job, asked),
         answered=[one for one in asked if one.answer != "open"],
-        effects=[(effect, then(effect)) for effect in effects],
+        effects=[(effect, then(effect)) for effect in effects], trace_link=trace_link(rd.settings.trace_url, job),
         payload=tree(redact(legible(job.payload))) if job.payload else None, result=await _result(rd, job),
         **await _compared(rd, job, request),
     )  # fmt: skip

@@ -6,29 +6,45 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from redrive.doors.dashboard import words
-from redrive.doors.dashboard.rendering import Site, address, numbers_of, page, rd_of, site_of
+from redrive.doors.dashboard.needs import place
+from redrive.doors.dashboard.rendering import Site, numbers_of, page, rd_of, site_of
 from redrive.errors import InvalidInput
-from redrive.insight.morning import SHOWN, course, headline, lasting
+from redrive.insight.morning import SHOWN, headline
+from redrive.insight.needs import course, lasting
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.routing import BaseRoute
 
-    from redrive.insight.morning import Delta, Morning, Need
+    from redrive.insight.morning import Delta, Morning
+    from redrive.insight.needs import Need
 
 MORNING_SECONDS: Final = 10.0
 """It is looked at once a day: nobody minds that it was put together a moment ago."""
 SPANS: Final = {"8h": ("the last 8 hours", 8), "24h": ("the last 24 hours", 24), "3d": ("the last 3 days", 72),
                 "7d": ("the last 7 days", 168)}  # fmt: skip
 KINDS: Final = {
-    "dead": ("dead", "dead letter"),
-    "held": ("held", "held for you"),
-    "stuck": ("dead", "fetched by nobody"),
-    "stale": ("dead", "does not heal"),
-    "waiting": ("waiting", "run by nobody"),
-    "spool": ("held", "beside the store"),
-    "deferred": ("held", "deferred until now"),
+    "dead_manual": ("dead", "dead letter"),
+    "conflicting_input": ("dead", "conflicting input"),
+    "store_failed": ("dead", "store failed"),
+    "process_gone": ("dead", "process gone"),
+    "approval": ("held", "held for you"),
+    "consent": ("held", "held for you"),
+    "outcome_unknown": ("held", "outcome unknown"),
+    "cycle_missing": ("dead", "cycle missing"),
+    "cycle_died": ("dead", "cycle died"),
+    "cycle_short": ("held", "cycle short"),
+    "stalled": ("held", "stalled"),
+    "loop_blocked": ("held", "event loop blocked"),
+    "unattended": ("waiting", "without a worker"),
+    "backed_up": ("waiting", "backed up"),
+    "deferred_overdue": ("held", "should be back"),
+    "spooled": ("held", "beside the store"),
+    "disk_low": ("dead", "disk low"),
+    "clock_jumped": ("held", "clock jumped"),
+    "replica_lag": ("held", "replica behind"),
+    "channel_failed": ("held", "channel failed"),
 }
 """What each kind of need looks like, and its words. They stand behind a number."""
 MOODS: Final = {"new": "is-dead", "regressed": "is-dead", "growing": "is-dead", "shrinking": "is-done"}
@@ -58,7 +74,7 @@ async def shown(request: Request) -> Response:
         queue=queue,
         queues=[each.name for each in await numbers_of(site_of(request))],
         needs=[_need(request, need) for need in found.needs[:SHOWN]],
-        rest=sum(need.number for need in found.needs[SHOWN:]),
+        rest=sum(need.count for need in found.needs[SHOWN:]),
         changes=[(delta, _against(delta)) for delta in found.changes],
         steady=[delta for delta in found.deltas if not delta.structural][:SHOWN],
     )
@@ -84,25 +100,18 @@ def _against(delta: Delta) -> str:
 def in_words(kind: str, number: int) -> tuple[str, str]:
     """What so many needs of a kind look like, and their words."""
     look, word = KINDS.get(kind, ("held", words.plain(kind)))
-    return look, f"{word}s" if kind == "dead" and number != 1 else word
+    return look, f"{word}s" if kind == "dead_manual" and number != 1 else word
 
 
 def _need(request: Request, need: Need) -> dict[str, Any]:
-    look, word = in_words(need.kind, need.number)
+    look, word = in_words(need.kind, need.count)
     owner = f"for {need.owner}" if need.owner else ""
     return {
         "need": need,
         "look": look,
         "word": word,
-        "place": _place(request, need),
+        "place": place(request, need),
         "course": course(need),
         "mood": MOODS.get(need.course or "", "muted"),
         "tags": [said for said in (lasting(need), owner) if said],
     }
-
-
-def _place(request: Request, need: Need) -> str | None:
-    """Where to go on: the group where there are several, else the job."""
-    if need.kind == "dead" and need.number > 1 and need.fingerprint:
-        return address(request, "group", fingerprint=need.fingerprint)
-    return address(request, "job", id=need.job_id) if need.job_id else None

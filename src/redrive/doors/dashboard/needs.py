@@ -1,53 +1,51 @@
-"""What waits for somebody, each with the page where it is seen to."""
+"""What needs a person, each with the page where it is seen to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from redrive.core.job import State
-from redrive.core.store import Filter
 from redrive.doors.dashboard.rendering import address, site_of
-from redrive.insight.standing import Need, needs
+from redrive.insight.needs import FOR_A_PERSON, Need
+from redrive.insight.wording import clipped
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from redrive.core.breakers import Breaker
-    from redrive.insight.health import QueueNumbers
+ERROR: Final = 90
+"""So much of an error stands in a row."""
+DEAD: Final = frozenset({"dead_manual", "conflicting_input", "store_failed", "process_gone"})
+"""What is marked as grave."""
 
 
-async def needs_of(request: Request, queues: Sequence[QueueNumbers], down: Sequence[Breaker]) -> list[Need]:
-    """The most urgent first."""
+async def needs_of(request: Request) -> list[Need]:
+    """The gravest first."""
     site = site_of(request)
-    count = site.rd.store.count
-    lanes = await site.fresh("lanes", lambda: count(Filter(states=(State.dead,)), by=("lane",)))
-    holds = await site.fresh("holds", lambda: count(Filter(states=(State.held,)), by=("because",)))
-    return needs(
-        queues,
-        manual=lanes.get(("manual",), 0),
-        holds={str(because): number for (because,), number in holds.items()},
-        down=down,
-        spooled=site.rd.spool.count(),
-    )
+    found: list[Need] = await site.fresh("needs", site.rd.needs)
+    return found
 
 
 def row(request: Request, need: Need) -> dict[str, Any]:
     """As the page shows it."""
-    kind = "dead" if need.kind == "dead" else "held"
-    return {"number": need.number, "what": need.what, "todo": need.todo, "kind": kind, "href": _place(request, need)}
+    kind = "dead" if need.kind in DEAD else "held"
+    what = need.sentence
+    if need.asks:  # the number stands before it
+        what = f"{what.partition(f'{need.count:,} ')[2]}: {clipped(need.what, ERROR)}"
+    return {
+        "number": need.count,
+        "what": what,
+        "todo": need.action,
+        "kind": kind,
+        "href": place(request, need),
+    }
 
 
-def _place(request: Request, need: Need) -> str:
-    match need.kind:
-        case "dead":
-            return address(request, "letters", query={"lane": "manual"})
-        case "held":
-            return address(request, "held", query={"because": need.about})
-        case "down":
-            return "#breakers"
-        case "spooled":
-            return address(request, "queues")
-        case "stalled" | "backed_up":
-            return f"{address(request, 'queues')}#queue-{quote(need.about)}"
+def place(request: Request, need: Need) -> str:
+    """Where to go on: the group where there are several, else the job, the queue or the morning's page."""
+    if need.kind in FOR_A_PERSON and need.count > 1:
+        return address(request, "held", query={"because": need.kind})
+    if need.kind == "dead_manual" and need.count > 1 and need.fingerprint:
+        return address(request, "group", fingerprint=need.fingerprint)
+    if need.kind in ("backed_up", "unattended"):
+        return f"{address(request, 'queues')}#queue-{quote(need.queue)}"
+    return address(request, "job", id=need.job_id) if need.job_id else address(request, "morning")

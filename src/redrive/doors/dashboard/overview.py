@@ -8,7 +8,7 @@ from redrive.doors.dashboard.activity import failures, last_days, last_hour, thr
 from redrive.doors.dashboard.live import LOOKS, latest
 from redrive.doors.dashboard.needs import needs_of, row
 from redrive.doors.dashboard.rendering import Site, back, form_of, numbers_of, page, rd_of, site_of
-from redrive.insight.standing import Need, standing
+from redrive.insight.standing import standing
 from redrive.runtime.living import living
 
 if TYPE_CHECKING:
@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from redrive.insight.groups import GroupView
-    from redrive.insight.health import QueueNumbers
+    from redrive.insight.needs import Need
+    from redrive.insight.queue_numbers import QueueNumbers
 
 FIRST_SECONDS: Final = 5.0
 LISTED: Final = 6
+NEEDS: Final = 8
+"""So many are shown here; the morning shows all of them."""
 QUEUES: Final = 30
 """So many are shown here, the busiest first; all of them have a page of their own."""
 
@@ -38,7 +41,7 @@ async def overview(request: Request) -> Response:
     site = site_of(request)
     queues = await numbers_of(site)
     breakers = [breaker for breaker in await site.rd.breakers() if breaker.down]
-    needs = await needs_of(request, queues, breakers)
+    needs = await needs_of(request)
     workers, first = await living(site.rd.store, site.rd.clock.now()), await _first(site, needs)
     hour, days = await last_hour(site), await last_days(site)
     feed, after = await latest(request)
@@ -50,9 +53,10 @@ async def overview(request: Request) -> Response:
         request,
         "overview.html",
         section="overview",
-        health=standing(queues, needs, sum(hour.total.flows["succeeded"]), first),
+        health=standing(queues, needs, sum(hour.total.flows["succeeded"]), first, breakers),
         first=first,
-        needs=[row(request, need) for need in needs],
+        needs=[row(request, need) for need in needs[:NEEDS]],
+        more_needs=max(0, len(needs) - NEEDS),
         rows=rows,
         more=max(0, len(queues) - QUEUES),
         workers=workers,
@@ -84,7 +88,7 @@ async def close_breaker(request: Request) -> Response:
 
 async def _first(site: Site, needs: Sequence[Need]) -> GroupView | None:
     """What to begin with, where dead letters wait."""
-    if not any(need.kind == "dead" for need in needs):
+    if not any(need.kind == "dead_manual" for need in needs):
         return None
     found: GroupView | None = await site.fresh("first", site.rd.groups.first, FIRST_SECONDS)
     return found

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from redrive.core.policy import Policy
-    from redrive.insight.health import QueueNumbers
+    from redrive.insight.queue_numbers import QueueNumbers
 
 
 SHOWN: Final = 100

@@ -10,12 +10,14 @@ import redrive
 
 FAST = {"base": 0.4, "cap": 1.5, "max_attempts": 60, "breaker_pause": 0.5}
 QUEUES = ("deliveries", "articles", "research", "briefs", "poison")
+# Two more than the preset has; what no agent can do is its ceo's.
 AGENTS = {"intern": {"does": ["brief"]}, "editor": {"does": ["brief", "publish"]}}
 
 
 # Quick retries, so that a minute shows what otherwise takes an hour.
 rd = redrive.Redrive(
     os.environ.get("REDRIVE_URL", ":memory:"),
+    preset="seven_agents",
     queues={name: dict(FAST) for name in QUEUES},
     agents=AGENTS,
     delivery={"allow": ["127.0.0.1/32"]},
@@ -75,7 +77,7 @@ async def brief(ctx: redrive.Context, topic: str) -> str:
     return f"{topic}: filed by the {ctx.agent}"
 
 
-@rd.task("poison", queue="poison")
+@rd.task("poison", queue="poison", max_crashes=1)
 async def poison(kind: str) -> None:
     """What no retry heals: each ends as a dead letter that says why."""
     if kind == "kills its worker":

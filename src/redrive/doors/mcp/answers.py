@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 import msgspec
@@ -25,22 +26,37 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 MESSAGE: Final = 600
+as_task: Final[ContextVar[bool]] = ContextVar("redrive_mcp_as_task", default=False)
+"""The client takes a durable task for what goes on, so nothing is waited for longer than a moment."""
 IDS: Final = "Ids stand in the answers of `failures`, `morning`, `status` and of every call."
 
 
 class Desk:
     """What the tools share: the app, the wording, and whose session this is."""
 
-    def __init__(self, rd: Redrive, wording: Wording, *, writes: bool, session: str | None = None) -> None:
+    def __init__(
+        self, rd: Redrive, wording: Wording, *, writes: bool, session: str | Callable[[], str] | None = None
+    ) -> None:
         self.rd = rd
         self.wording = wording
         self.writes = writes
-        self.session = session
+        self._session = session
+
+    @property
+    def session(self) -> str | None:
+        """The session of the request that is being answered."""
+        return self._session() if callable(self._session) else self._session
 
     @property
     def who(self) -> str:
         """For the record of whatever is moved."""
         return f"mcp, session {self.session}" if self.session else "mcp"
+
+    def own_session(self) -> str:
+        """The session, or a refusal where there is none: its inbox and tasks are nobody else's."""
+        if (session := self.session) is None:
+            raise InvalidInput(field="session", problem="this server has none; a person starts it with --session NAME")
+        return session
 
     # -- how an operation stands
 
@@ -116,18 +132,24 @@ def without_words(text: str, *parts: tuple[str | None, str]) -> str:
 def next_step(outcome: Outcome, job: Job, *, writes: bool) -> str | None:
     """One sentence or two: what to do, and what not to do."""
     id, now = job.id, f" `retry` {job.id} tries it at once." if writes else ""
+    told = " `inbox` tells its end." if job.session_id else ""
     match outcome.status:
         case "ok":
             return "It is longer than one answer: `operation` with offset reads on." if outcome.truncated else None
         case "queued_for_retry":
             return (
                 f"Do not report success, do not call it again. Ask `operation` {id} after {iso(job.run_at)}: a worker "
-                f"tries it then.{now}"
+                f"tries it then.{told}{now}"
             )
         case "queued":
-            return f"Not started. Ask `operation` {id} later: a worker runs it.{now}"
+            return f"Not started. Ask `operation` {id} later: a worker runs it.{told}{now}"
         case "timeout":
-            return f"It goes on. {asks_later(id)}"
+            return f"It goes on. {asks_later(id)}{told}"
+        case "failed" if job.comes_back_at is not None:
+            return (
+                f"Nothing: it is tried again by itself at {iso(job.comes_back_at)}. Do not call it again, nor do the "
+                f"same in another way: it could happen twice.{told}"
+            )
         case "failed" if job.state is State.dead:
             return f"Do not call it again as it is. `explain_failure` {id} says why and what would help."
         case "failed":
@@ -230,7 +252,8 @@ def refusal(error: RedriveError | OSError, wording: Wording) -> str:
         raise error
     said = wording.line(f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error, MESSAGE)
     step = next((step for kind, step in _STEPS if isinstance(error, kind)), None)
-    return f"{said.removesuffix('.')}. {step}" if step else said
+    noted = [wording.line(note, MESSAGE) for note in getattr(error, "__notes__", ())]
+    return " ".join((f"{said.removesuffix('.')}. {step}" if step else said, *noted))
 
 
 _STEPS: Final = (

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from redrive.doors.mcp import http
+from redrive.doors.mcp.unique_keys import run_on_stdio
 from redrive.doors.web.serving import make_served, until_told
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ async def over_stdio(rd: Redrive, server: MCPServer[Any]) -> None:
     """Until the client closes our standard input. It kills a server that then takes its time, so we do not."""
     rd.settings = msgspec.structs.replace(rd.settings, grace=min(rd.settings.grace, GRACE))
     try:
-        told = await until_told(server.run_stdio_async(), lambda: None)
+        told = await until_told(run_on_stdio(server), lambda: None)
     finally:
         await rd.close()
     if told:
@@ -37,10 +38,10 @@ async def over_stdio(rd: Redrive, server: MCPServer[Any]) -> None:
 
 
 async def over_http(
-    rd: Redrive, server: MCPServer[Any], sock: socket.socket, *, hosts: Sequence[str], token: str
+    rd: Redrive, server: MCPServer[Any], sock: socket.socket, *, hosts: Sequence[str], tokens: Sequence[str]
 ) -> None:
     """Until a signal comes."""
-    served = make_served(http.guarded(server, hosts=hosts, token=token))
+    served = make_served(http.guarded(server, hosts=hosts, tokens=tokens))
 
     def stop() -> None:
         served.should_exit = True

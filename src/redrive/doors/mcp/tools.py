@@ -14,17 +14,21 @@ from redrive.core.job import Attempt, Job, Json, State, iso
 from redrive.doors.mcp.answers import Desk, advice_from_outside, held_step, tool, without_words
 from redrive.doors.mcp.wording import without_none
 from redrive.errors import InvalidInput, JobDead, JobDiscarded
-from redrive.insight.morning import headline, in_words, lasting
+from redrive.insight.morning import headline, in_words
+from redrive.insight.needs import FOR_A_PERSON, lasting
 from redrive.runtime.inputs import effective
 from redrive.tasks import JobHandle
 
 if TYPE_CHECKING:
+    from redrive.core.breakers import Breaker
     from redrive.insight.groups import GroupView
-    from redrive.insight.health import QueueNumbers
-    from redrive.insight.morning import Need
+    from redrive.insight.needs import Need
+    from redrive.insight.queue_numbers import QueueNumbers
 
 QUEUES: Final = 20
 ROWS: Final = 20
+SESSIONS: Final = 1_000
+"""So many sessions are remembered, those that asked last."""
 ATTEMPTS: Final = 8
 """So many of a job's attempts are told: the latest."""
 EXCERPT: Final = 1_000
@@ -46,6 +50,8 @@ class Reading:
         self._desk = desk
         self._rd = desk.rd
         self._wording = desk.wording
+        self._were_down: dict[str | None, frozenset[str]] = {}
+        """What each session was told to be down when it last asked."""
 
     def tools(self) -> list[Tool]:
         mine = (self.status, self.operation, self.failures, self.explain_failure, self.failure_groups, self.morning)
@@ -54,25 +60,43 @@ class Reading:
     # -- how things stand
 
     async def status(self) -> dict[str, Any]:
-        """Health in words, the queues that need eyes, and the operations that wait for a retry or their turn."""
+        """Health in words, what is down or answers again since you last asked, the queues that need eyes, the
+        operations that wait for a retry or their turn, and how many notices of this session are unread."""
         health, operations = await self._rd.health(), await self._rd.operations()
+        session = self._desk.session
+        unread = await self._rd.sessions.unread(session) if session is not None else 0
         queues = [queue for queue in await self._rd.numbers() if queue.needs_eyes]
+        down = [breaker for breaker in await self._rd.breakers() if breaker.down]
         return {
             "health": health.status,
+            "needs_a_person": len(health.needs),
             "issues": [self._wording.line(issue) for issue in health.issues[:ROWS]],
             **_left_out("issues", len(health.issues) - ROWS),
+            "down": [self._down(breaker) for breaker in down[:ROWS]],
+            **self._answering_again(frozenset(breaker.key for breaker in down)),
             "queues_that_need_eyes": [self._queue(queue) for queue in queues[:QUEUES]],
             **_left_out("queues", len(queues) - QUEUES),
             "retry_queue": {name: operations[name] for name in ("queued", "by_reason", "next_retry_at")},
             "recent_operations": [self._recent(one) for one in operations["recent"][:ROWS]],
             "tools_can_write": self._desk.writes,
-            "next": "`morning` says what needs a person; `failures` lists dead letters."
-            if health.issues
-            else "Nothing needs anybody.",
+            **without_none({"session": session, "unread_notices": unread if session is not None else None}),
+            "next": _begin(unread, needs=bool(health.needs)),
         }
 
+    def _down(self, breaker: Breaker) -> dict[str, Any]:
+        return {"what": self._wording.line(breaker.key), "cause": breaker.cause, "since": iso(breaker.since)}
+
+    def _answering_again(self, down: frozenset[str]) -> dict[str, list[str]]:
+        """Name what this session was told to be down, and is not any more."""
+        session = self._desk.session
+        back = sorted(self._were_down.pop(session, frozenset()) - down)
+        self._were_down[session] = down
+        if len(self._were_down) > SESSIONS:
+            self._were_down.pop(next(iter(self._were_down)))
+        return {"answers_again": [self._wording.line(key) for key in back[:ROWS]]} if back else {}
+
     def _queue(self, queue: QueueNumbers) -> dict[str, Any]:
-        counts = {name: getattr(queue, name) for name in ("due", "running", "held", "dead")}
+        counts = {name: getattr(queue, name) for name in ("due", "retrying", "running", "held", "parked", "dead")}
         return {"queue": self._wording.line(queue.name), "paused": queue.paused, **counts}
 
     def _recent(self, one: dict[str, Any]) -> dict[str, Any]:
@@ -206,9 +230,16 @@ class Reading:
                 "changed": changed or None,
                 "model": self._wording.maybe(attempt.model),
                 "next_strategy": attempt.strategy,
+                "effects_seen": self._effects_seen(attempt),
                 "untrusted_error": self._wording.line(failure.summary, SHORT) if failure else None,
             }
         )
+
+    def _effects_seen(self, attempt: Attempt) -> dict[str, str] | None:
+        """What the task's verifiers saw of each effect, where they looked."""
+        when = f" {attempt.looked} it ran" if attempt.looked else ""
+        found = {self._wording.line(name): f"{seen}{when}" for name, seen in (attempt.effects or {}).items()}
+        return found or None
 
     def _advice(self, job: Job) -> dict[str, Any]:
         """Ours is a recommendation; a task's or an imported record's is a text from outside."""
@@ -242,7 +273,8 @@ class Reading:
             else f"a person runs `redrive dead redrive {job.short_id} --why TEXT`"
         )
         if job.lane == "delayed":
-            return f"It comes back by itself. To try it sooner: {how}."
+            when = f" at {iso(job.comes_back_at)}" if job.comes_back_at is not None else ""
+            return f"It comes back by itself{when}. To try it sooner: {how}."
         return f"First remove the cause, as advised above; then {how}. As it is, it would fail again."
 
     async def failure_groups(
@@ -306,8 +338,8 @@ class Reading:
         body["needs"] = [self._need(need, ours=need.job_id not in outside) for need in shown]
         body["changes"] = [self._wording.line(in_words(delta)) for delta in page.changes[:ROWS]]
         body |= _left_out("needs", len(page.needs) - ROWS) | _left_out("changes", len(page.changes) - ROWS)
-        first = next((need.job_id for need in page.needs if need.job_id), None)
-        return body | {"next": f"Begin with the first: {_look(page.needs[0])}" if first else "Nothing needs anybody."}
+        begin = f"Begin with the first: {_look(page.needs[0])}" if page.needs else "Nothing needs a person."
+        return body | {"next": begin}
 
     async def _advised_from_outside(self, needs: Sequence[Need]) -> set[str]:
         """Jobs whose recommendation is not ours."""
@@ -319,17 +351,25 @@ class Reading:
         return without_none(
             {
                 "kind": need.kind,
-                "jobs": need.number,
+                "jobs": need.count,
                 "task": line(need.task),
                 "queue": line(need.queue),
                 "latest": need.job_id,
                 "group": need.fingerprint,
                 "lasting": lasting(need) or None,
-                "untrusted_error": line(need.what, SHORT),
+                "untrusted_error": line(need.what, SHORT) or None,
+                "sentence": line(need.sentence, EXCERPT),
                 "advice" if ours else "untrusted_advice": line(need.action),
                 "look": _look(need),
             }
         )
+
+
+def _begin(unread: int, *, needs: bool) -> str:
+    """What to look at after the status: first what this session was told."""
+    told = f"`inbox` has {unread} unread notice{'s' if unread > 1 else ''} for you. " if unread else ""
+    more = "`morning` says what needs a person; `failures` lists dead letters." if needs else "Nothing needs a person."
+    return f"{told}{more}"
 
 
 def _left_out(what: str, number: int) -> dict[str, int]:
@@ -339,10 +379,12 @@ def _left_out(what: str, number: int) -> dict[str, int]:
 
 def _look(need: Need) -> str:
     """Which tool shows more of it."""
-    if need.kind in ("held", "waiting"):
+    if need.kind in (*FOR_A_PERSON, "unattended", "process_gone", "stalled", "loop_blocked") and need.job_id:
         return f"`operation` {need.job_id}"
-    if need.number > 1 and need.kind in ("stuck", "stale"):
+    if need.kind == "outcome_unknown":  # of an effect without a job
+        return f"a person runs `{need.command}`"
+    if need.count > 1 and "--lane delayed" in need.command:
         return f"`failures` with lane=delayed and task={need.task}"
-    if need.number > 1 and need.fingerprint:
+    if need.count > 1 and need.fingerprint:
         return f"`failures` with group={need.fingerprint}"
     return f"`explain_failure` {need.job_id}" if need.job_id else "a person runs `redrive doctor`"

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from redrive.core.job import State
 from redrive.core.triage import hands_off
-from redrive.doors.mcp.answers import AsGiven, Desk, answering, described, hints_for, tool
+from redrive.doors.mcp.answers import AsGiven, Desk, answering, as_task, described, hints_for, tool
 from redrive.doors.mcp.schema import schema_of
 from redrive.doors.mcp.tools import Id
 from redrive.errors import InvalidInput, JobNotReady
@@ -25,6 +25,8 @@ from redrive.runtime.registry import Handler
 
 WAIT: Final = 30.0
 """Seconds that a call waits for its end. It goes on after that; clients give up on a tool after a minute or so."""
+MOMENT: Final = 1.0
+"""Seconds that a call of a client with durable tasks waits: after that the client follows the task."""
 LONGEST: Final = 600
 MOST: Final = 100
 """So many tasks have a tool of their own; `call` reaches all."""
@@ -58,6 +60,10 @@ class Writing:
             return once
         return [*(tool(self._desk, one) for one in (self.call, self.submit)), *once]
 
+    def makers(self, task_tools: list[Tool]) -> set[str]:
+        """Names the tools whose answer is an operation that may go on."""
+        return {"call", "submit", "retry", *(one.name for one in task_tools)}
+
     def task_tools(self, taken: set[str]) -> list[Tool]:
         """Every task under its own name, with its real parameters."""
         if not self._knows_tasks:
@@ -90,7 +96,7 @@ class Writing:
         failed and will be tried again, which can fail, too. `timeout` goes on: ask `operation`. `needs_consent` waits
         for a person."""
         outcome = await self._rd.call(
-            self._known(task), params, timeout=timeout_seconds, **self._options(idempotency_key)
+            self._known(task), params, timeout=_within(timeout_seconds), **self._options(idempotency_key)
         )
         return await self._desk.told(outcome)
 
@@ -102,7 +108,8 @@ class Writing:
         """Try an operation once more by its id alone, with what it was given the first time. What is done stays done,
         and effects that landed are not repeated."""
         await self._check_for_machines(operation_id)
-        return await self._desk.told(await self._rd.retry(operation_id, timeout=timeout_seconds, who=self._desk.who))
+        outcome = await self._rd.retry(operation_id, timeout=_within(timeout_seconds), who=self._desk.who)
+        return await self._desk.told(outcome)
 
     async def redrive_failure(
         self,
@@ -132,7 +139,8 @@ class Writing:
         """Its arguments are judged by the task's own signature, as those of any other caller."""
 
         async def run(params: Mapping[str, Any]) -> dict[str, Any]:
-            return await self._desk.told(await self._rd.call(handler.name, params, timeout=WAIT, **self._options()))
+            outcome = await self._rd.call(handler.name, params, timeout=_within(WAIT), **self._options())
+            return await self._desk.told(outcome)
 
         answered = answering(self._desk, run)
 
@@ -152,6 +160,11 @@ class Writing:
             icons=None,
             meta=None,
         )
+
+
+def _within(seconds: float) -> float:
+    """How long the call waits for its end."""
+    return min(seconds, MOMENT) if as_task.get() else seconds
 
 
 def _told_of(handler: Handler) -> str:

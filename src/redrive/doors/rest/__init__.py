@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from redrive.doors.rest import (
+    effects,
     events,
     exchange,
     groups,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 TABLE: Final[tuple[Route, ...]] = (
     *queues.ROUTES,
     *jobs.ROUTES,
+    *effects.ROUTES,
     *groups.ROUTES,
     *exchange.ROUTES,
     *letters.ROUTES,

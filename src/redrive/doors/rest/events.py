@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from redrive.core.breakers import Breaker, named, trouble
 from redrive.core.job import State, iso
 from redrive.core.redact import redact_text
 from redrive.core.store import Event
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 AGAIN: Final = 1_000
 """Milliseconds after which a browser comes back."""
-Place = Annotated[str, Meta(pattern=r"^[0-9]{1,15}\.[0-9]{1,15}$")]
+PLACE: Final = r"^[0-9]{1,15}\.[0-9]{1,15}$"
+Place = Annotated[str, Meta(pattern=PLACE)]
 
 
 class EventQuery(schemas.Taken):
@@ -72,6 +74,40 @@ def cloud_event(event: Event) -> CloudEvent:
     )  # fmt: skip
 
 
+class Turned(schemas.Given):
+    """What an event says of a breaker."""
+
+    breaker: str
+    state: str
+    cause: str
+    message: str
+
+
+class BreakerEvent(schemas.Given):
+    """A breaker that opened or closed, in the shape of CloudEvents 1.0; sent under the name `breaker`."""
+
+    specversion: str
+    id: str
+    source: str
+    type: str
+    subject: str
+    time: schemas.Instant
+    datacontenttype: str
+    data: Turned
+
+
+def breaker_event(breaker: Breaker) -> BreakerEvent:
+    what = "opened" if breaker.down else "closed"
+    down = f"{trouble(breaker)}: its jobs are parked"
+    said = down if breaker.down else "answers again: its parked jobs come back"
+    at = iso(breaker.since) or ""
+    data = Turned(breaker=breaker.key, state=breaker.state, cause=breaker.cause, message=f"{named(breaker.key)} {said}")
+    return BreakerEvent(
+        specversion="1.0", id=f"{breaker.key}.{what}.{at}", source="/redrive", type=f"dev.redrive.breaker.{what}",
+        subject=breaker.key, time=at, datacontenttype="application/json", data=data,
+    )  # fmt: skip
+
+
 async def stream(asked: Asked) -> Any:
     query: EventQuery = asked.query
     place = query.after or asked.headers.get("last-event-id") or None  # some clients send an empty one at first
@@ -81,17 +117,19 @@ async def stream(asked: Asked) -> Any:
         return query.queue in (None, event.queue) and query.job in (None, event.job_id)
 
     async def blocks() -> AsyncGenerator[bytes, None]:
-        yield b"retry: %d\n" % AGAIN
+        yield b"retry: %d\n\n" % AGAIN
         async with aclosing(asked.feed.listen(place, every=query.every)) as ticks:
             async for tick in ticks:
-                yield written(tick, [event for event in tick.events if wanted(event)])
+                breakers = tick.breakers if query.job is None and query.queue is None else []
+                yield written(tick, [event for event in tick.events if wanted(event)], breakers)
 
     return Stream(blocks())
 
 
-def written(tick: Tick, events: list[Event]) -> bytes:
-    """The tick's events, and at its end the cursor, so that who comes back goes on exactly there."""
+def written(tick: Tick, events: list[Event], breakers: Sequence[Breaker] = ()) -> bytes:
+    """The tick's events, and at its end the cursor, so that a client that comes back goes on exactly there."""
     lines = [_block(event) for event in events]
+    lines += [b"event: breaker\ndata: %b\n\n" % msgspec.json.encode(breaker_event(breaker)) for breaker in breakers]
     if tick.skipped:
         lines.append(b"event: skipped\nid: %b\ndata: {}\n\n" % tick.cursor.encode())
     elif not events or events[-1].cursor != tick.cursor:
@@ -105,10 +143,42 @@ def _block(event: Event) -> bytes:
     return b"id: %b\ndata: %b\n\n" % (event.cursor.encode(), msgspec.json.encode(cloud_event(event)))
 
 
+def sent(event: Any) -> dict[str, Any]:
+    """The schema of one block of the stream, by its fields; a comment (`: still here`) has none."""
+    place = {"type": "string", "pattern": PLACE, "description": "Where the stream goes on: send it as Last-Event-ID."}
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": event}
+    skipped = {"event": {"const": "skipped"}, "id": place, "data": {"const": "{}"}}
+    breaker = {"event": {"const": "breaker"}, "data": data | {"contentSchema": _inline(BreakerEvent)}}
+    return {
+        "description": "One block of the stream: a move of a job; a breaker that opened or closed; moves that were "
+        "skipped; the place that was reached; or after how many milliseconds to come back.",
+        "oneOf": [
+            _block_of("A move of a job. It has no event name.", {"id": place, "data": data}),
+            _block_of("A breaker opened or closed, in whatever process.", breaker),
+            _block_of("Moves were skipped: ask for the jobs themselves.", skipped),
+            _block_of("Nothing for this listener up to here.", {"id": place}),
+            _block_of("The first block.", {"retry": {"const": str(AGAIN)}}),
+        ],
+    }
+
+
+def _inline(struct: type[schemas.Given]) -> dict[str, Any]:
+    """The schema of a struct without references: a block is described in one place."""
+    fields = {field.name: field.type for field in msgspec.structs.fields(struct)}
+    inner = {name: _inline(kind) if isinstance(kind, type) and issubclass(kind, schemas.Given) else {"type": "string"}
+             for name, kind in fields.items()}  # fmt: skip
+    return {"type": "object", "properties": inner, "required": sorted(fields)}
+
+
+def _block_of(about: str, fields: dict[str, Any]) -> dict[str, Any]:
+    shape = {"type": "object", "properties": fields, "required": sorted(fields), "additionalProperties": False}
+    return {"description": about, **shape}
+
+
 ROUTES: Final = (
     Route(
         "GET", "/v1/events", stream, "What happens to jobs, in this process and others, as server-sent events.",
-        CloudEvent, EventQuery, media=MEDIA,
+        CloudEvent, EventQuery, media=MEDIA, block=sent,
         headers={"Last-Event-ID": "The id of the last event that was seen: the stream goes on after it."},
     ),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from redrive.doors.rest import schemas
 from redrive.doors.rest.showing import listed
 from redrive.doors.rest.table import WHO, Asked, Route
 from redrive.doors.web.problems import missing
-from redrive.insight.groups import Action, GroupView, Kind, Status, Trend
+from redrive.insight.groups import Action, GroupView, Status, Trend
 
 
 class SuggestionOut(schemas.Given):
@@ -61,7 +61,6 @@ class GroupOut(schemas.Given):
     ignored_rate: float | None
     ignored_count: int | None
     alerted_at: schemas.Instant | None
-    alert_owed: Kind | None
     who: str | None
     why: str | None
     note: str | None

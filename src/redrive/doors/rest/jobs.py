@@ -6,16 +6,18 @@ from typing import Any, Final
 
 import msgspec
 
-from redrive.core.job import Budget, State, iso
+from redrive.core.job import Budget, State
 from redrive.core.outcome import death
 from redrive.core.redact import redact
 from redrive.doors.rest import schemas
 from redrive.doors.rest.filtering import filters_of
-from redrive.doors.rest.showing import masked, page, whole
+from redrive.doors.rest.shapes import shape
+from redrive.doors.rest.showing import effect_body, masked, page, whole
 from redrive.doors.rest.table import Asked, Reply, Route
 from redrive.doors.web.problems import Refused, problem
 from redrive.errors import InvalidInput, InvalidOption, InvalidPayload, JobDead, JobDiscarded
 from redrive.insight.story import tell
+from redrive.insight.trace import Raised
 from redrive.tasks import Item
 
 KEY_HEADER: Final = "Idempotency-Key"
@@ -35,6 +37,8 @@ class EntryOut(schemas.Given):
     run: int | None = None
     seconds: float | None = None
     worker: str | None = None
+    trace: tuple[shape(Raised), ...] = ()  # type: ignore[valid-type]
+    """The traceback of an attempt that failed, innermost first, then what caused it."""
 
 
 class StoryOut(schemas.Given):
@@ -64,11 +68,16 @@ async def list_jobs(asked: Asked) -> Any:
     filters = await filters_of(asked.rd, query)
     if query.state:
         filters["state"] = query.state
+    if query.text is not None:
+        return page((await asked.rd.jobs.search(query.text, limit=query.limit, cursor=query.cursor, **filters)).page)
     return page(await asked.rd.jobs.list(limit=query.limit, cursor=query.cursor, **filters))
 
 
 async def enqueue(asked: Asked) -> Any:
-    """201 for a new job, 200 for one that its key had made already. Synced to disk before the answer leaves."""
+    """201 for a new job, 200 for one that its key had made already, 202 for one that the store could not take yet.
+
+    Synced to disk before the answer leaves.
+    """
     new: schemas.NewJob = asked.body
     options = _options(new)
     options |= key_of(options.get("idempotency_key"), asked.headers.get(KEY_HEADER))
@@ -76,10 +85,13 @@ async def enqueue(asked: Asked) -> Any:
         handle = await asked.rd.accept(new.task, new.payload, options)
     except InvalidPayload as error:
         raise too_large(error) or error from None
-    job = await handle.refresh()
-    body = {"id": job.id, "state": job.state, "queue": job.queue, "task": job.task, "duplicate": handle.duplicate}
-    place = {"location": f"/v1/jobs/{job.id}"}
-    return Reply(body | {"warnings": list(handle.warnings)}, 200 if handle.duplicate else 201, place)
+    aside = handle.spooled or handle.direct
+    job = handle.job if aside else await handle.refresh()
+    waits = None if aside or job.ended else await asked.rd.jobs.waits_for_worker(job)
+    body = {"id": job.id, "state": job.state, "queue": job.queue, "task": job.task, "duplicate": handle.duplicate,
+            "spooled": handle.spooled, "direct": handle.direct,
+            "warnings": [*handle.warnings, *([waits] if waits else [])]}  # fmt: skip
+    return Reply(body, 202 if aside else 200 if handle.duplicate else 201, {"location": f"/v1/jobs/{job.id}"})
 
 
 def _options(said: schemas.Wanted) -> dict[str, Any]:
@@ -95,7 +107,8 @@ async def enqueue_many(asked: Asked) -> Any:
     said: schemas.NewJobs = asked.body
     many = await asked.rd.enqueue_many(said.task, [Item(one.payload, **_options(one)) for one in said.items])
     refused = [{"item": index, "why": why} for index, why in sorted(many.refused.items())]
-    return {"ids": many.ids, "accepted": many.accepted, "duplicates": many.duplicates, "refused": refused}
+    return {"ids": many.ids, "accepted": many.accepted, "duplicates": many.duplicates, "spooled": many.spooled,
+            "refused": refused}  # fmt: skip
 
 
 def key_of(said: str | None, header: str | None) -> dict[str, str]:
@@ -140,9 +153,7 @@ async def story(asked: Asked) -> Any:
 
 async def effects(asked: Asked) -> Any:
     found = await asked.rd.jobs.effects(asked.path["id"])
-    secrets = asked.query.secrets
-    bodies = [msgspec.structs.asdict(effect) | {"at": iso(effect.at)} for effect in found]
-    return {"items": bodies if secrets else [redact(body) for body in bodies]}
+    return {"items": [effect_body(effect, secrets=asked.query.secrets) for effect in found]}
 
 
 async def diff(asked: Asked) -> Any:
@@ -171,7 +182,9 @@ async def resolve(asked: Asked) -> Any:
 
 async def erase(asked: Asked) -> Any:
     """For privacy: its payload, result, errors and effects are gone; a live one is cancelled first."""
-    return {"erased": await asked.rd.jobs.erase(asked.path["id"], who=asked.body.who)}
+    erased = await asked.rd.jobs.erase(asked.path["id"], who=asked.body.who)
+    waits_for = await asked.rd.jobs.lingering()
+    return {"erased": erased, "gone": not waits_for, "waits_for": waits_for}
 
 
 JOB = schemas.JobOut
@@ -179,7 +192,7 @@ ROUTES: Final = (
     Route("GET", "/v1/jobs", list_jobs, "Jobs, newest first, by any filter.", schemas.JobPage, schemas.JobQuery),
     Route(
         "POST", "/v1/jobs", enqueue, "Hand in a job. When this is answered, it is synced to disk.", schemas.Accepted,
-        body=schemas.NewJob, status=201, also={200: schemas.Accepted},
+        body=schemas.NewJob, status=201, also={200: schemas.Accepted, 202: schemas.Accepted},
         headers={KEY_HEADER: "The same key and payload are one job, however often they are sent."},
     ),
     Route(

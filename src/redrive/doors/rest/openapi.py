@@ -25,6 +25,8 @@ def document(table: Sequence[Route]) -> dict[str, Any]:
     """Everything that can be asked, what it takes and answers, and how it can fail."""
     kinds = [*dict.fromkeys(kind for route in table for kind in _kinds(route)), Problem]
     found, components = msgspec.json.schema_components(kinds, ref_template=REF)
+    for kind in kinds:
+        components.get(getattr(kind, "__name__", ""), {}).update(getattr(kind, "RULES", {}))  # between its fields
     schemas = dict(zip(kinds, found, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in table:
@@ -131,11 +133,10 @@ def _responses(route: Route, schemas: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _shape(route: Route, schema: Any) -> Any:
-    """Of a stream, what each of its events holds."""
+    """Of a stream of events, one of them after another: OpenAPI before 3.2 has no other place for it."""
     if route.media == JSON:
         return schema
-    events = {"contentMediaType": JSON, "contentSchema": schema} if "$ref" in schema else {}
-    return {"type": "string", **events}
+    return {"type": "string"} if route.block is None else route.block(schema)
 
 
 def _plain(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
+import msgspec
 from msgspec import Meta
 
 from redrive.core.job import Priority
@@ -13,6 +14,7 @@ from redrive.doors.rest import schemas
 from redrive.doors.rest.jobs import KEY_HEADER, key_of
 from redrive.doors.rest.showing import masked
 from redrive.doors.rest.table import WHO, Asked, Reply, Route
+from redrive.doors.web.problems import Problem, Refused, problem
 
 LONGEST_CALL: Final = 60.0
 """Seconds that a call is waited for: proxies and clients give up soon after. It goes on, and can be asked about."""
@@ -29,6 +31,7 @@ class OutcomeOut(schemas.Given):
     post_write_recovery: bool = False
     effects_verified: int = 0
     warning: str | None = None
+    path: str | None = None
     queued_for_retry: bool = False
     retry_hint: str | None = None
     retry_at: schemas.Instant | None = None
@@ -38,6 +41,7 @@ class OutcomeOut(schemas.Given):
     error: str | None = None
     error_kind: str | None = None
     registry_auto_recovered: bool = False
+    repeats: int = 0
 
 
 class Operation(schemas.Taken):
@@ -79,11 +83,26 @@ class OperationsOut(schemas.Given):
     recent: list[dict[str, Any]]
 
 
-def _told(outcome: Outcome, *, secrets: bool = False) -> Reply:
-    """202 where it is not over: whoever looks at the status alone must not take it for done."""
+def _told(outcome: Outcome) -> Reply:
+    """Makes an answer whose status alone says whether the operation is done: 200 done, 202 not over, 424 failed.
+
+    HTTP libraries repeat 5xx, 409 and 429 by themselves, and a repeated call is a second operation: not so 424.
+    """
+    if outcome.status == "failed":
+        raise Refused(_failure(outcome))
+    return _shown(outcome)
+
+
+def _shown(outcome: Outcome, *, secrets: bool = False) -> Reply:
+    """Says how it stands: 200 once it is over, whatever the end."""
     body = outcome.public()
-    over = outcome.status in ("ok", "failed")
-    return Reply(body if secrets else masked(redact(body)), 200 if over else 202)
+    return Reply(body if secrets else masked(redact(body)), 200 if outcome.status in ("ok", "failed") else 202)
+
+
+def _failure(outcome: Outcome) -> Problem:
+    said = masked(redact(outcome.public()))
+    words = {"job_id": outcome.operation_id, "error": said.get("error"), "error_kind": said.get("error_kind")}
+    return msgspec.structs.replace(problem("operation-failed", said.get("message")), **words)
 
 
 def _options(asked: Asked) -> dict[str, Any]:
@@ -107,7 +126,7 @@ async def operations(asked: Asked) -> Any:
 
 
 async def show(asked: Asked) -> Any:
-    return _told(await asked.rd.outcome(asked.path["id"]), secrets=asked.query.secrets)
+    return _shown(await asked.rd.outcome(asked.path["id"]), secrets=asked.query.secrets)
 
 
 async def retry(asked: Asked) -> Any:
@@ -116,14 +135,16 @@ async def retry(asked: Asked) -> Any:
 
 
 NOT_OVER: Final = {202: OutcomeOut}
+REFUSED: Final = (409, 424)
 KEYED: Final = {KEY_HEADER: "The same key and params are one operation, however often they are sent."}
 ROUTES: Final = (
     Route("GET", "/v1/operations", operations, "What agents have asked for and is not done yet.", OperationsOut),
-    Route("POST", "/v1/operations/call", call, "Run a task now, in the server's process; 202 where it is not over.",
-          OutcomeOut, body=Call, also=NOT_OVER, errors=(409,), headers=KEYED),
-    Route("POST", "/v1/operations/submit", submit, "Have a worker run it later, in one attempt.", OutcomeOut,
-          body=Operation, also=NOT_OVER, errors=(409,), headers=KEYED),
-    Route("GET", "/v1/operations/{id}", show, "How one operation stands.", OutcomeOut, schemas.OneJob, also=NOT_OVER),
-    Route("POST", "/v1/operations/{id}/retry", retry, "Once more, by its id alone; what is done stays done.",
-          OutcomeOut, body=Again, also=NOT_OVER, errors=(409,)),
+    Route("POST", "/v1/operations/call", call, "Run a task now, in the server's process; 202 where it is not "
+          "over, 424 where it failed.", OutcomeOut, body=Call, also=NOT_OVER, errors=REFUSED, headers=KEYED),
+    Route("POST", "/v1/operations/submit", submit, "Have a worker run it later, in one attempt; 424 where its "
+          "key stands for one that failed.", OutcomeOut, body=Operation, also=NOT_OVER, errors=REFUSED, headers=KEYED),
+    Route("GET", "/v1/operations/{id}", show, "How one operation stands; 202 while it is not over.", OutcomeOut,
+          schemas.OneJob, also=NOT_OVER),
+    Route("POST", "/v1/operations/{id}/retry", retry, "Once more, by its id alone; what is done stays done. 202 and "
+          "424 as for a call.", OutcomeOut, body=Again, also=NOT_OVER, errors=REFUSED),
 )  # fmt: skip

@@ -29,8 +29,8 @@ async def healthz(asked: Asked) -> Any:
 
 
 async def readyz(asked: Asked) -> Any:
-    """Ready once the store answers: what it cannot do is told as a problem, with 503."""
-    await asked.rd.store.doc("clock", "last")
+    """Ready while the store can be read and written: what keeps it from that is told as a problem, with 503."""
+    await asked.rd.store.check()
     return {"status": "ok"}
 
 
@@ -53,7 +53,7 @@ def _document() -> dict[str, Any]:
 
 ROUTES: Final = (
     Route("GET", "/healthz", healthz, "Whether the process answers.", Up, is_open=True),
-    Route("GET", "/readyz", readyz, "Whether the store can be used.", Up, is_open=True),
+    Route("GET", "/readyz", readyz, "Whether the store can be read and written.", Up, is_open=True),
     Route("GET", "/metrics", prometheus, "Numbers for Prometheus.", str, media=metrics.MEDIA_TYPE),
     Route("GET", "/openapi.json", openapi, "This document.", Document),
 )

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import inspect
 from starlette.requests import ClientDisconnect
 
+from redrive.core.json_keys import RepeatedKey, refuse_repeated_keys
 from redrive.doors.web.problems import Refused, problem
 from redrive.insight.wording import clipped
 
@@ -31,7 +32,7 @@ LONGEST: Final = 300
 OWN: Final = frozenset({"payload", "params"})
 """What is the caller's own, and passed on as it is."""
 _WHOLE: Final = re.compile(r"-?(0|[1-9][0-9]{0,15})")
-_BRACKETS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
+_BRACKETS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}]', re.DOTALL)
 """A text that never ends goes to the end of the body: no byte is read twice."""
 
 
@@ -118,7 +119,11 @@ async def read_body(request: Request, kind: type[msgspec.Struct], limit: int) ->
     _check_media(request)
     _check_depth(data)
     try:
-        return _decoded(data, kind)
+        found = _decoded(data, kind)
+        refuse_repeated_keys(data)
+        return found
+    except RepeatedKey as error:
+        raise Refused(problem("invalid", f"body: {error}", field="body")) from None
     except msgspec.ValidationError as error:
         raise Refused(_named(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

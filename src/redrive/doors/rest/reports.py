@@ -7,34 +7,11 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta
 
 from redrive.doors.rest import schemas
+from redrive.doors.rest.schemas import NeedOut
 from redrive.doors.rest.showing import masked
 from redrive.doors.rest.table import Asked, Route
-from redrive.insight.morning import Course
-from redrive.insight.morning import Kind as NeedKind
 
 Zone = Annotated[str, Meta(min_length=1, max_length=64, description="An IANA time zone, e.g. Europe/Rome.")]
-
-
-class NeedOut(schemas.Given):
-    """One line for a person: what, how many, since when, and what to do."""
-
-    kind: NeedKind
-    number: int
-    queue: str
-    task: str
-    error_class: str | None
-    what: str
-    action: str
-    command: str
-    job_id: str | None
-    fingerprint: str | None
-    days: int
-    since: schemas.Instant | None
-    course: Course | None
-    fresh: int
-    before: int
-    oldest_at: schemas.Instant | None
-    owner: str | None
 
 
 class CuredOut(schemas.Given):
@@ -69,7 +46,8 @@ class MorningOut(schemas.Given):
     done: int
     failed: int
     delayed: int
-    retrying: int | None
+    retrying: int
+    parked: int
     ignored: int
     deferred: int
     needs: list[NeedOut]

@@ -7,7 +7,7 @@ it against these. So the names are those of Python and of the command line's JSO
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -16,6 +16,7 @@ from redrive.app.filters import WORDS
 from redrive.core.job import Category, Lane, OnLost, Priority, Reason, State
 from redrive.core.moments import read_time
 from redrive.doors.rest.table import WHO
+from redrive.insight.needs import Course, NeedKind
 
 # -- words
 
@@ -113,6 +114,7 @@ class Summary(Given):
     started_at: Instant | None
     first_failed_at: Instant | None
     died_at: Instant | None
+    comes_back_at: Instant | None
 
 
 class JobOut(Summary):
@@ -128,6 +130,7 @@ class JobOut(Summary):
     payload_hash: str | None
     crashes: int
     grants: int
+    comebacks: int
     fresh_from: int
     subclass: str | None
     held_at: Instant | None
@@ -151,13 +154,18 @@ class Listed(Given):
 
 
 class Accepted(Given):
-    """What became of an enqueue. `duplicate`: the key was known, this is the job that was there already."""
+    """What became of an enqueue. `duplicate`: the key was known, this is the job that was there already.
+
+    `spooled`: the store could not take it, it waits beside it. `direct`: the spool could not either, it was called.
+    """
 
     id: str
     state: State
     queue: str
     task: str
     duplicate: bool
+    spooled: bool
+    direct: bool
     warnings: list[str]
 
 
@@ -216,6 +224,7 @@ class ManyOut(Given):
     ids: list[str | None]
     accepted: int
     duplicates: int
+    spooled: int
     refused: list[RefusedItem]
 
 
@@ -255,10 +264,14 @@ class LetterQuery(Filters):
     cursor: Cursor | None = None
 
 
+SearchText = Annotated[str, Meta(min_length=1, max_length=200, description="Text in the input or the last error.")]
+
+
 class JobQuery(LetterQuery):
     """Which jobs, and how many."""
 
     state: Annotated[tuple[State, ...], Meta(max_length=7, description="Any of these; may be repeated.")] = ()
+    text: SearchText | None = None
 
 
 class OneJob(Taken):
@@ -292,28 +305,84 @@ class Effect(Given):
     agent: str | None
     result: Any
     note: str | None
+    process: str | None
+    doubtful: bool
+    forgotten: bool
 
 
 class Effects(Given):
     items: list[Effect]
 
 
+class EffectPage(Given):
+    items: list[Effect]
+    more: bool
+
+
+class EffectQuery(OneJob):
+    status: Literal["intended", "landed", "absent", "unknown"] | None = None
+    limit: Limit = 100
+
+
+class ResolvingEffect(Taken):
+    """What a person saw. Landed: later calls return the result. Not landed: the next call performs it."""
+
+    RULES: ClassVar[dict[str, Any]] = {
+        "anyOf": [{"properties": {"landed": {"const": True}}}, {"properties": {"result": {"type": "null"}}}]
+    }
+    """What did not land has no result."""
+    landed: bool
+    result: Any = None
+    who: Name = WHO
+    why: Text | None = None
+
+
 class Erased(Given):
-    """How many jobs' contents are forgotten."""
+    """How many jobs' contents are forgotten, and where they can still be read until something happens."""
 
     erased: int
+    gone: bool
+    waits_for: list[str]
 
 
 # -- queues, health
 
 
-class HealthOut(Given):
-    """healthy or degraded, and why in words."""
+class NeedOut(Given):
+    """One thing that needs a person: what, how many, since when, and what to do."""
 
-    status: Literal["healthy", "degraded"]
+    kind: NeedKind
+    id: str
+    count: int
+    sentence: str
+    action: str
+    command: str
+    since: Instant | None
+    what: str
+    queue: str
+    task: str
+    error_class: str | None
+    job_id: str | None
+    fingerprint: str | None
+    days: int
+    course: Course | None
+    fresh: int
+    before: int
+    oldest_at: Instant | None
+    owner: str | None
+
+
+class HealthOut(Given):
+    """healthy, degraded or broken, why in words, and what needs a person."""
+
+    status: Literal["healthy", "degraded", "broken"]
     total_pending: int
     total_dead_letter: int
     issues: list[str]
+    needs: list[NeedOut]
+    retrying: int
+    parked: int
+    comes_back: int
 
 
 class QueueOut(Given):
@@ -322,14 +391,19 @@ class QueueOut(Given):
     name: str
     due: int
     waiting: int
+    retrying: int
+    pending: int
     running: int
     held: int
+    parked: int
     blocked: int
     deferred: int
     overdue: int
     put_off: int
     done: int
     dead: int
+    comes_back: int
+    next_back: float | None
     discarded: int
     purged: int
     forgotten: int

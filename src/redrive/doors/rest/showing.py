@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
+import msgspec
+
+from redrive.core.effects import EffectRecord
 from redrive.core.job import Job, iso, public
 from redrive.core.redact import redact, redact_text
 from redrive.core.store import Page
@@ -34,6 +37,12 @@ def _texts(job: Job) -> dict[str, Any]:
     """Errors and advice are masked when they are recorded; those that came from elsewhere may not be."""
     said = {"error": job.error, "recommendation": job.recommendation}
     return {name: redact_text(text) if text else text for name, text in said.items()}
+
+
+def effect_body(effect: EffectRecord, *, secrets: bool = False) -> dict[str, Any]:
+    """An effect, of a job or without one."""
+    body = msgspec.structs.asdict(effect) | {"at": iso(effect.at)}
+    return body if secrets else body | {name: redact(body[name]) for name in ("result", "note")}
 
 
 def masked(value: Any) -> Any:

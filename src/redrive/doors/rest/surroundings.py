@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from redrive.app.fleet_view import FleetStatus
 from redrive.app.workflows import public as workflow_public
 from redrive.core.job import State, iso
 from redrive.core.store import Filter
@@ -30,7 +31,10 @@ class BreakerOut(schemas.Given):
     release: float
     probe: str | None
     probes: int
+    job: str | None
     error: str
+    asked: float
+    callers: list[str]
 
 
 class Breakers(schemas.Given):
@@ -173,7 +177,16 @@ def _agent(name: str, known: Any, counted: dict[tuple[str | None, ...], int]) ->
     return {"name": name, **skills, **numbers}
 
 
+# -- the fleet
+
+
+async def fleet(asked: Asked) -> Any:
+    """Where the jobs are kept, which hosts keep and run them, how far each is behind, and how durable they are."""
+    return await asked.rd.fleet.view()
+
+
 ROUTES: Final = (
+    Route("GET", "/v1/fleet", fleet, "Hosts, lag and durability.", FleetStatus),
     Route("GET", "/v1/breakers", breakers, "What is down, as far as anybody noticed.", Breakers),
     Route(
         "POST", "/v1/breakers/{key:path}/close", close_breaker, "A person knows that it answers again.", Closed,

@@ -73,6 +73,8 @@ class Route(NamedTuple):
     headers: Mapping[str, str] = {}
     """Headers it takes, and what they mean."""
     media: str = JSON
+    block: Callable[[Any], dict[str, Any]] | None = None
+    """Of a stream: the schema of one of its blocks, made from the schema of `answer`."""
     is_open: bool = False
     """Without a token."""
 

@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from redrive.app.opening import is_file, local_files
 from redrive.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,11 +53,12 @@ def make_app(
 
     from redrive.doors import rest
     from redrive.doors.rest.probes import OPEN_PATHS
+    from redrive.doors.web import hub
     from redrive.doors.web.guard import Guard
     from redrive.doors.web.tokens import check_token
 
     pages = _pages(rd, feed) if dashboard else []
-    app = Starlette(routes=[*rest.routes(rd, feed), *pages], exception_handlers=_handlers())
+    app = Starlette(routes=[*rest.routes(rd, feed), *hub.routes(rd), *pages], exception_handlers=_handlers())
     app.router.redirect_slashes = False
     app.state.rd, app.state.feed = rd, feed
     known = None if token is False else token_file(rd) if token is None else check_token(token)
@@ -74,8 +76,12 @@ def token_file(rd: Redrive) -> TokenFile:
     """Where this database's token lives."""
     from redrive.doors.web.tokens import TokenFile, beside
 
-    in_memory = rd.settings.url.rpartition(":memory:")[1]
-    return TokenFile(None if in_memory else beside(getattr(rd.store, "path", None)))
+    if rd.settings.url.rpartition(":memory:")[1]:
+        return TokenFile(None)
+    place = local_files(rd.settings)
+    if not is_file(rd.settings.url):
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return TokenFile(beside(place))
 
 
 def _pages(rd: Redrive, feed: Feed) -> list[Any]:

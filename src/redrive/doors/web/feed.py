@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from redrive.core.breakers import Breaker
 from redrive.core.store import Event
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class Tick(msgspec.Struct, frozen=True):
     cursor: str
     events: list[Event]
     skipped: bool = False
+    breakers: list[Breaker] = []
+    """Those that opened or closed, as they are now."""
 
 
 class _Listener:
@@ -69,7 +72,7 @@ class _Listener:
 def _shown(tick: Tick) -> Tick:
     if len(tick.events) <= TOGETHER:
         return tick
-    return Tick(tick.cursor, tick.events[:TOGETHER], skipped=True)
+    return Tick(tick.cursor, tick.events[:TOGETHER], skipped=True, breakers=tick.breakers)
 
 
 class Feed:
@@ -84,6 +87,8 @@ class Feed:
         """Where the reader's next tick begins."""
         self._looked = 0
         """How often it has read to the end."""
+        self._down: dict[str, bool] | None = None
+        """Which breakers were down at the last look; None before the first."""
         self._closed = False
         self._failing = False
 
@@ -121,8 +126,8 @@ class Feed:
                 if look > last:
                     seen.clear()
                 events = [event for event in tick.events if _identity(event) not in seen] if seen else tick.events
-                if events or tick.skipped:
-                    yield Tick(tick.cursor, events, tick.skipped)
+                if events or tick.skipped or tick.breakers:
+                    yield Tick(tick.cursor, events, tick.skipped, tick.breakers)
         finally:
             self._listeners.discard(listener)
 
@@ -180,9 +185,11 @@ class Feed:
 
     async def _read(self) -> None:
         """Twice a second while somebody listens."""
+        self._down = None
         while self._listeners and not self._closed:
             try:
                 await self._look()
+                await self._look_at_breakers()
                 self._looked += 1
                 self._failing = False
             except Exception as error:  # noqa: BLE001 - told once; the next look may succeed
@@ -203,6 +210,15 @@ class Feed:
             await self._look_at_all()
         elif events := await self._rd.store.events(self._cursor, limit=TOGETHER + 1):
             self._give(Tick(await self.now() if len(events) > TOGETHER else events[-1].cursor, events))
+
+    async def _look_at_breakers(self) -> None:
+        """Hand out those that opened or closed since the last look, in whatever process that happened."""
+        breakers = await self._rd.breakers()
+        before, self._down = self._down, {breaker.key: breaker.down for breaker in breakers}
+        if before is None:
+            return
+        if changed := [breaker for breaker in breakers if breaker.down != before.get(breaker.key, False)]:
+            self._give(Tick(self._cursor, [], breakers=changed))
 
     async def _look_at_all(self) -> None:
         """Page by page; those who want only a glimpse get the first page's."""

@@ -166,9 +166,8 @@ class Guard:
 
     def _unknown(self, scope: Scope, token: str) -> Problem | None:
         """The right token, as a Bearer or, from one of our own pages, as a cookie."""
-        authorization = _headers(scope, b"authorization")
-        if authorization or not self._cookie:
-            known = len(authorization) == 1 and _bears(authorization[0], token)
+        if _headers(scope, b"authorization") or not self._cookie:
+            known = bears(scope, token)
             return None if known else problem("unauthorized", "give the token: Authorization: Bearer TOKEN")
         if not _has_cookie(scope, token):
             return problem("unauthorized", "give the token, or open the link that `redrive serve` has printed")
@@ -196,8 +195,11 @@ def _same(given: bytes, expected: bytes) -> bool:
     return hmac.compare_digest(given, expected)
 
 
-def _bears(authorization: bytes, token: str) -> bool:
-    scheme, _, given = authorization.partition(b" ")
+def bears(scope: Scope, token: str) -> bool:
+    """Whether the request shows this token as a Bearer, and nothing else beside it."""
+    if scope["type"] != "http" or len(found := _headers(scope, b"authorization")) != 1:
+        return False
+    scheme, _, given = found[0].partition(b" ")
     return _same(scheme.lower() + b" " + given.strip(), f"bearer {token}".encode())
 
 

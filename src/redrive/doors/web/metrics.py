@@ -5,13 +5,15 @@ What is counted in the store is the same whichever process is asked; what happen
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 import redrive
 from redrive.core.job import State
 from redrive.core.store import Filter
-from redrive.insight.health import QueueNumbers
+from redrive.insight.needs import NeedKind
+from redrive.insight.queue_numbers import QueueNumbers
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -26,7 +28,10 @@ METRICS: Final[Mapping[str, tuple[Kind, str]]] = {
     "redrive_due_jobs": ("gauge", "Jobs that wait and could run now."),
     "redrive_oldest_due_job_seconds": ("gauge", "For how long the due job that was accepted first has been due."),
     "redrive_queue_paused": ("gauge", "1 where nothing is taken from the queue."),
-    "redrive_stalled_jobs": ("gauge", "Jobs that run for longer than their queue thinks right."),
+    "redrive_pending_jobs": ("gauge", "Jobs that are due, wait for a retry, or are parked by a breaker."),
+    "redrive_retrying_jobs": ("gauge", "Jobs that wait after a failed attempt."),
+    "redrive_parked_jobs": ("gauge", "Jobs that wait until what they call answers again."),
+    "redrive_needs": ("gauge", "What needs a person, by kind; see redrive health."),
     "redrive_dead_letters": ("gauge", "Dead letters by the lane they wait in; manual needs eyes."),
     "redrive_accepted_jobs_total": ("counter", "Jobs that the store has ever taken in."),
     "redrive_healthy": ("gauge", "1 where nothing needs eyes."),
@@ -67,7 +72,9 @@ def _queues(numbers: list[QueueNumbers]) -> Iterator[Sample]:
             yield Sample("redrive_jobs", getattr(queue, state), {**of, "state": state})
         yield Sample("redrive_due_jobs", queue.due, of)
         yield Sample("redrive_queue_paused", queue.paused, of)
-        yield Sample("redrive_stalled_jobs", len(queue.stalled), of)
+        yield Sample("redrive_pending_jobs", queue.pending, of)
+        yield Sample("redrive_retrying_jobs", queue.retrying, of)
+        yield Sample("redrive_parked_jobs", queue.parked, of)
         accepted = sum(getattr(queue, kind) for kind in (*STATES, "forgotten"))
         yield Sample("redrive_accepted_jobs_total", accepted, of)
 
@@ -81,12 +88,14 @@ async def _store(rd: Redrive) -> list[Sample]:
     breakers = [
         Sample("redrive_breaker_open", breaker.down, {"breaker": breaker.key}) for breaker in await rd.breakers()
     ]
-    healthy = (await rd.health()).status == "healthy"
+    health = await rd.health()
+    kinds = Counter(need.kind for need in health.needs)
     return [
         *letters,
         *breakers,
         Sample("redrive_oldest_due_job_seconds", await _oldest(rd)),
-        Sample("redrive_healthy", healthy),
+        Sample("redrive_healthy", health.status == "healthy"),
+        *(Sample("redrive_needs", kinds[kind], {"kind": kind}) for kind in get_args(NeedKind)),
         Sample("redrive_spooled_jobs", rd.spool.count()),
     ]
 

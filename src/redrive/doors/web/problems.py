@@ -17,7 +17,8 @@ RETRY_SECONDS: Final = 1
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a request was refused or failed. Nothing was changed unless the kind says that nobody knows."""
+    """Why a request was refused or failed. Nothing was changed, unless the kind says that an operation ran or that the
+    outcome is not known."""
 
     type: str
     title: str
@@ -28,6 +29,9 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     job_id: str | None = None
     hint: str | None = None
     """What to do about it."""
+    error: str | None = None
+    """What an operation that ran and failed said."""
+    error_kind: str | None = None
 
     @property
     def headers(self) -> dict[str, str]:
@@ -71,12 +75,18 @@ _BY_KIND: Final = {
         _Known(415, "unsupported-media-type", "The body must be JSON", "send Content-Type: application/json"),
         _Known(421, "misdirected", "This Host is not served here", "see --allow-host of `redrive serve`"),
         _Known(422, "invalid", "Something in the request is not right"),
+        _Known(424, "operation-failed", "The operation ran and failed",
+               "do not repeat the call as it is; GET /v1/dead-letters/{id} says why and what would help"),
         _Known(500, "internal", "An error in redrive", "the server's log has its traceback"),
     )
 }  # fmt: skip
 
 _BY_ERROR: Final[dict[type[Exception], _Known]] = {
     errors.JobNotFound: _Known(404, "job-not-found", "There is no such job"),
+    errors.EffectNotFound: _Known(404, "effect-not-found", "There is no such effect"),
+    errors.OnceInProgress: _Known(
+        409, "once-in-progress", "A living process performs this effect", "wait for it, or end that process"
+    ),
     errors.KeyReused: _Known(
         422,
         "key-reused",
@@ -96,7 +106,11 @@ _BY_ERROR: Final[dict[type[Exception], _Known]] = {
     errors.CommitUnknown: _Known(
         503, "commit-unknown", "Nobody knows whether it was written", "look, or repeat it with the same key"
     ),
+    errors.SessionUnknown: _Known(503, "session-unknown", "The hub does not know this client", "try again"),
     errors.StoreFailed: _Known(503, "store-failed", "The disk failed", "check the disk, then restart the server"),
+    errors.DatabaseInUse: _Known(
+        503, "database-in-use", "The database is open elsewhere in this process", "close it there, then try again"
+    ),
     errors.StoreUnavailable: _Known(503, "store-unavailable", "The store cannot be reached", "try again in a moment"),
 }
 

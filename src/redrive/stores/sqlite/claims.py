@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import apsw
 import msgspec
 
+from redrive.core.breakers import host_of
+from redrive.core.bulkheads import Filling
 from redrive.core.job import Job, State
 from redrive.core.policy import Rate
 from redrive.core.store import Wanted
@@ -17,6 +19,7 @@ from redrive.stores.sqlite.rows import Route, Row, listed, select, select_at_onc
 from redrive.stores.sqlite.schema import legal_before
 
 PRIORITIES = range(4)
+_CHOSEN = "jobs.seq IN (SELECT value FROM json_each(?))"
 DUE = "FROM jobs WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at <= ?"
 _STORIED = (
     "(run > 0 OR key IS NOT NULL OR options_json IS NOT NULL OR session_id IS NOT NULL OR model IS NOT NULL"
@@ -81,13 +84,20 @@ class Open(NamedTuple):
 
 
 def open_routes(connection: apsw.Connection, wanted: Wanted, now: float) -> list[Open]:
-    """Routes with waiting jobs, without those the worker does not know or does not want."""
-    rows = select_at_once(connection, _OPEN, "FROM routes WHERE waiting > 0", (now,))()
+    """Routes with waiting jobs, without those the worker does not know or does not want.
+
+    Their order decides who gets a slot that several could have: it is by their names, for numbers differ between files.
+    """
+    rows = sorted(select_at_once(connection, _OPEN, "FROM routes WHERE waiting > 0", (now,))(), key=_by_name)
     return [
         Open(id, (queue, task, agent), tuple(priority for priority in PRIORITIES if due[priority]))
         for id, queue, task, agent, *due in rows
         if wanted.takes(queue, task, agent)
     ]
+
+
+def _by_name(row: Sequence[Any]) -> tuple[str, str, str]:
+    return row[1], row[2], row[3] or ""
 
 
 def next_due(
@@ -103,6 +113,20 @@ def next_due(
     return min((*found, *opens), default=None)
 
 
+_AT_LEAST = f"SELECT count(*) FROM (SELECT 1 {DUE} LIMIT ?)"
+
+
+def more_due(connection: apsw.Connection, routes: Iterable[Open], now: float, than: int) -> bool:
+    """Whether more than so many jobs of these routes are due."""
+    left = than + 1
+    for route in routes:
+        for priority in route.due:
+            left -= connection.execute(_AT_LEAST, (route.id, priority, now, left)).get
+            if left <= 0:
+                return True
+    return False
+
+
 class Room:
     """How many jobs may still be taken, in all, by queue and by agent, while a claim fills up."""
 
@@ -111,6 +135,15 @@ class Room:
         self._queues = dict(wanted.queue_slots)
         self._agents = dict(wanted.agent_slots)
         self._agent_limit = wanted.agent_limit
+        self._whole_store = wanted.store_agent_limit
+        self._counted: set[str] = set()
+        """Agents whose running jobs in the whole store are counted."""
+        self._connection = connection
+        self._filling = Filling(wanted.bulkheads) if wanted.bulkheads is not None else None
+        self._calls = wanted.bulkheads.calls if wanted.bulkheads is not None else {}
+        self._deliveries = wanted.bulkheads.deliveries if wanted.bulkheads is not None else frozenset()
+        self._delivered = False
+        """This claim has taken deliveries without a look at their hosts; the next claim counts them."""
         for queue, limit in wanted.store_limits.items():
             running = connection.execute("SELECT sum(running) FROM routes WHERE queue = ?", (queue,)).get or 0
             self._limit(queue, limit - running)
@@ -125,13 +158,45 @@ class Room:
         self._queues[queue] = max(0, min(left, self._queues.get(queue, left)))
 
     def left(self, open: Open) -> int:
-        queue, _, agent = open.route
+        queue, task, agent = open.route
         room = min(self.slots, self._queues.get(queue, self.slots))
+        if self._filling is not None:
+            room = min(room, self._filled(queue, task, self._filling))
         if agent is None:
             return room
         if self._agent_limit is not None:
             self._agents.setdefault(agent, self._agent_limit)
+        if self._whole_store is not None and agent not in self._counted:
+            self._limit_agent(agent, self._whole_store)
         return min(room, self._agents.get(agent, room))
+
+    def _limit_agent(self, agent: str, limit: int) -> None:
+        self._counted.add(agent)
+        running = self._connection.execute("SELECT sum(running) FROM routes WHERE agent = ?", (agent,)).get or 0
+        left = max(0, limit - running)
+        self._agents[agent] = min(left, self._agents.get(agent, left))
+
+    def _filled(self, queue: str, task: str, filling: Filling) -> int:
+        room = filling.room(queue, self._calls.get(task))
+        if task not in self._deliveries:
+            return room
+        return min(room, filling.open_room(queue) or (0 if self._delivered else room))
+
+    def by_host(self, open: Open) -> bool:
+        """Whether the jobs of this route are taken one by one, for their hosts: deliveries that need the reserve."""
+        queue, task, _ = open.route
+        return task in self._deliveries and self._filling is not None and not self._filling.open_room(queue)
+
+    def take_by_host(self, open: Open, urls: Iterable[Row], limit: int) -> list[int]:
+        """Takes deliveries whose hosts hold less than their share, at most so many, in this order."""
+        queue, taken = open.route[0], list[int]()
+        for seq, url in urls:
+            host = host_of(url) if isinstance(url, str) else None
+            if self._filling is not None and len(taken) < limit and self._filling.room(queue, host) > 0:
+                self._filling.take(queue, host, 1)
+                taken.append(seq)
+        self._spend(open, len(taken))
+        return taken
 
     def opens(self, routes: Iterable[Open]) -> list[float]:
         """When due jobs that a rate holds back may start."""
@@ -139,6 +204,13 @@ class Room:
         return [at for queue, at in self._opens.items() if queue in held_back and self._queues[queue] <= 0]
 
     def take(self, open: Open, count: int) -> None:
+        queue, task, _ = open.route
+        if self._filling is not None:
+            self._filling.take(queue, self._calls.get(task), count)
+            self._delivered |= task in self._deliveries
+        self._spend(open, count)
+
+    def _spend(self, open: Open, count: int) -> None:
         queue, _, agent = open.route
         self.slots -= count
         if queue in self._queues:
@@ -175,6 +247,9 @@ def pick(connection: apsw.Connection, routes: list[Open], room: Room, now: float
                 limit = min(share, room.left(route))
                 if limit <= 0:
                     continue
+                if room.by_host(route):
+                    picked.append(_deliveries(connection, route, room, limit, (route.id, priority, now)))
+                    continue
                 found = _due(connection, route, (route.id, priority, now, limit, offset))
                 picked.append(found)
                 room.take(route, found.number)
@@ -199,6 +274,17 @@ def _due(connection: apsw.Connection, open: Open, bound: tuple[object, ...]) -> 
     except apsw.TooBigError:  # one by one, then
         return _by_row(open, select(connection, _ROWS, bound))
     return Picked(open, found, number, seqs, storied)
+
+
+_URLS = f"SELECT seq, iif(json_valid(payload), payload ->> '$.url', NULL) {DUE} ORDER BY run_at, seq LIMIT 500"
+"""Only so many are looked at, because every write waits meanwhile."""
+
+
+def _deliveries(connection: apsw.Connection, open: Open, room: Room, limit: int, bound: tuple[object, ...]) -> Picked:
+    """Picks due deliveries, oldest first, without those to hosts that hold their share of the slots."""
+    chosen = room.take_by_host(open, select(connection, _URLS, bound), limit)
+    rows = f"SELECT {_FIELDS}{_STORIED} FROM jobs WHERE {_CHOSEN} ORDER BY run_at, seq"
+    return _by_row(open, select(connection, rows, (listed(chosen),)) if chosen else [])
 
 
 def _by_row(open: Open, rows: list[Row]) -> Picked:
@@ -245,11 +331,25 @@ def give_back(connection: apsw.Connection, picked: list[Picked], claimant: Claim
         connection.execute(_COUNT, (-number, -number, each.open.id))
 
 
+_CLAIMED = " FROM jobs WHERE state = 'running' AND state IN ('running', 'held') AND token = ?"
+
+
+def running_under(connection: apsw.Connection, token: str) -> list[str]:
+    """The ids of the jobs that run under this token."""
+    return [id for (id,) in select(connection, f"SELECT id{_CLAIMED} ORDER BY seq", (token,))]
+
+
+def give_back_all(connection: apsw.Connection, token: str) -> int:
+    """Give back what was claimed under this token and is still running, as if it had not been claimed."""
+    found = select(connection, f"SELECT route, json_group_array(seq), count(*){_CLAIMED} GROUP BY route", (token,))
+    for route, seqs, number in found:
+        connection.execute(_GIVE_BACK, (seqs, token))
+        connection.execute(_COUNT, (-number, -number, route))
+    return sum(number for *_, number in found)
+
+
 def _lease(open: Open, wanted: Wanted) -> float:
     return wanted.leases.get(open.route[1], wanted.lease)
-
-
-_CHOSEN = "jobs.seq IN (SELECT value FROM json_each(?))"
 
 
 def storied(connection: apsw.Connection, routes: Routes, picked: list[Picked]) -> Callable[[], Mapping[str, Job]]:

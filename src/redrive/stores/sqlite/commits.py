@@ -10,16 +10,20 @@ from typing import Final
 import apsw
 import msgspec
 
+from redrive.core.commands import Forget
+from redrive.core.documents import KINDS, OfJob, of_job
 from redrive.core.job import Job, State
-from redrive.core.lifecycle import Transition, wrong_beginning
+from redrive.core.lifecycle import ERASED, Transition, wrong_beginning
+from redrive.core.notices import LOOK_THERE
 from redrive.core.store import MAX_PARTS, Applied, Commit, Guard, Inserted, Lease, Outcome, Pruned, Put, Stale
 from redrive.errors import StoreError
 from redrive.stores.sqlite import reads, schema, spans
 from redrive.stores.sqlite.bulk import RENAMED, Bulk, fence, told
 from redrive.stores.sqlite.connection import BUSY_MS, CHECKPOINT_BUSY_MS
-from redrive.stores.sqlite.ledger import MINUTE, Ledger, forget_minutes, happened
+from redrive.stores.sqlite.ledger import MINUTE, Ledger, forget_minutes, happened, oldest_minute
 from redrive.stores.sqlite.routes import Routes
 from redrive.stores.sqlite.rows import (
+    IN_LIST,
     INSERT,
     INSERT_MANY,
     INSERT_PLAIN,
@@ -27,6 +31,7 @@ from redrive.stores.sqlite.rows import (
     Row,
     insert_values,
     is_plain,
+    listed,
     plain_values,
     select,
 )
@@ -258,9 +263,13 @@ def _parts(connection: apsw.Connection, routes: Routes, commit: Commit) -> Outco
     return Applied(tuple(fences))
 
 
+_ACTIVE: Final = "UPDATE jobs SET active_at = ifnull(?, active_at) WHERE id = ? AND token = ?"
+
+
 def _holds(connection: apsw.Connection, guard: Guard) -> bool:
-    row = connection.execute("SELECT token FROM jobs WHERE id = ?", (guard.lease.job_id,)).fetchone()
-    return row is not None and row[0] == guard.lease.token
+    """Whether the job keeps its lease; what its task writes is a sign of its progress."""
+    connection.execute(_ACTIVE, (guard.at, guard.lease.job_id, guard.lease.token))
+    return connection.changes() > 0
 
 
 @lru_cache(maxsize=256)
@@ -318,58 +327,88 @@ def _put(connection: apsw.Connection, put: Put) -> bool:
     return True
 
 
-def heartbeat(connection: apsw.Connection, leases: Sequence[Lease]) -> list[Lease]:
+_BEAT: Final = "UPDATE jobs SET beat = beat + 1, beat_at = ifnull(?, beat_at) WHERE id = ? AND token = ?"
+
+
+def heartbeat(connection: apsw.Connection, leases: Sequence[Lease], now: float | None) -> list[Lease]:
     lost = []
     for lease in leases:
-        connection.execute("UPDATE jobs SET beat = beat + 1 WHERE id = ? AND token = ?", (lease.job_id, lease.token))
+        connection.execute(_BEAT, (now, lease.job_id, lease.token))
         if connection.changes() == 0:
             lost.append(lease)
     return lost
 
 
-_OF_JOB: Final = ("step", "effect", "blob", "result", "alone", "progress", "witness", "absent", "approval", "note",
-                   "act_items", "triaged")  # fmt: skip
-"""Kinds of documents that belong to one job and leave with its contents."""
+_CONTENTS: Final = sorted({kind.name for kind in of_job(OfJob.contents)})
+"""Kinds of documents that leave with a job's contents."""
+_UNDER_ITS_ID: Final = sorted({kind.name for kind in of_job(OfJob.contents, OfJob.key)})
+"""Kinds of documents that an erased job takes along, under its id."""
+_NAMING_IT: Final = sorted({kind.name for kind in of_job(OfJob.field)})
+"""Kinds of documents that an erased job takes along since they name it."""
+_UNWRITTEN: Final = sorted({(kind.name, field) for kind in KINDS for field in kind.unwritten})
+"""Fields with a job's words that older versions have written."""
+_SHORTEN_OLD_MESSAGES: Final = (
+    "UPDATE docs SET value = CAST(json_set(CAST(value AS TEXT), '$.text', ?1) AS BLOB) WHERE kind = 'notice'"
+    " AND json_valid(CAST(value AS TEXT)) AND json_extract(CAST(value AS TEXT), '$.kind') IN ('page', 'morning')"
+    " AND json_extract(CAST(value AS TEXT), '$.quotes') IS NULL AND json_extract(CAST(value AS TEXT), '$.text') <> ?1"
+)
+"""Waiting messages about many jobs, as older versions wrote them: with the words of the jobs instead of quotes."""
 _PRUNE_BATCH: Final = 2_000
 
 
 _ENDED_BEFORE: Final = (
-    "SELECT DISTINCT jobs.seq, jobs.id FROM moves"
+    "SELECT DISTINCT jobs.id, jobs.updated_at FROM moves"
     " JOIN jobs ON jobs.seq = moves.job JOIN routes ON routes.id = jobs.route"
     " WHERE moves.seq < coalesce((SELECT seq FROM moves WHERE at >= ?1 ORDER BY seq LIMIT 1), 9e18)"
     " AND jobs.state IN ('done', 'discarded') AND jobs.updated_at < ?1 AND jobs.payload IS NOT NULL"
 )
+_EMPTIED: Final = "payload IS NULL AND state IN ('done', 'discarded', 'purged')"
 
 
-def prune(
+def choose_old(
     connection: apsw.Connection,
     now: float,
     retention: Mapping[str, float],
     default: float,
     keys: float | None,
-) -> Pruned:
-    """Drop the contents of jobs that ended long enough ago. Dead letters, live jobs and keys stay."""
+) -> Forget:
+    """Name what may go: the contents of jobs that ended long enough ago, and keys where they have a time, too."""
     special = _json(list(retention)).decode()
     sql = f"{_ENDED_BEFORE} AND routes.queue NOT IN (SELECT value FROM json_each(?2)) LIMIT {_PRUNE_BATCH}"
     old = select(connection, sql, (now - default, special))
     for queue, kept in retention.items():
         old += select(connection, f"{_ENDED_BEFORE} AND routes.queue = ?2 LIMIT {_PRUNE_BATCH}", (now - kept, queue))
-    _forget(connection, old)
-    forget_minutes(connection, now)
-    return Pruned(
-        len(old), _drop_moves(connection, old), _forget_keys(connection, now - keys) if keys is not None else 0
-    )
+    forgotten = _choose_keys(connection, now - keys, old) if keys is not None else []
+    return Forget(tuple(id for id, _ in old), tuple(forgotten), oldest_minute(now))
 
 
-def _forget_keys(connection: apsw.Connection, before: float) -> int:
-    """Ended and emptied long ago: only the number stays. So do the newest job and the newest move, lest their numbers
-    be given again: whoever reads the feed would take what comes next for what it has seen."""
-    rows = select(
+def _choose_keys(connection: apsw.Connection, before: float, old: Sequence[Row]) -> list[str]:
+    """Jobs that are emptied, or will be now, and ended before that time."""
+    emptied = select(
         connection,
-        "SELECT seq, route, state FROM jobs WHERE payload IS NULL AND state IN ('done', 'discarded', 'purged')"
-        " AND updated_at < ? AND seq < (SELECT max(seq) FROM jobs) ORDER BY seq LIMIT ?",
+        f"SELECT id FROM jobs WHERE {_EMPTIED} AND updated_at < ? AND seq < (SELECT max(seq) FROM jobs)"
+        " ORDER BY seq LIMIT ?",
         (before, _PRUNE_BATCH),
     )
+    found = [id for (id,) in emptied] + [id for id, ended_at in old if ended_at < before]
+    return found[:_PRUNE_BATCH]
+
+
+def forget(connection: apsw.Connection, command: Forget) -> Pruned:
+    """Drop the contents of the named jobs as far as they have ended. Dead letters, live jobs and other keys stay."""
+    chosen = f"SELECT seq, id FROM jobs WHERE {IN_LIST} AND state IN ('done', 'discarded') AND payload IS NOT NULL"
+    old = select(connection, f"{chosen} ORDER BY seq", (listed(command.ids),)) if command.ids else []
+    _forget(connection, old)
+    forget_minutes(connection, command.minutes_before)
+    return Pruned(len(old), _drop_moves(connection, old), _forget_keys(connection, command.keys) if command.keys else 0)
+
+
+def _forget_keys(connection: apsw.Connection, ids: Sequence[str]) -> int:
+    """Ended and emptied long ago: only the number stays. So do the newest job and the newest move, lest their numbers
+    be given again: whoever reads the feed would take what comes next for what it has seen."""
+    chosen = f"SELECT seq, route, state FROM jobs WHERE {IN_LIST} AND {_EMPTIED}"
+    newest = "seq < (SELECT max(seq) FROM jobs)"
+    rows = select(connection, f"{chosen} AND {newest} ORDER BY seq", (listed(ids),))
     tally = Tally()
     for seq, route, state in rows:
         connection.execute("DELETE FROM jobs WHERE seq = ?", (seq,))
@@ -390,12 +429,32 @@ def erase(connection: apsw.Connection, ids: Sequence[str]) -> int:
     ]
     for seq, _ in rows:
         connection.execute(
-            "UPDATE jobs SET error = NULL, session_id = NULL, changes_json = NULL, options_json = NULL WHERE seq = ?",
+            "UPDATE jobs SET error = NULL, session_id = NULL, changes_json = NULL, options_json = NULL,"
+            " recommendation = NULL, held_for = NULL, owner = NULL WHERE seq = ?",
             (seq,),
         )
+        connection.execute("UPDATE moves SET why = NULL WHERE job = ? AND why IS NOT ?", (seq, ERASED))
     connection.executemany("UPDATE groups SET error = NULL WHERE sample = ?", [(id,) for _, id in rows])
-    _forget(connection, rows)
+    _forget(connection, rows, _UNDER_ITS_ID)
+    _forget_what_names(connection, [id for _, id in rows])
     return len(rows)
+
+
+def _forget_what_names(connection: apsw.Connection, ids: Sequence[str]) -> None:
+    """Drop the documents that name these jobs, and the words of jobs that older versions wrote beside others."""
+    for kind in _NAMING_IT:
+        connection.execute(
+            "DELETE FROM docs WHERE kind = ?1 AND json_valid(CAST(value AS TEXT))"
+            " AND json_extract(CAST(value AS TEXT), '$.job_id') IN (SELECT value FROM json_each(?2))",
+            (kind, _json(ids).decode()),
+        )
+    for kind, field in _UNWRITTEN:
+        connection.execute(
+            "UPDATE docs SET value = CAST(json_remove(CAST(value AS TEXT), ?2) AS BLOB) WHERE kind = ?1"
+            " AND json_valid(CAST(value AS TEXT)) AND json_extract(CAST(value AS TEXT), ?2) IS NOT NULL",
+            (kind, f"$.{field}"),
+        )
+    connection.execute(_SHORTEN_OLD_MESSAGES, (LOOK_THERE,))
 
 
 def empty_log(connection: apsw.Connection) -> bool:
@@ -409,14 +468,14 @@ def empty_log(connection: apsw.Connection) -> bool:
         connection.set_busy_timeout(BUSY_MS)
 
 
-def _forget(connection: apsw.Connection, jobs: Sequence[Row]) -> None:
+def _forget(connection: apsw.Connection, jobs: Sequence[Row], kinds: Sequence[str] = _CONTENTS) -> None:
     """Empty the records: what is left says that there was a job, where it went, and who moved it and why."""
     for seq, id in jobs:
         connection.execute("UPDATE jobs SET payload = NULL, result = NULL WHERE seq = ?", (seq,))
         connection.execute(
             "UPDATE moves SET attempt = NULL, why = CASE WHEN who IS NULL THEN NULL ELSE why END WHERE job = ?", (seq,)
         )
-        for kind in _OF_JOB:
+        for kind in kinds:
             connection.execute("DELETE FROM docs WHERE kind = ? AND key >= ? AND key < ?", (kind, id, id + "0"))
 
 

@@ -54,6 +54,15 @@ class Use:
 
 
 use = Use()
+generation = 0
+"""Grows in every forked child, so that a store notices at once that it must open anew what it inherited."""
+
+
+def _count_generations() -> None:
+    global generation
+    generation += 1
+
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=use.before_fork, after_in_parent=use.after_in_parent, after_in_child=use.after_in_child)
+    os.register_at_fork(after_in_child=_count_generations)

@@ -228,8 +228,13 @@ def minutes(connection: apsw.Connection, since: float, until: float) -> list[Min
     return [Minute(minute * float(MINUTE), *said) for minute, *said in rows]
 
 
-def forget_minutes(connection: apsw.Connection, now: float) -> None:
-    connection.execute("DELETE FROM minutes WHERE minute < ?", (int(now - DAY) // MINUTE,))
+def oldest_minute(now: float) -> int:
+    """The first minute that is remembered."""
+    return int(now - DAY) // MINUTE
+
+
+def forget_minutes(connection: apsw.Connection, before: int) -> None:
+    connection.execute("DELETE FROM minutes WHERE minute < ?", (before,))
 
 
 _GROUPS: Final = "SELECT fingerprint, first_at, last_at, buried, route, error_class, detail, error, sample FROM groups"

@@ -15,7 +15,7 @@ import apsw
 import msgspec
 
 from redrive.core.job import PRIORITIES, Attempt, Job, State
-from redrive.core.store import Document, Event, Filter, Page, Seal
+from redrive.core.store import Document, Event, Filter, Page, Quiet, Returning, Seal
 from redrive.errors import InvalidInput
 from redrive.stores.sqlite.routes import Routes
 from redrive.stores.sqlite.rows import (
@@ -37,6 +37,10 @@ from redrive.stores.sqlite.rows import (
 RUNNING: Final = (
     "SELECT id, token, beat, ifnull(lease, 90.0), process FROM jobs"
     " WHERE state = 'running' AND state IN ('running', 'held')"
+)
+SIGNS: Final = (
+    "SELECT id, route, process, ifnull(lease, 90.0), max(started_at, ifnull(beat_at, 0)) FROM jobs"
+    " WHERE state = 'running' AND state IN ('running', 'held') ORDER BY updated_at"
 )
 COUNTERS: Final = "SELECT id, " + ", ".join(State) + " FROM routes"
 
@@ -186,6 +190,8 @@ def _hint(connection: apsw.Connection, filter: Filter) -> str:
     if filter.states == (State.dead,):
         return _dead_hint(filter)
     if filter.states == (State.waiting,):
+        if filter.failed:
+            return "INDEXED BY jobs_retrying"
         if filter.reason not in (None, "direct"):
             return "INDEXED BY jobs_asked"
         waiting = connection.execute("SELECT sum(waiting) FROM routes").get or 0
@@ -194,6 +200,8 @@ def _hint(connection: apsw.Connection, filter: Filter) -> str:
 
 
 def _dead_hint(filter: Filter) -> str:
+    if filter.returns_by is not None:
+        return "INDEXED BY jobs_returning"
     if filter.session_id is not None:
         return "INDEXED BY jobs_session"
     return "" if any(getattr(filter, name) for name in _PICKY) else "INDEXED BY jobs_dead"
@@ -347,6 +355,45 @@ def _due_by(connection: apsw.Connection, at: float, by: Sequence[str]) -> dict[t
         if waiting > later:
             totals[*key,] = totals.get((*key,), 0) + waiting - later
     return totals
+
+
+QUIET: Final = "ifnull(active_at, started_at)"
+"""When a running job last showed progress. A claim leaves an older `active_at` behind: the later one counts."""
+_QUIET: Final = (
+    f", max(started_at, {QUIET}) FROM jobs WHERE state = 'running' AND state IN ('running', 'held')"
+    f" AND updated_at < ?1 AND max(started_at, {QUIET}) < ?1 ORDER BY 1 + max(started_at, {QUIET}) LIMIT ?2"
+)
+_RECENT: Final = 100_000
+_TOOK: Final = (
+    "SELECT updated_at - started_at FROM jobs WHERE state = 'done' AND started_at IS NOT NULL AND route IN ({})"
+    f" AND seq > (SELECT max(seq) FROM jobs) - {_RECENT} ORDER BY seq DESC LIMIT ?"
+)
+
+
+_RETURNING: Final = (
+    "SELECT fingerprint, held_for, route, count(*), sum(comes_back_at <= ?), min(comes_back_at)"
+    " FROM jobs INDEXED BY jobs_returning WHERE state = 'dead' AND comes_back_at IS NOT NULL GROUP BY 1, 2, 3"
+)
+
+
+def returning(connection: apsw.Connection, routes: Routes, now: float) -> list[Returning]:
+    names = routes.names(connection)
+    return [
+        Returning(fingerprint, held_for, *names[route][:2], *numbers)
+        for fingerprint, held_for, route, *numbers in select(connection, _RETURNING, (now,))
+    ]
+
+
+def quiet(connection: apsw.Connection, routes: Routes, since: float, limit: int) -> list[Quiet]:
+    names = routes.names(connection)
+    rows = select(connection, f"SELECT {COLUMNS}{_QUIET}", (since, limit))
+    return [Quiet(job_from(row[:-1], names[row[1]]), row[-1]) for row in rows]
+
+
+def durations(connection: apsw.Connection, routes: Routes, task: str, last: int) -> list[float]:
+    """Bounded by the newest jobs: no index lists what is done."""
+    meant = [number for number, route in routes.names(connection).items() if route[1] == task]
+    return [seconds for (seconds,) in select(connection, _TOOK.format(", ".join(map(str, meant))), (last,))]
 
 
 _NUMBERS: Final = (*State, "forgotten")

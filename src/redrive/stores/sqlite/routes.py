@@ -36,12 +36,25 @@ class Routes:
         if not new:
             return None
 
-        def make(connection: apsw.Connection) -> None:
-            for route in sorted(new, key=str):
-                connection.execute("INSERT OR IGNORE INTO routes (queue, task, agent) VALUES (?, ?, ?)", route)
-                number = connection.execute(
-                    "SELECT id FROM routes WHERE queue = ? AND task = ? AND agent IS ?", route
-                ).get
-                self._numbers[route] = number
+        return lambda connection: self._number(connection, new)
 
-        return make
+    def ensure(self, connection: apsw.Connection, wanted: Iterable[Route]) -> None:
+        """Number these routes inside a transaction. Where it is rolled back, `reset` must follow."""
+        new = {route for route in wanted if route not in self._numbers}
+        if new:
+            self._number(connection, new)
+
+    def reset(self) -> None:
+        """Forget what a rolled back transaction may have taken away."""
+        self._names, self._numbers = {}, {}
+
+    def _number(self, connection: apsw.Connection, new: Iterable[Route]) -> None:
+        for route in sorted(new, key=_by_value):
+            connection.execute("INSERT OR IGNORE INTO routes (queue, task, agent) VALUES (?, ?, ?)", route)
+            number = connection.execute("SELECT id FROM routes WHERE queue = ? AND task = ? AND agent IS ?", route).get
+            self._numbers[route] = number
+
+
+def _by_value(route: Route) -> tuple[str, str, str]:
+    queue, task, agent = route
+    return queue, task, agent or ""

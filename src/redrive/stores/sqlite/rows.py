@@ -34,7 +34,7 @@ _INSERTED: Final = (
     "id", "route", "state", "priority", "run_at", "created_at", "updated_at", "payload", "allowed", "lease", "key",
     "payload_hash", "session_id", "model", "reason", "options_json", "because", "lane", "category", "detail",
     "subclass", "fingerprint", "error_class", "error", "recommendation", "attempts", "held_at", "first_failed_at",
-    "held_for", "died_at", "owner",
+    "held_for", "died_at", "owner", "comes_back_at",
 )  # fmt: skip
 INSERT: Final = (
     f"INSERT INTO jobs ({', '.join(_INSERTED)}) VALUES ({', '.join('?' * len(_INSERTED))}) ON CONFLICT (id) DO NOTHING"
@@ -137,10 +137,13 @@ def where(filter: Filter, routes: Sequence[int] | None) -> tuple[str, list[objec
         ("jobs.updated_at >= ?", filter.since),
         ("jobs.updated_at < ?", filter.until),
         ("jobs.run_at <= ?", filter.due_at),
+        ("jobs.comes_back_at <= ?", filter.returns_by),
     ):
         if value is not None:
             clauses.append(clause)
             values.append(value)
+    if filter.failed:
+        clauses.append("jobs.error_class IS NOT NULL")
     return " AND ".join(clauses) or "true", values
 
 

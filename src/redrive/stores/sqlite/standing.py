@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from redrive.core.job import Job
+from redrive.core.job import Ending, Job
 from redrive.core.store import Claim, Wanted
 from redrive.stores.sqlite.handing import handed
 from redrive.stores.sqlite.writer import Work
@@ -26,19 +26,37 @@ class Found(NamedTuple):
     """What the writer does where that fails; how many of them cannot be read."""
 
 
-def nothing(lapsed: list[Job], mark: int, next_due: float | None = None) -> Found:
-    return Found(0, lambda: Claim([], lapsed, mark, next_due), lambda connection: 0)
+class Lapsed(NamedTuple):
+    """Running jobs whose lease has ended, and what is known of their processes."""
+
+    jobs: list[Job]
+    endings: dict[str, Ending]
+
+
+NONE_LAPSED = Lapsed([], {})
+
+
+def nothing(lapsed: Lapsed, mark: int, next_due: float | None = None) -> Found:
+    return Found(0, lambda: Claim([], lapsed.jobs, mark, next_due, lapsed.endings), lambda connection: 0)
 
 
 class Standing:
     """One idle worker's wish. The writer serves it, the worker's loop takes the answer or withdraws; never both."""
 
-    def __init__(self, wanted: Wanted, worker: str, clock: Callable[[], float], woken: asyncio.Event) -> None:
+    def __init__(
+        self,
+        wanted: Wanted,
+        worker: str,
+        clock: Callable[[], float],
+        woken: asyncio.Event,
+        hears: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.wanted = wanted
         self.worker = worker
         self.clock = clock
         self._found: Found | None = None
         self._woken = woken
+        self._hears = hears
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._begun = 0
@@ -52,7 +70,7 @@ class Standing:
     def begin(self) -> bool:
         """Whether the wish still stands and somebody could hear the answer; if so, it is being served from now on."""
         with self._lock:
-            stands = not self._over and self._loop.is_running()
+            stands = not self._over and self._loop.is_running() and self._hears()
             self._begun += stands
             return stands
 

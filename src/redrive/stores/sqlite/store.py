@@ -9,49 +9,26 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
 
+from redrive.core.commands import Command, Hello, Take, Ticket
 from redrive.core.job import Job, State
-from redrive.core.store import (
-    Claim,
-    Commit,
-    Document,
-    Event,
-    Filter,
-    Group,
-    Info,
-    Inserted,
-    Lease,
-    Lesson,
-    Minute,
-    Outcome,
-    OutcomeTally,
-    Page,
-    Pruned,
-    Put,
-    Seal,
-    Tally,
-    Total,
-    Unknown,
-    Wanted,
-)
-from redrive.errors import CommitUnknown, StoreError
-from redrive.stores.sqlite import claims, commits, ledger, reads, spans
+from redrive.core.store import Claim, Commit, Info, Inserted, Lease, Outcome, Pruned, Put, Unknown, Wanted
+from redrive.errors import CommitUnknown, SessionUnknown, StoreBusy, StoreError, StoreFailed
+from redrive.stores.sqlite import claims, commits, forks, reads, sessions, spans
 from redrive.stores.sqlite.bulk import bulks
-from redrive.stores.sqlite.connection import open_reader, translate
 from redrive.stores.sqlite.foreign import Foreign
-from redrive.stores.sqlite.forks import use
-from redrive.stores.sqlite.handing import handed
 from redrive.stores.sqlite.liveness import Observer, ProcessLock, Running
-from redrive.stores.sqlite.routes import Routes
-from redrive.stores.sqlite.standing import Found, Standing, nothing
+from redrive.stores.sqlite.machine import Machine, Taken, routes_of
+from redrive.stores.sqlite.outcomes import Retaken
+from redrive.stores.sqlite.reading import ReadVerbs
+from redrive.stores.sqlite.standing import NONE_LAPSED, Found, Lapsed, Standing, nothing
 from redrive.stores.sqlite.unreadable import put_off
+from redrive.stores.sqlite.waiters import Waiters
 from redrive.stores.sqlite.writer import Work, Writer
 
 log = logging.getLogger("redrive.store")
@@ -65,24 +42,15 @@ STAMP_SECONDS = 3.0
 EMPTYING = 25
 EMPTYING_PAUSE = 0.1
 """How often the log is tried to be emptied of what was erased, and the seconds between two tries."""
+STUCK_SECONDS = 10.0
+"""A write that has waited so long for its commit means that the store cannot be used now."""
 MAX_RECORD = 512 * 1024 * 1024
 
 _abandoned: list[object] = []
 """What a forked child inherited: SQLite connections must be neither used nor closed there."""
-_generation = 0
-"""Grows in every forked child, so that a store notices at once that it must open its file anew."""
 
 
-def _forked() -> None:
-    global _generation
-    _generation += 1
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
-
-
-class SqliteStore:
+class SqliteStore(ReadVerbs):
     """The embedded store. `:memory:` means a temporary file."""
 
     def __init__(self, path: str | Path, *, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -93,22 +61,23 @@ class SqliteStore:
 
     def _fresh(self) -> None:
         """Everything that belongs to this process, and is made anew in a forked child."""
-        self._generation = _generation
+        self._generation = forks.generation
         self._opening = threading.Lock()
         self._writer: Writer | None = None
-        self._readers: ThreadPoolExecutor | None = None
-        self._local = threading.local()
-        self._routes = Routes()
+        self._fresh_readers()
+        self._machine = Machine()
         self._lock = ProcessLock(self.path)
         self._observer = Observer(self._lock)
         self._observed = -OBSERVE_SECONDS
         self._stamped = 0.0
+        self._lingers = False
+        """What was erased last can still be read in the file's own log."""
         self._plenty = False
         """The last claim got all it wanted: the next will not look first whether there is anything."""
-        self._insert = self._insert_waiting(self._routes)
+        self._insert = self._insert_waiting(self._machine)
         self._standing: set[Standing] = set()
-        self._waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
-        self._mark = 0
+        self._waiters = Waiters()
+        self._failure_waiters = Waiters()
         self._watcher: threading.Thread | None = None
         self._closed = threading.Event()
 
@@ -120,12 +89,12 @@ class SqliteStore:
 
     async def _ready(self) -> Writer:
         writer = self._writer
-        if writer is not None and writer.opened and self._generation == _generation:
+        if writer is not None and writer.opened and self._generation == forks.generation:
             return writer
         return await self._open()
 
     async def _open(self) -> Writer:
-        if self._generation != _generation:
+        if self._generation != forks.generation:
             _abandoned.append((self._writer, self._readers, self._local))
             self._fresh()
         with self._opening:
@@ -135,7 +104,7 @@ class SqliteStore:
                     self._temporary.mkdir(mode=0o700, exist_ok=True)  # closed before, and used again
                 writer = self._writer = Writer(self.path, self._wake, self._lock.take, self._serve_standing)
                 writer.start()
-                self._readers = ThreadPoolExecutor(2, thread_name_prefix="redrive-reader")
+                self._start_readers()
         await writer.ready()
         return writer
 
@@ -148,7 +117,7 @@ class SqliteStore:
         writer, readers, lock, closed, watcher = (
             self._writer, self._readers, self._lock, self._closed, self._watcher,
         )  # fmt: skip
-        if writer is None or self._generation != _generation:
+        if writer is None or self._generation != forks.generation:
             return
         self._wake()
         self._fresh()
@@ -160,97 +129,25 @@ class SqliteStore:
         if watcher is not None:
             await loop.run_in_executor(None, watcher.join)
         lock.release()
+        writer.guard.release()
         if self._temporary:
             _remove(self._temporary)
 
-    # -- reading
+    # -- failing
 
-    def _reader(self) -> apsw.Connection:
-        connection = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._local.connection = open_reader(self.path)
-        return connection
+    @property
+    def failed(self) -> str | None:
+        writer = self._writer
+        return None if writer is None or writer.failed is None else str(writer.failed)
 
-    async def _read(self, work: Callable[[apsw.Connection], T]) -> T:
-        await self._ready()
-
-        def run() -> T:
-            """One short snapshot, however many queries."""
-            try:
-                with use:
-                    connection = self._reader()
-                    connection.execute("BEGIN")
-                    try:
-                        return work(connection)
-                    finally:
-                        connection.execute("COMMIT")
-            except apsw.Error as error:
-                raise translate(error, str(self.path)) from error
-
-        return await asyncio.get_running_loop().run_in_executor(self._readers, run)
-
-    async def get(self, ids: Sequence[str]) -> list[Job]:
-        return await self._read(lambda connection: reads.get(connection, self._routes, ids))
-
-    async def doc(self, kind: str, key: str) -> Document | None:
-        return await self._read(lambda connection: reads.doc(connection, kind, key))
-
-    async def docs(self, kind: str, prefix: str = "") -> list[Document]:
-        return await self._read(lambda connection: reads.docs(connection, kind, prefix))
-
-    async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100, *, oldest: bool = False) -> Page:
-        routes = self._routes
-        return await self._read(lambda connection: reads.find(connection, routes, filter, cursor, limit, oldest=oldest))
-
-    async def first(self, filters: Sequence[Filter], *, oldest: bool = False) -> list[Job | None]:
-        return await self._read(lambda connection: reads.first(connection, self._routes, filters, oldest=oldest))
-
-    async def seal(self, filter: Filter) -> Seal:
-        return await self._read(lambda connection: reads.seal(connection, self._routes, filter))
-
-    async def overdue(
-        self, now: float, queue: str | None = None, limit: int = 1, *, task: str | None = None
-    ) -> list[Job]:
-        return await self._read(lambda connection: reads.overdue(connection, self._routes, now, queue, task, limit))
-
-    async def count(self, filter: Filter, by: Sequence[str] = ()) -> dict[tuple[str | None, ...], int]:
-        return await self._read(lambda connection: reads.count(connection, self._routes, filter, by))
-
-    async def events(self, after: str | None, limit: int = 1000) -> list[Event]:
-        return await self._read(lambda connection: reads.events(connection, self._routes, after, limit))
-
-    async def latest(self, limit: int = 50) -> list[Event]:
-        return await self._read(lambda connection: reads.latest(connection, self._routes, limit))
-
-    async def story(self, job_id: str) -> list[Event]:
-        return await self._read(lambda connection: reads.story(connection, self._routes, job_id))
-
-    async def tallies(self, since: float, until: float, *, whole: bool = False) -> list[Tally]:
-        return await self._read(lambda connection: ledger.tallies(connection, self._routes, since, until, whole=whole))
-
-    async def totals(self, since: float, until: float) -> list[Total]:
-        return await self._read(lambda connection: ledger.totals(connection, self._routes, since, until))
-
-    async def outcomes(self, since: float, until: float, *, whole: bool = False) -> list[OutcomeTally]:
-        return await self._read(lambda connection: ledger.outcomes(connection, self._routes, since, until, whole=whole))
-
-    async def minutes(self, since: float, until: float) -> list[Minute]:
-        return await self._read(lambda connection: ledger.minutes(connection, since, until))
-
-    async def groups(self, since: float = 0.0, fingerprints: Sequence[str] | None = None) -> list[Group]:
-        return await self._read(lambda connection: ledger.groups(connection, self._routes, since, fingerprints))
-
-    async def lessons(self, *fingerprints: str) -> list[Lesson]:
-        return await self._read(lambda connection: ledger.lessons(connection, fingerprints))
-
-    async def scan(self) -> AsyncIterator[Job]:
-        last = 0
-        while True:
-            jobs, last = await self._read(partial(reads.scan, routes=self._routes, after=last))
-            if not jobs:
-                return
-            for job in jobs:
-                yield job
+    async def check(self) -> None:
+        writer = await self._ready()
+        if writer.failed is not None:
+            raise StoreFailed(str(writer.failed))
+        await self._read(reads.schema_number)
+        waited = writer.waited()
+        if waited > STUCK_SECONDS:
+            raise StoreBusy(f"a write to {self.path} has waited for {waited:.0f} s: another process may hold the file")
 
     # -- writing
 
@@ -265,27 +162,30 @@ class SqliteStore:
         return inserted
 
     def _insert_waiting(
-        self, routes: Routes
+        self, machine: Machine
     ) -> Callable[[apsw.Connection, list[commits.Accepted]], list[list[Inserted]]]:
         def insert(connection: apsw.Connection, callers: list[commits.Accepted]) -> list[list[Inserted]]:
-            """Also keeps the latest time anybody stamped a job with, so that a clock gone back is noticed."""
-            latest = max((job.created_at for jobs, _ in callers for job in jobs), default=0.0)
-            if latest > self._stamped + STAMP_SECONDS:
-                self._stamped = latest
-                connection.execute(commits.STAMP, (str(latest).encode(),))
-            return commits.insert(connection, routes, callers)
+            return machine.insert(connection, callers, self._stamp(callers))
 
         return insert
+
+    def _stamp(self, callers: list[commits.Accepted]) -> float | None:
+        """The latest time anybody stamped a job with, where it must be kept so that a clock gone back is noticed."""
+        latest = max((job.created_at for jobs, _ in callers for job in jobs), default=0.0)
+        if latest <= self._stamped + STAMP_SECONDS:
+            return None
+        self._stamped = latest
+        return latest
 
     async def apply(self, group: Sequence[Commit]) -> list[Outcome]:
         moved = [transition for commit in group for transition in commit.transitions]
         wakes = any(move.to is State.waiting for move in moved) or any(commit.puts for commit in group)
         commits.refuse_large(group)
-        routes, ready = self._routes, bulks(group)
+        machine, ready = self._machine, bulks(group)
         try:
             return await self._write(
-                lambda connection: commits.apply(connection, routes, group, ready),
-                before=routes.make(commits.routes_of(moved)),
+                lambda connection: machine.apply(connection, group, ready),
+                before=machine.routes.make(commits.routes_of(moved)),
                 wakes=wakes,
             )
         except CommitUnknown as error:
@@ -314,7 +214,7 @@ class SqliteStore:
 
     def _peek(self, connection: apsw.Connection, wanted: Wanted, now: float) -> Found | None:
         """The answer when nothing is due, found without taking the write lock."""
-        mark = self._mark
+        mark = self._waiters.mark
         if wanted.ids:
             return None
         if wanted.slots <= 0:
@@ -327,55 +227,53 @@ class SqliteStore:
     def _claim(
         self, connection: apsw.Connection, wanted: Wanted, worker: str, now: float, *, look_ahead: bool = True
     ) -> Found:
+        take = Take(wanted, worker, self._lock.name, secrets.token_hex(8), now)
+        return self._claim_as(connection, take, look_ahead=look_ahead)
+
+    def _claim_as(self, connection: apsw.Connection, take: Take, *, look_ahead: bool = True) -> Found:
         """What cannot be read is put off, and the rest is claimed."""
         try:
-            return self._take(connection, wanted, worker, now, look_ahead=look_ahead)
+            return self._take(connection, take, look_ahead=look_ahead)
         except reads.UNREADABLE:
-            if wanted.ids or not self._put_off(connection, wanted, now):
+            if take.wanted.ids or not self._put_off(connection, take.wanted, take.now):
                 raise
-            return self._take(connection, wanted, worker, now, look_ahead=look_ahead)
+            return self._take(connection, take, look_ahead=look_ahead)
 
     def _put_off(self, connection: apsw.Connection, wanted: Wanted, now: float) -> int:
         due = claims.open_routes(connection, wanted, now)
         return put_off(connection, self._routes, due, wanted.slots, now)
 
-    def _take(self, connection: apsw.Connection, wanted: Wanted, worker: str, now: float, *, look_ahead: bool) -> Found:
+    def _take(self, connection: apsw.Connection, take: Take, *, look_ahead: bool) -> Found:
         """Raises, and changes nothing, where a record cannot be read."""
-        mark = self._mark
-        routes = [] if wanted.ids else claims.open_routes(connection, wanted, now)
-        room = claims.Room(connection, wanted, now)
-        if wanted.ids:
-            picked = claims.pick_ids(connection, wanted.ids, self._routes.names(connection))
-        else:
-            picked = claims.pick(connection, routes, room, now)
-            self._plenty = room.slots <= 0
-        claimant = claims.Claimant(worker, self._lock.name, secrets.token_hex(8), now)
-        claims.take(connection, picked, wanted, claimant)
-        try:
-            storied = claims.storied(connection, self._routes, picked)
-        except reads.UNREADABLE:
-            claims.give_back(connection, picked, claimant)
-            raise
-        claims.note_starts(connection, picked, wanted, now)
-        ahead = look_ahead and room.slots > 0
-        due = claims.next_due(connection, routes, now, room.opens(routes)) if ahead else None
+        mark = self._waiters.mark
+        taken = self._machine.take(connection, take)
+        if isinstance(taken, Taken) and not take.wanted.ids:
+            self._plenty = taken.room.slots <= 0
+        due = taken.next_due(connection) if look_ahead else None
         lapsed = self._lapsed(connection)
         return Found(
-            sum(each.number for each in picked),
-            lambda: Claim(claims.jobs(picked, wanted, claimant, storied()), lapsed, mark, due),
-            lambda connection: self._give_back(connection, picked, claimant, wanted),
+            taken.number,
+            lambda: Claim(taken.jobs(), lapsed.jobs, mark, due, lapsed.endings),
+            lambda connection: self._give_back(connection, taken),
         )
 
-    def _give_back(
-        self, connection: apsw.Connection, picked: list[claims.Picked], claimant: claims.Claimant, wanted: Wanted
-    ) -> int:
-        claims.give_back(connection, picked, claimant)
-        return 0 if wanted.ids else self._put_off(connection, wanted, claimant.now)
+    def _give_back(self, connection: apsw.Connection, taken: Taken | Retaken) -> int:
+        if isinstance(taken, Retaken):
+            return 0
+        claims.give_back(connection, taken.picked, taken.claimant)
+        return 0 if taken.wanted.ids else self._put_off(connection, taken.wanted, taken.claimant.now)
 
     async def claim_next(
-        self, wanted: Wanted, worker: str, clock: Callable[[], float], mark: int, seconds: float, woken: asyncio.Event
+        self,
+        wanted: Wanted,
+        worker: str,
+        clock: Callable[[], float],
+        mark: int,
+        seconds: float,
+        woken: asyncio.Event,
+        hears: Callable[[], bool] = lambda: True,
     ) -> Claim | None:
-        standing = Standing(wanted, worker, clock, woken)
+        standing = Standing(wanted, worker, clock, woken, hears)
         self._standing.add(standing)
         try:
             await self.wait(mark, seconds, woken)
@@ -399,23 +297,62 @@ class SqliteStore:
                 served.append((standing, found if found.number else None))
         return lambda committed: _tell(served, committed=committed)
 
-    def _lapsed(self, connection: apsw.Connection) -> list[Job]:
+    def _lapsed(self, connection: apsw.Connection) -> Lapsed:
         """Running jobs whose lease ended, looked for at most once a second."""
         now = self._monotonic()
         if now - self._observed < OBSERVE_SECONDS:
-            return []
+            return NONE_LAPSED
         self._observed = now
         running = [Running(*row) for row in connection.execute(reads.RUNNING)]
         ids = self._observer.lapsed(running, now)
-        return reads.get(connection, self._routes, ids) if ids else []
+        if not ids:
+            return NONE_LAPSED
+        endings = {job.id: self._observer.ending(job.process) for job in running if job.id in ids}
+        return Lapsed(reads.get(connection, self._routes, ids), endings)
 
-    async def heartbeat(self, leases: Sequence[Lease]) -> list[Lease]:
-        return await self._write(lambda connection: commits.heartbeat(connection, leases), synced=False)
+    # -- for clients on other machines
+
+    async def execute(self, command: Command, ticket: Ticket | None) -> Any:
+        """Execute a command of a client that may send it again: it is executed once, and its outcome stays the same."""
+        machine = self._machine
+        return await self._write(
+            lambda connection: self._once(connection, machine, command, ticket),
+            before=machine.routes.make(routes_of(command)),
+            wakes=True,
+        )
+
+    def _once(self, connection: apsw.Connection, machine: Machine, command: Command, ticket: Ticket | None) -> Any:
+        if ticket is None or isinstance(command, Hello):
+            return machine.execute(connection, command)
+        try:
+            return sessions.once(
+                connection, machine.routes, command, ticket, time.time(), lambda: machine.execute(connection, command)
+            )
+        except (sessions.SessionExpired, sessions.TooLate):
+            raise SessionUnknown(f"{self.path} does not know this client any more") from None
+
+    async def stagger(self) -> None:
+        """All workers of one file are alike: none of them waits for another."""
+
+    async def take(self, take: Take) -> Claim:
+        """Claim as this Take says, for a worker of another process."""
+        await self._ready()
+        self._watch()
+        found: Found = await self._write(
+            lambda connection: self._claim_as(connection, take),
+            peek=None if take.again else lambda connection: self._peek(connection, take.wanted, take.now),
+        )
+        return await self._read_claim(found)
+
+    async def heartbeat(self, leases: Sequence[Lease], now: float | None = None) -> list[Lease]:
+        return await self._write(lambda connection: commits.heartbeat(connection, leases, now), synced=False)
 
     async def prune(
         self, now: float, retention: Mapping[str, float], default: float, keys: float | None = None
     ) -> Pruned:
-        pruned = await self._write(lambda connection: commits.prune(connection, now, retention, default, keys))
+        pruned = await self._write(
+            lambda connection: commits.forget(connection, commits.choose_old(connection, now, retention, default, keys))
+        )
         if not pruned.payloads and not pruned.keys:
             await self._add_up(spans.of_late(now))
         return pruned
@@ -432,12 +369,16 @@ class SqliteStore:
 
     async def erase(self, ids: Sequence[str]) -> int:
         erased = await self._write(lambda connection: commits.erase(connection, ids))
-        if not await self._empty_log():
+        self._lingers = not await self._empty_log()
+        if self._lingers:
             log.warning(
                 "what was erased can still be read in %s or its log: somebody has been reading the file all the time."
                 " Erase it once more when they have ended; closing the store empties the log, too", self.path,
             )  # fmt: skip
         return erased
+
+    async def lingering(self) -> list[str]:
+        return [f"{self.path} or its log: somebody reads the file all the time"] if self._lingers else []
 
     async def _empty_log(self) -> bool:
         """The old bytes stand there, too. Short tries: between them others write, and whoever reads may end."""
@@ -452,31 +393,13 @@ class SqliteStore:
     async def repair(self, now: float) -> list[str]:
         return await self._write(lambda connection: commits.repair(connection, now), wakes=True)
 
-    async def backup(self, target: str) -> int:
-        return await self._read(lambda connection: reads.backup(connection, Path(target)))
-
     # -- waking up
 
     def _wake(self) -> None:
         """Something changed: tell every waiting worker of this process, from whatever thread."""
-        self._mark += 1
-        for loop, event in list(self._waiters):
-            if not handed(loop, event.set):
-                self._waiters.discard((loop, event))
-
-    async def wait(self, mark: int, seconds: float, woken: asyncio.Event | None = None) -> bool:
-        await self._ready()
-        waiter = (asyncio.get_running_loop(), woken or asyncio.Event())
-        self._waiters.add(waiter)
-        try:
-            if self._mark != mark:
-                return True
-            async with asyncio.timeout(max(0.0, seconds)):
-                return await waiter[1].wait()
-        except TimeoutError:
-            return False
-        finally:
-            self._waiters.discard(waiter)
+        self._waiters.wake()
+        if self.failed is not None:
+            self._failure_waiters.wake()
 
     def _watch(self) -> None:
         """Look for other processes' commits from now on, those between this claim and the wait after it included."""

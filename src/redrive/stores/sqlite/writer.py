@@ -11,8 +11,9 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,8 +31,10 @@ from redrive.stores.sqlite.connection import (
     open_writer,
     translate,
 )
+from redrive.stores.sqlite.file_guard import FileGuard
 from redrive.stores.sqlite.forks import use
 from redrive.stores.sqlite.handing import handed
+from redrive.stores.sqlite.moved import refuse_moved
 from redrive.stores.sqlite.rows import select
 
 log = logging.getLogger("redrive.store")
@@ -95,11 +98,15 @@ class Writer:
         self, path: Path, woken: Callable[[], None], alive: Callable[[], None], serve: Work[Callable[[bool], None]]
     ) -> None:
         self.path = path
+        self.guard = FileGuard(path)
         self._woken = woken
         self._alive = alive
         self._serve_standing = serve
         self._ops: queue.SimpleQueue[_Op | _Stop] = queue.SimpleQueue()
-        self._failed: StoreError | None = None
+        self.failed: StoreError | None = None
+        """Why nothing is written any more, after a failed sync."""
+        self._began: float | None = None
+        """When the group that is being written was taken up."""
         self._gate = threading.Lock()
         """Nothing is handed in behind the last one."""
         self._closing = False
@@ -126,6 +133,11 @@ class Writer:
             self._ops.put(_Stop())
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
+    def waited(self) -> float:
+        """Seconds for which the oldest write has waited for its commit; 0 where none waits."""
+        began = self._began
+        return 0.0 if began is None else time.monotonic() - began
+
     async def run(
         self,
         work: Work[T],
@@ -151,8 +163,8 @@ class Writer:
         """Whatever passes the gate is answered."""
         while self._ops.qsize() > WAITING:  # noqa: ASYNC110 - the other side is a thread
             await asyncio.sleep(0.01)
-        if self._failed is not None:
-            raise _anew(self._failed)
+        if self.failed is not None:
+            raise _anew(self.failed)
         with self._gate:
             if self._closing:
                 raise StoreUnavailable(f"{self.path} is closed")
@@ -161,10 +173,11 @@ class Writer:
 
     def _main(self) -> None:
         try:
+            self.guard.take()
             with use:
-                connection = open_writer(self.path)
-            self._alive()  # before anybody can claim: others take who shows no sign of life for dead
+                connection = self._open_file()
         except Exception as error:  # noqa: BLE001 - handed to the caller
+            self.guard.release()
             self.refused = True
             self._opened.set_exception(error)
             return
@@ -174,6 +187,18 @@ class Writer:
         self._serve(connection)
         with use:
             self._end(connection)
+
+    def _open_file(self) -> apsw.Connection:
+        """Open the file and show a sign of life, before anybody can claim: others take who shows none for dead."""
+        connection = open_writer(self.path)
+        try:
+            refuse_moved(connection, self.path)
+            self._alive()
+            refuse_moved(connection, self.path)  # whoever moves the file marks it first, then looks who lives
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _wal_grew(self, connection: apsw.Connection, name: str, pages: int) -> int:
         self._wal_pages = pages
@@ -195,22 +220,27 @@ class Writer:
                 else:
                     stopping = True
             if batch:
+                self._began = time.monotonic()
                 with use:
                     self._group(connection, batch)
+                self._began = None
 
     def _end(self, connection: apsw.Connection) -> None:
-        if self._failed is None:
+        if self.failed is None:
             self._checkpoint(connection, "TRUNCATE")
         connection.close()
 
     def _group(self, connection: apsw.Connection, batch: list[_Op]) -> None:
         """One group commit, from looking whether there is work to telling the callers."""
-        if self._failed is not None:
-            _answer(batch, self._failed)
+        if self.failed is not None:
+            _answer(batch, self.failed)
             return
         try:
             batch = _skip_idle(connection, batch)
-            if batch:
+            if batch and all(isinstance(op.work, _Share) for op in batch):
+                with _patient(connection, batch):
+                    self._transaction(connection, batch)
+            elif batch:
                 self._transaction(connection, batch)
         except Exception as error:  # noqa: BLE001 - every caller of the group is told
             _roll_back(connection)
@@ -250,8 +280,9 @@ class Writer:
         told = translate(error, str(self.path))
         told.__cause__ = error.with_traceback(None)  # its frames hold the whole group
         if failed_sync(error):
-            self._failed = told
+            self.failed = told
             log.critical("store stopped: %s", told)
+            self._woken()
         return told
 
     def _shorten_log(self, connection: apsw.Connection) -> None:
@@ -285,6 +316,32 @@ class Writer:
             return False
         finally:
             connection.set_busy_timeout(BUSY_MS)
+
+
+@contextmanager
+def _patient(connection: apsw.Connection, batch: list[_Op]) -> Iterator[None]:
+    """Waits for the write lock only while a caller of the group waits for its jobs to be inserted.
+
+    Jobs whose caller went on without the store are in the spool: nothing is lost where they are not written here, and a
+    process that ends need not wait for the lock of another one.
+    """
+    began = time.monotonic()
+
+    def wait(tries: int) -> bool:
+        if time.monotonic() - began >= BUSY_MS / 1000 or all(op.future.cancelled() for op in batch):
+            return False
+        time.sleep(_DELAYS[min(tries, len(_DELAYS) - 1)])
+        return True
+
+    connection.set_busy_handler(wait)
+    try:
+        yield
+    finally:
+        connection.set_busy_timeout(BUSY_MS)
+
+
+_DELAYS = (0.001, 0.002, 0.005, 0.010, 0.015, 0.020, 0.025, 0.025, 0.025, 0.050, 0.050, 0.100)
+"""Seconds between two tries to get the lock, as SQLite has them itself."""
 
 
 def _nobody(committed: bool) -> None:

@@ -48,11 +48,11 @@ function show() {
   const why = stopped ? "" : dirty();
   const state = stopped || why ? "paused" : failed ? "reconnecting" : connected ? "live" : "reconnecting";
   const trouble = refused ? "Not let in: open the link that redrive serve shows" : failed ? "Refresh failed, trying again" : "Reconnecting…";
-  const words = { live: "Live", paused: why ? `Paused: ${why}` : "Paused", reconnecting: trouble };
+  const words = { live: "Live", paused: why ? `Held still: ${why}` : "Held still", reconnecting: trouble };
   const word = status.querySelector(".live-word");
   status.dataset.state = state;
   if (word.textContent !== words[state]) say(word, words[state]);
-  toggle.textContent = stopped ? "Resume" : "Pause";
+  toggle.textContent = stopped ? "Follow again" : "Hold still";
   toggle.hidden = Boolean(why);
 }
 
@@ -171,7 +171,7 @@ export function startLive() {
     if (!pause) return;
     const feed = document.querySelector("[data-feed]");
     feed.dataset.feed = feed.dataset.feed === "paused" ? "" : "paused";
-    pause.textContent = feed.dataset.feed === "paused" ? "Resume" : "Pause";
+    pause.textContent = feed.dataset.feed === "paused" ? "Follow again" : "Hold still";
     pause.setAttribute("aria-pressed", String(feed.dataset.feed === "paused"));
   });
   last = Date.now();

@@ -1,0 +1,58 @@
+"""Starts the NATS servers of one contestant, on loopback, on new files on the disk that is measured."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from redrive.doors.demo.cluster import find_server, free_ports
+
+PATIENCE = 30.0
+_GUARD = [program, "--pdeathsig", "KILL"] if (program := shutil.which("setpriv")) else []
+"""A server does not outlive a contestant that is killed."""
+
+
+@contextlib.contextmanager
+def nats(folder: Path, *, synced: bool = False, nodes: int = 1) -> Iterator[list[str]]:
+    """Run one server, or several that form a cluster; `host:port` of each."""
+    ports, routes = free_ports(nodes), free_ports(nodes)
+    known = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
+    always = ", sync_interval: always" if synced else ""
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        for number, (port, route) in enumerate(zip(ports, routes, strict=True)):
+            home = folder / f"nats-{number}"
+            home.mkdir()
+            lines = [
+                f'server_name: "node-{number}"',
+                f'listen: "127.0.0.1:{port}"',
+                f'jetstream {{ store_dir: "{home}", max_file_store: 100GB{always} }}',
+            ]
+            if nodes > 1:
+                lines.append(f'cluster {{ name: "bench", listen: "127.0.0.1:{route}", routes: [{known}] }}')
+            config = home / "server.conf"
+            config.write_text("\n".join(lines))
+            with (home / "server.log").open("ab") as log:
+                running.append(subprocess.Popen([*_GUARD, find_server(), "-c", str(config)], stdout=log, stderr=log))
+        for port in ports:
+            _wait_for(port)
+        yield [f"127.0.0.1:{port}" for port in ports]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def _wait_for(port: int) -> None:
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as one:
+            if one.recv(4) == b"INFO":
+                return
+        time.sleep(0.01)
+    raise TimeoutError(f"nats-server does not answer on port {port}")

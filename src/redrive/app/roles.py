@@ -1,0 +1,40 @@
+"""Runs the roles of a fleet without running jobs: monitor, triage, retry and upkeep, one process at a time each.
+
+The schedulers of workers do the same duties under the same leases, so that roles may run in `redrive serve`, in
+workers, alone, or in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from redrive.app.opening import NATS, scheme_of
+from redrive.core.checks import check_choice
+from redrive.errors import InvalidInput
+from redrive.runtime.scheduler import ROLES
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+    from redrive.runtime.loop import Loop
+
+
+@asynccontextmanager
+async def running_roles(app: Redrive, roles: Collection[str]) -> AsyncIterator[None]:
+    """Do the duties of these roles while the block runs."""
+    if not roles:
+        raise InvalidInput(field="roles", problem=f"name at least one of {', '.join(ROLES)}")
+    for role in roles:
+        check_choice("roles", role, ROLES)
+    app.load()
+    async with app, AsyncExitStack() as stack:
+        loops: list[Loop] = [app.make_scheduler(app.make_worker(), roles), *app._couriers()]
+        if "monitor" in roles and scheme_of(app.settings.url) in NATS:
+            from redrive.app.open_side import exporting
+
+            await stack.enter_async_context(exporting(app))
+        for loop in loops:
+            loop.start()
+            stack.push_async_callback(loop.stop)
+        yield

@@ -1,0 +1,216 @@
+"""Declares every kind of document: its name, what it holds, how it is written, and whether it belongs to a job.
+
+A document keeps a job's id, never its words (an error text, a part of a payload). Where words are needed, they are read
+from the job when they are shown or sent; or the kind belongs to the job (`of_job`), and `erase` takes it along because
+the kind says so. A kind that belongs to a job is declared here, so that every store knows it; other kinds may stand
+beside their types. A new kind is one line: `THING: Final = Kind[Thing]("thing", Thing, of_job=OfJob.contents)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from redrive.core.breakers import Breaker
+from redrive.core.comebacks import Answers, First
+from redrive.core.consent import Approval, Grant
+from redrive.core.cycle import Note as CycleNote
+from redrive.core.effects import EffectRecord
+from redrive.core.job import Json
+from redrive.core.notices import Notice, Paged
+from redrive.core.redrives import Flights, RedriveRun
+from redrive.core.redrives import Item as RedriveItem
+from redrive.core.schedule import Standing as ScheduleStanding
+from redrive.core.store import Applied, Commit, Document, Put, Store, Unknown
+from redrive.core.triage import Act, Chunk
+from redrive.core.triage import Note as JobNote
+from redrive.core.workflow import Flow
+from redrive.errors import CommitUnknown, StoreBusy
+
+T = TypeVar("T")
+
+
+class Duty(msgspec.Struct, frozen=True):
+    """Which process does something that one process must do, and until when it has said so."""
+
+    holder: str
+    until: float
+
+
+TRIES: Final = 20
+"""How often `update` decides anew when another process was faster."""
+
+
+class OfJob(StrEnum):
+    """Says how a document belongs to a job, and when it leaves with it."""
+
+    contents = "contents"
+    """Its key begins with the job's id. It is a part of the contents: it leaves when they age out or are erased."""
+    key = "key"
+    """Its key begins with the job's id. It leaves when the job is erased."""
+    field = "job_id"
+    """Its field `job_id` names the job. It leaves when the job is erased."""
+
+
+class Kept(NamedTuple, Generic[T]):
+    """A document as it was read: its value, and the version that a change must still find there."""
+
+    key: str
+    value: T
+    version: int
+
+
+class Kind(Generic[T]):
+    """One kind of document: reads and writes values of its type. A value that is bytes is kept as it is."""
+
+    def __init__(
+        self,
+        name: str,
+        type: Any,
+        *,
+        of_job: OfJob | None = None,
+        unwritten: tuple[str, ...] = (),
+        order: Literal["deterministic"] | None = None,
+    ) -> None:
+        self.name = name
+        self.type = type
+        self.of_job = of_job
+        self.unwritten = unwritten
+        """Fields that are filled in from the job when the value is shown. What an older version wrote there is removed
+        by the next erase."""
+        self._encode = msgspec.json.Encoder(order=order).encode
+        self._decoder: msgspec.json.Decoder[Any] | None = None
+        KINDS.append(self)
+
+    def __repr__(self) -> str:
+        return f"<documents of kind {self.name!r}>"
+
+    def encode(self, value: T) -> bytes:
+        """Writes a value without what may only be shown."""
+        if isinstance(value, bytes):
+            return value
+        if self.unwritten:
+            value = msgspec.structs.replace(value, **_defaults(self.type, self.unwritten))  # type: ignore[type-var]
+        return self._encode(value)
+
+    def decode(self, value: bytes) -> T:
+        if self.type is bytes:
+            return value  # type: ignore[return-value]
+        if self._decoder is None:
+            self._decoder = msgspec.json.Decoder(self.type)
+        found: T = self._decoder.decode(value)
+        return found
+
+    def put(self, key: str, value: T, expect: int | None = None) -> Put:
+        """Makes the part of a commit that writes this document."""
+        return Put(self.name, key, self.encode(value), expect)
+
+    def drop(self, key: str, expect: int | None = None) -> Put:
+        """Makes the part of a commit that removes this document."""
+        return Put(self.name, key, None, expect)
+
+    def read(self, document: Document) -> Kept[T]:
+        return Kept(document.key, self.decode(document.value), document.version)
+
+    async def get(self, store: Store, key: str) -> Kept[T] | None:
+        document = await store.doc(self.name, key)
+        return self.read(document) if document is not None else None
+
+    async def all(self, store: Store, prefix: str = "") -> list[Kept[T]]:
+        """Reads the documents whose key starts so, in the order of their keys."""
+        return [self.read(document) for document in await store.docs(self.name, prefix)]
+
+    async def update(self, store: Store, key: str, change: Callable[[T | None], T | None]) -> T | None:
+        """Writes what `change` makes of the document, decided anew where another process was faster.
+
+        `change` is given None where there is no document, and returns None to remove it; the value it was given
+        where nothing is to be written.
+        """
+        for _ in range(TRIES):
+            known = await self.get(store, key)
+            before = known.value if known is not None else None
+            after = change(before)
+            if after is before:
+                return after
+            expect = known.version if known is not None else 0
+            put = self.drop(key, expect) if after is None else self.put(key, after, expect)
+            (outcome,) = await store.apply([Commit(puts=(put,))])
+            if isinstance(outcome, Applied):
+                return after
+            if isinstance(outcome, Unknown):
+                raise CommitUnknown(f"the store did not confirm that {self.name} {key} was written; look again")
+        raise StoreBusy(f"{self.name} {key} keeps changing; try again")
+
+
+def _defaults(type: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    return {field.name: field.default for field in msgspec.structs.fields(type) if field.name in names}
+
+
+KINDS: Final[list[Kind[Any]]] = []
+"""Every kind that was declared so far."""
+
+
+def of_job(*how: OfJob) -> list[Kind[Any]]:
+    """Lists the kinds that belong to a job in one of these ways."""
+    return [kind for kind in KINDS if kind.of_job in how]
+
+
+# ---- a job's own
+
+STEP: Final = Kind[bytes]("step", bytes, of_job=OfJob.contents)
+EFFECT: Final = Kind[EffectRecord]("effect", EffectRecord, of_job=OfJob.contents)
+"""Under the job's id and the effect's name; an effect without a job under `once/` and its key, which no job's id begins
+with."""
+BLOB: Final = Kind[bytes]("blob", bytes, of_job=OfJob.contents)
+RESULT: Final = Kind[bytes]("result", bytes, of_job=OfJob.contents)
+PROGRESS: Final = Kind[dict[str, Json]]("progress", dict[str, Json], of_job=OfJob.contents)
+ALONE: Final = Kind[int]("alone", int, of_job=OfJob.contents)
+WITNESS: Final = Kind[bytes]("witness", bytes, of_job=OfJob.contents)
+ABSENT: Final = Kind[int]("absent", int, of_job=OfJob.contents)
+APPROVAL: Final = Kind[Approval]("approval", Approval, of_job=OfJob.contents)
+JOB_NOTE: Final = Kind[JobNote]("note", JobNote, of_job=OfJob.contents)
+
+INVESTIGATED: Final = Kind[str]("investigated", str, of_job=OfJob.key)
+"""Under the job's id and the investigation's: a job that was given the words of this one, and is erased with it."""
+
+# ---- what was done to dead letters
+
+ACT: Final = Kind[Act]("act", Act, of_job=OfJob.key)
+"""Under the job's id where it is about one job."""
+ACT_ITEMS: Final = Kind[Chunk]("act_items", Chunk, of_job=OfJob.contents)
+ACT_BEFORE: Final = Kind[dict[str, Json]]("act_items", dict[str, Json], of_job=OfJob.contents)
+"""Beside the chunks, under the job's id: what the latest act on many has overwritten of this job's contents."""
+REDRIVE: Final = Kind[RedriveRun]("redrive", RedriveRun)
+REDRIVE_ITEMS: Final = Kind[tuple[RedriveItem, ...]]("redrive_items", tuple[RedriveItem, ...])
+REDRIVE_FLIGHTS: Final = Kind[Flights]("redrive_flights", Flights)
+
+# ---- what people and sessions are told and asked
+
+WAITING: Final = Kind[Notice]("notice", Notice, of_job=OfJob.field, unwritten=("result", "truncated"))
+"""What people are still to be told, under a key that sorts by time."""
+INBOX: Final = Kind[Notice]("inbox", Notice, of_job=OfJob.field, unwritten=("result", "truncated"))
+"""What sessions are told, under the session's id and the notice's."""
+PAGE: Final = Kind[Paged]("page", Paged)
+GRANT: Final = Kind[Grant]("grant", Grant, of_job=OfJob.field)
+"""Under the session's id and the grant's. One that was given for a single job names it."""
+
+# ---- what is known beside jobs
+
+OPEN_EFFECT: Final = Kind[float]("open_effect", float)
+"""Under the key of each effect without a job that was begun and not closed: since when. The effect itself is in EFFECT;
+these are few, however many effects have landed."""
+
+CYCLE_NOTE: Final = Kind[CycleNote]("cycle", CycleNote, unwritten=("error",))
+BREAKER: Final = Kind[Breaker]("breaker", Breaker, unwritten=("error",))
+FIRST: Final = Kind[First]("first_back", First)
+"""Under the group's key (`comebacks.group_key`): the dead letter that went first of its group."""
+ANSWERS: Final = Kind[Answers]("answers", Answers)
+"""Under a breaker's key: what dead letters wait for answers again."""
+DUTY: Final = Kind[Duty]("duty", Duty)
+"""Under a duty's name: the process that sees to it, so that a fleet does it once."""
+WORKFLOW: Final = Kind[Flow]("workflow", Flow)
+SCHEDULE: Final = Kind[ScheduleStanding]("schedule", ScheduleStanding)
+CLOCK: Final = Kind[float]("clock", float)

@@ -1,0 +1,78 @@
+"""Scripts' cycles as they stand, and forgetting one that is not expected any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from redrive.doors.cli import output
+from redrive.doors.cli.asking import ask, shared, who
+from redrive.doors.cli.problems import Problem
+from redrive.doors.cli.text import ago, clean
+
+if TYPE_CHECKING:
+    from redrive.core.cycle_history import CycleStanding
+
+COLUMNS = ("cycle", "last", "begun", "outcome", "jobs", "usual", "next", "runs")
+
+
+@click.group(invoke_without_command=True, short_help="Scripts' cycles: last run, next start, what is wrong.")
+@shared
+@click.pass_context
+def cycles(ctx: click.Context) -> None:
+    """List the cycles of scripts: the last run, its jobs beside the usual number, and when the next is due.
+
+    Below the list: which of them are missing, died or had fewer jobs than usual.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    found = ask(lambda rd: rd.cycles())
+    if output.as_json():
+        output.say_json([_public(standing) for standing in found])
+    elif found:
+        _tell(found)
+    else:
+        output.say('No cycle has left a record yet: `with rd.cycle("nightly") as night:` in a script makes one.')
+
+
+@cycles.command(short_help="Drop the records of a cycle that is not expected any more.")
+@click.argument("name")
+@shared
+def forget(name: str) -> None:
+    """Drop the records of a cycle: it is not expected any more. Its jobs stay as they are."""
+    who()
+    if not ask(lambda rd: rd.forget_cycle(name)):
+        raise Problem(f"no cycle {name!r} has a record", "`redrive cycles` lists those that have")
+    output.say_json({"forgotten": name}) if output.as_json() else output.say(f"forgot {clean(name)}")
+
+
+def _tell(found: list[CycleStanding]) -> None:
+    output.table(COLUMNS, map(_row, found))
+    for standing in found:
+        for finding in standing.findings:
+            output.say(f"  {clean(finding.sentence)}")
+
+
+def _row(standing: CycleStanding) -> tuple[object, ...]:
+    last = standing.last
+    outcome = last.outcome.replace("_", " ")
+    due = ago(standing.due_at) if standing.due_at is not None else ""
+    return (
+        standing.name, last.cycle_id, ago(last.begun), outcome, last.jobs, standing.usual_jobs, due, standing.runs,
+    )  # fmt: skip
+
+
+def _public(standing: CycleStanding) -> dict[str, Any]:
+    import msgspec
+
+    from redrive.core.job import iso
+
+    last = standing.last
+    findings = [{**msgspec.to_builtins(finding), "since": iso(finding.since)} for finding in standing.findings]
+    return {
+        "name": standing.name, "cycle_id": last.cycle_id, "begun": iso(last.begun), "seen": iso(last.last_sign),
+        "outcome": last.outcome, "error_class": last.error_class, "jobs": last.jobs, "usual_jobs": standing.usual_jobs,
+        "every": last.every, "watched": last.watched, "next_due": iso(standing.due_at), "runs": standing.runs,
+        "findings": findings,
+    }  # fmt: skip

@@ -1,0 +1,99 @@
+"""Names the session of an MCP client: one per process on standard input and output, one per client over HTTP.
+
+Over HTTP the session is the client's `Mcp-Session-Id` under the token it showed. The name is computed from both, so a
+client that comes back with its id has its session again, also after a restart of the server, and another token can
+neither use nor guess it. A client that sends no id has the session of its token and of the program that it says it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
+
+from redrive.doors.web.guard import refuse
+from redrive.doors.web.problems import problem
+
+if TYPE_CHECKING:
+    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HEADER: Final = b"mcp-session-id"
+VERSION: Final = b"mcp-protocol-version"
+ON_STDIO: Final = "stdio-"
+OVER_HTTP: Final = "mcp-"
+_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
+
+asking: Final[ContextVar[str]] = ContextVar("redrive_mcp_session")
+"""The session of the HTTP request that is being answered."""
+_without_id: Final[ContextVar[str | None]] = ContextVar("redrive_mcp_token", default=None)
+"""The token of that request, if its client sends no id."""
+
+
+def new_session() -> str:
+    """Makes the session of a process that was given no name for it."""
+    return f"{ON_STDIO}{secrets.token_hex(8)}"
+
+
+def session_name(token: str, client_id: bytes = b"") -> str:
+    """Computes the session of a client. It tells neither the token nor the id."""
+    return f"{OVER_HTTP}{hmac.new(token.encode(), client_id, hashlib.sha256).hexdigest()[:24]}"
+
+
+async def tell_programs_apart(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    """Names the session of a client without an id by its program, which the protocol of 2026 has with every request."""
+    token, client = _without_id.get(), ctx.session.client_params
+    if token is not None and client is not None:
+        program = client.client_info.name.encode(errors="backslashreplace")
+        asking.set(session_name(token, b" " + program))  # no id begins with a space
+    return await call_next(ctx)
+
+
+class ClientSessions:
+    """Names the session of every request that the guard let in with this token.
+
+    The protocol before 2026 has the server choose the id: an answer to a request without one offers a new one, which
+    clients take up from the answer to `initialize`. Nothing is kept here, so there is nothing that a client could end
+    (DELETE), and no stream of our own to listen to (GET): the SDK and the specification take 405 for both.
+    """
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        ids = [value for name, value in scope["headers"] if name == HEADER]
+        if len(ids) > 1 or not all(map(_ID.fullmatch, ids)):
+            await refuse(send, problem("bad-request", "Mcp-Session-Id: send one, of 1 to 128 visible characters"))
+            return
+        if scope["method"] in ("GET", "DELETE"):
+            await _send_not_allowed(send)
+            return
+        asking.set(session_name(self._token, *ids))
+        _without_id.set(None if ids else self._token)
+        offers = not ids and not any(name == VERSION for name, _ in scope["headers"])
+        await self._app(scope, receive, _offering(send) if offers else send)
+
+
+def _offering(send: Send) -> Send:
+    """Adds a new session id to the answer."""
+
+    async def offered(message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] < 400:
+            headers = [*message.get("headers", ()), (HEADER, secrets.token_hex(16).encode())]
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return offered
+
+
+async def _send_not_allowed(send: Send) -> None:
+    headers = [(b"allow", b"POST"), (b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": 405, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})

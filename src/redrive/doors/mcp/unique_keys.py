@@ -1,0 +1,126 @@
+"""Refuses messages in which an object has a key twice: the SDK's parser would drop one of the two values silently."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import mcp_types
+from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+
+from redrive.core.json_keys import RepeatedKey, refuse_repeated_keys
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LARGEST: Final = 16 * 1024 * 1024
+"""Bytes of a request over HTTP that are kept to be looked at; the SDK judges what is larger."""
+
+
+def refusal(text: str | bytes) -> mcp_types.JSONRPCError | None:
+    """The answer to a message that has a key twice, or None for any other."""
+    try:
+        refuse_repeated_keys(text)
+    except RepeatedKey as error:
+        said = mcp_types.ErrorData(code=mcp_types.INVALID_REQUEST, message=f"{error}. Nothing was changed.")
+        return mcp_types.JSONRPCError(jsonrpc="2.0", id=_id_of(text), error=said)
+    return None
+
+
+def _id_of(text: str | bytes) -> str | int | None:
+    found = json.loads(text)
+    asked = found.get("id") if isinstance(found, dict) else None
+    return asked if isinstance(asked, str | int) else None
+
+
+# ---- standard input
+
+
+async def run_on_stdio(server: MCPServer[Any]) -> None:
+    """Serve on standard input and output, as the SDK does, with a look at each line before it is read."""
+    lines = _Lines(_claimed_input())
+    async with stdio_server(stdin=lines) as (received, answers):  # type: ignore[arg-type]
+
+        async def refuse(error: mcp_types.JSONRPCError) -> None:
+            await answers.send(SessionMessage(error))
+
+        lines.refuse = refuse
+        lowlevel = server._lowlevel_server
+        await lowlevel.run(received, answers, lowlevel.create_initialization_options())
+
+
+class _Lines:
+    """The lines of the client, without those that are refused."""
+
+    def __init__(self, file: anyio.AsyncFile[str]) -> None:
+        self._file = file
+        self.refuse: Callable[[mcp_types.JSONRPCError], Awaitable[None]]
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        async for line in self._file:
+            error = refusal(line)
+            if error is None:
+                yield line
+            else:
+                await self.refuse(error)
+
+
+def _claimed_input() -> anyio.AsyncFile[str]:
+    """Standard input for us alone: what tasks and their children read there is empty."""
+    ours = os.dup(sys.stdin.fileno())
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, sys.stdin.fileno())
+    os.close(nothing)
+    # not closed at the end: the thread that reads it may still wait
+    return anyio.wrap_file(TextIOWrapper(os.fdopen(ours, "rb", closefd=False), encoding="utf-8", errors="replace"))
+
+
+# ---- HTTP
+
+
+class UniqueKeys:
+    """Looks at the body of each request before the SDK reads it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        messages, body = await _read(receive)
+        error = refusal(body) if len(body) <= LARGEST else None
+        if error is None:
+            await self._app(scope, _again(messages, receive), send)
+            return
+        answer = error.model_dump_json(exclude_unset=True).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
+        await send({"type": "http.response.start", "status": 400, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+
+async def _read(receive: Receive) -> tuple[list[Message], bytes]:
+    """The messages that bring the body, and the body as far as it is looked at."""
+    messages, body = [await receive()], b""
+    body = messages[0].get("body", b"")
+    while messages[-1].get("more_body") and len(body) <= LARGEST:
+        messages.append(await receive())
+        body += messages[-1].get("body", b"")
+    return messages, body
+
+
+def _again(messages: list[Message], receive: Receive) -> Receive:
+    """Gives out what was read already, then what comes."""
+    left = iter(messages)
+
+    async def received() -> Message:
+        return next(left, None) or await receive()
+
+    return received

@@ -1,0 +1,47 @@
+"""Masks the cells of a SQL answer as lists mask the fields of a job."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from redrive.core.job import Json
+from redrive.core.redact import MASK, redact
+
+Cell = str | bytes | int | float | None
+_NAMES = re.compile(r"[\w-]+")
+
+
+def masked_row(columns: Sequence[str], row: Sequence[Cell]) -> list[Json]:
+    """The cells of a row for showing: secrets are known by the column's name, by fields of JSON and by their looks."""
+    return [_masked(name, readable(cell)) for name, cell in zip(columns, row, strict=True)]
+
+
+def readable(cell: Cell) -> Json:
+    """A cell as text or number; bytes that are no text as their hexadecimal digits."""
+    if not isinstance(cell, bytes):
+        return cell
+    try:
+        return cell.decode()
+    except UnicodeDecodeError:
+        return cell.hex()
+
+
+def _masked(column: str, cell: Json) -> Json:
+    """`payload->>'$.password'` is a column whose name tells that its cells are secret."""
+    if any(redact({name: cell})[name] == MASK for name in _NAMES.findall(column)):
+        return MASK
+    if isinstance(cell, str) and cell.lstrip()[:1] in ("{", "["):
+        return _masked_json(cell)
+    return redact(cell)
+
+
+def _masked_json(text: str) -> Json:
+    """A text that is JSON, masked by its fields; unchanged to the letter where nothing is masked."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return redact(text)
+    shown = redact(value)
+    return text if shown == value else json.dumps(shown, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,126 @@
+"""The inbox in a SQLite file of the caller's.
+
+Read by Python's own sqlite3, as the caller's code does: closing a file that two SQLite libraries of one process have
+open drops the locks of both. One process at a time moves rows: the others do not get the lock of a file beside the
+database. No lock of the database itself is held, so that the caller's writes do not wait while the store takes jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Final, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from redrive.core.inbox_table import Row
+from redrive.errors import StoreUnavailable
+from redrive.stores.replica.postgres_url import DEFAULT_NAMESPACE
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+T = TypeVar("T")
+BUSY_SECONDS: Final = 5.0
+_OLDEST: Final = """
+    SELECT id, namespace, payload FROM rd_inbox WHERE namespace = ? AND problem IS NULL ORDER BY created_at, id LIMIT ?
+"""
+
+
+class _Batch:
+    def __init__(self, inbox: SqliteInbox, rows: Sequence[Row]) -> None:
+        self._inbox = inbox
+        self.rows = rows
+
+    async def settle(self, moved: Sequence[str], problems: Mapping[str, str]) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            with connection:
+                connection.executemany("DELETE FROM rd_inbox WHERE id = ?", [(id,) for id in moved])
+                marks = [(problem, id) for id, problem in problems.items()]
+                connection.executemany("UPDATE rd_inbox SET problem = ? WHERE id = ?", marks)
+
+        if moved or problems:
+            await self._inbox.use(work)
+
+
+class SqliteInbox:
+    """A file, opened for each use."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self.path = Path(unquote(parts.path.removeprefix("/")))
+        self.url = f"sqlite:///{self.path}"
+        options = dict(pair.partition("=")[::2] for pair in parts.query.split("&") if pair)
+        self._namespace = options.get("namespace", DEFAULT_NAMESPACE)
+
+    @asynccontextmanager
+    async def take(self, limit: int) -> AsyncIterator[_Batch]:
+        def work(connection: sqlite3.Connection) -> list[Row]:
+            if not _exists(connection):
+                return []
+            return [Row(*row) for row in connection.execute(_OLDEST, (self._namespace, limit))]
+
+        with self._alone() as alone:
+            yield _Batch(self, await self.use(work) if alone and self.path.exists() else [])
+
+    @contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """Whether no other process moves rows while the block runs. Without such locks two movers are harmless."""
+        if fcntl is None or not self.path.exists():
+            yield True
+            return
+        handle = self._open_lock()
+        try:
+            yield _locked(handle)
+        finally:
+            os.close(handle)
+
+    def _open_lock(self) -> int:
+        name = self.path.with_name(f"{self.path.name}-rd_inbox.lock")
+        try:
+            return os.open(name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreUnavailable(f"the inbox {self.url} cannot be used: {name}: {error.strerror}") from error
+
+    async def marked(self) -> int:
+        def work(connection: sqlite3.Connection) -> int:
+            if not _exists(connection):
+                return 0
+            query = "SELECT count(*) FROM rd_inbox WHERE namespace = ? AND problem IS NOT NULL"
+            return int(connection.execute(query, (self._namespace,)).fetchone()[0])
+
+        return await self.use(work) if self.path.exists() else 0
+
+    async def use(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def opened() -> T:
+            with closing(sqlite3.connect(self.path, timeout=BUSY_SECONDS)) as connection:
+                return work(connection)
+
+        try:
+            return await asyncio.to_thread(opened)
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"the inbox {self.url} cannot be used: {error}") from error
+
+    async def close(self) -> None:
+        """Nothing stays open."""
+
+
+def _locked(handle: int) -> bool:
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _exists(connection: sqlite3.Connection) -> bool:
+    return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'rd_inbox'").fetchall())

@@ -1,0 +1,160 @@
+"""Dead letters and retries, written into streams that anybody may read.
+
+There is one message per dead letter, and its header says which version of the job it shows. A message is replaced or
+removed only by its sequence, so that a process that stood still for a while spoils nothing that is newer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from redrive.core.job import Job
+from redrive.stores.open_side import streams
+from redrive.stores.open_side.names import OpenNames, id_of
+from redrive.stores.replica.log import LogUnavailable
+from redrive.stores.replica.nats_api import (
+    MOVED,
+    NO_MESSAGE,
+    NO_STREAM,
+    Ack,
+    JetStreamRefused,
+    Plain,
+    Stored,
+    StoredAnswer,
+    StreamInfo,
+    api,
+    decode,
+    encode,
+    header,
+)
+from redrive.stores.replica.nats_connection import Connection
+
+VERSION: Final = "Redrive-Version"
+ROOM: Final = 8 * 1024
+"""Bytes of a message that are kept for its headers."""
+TRIES: Final = 5
+SLOW_SECONDS: Final = 10.0
+
+
+class Exports:
+    """Writes into the streams of dead letters and of retries."""
+
+    def __init__(self, connection: Connection, names: OpenNames) -> None:
+        self._connection = connection
+        self._names = names
+        self._known: set[str] = set()
+
+    @property
+    def room(self) -> int:
+        """How large a message may be."""
+        return self._connection.client.max_payload - ROOM
+
+    # -- dead letters
+
+    async def subjects(self) -> dict[str, set[str]]:
+        """The subjects of all dead letters that are there, by the ids of their jobs."""
+        found: dict[str, set[str]] = {}
+        self._known.clear()
+        for stream in await streams.streams_of_letters(self._connection, self._names):
+            self._known.add(stream)
+            for subject in await self._subjects(stream):
+                found.setdefault(id_of(subject), set()).add(subject)
+        return found
+
+    async def _subjects(self, stream: str) -> list[str]:
+        found: list[str] = []
+        while True:
+            request = encode({"subjects_filter": ">", "offset": len(found)})
+            answer = await self._connection.ask(api(f"STREAM.INFO.{stream}"), request, seconds=SLOW_SECONDS)
+            page = decode(StreamInfo, answer).state.subjects or {}
+            found += page
+            if not page or len(found) % 100_000:
+                return found
+
+    async def put(self, job: Job, body: bytes, headers: Mapping[str, str]) -> None:
+        """Write a dead letter, unless a newer version of it stands there. Raises LogFull where the stream is full."""
+        stream, subject = self._names.letters_of(job.agent), self._names.letter(job)
+        await self._need(stream, job.agent)
+        for left in reversed(range(TRIES)):
+            stands = await self._stored(stream, subject)
+            if stands is not None and version_of(stands) >= job.version:
+                return
+            expect = stands.seq if stands is not None else 0
+            try:
+                await self._publish(stream, subject, body, {**headers, VERSION: str(job.version)}, expect)
+                return
+            except JetStreamRefused as error:
+                if error.number not in MOVED or not left:
+                    raise
+
+    async def _need(self, stream: str, agent: str | None) -> None:
+        """The stream of an agent's first dead letter, limited as the stream of those without an agent is."""
+        if stream in self._known:
+            return
+        like = await streams.find(self._connection, self._names.letters_of(None))
+        tasks = await streams.find(self._connection, self._names.tasks)
+        limit = like.config.get("max_msgs", 0) if like is not None else 0
+        replicas = tasks.config.get("num_replicas", 1) if tasks is not None else 1
+        config = streams.letters_config(self._names, agent, replicas, limit if limit > 0 else streams.LETTERS)
+        await streams.ensure(self._connection, config)
+        self._known.add(stream)
+
+    async def drop(self, subject: str, version: int | None) -> None:
+        """Remove a dead letter that shows this version of its job or an older one; any where it is None."""
+        stream = self._stream_of(subject)
+        stands = await self._stored(stream, subject)
+        if stands is None or (version is not None and version_of(stands) > version):
+            return
+        try:
+            request = encode({"seq": stands.seq})
+            decode(Plain, await self._connection.ask(api(f"STREAM.MSG.DELETE.{stream}"), request))
+        except JetStreamRefused:
+            if await self._stored(stream, subject) is not None:
+                raise
+
+    def _stream_of(self, subject: str) -> str:
+        return self._names.letters + subject.split(".")[2]
+
+    # -- retries
+
+    async def tell_retry(self, job: Job, id: str, body: bytes, headers: Mapping[str, str]) -> None:
+        said = {**headers, VERSION: str(job.version), "Nats-Msg-Id": id}
+        await self._publish(self._names.retries, self._names.retry(job), body, said)
+
+    async def retried(self) -> set[str]:
+        """The ids of the jobs whose retries are told."""
+        return {id_of(subject) for subject in await self._subjects(self._names.retries)}
+
+    async def forget_retries(self, id: str) -> None:
+        """Remove what was told of a job whose contents are gone."""
+        request = encode({"filter": f"{self._names.namespace}.retry.*.{id}"})
+        answer = await self._connection.ask(api(f"STREAM.PURGE.{self._names.retries}"), request, seconds=SLOW_SECONDS)
+        decode(Plain, answer)
+
+    # -- messages
+
+    async def _publish(
+        self, stream: str, subject: str, body: bytes, headers: Mapping[str, str], expect: int | None = None
+    ) -> None:
+        said = {name: " ".join(value.split()) for name, value in headers.items()} | {"Nats-Expected-Stream": stream}
+        if expect is not None:
+            said["Nats-Expected-Last-Subject-Sequence"] = str(expect)
+        decode(Ack, await self._connection.ask(subject, body, said, SLOW_SECONDS))
+
+    async def _stored(self, stream: str, subject: str) -> Stored | None:
+        request = encode({"last_by_subj": subject})
+        try:
+            return decode(StoredAnswer, await self._connection.ask(api(f"STREAM.MSG.GET.{stream}"), request)).message
+        except JetStreamRefused as error:
+            if error.number == NO_MESSAGE:
+                return None
+            if error.number == NO_STREAM:
+                self._known.discard(stream)
+                raise LogUnavailable(f"the stream {stream} is gone; it is made anew") from error
+            raise
+
+
+def version_of(stored: Stored) -> int:
+    said = header(stored.hdrs, VERSION)
+    return int(said) if said.isdigit() else 0

@@ -1,0 +1,100 @@
+"""Tasks that any NATS client has published, handed out until they are settled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from redrive.stores.open_side import streams
+from redrive.stores.open_side.names import OpenNames
+from redrive.stores.replica.log import LogUnavailable
+from redrive.stores.replica.nats_connection import Connection
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+    from nats.js.client import JetStreamContext
+
+BATCH: Final = 100
+FETCH_SECONDS: Final = 2.0
+ACK_SECONDS: Final = 5.0
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One published task, as it came."""
+
+    subject: str
+    data: bytes
+    headers: Mapping[str, str]
+    sequence: int
+    at: float
+    """When the stream took it."""
+    origin: str
+    """Names the stream and when it was made: with the sequence it names the message for ever."""
+    reply: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.origin}/{self.sequence}"
+
+
+class Tasks:
+    """Takes tasks from the work queue."""
+
+    def __init__(self, connection: Connection, names: OpenNames) -> None:
+        self._connection = connection
+        self._names = names
+        self._origin = ""
+        self._subscription: JetStreamContext.PullSubscription | None = None
+
+    async def fetch(self) -> list[Message]:
+        """What waits, after a short wait where nothing does."""
+        from nats.errors import Error
+
+        try:
+            messages = await (await self._bound()).fetch(BATCH, timeout=FETCH_SECONDS)
+        except TimeoutError:  # its own class and Python's: on a busy machine it raises either
+            return []
+        except Error as error:
+            await self.close()
+            raise LogUnavailable(f"the tasks of {self._connection.address.public} cannot be read: {error}") from error
+        return [self._read(message) for message in messages]
+
+    async def _bound(self) -> JetStreamContext.PullSubscription:
+        if self._subscription is None:
+            info = await streams.find(self._connection, self._names.tasks)
+            self._origin = f"{self._names.tasks}@{info.created if info is not None else ''}"
+            await streams.ensure_intake(self._connection, self._names)
+            context = self._connection.client.jetstream()
+            self._subscription = await context.pull_subscribe_bind(streams.INTAKE, self._names.tasks)
+        return self._subscription
+
+    def _read(self, message: Msg) -> Message:
+        metadata = message.metadata
+        return Message(
+            message.subject, message.data, dict(message.headers or {}), metadata.sequence.stream,
+            metadata.timestamp.timestamp(), self._origin, message.reply,
+        )  # fmt: skip
+
+    async def done(self, message: Message) -> None:
+        """It is in the store: the work queue forgets it."""
+        await self._connection.ask(message.reply, b"+ACK", seconds=ACK_SECONDS)
+
+    async def terminate(self, message: Message, why: str) -> None:
+        """It became a dead letter: the work queue forgets it, and says why to whoever hears advisories."""
+        await self._connection.ask(message.reply, f"+TERM {why}"[:200].encode(), seconds=ACK_SECONDS)
+
+    async def later(self, message: Message, seconds: float) -> None:
+        """The store could not take it now."""
+        await self._connection.ask(message.reply, f'-NAK {{"delay": {int(seconds * streams.SECOND)}}}'.encode())
+
+    async def close(self) -> None:
+        from nats.errors import Error
+
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            try:
+                await subscription.unsubscribe()
+            except Error:
+                return  # the connection is gone, and the subscription with it

@@ -1,0 +1,164 @@
+"""The verbs as messages: requests and answers are msgpack, typed by the annotations of the Store protocol."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from redrive import errors
+from redrive.core.commands import Command, Take, Ticket
+from redrive.core.job import Job
+from redrive.core.store import Claim, Info, Inserted, Store
+from redrive.errors import InvalidInput, RedriveError, StoreError
+from redrive.stores.remote.backups import Copied
+
+VERSION: Final = 1
+"""Of this protocol. A hub refuses requests of a newer one in words."""
+READS: Final = (
+    "get", "doc", "docs", "find", "first", "seal", "overdue", "count", "left_behind", "returning", "quiet",
+    "durations", "events", "latest", "story", "tallies", "totals", "outcomes", "minutes", "groups", "lessons",
+    "lingering",
+)  # fmt: skip
+REPEATABLE: Final = ("heartbeat", "prune", "erase", "repair", "check", "ended")
+"""Verbs that change something and may be sent again without a ticket."""
+
+
+class Request(msgspec.Struct, frozen=True, array_like=True):
+    """One verb and its arguments, encoded as the verb wants them."""
+
+    verb: str
+    arguments: msgspec.Raw
+    version: int = VERSION
+
+
+class Problem(msgspec.Struct, frozen=True, array_like=True):
+    """An error of ours that the caller of the verb must get."""
+
+    name: str
+    message: str
+    field: str | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """A value or a problem."""
+
+    value: msgspec.Raw
+    problem: Problem | None = None
+
+
+class Verb(NamedTuple):
+    """What a verb takes and what it gives."""
+
+    arguments: Any
+    answer: Any
+    read_arguments: msgspec.msgpack.Decoder[Any]
+    read_answer: msgspec.msgpack.Decoder[Any]
+
+
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+
+class Counted(msgspec.Struct, frozen=True, array_like=True):
+    """One line of `count`."""
+
+    by: tuple[str | None, ...]
+    number: int
+
+
+class Executed(msgspec.Struct, frozen=True, array_like=True):
+    """The outcome of a command."""
+
+    inserted: list[Inserted] | None = None
+    outcomes: list[list[int] | str] | None = None
+    """The fences of each commit that was applied; for one that was not, the job whose fence did not hold."""
+    number: int | None = None
+
+
+def _verb(name: str, fields: Mapping[str, Any], answer: Any, defaults: Mapping[str, Any] = _NOTHING) -> Verb:
+    """A verb whose arguments have these types. Those with a default may be left out, as an older client does."""
+    given = [(key, kind, defaults[key]) if key in defaults else (key, kind) for key, kind in fields.items()]
+    struct = msgspec.defstruct(f"{name}_arguments", given, array_like=True)
+    return Verb(struct, answer, msgspec.msgpack.Decoder(struct), msgspec.msgpack.Decoder(answer))
+
+
+def _from_protocol(name: str) -> Verb:
+    method = getattr(Store, name)
+    hints = typing.get_type_hints(method)
+    fields, defaults = {}, {}
+    for parameter in list(inspect.signature(method).parameters.values())[1:]:
+        if parameter.default is not inspect.Parameter.empty:
+            defaults[parameter.name] = parameter.default
+        hint: Any = hints[parameter.name]
+        many = parameter.kind is inspect.Parameter.VAR_POSITIONAL
+        fields[parameter.name] = tuple.__class_getitem__((hint, ...)) if many else hint
+    answer = hints["return"]
+    return _verb(name, fields, list[Counted] if name == "count" else answer, defaults)
+
+
+def _tables() -> dict[str, Verb]:
+    verbs = {name: _from_protocol(name) for name in (*READS, *REPEATABLE)}
+    verbs["hello"] = _verb("hello", {}, Info)
+    verbs["scan"] = _verb("scan", {"after": int}, tuple[list[Job], int])
+    verbs["execute"] = _verb("execute", {"command": Command, "ticket": Ticket}, Executed)
+    verbs["take"] = _verb("take", {"take": Take}, Claim)
+    verbs["take_next"] = _verb("take_next", {"take": Take, "seconds": float}, Claim)
+    verbs["give_back"] = _verb("give_back", {"token": str}, int)
+    verbs["withdraw"] = _verb("withdraw", {"token": str}, None)
+    verbs["backup_begin"] = _verb("backup_begin", {}, Copied)
+    verbs["backup_piece"] = _verb("backup_piece", {"id": str, "offset": int}, bytes | None)
+    verbs["backup_end"] = _verb("backup_end", {"id": str}, None)
+    verbs["wait"] = _verb("wait", {"mark": int, "seconds": float}, bool)
+    return verbs
+
+
+encode: Final = msgspec.msgpack.Encoder().encode
+_read_request: Final = msgspec.msgpack.Decoder(Request).decode
+_read_answer: Final = msgspec.msgpack.Decoder(Answer).decode
+_NONE: Final = msgspec.Raw(encode(None))
+_verbs: dict[str, Verb] = {}
+
+
+def verbs() -> dict[str, Verb]:
+    """All verbs, made on first use."""
+    if not _verbs:
+        _verbs.update(_tables())
+    return _verbs
+
+
+def request(name: str, arguments: tuple[Any, ...]) -> bytes:
+    return encode(Request(name, msgspec.Raw(encode(arguments))))
+
+
+def read_request(data: bytes) -> Request:
+    return _read_request(data)
+
+
+def answer(value: Any) -> bytes:
+    return encode(Answer(msgspec.Raw(encode(value))))
+
+
+def refusal(error: RedriveError) -> bytes:
+    field = error.field if isinstance(error, InvalidInput) else None
+    message = error.problem if isinstance(error, InvalidInput) else str(error)
+    return encode(Answer(_NONE, Problem(type(error).__name__, message, field)))
+
+
+def read_answer(name: str, data: bytes) -> Any:
+    """The value of an answer; raises what the hub raised."""
+    found = _read_answer(data)
+    if found.problem is not None:
+        raise _raised(found.problem)
+    return verbs()[name].read_answer.decode(found.value)
+
+
+def _raised(problem: Problem) -> RedriveError:
+    kind = getattr(errors, problem.name, None)
+    if isinstance(kind, type) and issubclass(kind, InvalidInput):
+        return kind(field=problem.field or "", problem=problem.message)
+    if isinstance(kind, type) and issubclass(kind, StoreError):
+        return kind(problem.message)
+    return StoreError(f"{problem.name}: {problem.message}")

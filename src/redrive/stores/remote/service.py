@@ -1,0 +1,166 @@
+"""Hub: answers the requests of stores without a file, from the store of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple, Protocol, cast
+
+import msgspec
+
+from redrive.core.commands import Apply, Command, GiveBack, Insert, Take, Ticket
+from redrive.core.job import Job
+from redrive.core.store import Applied, Claim, Info, Outcome, Store
+from redrive.errors import RedriveError, StoreError
+from redrive.stores.remote import protocol
+from redrive.stores.remote.backups import Copies
+from redrive.stores.remote.protocol import Counted, Executed
+
+log = logging.getLogger("redrive.hub")
+NOTHING: Final = Claim([], [])
+LONGEST_WAIT: Final = 20.0
+"""Seconds for which a hub keeps a request that waits for work."""
+
+
+class Answered(NamedTuple):
+    """An answer for a client, and the tokens of the jobs that it says the client has."""
+
+    data: bytes
+    tokens: tuple[str, ...] = ()
+
+
+class HubStore(Store, Protocol):
+    """A store that can act for others: on a file, or a replica."""
+
+    async def execute(self, command: Command, ticket: Ticket | None) -> Any: ...
+    async def take(self, take: Take) -> Claim: ...
+    async def stagger(self) -> None: ...
+    async def scan_page(self, after: int) -> tuple[list[Job], int]: ...
+
+
+class Hub:
+    """Dispatches requests. The doors (HTTPS, NATS) bring the bytes."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = cast("HubStore", store)
+        self._kept: dict[str, asyncio.Task[Claim]] = {}
+        """Requests that wait for work, by the token under which they will claim it."""
+        copies = Copies(store)
+        self._own: dict[str, Callable[..., Awaitable[Any]]] = {
+            "hello": self._hello,
+            "scan": self._store.scan_page,
+            "count": self._count,
+            "execute": self._execute,
+            "take": self._store.take,
+            "take_next": self._take_next,
+            "give_back": self._give_back,
+            "withdraw": self._withdraw,
+            "wait": self._wait,
+            "backup_begin": copies.begin,
+            "backup_piece": copies.piece,
+            "backup_end": copies.end,
+        }
+
+    async def answer(self, data: bytes) -> bytes:
+        """The answer to one request."""
+        return (await self.perform(data)).data
+
+    async def perform(self, data: bytes) -> Answered:
+        """Perform one request. What the store refuses is an answer, too."""
+        try:
+            found = await self._performed(data)
+            tokens = {job.token for job in found.jobs} if isinstance(found, Claim) else ()
+            return Answered(protocol.answer(found), tuple(token for token in tokens if token is not None))
+        except RedriveError as error:
+            return Answered(protocol.refusal(error))
+        except Exception as error:
+            log.exception("a request failed")
+            return Answered(protocol.refusal(StoreError(f"the hub met a defect: {error!r}")))
+
+    async def undo(self, answered: Answered) -> None:
+        """The client could not be told what was claimed for it: its jobs wait again, at no cost."""
+        for token in answered.tokens:
+            await self._give_back(token)
+
+    async def _performed(self, data: bytes) -> Any:
+        try:
+            asked = protocol.read_request(data)
+            if asked.version > protocol.VERSION:
+                raise StoreError("this hub is older than its client: upgrade redrive here first")
+            verb = protocol.verbs().get(asked.verb)
+            if verb is None:
+                raise StoreError(f"this hub knows no verb {asked.verb!r}: upgrade redrive here")
+            arguments = msgspec.structs.astuple(verb.read_arguments.decode(asked.arguments))
+        except msgspec.MsgspecError as error:
+            raise StoreError(f"a request cannot be read by this hub: {error}") from error
+        own = self._own.get(asked.verb)
+        if own is not None:
+            return await own(*arguments)
+        return await self._forward(asked.verb, verb, arguments)
+
+    async def _forward(self, name: str, verb: protocol.Verb, arguments: tuple[Any, ...]) -> Any:
+        names = verb.arguments.__struct_fields__
+        if name == "lessons":
+            return await self._store.lessons(*arguments[0])
+        return await getattr(self._store, name)(**dict(zip(names, arguments, strict=True)))
+
+    async def _hello(self) -> Info:
+        return await self._store.open()
+
+    async def _count(self, filter: Any, by: Any, current: bool) -> list[Counted]:
+        counted = await self._store.count(filter, by, current=current)
+        return [Counted(key, number) for key, number in counted.items()]
+
+    async def _execute(self, command: Command, ticket: Ticket) -> Executed:
+        outcome = await self._store.execute(command, ticket)
+        match command:
+            case Insert():
+                return Executed(inserted=outcome)
+            case Apply():
+                return Executed(outcomes=[_plain(one) for one in outcome])
+            case _:
+                return Executed(number=outcome if isinstance(outcome, int) else None)
+
+    async def _take_next(self, take: Take, seconds: float) -> Claim:
+        """Keep the request until there is work for it, until its time is over, or until it is withdrawn."""
+        task = self._kept[take.token] = asyncio.ensure_future(self._until_work(take, seconds))
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                task.cancel()
+                raise
+            await self._give_back(take.token)
+            return NOTHING
+        finally:
+            self._kept.pop(take.token, None)
+
+    async def _withdraw(self, token: str) -> None:
+        """The client does not wait any more: nothing may be claimed for it."""
+        if (task := self._kept.get(token)) is not None:
+            task.cancel()
+
+    async def _give_back(self, token: str) -> int:
+        given: int = await self._store.execute(GiveBack(token), None)
+        return given
+
+    async def _until_work(self, take: Take, seconds: float) -> Claim:
+        began, until = time.monotonic(), time.monotonic() + min(seconds, LONGEST_WAIT)
+        while True:
+            now = take.now + time.monotonic() - began
+            claim = await self._store.take(msgspec.structs.replace(take, now=now))
+            left = until - time.monotonic()
+            if claim.jobs or claim.lapsed or left <= 0:
+                return claim
+            due = left if claim.next_due is None else claim.next_due - now
+            if await self._store.wait(claim.mark, max(0.0, min(left, due))):
+                await self._store.stagger()
+
+    async def _wait(self, mark: int, seconds: float) -> bool:
+        return await self._store.wait(mark, min(seconds, LONGEST_WAIT))
+
+
+def _plain(outcome: Outcome) -> list[int] | str:
+    return list(outcome.fences) if isinstance(outcome, Applied) else getattr(outcome, "job_id", None) or ""

@@ -1,0 +1,148 @@
+"""The seam to where a fleet's commands are kept: one totally ordered, durable log per namespace.
+
+A log knows nothing of jobs. It appends messages, feeds them in order, and keeps snapshots of what they led to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Literal, Protocol
+
+import msgspec
+
+Durability = Literal["synced", "replicated", "unsynced"]
+
+
+class LogInfo(msgspec.Struct, frozen=True):
+    """What an opened log promises, and where it begins and ends."""
+
+    url: str
+    """For people: without credentials."""
+    durability: Durability
+    max_message: int
+    generation: str
+    """Made once with the log. Another one means that somebody made the log anew."""
+    first: int
+    last: int
+    advice: str = ""
+    """How to get a better durability, where there is one."""
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """One message of the log."""
+
+    position: int
+    id: str
+    data: bytes
+    at: float | None = None
+    """When the log took it, by the log's own clock; None where it has none."""
+
+
+class Fill(msgspec.Struct, frozen=True):
+    """How full the log is."""
+
+    bytes: int
+    limit: int | None = None
+
+    @property
+    def share(self) -> float:
+        return self.bytes / self.limit if self.limit else 0.0
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A stored copy of a replica, as its manifest names it."""
+
+    name: str
+    position: int
+    chain: bytes
+    generation: str
+    level: int
+    sha256: str
+    size: int
+    pieces: int
+    made_at: float
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """The newest snapshot and the one before it. Only these two may be used, and only older messages be trimmed."""
+
+    newest: Snapshot
+    before: Snapshot | None = None
+    version: int = 0
+    """The log's own number of this manifest, for the compare-and-set."""
+
+
+class LogFull(Exception):
+    """The log takes no more: nothing was appended."""
+
+
+class LogUnavailable(Exception):
+    """The log cannot be reached now, or has no leader."""
+
+
+class LogChanged(Exception):
+    """The log is not the one that was opened: made anew, set back or changed. The message says what to do."""
+
+
+class ManifestMoved(Exception):
+    """Another process has written a newer manifest."""
+
+
+class Log(Protocol):
+    """All methods are called from one event loop, the one in which `open` was called."""
+
+    url: str
+
+    async def open(self) -> LogInfo:
+        """Connect, wait for a leader, make the log where it does not exist, refuse a server that lacks what we need."""
+
+    async def close(self) -> None:
+        """Leave nothing behind."""
+
+    def send(self, id: str, data: bytes) -> asyncio.Future[int] | None:
+        """Begin an append in this step, and return its outcome to come; None where the log cannot do that now."""
+
+    async def append(self, id: str, data: bytes) -> int:
+        """Durable when it returns its position. The same id soon again is taken for the same message."""
+
+    def feed(self, after: int) -> AsyncIterator[Sequence[Entry]]:
+        """The messages after a position, in order, for ever, several at a time; none is left out."""
+
+    async def end(self) -> int:
+        """The last position, as the leader knows it."""
+
+    async def entry(self, position: int) -> Entry | None:
+        """One message, or None where it was trimmed or never existed."""
+
+    async def first(self) -> int:
+        """The first position that is still kept."""
+
+    async def fill(self) -> Fill:
+        """How many bytes of how many are used."""
+
+    async def manifest(self) -> Manifest | None:
+        """The current manifest, if there is one."""
+
+    async def put_pieces(self, name: str, pieces: AsyncIterator[bytes]) -> int:
+        """Store the pieces of a snapshot under its name; how many they are."""
+
+    def pieces(self, snapshot: Snapshot) -> AsyncIterator[bytes]:
+        """The pieces of a snapshot, in order."""
+
+    async def put_manifest(self, manifest: Manifest) -> None:
+        """Write it if the current one still has the version that it names; raises ManifestMoved otherwise."""
+
+    async def drop_pieces(self, keep: Sequence[str]) -> None:
+        """Remove the pieces of all snapshots but these."""
+
+    async def trim(self, before: int) -> None:
+        """Remove the messages before a position, never the newest one."""
+
+
+async def write_pieces(path: Path, pieces: AsyncIterator[bytes]) -> None:
+    """Join the pieces of a snapshot in a file."""
+    with path.open("wb") as file:
+        async for piece in pieces:
+            file.write(piece)

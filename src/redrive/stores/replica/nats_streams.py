@@ -1,0 +1,242 @@
+"""The two streams of a log on JetStream: made where they are missing, and checked before they are used."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+from redrive.errors import StoreRefused
+from redrive.stores.replica.log import Durability, LogUnavailable
+from redrive.stores.replica.nats_address import LOG_BYTES, SNAPSHOT_BYTES, Address
+from redrive.stores.replica.nats_api import NAME_IN_USE, NO_STREAM, JetStreamRefused, StreamInfo, api, decode, encode
+from redrive.stores.replica.nats_connection import WORDS_SECONDS, Connection
+
+log = logging.getLogger("redrive.store")
+T = TypeVar("T")
+SECOND: Final = 1_000_000_000
+DUPLICATES_SECONDS: Final = 120
+GENERATION: Final = "redrive-generation"
+FORMAT: Final = "redrive-format"
+NO_ROOM: Final = (10023, 10047, 10002)
+OLDEST: Final = (2, 12, 3)
+DAMAGING: Final = ((2, 14, 0), (2, 14, 6))
+"""From the first up to the second, which is sound: these destroy a work queue that has a source."""
+ADVISED: Final = (2, 12, 12)
+SYNCS: Final = (2, 15, 0)
+"""Earlier ones skipped syncs when they compacted, also with sync_interval always."""
+
+
+class Names:
+    """What the streams and subjects of a namespace are called."""
+
+    def __init__(self, namespace: str) -> None:
+        self.log = f"RD_{namespace}"
+        self.snapshots = f"RD_{namespace}_SNAP"
+        self.subject = f"rd.{namespace}.log"
+        self.pieces = f"rd.{namespace}.snap"
+        self.manifest = f"rd.{namespace}.snap.manifest"
+
+
+# -- versions
+
+
+def check_version(text: str, url: str) -> None:
+    """Refuse a server that damages what it keeps; warn of one that may."""
+    version = read_version(text)
+    if version < OLDEST or DAMAGING[0] <= version < DAMAGING[1]:
+        raise StoreRefused(
+            f"{url} runs nats-server {text}, which can lose messages: upgrade it to 2.15 (at least 2.12.3, not 2.14.0"
+            " to 2.14.5)"
+        )
+    if version < ADVISED:
+        log.warning(
+            "%s runs nats-server %s, which can damage compressed or encrypted streams: upgrade it to 2.15", url, text
+        )
+
+
+def read_version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:3])
+
+
+def durability(address: Address, version: str, replicas: int) -> tuple[Durability, str]:
+    """What an acknowledgement means, and how to get more."""
+    syncs = read_version(version) >= SYNCS
+    if address.synced and syncs:
+        return "synced", ""
+    old = f"nats-server {version} skips syncs: upgrade it to 2.15. " if address.synced else ""
+    if replicas > 1:
+        return "replicated", old.strip()
+    return "unsynced", (
+        f"{old}A power cut can take what was accepted in the last two minutes: run three servers and set replicas=3,"
+        " or start the server with sync_interval: always (jetstream) and add synced=true to the URL"
+    )
+
+
+# -- making
+
+
+async def ensure(connection: Connection, names: Names, until: float) -> StreamInfo:
+    """Both streams, made or checked; the info of the log's."""
+    address = connection.address
+    info = await _waited(lambda: _ensured(connection, _log_config(address, names)), address, until)
+    _check_log(info, names, address)
+    snapshots = await _waited(lambda: _ensured(connection, _snapshot_config(address, names, info)), address, until)
+    _check(snapshots, names.snapshots, [f"{names.pieces}.>"], address)
+    info = await _raise_limits(connection, info, address.max_bytes, address.replicas)
+    await _raise_limits(connection, snapshots, address.snapshot_bytes, address.replicas)
+    return info
+
+
+async def _waited(work: Callable[[], Awaitable[T]], address: Address, until: float) -> T:
+    """Repeat until JetStream has a leader; says every few seconds what it waits for."""
+    said = time.monotonic()
+    while True:
+        try:
+            return await work()
+        except LogUnavailable as error:
+            now = time.monotonic()
+            if now >= until:
+                raise LogUnavailable(_advice(error, address)) from error
+            if now - said >= WORDS_SECONDS:
+                said = now
+                log.warning("waiting for JetStream at %s: %s", address.public, error)
+        await asyncio.sleep(0.1)
+
+
+def _advice(error: LogUnavailable, address: Address) -> str:
+    number = error.number if isinstance(error, JetStreamRefused) else 0
+    if number in NO_ROOM:
+        hint = "give the server more room (max_file_store), or the URL a smaller max_bytes and snapshot_bytes"
+    elif address.replicas not in (None, 1):
+        hint = f"replicas={address.replicas} needs as many servers with JetStream in one cluster; see that they run"
+    else:
+        hint = "start the server with JetStream (-js), see that most servers of its cluster run, and that these"
+        hint += " credentials may use $JS.API.>"
+    return f"JetStream at {address.public} cannot be used: {error}; {hint}"
+
+
+async def _ensured(connection: Connection, config: dict[str, Any]) -> StreamInfo:
+    name = config["name"]
+    try:
+        return await stream_info(connection, name)
+    except JetStreamRefused as error:
+        if error.number != NO_STREAM:
+            raise
+    try:
+        answer = await connection.ask(api(f"STREAM.CREATE.{name}"), encode(config), seconds=5.0)
+        info = decode(StreamInfo, answer)
+        log.info("made the stream %s at %s", name, connection.address.public)
+        return info
+    except JetStreamRefused as error:
+        if error.number != NAME_IN_USE:
+            raise
+        return await stream_info(connection, name)
+
+
+async def stream_info(connection: Connection, name: str) -> StreamInfo:
+    return decode(StreamInfo, await connection.ask(api(f"STREAM.INFO.{name}"), b""))
+
+
+def _log_config(address: Address, names: Names) -> dict[str, Any]:
+    return _config(
+        names.log, names.subject, address.replicas or 1, address.max_bytes or LOG_BYTES, -1, secrets.token_hex(8)
+    )
+
+
+def _snapshot_config(address: Address, names: Names, info: StreamInfo) -> dict[str, Any]:
+    limit = address.snapshot_bytes or max(SNAPSHOT_BYTES, 2 * (address.max_bytes or 0))
+    if address.max_bytes is not None and address.snapshot_bytes is None:
+        limit = 2 * address.max_bytes
+    replicas, generation = int(info.config.get("num_replicas", 1)), generation_of(info)
+    return _config(names.snapshots, f"{names.pieces}.>", replicas, limit, 1, generation)
+
+
+def _config(name: str, subject: str, replicas: int, limit: int, per_subject: int, generation: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "description": "redrive: made and read by redrive alone",
+        "subjects": [subject],
+        "retention": "limits",
+        "storage": "file",
+        "discard": "new",
+        "num_replicas": replicas,
+        "max_bytes": limit,
+        "max_msgs": -1,
+        "max_age": 0,
+        "max_msgs_per_subject": per_subject,
+        "max_consumers": -1,
+        "duplicate_window": DUPLICATES_SECONDS * SECOND,
+        "metadata": {GENERATION: generation, FORMAT: "1"},
+    }
+
+
+# -- checking
+
+
+def generation_of(info: StreamInfo) -> str:
+    return str((info.config.get("metadata") or {}).get(GENERATION, ""))
+
+
+def _check_log(info: StreamInfo, names: Names, address: Address) -> None:
+    _check(info, names.log, [names.subject], address)
+    if info.config.get("max_msgs_per_subject", -1) > 0:
+        raise _foreign(names.log, address, "it keeps only some messages per subject")
+
+
+def _check(info: StreamInfo, name: str, subjects: list[str], address: Address) -> None:
+    """Refuse a stream that would lose, change or mix in messages."""
+    config = info.config
+    metadata = config.get("metadata") or {}
+    problems = {
+        "it mirrors another stream": bool(config.get("mirror")),
+        "it takes messages from other streams (sources)": bool(config.get("sources")),
+        "redrive has not made it": GENERATION not in metadata,
+        "a newer redrive has made it; upgrade redrive here": metadata.get(FORMAT, "1") != "1",
+        f"its subjects are {config.get('subjects')}": config.get("subjects") != subjects,
+        "it changes subjects (subject_transform)": bool(config.get("subject_transform")),
+        "it is kept in memory": config.get("storage") != "file",
+        "it removes messages that were read (retention)": config.get("retention", "limits") != "limits",
+        "it discards old messages when it is full": config.get("discard") != "new",
+        "it removes messages by age": bool(config.get("max_age")),
+        "it is limited by a number of messages": config.get("max_msgs", -1) > 0,
+        "it acknowledges before it writes (persist_mode)": config.get("persist_mode") == "async",
+        "it is sealed": bool(config.get("sealed")),
+    }
+    for problem, found in problems.items():
+        if found:
+            raise _foreign(name, address, problem)
+
+
+def _foreign(name: str, address: Address, problem: str) -> StoreRefused:
+    return StoreRefused(
+        f"the stream {name} at {address.public} cannot be used: {problem}."
+        " Take another namespace in the URL, or move that stream away"
+    )
+
+
+# -- changing
+
+
+async def _raise_limits(
+    connection: Connection, info: StreamInfo, limit: int | None, replicas: int | None
+) -> StreamInfo:
+    """Give a stream the larger limit or more replicas that the URL asks for. Less is for an operator."""
+    config = dict(info.config)
+    before = config.get("max_bytes", -1), config.get("num_replicas", 1)
+    if limit is not None and config.get("max_bytes", -1) > 0:
+        config["max_bytes"] = max(limit, before[0])
+    config["num_replicas"] = max(replicas or 1, before[1])
+    after = config.get("max_bytes", -1), config["num_replicas"]
+    if after == before:
+        return info
+    answer = await connection.ask(api(f"STREAM.UPDATE.{config['name']}"), encode(config), seconds=5.0)
+    try:
+        changed = decode(StreamInfo, answer)
+    except JetStreamRefused as error:
+        raise LogUnavailable(_advice(error, connection.address)) from error
+    log.warning("changed %s from %s bytes, %d replicas to %s bytes, %d replicas", config["name"], *before, *after)
+    return changed

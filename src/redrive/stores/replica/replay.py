@@ -1,0 +1,305 @@
+"""Replays messages of the log into the file: in order, none skipped, each once, and the same in every replica.
+
+A message is executed in the transaction that moves the position from its predecessor to it. Only the refusals that the
+Machine decides are outcomes; anything else (a full disk, a message that cannot be read) raises, the transaction is
+rolled back, and the same message is tried again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import apsw
+import msgspec
+
+from redrive.core.commands import Apply, Command, GiveBack, Hello, Insert, Take, Ticket, Unstick
+from redrive.errors import StoreError, StoreFailed
+from redrive.stores.replica import envelope as wire
+from redrive.stores.replica import levels
+from redrive.stores.replica.envelope import Arrived, Envelope, Halt, Item, Level, Moved, Own, Part
+from redrive.stores.replica.log import Entry
+from redrive.stores.sqlite import sessions
+from redrive.stores.sqlite.machine import Machine
+from redrive.stores.sqlite.outcomes import Refused, encode, record
+from redrive.stores.sqlite.rows import select
+
+SKEW: Final = 2.0
+"""Seconds that a claim's clock may be ahead of the log's."""
+CHAIN_KEPT: Final = 5_000
+"""How many positions back a replica knows its own chain, to compare it with what issuers say."""
+NO_CHAIN: Final = b""
+
+
+class ReplicaStopped(StoreFailed):
+    """This replica cannot go on by itself; the message says why and what to do."""
+
+
+class LogJumps(ReplicaStopped):
+    """The message that this replica needs next did not come, and later ones did."""
+
+
+class FleetMoved(ReplicaStopped):
+    """The jobs of this log were moved away."""
+
+    def __init__(self, to: str) -> None:
+        super().__init__(to)
+        self.to = to
+
+    def __str__(self) -> str:
+        return f"the jobs of this fleet were moved to {self.to}: set REDRIVE_URL to it"
+
+
+class Standing(NamedTuple):
+    """Where a replica stands."""
+
+    generation: str
+    position: int
+    message: str
+    chain: bytes
+    at: float
+    level: int
+    halted: str | None
+
+
+class Replayed(NamedTuple):
+    """What became of one message."""
+
+    position: int
+    envelope: Envelope | None
+    """What was executed; None for a part of an envelope that is not complete."""
+    outcomes: Sequence[Any]
+    """One for each item; empty where the message had been executed before."""
+    wakes: bool
+    """Whether waiting workers should look again."""
+
+
+EXPIRED: Final = Refused("the session of this replica has expired")
+LATE: Final = Refused("this replica had given the command up")
+FORGOTTEN: Final = Refused("the fleet does not know this client any more")
+_WAKING: Final = (Insert, Apply, GiveBack, Unstick)
+
+
+class Replay:
+    """Executes messages with a Machine. Knows where it stands; a rollback must be followed by `load`."""
+
+    def __init__(self, machine: Machine, *, clamps: bool = True, level: int | None = None) -> None:
+        self.machine = machine
+        self.level = wire.LEVEL if level is None else level
+        """The highest level that this code can replay."""
+        self._clamps = clamps
+        self.standing: Standing | None = None
+
+    def load(self, connection: apsw.Connection) -> Standing | None:
+        """Read where the file stands; None where it is not a replica yet."""
+        self.machine.routes.reset()
+        row = connection.execute(
+            "SELECT generation, position, message, chain, at, level, halted FROM replica"
+        ).fetchone()
+        self.standing = Standing(*row) if row else None
+        return self.standing
+
+    def begin(self, connection: apsw.Connection, generation: str) -> Standing:
+        """Make an empty file a replica at the beginning of a log."""
+        connection.execute(
+            "INSERT INTO replica (one, generation, position, message, chain, at, level) VALUES (1, ?, 0, '', ?, 0, 1)",
+            (generation, NO_CHAIN),
+        )
+        self.load(connection)
+        return self.here
+
+    def message(self, connection: apsw.Connection, entry: Entry) -> Replayed:
+        """Execute one message inside the caller's transaction."""
+        standing = self.here
+        if entry.position != standing.position + 1:
+            raise LogJumps(
+                f"the log jumps from message {standing.position} to {entry.position}: messages are missing."
+                " Run `redrive fleet doctor`"
+            )
+        try:
+            message = wire.unpack(entry.data)
+        except msgspec.MsgspecError as error:
+            raise ReplicaStopped(
+                f"message {entry.position} of the log cannot be read by this version ({error}): upgrade redrive here"
+            ) from error
+        at = standing.at if entry.at is None else max(standing.at, entry.at)
+        outcomes: Sequence[Any]
+        if isinstance(message, Part):
+            whole = self._join(connection, message)
+            if whole is None:
+                self._move(connection, entry, at, ["part"])
+                return Replayed(entry.position, None, (), wakes=False)
+            message = whole
+        self._compare(connection, message, entry.position)
+        outcomes, said = self._envelope(connection, message, at if entry.at is not None else None)
+        self._move(connection, entry, at, said)
+        wakes = any(isinstance(item, Item) and isinstance(item.command, _WAKING) for item in message.items)
+        return Replayed(entry.position, message, outcomes, wakes)
+
+    @property
+    def here(self) -> Standing:
+        """Where this file stands; `load` or `begin` comes before."""
+        if self.standing is None:
+            raise ReplicaStopped("this file is no replica")
+        return self.standing
+
+    # -- parts
+
+    def _join(self, connection: apsw.Connection, part: Part) -> Envelope | None:
+        """Keep a part; the whole envelope once all are there."""
+        ticket = part.ticket
+        name = f"{ticket.client}-{ticket.number}"
+        connection.execute(
+            "INSERT OR IGNORE INTO replica_parts (message, part, data) VALUES (?, ?, ?)", (name, part.number, part.data)
+        )
+        rows = select(connection, "SELECT data FROM replica_parts WHERE message = ? ORDER BY part", (name,))
+        if len(rows) < part.of:
+            return None
+        connection.execute("DELETE FROM replica_parts WHERE message = ?", (name,))
+        return wire.unpack_whole(b"".join(data for (data,) in rows))
+
+    # -- what the issuer knew
+
+    def _compare(self, connection: apsw.Connection, envelope: Envelope, position: int) -> None:
+        standing = self.here
+        if envelope.generation != standing.generation:
+            raise ReplicaStopped(f"message {position} belongs to another log, which was made anew: set this file aside")
+        if envelope.level > self.level:
+            raise ReplicaStopped(
+                f"message {position} needs level {envelope.level} of redrive's replay, this version has {self.level}:"
+                " upgrade redrive here"
+            )
+        row = connection.execute("SELECT chain FROM replica_chain WHERE position = ?", (envelope.position,)).fetchone()
+        if row is not None and row[0] != envelope.chain:
+            raise ChainMismatch(
+                f"replicas differ: the issuer of message {position} had other outcomes up to {envelope.position} than"
+                " this file. Nothing is claimed until somebody looks: run `redrive fleet doctor`"
+            )
+
+    # -- executing
+
+    def _envelope(self, connection: apsw.Connection, envelope: Envelope, at: float | None) -> tuple[Sequence[Any], Any]:
+        """The outcomes for the issuer, and what of them goes into the chain."""
+        first = envelope.items[0] if envelope.items else None
+        if isinstance(first, Arrived) and self.here.position == 0:
+            raise ReplicaStopped(
+                "jobs were moved into this log, and this replica began without them: start this process again once"
+                " `redrive move` has finished"
+            )
+        if isinstance(first, Item) and isinstance(first.command, Hello):
+            sessions.begin(connection, self._hello(first.command, at))
+        try:
+            kept = sessions.earlier(connection, envelope.ticket)
+        except sessions.SessionExpired:
+            return [EXPIRED] * len(envelope.items), ["expired"]
+        except sessions.TooLate:
+            return [LATE] * len(envelope.items), ["late"]
+        if kept is not None:
+            return (), ["repeated"]
+        outcomes, said = [], []
+        for item in envelope.items:
+            outcome = self._item(connection, item, at)
+            outcomes.append(outcome)
+            said.append(record(item.command if isinstance(item, Item) else item, outcome))
+        sessions.remember(connection, envelope.ticket, b"", at or 0.0)
+        return outcomes, said
+
+    def _item(self, connection: apsw.Connection, item: Item | Own, at: float | None) -> Any:
+        match item:
+            case Level():
+                return self._level(connection, item.number, at)
+            case Halt():
+                connection.execute("UPDATE replica SET halted = ?", (item.why,))
+                self.standing = self.here._replace(halted=item.why)
+                return None
+            case Arrived():
+                return None  # a late repeat of the first message
+            case Moved():
+                return self._leave(connection, item.to)
+            case Item():
+                command = self._clamped(item.command, at)
+                return self._once(connection, command, item.ticket, at or 0.0)
+
+    def _level(self, connection: apsw.Connection, number: int, at: float | None) -> int | Refused:
+        """Activate a level, unless a live replica cannot replay it. There is no way back to a lower one."""
+        if number <= self.here.level:
+            return self.here.level
+        if late := levels.behind(connection, number, at):
+            return Refused(f"{late} live replicas have announced a lower level than {number}")
+        self.standing = self.here._replace(level=number)
+        self.refuse_higher_level()
+        connection.execute("UPDATE replica SET level = ?", (number,))
+        return number
+
+    def refuse_higher_level(self) -> None:
+        """Raise where the fleet replays with a level that this code does not have."""
+        if self.here.level > self.level:
+            raise ReplicaStopped(
+                f"the fleet has moved to level {self.here.level} of redrive's replay, this version has {self.level}:"
+                " upgrade redrive here"
+            )
+
+    def _leave(self, connection: apsw.Connection, to: str) -> Refused:
+        """Stop before this message for good, in every replica alike; refused where a job runs."""
+        running: int = connection.execute("SELECT count(*) FROM jobs WHERE state = 'running'").get
+        if running:
+            return Refused(f"{running} jobs run in this fleet: stop its workers in good order, then move it")
+        raise FleetMoved(to)
+
+    def _clamped(self, command: Command, at: float | None) -> Command:
+        """A claim's clock may not be far ahead of the log's, and a halted fleet claims nothing."""
+        if isinstance(command, Hello):
+            return self._hello(command, at)
+        if isinstance(command, Take) and self.here.halted is not None:
+            wanted = msgspec.structs.replace(command.wanted, slots=0, ids=())
+            return msgspec.structs.replace(command, wanted=wanted)
+        if not self._clamps or at is None or not isinstance(command, Take | Unstick) or command.now <= at + SKEW:
+            return command
+        return msgspec.structs.replace(command, now=at + SKEW)
+
+    def _hello(self, hello: Hello, at: float | None) -> Hello:
+        """Sessions age by the log's time: a replica with a clock ahead must not end those of the others."""
+        return hello if at is None else msgspec.structs.replace(hello, now=at)
+
+    def _once(self, connection: apsw.Connection, command: Command, ticket: Ticket | None, at: float) -> Any:
+        """Execute a command, unless its client's ticket says that it was executed before."""
+        if ticket is None or isinstance(command, Hello):
+            return self._execute(connection, command)
+        try:
+            return sessions.once(
+                connection, self.machine.routes, command, ticket, at, lambda: self._execute(connection, command)
+            )
+        except (sessions.SessionExpired, sessions.TooLate):
+            return FORGOTTEN
+
+    def _execute(self, connection: apsw.Connection, command: Command) -> Any:
+        self.machine.prepare(connection, command)
+        connection.execute("SAVEPOINT command")
+        try:
+            outcome = self.machine.execute(connection, command)
+        except (StoreError, apsw.ConstraintError) as error:
+            connection.execute("ROLLBACK TO command")
+            outcome = Refused(str(error) if isinstance(error, StoreError) else f"refused by the database: {error}")
+        connection.execute("RELEASE command")
+        return outcome
+
+    # -- the position
+
+    def _move(self, connection: apsw.Connection, entry: Entry, at: float, said: Any) -> None:
+        standing = self.here
+        chain = hashlib.blake2b(standing.chain + encode([entry.position, said]), digest_size=16).digest()
+        connection.execute(
+            "UPDATE replica SET position = ?1, message = ?2, chain = ?3, at = ?4 WHERE position = ?1 - 1",
+            (entry.position, entry.id, chain, at),
+        )
+        if connection.changes() != 1:
+            raise ReplicaStopped("another process replays into this file: give every process a file of its own")
+        connection.execute("INSERT INTO replica_chain (position, chain) VALUES (?, ?)", (entry.position, chain))
+        if entry.position % 1_000 == 0:
+            connection.execute("DELETE FROM replica_chain WHERE position < ?", (entry.position - CHAIN_KEPT,))
+        self.standing = standing._replace(position=entry.position, message=entry.id, chain=chain, at=at)
+
+
+class ChainMismatch(ReplicaStopped):
+    """Two replicas executed the same messages with different outcomes."""

@@ -1,0 +1,291 @@
+"""Snapshots of a replica: made, read back and checked before anything of the log is trimmed; restored by newcomers.
+
+The manifest names the newest snapshot and the one before it, and moves forward only, by compare-and-set. Messages are
+trimmed up to the older of the two, so that one damaged snapshot costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import secrets
+import tempfile
+import time
+import zlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import apsw
+
+from redrive.errors import StoreError
+from redrive.stores.replica.log import Log, LogInfo, LogUnavailable, Manifest, ManifestMoved, Snapshot
+from redrive.stores.replica.replay import Replay, ReplicaStopped, Standing
+from redrive.stores.sqlite import reads
+from redrive.stores.sqlite.connection import BUSY_MS, open_reader, open_writer
+from redrive.stores.sqlite.forks import use
+from redrive.stores.sqlite.machine import Machine
+
+if TYPE_CHECKING:
+    from redrive.stores.replica.engine import Engine
+
+log = logging.getLogger("redrive.store")
+EVERY: Final = 20_000
+"""Messages between two snapshots."""
+LOOK_SECONDS: Final = 5.0
+PASSES: Final = 6
+"""How often a snapshot is tried until both that are kept are new enough."""
+PIECE: Final = 512 * 1024
+COPIED_PAGES: Final = 1_000
+
+
+# -- opening
+
+
+async def must_restore(log: Log, info: LogInfo, standing: Standing | None) -> bool:
+    """Whether a file must be replaced by a snapshot before it can follow the log. Raises where it never can."""
+    if standing is None:
+        return info.first > 1 or await log.manifest() is not None
+    if standing.generation != info.generation:
+        raise ReplicaStopped(
+            f"{info.url} was made anew (generation {info.generation}, this file has {standing.generation}):"
+            " move this file away to join the new log, or restore the old one"
+        )
+    if standing.position == 0:
+        return info.first > 1 or await log.manifest() is not None
+    if standing.position > info.last:
+        raise ReplicaStopped(
+            f"{info.url} went back: it ends at message {info.last}, this file has executed {standing.position}."
+            " Restore the log, or move this file away to accept what is lost"
+        )
+    if standing.position + 1 < info.first:
+        return True
+    entry = await log.entry(standing.position) if standing.position >= info.first else None
+    if entry is not None and entry.id != standing.message:
+        raise ReplicaStopped(
+            f"message {standing.position} of {info.url} is not the one that this file has executed:"
+            " somebody changed the log. Move this file away to accept the log as it is now"
+        )
+    return False
+
+
+async def restore(log: Log, info: LogInfo, path: Path) -> None:
+    """Replace the file by the newest sound snapshot."""
+    whole = info.first <= 1 and standing_of(path) is None
+    copy = await _newest_sound(log, info, path, whole=whole)
+    if copy is None:
+        return
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    os.replace(copy, path)
+
+
+async def restore_open(log: Log, info: LogInfo, path: Path) -> None:
+    """Replace what a file in use holds by the newest sound snapshot, all at once: readers see before or after."""
+    copy = await _newest_sound(log, info, path)
+    if copy is None:
+        return
+    try:
+        await asyncio.to_thread(_copy_into, copy, path)
+    finally:
+        for suffix in ("", "-wal", "-shm"):
+            copy.with_name(copy.name + suffix).unlink(missing_ok=True)
+
+
+async def _newest_sound(log: Log, info: LogInfo, path: Path, *, whole: bool = False) -> Path | None:
+    """Fetch the newest snapshot that can be used into a file beside `path`; None where the log itself is whole."""
+    manifest = await log.manifest()
+    problems = []
+    for snapshot in [manifest.newest, manifest.before] if manifest is not None else []:
+        if snapshot is None:
+            continue
+        try:
+            _fits(info, snapshot)
+            return await fetched(log, snapshot, path)
+        except (SnapshotDamaged, LogUnavailable) as error:
+            problems.append(f"{snapshot.name}: {error}")
+    if whole:
+        return None
+    raise ReplicaStopped(
+        f"{info.url} begins at message {info.first} and has no sound snapshot of what was before"
+        + (f" ({'; '.join(problems)})" if problems else "")
+    )
+
+
+def _copy_into(copy: Path, path: Path) -> None:
+    """Write a database, brought to this version's schema, over one that is in use."""
+    with use, contextlib.closing(open_writer(copy)) as source, contextlib.closing(apsw.Connection(str(path))) as target:
+        target.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        target.set_busy_timeout(BUSY_MS)
+        with target.backup("main", source, "main") as backup:
+            while not backup.done:
+                backup.step(COPIED_PAGES)
+
+
+class SnapshotDamaged(StoreError):
+    """What was read back is not what was stored, or is of no use for this log."""
+
+
+def _fits(info: LogInfo, snapshot: Snapshot) -> None:
+    """Raise where this log does not go on from what the snapshot holds."""
+    if snapshot.generation != info.generation:
+        raise SnapshotDamaged(f"it belongs to another log (generation {snapshot.generation})")
+    if snapshot.position > info.last:
+        raise SnapshotDamaged(f"it holds message {snapshot.position}, and the log ends at {info.last}")
+    if snapshot.position + 1 < info.first:
+        raise SnapshotDamaged(f"it ends at message {snapshot.position}, and the log begins at {info.first}")
+
+
+async def fetched(log: Log, snapshot: Snapshot, path: Path) -> Path:
+    """A file beside `path` with what the snapshot holds, checked."""
+    copy = path.with_name(f"{path.name}.{secrets.token_hex(4)}.restoring")
+    unpack, digest = zlib.decompressobj(), hashlib.sha256()
+    try:
+        with copy.open("wb") as file:
+            os.chmod(copy, 0o600)
+            async for piece in log.pieces(snapshot):
+                data = unpack.decompress(piece)
+                digest.update(data)
+                file.write(data)
+            file.write(rest := unpack.flush())
+            digest.update(rest)
+            file.flush()
+            os.fsync(file.fileno())
+        if digest.hexdigest() != snapshot.sha256:
+            raise SnapshotDamaged("its content is not what was stored")
+        standing = standing_of(copy)
+        if standing is None or (standing.position, standing.chain) != (snapshot.position, snapshot.chain):
+            raise SnapshotDamaged("it does not stand where the manifest says")
+    except (zlib.error, apsw.Error, LookupError) as error:
+        copy.unlink(missing_ok=True)
+        raise SnapshotDamaged(str(error)) from error
+    except BaseException:
+        copy.unlink(missing_ok=True)
+        raise
+    return copy
+
+
+def standing_of(path: Path) -> Standing | None:
+    """Where a file stands in its log, read without changing it."""
+    with use:
+        connection = open_reader(path)
+        try:
+            return Replay(Machine()).load(connection)
+        finally:
+            connection.close()
+
+
+# -- making
+
+
+async def keep(engine: Engine, every: int) -> None:
+    """Make a snapshot whenever the log has grown by so many messages since the last one."""
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        standing = engine.replay.standing
+        if standing is None or engine.failed is not None:
+            continue
+        try:
+            manifest = await engine.log.manifest()
+            last = manifest.newest.position if manifest is not None else 0
+            if standing.position - last >= every:
+                await make(engine)
+            await _finish_erasing(engine)
+        except ManifestMoved:
+            continue  # another replica was faster
+        except (LogUnavailable, StoreError, apsw.Error, OSError, TimeoutError) as error:
+            log.warning("no snapshot of %s could be made: %s; trying again", engine.log.url, error)
+
+
+async def _finish_erasing(engine: Engine) -> None:
+    """Make the snapshots that an erase could not make itself."""
+    from redrive.stores.replica.announcing import erased_at
+
+    if position := erased_at(engine):
+        manifest = await engine.log.manifest()
+        if manifest is None or older(manifest, position):
+            await pass_by(engine, position)
+
+
+async def make(engine: Engine) -> Snapshot:
+    """Store a copy of this replica, read it back, name it in the manifest, and trim what both snapshots hold."""
+    known = await engine.log.manifest()
+    with tempfile.TemporaryDirectory(prefix="redrive-snapshot-", dir=engine.path.parent) as folder:
+        copy = Path(folder) / "copy.db"
+        await asyncio.to_thread(copy_file, engine.path, copy)
+        standing = await asyncio.to_thread(standing_of, copy)
+        if standing is None:
+            raise SnapshotDamaged("the copy is no replica")
+        name = secrets.token_hex(8)
+        digest = await asyncio.to_thread(sha256_of, copy)
+        number = await engine.log.put_pieces(name, packed(copy))
+        snapshot = Snapshot(
+            name, standing.position, standing.chain, standing.generation, standing.level, digest,
+            copy.stat().st_size, number, time.time(),
+        )  # fmt: skip
+        (await fetched(engine.log, snapshot, copy)).unlink()
+    newest = known.newest if known is not None else None
+    if newest is not None and newest.position > snapshot.position:
+        raise ManifestMoved
+    manifest = Manifest(snapshot, newest, known.version if known is not None else 0)
+    await engine.log.put_manifest(manifest)
+    await _tidy(engine, manifest)
+    return snapshot
+
+
+async def pass_by(engine: Engine, position: int) -> None:
+    """Make snapshots until both that are kept hold this message; what others make meanwhile counts."""
+    for _ in range(PASSES):
+        manifest = await engine.log.manifest()
+        if manifest is not None and not older(manifest, position):
+            await _tidy(engine, manifest)
+            return
+        try:
+            await make(engine)
+        except ManifestMoved:
+            continue
+    manifest = await engine.log.manifest()
+    if manifest is None or older(manifest, position):
+        raise ManifestMoved
+
+
+async def _tidy(engine: Engine, manifest: Manifest) -> None:
+    """Remove what the two snapshots of this manifest make needless."""
+    await engine.log.drop_pieces([one.name for one in (manifest.newest, manifest.before) if one is not None])
+    if manifest.before is not None:
+        await engine.log.trim(manifest.before.position + 1)
+
+
+def copy_file(path: Path, target: Path) -> None:
+    """Copy a database that may be in use, as it is at one moment."""
+    with use:
+        connection = open_reader(path)
+        try:
+            reads.backup(connection, target)
+        finally:
+            connection.close()
+
+
+def sha256_of(path: Path) -> str:
+    """The digest by which a snapshot is checked."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+async def packed(path: Path) -> AsyncIterator[bytes]:
+    """The file, compressed, in the pieces of a snapshot."""
+    pack = zlib.compressobj(1)
+    with path.open("rb") as file:
+        while data := file.read(PIECE):
+            if piece := pack.compress(data):
+                yield piece
+            await asyncio.sleep(0)
+    yield pack.flush()
+
+
+def older(manifest: Manifest, position: int) -> bool:
+    """Whether one of the snapshots that are kept does not hold a message yet."""
+    return manifest.newest.position < position or manifest.before is None or manifest.before.position < position

@@ -1,0 +1,481 @@
+"""ReplicaStore: the verbs of core/store.py on a log of commands. Reads come from the file into which it is replayed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import platform
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import apsw
+
+from redrive.core.commands import AddUp, Apply, Beat, Command, Erase, Insert, Take, Ticket, Unstick, slim
+from redrive.core.job import Job
+from redrive.core.store import Claim, Commit, Info, Inserted, Lease, Outcome, Pruned, Put, Unknown, Wanted
+from redrive.errors import CommitUnknown, StoreBusy, StoreError, StoreFull
+from redrive.stores.replica import snapshots
+from redrive.stores.replica.announcing import ERASURE, LAST, Announcer, Erasure, lingering
+from redrive.stores.replica.engine import INSERTS_UNTIL, Engine
+from redrive.stores.replica.envelope import Halt, Moved
+from redrive.stores.replica.folder import FixedFile, ReplicaFolder
+from redrive.stores.replica.log import Fill, Log, LogUnavailable, Manifest, ManifestMoved
+from redrive.stores.replica.looking import Look, Presence
+from redrive.stores.replica.replay import Replay
+from redrive.stores.sqlite import claims, commits, forks, reads, spans
+from redrive.stores.sqlite.liveness import Observer, ProcessLock, Running
+from redrive.stores.sqlite.machine import Machine, Taken
+from redrive.stores.sqlite.outcomes import Retaken
+from redrive.stores.sqlite.reading import ReadVerbs
+from redrive.stores.sqlite.rows import select
+from redrive.stores.sqlite.standing import NONE_LAPSED, Found, Lapsed, Standing, nothing
+from redrive.stores.sqlite.waiters import Waiters
+
+log = logging.getLogger("redrive.store")
+T = TypeVar("T")
+OBSERVE_SECONDS: Final = 1.0
+"""How often a claim looks for ended leases."""
+STAMP_SECONDS: Final = 3.0
+STUCK_SECONDS: Final = 10.0
+FOREIGN_SECONDS: Final = 0.01
+"""How long workers here leave a job to the workers of the replica that took it in."""
+FILL_SECONDS: Final = 5.0
+LINGER_SECONDS: Final = 2.0
+"""How long an erase waits for replicas that are about to say that they have read it."""
+MAX_RECORD: Final = 64 * 1024 * 1024
+
+_abandoned: list[object] = []
+
+
+class ReplicaStore(ReadVerbs):
+    """A store on a log. `place` gives this process a file of its own; `log` makes the connection to the log."""
+
+    def __init__(
+        self,
+        place: Path | ReplicaFolder,
+        log: Callable[[], Log],
+        *,
+        live: Path | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        clamps: bool = True,
+        level: int | None = None,
+        snapshot_every: int = snapshots.EVERY,
+        days: float | None = None,
+    ) -> None:
+        """`days`: announce this replica in the log, as one whose file is deleted when it is not opened for so long."""
+        self._days = days
+        self._place = FixedFile(place) if isinstance(place, Path) else place
+        self._make_log = log
+        self._live = live
+        self._monotonic = monotonic
+        self._clamps = clamps
+        self._level = level
+        self._snapshot_every = snapshot_every
+        self._fresh()
+
+    def _fresh(self) -> None:
+        """Everything that belongs to this process, and is made anew in a forked child."""
+        self._generation = forks.generation
+        self._opening = threading.Lock()
+        self._engine: Engine | None = None
+        self._announcer: Announcer | None = None
+        self._fresh_readers()
+        self._machine = Machine()
+        self._waiters = Waiters()
+        self._failure_waiters = Waiters()
+        self._standing: dict[Standing, None] = {}
+        self._own = True
+        """Whether the last change came by this replica."""
+        self._serving = False
+        self._server: asyncio.Future[None] | None = None
+        self._promised = 0
+        """Slots of the claims that are under way: a due job that one of them will get is nothing for another."""
+        self._answered = asyncio.Event()
+        self._observed = -OBSERVE_SECONDS
+        self._stamped = 0.0
+        self._filled = (-FILL_SECONDS, 0.0)
+
+    # -- opening and closing
+
+    async def open(self) -> Info:
+        engine = await self._ready()
+        info = engine.info
+        return Info(info.url, info.durability, MAX_RECORD, await self._read(reads.schema_number))
+
+    async def _ready(self) -> Engine:
+        engine = self._engine
+        if engine is not None and self._generation == forks.generation and engine.is_open:
+            return engine
+        return await self._open()
+
+    async def _open(self) -> Engine:
+        if self._generation != forks.generation:
+            _abandoned.append((self._engine, self._readers, self._local))
+            self._place.forked()
+            self._fresh()
+        with self._opening:
+            engine = self._engine
+            if engine is None or engine.was_refused:
+                engine = self._engine = self._start()
+        await asyncio.shield(asyncio.wrap_future(engine.opened))
+        return engine
+
+    def _start(self) -> Engine:
+        self.path = self._place.take()
+        self._lock = ProcessLock(self.path, folder=self._live)
+        self._observer = Observer(self._lock)
+        self._start_readers()
+        engine = Engine(
+            self.path,
+            self._make_log(),
+            Replay(self._machine, clamps=self._clamps, level=self._level),
+            alive=self._lock.take,
+            heard=self._came,
+            monotonic=self._monotonic,
+            snapshot_every=self._snapshot_every,
+        )
+        if self._days is not None:
+            self._announcer = Announcer(engine, f"{self._lock.place}/{self.path.name}", self._days)
+            engine.follow = self._announcer.run
+        engine.start()
+        return engine
+
+    async def close(self) -> None:
+        engine, readers, generation = self._engine, self._readers, self._generation
+        if engine is None or generation != forks.generation:
+            return
+        lock, announcer = self._lock, self._announcer
+        self._waiters.wake()
+        if announcer is not None and engine.is_open:
+            with contextlib.suppress(StoreError):
+                await engine.call(announcer.say_closed)
+        self._fresh()
+        engine.stop()
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, engine.thread.join)
+        if readers is not None:
+            await loop.run_in_executor(None, readers.shutdown)
+        lock.release()
+        engine.guard.release()
+        self._place.release()
+
+    async def serve_others(self) -> None:
+        """Announce this replica as a hub, which answers processes without a file."""
+        engine = await self._ready()
+        if (announcer := self._announcer) is not None:
+            announcer.hub = True
+            await engine.call(announcer.say)
+
+    # -- failing
+
+    @property
+    def failed(self) -> str | None:
+        engine = self._engine
+        return None if engine is None or engine.failed is None else str(engine.failed)
+
+    async def check(self) -> None:
+        engine = await self._ready()
+        if engine.failed is not None:
+            raise type(engine.failed)(*engine.failed.args)
+        await self._read(reads.schema_number)
+        waited = engine.waited()
+        if waited > STUCK_SECONDS:
+            why = f" ({engine.trouble})" if engine.trouble else ""
+            raise StoreBusy(f"a command has waited for {waited:.0f} s for {engine.log.url}{why}")
+
+    async def look(self) -> Look:
+        """Where this replica and its log stand, as the log's leader says."""
+        engine = await self._ready()
+        end, fill, manifest = await engine.call(lambda: _looked(engine.log))
+        sessions = await self._read(lambda connection: select(connection, "SELECT seen_at, level FROM clients"))
+        return Look(
+            info=engine.info, standing=engine.replay.here, end=end, fill=fill, manifest=manifest,
+            replicas=tuple(seen_at for seen_at, level in sessions if level is not None),
+            clients=tuple(seen_at for seen_at, level in sessions if level is None),
+        )  # fmt: skip
+
+    async def presence(self) -> Presence:
+        """What this replica says of itself when somebody asks all of them."""
+        engine = await self._ready()
+        standing = engine.replay.here
+        return Presence(
+            platform.node(), os.getpid(), standing.position, standing.generation, standing.level, time.time(),
+            standing.halted, self.failed or engine.trouble,
+        )  # fmt: skip
+
+    async def resume(self) -> str | None:
+        """Let a halted fleet claim again; why it was halted, or None where it was not."""
+        engine = await self._ready()
+        await engine.call(engine.current)
+        why = engine.replay.here.halted
+        if why is not None:
+            await engine.run(Halt(None))
+        return why
+
+    # -- reading what others have written
+
+    async def _read_current(self, work: Callable[[apsw.Connection], T]) -> T:
+        engine = await self._ready()
+        await engine.call(engine.current)
+        return await self._read(work)
+
+    # -- writing
+
+    async def _run(self, command: Command) -> Any:
+        engine = await self._ready()
+        return await engine.run(command)
+
+    async def execute(self, command: Command, ticket: Ticket | None) -> Any:
+        """Execute a command of a client that may send it again, also by another replica: its outcome stays one."""
+        engine = await self._ready()
+        if isinstance(command, Insert):
+            await self._refuse_when_nearly_full(engine)
+        return await engine.run(command, ticket)
+
+    async def stagger(self) -> None:
+        """Leave a job that came by another replica to the workers there for a moment."""
+        if not self._own:
+            await asyncio.sleep(FOREIGN_SECONDS)
+
+    async def insert(self, jobs: Sequence[Job], documents: Sequence[Put] = ()) -> list[Inserted]:
+        engine = await self._ready()
+        await self._refuse_when_nearly_full(engine)
+        inserted: list[Inserted] = await engine.run(Insert(tuple(jobs), tuple(documents), self._stamp(jobs)))
+        return [one if one.duplicate else Inserted(job) for one, job in zip(inserted, jobs, strict=True)]
+
+    async def _refuse_when_nearly_full(self, engine: Engine) -> None:
+        """New jobs need room for what settles them later."""
+        at, share = self._filled
+        now = time.monotonic()
+        if now - at >= FILL_SECONDS:
+            self._filled = (now, share)
+            try:
+                share = (await engine.call(engine.log.fill)).share
+            except LogUnavailable as error:
+                log.warning("%s does not say how full it is: %s", engine.log.url, error)
+            self._filled = (now, share)
+        if share >= INSERTS_UNTIL:
+            raise StoreFull(
+                f"{engine.log.url} is {share:.0%} full and takes no new jobs: raise its limit of bytes."
+                " Jobs that it has are settled on"
+            )
+
+    def _stamp(self, jobs: Sequence[Job]) -> float | None:
+        latest = max((job.created_at for job in jobs), default=0.0)
+        if latest <= self._stamped + STAMP_SECONDS:
+            return None
+        self._stamped = latest
+        return latest
+
+    async def apply(self, group: Sequence[Commit]) -> list[Outcome]:
+        commits.refuse_large(group)
+        if not group:
+            return []
+        try:
+            outcomes: list[Outcome] = await self._run(Apply(tuple(slim(commit) for commit in group)))
+        except CommitUnknown as error:
+            return [Unknown(str(error))] * len(group)
+        return outcomes
+
+    async def heartbeat(self, leases: Sequence[Lease], now: float | None = None) -> list[Lease]:
+        if not leases:
+            return []
+        lost: list[Lease] = await self._run(Beat(tuple(leases), now))
+        return lost
+
+    async def prune(
+        self, now: float, retention: Mapping[str, float], default: float, keys: float | None = None
+    ) -> Pruned:
+        chosen = await self._read(lambda connection: commits.choose_old(connection, now, retention, default, keys))
+        pruned: Pruned = await self._run(chosen)
+        if not pruned.payloads and not pruned.keys:
+            since = spans.of_late(now)
+            if await self._read(lambda connection: spans.wrong_days(connection, since)):
+                said = spans.in_words(await self._run(AddUp(since)))
+                log.warning("sums of %s were wrong and have been added up anew: does an older version run here?", said)
+        return pruned
+
+    async def erase(self, ids: Sequence[str]) -> int:
+        """Erases in every replica. `lingering` says where the words can still be read."""
+        engine = await self._ready()
+        erased: int = await engine.run(Erase(tuple(ids)))
+        position = engine.erased_at
+        await ERASURE.update(self, LAST, lambda known: _later(known, position))
+        await engine.call(lambda: self._forget_log(engine, position))
+        await self._wait_for_replicas()
+        return erased
+
+    async def _wait_for_replicas(self) -> None:
+        """Give the replicas that run a moment to read what was erased."""
+        until = time.monotonic() + LINGER_SECONDS
+        while time.monotonic() < until and await self.lingering():
+            await self.wait(self._waiters.mark, 0.1)
+
+    async def _forget_log(self, engine: Engine, position: int) -> None:
+        try:
+            await snapshots.pass_by(engine, position)
+        except (snapshots.SnapshotDamaged, ManifestMoved, LogUnavailable, OSError) as error:
+            log.warning(
+                "what was erased can still be read in %s until two snapshots newer than message %d are made: %r."
+                " Replicas go on trying", engine.log.url, position, error,
+            )  # fmt: skip
+
+    async def lingering(self) -> list[str]:
+        engine = await self._ready()
+        return await engine.call(lambda: _lingering(engine))
+
+    async def repair(self, now: float) -> list[str]:
+        said = []
+        if days := await self._run(AddUp(0)):
+            said.append(f"sums of {spans.in_words(days)} were wrong and have been added up anew")
+        if shifted := await self._run(Unstick(now)):
+            said.append(f"{shifted} waiting jobs were stamped in the future and have been moved to now")
+        return said
+
+    async def leave_for(self, to: str) -> None:
+        """Close the log for good, because its jobs are elsewhere from now on. Raises FleetMoved once it is closed."""
+        engine = await self._ready()
+        await engine.run(Moved(to))
+
+    # -- claiming
+
+    async def claim(self, wanted: Wanted, worker: str, now: float) -> Claim:
+        await self._ready()
+        return await self.take(self._new_take(wanted, worker, now))
+
+    def _new_take(self, wanted: Wanted, worker: str, now: float) -> Take:
+        return Take(wanted, worker, self._lock.name, secrets.token_hex(8), now)
+
+    async def take(self, take: Take) -> Claim:
+        """Claim as this Take says, for a worker of another process or of this one."""
+        engine = await self._ready()
+        return (await engine.call(lambda: self._claim(engine, take))).read()
+
+    async def _claim(self, engine: Engine, take: Take) -> Found:
+        """In the engine's thread: look here first; only if something is due a Take goes into the log."""
+        lapsed = await self._lapsed(engine)
+        mark = self._waiters.mark
+        wanted, now = take.wanted, take.now
+        if wanted.slots <= 0 and not wanted.ids:
+            return nothing(lapsed, mark)
+        while not wanted.ids and not take.again:
+            self._answered.clear()
+            open = claims.open_routes(engine.connection, wanted, now)
+            if not any(route.due for route in open):
+                return nothing(lapsed, mark, claims.next_due(engine.connection, open, now))
+            if self._promised == 0 or claims.more_due(engine.connection, open, now, self._promised):
+                break
+            await self._answered.wait()
+        taken = await self._taken(engine, take)
+        due = taken.next_due(engine.connection)
+        return Found(
+            taken.number,
+            lambda: Claim(taken.jobs(), lapsed.jobs, mark, due, lapsed.endings),
+            lambda connection: 0,
+        )
+
+    async def _taken(self, engine: Engine, take: Take) -> Taken | Retaken:
+        self._promised += take.wanted.slots
+        try:
+            taken: Taken | Retaken = await engine.run_here(take)
+            return taken
+        finally:
+            self._promised -= take.wanted.slots
+            self._answered.set()
+
+    async def claim_next(
+        self,
+        wanted: Wanted,
+        worker: str,
+        clock: Callable[[], float],
+        mark: int,
+        seconds: float,
+        woken: asyncio.Event,
+        hears: Callable[[], bool] = lambda: True,
+    ) -> Claim | None:
+        standing = Standing(wanted, worker, clock, woken, hears)
+        self._standing[standing] = None
+        try:
+            await self.wait(mark, seconds, woken)
+        finally:
+            self._standing.pop(standing, None)
+            found = await standing.withdraw()
+        return found.read() if found is not None else None
+
+    def _came(self, own: bool, failed: bool) -> None:
+        """In the engine's thread: something changed, by a command of this replica or of another one."""
+        self._own = own
+        self._waiters.wake()
+        if failed:
+            self._failure_waiters.wake()
+            return
+        if self._standing and not self._serving:
+            self._serving = True
+            self._server = asyncio.ensure_future(self._serve(own))
+
+    async def _serve(self, own: bool) -> None:
+        """Give what is due to idle workers that stand in line, one after the other."""
+        engine = self._engine
+        try:
+            if not own:
+                await asyncio.sleep(FOREIGN_SECONDS)
+            for standing in list(self._standing):
+                if engine is None or engine.failed is not None:
+                    return
+                now = standing.clock()
+                open = claims.open_routes(engine.connection, standing.wanted, now)
+                if any(route.due for route in open) and standing.begin():
+                    standing.end(await self._served(engine, standing, now))
+        finally:
+            self._serving = False
+
+    async def _served(self, engine: Engine, standing: Standing, now: float) -> Found | None:
+        try:
+            take = self._new_take(standing.wanted, standing.worker, now)
+            taken = await self._taken(engine, take)
+        except StoreError as error:
+            log.warning("an idle worker could not be given its next job: %s", error)
+            return None
+        mark = self._waiters.mark
+        if not taken.number:
+            return None
+        return Found(taken.number, lambda: Claim(taken.jobs(), [], mark, None, {}), lambda connection: 0)
+
+    async def _lapsed(self, engine: Engine) -> Lapsed:
+        """Running jobs whose lease ended, looked for at most once a second.
+
+        Only time between messages of this replica that came back counts, and nothing is judged before the last of them
+        has: beats that were written meanwhile stand before it in the log.
+        """
+        now = self._monotonic()
+        if now - self._observed < OBSERVE_SECONDS:
+            return NONE_LAPSED
+        self._observed = now
+        if not engine.connection.execute(f"{reads.RUNNING} LIMIT 1").fetchall():
+            return NONE_LAPSED
+        await engine.run_here(Beat(()))
+        running = [Running(*row) for row in engine.connection.execute(reads.RUNNING)]
+        ids = self._observer.lapsed(running, engine.counted)
+        if not ids:
+            return NONE_LAPSED
+        endings = {job.id: self._observer.ending(job.process) for job in running if job.id in ids}
+        return Lapsed(reads.get(engine.connection, self._routes, ids), endings)
+
+
+async def _lingering(engine: Engine) -> list[str]:
+    await engine.current()
+    return lingering(engine, await engine.log.manifest(), time.time())
+
+
+def _later(known: Erasure | None, position: int) -> Erasure:
+    return known if known is not None and known.position >= position else Erasure(position, time.time())
+
+
+async def _looked(log: Log) -> tuple[int, Fill, Manifest | None]:
+    return await log.end(), await log.fill(), await log.manifest()

@@ -1,0 +1,132 @@
+"""Machine: executes commands on a connection, inside the transaction of the caller.
+
+It is deterministic: what a command does depends on the rows and on the command alone, never on a clock, a random
+number, a host, or on how many commands one transaction holds. The file store runs it in the writer's thread; a replica
+runs it for every message of its log, and all replicas agree because of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import apsw
+
+from redrive.core.commands import AddUp, Apply, Beat, Command, Erase, Forget, GiveBack, Hello, Insert, Take, Unstick
+from redrive.core.job import Job
+from redrive.core.store import Commit, Inserted, Lease, Outcome, Pruned, Wanted
+from redrive.stores.sqlite import claims, commits, sessions, spans
+from redrive.stores.sqlite.bulk import Bulk, bulks
+from redrive.stores.sqlite.outcomes import Retaken
+from redrive.stores.sqlite.reads import UNREADABLE, get
+from redrive.stores.sqlite.routes import Routes
+from redrive.stores.sqlite.rows import Route
+
+
+class Taken(NamedTuple):
+    """What a Take got: the jobs as rows, which the caller reads in its own thread."""
+
+    picked: list[claims.Picked]
+    wanted: Wanted
+    claimant: claims.Claimant
+    storied: Callable[[], Mapping[str, Job]]
+    open: list[claims.Open]
+    room: claims.Room
+
+    @property
+    def number(self) -> int:
+        return sum(each.number for each in self.picked)
+
+    def jobs(self) -> list[Job]:
+        return claims.jobs(self.picked, self.wanted, self.claimant, self.storied())
+
+    def next_due(self, connection: apsw.Connection) -> float | None:
+        """When more will be due; None where the worker has no slot left for it."""
+        if self.room.slots <= 0:
+            return None
+        return claims.next_due(connection, self.open, self.claimant.now, self.room.opens(self.open))
+
+
+class Machine:
+    """The commands of core/commands.py on the tables of this folder. It knows the routes, and nothing else."""
+
+    def __init__(self) -> None:
+        self.routes = Routes()
+
+    def prepare(self, connection: apsw.Connection, command: Command) -> None:
+        """Number the routes that a command names, in the command's place, also where it is refused afterwards."""
+        self.routes.ensure(connection, routes_of(command))
+
+    def execute(self, connection: apsw.Connection, command: Command) -> Any:
+        """Do what the command says and return its outcome. `prepare` comes before."""
+        match command:
+            case Hello():
+                return sessions.begin(connection, command)
+            case Insert():
+                return self.insert(connection, [(command.jobs, command.puts)], command.stamp)[0]
+            case Apply():
+                return self.apply(connection, command.commits, bulks(command.commits))
+            case Take():
+                return self.take(connection, command)
+            case GiveBack():
+                return claims.give_back_all(connection, command.token)
+            case Beat():
+                return self.beat(connection, command.leases, command.now)
+            case Forget():
+                return self.forget(connection, command)
+            case Erase():
+                return commits.erase(connection, command.ids)
+            case Unstick():
+                return commits.unstick(connection, command.now)
+            case AddUp():
+                return spans.add_up(connection, command.since)
+
+    def insert(
+        self, connection: apsw.Connection, callers: Sequence[commits.Accepted], stamp: float | None = None
+    ) -> list[list[Inserted]]:
+        """Add the jobs of several callers in one go."""
+        if stamp is not None:
+            connection.execute(commits.STAMP, (str(stamp).encode(),))
+        return commits.insert(connection, self.routes, callers)
+
+    def apply(self, connection: apsw.Connection, group: Sequence[Commit], ready: Sequence[Bulk]) -> list[Outcome]:
+        """Write commits; `ready` are those of them that can be written together."""
+        return commits.apply(connection, self.routes, group, ready)
+
+    def take(self, connection: apsw.Connection, command: Take) -> Taken | Retaken:
+        """Claim due jobs. Raises, and changes nothing, where a record cannot be read."""
+        wanted, now = command.wanted, command.now
+        if command.again and (ids := claims.running_under(connection, command.token)):
+            return Retaken(get(connection, self.routes, ids))
+        open = [] if wanted.ids else claims.open_routes(connection, wanted, now)
+        room = claims.Room(connection, wanted, now)
+        if wanted.ids:
+            picked = claims.pick_ids(connection, wanted.ids, self.routes.names(connection))
+        else:
+            picked = claims.pick(connection, open, room, now)
+        claimant = claims.Claimant(command.worker, command.process, command.token, now)
+        claims.take(connection, picked, wanted, claimant)
+        try:
+            storied = claims.storied(connection, self.routes, picked)
+        except UNREADABLE:
+            claims.give_back(connection, picked, claimant)
+            raise
+        claims.note_starts(connection, picked, wanted, now)
+        return Taken(picked, wanted, claimant, storied, open, room)
+
+    def beat(self, connection: apsw.Connection, leases: Sequence[Lease], now: float | None) -> list[Lease]:
+        return commits.heartbeat(connection, leases, now)
+
+    def forget(self, connection: apsw.Connection, command: Forget) -> Pruned:
+        return commits.forget(connection, command)
+
+
+def routes_of(command: Command) -> Iterable[Route]:
+    """The routes that executing a command may have to number."""
+    match command:
+        case Insert():
+            return {(job.queue, job.task, job.agent) for job in command.jobs}
+        case Apply():
+            return commits.routes_of([move for commit in command.commits for move in commit.transitions])
+        case _:
+            return ()
