@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -246,13 +247,26 @@ async def test_namespaces_on_one_server_see_nothing_of_each_other(folder: Path) 
 
 
 class Slow(MemoryLog):
-    """Takes its time with a claim, so that every idle worker sees the job before it is taken."""
+    """Holds claims back until three have arrived, so that idle workers look while the job is still there."""
+
+    patience = 0.5
+    """Seconds after which it stops waiting for further claims."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._takes: dict[str, int] = {}
+        self._three = asyncio.Event()
 
     async def append(self, id: str, data: bytes) -> int:
         message = wire.unpack(data)
         items = message.items if isinstance(message, wire.Envelope) else ()
-        if any(isinstance(item, wire.Item) and isinstance(item.command, Take) for item in items):
-            await asyncio.sleep(0.5)
+        if takes := sum(isinstance(item, wire.Item) and isinstance(item.command, Take) for item in items):
+            self._takes[id] = takes  # a message that is sent again counts once
+            if sum(self._takes.values()) > 2:
+                self._three.set()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.patience):
+                    await self._three.wait()
         return await super().append(id, data)
 
 
@@ -264,6 +278,7 @@ async def test_idle_workers_leave_a_lone_job_to_the_first_of_them(
     """The control has no line: every worker claims it."""
     if control:
         monkeypatch.setattr(claims, "more_due", lambda *_: True)
+        monkeypatch.setattr(Slow, "patience", 15.0)
     store = await fleet.join("one", log=Slow)
     remote = RemoteStore(lambda: DirectTransport(lambda: Hub(store)), url="a hub")
     woken = asyncio.Event()
