@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import queue
 import signal
 import sys
 import threading
@@ -33,7 +34,9 @@ class Ending:
         self._grace = grace
         self._status = status
         self._loop = asyncio.get_running_loop()
-        self._told = threading.Event()
+        self._told: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """A queue and no event, because a signal may arrive in the middle of another one's handler: setting an event
+        takes a lock that the interrupted handler holds, and both would wait for ever."""
         self._over = threading.Event()
 
     def hear(self, *numbers: signal.Signals) -> None:
@@ -46,16 +49,16 @@ class Ending:
         threading.Thread(target=self._watch, name="redrive-ending", daemon=True).start()
 
     def tell(self) -> None:
-        """The process was told to end. May be called by a signal handler."""
-        self._told.set()
+        """The process was told to end. May be called by a signal handler, also within itself."""
+        self._told.put(None)
 
     def over(self) -> None:
         """What had to stop has stopped."""
         self._over.set()
-        self._told.set()
+        self.tell()
 
     def _watch(self) -> None:
-        self._told.wait()
+        self._told.get()
         for worker in self._workers():
             worker.hurry()
         self._over.wait(self._grace)

@@ -1,0 +1,41 @@
+"""A process that is told to end hears it, however often and wherever it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from redrive.runtime.ending import Ending
+
+
+@pytest.mark.behaviour("T-10d")
+async def test_a_signal_may_interrupt_the_handler_of_another_signal() -> None:
+    """Every line of the handler is interrupted by a second signal. One that takes a lock would wait for itself."""
+    ending = Ending(lambda: (), 60.0)
+    interrupted = 0
+
+    def handle_twice() -> None:
+        sys.settrace(interrupt)
+        try:
+            ending.tell()
+        finally:
+            sys.settrace(None)
+
+    def interrupt(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal interrupted
+        if event == "line":
+            sys.settrace(None)
+            interrupted += 1
+            ending.tell()
+            sys.settrace(interrupt)
+        return interrupt
+
+    handling = threading.Thread(target=handle_twice, daemon=True)
+    handling.start()
+    await asyncio.to_thread(handling.join, 20.0)
+    assert not handling.is_alive() and interrupted > 0
