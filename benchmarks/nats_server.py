@@ -20,7 +20,8 @@ _GUARD = [program, "--pdeathsig", "KILL"] if (program := shutil.which("setpriv")
 @contextlib.contextmanager
 def nats(folder: Path, *, synced: bool = False, nodes: int = 1) -> Iterator[list[str]]:
     """Run one server, or several that form a cluster; `host:port` of each."""
-    ports, routes = free_ports(nodes), free_ports(nodes)
+    free = free_ports(2 * nodes)  # of one call: a second one could return the same
+    ports, routes = free[:nodes], free[nodes:]
     known = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
     always = ", sync_interval: always" if synced else ""
     running: list[subprocess.Popen[bytes]] = []

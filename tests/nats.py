@@ -151,7 +151,8 @@ def cluster(
     With `sync` they sync as it says. Where `ways` are given, servers reach each other by these ports only: whoever
     listens there forwards to the routes (`Server.route`). Without `start` it is left to the test.
     """
-    ports, routes = free_ports(number), free_ports(number)
+    free = free_ports(2 * number)  # of one call: a second one could return the same
+    ports, routes = free[:number], free[number:]
     all_routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ways or routes)
     synced = f", sync_interval: {sync}" if sync else ""
     servers = []

@@ -97,7 +97,8 @@ def _dies_with_us() -> list[str]:
 
 def write_nodes(folder: Path) -> list[int]:
     """Write the configuration of three servers that form a cluster; their ports for clients."""
-    ports, routes = free_ports(NODES), free_ports(NODES)
+    free = free_ports(2 * NODES)  # of one call: a second one could return the same
+    ports, routes = free[:NODES], free[NODES:]
     known = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
     for number, (port, route) in enumerate(zip(ports, routes, strict=True), start=1):
         lines = [
