@@ -12,7 +12,7 @@ import pytest
 
 from redrive.core.commands import Apply, Beat, Hello, Insert, Take, Ticket
 from redrive.core.store import Wanted
-from redrive.stores.replica import MemoryLog, ReplicaStore
+from redrive.stores.replica import MemoryLog, ReplicaStore, replay
 from redrive.stores.replica import envelope as wire
 from redrive.stores.replica.log import Entry
 from redrive.stores.replica.memory import Kept
@@ -255,6 +255,29 @@ def test_commands_of_one_message_see_each_other(folder: Path) -> None:
     replica.execute([Entry(2, "c-2", wire.pack(Ticket("c", 2), "g", 0, b"", items))])
     assert replica.answers == [(2, [(job.id, 1)])]
     replica.close()
+
+
+@pytest.mark.behaviour("F-1")
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_inserts_that_are_executed_together_leave_the_rows_of_one_after_the_other(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, spoilt: bool
+) -> None:
+    """With jobs of several queues and minutes, one handed in twice, and where one of them is refused."""
+    jobs = [a_job(queue=f"q{n % 3}", task=f"t{n % 2}", created_at=T0 + 20 * n) for n in range(12)]
+    if spoilt:
+        jobs[5] = msgspec.structs.replace(jobs[5], priority=99)
+    handed_in = [Insert((job,), stamp=job.created_at if n % 4 == 0 else None) for n, job in enumerate(jobs)]
+    items = [wire.item(command) for command in (*handed_in, Insert((jobs[3], jobs[4])), *handed_in[:1])]
+    entries = [*log_of(), Entry(2, "c-2", wire.pack(Ticket("c", 2), "g", 0, b"", items))]
+    together = Replica(folder / "together.db", "g")
+    together.execute(entries)
+    monkeypatch.setattr(replay, "_can_join", lambda item: False)
+    apart = Replica(folder / "apart.db", "g")
+    apart.execute(entries)
+    assert together.rows() == apart.rows()
+    assert together.connection.execute("SELECT count(*) FROM jobs").get == (11 if spoilt else 12)
+    together.close()
+    apart.close()
 
 
 @pytest.mark.behaviour("F-4a")

@@ -135,7 +135,10 @@ def check_kept(payload: Mapping[str, Any], encoded: Encoded, signature: Signatur
 
     A parameter whose annotation turns them back, as `set[str]` and `dict[int, str]` do, may have them.
     """
-    if all(type(value) in _PLAIN for value in payload.values()) and all(type(name) is str for name in payload):
+    for name, value in payload.items():
+        if type(value) not in _PLAIN or type(name) is not str:
+            break
+    else:
         return
     if not encoded.blobs and msgspec.json.decode(encoded.text) == payload:
         return

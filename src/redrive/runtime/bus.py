@@ -117,7 +117,8 @@ class Bus:
             for move in moves:
                 self.publish(told(move))
             return
-        self.counts.update([(move.job.queue, _TOLD_AS.get(move.move, move.move)) for move in moves])
+        for move in moves:
+            self.counts[move.job.queue, _TOLD_AS.get(move.move, move.move)] += 1
         self.recent.extend(told(move) for move in moves[-(self.recent.maxlen or 0) :])
 
     def publish_new(self, jobs: Sequence[Job]) -> None:
@@ -126,8 +127,9 @@ class Bus:
             for job in jobs:
                 self.publish(told_new(job))
             return
-        self.counts.update([(job.queue, "dead_letter" if job.state is State.dead else "enqueued") for job in jobs])
-        self.recent.extend(told_new(job) for job in jobs[-(self.recent.maxlen or 0) :])
+        for job in jobs:
+            self.counts[job.queue, "dead_letter" if job.state is State.dead else "enqueued"] += 1
+        self.recent.extend([told_new(job) for job in jobs[-(self.recent.maxlen or 0) :]])
 
     def publish(self, event: BusEvent) -> None:
         self.recent.append(event)

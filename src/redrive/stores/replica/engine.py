@@ -109,6 +109,8 @@ class Engine:
         self.replay = replay
         self.failed: StoreError | None = None
         self.opened: Future[LogInfo] = Future()
+        self.is_open = False
+        """Whether `opened` has a result: every call asks, and a future takes two locks to say it."""
         self.counted = 0.0
         """Seconds in which this replica was in touch with its log: what the age of a lease is measured by."""
         self._touched: float | None = None
@@ -162,10 +164,6 @@ class Engine:
         return self._client
 
     @property
-    def is_open(self) -> bool:
-        return self.opened.done() and self.opened.exception() is None
-
-    @property
     def was_refused(self) -> bool:
         """It could not be opened; a later try may do better."""
         return self.opened.done() and self.opened.exception() is not None
@@ -190,6 +188,7 @@ class Engine:
             self.opened.set_exception(_in_words(error))
             return
         self._say_durability()
+        self.is_open = True
         self.opened.set_result(self.info)
         self._spawn(self._snapshots())
         self._spawn(levels.keep(self))

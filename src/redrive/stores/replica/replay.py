@@ -8,6 +8,7 @@ rolled back, and the same message is tried again.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -23,7 +24,7 @@ from redrive.stores.replica.log import Entry
 from redrive.stores.sqlite import sessions
 from redrive.stores.sqlite.machine import Machine
 from redrive.stores.sqlite.outcomes import Refused, encode, record
-from redrive.stores.sqlite.rows import select
+from redrive.stores.sqlite.rows import is_plain, select
 
 SKEW: Final = 2.0
 """Seconds that a claim's clock may be ahead of the log's."""
@@ -197,13 +198,38 @@ class Replay:
             return [LATE] * len(envelope.items), ["late"]
         if kept is not None:
             return (), ["repeated"]
-        outcomes, said = [], []
-        for item in envelope.items:
-            outcome = self._item(connection, item, at)
-            outcomes.append(outcome)
-            said.append(record(item.command if isinstance(item, Item) else item, outcome))
+        outcomes: list[Any] = []
+        for can_join, group in itertools.groupby(envelope.items, _can_join):
+            items = list(group)
+            outcomes += self._joined(connection, items) if can_join else [self._item(connection, i, at) for i in items]
+        said = [
+            record(item.command if isinstance(item, Item) else item, outcome)
+            for item, outcome in zip(envelope.items, outcomes, strict=True)
+        ]
         sessions.remember(connection, envelope.ticket, b"", at or 0.0)
         return outcomes, said
+
+    def _joined(self, connection: apsw.Connection, items: Sequence[Item | Own]) -> list[Any]:
+        """Execute inserts that stand side by side in one statement; one by one where that cannot be done.
+
+        The rows and the outcomes are those of one insert after the other.
+        """
+        commands = [item.command for item in items if isinstance(item, Item) and isinstance(item.command, Insert)]
+        if len(commands) > 1:
+            try:
+                return self._execute_inserts(connection, commands)
+            except (StoreError, apsw.ConstraintError):
+                connection.execute("ROLLBACK TO inserts")
+                connection.execute("RELEASE inserts")
+        return [self._execute(connection, command) for command in commands]
+
+    def _execute_inserts(self, connection: apsw.Connection, commands: Sequence[Insert]) -> list[Any]:
+        for command in commands:
+            self.machine.prepare(connection, command)
+        connection.execute("SAVEPOINT inserts")
+        outcomes = self.machine.insert_all(connection, commands)
+        connection.execute("RELEASE inserts")
+        return outcomes
 
     def _item(self, connection: apsw.Connection, item: Item | Own, at: float | None) -> Any:
         match item:
@@ -299,6 +325,13 @@ class Replay:
         if entry.position % 1_000 == 0:
             connection.execute("DELETE FROM replica_chain WHERE position < ?", (entry.position - CHAIN_KEPT,))
         self.standing = standing._replace(position=entry.position, message=entry.id, chain=chain, at=at)
+
+
+def _can_join(item: Item | Own) -> bool:
+    """Whether this is an insert of ordinary jobs, which may be executed together with its neighbours."""
+    if not isinstance(item, Item) or item.ticket is not None or not isinstance(item.command, Insert):
+        return False
+    return not item.command.puts and all(is_plain(job) for job in item.command.jobs)
 
 
 class ChainMismatch(ReplicaStopped):

@@ -267,7 +267,7 @@ class ReplicaStore(ReadVerbs):
             )
 
     def _stamp(self, jobs: Sequence[Job]) -> float | None:
-        latest = max((job.created_at for job in jobs), default=0.0)
+        latest = max([job.created_at for job in jobs], default=0.0)
         if latest <= self._stamped + STAMP_SECONDS:
             return None
         self._stamped = latest

@@ -89,6 +89,13 @@ class Machine:
             connection.execute(commits.STAMP, (str(stamp).encode(),))
         return commits.insert(connection, self.routes, callers)
 
+    def insert_all(self, connection: apsw.Connection, commands: Sequence[Insert]) -> list[list[Inserted]]:
+        """Execute several inserts in one go, as if one came after the other."""
+        for command in commands:
+            if command.stamp is not None:
+                connection.execute(commits.STAMP, (str(command.stamp).encode(),))
+        return self.insert(connection, [(command.jobs, command.puts) for command in commands])
+
     def apply(self, connection: apsw.Connection, group: Sequence[Commit], ready: Sequence[Bulk]) -> list[Outcome]:
         """Write commits; `ready` are those of them that can be written together."""
         return commits.apply(connection, self.routes, group, ready)
