@@ -199,7 +199,7 @@ class _Looks:
     async def run(self) -> int:
         made = await self._run()
         if self._died:
-            await self._rd._look()
+            await self._rd._duties.look()
             self.told += await _new_pages(self._rd, self._known)
             self._died = False
         return made

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from redrive.app import Redrive, default, reset_default
-    from redrive.app.letters import diverting, to_dead_letter
-    from redrive.app.once import once
+    from redrive.app.process_wide import diverting, once, to_dead_letter
     from redrive.core.agents import Agent, Model
     from redrive.core.changes import Adapt
     from redrive.core.consent import Approval, Grant
@@ -132,8 +131,7 @@ _WHERE = {
     name: module
     for module, names in {
         "redrive.app": "Redrive default get_queue reset_default",
-        "redrive.app.letters": "diverting to_dead_letter",
-        "redrive.app.once": "once",
+        "redrive.app.process_wide": "diverting once to_dead_letter",
         "redrive.core.agents": "Agent Model",
         "redrive.core.changes": "Adapt",
         "redrive.core.consent": "Approval Grant",

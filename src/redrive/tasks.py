@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 import msgspec
 
@@ -18,12 +18,10 @@ from redrive.errors import InvalidOption, InvalidPayload
 from redrive.runtime.context import BlockingContext, Context
 from redrive.runtime.registry import Handler
 
-if TYPE_CHECKING:
-    from redrive.app import Redrive
-
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
 Seconds = float | timedelta | str
 """A duration: seconds, a timedelta, or a text such as "5m"."""
 Fallback = bool | Callable[..., Any]
@@ -48,6 +46,31 @@ def _keywords(function: Callable[..., Any]) -> frozenset[str]:
     return frozenset(getattr(function, "__kwdefaults__", None) or {})
 
 
+class JobAccess(Protocol):
+    """What a handle needs to follow its job: `rd.jobs`."""
+
+    async def get(self, id: str) -> Job: ...
+    async def cancel(self, id: str, *, why: str | None = None) -> Job: ...
+    async def _result_of(self, handle: JobHandle[Any], timeout: Seconds | None) -> Any: ...
+    def _events_of(self, job_id: str) -> AsyncIterator[Event]: ...
+
+
+class TaskHome(Protocol):
+    """What a task needs to be enqueued and called: the instance that it is registered with."""
+
+    async def accept(self, task: str, payload: Mapping[str, Any], options: Mapping[str, Any]) -> JobHandle[Any]: ...
+    def accept_now(
+        self, task: str, payload: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> JobHandle[Any] | None: ...
+    async def enqueue_many(
+        self, task: str | Task[Any, Any], items: Iterable[Mapping[str, Json] | Item], **options: Any
+    ) -> Many: ...
+    async def call(
+        self, task: Task[Any, Any] | str, params: Mapping[str, Json] | None = None, **options: Any
+    ) -> Outcome: ...
+    def run_blocking(self, work: Coroutine[Any, Any, T]) -> T: ...
+
+
 class Item:
     """One job of `enqueue_many` that wants options of its own."""
 
@@ -61,7 +84,7 @@ class JobHandle(Generic[R_co]):
 
     def __init__(
         self,
-        app: Redrive,
+        jobs: JobAccess,
         job: Job,
         *,
         duplicate: bool = False,
@@ -70,7 +93,7 @@ class JobHandle(Generic[R_co]):
         pending: bool = False,
         warnings: Sequence[str] = (),
     ) -> None:
-        self._app = app
+        self._jobs = jobs
         self.warnings = tuple(warnings)
         """What preflight thinks of it: advice, the job is accepted all the same."""
         self._job = job
@@ -97,21 +120,21 @@ class JobHandle(Generic[R_co]):
         return self._job
 
     async def refresh(self) -> Job:
-        self._job = await self._app.jobs.get(self.id)
+        self._job = await self._jobs.get(self.id)
         return self._job
 
     async def result(self, timeout: Seconds | None = None) -> R_co:
         """Wait for the end. Raises JobDead, JobDiscarded or TimeoutError."""
-        found: R_co = await self._app.result_of(self, timeout)
+        found: R_co = await self._jobs._result_of(self, timeout)
         return found
 
     async def cancel(self, reason: str | None = None) -> Job:
-        self._job = await self._app.jobs.cancel(self.id, why=reason)
+        self._job = await self._jobs.cancel(self.id, why=reason)
         return self._job
 
     async def events(self) -> AsyncIterator[Event]:
         """What is committed about this job from now on, in any process, until it ends."""
-        async for event in self._app.events_of(self.id):
+        async for event in self._jobs._events_of(self.id):
             yield event
 
     def __repr__(self) -> str:
@@ -161,11 +184,13 @@ class Bound(Generic[P, R]):
 
     async def enqueue_many(self, items: Iterable[Mapping[str, Json] | Item]) -> Many:
         """Enqueue many payloads with these options; see `rd.enqueue_many`."""
-        return await self._task._app.enqueue_many(self._task, items, **self._options)
+        return await self._task._home.enqueue_many(self._task, items, **self._options)
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
         """Run it now and be told honestly how it stands; see `rd.call`."""
-        return await self._task._app.call(self._task, self._task._handler.signature.bind(args, kwargs), **self._options)
+        return await self._task._home.call(
+            self._task, self._task._handler.signature.bind(args, kwargs), **self._options
+        )
 
     @property
     def blocking(self) -> BlockingBound[P, R]:
@@ -180,7 +205,7 @@ class BlockingBound(Generic[P, R]):
         self._options = options
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> BlockingHandle[R]:
-        run = self._task._app.run_blocking
+        run = self._task._home.run_blocking
         handle = self._task._enqueue_now(args, kwargs, self._options)
         return BlockingHandle(handle or run(self._task._enqueue(args, kwargs, self._options)), run)
 
@@ -188,8 +213,8 @@ class BlockingBound(Generic[P, R]):
 class Task(Generic[P, R]):
     """A named, registered function. `P` are the payload's parameters, `R` the result."""
 
-    def __init__(self, app: Redrive, handler: Handler) -> None:
-        self._app = app
+    def __init__(self, home: TaskHome, handler: Handler) -> None:
+        self._home = home
         self._handler = handler
         self.__doc__ = handler.function.__doc__
         self.__name__ = getattr(handler.function, "__name__", handler.name)
@@ -212,7 +237,7 @@ class Task(Generic[P, R]):
 
         Accepted or refused item by item; repeat it safely where the items have keys.
         """
-        return await self._app.enqueue_many(self, items)
+        return await self._home.enqueue_many(self, items)
 
     @_with_hints
     def options(
@@ -252,7 +277,7 @@ class Task(Generic[P, R]):
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
         """Run it now and be told honestly how it stands; see `rd.call`."""
-        return await self._app.call(self, self._handler.signature.bind(args, kwargs))
+        return await self._home.call(self, self._handler.signature.bind(args, kwargs))
 
     def as_tool(
         self, *, timeout: Seconds | None = None, session_id: str | None = None
@@ -265,7 +290,7 @@ class Task(Generic[P, R]):
 
         async def tool(*args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
             params = self._handler.signature.bind(args, kwargs)
-            return (await self._app.call(self, params, timeout=timeout, **said)).public()
+            return (await self._home.call(self, params, timeout=timeout, **said)).public()
 
         tool.__name__ = tool.__qualname__ = self.__name__
         tool.__doc__ = self.__doc__
@@ -290,13 +315,13 @@ class Task(Generic[P, R]):
 
     async def _enqueue(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> JobHandle[R]:
         payload, options = self._split(args, kwargs, options)
-        handle: JobHandle[R] = await self._app.accept(self.name, payload, options)
+        handle: JobHandle[R] = await self._home.accept(self.name, payload, options)
         return handle
 
     def _enqueue_now(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> JobHandle[R] | None:
         """Where there is a `within`: in this thread, to which its connection belongs."""
         payload, options = self._split(args, kwargs, options)
-        return self._app.accept_now(self.name, payload, options)
+        return self._home.accept_now(self.name, payload, options)
 
     def _split(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
         """The payload and the options of a call; `within` may stand among the arguments of a task that has none."""

@@ -358,10 +358,11 @@ def _name(task: Task[Any, Any] | str) -> str:
 async def harness(rd: Redrive, *, start: float = 1_800_000_000.0) -> AsyncIterator[Harness]:
     """Give `rd` a temporary store and a clock of its own; both are put back afterwards."""
     clock = FakeClock(start)
-    store, real_clock = rd._store, rd.clock
+    holder, real_clock = rd.core.holder, rd.clock
+    store = holder.store
     with tempfile.TemporaryDirectory(prefix="redrive-test-") as folder:
         t = Harness(rd, clock)
-        rd._use(rd._make_store(str(Path(folder) / "jobs.db"), clock), clock)
+        rd._use(holder.make_store(str(Path(folder) / "jobs.db"), clock), clock)
         loud, rd.notices.quiet = rd.notices.quiet, True  # nobody is told of what a test does
         try:
             yield t

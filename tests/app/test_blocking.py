@@ -142,18 +142,18 @@ async def test_the_last_to_leave_closes_what_a_block_opened(database: Path) -> N
             q.enqueue("work")
 
     await asyncio.to_thread(enqueue)
-    assert rd._store is None
+    assert rd.core.holder.store is None
     async with rd.worker():
         await asyncio.to_thread(enqueue)
-        assert rd._store is not None
+        assert rd.core.holder.store is not None
     async with rd, rd:
         pass
-    assert rd._store is None
+    assert rd.core.holder.store is None
     async with rd:
         async with rd:
             await asyncio.to_thread(enqueue)
         await rd.enqueue("work")
-    assert rd._store is None
+    assert rd.core.holder.store is None
 
 
 def test_blocks_and_cycles_in_threads_do_not_wait_for_each_other(database: Path) -> None:
@@ -180,7 +180,7 @@ def test_blocks_and_cycles_in_threads_do_not_wait_for_each_other(database: Path)
     for thread in threads:
         thread.join(60)
     assert Counter(rounds) == {"block": 40, "cycle": 40}
-    assert rd._store is None
+    assert rd.core.holder.store is None
 
 
 def _same(number: int) -> int:
@@ -207,14 +207,14 @@ def test_the_loop_of_blocking_callers_cannot_wait_for_itself(database: Path) -> 
 def test_threads_that_need_it_at_the_same_time_share_one_store(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two would each keep a thread and a lock, and with `:memory:` the jobs of one were never seen again."""
     rd, made, together = Redrive(database), list[object](), threading.Barrier(4)
-    make = rd._make_store
+    make = rd.core.holder.make_store
 
     def slowly(*arguments: Any) -> Store:
         time.sleep(0.05)
         made.append(store := make(*arguments))
         return store
 
-    monkeypatch.setattr(rd, "_make_store", slowly)
+    monkeypatch.setattr(rd.core.holder, "make_store", slowly)
 
     def ask() -> None:
         together.wait(20)
@@ -242,7 +242,7 @@ async def test_a_close_that_is_cancelled_is_carried_through(database: Path) -> N
     for _ in range(3):
         with pytest.raises(asyncio.CancelledError):
             await asyncio.create_task(use())
-    assert rd._store is None
+    assert rd.core.holder.store is None
     assert not database.with_name(database.name + "-live").exists()  # nobody shows a sign of life
 
 
@@ -250,9 +250,9 @@ async def test_run_worker_leaves_the_store_to_others_who_need_it(database: Path)
     rd = Redrive(database)
     async with rd:
         opened, running = rd.store, asyncio.create_task(rd.run_worker())
-        await eventually(lambda: bool(rd._workers))
+        await eventually(lambda: bool(rd.local_workers))
         running.cancel()
         await asyncio.wait({running})
-        assert rd._store is opened
+        assert rd.core.holder.store is opened
         await rd.enqueue("work")
-    assert rd._store is None
+    assert rd.core.holder.store is None

@@ -99,7 +99,7 @@ async def comebacks_of(rd: Redrive, job_id: str) -> int:
 
 async def people_told(rd: Redrive) -> list[str]:
     """Kinds of messages that call a person, after one look of the scheduler."""
-    await rd._look()
+    await rd._duties.look()
     return [notice.kind for notice in await rd.notices.waiting()]
 
 

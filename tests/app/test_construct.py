@@ -208,7 +208,7 @@ async def test_the_runtime_knows_the_store_only_by_its_verbs(database: Path, clo
             return getattr(real, name)
 
     rd = redrive.Redrive("elsewhere.db", clock=clock)
-    rd._store = OnlyVerbs()  # type: ignore[assignment]
+    rd.core.holder.store = OnlyVerbs()  # type: ignore[assignment]
 
     @rd.task(max_attempts=1)
     async def work(ok: bool) -> bool:

@@ -226,7 +226,7 @@ async def test_an_investigation_of_a_pain_is_erased_with_the_jobs_that_it_quotes
     async with opened(database, clock=clock) as rd:
         from redrive.core.pain import SignalPolicy  # a new name: the other tests here also run on the source before it
 
-        rd.settings = msgspec.structs.replace(rd.settings, signals=SignalPolicy(enqueue="investigate"))
+        rd.core.holder.settings = msgspec.structs.replace(rd.settings, signals=SignalPolicy(enqueue="investigate"))
 
         @rd.task("send", max_attempts=1)
         async def send(say: str) -> None:
@@ -239,7 +239,7 @@ async def test_an_investigation_of_a_pain_is_erased_with_the_jobs_that_it_quotes
         jobs = [await send.enqueue(CANARY) for _ in range(3)]
         other = await rd.enqueue("later", {}, delay=60)
         await soon(rd.drain())
-        await rd._look()
+        await rd._duties.look()
         await rd.notices.deliver()
         if ended:
             await soon(rd.drain())
@@ -297,7 +297,7 @@ async def _fill(rd: Redrive, clock: FakeClock) -> None:
     await rd.redrives.start(task="breaks", who="ann", why="it is mended")
     await rd.redrives.advance()
     await soon(rd.drain())
-    await rd._look()
+    await rd._duties.look()
     await rd.reports.notify(await rd.morning())
 
 

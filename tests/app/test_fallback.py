@@ -39,7 +39,7 @@ def store(database: Path, clock: FakeClock) -> Flaky:
 @pytest.fixture
 async def flaky(store: Flaky, database: Path, clock: FakeClock) -> Any:
     rd = Redrive(database, clock=clock)
-    rd._store = store
+    rd.core.holder.store = store
     async with rd:
         yield rd
 
@@ -88,7 +88,7 @@ async def test_a_broken_store_leads_to_the_spool_and_the_job_is_run_later(
 
 async def test_a_running_worker_drains_the_spool_by_itself(database: Path) -> None:
     rd = Redrive(database)
-    rd._store = store = elsewhere.made(database, rd.clock, Flaky)
+    rd.core.holder.store = store = elsewhere.made(database, rd.clock, Flaky)
     done: list[int] = []
 
     @rd.task
@@ -204,7 +204,7 @@ async def test_the_direct_delivery_keeps_its_timeout(store: Flaky, database: Pat
         await asyncio.Event().wait()
 
     rd = Redrive(database, delivery={"allow": ["127.0.0.1"]})
-    rd._store = store
+    rd.core.holder.store = store
     async with rd, receiving(never) as receiver:
         store.broken = StoreUnavailable("down")
         _no_spool(rd)

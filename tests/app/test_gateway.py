@@ -1229,7 +1229,7 @@ async def test_a_call_that_goes_on_keeps_its_lease_though_the_store_is_made_anew
     calling = asyncio.create_task(slow.call())
     await soon(begun.wait())
     (spot,) = rd._gateway._spots.values()
-    store, rd._store = rd._store, None
+    store, rd.core.holder.store = rd.core.holder.store, None
     assert (await soon(quick.call())).status == "ok"
     assert spot._heart is not None
     go.set()

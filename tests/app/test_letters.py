@@ -224,7 +224,7 @@ async def test_the_thousandth_letter_costs_no_more_than_the_hundredth(
     for number in (1_001, 1_002):
         letter = await rd.dead.add("sync", {}, TimeoutError())
         assert letter.id == generation("unnamed", "sync", number)
-        await Letters(rd).landed("sync", {}, Said(), who="test", why="done")
+        await rd.letters.landed("sync", {}, Said(), who="test", why="done")
     assert len(reads) < 20 and max(reads) <= 40
     assert (await rd.dead.add("sync", {"other": True}, TimeoutError())).id == other.id
 
@@ -425,7 +425,7 @@ def store(database: Path, clock: FakeClock) -> Flaky:
 @pytest.fixture
 async def flaky(store: Flaky, database: Path, clock: FakeClock) -> Any:
     rd = redrive.Redrive(database, clock=clock)
-    rd._store = store
+    rd.core.holder.store = store
     async with rd:
         yield rd
 
@@ -589,7 +589,7 @@ def test_success_does_not_close_what_may_have_landed_before() -> None:
 
 async def test_success_closes_an_edited_letter_for_what_it_was_edited_to(rd: redrive.Redrive) -> None:
     rd.task("pay")(lambda n: n)
-    letters, said = Letters(rd), Said(task="pay")
+    letters, said = rd.letters, Said(task="pay")
     letter = await letters.add("invoice", {"n": 1}, ValueError("no such customer"), said)
     await rd.queues.pause("pay")
     await rd.dead.edit(letter.id, {"n": 2})
@@ -599,14 +599,14 @@ async def test_success_closes_an_edited_letter_for_what_it_was_edited_to(rd: red
 
 
 async def test_success_closes_no_letter_whose_outcome_nobody_knows(rd: redrive.Redrive) -> None:
-    letters, said = Letters(rd), Said(task="pay")
+    letters, said = rd.letters, Said(task="pay")
     await letters.add("invoice", {"n": 1}, redrive.OutcomeUnknown("charged, no answer"), said)
     assert await letters.landed("invoice", {"n": 1}, said, who="test", why="it went through") == 0
 
 
 @pytest.mark.parametrize("job_id", ["", None])
 async def test_success_closes_letters_that_are_known_by_their_input(rd: redrive.Redrive, job_id: Any) -> None:
-    letters = Letters(rd)
+    letters = rd.letters
     await letters.add(job_id, {"n": 1}, ValueError("no"), Said())
     assert await letters.landed(job_id, {"n": 2}, Said(), who="test", why="another") == 0
     assert await letters.landed(job_id, {"n": 1}, Said(), who="test", why="the same") == 1
@@ -747,10 +747,10 @@ async def test_two_failures_recorded_at_one_moment_are_one_letter(
 
     async def meanwhile(self: Letters, job: Job) -> int:
         monkeypatch.setattr(Letters, "_free", free)
-        await Letters(rd).add("invoice", {"n": 1}, ValueError("first"), said)
+        await rd.letters.add("invoice", {"n": 1}, ValueError("first"), said)
         return await free(self, job)
 
     monkeypatch.setattr(Letters, "_free", meanwhile)
-    await Letters(rd).add("invoice", {"n": 1}, ValueError("second"), said)
+    await rd.letters.add("invoice", {"n": 1}, ValueError("second"), said)
     (letter,) = (await rd.dead.list()).jobs
     assert letter.attempts == 2

@@ -124,7 +124,7 @@ async def test_a_result_too_long_for_a_message_says_where_the_whole_is(rd: Redri
     assert notice.truncated and isinstance(notice.result, str)
     assert len(notice.result) < 100_200
     assert job.id in notice.result[100_000:]
-    handle = redrive.JobHandle(rd, job)
+    handle = redrive.JobHandle(rd.jobs, job)
     assert len((await handle.result(5))["body"]) == size
 
 

@@ -135,7 +135,7 @@ async def test_subscribers_hear_that_a_breaker_opens_and_closes(rd: Redrive, clo
 @pytest.mark.behaviour("T-1d")
 async def test_a_pain_enqueues_a_task_once_with_what_it_needs_to_investigate(database: Path, clock: FakeClock) -> None:
     async with opened(database, clock=clock) as rd:
-        rd.settings = _with_signals(rd, enqueue="investigate")
+        rd.core.holder.settings = _with_signals(rd, enqueue="investigate")
         seen: list[dict[str, Any]] = []
 
         @rd.task
@@ -157,7 +157,7 @@ async def test_a_pain_enqueues_a_task_once_with_what_it_needs_to_investigate(dat
 
 async def test_downstreams_that_go_down_together_are_investigated_one_by_one(database: Path, clock: FakeClock) -> None:
     async with opened(database, clock=clock) as rd:
-        rd.settings = _with_signals(rd, enqueue="investigate")
+        rd.core.holder.settings = _with_signals(rd, enqueue="investigate")
         seen = await _investigated_outage(rd, 3)
         await look_and_tell(rd)
         await soon(rd.drain())
@@ -167,7 +167,7 @@ async def test_downstreams_that_go_down_together_are_investigated_one_by_one(dat
 
 async def test_more_pains_than_people_are_told_at_once_act_each(database: Path, clock: FakeClock) -> None:
     async with opened(database, clock=clock) as rd:
-        rd.settings = _with_signals(rd, enqueue="investigate")
+        rd.core.holder.settings = _with_signals(rd, enqueue="investigate")
         seen = await _investigated_outage(rd, 9)
         await look_and_tell(rd)
         await soon(rd.drain())
@@ -178,7 +178,7 @@ async def test_more_pains_than_people_are_told_at_once_act_each(database: Path, 
 async def test_a_pain_that_is_told_twice_keeps_its_one_job(database: Path, clock: FakeClock) -> None:
     """As after a kill between the action and the note that it was taken: by then health says something else."""
     async with opened(database, clock=clock) as rd:
-        rd.settings = _with_signals(rd, enqueue="investigate")
+        rd.core.holder.settings = _with_signals(rd, enqueue="investigate")
         seen = await _investigated_outage(rd, 1)
         await rd._pains.look()
         from redrive.core.documents import WAITING  # a new name: the other tests here also run on the source before it
@@ -240,7 +240,7 @@ async def test_a_pain_runs_a_command_once_and_one_that_fails_is_run_again(databa
         "sys.exit(3 if first else 0)\n"
     )
     async with opened(database, clock=clock) as rd:
-        rd.settings = _with_signals(rd, run=f"{sys.executable} {script} {ledger}")
+        rd.core.holder.settings = _with_signals(rd, run=f"{sys.executable} {script} {ledger}")
         await rd.enqueue_many("work", [{}] * 101)
         for _ in range(4):
             await look_and_tell(rd)
@@ -254,7 +254,7 @@ async def test_a_command_that_works_only_after_a_while_is_run_once_then(database
     script.write_text(f'#!/bin/sh\n[ -e {works} ] && echo "$REDRIVE_PAIN_KIND" >> {ledger}\n')
     script.chmod(0o700)
     async with opened(database, clock=clock) as rd:
-        rd.settings = _with_signals(rd, run=str(script))
+        rd.core.holder.settings = _with_signals(rd, run=str(script))
         await rd.enqueue_many("work", [{}] * 101)
         for _ in range(5):
             await look_and_tell(rd)

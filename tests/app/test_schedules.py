@@ -277,7 +277,7 @@ async def test_what_was_decided_is_done_by_whoever_comes_next(
         if not left:
             raise StoreUnavailable("killed")
         left -= 1
-        return await rd._enqueue_slot(*job)
+        return await rd._duties.enqueue_slot(*job)
 
     class Killed(Exception):
         """Here the process is gone."""
@@ -319,7 +319,7 @@ async def test_a_decision_on_what_has_changed_meanwhile_does_not_count(
         async def docs(self, kind: str) -> Any:
             return old
 
-    assert await Schedules(Slow(), rd.registry, rd.bus, rd.clock, rd._enqueue_slot).mind() == 0  # type: ignore[arg-type]
+    assert await Schedules(Slow(), rd.registry, rd.bus, rd.clock, rd._duties.enqueue_slot).mind() == 0  # type: ignore[arg-type]
     assert await slots(rd) == ["09:00"]
     await look(rd)
     assert await slots(rd) == ["09:00", "10:00"]
@@ -460,7 +460,7 @@ async def test_a_slot_is_skipped_while_an_earlier_job_is_open(
     await look(rd)
     await happens(rd)
     clock.advance(HOUR)
-    await Schedules(rd.store, rd.registry, rd.bus, rd.clock, rd._enqueue_slot).mind()
+    await Schedules(rd.store, rd.registry, rd.bus, rd.clock, rd._duties.enqueue_slot).mind()
     (job,) = (await rd.jobs.list()).jobs
     assert job.state == state
     assert any(f"still {state}" in text and job.short_id in text for text in warnings(caplog))

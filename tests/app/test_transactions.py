@@ -152,7 +152,7 @@ async def test_a_job_runs_though_its_producer_was_killed_after_the_commit(
 async def result_of(rd: Redrive, job_id: str) -> Any:
     """The result of a job that another process enqueued, once it was moved and run."""
     job = a_job(id=job_id)
-    return await JobHandle(rd, job, pending=True).result(timeout=PATIENCE)
+    return await JobHandle(rd.jobs, job, pending=True).result(timeout=PATIENCE)
 
 
 # ---- in front of every store

@@ -156,7 +156,7 @@ def _task(sites: Sites, kind: str) -> Callable[..., object]:
 
 async def look(rd: Redrive, told: Counter[str]) -> None:
     """As a scheduler does every few seconds."""
-    await rd._look()
+    await rd._duties.look()
     told.update(dict.fromkeys((notice.kind for notice in await rd.notices.waiting()), 1))
     told.update(f"need: {need.kind}" for need in (await rd.health()).needs if need.kind != "unattended")
 

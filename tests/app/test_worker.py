@@ -965,7 +965,7 @@ async def test_a_web_application_runs_a_worker_by_its_lifespan(database: Path) -
             answer = await client.post("/articles/foxes")
         assert (await rd.jobs.get(answer.json()["job"])).task == "publish"
         await eventually(lambda: done == ["foxes"])
-    assert rd._store is None, "the lifespan closes what it opened"
+    assert rd.core.holder.store is None, "the lifespan closes what it opened"
 
 
 async def test_a_lifespan_without_a_worker_only_takes_work(database: Path) -> None:
@@ -977,7 +977,7 @@ async def test_a_lifespan_without_a_worker_only_takes_work(database: Path) -> No
     app = fastapi.FastAPI(lifespan=rd.lifespan())
     async with app.router.lifespan_context(app):
         job = await work.enqueue()
-        assert rd._workers == []
+        assert rd.local_workers == []
     async with rd:
         assert (await job.refresh()).state == "waiting"
 

@@ -53,7 +53,7 @@ class Recording:
 
 def record(rd: Redrive) -> Recording:
     store = Recording(rd.store)
-    rd._store = store  # type: ignore[assignment]
+    rd.core.holder.store = store  # type: ignore[assignment]
     return store
 
 

@@ -66,21 +66,21 @@ def dies_before(folder: str, start: float) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("unreachable")
 
-    rd._enqueue_slot = die  # type: ignore[assignment, method-assign]
+    rd._duties.enqueue_slot = die  # type: ignore[assignment, method-assign]
     asyncio.run(rd.run_worker())
 
 
 def dies_after(folder: str, start: float) -> None:
     """A worker that is killed once the job is made, before it is noted."""
     rd = make_app(Path(folder), start)
-    enqueue = rd._enqueue_slot
+    enqueue = rd._duties.enqueue_slot
 
     async def make_and_die(*job: Any) -> str:
         await enqueue(*job)
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("unreachable")
 
-    rd._enqueue_slot = make_and_die  # type: ignore[assignment, method-assign]
+    rd._duties.enqueue_slot = make_and_die  # type: ignore[assignment, method-assign]
     asyncio.run(rd.run_worker())
 
 

@@ -91,7 +91,7 @@ async def test_a_blocked_loop_is_reported_with_the_tasks_name(
 
         @rd.task
         async def hog(ctx: Context) -> None:
-            (_, worker), *_ = rd._workers
+            worker, *_ = rd.local_workers
             for _ in range(int(DEADLINE / 0.01)):
                 if worker.heart is not None and worker.heart.blocked:
                     seen.append(worker.heart.blocked)

@@ -61,7 +61,9 @@ async def test_the_log_record_of_a_failed_attempt_has_the_exception(
 
 
 async def test_a_job_with_a_trace_links_to_it(rd: redrive.Redrive) -> None:
-    rd.settings = redrive.config.load({"url": rd.settings.url, "trace_url": "https://traces.example.org/{trace_id}"})
+    rd.core.holder.settings = redrive.config.load(
+        {"url": rd.settings.url, "trace_url": "https://traces.example.org/{trace_id}"}
+    )
     trace = "0af7651916cd43dd8448eb211c80319c"
     job = await rd.enqueue("nobody_runs", {}, headers={"traceparent": f"00-{trace}-b7ad6b7169203331-01"})
     async with serving(rd, worker=False, dashboard=True) as served:

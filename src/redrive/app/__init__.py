@@ -2,47 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
-import importlib
-import logging
-import os
-import sys
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar, overload
 
-import msgspec
-
-from redrive.app import following, workforce
-from redrive.app.accept import Desk, Prepared, SpoolUnusable, wants_back
+from redrive.app import workforce
+from redrive.app.accept import Desk
+from redrive.app.acts import Acts
 from redrive.app.blocking import Blocking
 from redrive.app.comebacks import Comebacks
-from redrive.app.cycles import Cycle
+from redrive.app.core import Core
+from redrive.app.cycles import Cycle, CycleHome
 from redrive.app.dead import Dead
-from redrive.app.explaining import Explanation, add_rule, declared_rules, explain, fleet_of
+from redrive.app.duties import Duties
+from redrive.app.enqueue import Enqueuer
+from redrive.app.explaining import Explanation, add_rule, explain
 from redrive.app.fleet import Fleet
 from redrive.app.gateway import Gateway
 from redrive.app.groups import Groups
-from redrive.app.holders import Holders
-from redrive.app.http_requests import http_request
 from redrive.app.hubs import become_hub, serving_hub
 from redrive.app.jobs import Jobs
+from redrive.app.letters import Letters
+from redrive.app.make_registry import make_registry, policies_of
 from redrive.app.notices import Notices
-from redrive.app.noticing import with_notices
 from redrive.app.once import Effects, Key, OnceDecorator, Within, decorator
-from redrive.app.opening import is_file, local_files, make_store, shown, sqlite_path
+from redrive.app.opening import shown, spool_folder
+from redrive.app.operations import Operations
 from redrive.app.pains import Pains
 from redrive.app.portal import portal
 from redrive.app.queues import Queues
@@ -51,23 +38,25 @@ from redrive.app.registering import Registering
 from redrive.app.repeats import Repeats
 from redrive.app.reports import Reports
 from redrive.app.sessions import Sessions
-from redrive.app.transactions import PENDING, Relay, Transactions
+from redrive.app.signal_actions import SignalActions
+from redrive.app.store_holder import StoreHolder
+from redrive.app.transactions import Relay, Transactions
 from redrive.app.watch import Watch
+from redrive.app.workers import Workers
 from redrive.app.workflows import Workflow, Workflows
-from redrive.config import Settings, check_work, load
+from redrive.config import Settings, load
 from redrive.core.breakers import Breaker, Counts
-from redrive.core.changes import Counter, estimate
-from redrive.core.checks import check_names
+from redrive.core.changes import Counter
 from redrive.core.cycle import ALERT_AFTER, Repeat
 from redrive.core.cycle_history import LEARNED, CycleStanding, Finding
 from redrive.core.inbox_table import inbox_ddl
-from redrive.core.job import Job, Json, State, keyed_id
+from redrive.core.job import Job, Json
 from redrive.core.outcome import Outcome
 from redrive.core.pain import Pain
-from redrive.core.policy import Policy, merge, with_seconds
-from redrive.core.presets import PresetName, combine
-from redrive.core.store import Event, Store
-from redrive.errors import ConfigError, IllegalMove, InvalidInput, KeyReused, StoreFailed
+from redrive.core.policy import Policy
+from redrive.core.presets import PresetName
+from redrive.core.store import Store
+from redrive.errors import StoreFailed
 from redrive.insight.health import Health
 from redrive.insight.morning import Morning, Spike
 from redrive.insight.needs import Need
@@ -78,26 +67,17 @@ from redrive.runtime.bus import Bus, Subscriber, Subscription
 from redrive.runtime.clock import Clock, SystemClock
 from redrive.runtime.cycle_records import cycle_findings, cycle_standings, forget_cycle
 from redrive.runtime.ending import Ending
-from redrive.runtime.interrupts import STOPPING
-from redrive.runtime.loop import Loop, carried_through, first_of
-from redrive.runtime.notify import Courier, Receiver
+from redrive.runtime.notify import Receiver
 from redrive.runtime.on_the_spot import Wait
-from redrive.runtime.publishing_store import publishing
-from redrive.runtime.registry import HTTP_TASK, Registry, Summarise
+from redrive.runtime.registry import Summarise
 from redrive.runtime.scheduler import Scheduler
-from redrive.runtime.schedules import Scheduled, Schedules, forget, listed
+from redrive.runtime.schedules import Scheduled, forget, listed
 from redrive.runtime.spool import Spool
-from redrive.runtime.trusted_time import meet
 from redrive.runtime.worker import Worker
 from redrive.tasks import Item, JobHandle, Many, Seconds, Task
 
 P = ParamSpec("P")
 R = TypeVar("R")
-log = logging.getLogger("redrive")
-DRAIN_ERRORS: Final = 3
-SWITCH_SECONDS: Final = 0.0002
-"""How soon the store's thread gets its turn while a worker is busy. Python's default of 5 ms makes them take turns."""
-ENQUEUED_AGAIN: Final = "enqueued again with the same key"
 
 
 class Redrive(Registering):
@@ -123,54 +103,42 @@ class Redrive(Registering):
         **settings: Any,
     ) -> None:
         url = str(url) if url is not None else None
-        self.settings: Settings = load({**settings, "url": url, "preset": preset, "queues": _policies(queues)})
-        ready_made = combine(self.settings.preset)
-        self.clock: Clock = clock or SystemClock()
-        self.bus = Bus(self.settings.ring)
-        self.registry = Registry(
-            self.settings.queues,
-            Policy(
-                fallback=self.settings.fallback,
-                fallback_after=self.settings.fallback_after,
-                comebacks=self.settings.comebacks if self.settings.triage else (),
-            ),
-            preset_queues=ready_made.queues,
-            agent_policy=merge(self.settings.agent_policy, ready_made.agent_policy),
-            fleet=fleet_of(self.settings, ready_made),
-            rules=declared_rules(self.settings),
-            count=count_tokens or estimate,
-            summarise=summarise,
-            version=self.settings.version,
-        )
-        self.signals = list(signals)
-        self.channels = list(channels)
-        self._include = tuple(include)
-        self._store: Store | None = None
-        self._workers: list[tuple[asyncio.AbstractEventLoop, Worker]] = []
-        meet(self.clock)
-        self.spool = Spool(self._spool_folder())
-        self._desk = Desk(lambda: self.store, self.registry, self.bus, self.clock, self.settings, self.spool)
-        self._transactions = Transactions(self._desk, self._inbox_namespace)
-        self._relay: Relay | None = None
-        self._watch = Watch(self)
-        self._pains = Pains(self)
-        self.jobs = Jobs(self)
-        self.effects = Effects(self)
+        loaded = load({**settings, "url": url, "preset": preset, "queues": policies_of(queues)})
+        self.bus = Bus(loaded.ring)
+        self.registry = make_registry(loaded, count_tokens, summarise)
+        self.core = core = Core(self.registry, self.bus, StoreHolder(loaded, clock or SystemClock(), self.bus))
+        self.signals: Final = list(signals)
+        self.channels: Final = list(channels)
+        self.spool = Spool(spool_folder(loaded))
         self.dead = Dead(self)
-        self._desk.take_in, self._desk.redrive = self.dead.take_in, self._enqueued_again
-        self.queues = Queues(self)
-        self.notices = Notices(self)
-        self.sessions = Sessions(self)
-        self._gateway = Gateway(self)
-        self._repeats = Repeats(self)
-        self.workflows = Workflows(self)
-        self.groups = Groups(self)
-        self.reports = Reports(self)
         self.redrives = Redrives(self)
-        self.comebacks = Comebacks(self)
-        self.fleet = Fleet(self)
-        self._counts = Counts()
-        self._holders = Holders(self)
+        self._desk = Desk(core, self.spool, self.dead)
+        self.letters = Letters(core, self._desk)
+        self._transactions = Transactions(core, self._desk)
+        self.effects = Effects(core)
+        self.groups = Groups(core)
+        self.comebacks = Comebacks(core, Acts(self))
+        self._repeats = Repeats(core)
+        self._watch = Watch(core, self.spool, self.effects, self._repeats, self.redrives)
+        self._pains = Pains(core, self._watch)
+        actions = SignalActions(core, self._watch, self._desk)
+        self.notices = Notices(core, self._repeats, actions, self.channels, self.signals)
+        self.sessions = Sessions(core, self.notices)
+        self._duties = Duties(
+            core, self._desk, self._transactions, self.notices, self._pains, self.groups, self.redrives, self.comebacks,
+            self.dead, self.effects,
+        )  # fmt: skip
+        self._workers = Workers(core, self._duties, self.notices, include)
+        self._gateway = Gateway(core, self._desk)
+        self._operations = Operations(core, self._gateway, self._repeats, self.load)
+        self.jobs = Jobs(core, self._workers, self._gateway, self.sessions, self._repeats, self.dead)
+        self.queues = Queues(core, self._watch, self._workers)
+        self.workflows = Workflows(core, self._desk, self.jobs, self.dead)
+        self.reports = Reports(core, self._watch, self.notices)
+        self.fleet = Fleet(core, self._workers)
+        self._enqueuer = Enqueuer(self._desk, self._transactions, self.jobs)
+        core.holder.before_close += [self._gateway.close, self._transactions.close]
+        core.holder.on_close.append(self._desk.give_up_late)
         self._add_delivery()
 
     # -- the store
@@ -178,19 +146,22 @@ class Redrive(Registering):
     @property
     def store(self) -> Store:
         """The store, made on first use."""
-        found = self._store
-        return found if found is not None else self._holders.make()
+        return self.core.store
 
-    def _make_store(self, url: str, clock: Clock) -> Store:
-        settings = self.settings if url == self.settings.url else msgspec.structs.replace(self.settings, url=url)
-        return publishing(with_notices(make_store(settings, clock), self.notices.heard), self.bus)
+    @property
+    def clock(self) -> Clock:
+        """The clock that everything here reads."""
+        return self.core.clock
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self.core.settings
 
     def _use(self, store: Store | None, clock: Clock) -> None:
         """Another store and clock from now on (redrive.testing)."""
-        self._store, self.clock = store, clock
-        self._counts = Counts()
-        meet(clock)
-        self._desk.clock = clock
+        self.core.holder.use(store, clock)
+        self._workers.counts = Counts()
 
     @property
     def shown_url(self) -> str:
@@ -199,54 +170,26 @@ class Redrive(Registering):
 
     def become_hub(self) -> None:
         """Keep a replica in this process where its URL would make it a client of hubs. Call it before the first use."""
-        become_hub(self)
+        become_hub(self.core)
 
     def serving_hub(self) -> AbstractAsyncContextManager[None]:
         """`async with rd.serving_hub():` answers the workers and producers of a NATS fleet from this process."""
-        return serving_hub(self)
+        return serving_hub(self.core, self.letters)
 
     async def open(self) -> Redrive:
-        await self.store.open()
+        await self.core.holder.open()
         return self
 
     async def close(self) -> None:
         """Finish accepted writes. A later use opens the store again."""
-        await carried_through(self._close())
-
-    async def _close(self) -> None:
-        await self._close_services()
-        if (store := self._put_away()) is not None:
-            await store.close()
-
-    async def _close_services(self) -> None:
-        """What must end before the store does."""
-        await self._gateway.close()
-        relay, self._relay = self._relay, None
-        if relay is not None:
-            await relay.close()
-
-    def _put_away(self) -> Store | None:
-        """The store, which the next use will make anew."""
-        self._desk.give_up_late()
-        store, self._store = self._store, None
-        return store
+        await self.core.holder.close()
 
     async def __aenter__(self) -> Redrive:
-        await self._holders.join()
+        await self.core.holder.join()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._holders.leave(closes=True)
-
-    def _spool_folder(self) -> Path:
-        if self.settings.spool:
-            return Path(self.settings.spool).expanduser().absolute()
-        if sqlite_path(self.settings.url) == ":memory:":
-            import tempfile
-
-            return Path(tempfile.gettempdir()) / f"redrive-spool-{os.getpid()}-{id(self):x}"
-        beside = local_files(self.settings)
-        return beside.with_name(beside.name + "-spool")
+        await self.core.holder.leave(closes=True)
 
     # -- accepting work
 
@@ -257,19 +200,13 @@ class Redrive(Registering):
 
         `within=` takes a session or connection of yours: the job is committed with your data, or not at all.
         """
-        return await self.accept(_name_of(task), {} if payload is None else payload, options)
+        return await self._enqueuer.enqueue(task, payload, options)
 
     async def enqueue_many(
         self, task: str | Task[Any, Any], items: Iterable[Mapping[str, Json] | Item], **options: Any
     ) -> Many:
         """Enqueue many at once, accepted or refused item by item; repeat it safely where the items have keys."""
-        task = _name_of(task)
-        if not isinstance(items, Iterable):
-            raise InvalidInput(field="items", problem=f"{items!r:.80} is not a list of payloads")
-        if options.get("within") is not None:
-            return await self._transactions.enqueue_many(task, list(items), *_apart(options))
-        options.pop("within", None)
-        return await self._desk.accept_many(task, list(items), options)
+        return await self._enqueuer.enqueue_many(task, items, options)
 
     @overload
     async def enqueue_http(
@@ -303,82 +240,28 @@ class Redrive(Registering):
         `enqueue_http("POST", url, json=…, queue=…)` or `enqueue_http(queue, "POST", url, body=…)`. A `body` of text is
         sent as it is; a dict or a list is sent as JSON, as `json` is.
         """
-        payload, said = http_request(line, options)
-        return await self.accept(HTTP_TASK, payload, said)
+        return await self._enqueuer.enqueue_http(line, options)
 
     async def accept(self, task: str, payload: Mapping[str, Any], options: Mapping[str, Any]) -> JobHandle[Any]:
-        if "within" in options:
-            options, within = _apart(options)
-            if within is not None:
-                return self._pending(await self._transactions.enqueue(task, payload, options, within))
-        options = self._desk.keyed(task, payload, options)
-        prepared = self._desk.prepare(self._desk.plan(task, options), payload)
-        try:
-            job, duplicate, spooled = await self._desk.accept(prepared)
-        except SpoolUnusable as unusable:
-            await self._desk.call_directly(prepared, payload, unusable)
-            return JobHandle(self, prepared.job, direct=True)
-        if duplicate and wants_back(prepared, job):
-            job = await self._enqueued_again(job.id)
-        return JobHandle(self, job, duplicate=duplicate, spooled=spooled, warnings=prepared.warnings)
+        return await self._enqueuer.accept(task, payload, options)
 
     def accept_now(self, task: str, payload: Mapping[str, Any], options: Mapping[str, Any]) -> JobHandle[Any] | None:
         """Enqueue with `within=` in the caller's thread, to which its connection belongs. None without `within=`."""
-        options, within = _apart(options)
-        if within is None:
-            return None
-        return self._pending(self._transactions.enqueue_now(task, payload, options, within))
-
-    def _pending(self, prepared: Prepared) -> JobHandle[Any]:
-        return JobHandle(self, prepared.job, pending=True, warnings=(*prepared.warnings, PENDING))
-
-    def _inbox_namespace(self) -> str:
-        from redrive.stores.inbox import namespace_of
-
-        return namespace_of(self.settings.inbox)
+        return self._enqueuer.accept_now(task, payload, options)
 
     def relay(self, url: str | None = None) -> Relay:
         """Moves jobs that were enqueued with `within=` from an inbox into this store; workers do it by themselves
         where the setting `inbox` names one."""
-        from redrive.stores.inbox import open_inbox
-
-        url = url or self.settings.inbox
-        if not url:
-            raise ConfigError('inbox: name the database of your application, e.g. inbox = "postgresql://host/app"')
-        return Relay(open_inbox(url), self._desk.take_entry)
+        return self._transactions.relay(url)
 
     @staticmethod
     def inbox_ddl(dialect: str) -> str:
         """The statement that makes the table of `within=`, for your migrations: "postgresql" or "sqlite"."""
         return inbox_ddl(dialect)
 
-    async def _mind_inbox(self) -> int:
-        """Moves what was committed into the inbox that the settings name; how many jobs."""
-        if not self.settings.inbox:
-            return 0
-        if self._relay is None:
-            self._relay = self.relay()
-        return await self._relay.mind()
-
-    async def _enqueued_again(self, job_id: str, who: str = "enqueue", why: str = ENQUEUED_AGAIN) -> Job:
-        """Back to its queue, unless it may have landed: whoever hands in work has not looked."""
-        try:
-            return await self.dead._revive(job_id, who=who, why=why)
-        except IllegalMove:
-            job = await self.jobs.get(job_id)
-            if job.state is State.dead:
-                raise
-            return job  # somebody else was faster
-
     def workflow(self, name: str) -> Workflow:
         """Steps that wait for each other: `add` them, then `start` it. Nothing is written before."""
-        return Workflow(self, name)
-
-    async def result_of(self, handle: JobHandle[Any], timeout: Seconds | None) -> Any:
-        return await following.result_of(self, handle, timeout)
-
-    def events_of(self, job_id: str) -> AsyncIterator[Event]:
-        return following.events_of(self, job_id)
+        return Workflow(self.workflows, name)
 
     # -- for agents
 
@@ -395,28 +278,21 @@ class Redrive(Registering):
         The operation is on disk before the task starts, unless the task is `read_only=True`. After `timeout` seconds
         the answer is the operation's id; the task goes on.
         """
-        self.load()
-        given = {} if params is None else params
-        made = self._gateway.call(task, given, timeout=timeout, **options)
-        return await self._repeats.watched(made, task, given, options.get("session_id"))
+        return await self._operations.call(task, params, timeout, options)
 
     async def submit(
         self, task: Task[Any, Any] | str, params: Mapping[str, Json] | None = None, **options: Any
     ) -> Outcome:
         """Have a worker do it later, in one attempt. The answer is an operation to ask about."""
-        self.load()
-        given = {} if params is None else params
-        made = self._gateway.submit(task, given, **options)
-        return await self._repeats.watched(made, task, given, options.get("session_id"))
+        return await self._operations.submit(task, params, options)
 
     async def retry(self, operation_id: str, *, timeout: Seconds | None = None, who: str = "gateway") -> Outcome:
         """Once more, by the operation's id alone: with what was given the first time. What is done stays done."""
-        self.load()
-        return await self._repeats.watched_retry(self._gateway.retry(operation_id, timeout=timeout, who=who))
+        return await self._operations.retry(operation_id, timeout, who)
 
     async def outcome(self, operation_id: str) -> Outcome:
         """How an operation stands, as `call` would tell it, with its result."""
-        return await self._gateway.outcome(await self.jobs.get(operation_id))
+        return await self._operations.outcome(operation_id)
 
     async def operations(self) -> dict[str, Json]:
         """How many operations wait for a retry or their turn, when the next is due, and the latest of them."""
@@ -432,28 +308,19 @@ class Redrive(Registering):
     ) -> OnceDecorator: ...
     def once(self, function: Any = None, /, **options: Any) -> Any:
         """`redrive.once` with this instance's store: a function's effect happens once for each key, without a job."""
-        return decorator(lambda: self, function, options)
+        return decorator(lambda: self.core, function, options)
 
     # -- running work
 
     def load(self) -> None:
         """Import the modules of `include=`, so that their tasks are known here."""
-        for module in self._include:
-            importlib.import_module(module)
+        self._workers.load()
 
     def make_worker(self, **options: Any) -> Worker:
         """A worker, not started; `worker()` and `run_worker()` are what most programs want."""
-        self.load()
-        settings = ("concurrency", "poll", "grace", "agent_concurrency")
-        said: dict[str, Any] = {name: getattr(self.settings, name) for name in settings}
-        said |= {name: value for name, value in options.items() if value is not None}
-        check_work(**{name: said[name] for name in settings})
-        said |= {name: check_names(name, said[name]) for name in ("queues", "agents") if name in said}
-        said["agent_scope"] = self.settings.agent_scope
-        return Worker(self.store, self.registry, self.clock, bus=self.bus, **said)
+        return self._workers.make(**options)
 
-    @asynccontextmanager
-    async def worker(
+    def worker(
         self,
         *,
         concurrency: int | None = None,
@@ -461,134 +328,31 @@ class Redrive(Registering):
         agents: Iterable[str] | None = None,
         grace: float | None = None,
         scheduler: bool = True,
-    ) -> AsyncIterator[Worker]:
+    ) -> AbstractAsyncContextManager[Worker]:
         """A worker and a scheduler while the block runs; leaving it finishes or gives back what runs."""
-        couriers = self._couriers() if scheduler else []
-        options = {"concurrency": concurrency, "queues": queues, "agents": agents, "grace": grace}
-        async with self._employed(couriers, scheduler=scheduler, **options) as worker:
-            yield worker
-
-    @asynccontextmanager
-    async def _employed(
-        self, couriers: Sequence[Courier] = (), *, scheduler: bool = False, **options: Any
-    ) -> AsyncIterator[Worker]:
-        """A started worker and what goes with it; leaving stops them, whatever happens to the caller meanwhile."""
-        await self._holders.join()
-        here, running = asyncio.get_running_loop(), list[Loop]()
-        try:
-            worker = self.make_worker(**options)
-            worker.breakers.counts = self._counts
-            worker.channels = [name for courier in couriers for name in courier.names]
-            running = [*([self.make_scheduler(worker)] if scheduler else []), *couriers, worker]
-            self._workers.append((here, worker))
-            for loop in reversed(running):
-                loop.start()
-            yield worker
-        finally:
-            await carried_through(self._dismiss(running))
-
-    async def _dismiss(self, running: Sequence[Loop]) -> None:
-        """The store stays open until they have stopped."""
-        try:
-            for loop in running:
-                await loop.stop()
-        finally:
-            for entry in [entry for entry in list(self._workers) if entry[1] in running]:
-                self._workers.remove(entry)
-            await self._holders.leave(closes=False)
-
-    def _couriers(self) -> list[Courier]:
-        """Whoever carries notices to the channels of this process, where it has any."""
-        courier = self.notices.courier()
-        return [courier] if courier is not None else []
+        return self._workers.worker(
+            concurrency=concurrency, queues=queues, agents=agents, grace=grace, scheduler=scheduler
+        )
 
     def make_scheduler(self, worker: Worker, roles: Collection[str] | None = None) -> Scheduler:
         """The scheduler of a worker; of a worker that is not started, for a process that has only roles."""
-        return Scheduler(
-            self.store, self.registry, self.clock, worker.settle_lapsed,
-            retention=self.settings.retention, key_retention=self.settings.key_retention,
-            watch=self._look, drain_spool=self._desk.drain_spool, mind_breakers=worker.mind_breakers,
-            mind_schedules=self._mind_schedules, resume_workflows=worker.resume_workflows,
-            prune_notices=self.notices.prune, advance_redrives=self.redrives.advance,
-            comebacks=lambda: self.comebacks.work(worker.breakers, thorough=False), prune_acts=self.dead.prune_acts,
-            prune_effects=self.effects.prune, mind_inbox=self._mind_inbox,
-            shared=not is_file(self.settings.url), roles=roles,
-        )  # fmt: skip
-
-    async def _mind_schedules(self) -> int:
-        """How many jobs the due slots of schedules became."""
-        return await Schedules(self.store, self.registry, self.bus, self.clock, self._enqueue_slot).mind()
-
-    async def _enqueue_slot(self, task: str, payload: Mapping[str, Json], options: dict[str, Any]) -> str:
-        """A slot's job by the way of any job; one that a process with another payload made first stays."""
-        plan = self._desk.plan(task, options, "scheduled_job")
-        try:
-            job, _, _ = await self._desk.accept(self._desk.prepare(plan, payload))
-        except KeyReused as known:
-            log.warning("the slot has its job already, with another payload: %s", known)
-            return keyed_id(plan.queue, options["idempotency_key"])
-        return job.id
-
-    async def _look(self) -> None:
-        """The scheduler's look around: one that fails does not blind the other. Pages go first: they ask nobody."""
-        try:
-            await self.notices.look()
-        finally:
-            try:
-                await self._pains.look()
-            finally:
-                await self.groups.look()
+        return self._workers.make_scheduler(worker, roles)
 
     async def run_worker(self, **options: Any) -> None:
         """Run a worker until SIGTERM or SIGINT, then stop gracefully. Raises StoreFailed if the store stops itself."""
-        stopping = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in STOPPING:
-            loop.add_signal_handler(number, stopping.set)
-        sys.setswitchinterval(SWITCH_SECONDS)
-        ending = self.make_ending(options.get("grace"))
-        ending.hear(*STOPPING)
-        try:
-            async with self, self.worker(**options):
-                await first_of(stopping.wait(), self.store.until_failed())
-                self.store.hurry()
-                failure = await self.failure()
-            if failure is not None:
-                raise failure
-        finally:
-            ending.over()
-            for number in STOPPING:
-                loop.remove_signal_handler(number)
+        await self._workers.run(**options)
 
     async def failure(self) -> StoreFailed | None:
         """Why the store has stopped itself, as the error that it raises from then on; None while it goes on."""
-        why = self.store.failed
-        if why is None:
-            return None
-        try:
-            await self.store.check()
-        except StoreFailed as error:
-            return error
-        return StoreFailed(why)
+        return await self._workers.failure()
 
     def make_ending(self, grace: float | None, status: int = 0) -> Ending:
         """What ends this process after the grace where it is told to end and a task blocks the event loop."""
-        seconds = self.settings.grace if grace is None else grace
-        return Ending(lambda: [worker for _, worker in list(self._workers)], seconds, status)
+        return self._workers.make_ending(grace, status)
 
     def lifespan(self, *, worker: bool = False, **options: Any) -> Callable[[Any], AbstractAsyncContextManager[None]]:
         """For `FastAPI(lifespan=rd.lifespan(worker=True))` and any other ASGI framework with lifespans."""
-
-        @asynccontextmanager
-        async def lifespan(_: Any) -> AsyncIterator[None]:
-            async with self:
-                if worker:
-                    async with self.worker(**options):
-                        yield
-                else:
-                    yield
-
-        return lifespan
+        return self._workers.lifespan(worker=worker, **options)
 
     async def drain(self, **options: Any) -> int:
         """Run everything that is due now, here; returns how many attempts were made. Later retries wait.
@@ -596,32 +360,7 @@ class Redrive(Registering):
         Due slots of schedules run, too, and what has waited long enough moves on: a question, a deferral, a dead
         letter that comes back by itself. Takes the options of `worker()`. Raises when the store keeps failing.
         """
-        async with self._holders.staying():
-            await self._desk.drain_spool()
-            await self._mind_inbox()
-            couriers = self._couriers()
-            async with self._employed(**options) as worker:
-                await self.make_scheduler(worker).see_to_the_overdue()
-                await self.comebacks.work(worker.breakers)
-                await self._until_drained(worker)
-            for courier in couriers:
-                await courier.deliver()
-            return worker.made
-
-    async def _until_drained(self, worker: Worker) -> None:
-        switch = sys.getswitchinterval()
-        sys.setswitchinterval(SWITCH_SECONDS)
-        try:
-            while not await worker.drained() or await self._more_is_due(worker):
-                if worker.failing is not None and (worker.errors >= DRAIN_ERRORS or not worker.running):
-                    raise worker.failing
-        finally:
-            sys.setswitchinterval(switch)
-
-    async def _more_is_due(self, worker: Worker) -> bool:
-        """What a scheduler sees to, where none runs."""
-        minded = await worker.mind_breakers() or await worker.resume_workflows(None) or await self._mind_schedules()
-        return bool(minded or await self.redrives.advance(thorough=True))
+        return await self._workers.drain(**options)
 
     def cycle(
         self,
@@ -646,8 +385,9 @@ class Redrive(Registering):
         A cycle that does not start as usual is told: `every="1d"` says how often it starts, else that is learned from
         at least four starts; None turns it off.
         """
+        home = CycleHome(self.core, self._desk, self._duties, self.notices)
         return Cycle(
-            self, name, cycle_id, tz=tz, repeat=repeat, ignore=ignore, every=every, alert_after=alert_after,
+            home, name, cycle_id, tz=tz, repeat=repeat, ignore=ignore, every=every, alert_after=alert_after,
             quiet=quiet, wait=wait,
         )  # fmt: skip
 
@@ -665,9 +405,12 @@ class Redrive(Registering):
 
     def tell_workers(self, message: Callable[[Worker], None]) -> None:
         """Reach the workers of this process, whatever event loop they run on."""
-        for loop, worker in list(self._workers):
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(message, worker)
+        self._workers.tell(message)
+
+    @property
+    def local_workers(self) -> list[Worker]:
+        """The workers that run in this process."""
+        return self._workers.running
 
     # -- seeing
 
@@ -677,7 +420,7 @@ class Redrive(Registering):
 
     async def breakers(self) -> list[Breaker]:
         """What is down, as far as anybody noticed, and since when."""
-        return await Breakers(self.store, self.clock).all()
+        return await self._watch.breakers()
 
     async def schedules(self) -> list[Scheduled]:
         """Every schedule that the store or this process knows: its line, last and next slot, last job."""
@@ -713,16 +456,15 @@ class Redrive(Registering):
 
     def queue_of_task(self, task: str) -> str:
         """Where the jobs of a task go unless something else is said: a task that is not known here has its own name."""
-        handler = self.registry.handlers.get(task)
-        return handler.queue if handler is not None else task
+        return self.registry.queue_of_task(task)
 
     async def workers(self) -> list[WorkerView]:
         """Every living worker, wherever it runs: since when, what it runs, what blocks it."""
-        return await workforce.workers(self)
+        return await workforce.workers(self.core)
 
     async def tasks(self) -> list[TaskView]:
         """Every task with its jobs by state, the time that it takes, and its failures of the last day."""
-        return await workforce.tasks(self)
+        return await workforce.tasks(self.core)
 
     async def numbers(self) -> list[QueueNumbers]:
         return await self._watch.numbers()
@@ -749,7 +491,7 @@ class Redrive(Registering):
         """What needs a person: the manual lane, structural changes against the day before, what nobody runs."""
         from redrive.app.morning import look
 
-        return await look(self, since, queue=queue, spike=spike)
+        return await look(self.core, self._watch, since, queue=queue, spike=spike)
 
     async def status(self, job_id: str) -> Job:
         """One job, by its id or a unique part of it."""
@@ -766,36 +508,12 @@ class Redrive(Registering):
 
         The store that it opened is closed with the last block, unless a worker or anybody else still needs it.
         """
-        closes = self._holders.come()
+        closes = self.core.holder.come()
         try:
-            yield Blocking(self)
+            yield Blocking(self._enqueuer, self._workers, self.jobs, self._watch)
         finally:
             if not portal.over:  # a block that was left open ends with its process
-                portal.run(self._holders.leave(closes=closes))
-
-
-def _apart(options: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    """The options of a job, and the transaction that it is handed in with."""
-    return {name: value for name, value in options.items() if name != "within"}, options.get("within")
-
-
-def _name_of(task: str | Task[Any, Any]) -> str:
-    """The name of a task, where the task itself was given."""
-    return task.name if isinstance(task, Task) else task
-
-
-def _policies(queues: object) -> dict[str, Policy] | None:
-    if queues is None:
-        return None
-    if not isinstance(queues, Mapping) or not all(isinstance(said, Policy | Mapping) for said in queues.values()):
-        raise ConfigError("queues: must map names of queues to a redrive.Policy, or to a dict of its fields")
-    try:
-        return {
-            name: said if isinstance(said, Policy) else msgspec.convert(with_seconds(said), Policy)
-            for name, said in queues.items()
-        }
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"queues: {error}") from None
+                portal.run(self.core.holder.leave(closes=closes))
 
 
 _default: Redrive | None = None

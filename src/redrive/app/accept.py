@@ -7,12 +7,13 @@ import inspect
 import logging
 import os
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, Final, NamedTuple, get_args
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, get_args
 
 import msgspec
 
-from redrive.config import Settings
+from redrive.app.core import Core
+from redrive.app.namespace import find_job
 from redrive.core.budget import check_budget
 from redrive.core.checks import KEY_LIMIT, check_choice, check_name, check_range, is_text, optional_name
 from redrive.core.documents import BLOB
@@ -34,9 +35,10 @@ from redrive.core.option_hints import hint_for_job
 from redrive.core.payload import Encoded, blob_document, check_kept, encode
 from redrive.core.policy import MOST_ATTEMPTS, check_fallback
 from redrive.core.preflight import NotReady, surely_fits
-from redrive.core.store import Inserted, Put, Store
+from redrive.core.store import Inserted, Put
 from redrive.errors import (
     CommitUnknown,
+    IllegalMove,
     InvalidInput,
     InvalidOption,
     JobError,
@@ -46,12 +48,11 @@ from redrive.errors import (
     StoreFailed,
 )
 from redrive.runtime import tracing
-from redrive.runtime.bus import Bus, BusEvent
+from redrive.runtime.bus import BusEvent
 from redrive.runtime.capture import capture
-from redrive.runtime.clock import Clock
 from redrive.runtime.context import session_of
 from redrive.runtime.inputs import preflight
-from redrive.runtime.registry import HTTP_TASK, Handler, Registry
+from redrive.runtime.registry import HTTP_TASK, Handler
 from redrive.runtime.spool import Entry, Spool
 from redrive.tasks import Item, Many, seconds
 
@@ -67,6 +68,7 @@ OPTIONS: Final = frozenset(
 SESSION_VARIABLE: Final = "REDRIVE_SESSION_ID"
 """Whose session it is where nobody says: that of the task that runs here, else of this process."""
 CHUNK: Final = 1_000
+ENQUEUED_AGAIN: Final = "enqueued again with the same key"
 
 
 class Fallback(NamedTuple):
@@ -116,27 +118,36 @@ class _Tally:
         """Why the store was too slow for a part of them."""
 
 
-class Desk:
-    """Where work is handed in."""
+class DeadLetters(Protocol):
+    """What enqueueing needs of `rd.dead`."""
 
-    def __init__(
-        self, store: Callable[[], Store], registry: Registry, bus: Bus, clock: Clock, settings: Settings, spool: Spool
-    ) -> None:
-        self._store = store
-        self._registry = registry
-        self._bus = bus
-        self.clock = clock
-        self._settings = settings
-        self._spool = spool
+    async def take_in(self, job: Job) -> Job: ...
+    async def _revive(self, id: str, *, who: str, why: str) -> Job: ...
+
+
+class Accepted(NamedTuple):
+    """A job that is durable, or was done at once because it could be stored nowhere."""
+
+    job: Job
+    duplicate: bool = False
+    spooled: bool = False
+    direct: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+class Desk:
+    """Validates enqueue calls and inserts the jobs."""
+
+    def __init__(self, core: Core, spool: Spool, dead: DeadLetters | None = None) -> None:
+        self._core = core
+        self._registry = core.registry
+        self.spool = spool
+        self._dead = dead
         self._warned: set[str] = set()
         self._late: set[asyncio.Task[list[Inserted]]] = set()
         """Writes that took too long. (An event loop keeps tasks only weakly.)"""
         self._plans: dict[str, Plan] = {}
         """Of tasks that are known here, without options: most jobs are like that."""
-        self.take_in: Callable[[Job], Awaitable[object]] | None = None
-        """Takes in a spooled dead letter whose job is known already."""
-        self.redrive: Callable[[str], Awaitable[Job]] | None = None
-        """Brings back a dead job that was handed in again."""
 
     # -- preparing: pure but for the clock
 
@@ -209,7 +220,7 @@ class Desk:
         """Made of the values that the task will see, by whatever way they come: an order's id, not a dict's."""
         if handler.key_template is None:
             return None
-        encoded = encode(payload, limit=self._settings.payload_limit)
+        encoded = encode(payload, limit=self._core.settings.payload_limit)
         seen = payload if encoded.blobs else handler.signature.arguments(encoded.text)
         try:
             return handler.key_for(seen)
@@ -218,11 +229,11 @@ class Desk:
 
     def prepare(self, plan: Plan, payload: Mapping[str, Any]) -> Prepared:
         """The payload is checked here; nothing has been written yet."""
-        encoded = encode(payload, limit=self._settings.payload_limit)
+        encoded = encode(payload, limit=self._core.settings.payload_limit)
         if plan.task == HTTP_TASK:
             from redrive.runtime.delivery import check_request
 
-            check_request(payload, self._settings.delivery)
+            check_request(payload, self._core.settings.delivery)
         if plan.handler is not None and not encoded.blobs:
             plan.handler.signature.arguments(encoded.text)  # refuse now what the worker could not use
         check_kept(payload, encoded, plan.handler.signature if plan.handler is not None else None)
@@ -234,14 +245,14 @@ class Desk:
         """Whether the worker would refuse it, said while the caller is still there to hear it."""
         if surely_fits(job.payload or "", self._registry.short):
             return ()
-        found = preflight(job, handler, self._registry, self.clock.now())
+        found = preflight(job, handler, self._registry, self._core.clock.now())
         warnings = (found.why, found.recommendation) if isinstance(found, NotReady) else found
         for warning in warnings:
             log.warning("job %s (%s): %s", job.short_id, job.task, warning)
         return warnings
 
     def _job(self, plan: Plan, encoded: Encoded) -> Job:
-        now = self.clock.now()
+        now = self._core.clock.now()
         if not plan.said:
             return _plain_job(new_id(now, _chance()), plan.queue, plan.task, now, encoded.text, plan.allowed)
         key = plan.said["key"]
@@ -271,6 +282,31 @@ class Desk:
         return self._registry.policy(queue, task, reason, agent=agent, options=None, job=None).max_attempts
 
     # -- handing in
+
+    async def hand_in(self, task: str, payload: Mapping[str, Any], options: Mapping[str, Any]) -> Accepted:
+        """Accepts one job, with every fallback that it has. A dead job of the same key comes back where asked."""
+        options = self.keyed(task, payload, options)
+        prepared = self.prepare(self.plan(task, options), payload)
+        try:
+            job, duplicate, spooled = await self.accept(prepared)
+        except SpoolUnusable as unusable:
+            await self.call_directly(prepared, payload, unusable)
+            return Accepted(prepared.job, direct=True)
+        if duplicate and wants_back(prepared, job):
+            job = await self.bring_back(job.id)
+        return Accepted(job, duplicate, spooled, warnings=prepared.warnings)
+
+    async def bring_back(self, job_id: str, who: str = "enqueue", why: str = ENQUEUED_AGAIN) -> Job:
+        """Sends a dead job back to its queue, unless its effect may have landed: the caller has not looked."""
+        if self._dead is None:
+            raise IllegalMove(f"job {job_id} cannot be brought back from here", job_id=job_id)
+        try:
+            return await self._dead._revive(job_id, who=who, why=why)
+        except IllegalMove:
+            job = await find_job(self._core.store, job_id)
+            if job.state is State.dead:
+                raise
+            return job  # another caller was faster
 
     async def accept(self, prepared: Prepared) -> tuple[Job, bool, bool]:
         """Durable on return: (job, duplicate, spooled). Falls back to the spool only where the caller asked for it."""
@@ -327,15 +363,15 @@ class Desk:
         """Where somebody listens, as one span whose context the jobs keep."""
         tracer = tracing.tracer()
         if tracer is None:
-            return await self._store().insert(jobs, documents)
+            return await self._core.store.insert(jobs, documents)
         with tracer.sending(jobs) as sent:
-            inserted = await self._store().insert(sent.jobs, documents)
+            inserted = await self._core.store.insert(sent.jobs, documents)
             sent.accepted(inserted)
             return inserted
 
     def _spool_or_raise(self, prepared: Prepared, error: Exception) -> None:
         try:
-            self._spool.append(_entry(prepared))
+            self.spool.append(_entry(prepared))
         except OSError as spool_error:
             if isinstance(error, CommitUnknown | StoreFailed):
                 raise error from spool_error  # it may be in the store: a direct call could do it twice
@@ -386,7 +422,7 @@ class Desk:
             )  # fmt: skip
 
     def _tell(self, type: str, job: Job, data: dict[str, Any] | None = None) -> None:
-        self._bus.publish(BusEvent(type, job.queue, job.created_at, job.id, job.task, 0, data))
+        self._core.bus.publish(BusEvent(type, job.queue, job.created_at, job.id, job.task, 0, data))
 
     async def accept_many(self, task: str, items: Sequence[Any], shared: Mapping[str, Any]) -> Many:
         """Item by item: accepted or refused; a thousand per write. The dead that were asked for again come back."""
@@ -409,8 +445,7 @@ class Desk:
         """One that must stay dead is refused; the others do not wait for it."""
         for job_id, indexes in outcome.dead.items():
             try:
-                if self.redrive is not None:
-                    await self.redrive(job_id)
+                await self.bring_back(job_id)
             except JobError as error:
                 outcome.duplicates -= len(indexes)
                 for index in indexes:
@@ -456,7 +491,7 @@ class Desk:
         return self._prepare_some(task, range(len(items)), items, shared, refused), refused
 
     def new_id(self) -> str:
-        return new_id(self.clock.now(), _chance())
+        return new_id(self._core.clock.now(), _chance())
 
     async def _insert_some(self, ready: Mapping[int, Prepared], outcome: _Tally) -> Sequence[Inserted | None]:
         """One write for all; where the store cannot and every item has a fallback, the spool (None).
@@ -477,7 +512,7 @@ class Desk:
             outcome.late = error if isinstance(error, CommitUnknown) else None
             log.warning("the store cannot take %d jobs, trying the spool: %s", len(ready), error)
             try:
-                self._spool.append(*map(_entry, ready.values()))
+                self.spool.append(*map(_entry, ready.values()))
             except OSError as spool_error:
                 log.warning("the spool cannot take them either: %s", spool_error)
                 raise error from spool_error
@@ -485,7 +520,7 @@ class Desk:
 
     async def drain_spool(self) -> None:
         """Move what was spooled into the store."""
-        moved = await self._spool.drain(self.take_entry)
+        moved = await self.spool.drain(self.take_entry)
         if moved:
             log.warning("%d jobs that waited in the spool are in the store", moved)
 
@@ -495,12 +530,12 @@ class Desk:
         Whoever handed it in was told that it is accepted, and is not here any more to be told of a problem.
         """
         job = entry.job
-        (inserted,) = await self._store().insert([job], entry.documents)
+        (inserted,) = await self._core.store.insert([job], entry.documents)
         dead = job.state is State.dead
         if not inserted.duplicate:
             return
-        if dead and self.take_in is not None:
-            await self.take_in(job)
+        if dead and self._dead is not None:
+            await self._dead.take_in(job)
         elif self._is_other_work(inserted.job, job):
             await self._bury_spooled(entry, inserted.job)
         elif wants_back(entry, inserted.job):
@@ -512,15 +547,14 @@ class Desk:
     async def _redrive_spooled(self, known: Job) -> None:
         """As its caller asked. Where that cannot be, it is a dead letter still, and others in the spool do not wait."""
         try:
-            if self.redrive is not None:
-                await self.redrive(known.id)
+            await self.bring_back(known.id)
         except JobError as error:
             log.warning("job %s (%s) was asked for again and stays dead: %s", known.short_id, known.task, error)
 
     async def _bury_spooled(self, entry: Entry, known: Job) -> None:
         """Its key stands for something else by now. A dead letter without that key: somebody must look at both."""
-        letter = letter_of_taken_key(entry.job, capture(_key_reused(known, entry.job)), self.clock.now())
-        (inserted,) = await self._store().insert([letter], documents_for(letter.id, entry.documents))
+        letter = letter_of_taken_key(entry.job, capture(_key_reused(known, entry.job)), self._core.clock.now())
+        (inserted,) = await self._core.store.insert([letter], documents_for(letter.id, entry.documents))
         if not inserted.duplicate:
             log.warning("spooled job %s (%s) is a dead letter: %s", letter.short_id, letter.task, letter.error)
 

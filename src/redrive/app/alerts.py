@@ -23,7 +23,7 @@ from redrive.insight.groups import HOUR, Alert, GroupState, Kind, Suggestion
 from redrive.runtime.bus import BusEvent
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
 
 log = logging.getLogger("redrive.groups")
 GROUP_STATE: Final = DocumentKind[GroupState]("group", GroupState)
@@ -103,8 +103,8 @@ class Owing(msgspec.Struct, frozen=True):
 class GroupWatch:
     """Looks at the groups of the whole store."""
 
-    def __init__(self, app: Redrive) -> None:
-        self._app = app
+    def __init__(self, core: Core) -> None:
+        self._core = core
         self._store: Store | None = None
         self._judged: dict[str, int] = {}
         self._latest = 0.0
@@ -112,15 +112,15 @@ class GroupWatch:
 
     async def look(self) -> None:
         """One round: judge every group with new burials."""
-        now = self._app.clock.now()
-        if self._store is not self._app.store:
+        now = self._core.clock.now()
+        if self._store is not self._core.store:
             await self._take_over(now)
         if changed := await self._changed(now):
             await self._judge(changed, now)
 
     async def _take_over(self, now: float) -> None:
         """Put the alerts that an older version still owed into the outbox, before the groups are written anew."""
-        store = self._app.store
+        store = self._core.store
         for marker in await OWED.all(store):
             state = await store.doc(GROUP_STATE.name, marker.key)
             owed = msgspec.json.decode(state.value, type=Owing).owed if state is not None else None
@@ -131,7 +131,7 @@ class GroupWatch:
 
     async def _changed(self, now: float) -> list[Group]:
         """The groups with burials that this process has not seen judged."""
-        store, steady = self._app.store, self._app.clock.monotonic()
+        store, steady = self._core.store, self._core.clock.monotonic()
         if store is not self._store:
             self._store, self._latest, self._swept = store, 0.0, float("-inf")
             self._judged.clear()
@@ -146,7 +146,7 @@ class GroupWatch:
 
     async def _judge(self, groups: Sequence[Group], now: float) -> None:
         """Commits what the burials mean. Where another process was faster, the next look sees to it."""
-        known = await read_states(self._app.store, [group.fingerprint for group in groups])
+        known = await read_states(self._core.store, [group.fingerprint for group in groups])
         verdicts = [await self._verdict(group, known.get(group.fingerprint, _NONE), now) for group in groups]
         fresh = [verdict for verdict in verdicts if verdict.new]
         told = [await self._told(verdict, now) for verdict in fresh]
@@ -154,7 +154,7 @@ class GroupWatch:
             write(verdict.group.fingerprint, verdict.state, verdict.version, *map(_waiting, notices))
             for verdict, notices in zip(fresh, told, strict=True)
         ]
-        outcomes = await self._app.store.apply(commits) if commits else []
+        outcomes = await self._core.store.apply(commits) if commits else []
         won = [verdict for verdict, outcome in zip(fresh, outcomes, strict=True) if isinstance(outcome, Applied)]
         for group, *_ in (*won, *(verdict for verdict in verdicts if not verdict.new)):
             self._judged[group.fingerprint] = group.buried
@@ -174,12 +174,12 @@ class GroupWatch:
     async def _recent(self, group: Group, state: GroupState, now: float) -> int:
         """Burials of the last hour: what is still dead of them, or what came since the last look if that is more."""
         last_hour = Filter(states=(State.dead,), fingerprint=group.fingerprint, since=now - HOUR)
-        still_dead = sum((await self._app.store.count(last_hour)).values())
+        still_dead = sum((await self._core.store.count(last_hour)).values())
         return max(still_dead, group.buried - state.seen_buried if now - state.seen_at <= HOUR else 0)
 
     async def _version(self, group: Group) -> str | None:
         """Which version of the code made the latest burial, where that is known."""
-        found = await self._app.store.get([group.sample])
+        found = await self._core.store.get([group.sample])
         return found[0].history[-1].version if found and found[0].history else None
 
     async def _told(self, verdict: Verdict, now: float) -> list[Notice]:
@@ -197,7 +197,7 @@ class GroupWatch:
         ]  # fmt: skip
 
     async def _suggested(self, group: Group) -> Suggestion:
-        store = self._app.store
+        store = self._core.store
         letter = (await latest_letters(store, [group.fingerprint])).get(group.fingerprint)
         return insight.suggest(group, await store.lessons(group.fingerprint), letter=letter)
 
@@ -206,7 +206,7 @@ class GroupWatch:
 
     async def _dead(self, group: Group) -> int:
         dead = Filter(states=(State.dead,), fingerprint=group.fingerprint)
-        return sum((await self._app.store.count(dead)).values())
+        return sum((await self._core.store.count(dead)).values())
 
     async def _announce(self, group: Group, alert: Alert, notice: Notice) -> None:
         """Into the log and on this process's bus, once it is committed."""
@@ -217,7 +217,7 @@ class GroupWatch:
             "count": alert.buried, "dead": await self._dead(group), "severity": notice.severity,
             "message": notice.text, "suggestion": suggestion.public(),
         }  # fmt: skip
-        self._app.bus.publish(BusEvent("group_alert", alert.queue, notice.at, group.sample, alert.task, data=data))
+        self._core.bus.publish(BusEvent("group_alert", alert.queue, notice.at, group.sample, alert.task, data=data))
 
 
 def _waiting(notice: Notice) -> Put:

@@ -11,7 +11,10 @@ from redrive.insight.health import Health
 from redrive.tasks import BlockingHandle, Item, Many
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.enqueue import Enqueuer
+    from redrive.app.jobs import Jobs
+    from redrive.app.watch import Watch
+    from redrive.app.workers import Workers
 
 T = TypeVar("T")
 
@@ -19,29 +22,32 @@ T = TypeVar("T")
 class Blocking:
     """Everything here returns when it is done, and durable."""
 
-    def __init__(self, app: Redrive) -> None:
-        self._app = app
+    def __init__(self, enqueuer: Enqueuer, workers: Workers, jobs: Jobs, watch: Watch) -> None:
+        self._enqueuer = enqueuer
+        self._workers = workers
+        self._jobs = jobs
+        self._watch = watch
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Any coroutine of redrive's: `q.run(rd.dead.list())`."""
         return portal.run(work)
 
     def enqueue(self, task: str, payload: Mapping[str, Json] | None = None, **options: Any) -> BlockingHandle[Any]:
-        handle = self._app.accept_now(task, {} if payload is None else payload, options)
-        return BlockingHandle(handle or self.run(self._app.enqueue(task, payload, **options)), self.run)
+        handle = self._enqueuer.accept_now(task, {} if payload is None else payload, options)
+        return BlockingHandle(handle or self.run(self._enqueuer.enqueue(task, payload, options)), self.run)
 
     def enqueue_many(self, task: str, items: Iterable[Mapping[str, Json] | Item], **options: Any) -> Many:
-        return self.run(self._app.enqueue_many(task, items, **options))
+        return self.run(self._enqueuer.enqueue_many(task, items, options))
 
     def enqueue_http(self, *line: str, **options: Any) -> BlockingHandle[dict[str, Any]]:
         """Takes what `rd.enqueue_http` takes: `("POST", url, …)` or `(queue, "POST", url, …)`."""
-        return BlockingHandle(self.run(self._app.enqueue_http(*line, **options)), self.run)
+        return BlockingHandle(self.run(self._enqueuer.enqueue_http(line, options)), self.run)
 
     def drain(self) -> int:
-        return self.run(self._app.drain())
+        return self.run(self._workers.drain())
 
     def status(self, job_id: str) -> Job:
-        return self.run(self._app.status(job_id))
+        return self.run(self._jobs.get(job_id))
 
     def health(self) -> Health:
-        return self.run(self._app.health())
+        return self.run(self._watch.health())

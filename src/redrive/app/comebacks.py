@@ -49,7 +49,7 @@ from redrive.runtime.registry import Handler
 from redrive.runtime.switches import paused_queues
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
     from redrive.runtime.breakers import Breakers
 
 log = logging.getLogger("redrive.comebacks")
@@ -85,9 +85,9 @@ Verdict = Go | ForPerson | str
 class Comebacks:
     """One round after the other. Safe in several processes: for each task a lease document names one of them."""
 
-    def __init__(self, app: Redrive) -> None:
-        self._app = app
-        self._acts = Acts(app)
+    def __init__(self, core: Core, acts: Acts) -> None:
+        self._core = core
+        self._acts = acts
         self._next_look = 0.0
         self._paused: frozenset[str] = frozenset()
         self._breakers: Mapping[str, Breaker] = {}
@@ -99,7 +99,7 @@ class Comebacks:
 
         `breakers` is told what dead letters wait for. Without `thorough` a look is spared where none was due lately.
         """
-        now, store = self._app.clock.now(), self._app.store
+        now, store = self._core.clock.now(), self._core.store
         if not thorough and now < self._next_look <= now + LOOK_AGAIN:
             return 0
         groups, firsts, answers = await store.returning(now), await FIRST.all(store), await ANSWERS.all(store)
@@ -112,13 +112,13 @@ class Comebacks:
         return await self._round(groups, firsts)
 
     async def _round(self, groups: Sequence[Returning], firsts: Sequence[Kept[First]]) -> int:
-        self._paused = frozenset(await paused_queues(self._app.store))
-        self._breakers = {kept.key: kept.value for kept in await BREAKER.all(self._app.store)}
+        self._paused = frozenset(await paused_queues(self._core.store))
+        self._breakers = {kept.key: kept.value for kept in await BREAKER.all(self._core.store)}
         under_way = {kept.key: kept.value for kept in firsts if await self._under_way(kept)}
-        now = self._app.clock.now()
+        now = self._core.clock.now()
         self._asked = {asks_for(first, now) for first in under_way.values()} - {None}
         moved = 0
-        answers = await ANSWERS.all(self._app.store)
+        answers = await ANSWERS.all(self._core.store)
         for kept in answers:
             moved += await self._follow(kept)
         answering = {kept.key for kept in answers}
@@ -132,9 +132,9 @@ class Comebacks:
 
     async def _ours(self, group: Returning) -> bool:
         """Whether this process brings back dead letters of this task: one of those that have its code, at a time."""
-        if group.task not in self._app.registry.handlers or group.queue in self._paused:
+        if group.task not in self._core.registry.handlers or group.queue in self._paused:
             return False
-        return await holds(self._app.store, self._app.clock, f"{DUTY}/{group.task}")
+        return await holds(self._core.store, self._core.clock, f"{DUTY}/{group.task}")
 
     # -- the first of a group
 
@@ -146,7 +146,7 @@ class Comebacks:
             if isinstance(found, ForPerson):
                 await self._leave_to_a_person(job, found.why)
             elif isinstance(found, Go):
-                first = First(job.id, self._app.clock.now(), fingerprint, waits_for, job.category)
+                first = First(job.id, self._core.clock.now(), fingerprint, waits_for, job.category)
                 self._asked.add(asks_for(first, first.at))
                 return await self._bring_back(
                     {job.id: found}, (FIRST.put(group_key(fingerprint, waits_for), first, 0),)
@@ -167,7 +167,7 @@ class Comebacks:
     async def _under_way(self, kept: Kept[First]) -> bool:
         """Whether the first one of a group is still trying. Where it ended, what that means for the others is done."""
         first = kept.value
-        found = await self._app.store.get([first.job_id])
+        found = await self._core.store.get([first.job_id])
         job = found[0] if found else None
         if job is not None and (job.state in (State.waiting, State.running) or job.because == "circuit_open"):
             return True
@@ -176,18 +176,18 @@ class Comebacks:
             puts += (self._answering(first.waits_for, job),)
         elif job is not None and job.state is State.dead and still_down(job, first):
             await self._pass_over(first, job)
-        await self._app.store.apply([Commit(puts=puts)])
+        await self._core.store.apply([Commit(puts=puts)])
         return False
 
     def _answering(self, key: str, job: Job) -> Put:
-        now = self._app.clock.now()
-        return ANSWERS.put(key, Answers(now, now, self._app.registry.policy_for(job).breaker_release or 1.0))
+        now = self._core.clock.now()
+        return ANSWERS.put(key, Answers(now, now, self._core.registry.policy_for(job).breaker_release or 1.0))
 
     async def _pass_over(self, first: First, failed: Job) -> None:
         """The others whose time it was wait for their next one. After the last, a person decides about its own group;
         those of other groups, of which none has tried, try themselves."""
         why = f"job {failed.short_id} {{}} went first and failed again: {failed.error_class}"
-        within = alike(self._app.registry.policy_for(failed), failed)
+        within = alike(self._core.registry.policy_for(failed), failed)
         moves = [
             move
             async for job in self._due(None if first.waits_for else first.fingerprint, first.waits_for, within)
@@ -200,9 +200,9 @@ class Comebacks:
             await self._apply(moves[start : start + PAGE])
 
     def _passed_over(self, job: Job, why: str, first: First) -> Transition | None:
-        now, own = self._app.clock.now(), job.fingerprint == first.fingerprint
+        now, own = self._core.clock.now(), job.fingerprint == first.fingerprint
         why = why.format("of its group" if own else f"that calls {named(first.waits_for or '')}, too,")
-        found = next_time(job, self._app.registry.policy_for(job), now, self._app.clock.chance())
+        found = next_time(job, self._core.registry.policy_for(job), now, self._core.clock.chance())
         if found is None and not own:
             return None
         if found is None:
@@ -216,7 +216,7 @@ class Comebacks:
 
     async def _follow(self, kept: Kept[Answers]) -> int:
         """Bring back those that died before what they call answered again, as many as the rate allows by now."""
-        now, store = self._app.clock.now(), self._app.store
+        now, store = self._core.clock.now(), self._core.store
         number, after = following(kept.value, now)
         if number < 1:
             return 0
@@ -237,7 +237,7 @@ class Comebacks:
         going: dict[str, Go] = {}
         held_back = False
         for start in range(0, len(ids), number):
-            for job in await self._app.store.get(ids[start : start + number]):
+            for job in await self._core.store.get(ids[start : start + number]):
                 if len(going) == number or not self._may_follow(job, sure=sure):
                     continue
                 found = await self._verdict(job)
@@ -251,21 +251,21 @@ class Comebacks:
         return going, held_back
 
     def _may_follow(self, job: Job, *, sure: bool) -> bool:
-        return may_follow(job, self._app.registry.policy_for(job), self._app.clock.now(), sure=sure)
+        return may_follow(job, self._core.registry.policy_for(job), self._core.clock.now(), sure=sure)
 
     # -- one dead letter
 
     async def _due(self, fingerprint: str | None, waits_for: str | None, within: float = 0.0) -> AsyncIterator[Job]:
         """The ones of a group that are due by then, with their histories, the oldest first."""
-        by = self._app.clock.now() + within
+        by = self._core.clock.now() + within
         chosen = Filter(states=(State.dead,), fingerprint=fingerprint, held_for=waits_for, returns_by=by)
-        async for found in pages(self._app.store, chosen, PAGE, oldest=True):
-            for job in await self._app.store.get([job.id for job in found]):
+        async for found in pages(self._core.store, chosen, PAGE, oldest=True):
+            for job in await self._core.store.get([job.id for job in found]):
                 yield job
 
     async def _verdict(self, job: Job) -> Verdict:
         """Whether it comes back now. A process without its task's code leaves it to one that has it."""
-        handler = self._app.registry.handlers.get(job.task)
+        handler = self._core.registry.handlers.get(job.task)
         if handler is None or job.state is not State.dead or job.queue in self._paused or self._parked(job):
             return LATER
         why = await self._forbidden(job, handler)
@@ -274,22 +274,22 @@ class Comebacks:
         changes = await self._changes(job, handler) if job.category == "conditional" else ()
         if changes is None:
             return ForPerson("nothing is left that could be changed")
-        now = self._app.clock.now()
+        now = self._core.clock.now()
         back = self._came_back(job, now, changes).after(job.version)
-        ready = preflight(back, handler, self._app.registry, now)
+        ready = preflight(back, handler, self._core.registry, now)
         return ForPerson(f"it would die again: {ready.why}") if isinstance(ready, NotReady) else Go(changes)
 
     def _parked(self, job: Job) -> bool:
         breaker = self._breakers.get(job.held_for or "")
-        return breaker is not None and verdict(breaker, job.id, self._app.clock.now()) == "park"
+        return breaker is not None and verdict(breaker, job.id, self._core.clock.now()) == "park"
 
     async def _forbidden(self, job: Job, handler: Handler) -> str | None:
         """Why only a person may bring it back; None where nothing speaks against it."""
-        app, now = self._app, self._app.clock.now()
-        effects = [] if handler.idempotent else await effects_of(app.store, job.id)
+        core, now = self._core, self._core.clock.now()
+        effects = [] if handler.idempotent else await effects_of(core.store, job.id)
         if (why := hands_off(job, effects)) is not None:
             return why
-        if handler.consent and not await Consents(app.store, app.clock).covers(job, handler):
+        if handler.consent and not await Consents(core.store, core.clock).covers(job, handler):
             return "the consent that it needs has run out"
         budget = job.readable_options.budget
         over = overspent(budget, job, None, now) if budget is not None else None
@@ -297,10 +297,10 @@ class Comebacks:
 
     async def _changes(self, job: Job, handler: Handler) -> tuple[Change, ...] | None:
         """What the group's record says that helped, else what has not been tried; None where nothing is left."""
-        registry = self._app.registry
-        lessons = await self._app.store.lessons(job.fingerprint) if job.fingerprint else []
+        registry = self._core.registry
+        lessons = await self._core.store.lessons(job.fingerprint) if job.fingerprint else []
         abilities = handler.abilities(registry.fleet, registry.count)
-        return next_changes(job, lessons, abilities, registry.policy_for(job), self._app.clock.now())
+        return next_changes(job, lessons, abilities, registry.policy_for(job), self._core.clock.now())
 
     # -- moves
 
@@ -320,7 +320,7 @@ class Comebacks:
             return 0  # another process was faster
 
     def _came_back(self, job: Job, now: float, changes: tuple[Change, ...]) -> Transition:
-        policy = self._app.registry.policy_for(job)
+        policy = self._core.registry.policy_for(job)
         most = max(len(times_for(policy, job.category)), job.comebacks + 1)
         why = f"It comes back by itself (comeback {job.comebacks + 1} of {most})"
         changed = anew(merge(decode(job.changes_json), changes), *named_in(changes)) if changes else {}
@@ -328,12 +328,12 @@ class Comebacks:
         return lifecycle.came_back(job, now, tries=tries, who=BY_ITSELF, why=f"{why}.", changed=changed)
 
     async def _leave_to_a_person(self, job: Job, why: str) -> None:
-        now = self._app.clock.now()
+        now = self._core.clock.now()
         why = sentence(f"It does not come back by itself: {why}")
         await self._apply([lifecycle.rerouted(job, now, lane="manual", who=BY_ITSELF, why=why)])
 
     async def _apply(self, moves: Sequence[Transition]) -> None:
-        outcomes = await self._app.store.apply([Commit((move,)) for move in moves])
+        outcomes = await self._core.store.apply([Commit((move,)) for move in moves])
         for move, outcome in zip(moves, outcomes, strict=True):
             if isinstance(outcome, Applied):
                 log.warning("job %s (%s): %s", move.job.short_id, move.job.task, move.why)

@@ -12,32 +12,32 @@ from redrive.core.redact import redact
 from redrive.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
 
 
-def inputs(app: Redrive, job: Job, *, secrets: bool) -> dict[int, Json]:
+def inputs(core: Core, job: Job, *, secrets: bool) -> dict[int, Json]:
     """By run."""
-    given = {attempt.run: _input(app, job, attempt) for attempt in job.history}
+    given = {attempt.run: _input(core, job, attempt) for attempt in job.history}
     return given if secrets else {run: redact(one) for run, one in given.items()}
 
 
-def difference(app: Redrive, job: Job, one: int, other: int, *, secrets: bool) -> list[str]:
+def difference(core: Core, job: Job, one: int, other: int, *, secrets: bool) -> list[str]:
     """In words; empty where nothing was different."""
     for run in (one, other):
         check_range("run", run, 0, MOST)
     runs = {attempt.run: attempt for attempt in job.history}
-    given = inputs(app, job, secrets=secrets)
+    given = inputs(core, job, secrets=secrets)
     if missing := {one, other} - given.keys():
         known = ", ".join(map(str, given)) or "none"
         raise InvalidInput(field="run", problem=f"{min(missing)} is not a run of this job; there are {known}")
-    handler = app.registry.handlers.get(job.task)
-    adapt, count = handler.adapt if handler else None, app.registry.count
+    handler = core.registry.handlers.get(job.task)
+    adapt, count = handler.adapt if handler else None, core.registry.count
     return _by_whom(runs[one], runs[other]) + diff(given[one], given[other], adapt=adapt, count=count)
 
 
-def _input(app: Redrive, job: Job, attempt: Attempt) -> Json:
-    handler = app.registry.handlers.get(job.task)
-    adapt, count = handler.adapt if handler else None, app.registry.count
+def _input(core: Core, job: Job, attempt: Attempt) -> Json:
+    handler = core.registry.handlers.get(job.task)
+    adapt, count = handler.adapt if handler else None, core.registry.count
     return apply(job.arguments, decode(attempt.changes), adapt, count, names=named(attempt)).payload
 
 

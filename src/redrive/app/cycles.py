@@ -16,9 +16,10 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, overload
 
 import msgspec
 
@@ -66,7 +67,9 @@ from redrive.runtime.trusted_time import time_for_destroying
 from redrive.tasks import Task
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
+    from redrive.app.duties import Duties
+    from redrive.app.notices import Notices
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -117,24 +120,23 @@ class RunningCycle(_Going):
     """Inside `async with rd.cycle(...)`."""
 
     def __init__(self, plan: Cycle) -> None:
-        self._app = plan._app
+        self._home = plan._home
+        self._core = core = plan._home.core
         self._plan = plan
         self.name = plan.name
         self.queue = plan.queue
-        self.cycle_id = plan.cycle_id or cycle_at(self._app.clock.now(), plan.tz)
+        self.cycle_id = plan.cycle_id or cycle_at(self._core.clock.now(), plan.tz)
         self.results = []
-        self._registry = _own(self._app.registry)
+        self._registry = _own(self._core.registry)
         self._over = False
         self._left: list[Left] = []
         self._alerts: list[str] = []
-        self._desk = Desk(
-            lambda: self._app.store, self._registry, self._app.bus, self._app.clock, self._app.settings, self._app.spool
-        )
-        begun = self._app.clock.now()
+        self._desk = Desk(replace(core, registry=self._registry), plan._home.desk.spool)
+        begun = self._core.clock.now()
         run = CycleRun(self.name, self.cycle_id, begun, "", zone=plan.tz, every=plan.every, watched=plan.watched)
-        self._record = RunRecord(self._app.store, self._app.clock, run)
+        self._record = RunRecord(self._core.store, self._core.clock, run)
         self._turns = Turns(
-            self._app.store, self._registry, self._app.clock, queue=self.queue, cycle_id=self.cycle_id,
+            self._core.store, self._registry, self._core.clock, queue=self.queue, cycle_id=self.cycle_id,
             record=self._record, wait=plan.wait,
         )  # fmt: skip
 
@@ -245,15 +247,15 @@ class RunningCycle(_Going):
     ) -> str:
         if job_id is not None and (strict or isinstance(job_id, str | int)):
             return checked_id("job_id", job_id)
-        key = self._app._desk.key_of(function._handler, payload) if isinstance(function, Task) else None
+        key = self._home.desk.key_of(function._handler, payload) if isinstance(function, Task) else None
         if key is not None:
             return checked_id("job_id", key)
-        return id_from(counted(encode(payload, limit=self._app.settings.payload_limit).text, ignore))
+        return id_from(counted(encode(payload, limit=self._core.settings.payload_limit).text, ignore))
 
     async def _result(self, entry: Entry, handler: Handler) -> Result[Any]:
         job = entry.job
         skipped = entry.status == "skipped"
-        value = handler.signature.result(await result_text(self._app, job)) if skipped else entry.value
+        value = handler.signature.result(await result_text(self._core.store, job)) if skipped else entry.value
         job_id, _ = names_of(job)
         return Result(entry.status, job.task, job_id, job.id, value, job.error, job.recommendation)
 
@@ -274,34 +276,34 @@ class RunningCycle(_Going):
     async def _finish(self) -> None:
         self._over = True
         await self._turns.end()
-        for kept in await CYCLE_NOTE.all(self._app.store, key_prefix(self.queue)):
+        for kept in await CYCLE_NOTE.all(self._core.store, key_prefix(self.queue)):
             if keeps_failing(kept.value, self._plan.alert_after):
                 await self._alert(kept)
         self._left = await self._turns.left()
-        await _spared("looking around", self._app._look())
-        await _spared("telling people", self._app.notices.deliver())
+        await _spared("looking around", self._home.duties.look())
+        await _spared("telling people", self._home.notices.deliver())
         await _spared("pruning", self._prune())
 
     async def _alert(self, kept: Kept[Note]) -> None:
         """Told once in a cycle, through the outbox: a channel that fails is told again, by whichever process has it."""
         note = kept.value
-        words = in_words(note, next(iter(await self._app.store.get([note.job])), None))
+        words = in_words(note, next(iter(await self._core.store.get([note.job])), None))
         message, hurts = f"{self.name}: {words}", severity(note, self._plan.alert_after)
         self._alerts.append(words)
         log.warning("%s", message)
         data = {"kind": "stale_failure", "severity": hurts, "message": message, "cycles": note.failing}
-        self._app.bus.publish(
-            BusEvent("stale_failure", self.queue, self._app.clock.now(), note.job, note.task, data=data)
+        self._core.bus.publish(
+            BusEvent("stale_failure", self.queue, self._core.clock.now(), note.job, note.task, data=data)
         )
         told = CYCLE_NOTE.put(kept.key, msgspec.structs.replace(note, told=note.failed), kept.version)
-        notice = stale(note, self.queue, self._app.clock.now(), message, hurts)
-        await self._app.store.apply([Commit(puts=(told, *puts_of(notice)))])
+        notice = stale(note, self.queue, self._core.clock.now(), message, hurts)
+        await self._core.store.apply([Commit(puts=(told, *puts_of(notice)))])
 
     async def _prune(self) -> None:
         """Where no worker ever runs, nobody else does."""
-        app = self._app
-        now = await time_for_destroying(app.store, app.clock)
-        await prune(app.store, self._registry, now, app.settings.retention, app.settings.key_retention)
+        core = self._core
+        now = await time_for_destroying(core.store, core.clock)
+        await prune(core.store, self._registry, now, core.settings.retention, core.settings.key_retention)
 
 
 class BlockingCycle(_Going):
@@ -355,12 +357,21 @@ class BlockingCycle(_Going):
         return _from_here(lambda: self._running._run(function, args, kwargs, given))
 
 
+class CycleHome(NamedTuple):
+    """What a cycle works with: how jobs are enqueued, and who looks around and tells people at its end."""
+
+    core: Core
+    desk: Desk
+    duties: Duties
+    notices: Notices
+
+
 class Cycle:
     """What `rd.cycle(...)` returns: use it with `with`, or with `async with` where there is an event loop."""
 
     def __init__(
         self,
-        app: Redrive,
+        home: CycleHome,
         name: str,
         cycle_id: str | int | None,
         *,
@@ -372,7 +383,8 @@ class Cycle:
         quiet: bool,
         wait: Wait | None,
     ) -> None:
-        self._app = app
+        self._home = home
+        self._holder = home.core.holder
         self.name = name
         self.queue = queue_of(name)
         self.cycle_id = checked_id("cycle_id", cycle_id) if cycle_id is not None else None
@@ -399,13 +411,13 @@ class Cycle:
     async def __aenter__(self) -> RunningCycle:
         if self._running is not None:
             raise RedriveError(f"cycle {self.name!r} is under way already")
-        self._closes = await self._app._holders.join()
+        self._closes = await self._holder.join()
         try:
             self._running = RunningCycle(self)
             await self._running._begin()
-            await _spared("emptying the spool", self._app._desk.drain_spool())
+            await _spared("emptying the spool", self._home.desk.drain_spool())
         except BaseException:
-            await self._app._holders.leave(closes=self._closes)
+            await self._holder.leave(closes=self._closes)
             raise
         return self._running
 
@@ -428,7 +440,7 @@ class Cycle:
             if not self.quiet:
                 sys.stdout.write(f"{running.summary}{_interrupted(running, error)}\n")
                 sys.stdout.flush()
-            await self._app._holders.leave(closes=self._closes)
+            await self._holder.leave(closes=self._closes)
 
 
 def outcome_of(error: BaseException | None) -> RunOutcome:

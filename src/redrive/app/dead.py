@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 from redrive.app import comparing, editing, triage
 from redrive.app.acts import Acts, Order
 from redrive.app.filters import make_filter
-from redrive.app.namespace import SOMEBODY, Namespace
+from redrive.app.namespace import SOMEBODY, find_job
 from redrive.app.purging import Purging
 from redrive.app.undoing import Undoing
 from redrive.core.checks import check_limit
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from redrive.core.redrives import RedriveRun
 
 
-class Dead(Namespace):
+class Dead:
     """Dead letters: what failed, why, and what to do about it.
 
     The verbs of triage take one id and give the job; or `ids=[…]`, or the filters of `list` (all=True for everything),
@@ -38,7 +38,7 @@ class Dead(Namespace):
     """
 
     def __init__(self, app: Redrive) -> None:
-        super().__init__(app)
+        self._app = app
         self._acts = Acts(app)
         self._undoing = Undoing(app, self._acts)
         self._purging = Purging(app, self._acts)
@@ -50,7 +50,7 @@ class Dead(Namespace):
 
     async def show(self, id: str) -> Job:
         """One dead letter with every attempt, its cause, the decision and why."""
-        return await self._find_one(id, (State.dead,))
+        return await find_job(self._app.store, id, (State.dead,))
 
     async def groups(self, **filters: Any) -> builtins.list[GroupView]:
         """The troubles behind the dead letters, unresolved ones first; `rd.groups` resolves or ignores them."""
@@ -192,11 +192,11 @@ class Dead(Namespace):
 
     async def diff(self, id: str, one: int, other: int, *, secrets: bool = False) -> builtins.list[str]:
         """What two runs of a job were given differently, in words; empty where nothing was. Secrets are masked."""
-        return comparing.difference(self._app, await self._find_one(id), one, other, secrets=secrets)
+        return comparing.difference(self._app.core, await find_job(self._app.store, id), one, other, secrets=secrets)
 
     async def inputs(self, id: str, *, secrets: bool = False) -> dict[int, Json]:
         """What each run of a job was given. Secrets are masked."""
-        return comparing.inputs(self._app, await self._find_one(id), secrets=secrets)
+        return comparing.inputs(self._app.core, await find_job(self._app.store, id), secrets=secrets)
 
     @overload
     async def move_lane(self, id: str, lane: str, *, who: str = ..., why: str | None = ...) -> Job: ...
@@ -304,15 +304,15 @@ class Dead(Namespace):
         self, job_id: str, payload: Json, error: BaseException | type[BaseException] | str | None = None, **said: Any
     ) -> Job:
         """Record a failed job, as `redrive.to_dead_letter` does and with its options: attempt, task, queue, lane, …"""
-        from redrive.app.letters import Letters, said_of
+        from redrive.app.letters import said_of
 
-        return await Letters(self._app).add(job_id, payload, error, said_of(said))
+        return await self._app.letters.add(job_id, payload, error, said_of(said))
 
     async def take_in(self, job: Job) -> Job:
         """A dead letter that waited beside the store. The same failure twice is one; another one of its job counts."""
-        from redrive.app.letters import Letter, Letters
+        from redrive.app.letters import Letter
 
-        return await Letters(self._app).take_in(Letter(job))
+        return await self._app.letters.take_in(Letter(job))
 
     async def import_(
         self,
@@ -337,8 +337,8 @@ class Dead(Namespace):
         from redrive.app import exchange
 
         return await exchange.import_(
-            self._app, source, queue=queue, task=task, mapping=mapping, completed=completed, aside=aside, as_=as_,
-            dry_run=dry_run, who=who, why=why, progress=progress,
+            self._app.core, self._app.letters, source, queue=queue, task=task, mapping=mapping, completed=completed,
+            aside=aside, as_=as_, dry_run=dry_run, who=who, why=why, progress=progress,
         )  # fmt: skip
 
     async def export(
@@ -355,7 +355,7 @@ class Dead(Namespace):
 
         chosen = make_filter({**filters, "state": "dead"})
         how = {"secrets": secrets, "overwrite": overwrite, "append": append}
-        return await exchange.export(self._app, path, chosen, **how)
+        return await exchange.export(self._app.core, path, chosen, **how)
 
     async def purge_plan(self, ids: Sequence[str] = (), *, all: bool = False, **filters: Any) -> PurgePlan:
         """How many dead letters a purge would remove for good, and a token that stands for exactly these."""

@@ -38,7 +38,7 @@ from redrive.runtime.jsonl import Line
 from redrive.runtime.paging import pages
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
 
 CHUNK: Final = 1_000
 CHUNK_BYTES: Final = 16 * 1024 * 1024
@@ -98,7 +98,8 @@ class Import:
 
     def __init__(
         self,
-        app: Redrive,
+        core: Core,
+        letters: Letters,
         source: Source,
         *,
         born: Born,
@@ -110,8 +111,8 @@ class Import:
         why: str | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self._app = app
-        self._letters = Letters(app)
+        self._core = core
+        self._letters = letters
         self._source = source
         self._born = born
         self._mapping = mapping
@@ -140,11 +141,11 @@ class Import:
 
     @property
     def _line_limit(self) -> int:
-        return max(jsonl.LONGEST, _SPACE * self._app.settings.payload_limit)
+        return max(jsonl.LONGEST, _SPACE * self._core.settings.payload_limit)
 
     def _tell(self) -> None:
         queue = self._born.queue or self._born.task or ""
-        self._app.bus.publish(BusEvent("imported", queue, self._born.now, data=dict(self._counts)))
+        self._core.bus.publish(BusEvent("imported", queue, self._born.now, data=dict(self._counts)))
 
     async def _take(self, chunk: list[Line]) -> None:
         jobs: list[tuple[Line, Job]] = []
@@ -173,7 +174,7 @@ class Import:
     def _understood(self, line: Line) -> Record:
         if line.cut:
             raise InvalidInput(field="line", problem=f"is longer than {self._line_limit} bytes")
-        record = records.parse(line.raw, self._mapping, limit=self._app.settings.payload_limit)
+        record = records.parse(line.raw, self._mapping, limit=self._core.settings.payload_limit)
         if not record.derived:
             return record
         digest = _digest(record.job_id)
@@ -187,13 +188,13 @@ class Import:
 
     def _cap(self, queue: str) -> int:
         if queue not in self._caps:
-            self._caps[queue] = self._app.registry.queue_policy(queue).max_attempts or CAP
+            self._caps[queue] = self._core.registry.queue_policy(queue).max_attempts or CAP
         return self._caps[queue]
 
     async def _insert(self, jobs: list[tuple[Line, Job]]) -> list[tuple[Line, str]]:
         """What is new goes in; what is known is compared. Returns the lines that contradict what is known."""
         bad = []
-        answers = await self._app.store.insert([job for _, job in jobs]) if jobs else []
+        answers = await self._core.store.insert([job for _, job in jobs]) if jobs else []
         for (line, job), answer in zip(jobs, answers, strict=True):
             what, problem = await self._outcome(job, answer)
             if problem is not None:
@@ -218,11 +219,11 @@ class Import:
         """A record that tells of more tries than the letter knows is a further failure of the same job."""
         perhaps = False
         for _ in range(TRIES):
-            (known,) = await self._app.store.get([job.id])
+            (known,) = await self._core.store.get([job.id])
             if not _is_further(known, job):
                 return perhaps  # by us, as it turns out, or by somebody else
             moves = failed_again(known, job, self._cap(job.queue), job.attempts)
-            (outcome,) = await self._app.store.apply([Commit(moves)])
+            (outcome,) = await self._core.store.apply([Commit(moves)])
             if isinstance(outcome, Applied):
                 return True
             perhaps = isinstance(outcome, Unknown)
@@ -231,7 +232,7 @@ class Import:
     async def _rehearse(self, jobs: list[tuple[Line, Job]]) -> list[tuple[Line, str]]:
         """What an import would do, without doing it."""
         bad = []
-        known = {job.id: job for job in await self._app.store.get([job.id for _, job in jobs])}
+        known = {job.id: job for job in await self._core.store.get([job.id for _, job in jobs])}
         for line, job in jobs:
             digest = _digest(job.id)
             first = known.get(job.id)
@@ -280,7 +281,7 @@ class Import:
 
     async def _close(self, ids: list[str]) -> list[str]:
         """Those of them that are known here; the dead ones are closed."""
-        known = await self._app.store.get(ids) if ids else []
+        known = await self._core.store.get(ids) if ids else []
         standing = [job for job in known if job.state is State.dead and job.id not in self._closed]
         self._closed.update(job.id for job in standing)
         if self._dry_run:
@@ -396,7 +397,8 @@ def _aside_path(source: Source, said: str | Path | None) -> Path | None:
 
 
 async def import_(
-    app: Redrive,
+    core: Core,
+    letters: Letters,
     source: Source,
     *,
     queue: str | None = None,
@@ -408,15 +410,15 @@ async def import_(
     if as_ not in ("dead", "waiting"):
         raise InvalidOption(field="as_", problem=f"{as_!r} is neither dead nor waiting")
     state: Any = State(as_)
-    born = Born(app.clock.now(), optional_name("queue", queue), optional_name("task", task), state=state)
-    return await Import(app, source, born=born, mapping=records.mapping_of(mapping), **options).run()
+    born = Born(core.clock.now(), optional_name("queue", queue), optional_name("task", task), state=state)
+    return await Import(core, letters, source, born=born, mapping=records.mapping_of(mapping), **options).run()
 
 
 # -- out
 
 
 async def export(
-    app: Redrive,
+    core: Core,
     target: Target,
     chosen: Filter,
     *,
@@ -426,19 +428,19 @@ async def export(
 ) -> Exported:
     """One record per line. A file is private, and has its name only once it is complete."""
     if target is None:
-        lines = [line.decode().rstrip("\n") async for page in _pages(app, chosen, secrets) for line in page]
+        lines = [line.decode().rstrip("\n") async for page in _pages(core, chosen, secrets) for line in page]
         return Exported(len(lines), None, lines)
     if not isinstance(target, str | Path):
-        return Exported(await _write_all(app, target, chosen, secrets))
+        return Exported(await _write_all(core, target, chosen, secrets))
     path = _file(target)
     if append:
         count = 0
-        async for page in _pages(app, chosen, secrets):
+        async for page in _pages(core, chosen, secrets):
             await asyncio.to_thread(jsonl.append, path, page)
             count += len(page)
         return Exported(count, str(path))
     with jsonl.replacing(path, overwrite=overwrite) as file:
-        count = await _write_all(app, file, chosen, secrets)
+        count = await _write_all(core, file, chosen, secrets)
     return Exported(count, str(path))
 
 
@@ -449,17 +451,17 @@ def _file(target: str | Path) -> Path:
     return path
 
 
-async def _write_all(app: Redrive, file: IO[bytes] | BinaryIO, chosen: Filter, secrets: bool) -> int:
+async def _write_all(core: Core, file: IO[bytes] | BinaryIO, chosen: Filter, secrets: bool) -> int:
     count = 0
-    async for page in _pages(app, chosen, secrets):
+    async for page in _pages(core, chosen, secrets):
         await asyncio.to_thread(file.writelines, page)
         count += len(page)
     return count
 
 
-async def _pages(app: Redrive, chosen: Filter, secrets: bool) -> AsyncIterator[list[bytes]]:
+async def _pages(core: Core, chosen: Filter, secrets: bool) -> AsyncIterator[list[bytes]]:
     """The dead letters themselves with their stories, a page at a time; one that leaves meanwhile is left out."""
-    async for page in pages(app.store, chosen, CHUNK):
-        jobs = [job for job in await app.store.get([job.id for job in page]) if job.state is State.dead]
+    async for page in pages(core.store, chosen, CHUNK):
+        jobs = [job for job in await core.store.get([job.id for job in page]) if job.state is State.dead]
         if jobs:
             yield [records.line_of(job, secrets=secrets) for job in jobs]

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from redrive.app.hubs import become_hub
-from redrive.app.opening import NATS, POSTGRES, scheme_of
+from redrive.app.opening import NATS, POSTGRES, scheme_of, shown
 from redrive.core.store import Commit
 from redrive.errors import ConfigError, StoreUnavailable
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
     from redrive.app.fleet_view import FleetStatus, HubView
+    from redrive.app.workers import Workers
     from redrive.stores.open_side.streams import Ensured
     from redrive.stores.open_side.survey import Survey
     from redrive.stores.replica.nats_connection import Connection
@@ -26,8 +27,9 @@ CONNECT_SECONDS: Final = 20.0
 class Fleet:
     """Verbs for the whole fleet. They keep a replica in this process."""
 
-    def __init__(self, app: Redrive) -> None:
-        self._app = app
+    def __init__(self, core: Core, workers: Workers) -> None:
+        self._core = core
+        self._workers = workers
 
     async def init(self, *, agents: Mapping[str, int | None] | None = None, limit: int | None = None) -> list[Ensured]:
         """Make the streams that are open to other programs, or bring them up to date; what became of each.
@@ -39,7 +41,7 @@ class Fleet:
         from redrive.stores.open_side.names import OpenNames
 
         self._join(NATS)
-        await self._app.open()
+        await self._core.holder.open()
         async with self._connected() as connection:
             names = OpenNames(connection.address.namespace)
             replicas = await _replicas(connection)
@@ -62,14 +64,14 @@ class Fleet:
         """Hosts, lag and durability as the store knows them, on every kind of store, without asking other hubs."""
         from redrive.app.fleet_view import fleet_view
 
-        return await fleet_view(self._app)
+        return await fleet_view(self._core)
 
     async def status(self) -> FleetStatus:
         """The view, with what every hub answers now and what the servers say of the streams."""
         from redrive.app.fleet_view import OpenStream
 
         self._join((*NATS, *POSTGRES))
-        await self._app.open()
+        await self._core.holder.open()
         found, survey = await self.view(), await self.survey()
         streams = tuple(
             OpenStream(one.name, one.holds, one.messages, one.limit, one.full)
@@ -81,7 +83,7 @@ class Fleet:
         """The streams, as the servers say; None for a log that is not on NATS."""
         from redrive.stores.open_side.survey import survey
 
-        if scheme_of(self._app.settings.url) not in NATS:
+        if scheme_of(self._core.settings.url) not in NATS:
             return None
         async with self._connected() as connection:
             return await survey(connection)
@@ -90,7 +92,7 @@ class Fleet:
         from redrive.app.fleet_view import HubView
         from redrive.stores.remote.presence import gather
 
-        if scheme_of(self._app.settings.url) not in NATS:
+        if scheme_of(self._core.settings.url) not in NATS:
             return ()
         async with self._connected() as connection:
             heard = await gather(connection)
@@ -105,8 +107,8 @@ class Fleet:
     async def resume(self) -> str | None:
         """Let a halted fleet claim again; why it was halted, or None where it was not."""
         self._join((*NATS, *POSTGRES))
-        await self._app.open()
-        store: Any = self._app.store
+        await self._core.holder.open()
+        store: Any = self._core.store
         why: str | None = await store.resume()
         return why
 
@@ -114,25 +116,27 @@ class Fleet:
         """`async with rd.fleet.roles("monitor", "triage", "retry"):` does these duties while no other process does."""
         from redrive.app.roles import running_roles
 
-        return running_roles(self._app, names)
+        return running_roles(self._core, self._workers, names)
 
     async def forget(self, name: str) -> bool:
         """Wait no longer for a replica whose file is deleted; False where none has this name."""
         from redrive.stores.replica.announcing import REPLICA
 
         self._join((*NATS, *POSTGRES))
-        await self._app.open()
-        if await REPLICA.get(self._app.store, name) is None:
+        await self._core.holder.open()
+        if await REPLICA.get(self._core.store, name) is None:
             return False
-        await self._app.store.apply([Commit(puts=(REPLICA.drop(name),))])
+        await self._core.store.apply([Commit(puts=(REPLICA.drop(name),))])
         return True
 
     def _join(self, schemes: tuple[str, ...]) -> None:
         """Keep a replica in this process. A file, or hubs over HTTP, are no log."""
-        if scheme_of(self._app.settings.url) not in schemes:
+        if scheme_of(self._core.settings.url) not in schemes:
             wanted = " or ".join(f"{scheme}://" for scheme in schemes if scheme in ("nats", "postgresql"))
-            raise ConfigError(f"{self._app.shown_url} is not a {wanted} URL: name the fleet's log with --url")
-        become_hub(self._app)
+            raise ConfigError(
+                f"{shown(self._core.settings.url)} is not a {wanted} URL: name the fleet's log with --url"
+            )
+        become_hub(self._core)
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Connection]:
@@ -140,7 +144,7 @@ class Fleet:
         from redrive.stores.replica.nats_address import read_address
         from redrive.stores.replica.nats_connection import Connection
 
-        connection = Connection(read_address(self._app.settings.url))
+        connection = Connection(read_address(self._core.settings.url))
         try:
             await connection.open(CONNECT_SECONDS)
             yield connection

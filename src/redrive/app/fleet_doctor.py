@@ -11,7 +11,7 @@ from redrive.app.fleet_view import FleetStatus, HubView
 from redrive.errors import RedriveError
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.fleet import Fleet
     from redrive.stores.open_side.survey import StreamView, Survey
 
 LAG: Final = 1_000
@@ -42,10 +42,10 @@ class Seen(NamedTuple):
     survey: Survey | None
 
 
-async def examine(app: Redrive) -> list[Check]:
+async def examine(fleet: Fleet) -> list[Check]:
     """Every check in turn. Where the fleet cannot be joined, why is the one answer."""
     try:
-        seen = Seen(await app.fleet.status(), await app.fleet.survey())
+        seen = Seen(await fleet.status(), await fleet.survey())
     except RedriveError as error:
         return [Check("fleet", False, str(error), "put that right, then run `redrive fleet doctor` again")]
     return [check for judge in JUDGES for check in judge(seen)]

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from redrive.app.opening import shown
 from redrive.runtime.living import WORKER
 from redrive.stores.replica.announcing import ANNOUNCE_SECONDS, REPLICA, Replica
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
     from redrive.stores.replica.looking import Look
 
 
@@ -100,16 +101,17 @@ class FleetStatus(msgspec.Struct, frozen=True):
     """Where erased words can still be read."""
 
 
-async def fleet_view(app: Redrive) -> FleetStatus:
+async def fleet_view(core: Core) -> FleetStatus:
     """What the store itself says. Asks no other hub, and works on a file and behind hubs, too."""
-    info, now = await app.store.open(), app.clock.now()
-    files = [kept for kept in await REPLICA.all(app.store) if kept.value.until > now]
+    info, now = await core.store.open(), core.clock.now()
+    files = [kept for kept in await REPLICA.all(core.store) if kept.value.until > now]
     status = FleetStatus(
-        url=app.shown_url, durability=info.durability, end=max((kept.value.position for kept in files), default=0),
-        files=tuple(_file(kept.key, kept.value, now) for kept in files), workers=await _workers(app, now),
-        waits_for=tuple(await app.store.lingering()),
+        url=shown(core.settings.url), durability=info.durability,
+        end=max((kept.value.position for kept in files), default=0),
+        files=tuple(_file(kept.key, kept.value, now) for kept in files), workers=await _workers(core, now),
+        waits_for=tuple(await core.store.lingering()),
     )  # fmt: skip
-    look = getattr(app.store, "look", None)
+    look = getattr(core.store, "look", None)
     return with_log(status, await look(), now) if look is not None else status
 
 
@@ -137,8 +139,8 @@ def _file(name: str, said: Replica, now: float) -> ReplicaView:
     )  # fmt: skip
 
 
-async def _workers(app: Redrive, now: float) -> tuple[WorkerView, ...]:
-    kept: Any = await WORKER.all(app.store)
+async def _workers(core: Core, now: float) -> tuple[WorkerView, ...]:
+    kept: Any = await WORKER.all(core.store)
     return tuple(
         WorkerView(id, id.rsplit("-", 2)[0], said.running, said.concurrency, said.at)
         for id, said, _ in kept

@@ -8,24 +8,25 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
+from redrive.app.namespace import find_job
 from redrive.core.documents import RESULT
 from redrive.core.job import Job, State
 from redrive.core.outcome import death
-from redrive.core.store import Event
+from redrive.core.store import Event, Store
 from redrive.errors import JobDead, JobDiscarded, JobNotFound
 from redrive.runtime.bus import BusEvent
 from redrive.runtime.settle import RESULT_APART
 from redrive.tasks import JobHandle, Seconds, seconds
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
 
 T = TypeVar("T")
 FOLLOW_SECONDS: Final = 0.25
 PAGE: Final = 1_000
 
 
-async def result_of(app: Redrive, handle: JobHandle[Any], timeout: Seconds | None) -> Any:
+async def result_of(core: Core, handle: JobHandle[Any], timeout: Seconds | None) -> Any:
     limit, seen = seconds(timeout, "timeout") if timeout is not None else None, list[Job]()
 
     async def ended() -> Job | None:
@@ -38,7 +39,7 @@ async def result_of(app: Redrive, handle: JobHandle[Any], timeout: Seconds | Non
         return seen[0] if seen[0].ended else None
 
     try:
-        job = await followed(app, {handle.id}, ended, limit)
+        job = await followed(core, {handle.id}, ended, limit)
     except TimeoutError:
         if limit is None or not seen:
             raise
@@ -50,8 +51,8 @@ async def result_of(app: Redrive, handle: JobHandle[Any], timeout: Seconds | Non
         )  # fmt: skip
     if job.state in (State.discarded, State.purged):
         raise JobDiscarded(f"job {job.short_id} was {job.state}", job_id=job.id)
-    text = await result_text(app, job)
-    handler = app.registry.handlers.get(job.task)
+    text = await result_text(core.store, job)
+    handler = core.registry.handlers.get(job.task)
     return handler.signature.result(text) if handler else (msgspec.json.decode(text) if text else None)
 
 
@@ -65,16 +66,16 @@ def _not_over(job: Job, limit: float) -> str:
     return f"{said} and goes on; see `redrive status {job.short_id}`"
 
 
-async def result_text(app: Redrive, job: Job) -> str | None:
+async def result_text(store: Store, job: Job) -> str | None:
     """The whole result as JSON, also where it is stored apart."""
     if job.result != RESULT_APART:
         return job.result
-    kept = await RESULT.get(app.store, f"{job.id}/")
+    kept = await RESULT.get(store, f"{job.id}/")
     return kept.value.decode() if kept is not None else job.result
 
 
 async def followed(
-    app: Redrive, ids: Collection[str], look: Callable[[], Awaitable[T | None]], limit: float | None = None
+    core: Core, ids: Collection[str], look: Callable[[], Awaitable[T | None]], limit: float | None = None
 ) -> T:
     """Look until there is an answer: told at once by this process's bus, soon where others work.
 
@@ -87,7 +88,7 @@ async def followed(
         if event.job_id in ids:
             loop.call_soon_threadsafe(changed.set)
 
-    subscription = app.bus.subscribe("*", told)
+    subscription = core.bus.subscribe("*", told)
     try:
         found = await look()
         async with asyncio.timeout(limit):
@@ -109,15 +110,15 @@ async def _nudged(changed: asyncio.Event) -> None:
     changed.clear()
 
 
-async def events_of(app: Redrive, job_id: str) -> AsyncIterator[Event]:
+async def events_of(core: Core, job_id: str) -> AsyncIterator[Event]:
     """What is committed about a job from now on, in any process, until it ends: all of it, however busy others are."""
-    (here,) = await app.store.events(None)
+    (here,) = await core.store.events(None)
     cursor = here.cursor
     while True:
-        ended = (await app.jobs.get(job_id)).ended
+        ended = (await find_job(core.store, job_id)).ended
         more = True
         while more:
-            events = await app.store.events(cursor, PAGE)
+            events = await core.store.events(cursor, PAGE)
             more = len(events) >= PAGE
             for event in events:
                 cursor = event.cursor

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from redrive.app.accept import Prepared, SpoolUnusable, wants_back
+from redrive.app.accept import Desk, Prepared, SpoolUnusable, wants_back
 from redrive.app.following import result_text
+from redrive.app.namespace import find_job, move_job
+from redrive.app.noticing import add_notice
 from redrive.core import lifecycle
 from redrive.core.checks import check_name, check_words
 from redrive.core.job import Job, Json, State, iso
@@ -33,7 +35,7 @@ from redrive.runtime.threads import Raised, asked, finished
 from redrive.tasks import Seconds, Task, seconds
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
 
 log = logging.getLogger("redrive.gateway")
 WHO: Final = "gateway"
@@ -46,20 +48,21 @@ LONG_DUE: Final = 30 * 86_400.0
 class Gateway:
     """`rd.call`, `rd.submit`, `rd.retry`, and the status of operations."""
 
-    def __init__(self, app: Redrive) -> None:
-        self._app = app
+    def __init__(self, core: Core, desk: Desk) -> None:
+        self._core = core
+        self._desk = desk
         self._spots: dict[asyncio.AbstractEventLoop, OnTheSpot] = {}
         self._late: dict[asyncio.AbstractEventLoop, set[asyncio.Task[Any]]] = {}
         """Calls that go on after their callers stopped waiting, by the event loop they run on."""
 
     def _spot(self) -> OnTheSpot:
         """The one of this event loop and the present store."""
-        app, loop = self._app, asyncio.get_running_loop()
+        core, loop = self._core, asyncio.get_running_loop()
         spot = self._spots.get(loop)
-        if spot is None or spot.store is not app.store:
+        if spot is None or spot.store is not core.store:
             if spot is not None:
                 self._retire(spot)
-            spot = self._spots[loop] = OnTheSpot(app.store, app.registry, app.clock, "call", bus=app.bus)
+            spot = self._spots[loop] = OnTheSpot(core.store, core.registry, core.clock, "call", bus=core.bus)
         return spot
 
     def _retire(self, spot: OnTheSpot) -> None:
@@ -81,7 +84,7 @@ class Gateway:
         for loop in [loop for loop in list(self._late) if loop.is_closed()]:
             self._late.pop(loop, None)
         if late:
-            _, pending = await asyncio.wait(late, timeout=self._app.settings.grace)
+            _, pending = await asyncio.wait(late, timeout=self._core.settings.grace)
             for task in pending:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
@@ -98,11 +101,11 @@ class Gateway:
         if late := options.keys() & {"delay", "run_at"}:
             raise InvalidOption(field=min(late), problem="a call runs now; submit it, or enqueue it, for later")
         limit = seconds(timeout, "timeout") if timeout is not None else None
-        handler = self._app.registry.handlers.get(name)
-        plan = self._app._desk.plan(name, self._app._desk.keyed(name, params, options), reason="retry")
+        handler = self._core.registry.handlers.get(name)
+        plan = self._desk.plan(name, self._desk.keyed(name, params, options), reason="retry")
         if handler is not None and handler.read_only:
             return await self._read(handler, params, limit, plan.said.get("session_id"))
-        prepared = self._app._desk.prepare(plan, params)
+        prepared = self._desk.prepare(plan, params)
         stopped = await self._paused(prepared.job.queue)
         if handler is not None and stopped is None:
             prepared = msgspec.structs.replace(prepared, job=self._reserved(prepared.job))
@@ -121,14 +124,14 @@ class Gateway:
     async def _accept(self, prepared: Prepared) -> tuple[Job, bool, bool]:
         """Accepts an operation. Where neither store nor spool can, the store's error is raised."""
         try:
-            return await self._app._desk.accept(prepared)
+            return await self._desk.accept(prepared)
         except SpoolUnusable as unusable:
             raise unusable.store from unusable
 
     async def _paused(self, queue: str) -> str | None:
         """Why nothing starts in this queue now, in words. A store that does not answer is told of by accepting."""
         try:
-            switch = await paused(self._app.store, queue)
+            switch = await paused(self._core.store, queue)
         except (StoreError, OSError) as error:
             log.warning("nobody knows whether the queue %s is paused: %s", queue, error)
             return None
@@ -138,8 +141,8 @@ class Gateway:
 
     def _reserved(self, job: Job) -> Job:
         """Ours to run: no worker takes it before we have had the time to; if we die first, one does."""
-        lease = self._app.registry.policy_for(job).lease or 90.0
-        return msgspec.structs.replace(job, run_at=self._app.clock.now() + lease)
+        lease = self._core.registry.policy_for(job).lease or 90.0
+        return msgspec.structs.replace(job, run_at=self._core.clock.now() + lease)
 
     async def _run(self, job: Job) -> Outcome:
         """It is accepted: whatever the store does from here on, the answer names it, lest it be made twice."""
@@ -172,10 +175,10 @@ class Gateway:
         if going.cancelled() or going.exception() is not None or going.result().status not in ("ok", "failed"):
             return  # it did not end here: the move that ends it tells the session
         try:
-            ended = await self._app.jobs.get(job.id)
+            ended = await find_job(self._core.store, job.id)
             if ended.state in (State.done, State.dead):
                 how = "succeeded" if ended.state is State.done else "buried"
-                await self._app.notices._add(Transition(how, ended, ended.state, ended.updated_at, {}))
+                await add_notice(self._core, Transition(how, ended, ended.state, ended.updated_at, {}))
         except (StoreError, OSError) as error:
             log.warning("job %s (%s): its session cannot be told of its end: %s", job.short_id, job.task, error)
 
@@ -183,7 +186,7 @@ class Gateway:
         self, handler: Handler, params: Mapping[str, Json], limit: float | None, session: str | None
     ) -> Outcome:
         """Nothing is stored of what changes nothing."""
-        encoded = encode(dict(params), limit=self._app.settings.payload_limit)
+        encoded = encode(dict(params), limit=self._core.settings.payload_limit)
         check_kept(params, encoded, handler.signature)
         arguments = handler.signature.arguments(encoded.text)
         token = session_of.set(session)
@@ -191,20 +194,20 @@ class Gateway:
         interrupts.join()
         try:
             async with asyncio.timeout(limit if limit is not None else handler.timeout):
-                missing, back = await lacking(handler.requires, self._app.clock)
+                missing, back = await lacking(handler.requires, self._core.clock)
                 if missing:
-                    raise down(missing, self._app.clock)
+                    raise down(missing, self._core.clock)
                 value = await _called(handler, arguments)
             failure = inspected(handler, value, handler.name)
         except BaseException as error:
             if _is_the_callers(error, interrupts):
                 raise
-            failure = capture(error.error if isinstance(error, Raised) else error, now=self._app.clock.now())
+            failure = capture(error.error if isinstance(error, Raised) else error, now=self._core.clock.now())
         finally:
             interrupts.leave()
             session_of.reset(token)
         if failure is not None:
-            kind = self._app.registry.cause_of(failure, handler).detail
+            kind = self._core.registry.cause_of(failure, handler).detail
             return Outcome("failed", message=f"It failed: {failure.summary}", error=failure.summary, error_kind=kind,
                            registry_auto_recovered=back)  # fmt: skip
         text, problem = encode_result(value)
@@ -216,28 +219,28 @@ class Gateway:
     async def submit(self, task: Task[Any, Any] | str, params: Mapping[str, Json], **options: Any) -> Outcome:
         """Later, by a worker: one attempt. The answer is an operation to ask about."""
         name = task.name if isinstance(task, Task) else check_name("task", task)
-        keyed = {"lease": REASONS["deferred_submit"].lease, **self._app._desk.keyed(name, params, options)}
-        prepared = self._app._desk.prepare(self._app._desk.plan(name, keyed, reason="deferred_submit"), params)
+        keyed = {"lease": REASONS["deferred_submit"].lease, **self._desk.keyed(name, params, options)}
+        prepared = self._desk.prepare(self._desk.plan(name, keyed, reason="deferred_submit"), params)
         job, duplicate, _ = await self._accept(prepared)
         if duplicate and wants_back(prepared, job):
-            job = await self._app._enqueued_again(job.id, WHO, "submitted again")
+            job = await self._desk.bring_back(job.id, WHO, "submitted again")
         return await self.outcome(job)
 
     async def retry(self, operation_id: str, *, timeout: Seconds | None = None, who: str = WHO) -> Outcome:
         """Once more, with what was given the first time. What is done stays done."""
         check_words(who, None)
         limit = seconds(timeout, "timeout") if timeout is not None else None
-        job = await self._app.jobs.get(operation_id)
-        handler = self._app.registry.handlers.get(job.task)
+        job = await find_job(self._core.store, operation_id)
+        handler = self._core.registry.handlers.get(job.task)
         if job.state in (State.done, State.discarded, State.purged, State.running):
             return await self.outcome(job)
         if handler is None:
             raise InvalidOption(field="operation_id", problem=f"the task {job.task!r} is not known here")
         if (stopped := await self._paused(job.queue)) is not None:
             return msgspec.structs.replace(await self.outcome(job), message=f"Not tried: {stopped}. Try again then.")
-        missing, back = await lacking(handler.requires, self._app.clock)
+        missing, back = await lacking(handler.requires, self._core.clock)
         if missing:
-            said = f"Not tried: {down(missing, self._app.clock)}. Try again when it is there."
+            said = f"Not tried: {down(missing, self._core.clock)}. Try again when it is there."
             return msgspec.structs.replace(await self.outcome(job), message=said)
         try:
             job = await self._due(job, who)
@@ -251,23 +254,23 @@ class Gateway:
     async def _due(self, job: Job, who: str) -> Job:
         """Brought back where it is dead or parked; what waits for a person stays."""
         if job.state is State.dead:
-            return await self._app._enqueued_again(job.id, who, "asked to retry")
+            return await self._desk.bring_back(job.id, who, "asked to retry")
         if job.state is State.held and job.because in ("circuit_open", "consent"):
             why = "asked to retry"
             if job.because == "circuit_open":
                 await self._spot().attempts.breakers.send(job)
-            return await self._app.jobs._move(job.id, lambda job, now: lifecycle.unblocked(job, now, who=who, why=why))
+            return await move_job(self._core, job.id, lambda job, now: lifecycle.unblocked(job, now, who=who, why=why))
         return job
 
     async def outcome(self, job: Job, *, recovered: bool = False) -> Outcome:
         """How an operation stands, with its result as far as it fits."""
-        full = (await self._app.jobs.get(job.id)) if job.state is not State.waiting or job.run else job
-        text = await result_text(self._app, full) if full.state is State.done else None
+        full = (await find_job(self._core.store, job.id)) if job.state is not State.waiting or job.run else job
+        text = await result_text(self._core.store, full) if full.state is State.done else None
         return outcome_of(full, msgspec.json.decode(text) if text else None, recovered=recovered)
 
     async def summary(self) -> dict[str, Json]:
         """The retry queue in one look: how many wait, when the next is due, and the latest operations."""
-        store = self._app.store
+        store = self._core.store
         by_reason: dict[str, int] = {}
         recent: list[dict[str, Json]] = []
         due: list[float | None] = []
@@ -275,7 +278,7 @@ class Gateway:
             queued = Filter(states=(State.waiting,), reason=reason)
             by_reason[reason] = (await store.count(queued)).get((), 0)
             recent += [_listed(job) for job in (await store.find(queued, limit=RECENT)).jobs]
-            due.append(await _soonest(store, queued, self._app.clock.now()))
+            due.append(await _soonest(store, queued, self._core.clock.now()))
         soonest = min((at for at in due if at is not None), default=None)
         return {"queued": sum(by_reason.values()), "by_reason": by_reason, "next_retry_at": iso(soonest),
                 "recent": recent}  # fmt: skip

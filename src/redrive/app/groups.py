@@ -21,7 +21,7 @@ from redrive.insight import groups as insight
 from redrive.insight.groups import STATUSES, GroupState, GroupView
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
 
 log = logging.getLogger("redrive.groups")
 SAMPLES: Final = 5
@@ -34,9 +34,9 @@ Decide = Callable[[Group, GroupState | None, float], GroupState]
 class Groups:
     """Error groups: every trouble that ever buried a job."""
 
-    def __init__(self, app: Redrive) -> None:
-        self._app = app
-        self._watch = GroupWatch(app)
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._watch = GroupWatch(core)
 
     async def look(self) -> None:
         """Judge what was buried since the last look and tell what is new, back, or worse than what was ignored."""
@@ -53,7 +53,7 @@ class Groups:
         """Unresolved ones first, the latest first. Filters: status, queue, task, agent, detail, error_class."""
         _check_filters(status, limit, filters)
         await self._look_if_possible()
-        found = [group for group in await self._app.store.groups() if _fits(group, filters)]
+        found = [group for group in await self._core.store.groups() if _fits(group, filters)]
         return await self.ranked(found, await self._dead(found), status=status, limit=limit)
 
     async def ranked(
@@ -65,14 +65,17 @@ class Groups:
         limit: int = 100,
     ) -> builtins.list[GroupView]:
         """These in the order of `list`, for whoever has counted how many dead letters each has."""
-        now, known = self._app.clock.now(), await read_states(self._app.store, [group.fingerprint for group in groups])
+        now, known = (
+            self._core.clock.now(),
+            await read_states(self._core.store, [group.fingerprint for group in groups]),
+        )
         stated = [(group, known.get(group.fingerprint, (None, 0))[0]) for group in groups]
         chosen = [entry for entry in stated if status in (None, _status(entry[1]))]
         shown = sorted(chosen, key=_urgency)[:limit]
-        lessons = await self._app.store.lessons(*(group.fingerprint for group, _ in shown))
+        lessons = await self._core.store.lessons(*(group.fingerprint for group, _ in shown))
         helped = insight.lessons_by_group(lessons)
         named = {group.fingerprint: (group, state) for group, state in shown}
-        letters = await latest_letters(self._app.store, [name for name in named if dead.get(name)])
+        letters = await latest_letters(self._core.store, [name for name in named if dead.get(name)])
         return [
             insight.view(group, state, dead.get(name, 0), now, helped.get(name, ()), letter=letters.get(name))
             for name, (group, state) in named.items()
@@ -84,13 +87,13 @@ class Groups:
         group = await self.find(fingerprint)
         (view,) = await self._views([group])
         dead = Filter(states=(State.dead,), fingerprint=group.fingerprint)
-        samples = (await self._app.store.find(dead, limit=SAMPLES)).jobs
+        samples = (await self._core.store.find(dead, limit=SAMPLES)).jobs
         shown = await self._with_lessons(view, samples)
-        return msgspec.structs.replace(shown, other_agent=insight.other_agent(group, self._app.registry.fleet))
+        return msgspec.structs.replace(shown, other_agent=insight.other_agent(group, self._core.registry.fleet))
 
     async def as_judged(self, fingerprint: str) -> GroupView | None:
         """One group as it was judged last: this writes nothing, and waits for nobody who writes."""
-        found = await self._app.store.groups(fingerprints=[fingerprint])
+        found = await self._core.store.groups(fingerprints=[fingerprint])
         if not found:
             return None
         (view,) = await self.ranked(found, await self._dead(found))
@@ -98,7 +101,7 @@ class Groups:
 
     async def first(self) -> GroupView | None:
         """What to begin with: the trouble with the most letters in the manual lane that nobody has dealt with."""
-        store = self._app.store  # a lane is counted group by group, hence only for the largest
+        store = self._core.store  # a lane is counted group by group, hence only for the largest
         dead = await store.count(Filter(states=(State.dead,)), by=("fingerprint",))
         manual: dict[tuple[str | None, ...], int] = {
             (name,): sum((await store.count(Filter(states=(State.dead,), lane="manual", fingerprint=name))).values())
@@ -122,10 +125,10 @@ class Groups:
     async def beginning(self, fingerprint: str, *, field: str = "fingerprint") -> Group | None:
         """The same, and None where no group begins so; what several begin with is refused."""
         check_texts(**{field: check_id(field, fingerprint)})
-        exact = await self._app.store.groups(fingerprints=[fingerprint])
+        exact = await self._core.store.groups(fingerprints=[fingerprint])
         if exact:
             return exact[0]
-        alike = [group for group in await self._app.store.groups() if group.fingerprint.startswith(fingerprint)]
+        alike = [group for group in await self._core.store.groups() if group.fingerprint.startswith(fingerprint)]
         return the_only(alike, fingerprint, field)
 
     async def resolve(
@@ -153,7 +156,7 @@ class Groups:
         check_words(who, why)
         _check_number("rate", rate)
         _check_number("count", count, whole=True)
-        end = None if until is None else moments.later("until", until, self._app.clock.now())
+        end = None if until is None else moments.later("until", until, self._core.clock.now())
         return await self._change(
             fingerprint,
             lambda group, state, now: insight.ignored(
@@ -177,11 +180,11 @@ class Groups:
     async def _change(self, fingerprint: str, decide: Decide) -> GroupView:
         """Load, decide, commit; decided anew when somebody was faster."""
         name = (await self.find(fingerprint)).fingerprint
-        store = self._app.store
+        store = self._core.store
         for _ in range(TRIES):
             (group,) = await store.groups(fingerprints=[name])
             state, version = (await read_states(store, [name])).get(name, (None, 0))
-            after = decide(group, state, self._app.clock.now())
+            after = decide(group, state, self._core.clock.now())
             (outcome,) = await store.apply([write(name, after, version)])
             if isinstance(outcome, Applied):
                 if after.status != "unresolved":
@@ -193,7 +196,7 @@ class Groups:
         raise StoreBusy(f"group {name} keeps changing, nothing was written; try again")
 
     async def _views(self, groups: Sequence[Group]) -> builtins.list[GroupView]:
-        store, now = self._app.store, self._app.clock.now()
+        store, now = self._core.store, self._core.clock.now()
         known = await read_states(store, [group.fingerprint for group in groups])
         dead = await self._dead(groups)
         return [
@@ -205,16 +208,16 @@ class Groups:
         """How many dead letters each has now: all at once, or the one that is asked for."""
         if len(groups) == 1:
             name = groups[0].fingerprint
-            one = await self._app.store.count(Filter(states=(State.dead,), fingerprint=name))
+            one = await self._core.store.count(Filter(states=(State.dead,), fingerprint=name))
             return {name: sum(one.values())}
-        counted = await self._app.store.count(Filter(states=(State.dead,)), by=("fingerprint",))
+        counted = await self._core.store.count(Filter(states=(State.dead,)), by=("fingerprint",))
         return {name: number for (name,), number in counted.items()}
 
     async def _with_lessons(self, seen: GroupView, samples: Sequence[Any] = ()) -> GroupView:
-        store, name = self._app.store, seen.fingerprint
+        store, name = self._core.store, seen.fingerprint
         letter = (await latest_letters(store, [name])).get(name)
         lessons = await store.lessons(name)
-        return insight.view(seen.group, seen.state, seen.dead, self._app.clock.now(), lessons, samples, letter)
+        return insight.view(seen.group, seen.state, seen.dead, self._core.clock.now(), lessons, samples, letter)
 
 
 def _status(state: GroupState | None) -> str:

@@ -12,24 +12,25 @@ from redrive.app.opening import NATS, POSTGRES, scheme_of
 from redrive.errors import ConfigError
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
+    from redrive.app.letters import Letters
 
 
-def become_hub(app: Redrive) -> None:
+def become_hub(core: Core) -> None:
     """Keep a replica in this process, where its URL would make it a client of hubs. Before the store is used."""
-    if scheme_of(app.settings.url) in NATS and not app.settings.replica:
-        if app._store is not None:
+    if scheme_of(core.settings.url) in NATS and not core.settings.replica:
+        if core.holder.store is not None:
             raise ConfigError("replica: the store is open as a client of hubs; set replica=true before it is used")
-        app.settings = msgspec.structs.replace(app.settings, replica=True)
+        core.holder.settings = msgspec.structs.replace(core.settings, replica=True)
 
 
 @asynccontextmanager
-async def serving_hub(app: Redrive) -> AsyncIterator[None]:
+async def serving_hub(core: Core, letters: Letters) -> AsyncIterator[None]:
     """Answer requests over NATS while the block runs. Over HTTP the server's own route does."""
-    store: Any = app.store
-    if scheme_of(app.settings.url) in POSTGRES:
+    store: Any = core.store
+    if scheme_of(core.settings.url) in POSTGRES:
         await store.serve_others()
-    if scheme_of(app.settings.url) not in NATS:
+    if scheme_of(core.settings.url) not in NATS:
         yield
         return
     from redrive.app.open_side import open_side
@@ -37,12 +38,12 @@ async def serving_hub(app: Redrive) -> AsyncIterator[None]:
     from redrive.stores.remote.nats import NatsHub
     from redrive.stores.remote.presence import answer
 
-    hub = NatsHub(app.settings.url, Hub(app.store))
+    hub = NatsHub(core.settings.url, Hub(core.store))
     await hub.open()
     try:
         await store.serve_others()
         await answer(hub.connection, store.presence)
-        async with open_side(app):
+        async with open_side(core, letters):
             yield
     finally:
         await hub.close()

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
-import os
 import re
 import sys
-from collections.abc import Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from redrive.app.portal import portal
-from redrive.config import default_path
 from redrive.core import lifecycle
 from redrive.core.checks import KEY_LIMIT, NAME_LIMIT
 from redrive.core.classify import classify
 from redrive.core.documents import BLOB
-from redrive.core.job import Failure, Job, Json, Lane, State, hash_payload
+from redrive.core.job import Failure, Job, Lane, State, hash_payload
 from redrive.core.letters import (
     CAP,
     UNNAMED,
@@ -53,7 +47,6 @@ from redrive.errors import (
     InvalidPayload,
     JobError,
     RedriveError,
-    Signal,
     StaleJob,
     StoreError,
     StoreUnavailable,
@@ -63,7 +56,9 @@ from redrive.runtime.paging import pages
 from redrive.runtime.spool import Entry, Spool
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.accept import Desk
+    from redrive.app.core import Core
+    from redrive.runtime.registry import Registry
 
 T = TypeVar("T")
 log = logging.getLogger("redrive.letters")
@@ -116,9 +111,11 @@ class Letter(NamedTuple):
 # -- making a letter: nothing here may fail for the sake of what is said
 
 
-def letter_of(job_id: object, payload: object, error: object, said: Said, now: float, app: Redrive | None) -> Letter:
+def letter_of(
+    job_id: object, payload: object, error: object, said: Said, now: float, registry: Registry | None
+) -> Letter:
     task = _named(said.task, "task") or UNNAMED
-    queue = _named(said.queue, "queue") or _queue_of(task, app)
+    queue = _named(said.queue, "queue") or _queue_of(task, registry)
     failure = failure_of(error)
     text, blobs = _input(payload)
     key = _key(job_id, text)
@@ -140,9 +137,9 @@ def letter_of(job_id: object, payload: object, error: object, said: Said, now: f
         session_id=_named(said.session_id, "session_id"),
         model=_named(said.model, "model"),
     )
-    handler = app.registry.handlers.get(task) if app else None
+    handler = registry.handlers.get(task) if registry else None
     cause = sorted_out(failure, handler.rules if handler else ())
-    born = Born(now, queue, task, _cap(app, job), because="diverted")
+    born = Born(now, queue, task, _cap(registry, job), because="diverted")
     letter = buried_at_birth(
         job,
         failure,
@@ -156,13 +153,13 @@ def letter_of(job_id: object, payload: object, error: object, said: Said, now: f
     return Letter(letter, tuple(BLOB.put(f"{id}/{n}", blob_document(blob)) for n, blob in enumerate(blobs)))
 
 
-def _queue_of(task: str, app: Redrive | None) -> str:
-    handler = app.registry.handlers.get(task) if app else None
+def _queue_of(task: str, registry: Registry | None) -> str:
+    handler = registry.handlers.get(task) if registry else None
     return handler.queue if handler else task
 
 
-def _cap(app: Redrive | None, job: Job) -> int:
-    return (app.registry.policy_for(job).max_attempts if app else None) or CAP
+def _cap(registry: Registry | None, job: Job) -> int:
+    return (registry.policy_for(job).max_attempts if registry else None) or CAP
 
 
 def failure_of(error: object) -> Failure:
@@ -251,15 +248,16 @@ def _lane(said: object) -> Lane | None:
 class Letters:
     """Into the store with it, else into the spool. Several failures of one job_id are one letter."""
 
-    def __init__(self, app: Redrive) -> None:
-        self._app = app
+    def __init__(self, core: Core, desk: Desk) -> None:
+        self._core = core
+        self.desk = desk
 
     async def add(self, job_id: object, payload: object, error: object, said: Said) -> Job:
-        letter = letter_of(job_id, payload, error, said, self._app.clock.now(), self._app)
+        letter = letter_of(job_id, payload, error, said, self._core.clock.now(), self._core.registry)
         try:
             job = await self._settled(letter)
         except (StoreError, JobError, ConfigError, OSError) as problem:
-            _spool(self._app.spool, letter, problem)
+            spool_letter(self.desk.spool, letter, problem)
             return letter.job
         log.warning("job %s (%s): %s | %s lane: %s", job.key, job.task, job.error, job.lane, job.recommendation)
         await self._empty_spool()
@@ -286,8 +284,8 @@ class Letters:
     async def _known(self, job: Job, *, settled: bool = False) -> list[Job]:
         """The letters of this job_id with their stories, newest first; those that are settled only if asked for."""
         chosen = Filter(() if settled else OPEN, job.queue, key=job.key)
-        ids = [found.id async for page in pages(self._app.store, chosen, PAGE) for found in page]
-        return await self._app.store.get(ids) if ids else []
+        ids = [found.id async for page in pages(self._core.store, chosen, PAGE) for found in page]
+        return await self._core.store.get(ids) if ids else []
 
     async def _free(self, job: Job) -> int:
         """A number that no letter of it has: the next, unless old ones were forgotten. A few reads, of however many."""
@@ -300,7 +298,7 @@ class Letters:
     async def _end_of(self, job: Job, numbers: Sequence[int]) -> tuple[int, int]:
         """The last of these numbers, in order, that a letter has, and the one after it: -1 where there is none."""
         ids = [generation(job.queue, job.key or job.id, number) for number in numbers]
-        there = {found.id for found in await self._app.store.get(ids)}
+        there = {found.id for found in await self._core.store.get(ids)}
         end = next((place for place, id in enumerate(ids) if id not in there), len(ids))
         return (numbers[end - 1] if end else -1), numbers[min(end, len(ids) - 1)]
 
@@ -310,15 +308,15 @@ class Letters:
         if number and any(_belongs(job, letter.job) for job in await self._known(letter.job)):
             return None  # made between the look for one and the look for a free number
         fresh = letter.numbered(number)
-        (inserted,) = await self._app.store.insert([fresh.job], fresh.documents)
+        (inserted,) = await self._core.store.insert([fresh.job], fresh.documents)
         if inserted.duplicate:
             return None
         return inserted.job
 
     async def _again(self, standing: Job, letter: Job) -> Job | None:
         """One more failure of a job that is dead already, or waits to be run again: same letter, longer story."""
-        moves = failed_again(standing, letter, _cap(self._app, standing))
-        (outcome,) = await self._app.store.apply([Commit(moves)])
+        moves = failed_again(standing, letter, _cap(self._core.registry, standing))
+        (outcome,) = await self._core.store.apply([Commit(moves)])
         if isinstance(outcome, Applied):
             return moves[-1].after(outcome.fences[-1])
         if isinstance(outcome, Stale):
@@ -328,7 +326,9 @@ class Letters:
     async def landed(self, job_id: object, payload: object, said: Said, *, who: str, why: str) -> int:
         """The job succeeded after all: its letters need nobody any more."""
         unnamed = job_id is None or str(job_id) == ""  # then its input is all that it is known by
-        probe = letter_of(job_id, payload if unnamed else {}, "unknown", said, self._app.clock.now(), self._app).job
+        probe = letter_of(
+            job_id, payload if unnamed else {}, "unknown", said, self._core.clock.now(), self._core.registry
+        ).job
         known = await self._known(probe)
         if not any(job.state is State.dead for job in known):
             return 0  # as nearly always: its input need not be read
@@ -338,19 +338,19 @@ class Letters:
 
     async def close(self, jobs: list[Job], *, who: str, why: str) -> int:
         """Dead letters whose work is known to be done. One that somebody else moved meanwhile is left alone."""
-        now = self._app.clock.now()
+        now = self._core.clock.now()
         moves = [lifecycle.resolved(job, now, who=who, why=why) for job in jobs]
-        outcomes = await self._app.store.apply([Commit((move,)) for move in moves]) if moves else []
+        outcomes = await self._core.store.apply([Commit((move,)) for move in moves]) if moves else []
         return sum(isinstance(outcome, Applied) for outcome in outcomes)
 
     async def _empty_spool(self) -> None:
         """The store works: what had to wait beside it moves over, without waiting for a worker."""
-        if not self._app.spool.folder.is_dir():
+        if not self.desk.spool.folder.is_dir():
             return
         try:
-            await self._app._desk.drain_spool()
+            await self.desk.drain_spool()
         except (RedriveError, OSError) as error:
-            log.warning("what waits in %s stays there for now: %s", self._app.spool.folder, error)
+            log.warning("what waits in %s stays there for now: %s", self.desk.spool.folder, error)
 
 
 def _belongs(job: Job, letter: Job) -> bool:
@@ -390,7 +390,7 @@ def failed_again(standing: Job, letter: Job, cap: int, attempts: int | None = No
     return (*moves, msgspec.structs.replace(buried, set={**buried.set, "attempts": tries, **first}))
 
 
-def _spool(spool: Spool, letter: Letter, problem: Exception) -> None:
+def spool_letter(spool: Spool, letter: Letter, problem: Exception) -> None:
     """Beside the store, synced. Only where that fails as well does the caller hear of it."""
     try:
         spool.append(Entry(letter.job, list(letter.documents)))
@@ -401,119 +401,3 @@ def _spool(spool: Spool, letter: Letter, problem: Exception) -> None:
         "job %s (%s): %s | the store cannot take it (%s): it waits in %s",
         letter.job.key, letter.job.task, letter.job.error, problem, spool.folder,
     )  # fmt: skip
-
-
-# -- for scripts
-
-
-def to_dead_letter(
-    job_id: str,
-    payload: Json,
-    error: BaseException | type[BaseException] | str | None = None,
-    *,
-    attempt: int | None = None,
-    task: str | None = None,
-    queue: str | None = None,
-    lane: Lane | None = None,
-    agent: str | None = None,
-    session_id: str | None = None,
-    model: str | None = None,
-    recommendation: str | None = None,
-    rd: Redrive | None = None,
-) -> str:
-    """Record a failed job, so that it is seen and can be run again. Synced on return; gives the letter's id.
-
-    Usable alone in any script: no queue, worker or event loop is needed. The next failure of the same job_id and input
-    is counted in the same letter. Where the store cannot be used, the letter waits beside it, which is told at WARNING;
-    raises only where it could be written nowhere.
-    """
-    said = Said(attempt, task, queue, lane, agent, session_id, model, recommendation)
-    app = rd or _default(job_id, payload, error, said)
-    if isinstance(app, str):
-        return app
-    return _run(Letters(app).add(job_id, payload, error if error is not None else sys.exc_info()[1], said)).id
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Also from an async task that the portal itself runs: waiting for its own loop it would wait for ever."""
-    try:
-        here = asyncio.get_running_loop()
-    except RuntimeError:
-        here = None
-    if here is None or here is not portal._loop:
-        return portal.run(work)
-    with ThreadPoolExecutor(1, thread_name_prefix="redrive-letter") as aside:
-        return aside.submit(asyncio.run, work).result()
-
-
-def _default(job_id: object, payload: object, error: object, said: Said) -> Redrive | str:
-    """The process-wide instance; where its settings cannot be used, the letter goes beside the default store."""
-    from redrive.app import default
-
-    try:
-        return default()
-    except ConfigError as problem:
-        from redrive.runtime.clock import SystemClock
-
-        letter = letter_of(job_id, payload, error, said, SystemClock().now(), None)
-        database = default_path(os.environ)
-        _spool(Spool(database.with_name(database.name + "-spool")), letter, problem)
-        return letter.job.id
-
-
-class diverting:
-    """`with redrive.diverting(job_id, payload):` whatever fails inside leaves a dead letter.
-
-    The exception goes on to the caller unless `swallow=True`, which logs it at WARNING instead. A block that succeeds
-    closes the letters that earlier failures of the same job_id and input have left, except those whose outcome nobody
-    knows. Takes the options of `to_dead_letter`; works with `async with` as well.
-    """
-
-    def __init__(
-        self, job_id: str, payload: Json, *, swallow: bool = False, rd: Redrive | None = None, **said: Any
-    ) -> None:
-        self._job_id, self._payload, self._swallow, self._rd = job_id, payload, swallow, rd
-        self._said = said_of(said)
-        self.letter: str | None = None
-        """The id of the letter, where the block failed."""
-
-    def __enter__(self) -> diverting:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
-        if error is None:
-            self._landed()
-            return False
-        if isinstance(error, GeneratorExit) or (isinstance(error, SystemExit) and error.code in (0, None)):
-            return False
-        swallow = self._swallow and isinstance(error, Exception | Signal)
-        try:
-            self.letter = to_dead_letter(self._job_id, self._payload, error, rd=self._rd, **self._said._asdict())
-        except StoreUnavailable:
-            if swallow:
-                raise  # neither recorded nor told would be silence
-            return False  # told at ERROR already; the caller gets what really happened
-        if swallow:
-            log.warning("job %s failed and goes on as letter %s: %r", self._job_id, self.letter[-8:], error)
-        return swallow
-
-    async def __aenter__(self) -> diverting:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
-        return await asyncio.get_running_loop().run_in_executor(None, self.__exit__, kind, error, traceback)
-
-    def _landed(self) -> None:
-        """It succeeded. That a letter could not be closed is told, and harms nobody but whoever reads it."""
-        from redrive.app import default
-
-        try:
-            app = self._rd or default()
-            why = "it succeeded when it was run again"
-            _run(Letters(app).landed(self._job_id, self._payload, self._said, who="diverting", why=why))
-        except (RedriveError, OSError) as error:
-            log.warning("job %s succeeded; whether a letter of it stands is not known: %s", self._job_id, error)

@@ -16,29 +16,31 @@ from redrive.insight.morning import DAY, HOUR, SHOWN, Morning, Seen, Spike, morn
 from redrive.insight.needs import needs
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
+    from redrive.app.watch import Watch
 
 LONGEST: Final = 366 * DAY
 
 
 async def look(
-    app: Redrive,
+    core: Core,
+    watch: Watch,
     since: timedelta | datetime | float | None = None,
     *,
     queue: str | None = None,
     spike: int | Spike | None = None,
 ) -> Morning:
     """`since` is a span (seconds or timedelta) or an instant with a zone."""
-    now = app.clock.now()
+    now = core.clock.now()
     start = _start(since, now)
     threshold = _spike(spike)
-    numbers = await app.numbers()
-    snapshot = await app_needs.look(app, numbers, queue=queue, since=start)
+    numbers = await watch.numbers()
+    snapshot = await watch.snapshot(numbers, queue=queue, since=start)
     mine = [one for one in numbers if queue in (None, one.name)]
     seen = Seen(
         now,
         start,
-        await _tallies(app, now, start),
+        await _tallies(core, now, start),
         needs=needs(snapshot),
         delayed=snapshot.delayed,
         next_back=min((one.next_back for one in mine if one.next_back is not None), default=None),
@@ -47,18 +49,18 @@ async def look(
         oldest=snapshot.oldest,
         queue=queue,
         deferred=snapshot.deferred,
-        cured=await _cured(app, queue, start, now),
+        cured=await _cured(core, queue, start, now),
         ignored=snapshot.ignored,
     )
-    return morning(msgspec.structs.replace(seen, known_classes=await _known_classes(app, seen)), threshold)
+    return morning(msgspec.structs.replace(seen, known_classes=await _known_classes(core, seen)), threshold)
 
 
-async def _tallies(app: Redrive, now: float, since: float) -> list[Tally]:
+async def _tallies(core: Core, now: float, since: float) -> list[Tally]:
     """What happened since then, and in as much time before: two sums, however many hours."""
     start = window_start(now, since)
     length = now // HOUR * HOUR + HOUR - start
-    here = await app.store.tallies(start, now + 1.0, whole=True)
-    return here + await app.store.tallies(start - length, start, whole=True)
+    here = await core.store.tallies(start, now + 1.0, whole=True)
+    return here + await core.store.tallies(start - length, start, whole=True)
 
 
 def _start(since: timedelta | datetime | float | None, now: float) -> float:
@@ -75,20 +77,20 @@ def _spike(said: int | Spike | None) -> Spike:
     return spike
 
 
-async def _cured(app: Redrive, queue: str | None, since: float, now: float) -> list[Group]:
+async def _cured(core: Core, queue: str | None, since: float, now: float) -> list[Group]:
     """Groups of the time before that buried nothing since and have nothing left."""
-    groups = await app.store.groups(since=2 * since - now)
+    groups = await core.store.groups(since=2 * since - now)
     silent = [group for group in groups if group.last_at < since and queue in (None, group.queue)]
     if not silent:
         return []
-    left = await app_needs.by_group(app, Filter(states=(State.dead,), queue=queue))
-    left |= await app_needs.by_group(app, Filter(states=(State.held,)))
+    left = await app_needs.by_group(core, Filter(states=(State.dead,), queue=queue))
+    left |= await app_needs.by_group(core, Filter(states=(State.held,)))
     return [group for group in silent if group.fingerprint not in left][:SHOWN]
 
 
-async def _known_classes(app: Redrive, seen: Seen) -> frozenset[str]:
+async def _known_classes(core: Core, seen: Seen) -> frozenset[str]:
     """Which of today's classes had happened before; asked only where the day before did not have them."""
     if not unheard_of(seen):
         return frozenset()
     start = window_start(seen.now, seen.since)
-    return frozenset(group.error_class or "unknown" for group in await app.store.groups() if group.first_at < start)
+    return frozenset(group.error_class or "unknown" for group in await core.store.groups() if group.first_at < start)

@@ -10,12 +10,10 @@ import msgspec
 from msgspec.structs import replace
 
 from redrive.app.following import result_text
-from redrive.app.noticing import puts_of
-from redrive.app.signal_actions import actions
+from redrive.app.noticing import publish_notice
 from redrive.core.checks import check_limit, the_only
 from redrive.core.documents import INBOX, PAGE, WAITING, Kept, Kind
 from redrive.core.job import CYCLE, Job, State
-from redrive.core.lifecycle import Transition
 from redrive.core.notices import (
     ACKNOWLEDGED_FOR,
     DEFERRED,
@@ -25,7 +23,6 @@ from redrive.core.notices import (
     Notice,
     Paged,
     dealt_with,
-    notice_for,
     page,
     page_due,
     waiting_key,
@@ -36,11 +33,11 @@ from redrive.core.pain import Pain, about
 from redrive.core.store import Applied, Commit, Filter, Store
 from redrive.errors import InvalidInput
 from redrive.insight.inboxes import InboxView, inboxes
-from redrive.runtime.bus import BusEvent
 from redrive.runtime.notify import (
     SIGNAL,
     Channel,
     Courier,
+    Receiver,
     by_function,
     channels_of,
     distinct,
@@ -51,12 +48,14 @@ from redrive.runtime.notify import (
     troubles,
 )
 from redrive.runtime.trusted_time import time_for_destroying
-from redrive.runtime.written import written
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
+    from redrive.app.repeats import Repeats
+    from redrive.app.signal_actions import SignalActions
 
 log = logging.getLogger("redrive.notify")
+Sink = Callable[[Pain], Awaitable[None] | None]
 LAST: Final = "last"
 NOT_PAGED: Final = frozenset({"imported", "restored", "diverted"})
 """Dead letters that no failure of now has made: brought here, brought back, or put off by a script."""
@@ -69,8 +68,19 @@ NOT_LEFT: Final = "The result is no longer kept."
 class Notices:
     """The way to people. Session inboxes are read through `rd.sessions`."""
 
-    def __init__(self, app: Redrive) -> None:
-        self._app = app
+    def __init__(
+        self,
+        core: Core,
+        repeats: Repeats,
+        actions: SignalActions,
+        channels: Sequence[Receiver],
+        signals: Sequence[Sink],
+    ) -> None:
+        self._core = core
+        self._repeats = repeats
+        self._actions = actions
+        self._channels = channels
+        self._signals = signals
         self.quiet = False
         """For tests: channels are left alone, and what people would be told waits."""
 
@@ -83,10 +93,10 @@ class Notices:
         """
         if self.quiet:
             return None
-        channels = channels_of(self._app.settings.notify.urls, self._app.channels)
-        channels += actions(self._app)
-        channels += distinct(Channel(f"{SIGNAL}{name_of(sink)}", _as_signal(sink)) for sink in self._app.signals)
-        return Courier(self._app.store, self._app.clock, channels) if channels else None
+        channels = channels_of(self._core.settings.notify.urls, self._channels)
+        channels += self._actions.channels()
+        channels += distinct(Channel(f"{SIGNAL}{name_of(sink)}", _as_signal(sink)) for sink in self._signals)
+        return Courier(self._core.store, self._core.clock, channels) if channels else None
 
     async def deliver(self) -> int:
         """Tell now what waits, as far as the channels take it; how many messages they took. Workers do it always."""
@@ -95,48 +105,33 @@ class Notices:
 
     async def waiting(self) -> list[Notice]:
         """What people are still to be told, in order."""
-        notices = [notice for _, notice in await read_waiting(self._app.store)]
-        jobs = await quoted_by(self._app.store, notices)
+        notices = [notice for _, notice in await read_waiting(self._core.store)]
+        jobs = await quoted_by(self._core.store, notices)
         return [with_words(notice, jobs) for notice in notices]
 
     async def troubles(self) -> list[str]:
         """Channels that do not take anything, in words."""
-        standing, _ = await read_standing(self._app.store)
-        return troubles(standing, len(await self.waiting())) if standing.channels else []
-
-    def heard(self, notice: Notice) -> None:
-        """A notice was committed by this process: said on its bus."""
-        data = {
-            name: getattr(notice, name) for name in ("id", "kind", "level", "audience", "session_id", "title", "text")
-        }
-        self._app.bus.publish(BusEvent("notice", notice.queue, notice.at, notice.job_id, notice.task, data=data))
-
-    async def _add(self, move: Transition) -> None:
-        """What a move means, where its own commit has not told it."""
-        notice = notice_for(move)
-        if notice is not None:
-            await written(self._app.store, f"{notice.session_id or 'somebody'} will be told", *puts_of(notice))
-            self.heard(notice)
+        return await channel_troubles(self._core.store)
 
     # -- pages
 
     async def look(self) -> bool:
         """Page a person when too many jobs died within the window; whether that was so. One process pages."""
-        app, now, policy = self._app, self._app.clock.now(), self._app.settings.notify
+        core, now, policy = self._core, self._core.clock.now(), self._core.settings.notify
         letters = await self._letters(now - policy.page_window, now)
         if sum(letters.values()) < policy.page_after:
             return False
-        last = await PAGE.get(app.store, LAST)
+        last = await PAGE.get(core.store, LAST)
         if not page_due(letters, last.value if last else None, now, policy):
             return False
-        groups = await app.store.groups(fingerprints=[name for name in letters if name])
+        groups = await core.store.groups(fingerprints=[name for name in letters if name])
         notice = page(letters, groups, now, policy)
         paged = PAGE.put(LAST, Paged(now, tuple(letters)), last.version if last else 0)
-        (outcome,) = await app.store.apply([Commit(puts=(paged, WAITING.put(waiting_key(notice), notice)))])
+        (outcome,) = await core.store.apply([Commit(puts=(paged, WAITING.put(waiting_key(notice), notice)))])
         if isinstance(outcome, Applied):
-            said = with_words(notice, await quoted_by(app.store, [notice]))
+            said = with_words(notice, await quoted_by(core.store, [notice]))
             log.warning("%s: %s", said.title, said.text)
-            self.heard(said)
+            publish_notice(self._core.bus, said)
         return isinstance(outcome, Applied)
 
     async def _letters(self, since: float, now: float) -> dict[str, int]:
@@ -144,7 +139,7 @@ class Notices:
 
         Counted only where the hours' numbers say that it may matter.
         """
-        store, policy = self._app.store, self._app.settings.notify
+        store, policy = self._core.store, self._core.settings.notify
         buried = sum(
             tally.number
             for tally in await store.tallies(since, now + 1.0)  # what happened just now, too
@@ -182,7 +177,7 @@ class Notices:
 
     async def inboxes(self) -> list[InboxView]:
         """Every session that was told something. Reads all messages, and the jobs whose answers are waited for."""
-        found = [kept.value for kept in await INBOX.all(self._app.store)]
+        found = [kept.value for kept in await INBOX.all(self._core.store)]
         open = [notice for notice in found if notice.status == "pending"]
         jobs, owned = await self._jobs([notice for notice in open if not _owed(notice)]), await self._owned(open)
         return inboxes(
@@ -196,7 +191,7 @@ class Notices:
         for inbox, kind in {(n.session_id or "", n.kind) for n in notices if n.kind in (ESCALATED, DEFERRED)}:
             state, because = (State.held, DEFERRED) if kind == DEFERRED else (State.dead, None)
             chosen = Filter(states=(state,), because=because, owner=inbox.removeprefix(OWNER))
-            for (fingerprint,), number in (await self._app.store.count(chosen, by=("fingerprint",))).items():
+            for (fingerprint,), number in (await self._core.store.count(chosen, by=("fingerprint",))).items():
                 owned[inbox, kind, fingerprint] = number
         return owned
 
@@ -204,30 +199,30 @@ class Notices:
         """By its id, or a part of it that only one notice has. Safe to repeat."""
         matching = {kept.value.id: kept for kept in await self._of(session_id) if notice_id in kept.value.id}
         found = matching.get(notice_id) or the_only(list(matching.values()), notice_id, "notice_id")
-        now = self._app.clock.now()
+        now = self._core.clock.now()
 
         def seen(notice: Notice | None) -> Notice | None:
             return notice if notice is None or notice.read_at is not None else replace(notice, read_at=now)
 
-        read = await INBOX.update(self._app.store, found.key, seen) if found is not None else None
+        read = await INBOX.update(self._core.store, found.key, seen) if found is not None else None
         if read is None:
             raise InvalidInput(field="notice_id", problem=f"{notice_id!r} is not in the inbox")
         return read
 
     async def _of(self, session_id: str) -> list[Kept[Notice]]:
         """A session's own: `a` has nothing of `a/b`."""
-        found = await INBOX.all(self._app.store, f"{session_id}/")
+        found = await INBOX.all(self._core.store, f"{session_id}/")
         return [kept for kept in found if kept.value.session_id == session_id]
 
     async def _jobs(self, notices: Sequence[Notice]) -> dict[str, Job]:
         ids = list(dict.fromkeys(notice.job_id for notice in notices if notice.job_id))
-        return {job.id: job for job in await self._app.store.get(ids)}
+        return {job.id: job for job in await self._core.store.get(ids)}
 
     async def _with_result(self, notice: Notice, job: Job | None) -> Notice:
         """What a job that ended well gave, read from the job itself: never a shortened copy of it."""
         if job is None or job.state is not State.done or notice.actionable:
             return notice
-        text = await result_text(self._app, job)
+        text = await result_text(self._core.store, job)
         if text is None and job.payload is None:
             return msgspec.structs.replace(notice, text=f"{notice.text} {NOT_LEFT}")
         result, cut = shortened(msgspec.json.decode(text) if text else None, job.id)
@@ -239,20 +234,26 @@ class Notices:
         """Acknowledgements age out, read or not; actionable notices once they are dealt with; what nobody took goes
         last, and is told here.
         """
-        before = await time_for_destroying(self._app.store, self._app.clock) - ACKNOWLEDGED_FOR
-        old = [kept for kept in await INBOX.all(self._app.store) if kept.value.at < before]
+        before = await time_for_destroying(self._core.store, self._core.clock) - ACKNOWLEDGED_FOR
+        old = [kept for kept in await INBOX.all(self._core.store) if kept.value.at < before]
         jobs = await self._jobs([kept.value for kept in old if kept.value.actionable])
         owned = await self._owned([kept.value for kept in old])
         now = [(key, _as_it_is_now(notice, jobs.get(notice.job_id or ""), owned)) for key, notice, _ in old]
         keys = [key for key, notice in now if notice.settled or not notice.actionable or notice.read_at is not None]
-        await _drop(self._app.store, INBOX, keys)
-        await self._app._repeats.prune(before + ACKNOWLEDGED_FOR)
-        untold = [(key, notice) for key, notice in await read_waiting(self._app.store) if notice.at < before]
+        await _drop(self._core.store, INBOX, keys)
+        await self._repeats.prune(before + ACKNOWLEDGED_FOR)
+        untold = [(key, notice) for key, notice in await read_waiting(self._core.store) if notice.at < before]
         if untold:
             log.warning("%d notices found no channel that takes them for a week and are dropped: %s, …",
                         len(untold), untold[0][1].title)  # fmt: skip
-            await _drop(self._app.store, WAITING, [key for key, _ in untold])
+            await _drop(self._core.store, WAITING, [key for key, _ in untold])
         return len(keys) + len(untold)
+
+
+async def channel_troubles(store: Store) -> list[str]:
+    """Names the channels that do not take anything, in words."""
+    standing, _ = await read_standing(store)
+    return troubles(standing, len(await read_waiting(store))) if standing.channels else []
 
 
 def _as_signal(sink: Callable[[Pain], object]) -> Callable[[Message], Awaitable[None]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -18,6 +18,11 @@ from redrive.core.job import Job
 from redrive.core.lifecycle import Transition
 from redrive.core.notices import ESCALATED, Notice, escalates, escalation_for, notice_for, replaced_by, waiting_key
 from redrive.core.store import MAX_PARTS, Applied, Commit, Inserted, Outcome, Put, Store
+from redrive.runtime.bus import Bus, BusEvent
+from redrive.runtime.written import written
+
+if TYPE_CHECKING:
+    from redrive.app.core import Core
 
 log = logging.getLogger("redrive.notify")
 
@@ -77,6 +82,21 @@ class Noticing:
 def with_notices(store: Store, tell: Callable[[Notice], None]) -> Store:
     """The same store, whose commits tell whom they concern."""
     return cast("Store", Noticing(store, tell))
+
+
+def publish_notice(bus: Bus, notice: Notice) -> None:
+    """Says on this process's bus that a notice was committed."""
+    names = ("id", "kind", "level", "audience", "session_id", "title", "text")
+    data = {name: getattr(notice, name) for name in names}
+    bus.publish(BusEvent("notice", notice.queue, notice.at, notice.job_id, notice.task, data=data))
+
+
+async def add_notice(core: Core, move: Transition) -> None:
+    """Writes the notice of a move whose own commit has not told it."""
+    notice = notice_for(move)
+    if notice is not None:
+        await written(core.store, f"{notice.session_id or 'somebody'} will be told", *puts_of(notice))
+        publish_notice(core.bus, notice)
 
 
 def puts_of(notice: Notice) -> list[Put]:

@@ -7,11 +7,11 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
-from redrive.app.namespace import SOMEBODY, TRIES, Namespace
+from redrive.app.namespace import SOMEBODY, TRIES
 from redrive.app.portal import portal
 from redrive.core.checks import KEY_LIMIT, check_name, check_words
 from redrive.core.documents import EFFECT, OPEN_EFFECT, Kept
@@ -29,7 +29,7 @@ from redrive.runtime.threads import NOT_RUN, finished
 from redrive.runtime.trusted_time import time_for_destroying
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,51 +48,27 @@ class OnceDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
 
 
-@overload
-def once(function: Callable[P, R], /) -> Callable[P, R]: ...
-@overload
-def once(
-    *, key: Key | None = None, verify: Callable[..., Any] | None = None, within: Within | None = None
-) -> OnceDecorator: ...
-def once(function: Any = None, /, **options: Any) -> Any:
-    """Make a function's effect happen once for each key, also if the process dies: `@redrive.once(verify=find_mail)`.
-
-    The intent is on disk before the call, the result after it; a second call returns the recorded result. `key` is a
-    template such as `"mail-{to}"` or a function of the arguments; without it, the function's name and a hash of the
-    arguments. `verify` gets the same arguments and says whether the effect is there: a value (landed, and this is the
-    result), nothing (None, False, an empty list: absent), or an exception (cannot tell). `within="day"`, or the id of a
-    run, is the scope of the key.
-
-    Raises `OnceInProgress` while another process performs it, and `OutcomeUnknown` where an earlier call was begun, its
-    end is not known and no verifier can tell. Inside a task it is `ctx.once`. Uses `redrive.default()`; `rd.once` uses
-    an instance.
-    """
-    from redrive.app import default
-
-    return decorator(default, function, options)
-
-
-def decorator(app: Callable[[], Redrive], function: Any, options: Mapping[str, Any]) -> Any:
+def decorator(core_of: Callable[[], Core], function: Any, options: Mapping[str, Any]) -> Any:
     """Makes the decorator, or with a function what it makes of it."""
     if unknown := options.keys() - {"key", "verify", "within"}:
         raise InvalidOption(field=min(unknown), problem="is not an option of once: there are key, verify and within")
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        return _decorated(app, _Wanted(function, **options))
+        return _decorated(core_of, _Wanted(function, **options))
 
     return decorate if function is None else decorate(function)
 
 
-def _decorated(app: Callable[[], Redrive], wanted: _Wanted) -> Callable[..., Any]:
+def _decorated(core_of: Callable[[], Core], wanted: _Wanted) -> Callable[..., Any]:
     if wanted.is_async:
 
         @wraps(wanted.function)
         async def call_async(*args: Any, **kwargs: Any) -> Any:
             if (steps := wanted.steps_in_job(args, kwargs)) is not None:
                 return wanted.typed(await drive(steps))
-            rd = app()
-            async with rd._holders.staying():
-                return await drive(wanted.steps(rd, args, kwargs, blocking=False))
+            core = core_of()
+            async with core.holder.staying():
+                return await drive(wanted.steps(core, args, kwargs, blocking=False))
 
         return call_async
 
@@ -100,12 +76,12 @@ def _decorated(app: Callable[[], Redrive], wanted: _Wanted) -> Callable[..., Any
     def call(*args: Any, **kwargs: Any) -> Any:
         if (steps := wanted.steps_in_job(args, kwargs)) is not None:
             return wanted.typed(drive_blocking(steps, _answer))
-        rd = app()
-        portal.run(rd._holders.join())
+        core = core_of()
+        portal.run(core.holder.join())
         try:
-            return drive_blocking(wanted.steps(rd, args, kwargs, blocking=True), _answer)
+            return drive_blocking(wanted.steps(core, args, kwargs, blocking=True), _answer)
         finally:
-            portal.run(rd._holders.leave(closes=False))
+            portal.run(core.holder.leave(closes=False))
 
     return call
 
@@ -159,11 +135,11 @@ class _Wanted:
 
     # -- one call
 
-    def steps(self, rd: Redrive, args: Sequence[Any], kwargs: Mapping[str, Any], *, blocking: bool) -> Steps:
+    def steps(self, core: Core, args: Sequence[Any], kwargs: Mapping[str, Any], *, blocking: bool) -> Steps:
         """The steps of a call outside of tasks."""
-        key = check_name("key", self._scoped(self._key_of(args, kwargs), rd), KEY_LIMIT)
+        key = check_name("key", self._scoped(self._key_of(args, kwargs), core), KEY_LIMIT)
         perform, verify = self._calls(args, kwargs)
-        return steps_of(rd.store, rd.clock, OnceCall(self.name, key, perform, verify, self._read, blocking))
+        return steps_of(core.store, core.clock, OnceCall(self.name, key, perform, verify, self._read, blocking))
 
     def steps_in_job(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Steps | None:
         """The steps of a call inside a task, whose job is the scope; None outside of tasks."""
@@ -220,11 +196,11 @@ class _Wanted:
             said = f"{self.name} needs one: its argument {name} is not JSON ({error.problem})"
             raise InvalidOption(field="key", problem=f'{said}; e.g. key="mail-{{to}}"') from None
 
-    def _scoped(self, key: str, rd: Redrive) -> str:
+    def _scoped(self, key: str, core: Core) -> str:
         within = check_name("within", self._within()) if callable(self._within) else self._within
         if within is None:
             return key
-        day = datetime.fromtimestamp(rd.clock.now(), UTC).date().isoformat()
+        day = datetime.fromtimestamp(core.clock.now(), UTC).date().isoformat()
         return f"{key}@{day if within == 'day' else within}"
 
 
@@ -270,18 +246,21 @@ def _short(key: str) -> str:
 # ---- seeing and closing them
 
 
-class Effects(Namespace):
+class Effects:
     """Effects without a job: what `redrive.once` has recorded."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
 
     async def list(self, *, status: Status | None = None) -> Sequence[EffectRecord]:
         """All that are known, newest first; or those that are intended, landed, absent or unknown."""
-        found = [kept.value for kept in await EFFECT.all(self._app.store, PREFIX)]
+        found = [kept.value for kept in await EFFECT.all(self._core.store, PREFIX)]
         chosen = [effect for effect in found if status in (None, effect.status)]
         return sorted(chosen, key=lambda effect: -effect.at)
 
     async def open(self) -> Sequence[EffectRecord]:
         """Those whose outcome a person must find out: begun, not closed, and no living process is at them."""
-        store = self._app.store
+        store = self._core.store
         keys = [kept.key for kept in await OPEN_EFFECT.all(store)]
         found = [kept.value for key in keys if (kept := await EFFECT.get(store, PREFIX + key)) is not None]
         ended = await store.ended({effect.process for effect in found if effect.process})
@@ -306,7 +285,7 @@ class Effects(Namespace):
                 raise InvalidOption(field="landed", problem=f"effect:{key} has landed: its result is recorded")
             await self._check_at_rest(effect)
             return EffectRecord(
-                effect.name, key, "landed" if landed else "absent", self._app.clock.now(), 0, result=result, note=note
+                effect.name, key, "landed" if landed else "absent", self._core.clock.now(), 0, result=result, note=note
             )
 
         return await self._changed(key, said)
@@ -321,26 +300,26 @@ class Effects(Namespace):
 
     async def prune(self) -> int:
         """Forget results that are older than `retention`, and keys that are older than `key_retention`."""
-        settings, now = self._app.settings, await time_for_destroying(self._app.store, self._app.clock)
+        settings, now = self._core.settings, await time_for_destroying(self._core.store, self._core.clock)
         puts = [
             put
-            for kept in await EFFECT.all(self._app.store, PREFIX)
+            for kept in await EFFECT.all(self._core.store, PREFIX)
             if (put := _aged(kept, now, settings.retention, settings.key_retention)) is not None
         ]
         for start in range(0, len(puts), AT_ONCE):
-            await self._app.store.apply([Commit(puts=(put,)) for put in puts[start : start + AT_ONCE]])
+            await self._core.store.apply([Commit(puts=(put,)) for put in puts[start : start + AT_ONCE]])
         return len(puts)
 
     async def _check_at_rest(self, effect: EffectRecord) -> None:
         """What a living process performs this moment, it will close itself."""
         if effect.status == "intended" and effect.process is not None:
-            ended = await self._app.store.ended([effect.process])
+            ended = await self._core.store.ended([effect.process])
             if ended.get(effect.process) is False:
                 said = f"effect:{effect.key} is being performed by process {effect.process}, which lives"
                 raise OnceInProgress(f"{said}; wait for it, or end that process", key=effect.key)
 
     async def _kept(self, key: str) -> Kept[EffectRecord]:
-        kept = await EFFECT.get(self._app.store, PREFIX + check_name("key", key, KEY_LIMIT))
+        kept = await EFFECT.get(self._core.store, PREFIX + check_name("key", key, KEY_LIMIT))
         if kept is None:
             raise EffectNotFound(f"no effect {key!r}", key=key)
         return kept
@@ -349,7 +328,7 @@ class Effects(Namespace):
         for _ in range(TRIES):
             kept = await self._kept(key)
             after: EffectRecord = await change(kept.value)
-            (outcome,) = await self._app.store.apply([Commit(puts=tuple(kept_alone(after, kept.version)))])
+            (outcome,) = await self._core.store.apply([Commit(puts=tuple(kept_alone(after, kept.version)))])
             if isinstance(outcome, Applied):
                 return after
             if isinstance(outcome, Unknown):

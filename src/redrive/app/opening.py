@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -120,6 +121,22 @@ def local_files(settings: Settings) -> Path:
     if is_file(settings.url):
         return Path(sqlite_path(settings.url)).expanduser().absolute()
     return replica_folder(settings) / "fleet"
+
+
+def spool_folder(settings: Settings) -> Path:
+    """Where jobs wait while the store cannot take them; of a store in memory, a folder of its own."""
+    if settings.spool:
+        return Path(settings.spool).expanduser().absolute()
+    if sqlite_path(settings.url) == ":memory:":
+        import tempfile
+
+        return Path(tempfile.gettempdir()) / f"redrive-spool-{os.getpid()}-{next(_in_memory)}"
+    beside = local_files(settings)
+    return beside.with_name(beside.name + "-spool")
+
+
+_in_memory = itertools.count(1)
+"""Numbers the stores in memory of this process."""
 
 
 def shown(url: str) -> str:

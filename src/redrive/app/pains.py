@@ -20,7 +20,8 @@ from redrive.insight.health import aching, downstreams, pains, sore
 from redrive.runtime.bus import BusEvent
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
+    from redrive.app.watch import Watch
 
 log = logging.getLogger("redrive.health")
 HURTING: Final = Kind[Hurting]("pain", Hurting)
@@ -31,17 +32,17 @@ NEEDS_SECONDS: Final = 60.0
 class Pains:
     """Looks at the whole store for what hurts."""
 
-    def __init__(self, app: Redrive) -> None:
-        self._app = app
+    def __init__(self, core: Core, watch: Watch) -> None:
+        self._core = core
+        self._watch = watch
         self._needs_at = float("-inf")
         self._aching: list[Pain] = []
 
     async def look(self) -> None:
         """One round: tell what hurts, and what does not hurt any more."""
-        app, now = self._app, self._app.clock.now()
-        queues, down = await app.numbers(), await self._down()
+        now, queues, down = self._core.clock.now(), await self._watch.numbers(), await self._down()
         found = {pain.key: pain for pain in [*pains(queues), *downstreams(down), *await self._needs()]}
-        known = {kept.key: kept for kept in await HURTING.all(app.store)}
+        known = {kept.key: kept for kept in await HURTING.all(self._core.store)}
         still = found.keys() | {f"{kind}/{queue}" for kind, queue in sore(queues)}
         for key, kept in known.items():
             if key not in still:
@@ -51,17 +52,17 @@ class Pains:
 
     async def _down(self) -> list[tuple[Breaker, int]]:
         """What does not answer, each with the number of its parked jobs. Who asked to be left alone says until when."""
-        down = [breaker for breaker in await self._app.breakers() if breaker.down and not breaker.asked]
+        down = [breaker for breaker in await self._watch.breakers() if breaker.down and not breaker.asked]
         parked = Filter(states=(State.held,), because="circuit_open")
-        counted = await self._app.store.count(parked, by=("held_for",)) if down else {}
+        counted = await self._core.store.count(parked, by=("held_for",)) if down else {}
         return [(breaker, counted.get((breaker.key,), 0)) for breaker in down]
 
     async def _needs(self) -> list[Pain]:
         """Looked for once a minute: nothing among them is a matter of seconds."""
-        steady = self._app.clock.monotonic()
+        steady = self._core.clock.monotonic()
         if steady - self._needs_at >= NEEDS_SECONDS:
             self._needs_at = steady
-            self._aching = aching(await self._app.needs())
+            self._aching = aching((await self._watch.health()).needs)
         return self._aching
 
     async def tell(self, pain: Pain, known: Kept[Hurting] | None, now: float) -> bool:
@@ -85,7 +86,7 @@ class Pains:
         kind, _, about = kept.key.partition("/")
         put = HURTING.drop(kept.key, kept.version)
         if kind != "downstream_down":
-            await self._app.store.apply([Commit(puts=(put,))])
+            await self._core.store.apply([Commit(puts=(put,))])
             return
         message = f"{named(about)} answers again: its parked jobs come back"
         if await self._written(put, over(kept.key, kept.value, message, now)):
@@ -95,8 +96,8 @@ class Pains:
     async def _written(self, state: Put, notice: Notice) -> bool:
         """Both or neither, and only by one process."""
         puts = (state, WAITING.put(waiting_key(notice), notice))
-        (outcome,) = await self._app.store.apply([Commit(puts=puts)])
+        (outcome,) = await self._core.store.apply([Commit(puts=puts)])
         return isinstance(outcome, Applied)
 
     def _publish(self, type: str, queue: str, now: float, data: Mapping[str, Any]) -> None:
-        self._app.bus.publish(BusEvent(type, queue, now, data=dict(data)))
+        self._core.bus.publish(BusEvent(type, queue, now, data=dict(data)))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import builtins
+from typing import TYPE_CHECKING
 
-from redrive.app.namespace import SOMEBODY, Namespace
+from redrive.app.namespace import SOMEBODY
 from redrive.core.checks import MOST_NAMED, check_name, check_words
 from redrive.core.store import Filter
 from redrive.errors import InvalidInput
@@ -12,17 +13,27 @@ from redrive.insight.queue_numbers import QueueNumbers
 from redrive.runtime.switches import Switch, switched
 from redrive.runtime.written import written
 
+if TYPE_CHECKING:
+    from redrive.app.core import Core
+    from redrive.app.watch import Watch
+    from redrive.app.workers import Workers
 
-class Queues(Namespace):
+
+class Queues:
     """Queues as they are now; pausing and resuming."""
 
+    def __init__(self, core: Core, watch: Watch, workers: Workers) -> None:
+        self._core = core
+        self._watch = watch
+        self._workers = workers
+
     async def list(self) -> builtins.list[QueueNumbers]:
-        return await self._app.numbers()
+        return await self._watch.numbers()
 
     async def doubt(self, name: str) -> str | None:
         """Why there may be no such queue, in words: it has no policy, and no job was ever in it. Else None."""
-        used = sorted({str(queue) for (queue,) in await self._app.store.count(Filter(), by=("queue",))})
-        registry = self._app.registry
+        used = sorted({str(queue) for (queue,) in await self._core.store.count(Filter(), by=("queue",))})
+        registry = self._core.registry
         if name in used or name in registry.queues or any(one.queue == name for one in registry.handlers.values()):
             return None
         shown, more = ", ".join(used[:MOST_NAMED]), len(used) - MOST_NAMED
@@ -36,14 +47,14 @@ class Queues(Namespace):
         """
         if not new and (doubt := await self.doubt(check_name("queue", name))) is not None:
             raise InvalidInput(field="queue", problem=f"there is no queue {name!r}: {doubt}")
-        await self._set(name, Switch(True, who, why, self._app.clock.now()))
+        await self._set(name, Switch(True, who, why, self._core.clock.now()))
 
     async def resume(self, name: str, *, who: str = SOMEBODY, why: str | None = None) -> None:
-        await self._set(name, Switch(False, who, why, self._app.clock.now()))
+        await self._set(name, Switch(False, who, why, self._core.clock.now()))
 
     async def _set(self, name: str, switch: Switch) -> None:
         check_name("queue", name)
         check_words(switch.who, switch.why)
         done = "paused" if switch.paused else "resumed"
-        await written(self._app.store, f"queue {name} was {done}", switched(name, switch))
-        self._app.tell_workers(lambda worker: worker.refresh())
+        await written(self._core.store, f"queue {name} was {done}", switched(name, switch))
+        self._workers.tell(lambda worker: worker.refresh())

@@ -17,7 +17,6 @@ from typing import (
     overload,
 )
 
-from redrive.config import Settings
 from redrive.core.changes import Adapt, outside_key
 from redrive.core.checks import check_choice, check_name, check_names, optional_name
 from redrive.core.effects import Effect
@@ -31,7 +30,7 @@ from redrive.runtime import tracing
 from redrive.runtime.context import BlockingContext, Context
 from redrive.runtime.loop import Loop
 from redrive.runtime.probes import Probe
-from redrive.runtime.registry import HTTP_TASK, Handler, Registry, ResultPolicy, RetryPolicy
+from redrive.runtime.registry import HTTP_TASK, Handler, ResultPolicy, RetryPolicy
 from redrive.tasks import (
     AsyncContextTask,
     AsyncTask,
@@ -46,7 +45,9 @@ from redrive.tasks import (
 )
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
+    from redrive.app.workers import Workers
+    from redrive.tasks import TaskHome
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,8 +58,8 @@ DIRECT_SECONDS: Final = 5.0
 class Registering:
     """The part of Redrive that knows its tasks."""
 
-    registry: Registry
-    settings: Settings
+    core: Core
+    _workers: Workers
 
     @overload
     def task(  # type: ignore[overload-overlap]  # a coroutine function is a function, too: the first match wins
@@ -165,16 +166,15 @@ class Registering:
             key_template=options.get("idempotency_key"),
         )
         self._check_schedules(handler)
-        self.registry.add(handler)
-        app = cast("Redrive", self)
-        app.tell_workers(Loop.nudge)
+        self.core.registry.add(handler)
+        self._workers.tell(Loop.nudge)
         kinds = {
             (True, True): AsyncContextTask,
             (True, False): AsyncTask,
             (False, True): PlainContextTask,
             (False, False): PlainTask,
         }
-        return kinds[handler.is_async, wants_context](app, handler)
+        return kinds[handler.is_async, wants_context](cast("TaskHome", self), handler)
 
     def _check_schedules(self, handler: Handler) -> None:
         """Refuse now what could never fire, and payloads that the task could not use."""
@@ -182,7 +182,7 @@ class Registering:
 
         for schedule in handler.schedules:
             next_slot(schedule.line, schedule.tz, 0.0)
-            encoded = encode(schedule.payload, limit=self.settings.payload_limit)
+            encoded = encode(schedule.payload, limit=self.core.settings.payload_limit)
             check_kept(schedule.payload, encoded, handler.signature)
             if not encoded.blobs:
                 handler.signature.arguments(encoded.text)
@@ -194,7 +194,7 @@ class Registering:
             from redrive.runtime import delivery
 
             key, traceparent = outside_key(job), tracing.current_traceparent() or job.options.traceparent
-            policy = self.settings.delivery
+            policy = self.core.settings.delivery
             return await delivery.deliver(request, idempotency_key=key, traceparent=traceparent, policy=policy)
 
         async def deliver(ctx: Context, **request: Any) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class Registering:
             HTTP_TASK, deliver, queue="http", policy=Policy(), wants_context=True, idempotent=True, result_policy=False
         )
         handler.direct = lambda job, request: send(job, {"timeout": DIRECT_SECONDS, **request})
-        self.registry.add(handler)
+        self.core.registry.add(handler)
 
 
 def _changed_after(said: Any) -> Any:

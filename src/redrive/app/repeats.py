@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from redrive.app.accept import SESSION_VARIABLE
-from redrive.app.noticing import puts_of
+from redrive.app.noticing import publish_notice, puts_of
 from redrive.core.documents import Kind
 from redrive.core.job import Json
 from redrive.core.outcome import Outcome
@@ -27,7 +27,7 @@ from redrive.runtime.written import written
 from redrive.tasks import Task
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
 
 log = logging.getLogger("redrive.gateway")
 REPEATS: Final = Kind[Watched]("repeats", Watched)
@@ -42,15 +42,15 @@ KEPT_FOR: Final = 86400.0
 class Repeats:
     """Observes every action once it is answered."""
 
-    def __init__(self, app: Redrive) -> None:
-        self._app = app
+    def __init__(self, core: Core) -> None:
+        self._core = core
         self._fine: OrderedDict[str, list[Action]] = OrderedDict()
         """Successes that no document has yet, by session."""
         self._looping: set[str] = set()
 
     @property
     def rule(self) -> RepeatRule:
-        return RepeatRule(self._app.settings.repeats, self._app.settings.repeats_window)
+        return RepeatRule(self._core.settings.repeats, self._core.settings.repeats_window)
 
     async def watched(
         self, made: Awaitable[Outcome], task: Task[Any, Any] | str, params: Mapping[str, Json], session: object
@@ -70,7 +70,7 @@ class Repeats:
         """The same for an operation that is tried again by its id."""
         outcome = await made
         try:
-            (job,) = await self._app.store.get([outcome.operation_id or ""])
+            (job,) = await self._core.store.get([outcome.operation_id or ""])
             session, task, params = job.session_id, job.task, job.arguments
         except (StoreError, OSError, JobError) as error:
             log.warning("operation %s was not added to its session's window: %s", outcome.operation_id, error)
@@ -111,12 +111,12 @@ class Repeats:
             self._fine.popitem(last=False)
 
     async def _written(self, session: str, action: Action, task: str, job_id: str | None) -> Loop | None:
-        actions, now = [*self._fine.pop(session, ()), action], self._app.clock.now()
+        actions, now = [*self._fine.pop(session, ()), action], self._core.clock.now()
 
         def change(known: Watched | None) -> Watched:
             return observed(known or Watched(), actions, task, self.rule, now)
 
-        after = await REPEATS.update(self._app.store, session, change)
+        after = await REPEATS.update(self._core.store, session, change)
         loop = after.loop if after is not None else None
         (self._looping.discard if loop is None else self._looping.add)(session)
         if loop is None or loop.what != action.what:
@@ -128,23 +128,23 @@ class Repeats:
     async def _tell(self, session: str, loop: Loop, job_id: str | None) -> None:
         notice = notice_of(session, loop, self.rule, job_id)
         log.warning("%s", notice.text)
-        await written(self._app.store, "people will be told that a session repeats itself", *puts_of(notice))
-        self._app.notices.heard(notice)
+        await written(self._core.store, "people will be told that a session repeats itself", *puts_of(notice))
+        publish_notice(self._core.bus, notice)
 
     async def facts(self) -> list[str]:
         """Says which sessions repeat themselves now. It ends by itself once they do something else."""
-        since = self._app.clock.now() - TOLD_FOR
-        found = [(kept.key, kept.value.loop) for kept in await REPEATS.all(self._app.store)]
+        since = self._core.clock.now() - TOLD_FOR
+        found = [(kept.key, kept.value.loop) for kept in await REPEATS.all(self._core.store)]
         return [in_words(session, loop, self.rule) for session, loop in found if loop and loop.at >= since]
 
     async def forget(self, session: str) -> None:
         """Drops a session's window."""
         self._fine.pop(session, None)
         self._looping.discard(session)
-        await self._app.store.apply([Commit(puts=(REPEATS.drop(session),))])
+        await self._core.store.apply([Commit(puts=(REPEATS.drop(session),))])
 
     async def prune(self, now: float) -> None:
         """Drops the windows of sessions that have done nothing for a day."""
-        for kept in await REPEATS.all(self._app.store):
+        for kept in await REPEATS.all(self._core.store):
             if kept.value.at < now - KEPT_FOR:
-                await self._app.store.apply([Commit(puts=(REPEATS.drop(kept.key, kept.version),))])
+                await self._core.store.apply([Commit(puts=(REPEATS.drop(kept.key, kept.version),))])

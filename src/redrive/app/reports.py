@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 from msgspec.structs import replace
 
+from redrive.app.noticing import publish_notice
 from redrive.core.checks import check_choice, check_range
 from redrive.core.classify import ALIASES
 from redrive.core.documents import WAITING
@@ -27,7 +28,9 @@ from redrive.runtime.notify import quoted_by
 from redrive.runtime.written import written
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
+    from redrive.app.notices import Notices
+    from redrive.app.watch import Watch
 
 DAY: Final = 86400.0
 MOST_MONTHS: Final = 120
@@ -44,8 +47,10 @@ T = TypeVar("T", Tally, OutcomeTally, Total)
 class Reports:
     """Weeks, months, failures and activity in numbers."""
 
-    def __init__(self, app: Redrive) -> None:
-        self._app = app
+    def __init__(self, core: Core, watch: Watch, notices: Notices) -> None:
+        self._core = core
+        self._watch = watch
+        self._notices = notices
 
     async def weekly(
         self,
@@ -58,7 +63,7 @@ class Reports:
     ) -> Report:
         """The last weeks with this one: what was processed, what died and what became of it; causes and strategies."""
         check_range("weeks", weeks, 1, MOST_WEEKS)
-        periods = insight.weeks(self._app.clock.now(), weeks, zone_of(tz))
+        periods = insight.weeks(self._core.clock.now(), weeks, zone_of(tz))
         return await self._report("weekly", tz, periods, queue=queue, task=task, agent=agent)
 
     async def monthly(
@@ -72,11 +77,11 @@ class Reports:
     ) -> Report:
         """The last months with this one: what was processed, what died and what became of it; causes and strategies."""
         check_range("months", months, 1, MOST_MONTHS)
-        periods = insight.months(self._app.clock.now(), months, zone_of(tz))
+        periods = insight.months(self._core.clock.now(), months, zone_of(tz))
         return await self._report("monthly", tz, periods, queue=queue, task=task, agent=agent)
 
     async def _report(self, kind: Kind, tz: str, periods: Sequence[insight.Period], **said: str | None) -> Report:
-        store, wanted = self._app.store, _said(said)
+        store, wanted = self._core.store, _said(said)
         books = []
         for place, period in enumerate(periods):
             hours, causes_told = insight.hours_of(period), place >= len(periods) - 2
@@ -118,19 +123,19 @@ class Reports:
 
         lines = insight.failure_lines(await self._by_day(start, end, zone), start, end, zone, fits)
         chosen = Filter(states=(State.dead,), category=category, since=start, until=end, **said)
-        page = await self._app.store.find(chosen, limit=limit + 1)
+        page = await self._core.store.find(chosen, limit=limit + 1)
         more = len(page.jobs) > limit
         return insight.failure_log(start, end, tz, lines, page.jobs[:limit], more_letters=more)
 
     async def _by_day(self, start: float, end: float, zone: tzinfo) -> list[Tally]:
         """What happened on each day, summed up by the store."""
         days = insight.days(start, end, zone)
-        return [tally for day in days for tally in await self._app.store.tallies(*day, whole=True)]
+        return [tally for day in days for tally in await self._core.store.tallies(*day, whole=True)]
 
     def _span(
         self, day: date | str | None, since: Instant | None, until: Instant | None, zone: tzinfo
     ) -> tuple[float, float]:
-        now = self._app.clock.now()
+        now = self._core.clock.now()
         if day is not None:
             if since is not None or until is not None:
                 raise InvalidOption(field="date", problem="is given beside since or until; give one of them")
@@ -155,7 +160,7 @@ class Reports:
             raise InvalidOption(field="minutes", problem="is given beside hours; give one of them")
         number, step = (60 if minutes is None else minutes, MINUTE) if hours is None else (hours, HOUR)
         check_range("minutes" if hours is None else "hours", number, 1, MOST_MINUTES if hours is None else MOST_HOURS)
-        store, now = self._app.store, self._app.clock.now()
+        store, now = self._core.store, self._core.clock.now()
         since = now // step * step - (number - 1) * step
         if hours is None:
             moved = from_minutes(await store.minutes(since, now + 1.0))
@@ -168,22 +173,22 @@ class Reports:
 
     async def _unfinished(self) -> dict[str, int]:
         states = tuple(State(name) for name in UNFINISHED)
-        counted = await self._app.store.count(Filter(states=states), by=("queue",))
+        counted = await self._core.store.count(Filter(states=states), by=("queue",))
         return {str(queue): number for (queue,), number in counted.items()}
 
     async def load(self, *, hours: int = 24) -> list[AgentLoad]:
         """By agent: what waits, runs, is held or dead now, and how the last hours went."""
         check_range("hours", hours, 1, MOST_HOURS)
-        now = self._app.clock.now()
-        counted = await self._app.store.count(Filter(), by=("agent", "state"))
-        tallies = await self._app.store.tallies(now - hours * HOUR, now + 1.0)
-        return load_of(counted, tallies, self._app.registry.fleet.agents)
+        now = self._core.clock.now()
+        counted = await self._core.store.count(Filter(), by=("agent", "state"))
+        tallies = await self._core.store.tallies(now - hours * HOUR, now + 1.0)
+        return load_of(counted, tallies, self._core.registry.fleet.agents)
 
     async def glance(self, *, minutes: int = 30, running: int = 10, troubles: int = 10) -> Glance:
         """Everything that matters now, for one screen: `redrive top` shows it once a second."""
         check_range("minutes", minutes, 2, MOST_MINUTES)
         check_range("troubles", troubles, 0, 100)
-        app, store, now = self._app, self._app.store, self._app.clock.now()
+        store, now = self._core.store, self._core.clock.now()
         latest = (await store.groups(since=now - DAY))[:troubles]
         dead = {
             group.fingerprint: sum(
@@ -193,19 +198,19 @@ class Reports:
         }
         return glance(
             now,
-            await app.health(),
-            await app.numbers(),
+            await self._watch.health(),
+            await self._watch.numbers(),
             await self.activity(minutes=minutes),
             await self.running(running),
             latest,
             dead,
-            await app.breakers(),
+            await self._watch.breakers(),
         )
 
     async def running(self, number: int) -> list[Job]:
         """What has run for longest, of as many as are worth a look: those that came first."""
         check_range("running", number, 0, 1000)
-        page = await self._app.store.find(Filter(states=(State.running,)), limit=max(number, LOOKED_AT), oldest=True)
+        page = await self._core.store.find(Filter(states=(State.running,)), limit=max(number, LOOKED_AT), oldest=True)
         return longest(page.jobs, number)
 
     async def notify(self, found: Report | Morning) -> int:
@@ -222,11 +227,11 @@ class Reports:
         return await self._tell(found.kind, "acknowledgement", insight.headline(found), text)
 
     async def _tell(self, kind: str, level: Level, title: str, text: str, quotes: tuple[Quote, ...] = ()) -> int:
-        app, now = self._app, self._app.clock.now()
+        core, now = self._core, self._core.clock.now()
         notice = Notice(f"{kind}.{int(now * 1000)}", kind, level, "user", title, text[:TEXT_CAP], now, quotes=quotes)
-        await written(app.store, f"the {kind} report will be told", WAITING.put(waiting_key(notice), notice))
-        app.notices.heard(with_words(notice, await quoted_by(app.store, [notice])))
-        return await app.notices.deliver()
+        await written(core.store, f"the {kind} report will be told", WAITING.put(waiting_key(notice), notice))
+        publish_notice(core.bus, with_words(notice, await quoted_by(core.store, [notice])))
+        return await self._notices.deliver()
 
 
 def _marked(found: Morning) -> Morning:

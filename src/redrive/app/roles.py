@@ -16,24 +16,25 @@ from redrive.errors import InvalidInput
 from redrive.runtime.scheduler import ROLES
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
+    from redrive.app.workers import Workers
     from redrive.runtime.loop import Loop
 
 
 @asynccontextmanager
-async def running_roles(app: Redrive, roles: Collection[str]) -> AsyncIterator[None]:
+async def running_roles(core: Core, workers: Workers, roles: Collection[str]) -> AsyncIterator[None]:
     """Do the duties of these roles while the block runs."""
     if not roles:
         raise InvalidInput(field="roles", problem=f"name at least one of {', '.join(ROLES)}")
     for role in roles:
         check_choice("roles", role, ROLES)
-    app.load()
-    async with app, AsyncExitStack() as stack:
-        loops: list[Loop] = [app.make_scheduler(app.make_worker(), roles), *app._couriers()]
-        if "monitor" in roles and scheme_of(app.settings.url) in NATS:
+    workers.load()
+    async with core.holder.closing(), AsyncExitStack() as stack:
+        loops: list[Loop] = [workers.make_scheduler(workers.make(), roles), *workers.couriers()]
+        if "monitor" in roles and scheme_of(core.settings.url) in NATS:
             from redrive.app.open_side import exporting
 
-            await stack.enter_async_context(exporting(app))
+            await stack.enter_async_context(exporting(core))
         for loop in loops:
             loop.start()
             stack.push_async_callback(loop.stop)

@@ -25,7 +25,8 @@ from redrive.runtime.written import written
 from redrive.tasks import Seconds, seconds
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
+    from redrive.app.notices import Notices
 
 ANSWERABLE = ("consent", "approval")
 PAGE = 500
@@ -34,12 +35,13 @@ PAGE = 500
 class Sessions:
     """What belongs to the session that asked for work."""
 
-    def __init__(self, app: Redrive) -> None:
-        self._app = app
+    def __init__(self, core: Core, notices: Notices) -> None:
+        self._core = core
+        self._notices = notices
 
     async def grants(self, session_id: str) -> list[Grant]:
         """Everything that was ever agreed to, also what expired or was revoked."""
-        return await Consents(self._app.store, self._app.clock).of(check_id("session_id", session_id))
+        return await Consents(self._core.store, self._core.clock).of(check_id("session_id", session_id))
 
     async def grant(
         self,
@@ -59,35 +61,37 @@ class Sessions:
         check_words(by, why)
         optional_name("agent", agent or None)
         optional_name("subject", subject)
-        now = self._app.clock.now()
+        now = self._core.clock.now()
         until = now + seconds(expires, "expires") if expires is not None else None
-        grant = Grant(_id(self._app), session_id, scope, now, by, agent, subject, None, until, blanket=blanket, why=why)
-        await written(self._app.store, f"session {session_id} was granted {scope}", _put(grant))
+        grant = Grant(
+            _id(self._core), session_id, scope, now, by, agent, subject, None, until, blanket=blanket, why=why
+        )
+        await written(self._core.store, f"session {session_id} was granted {scope}", _put(grant))
         await self._ask_again(session_id, by)
         return grant
 
     async def _ask_again(self, session_id: str, who: str) -> None:
         """Jobs that were held for want of consent see whether they have it now."""
         held = Filter(states=(State.held,), because="consent", held_for=waits_for(session_id))
-        async for jobs in pages(self._app.store, held, PAGE, oldest=True):
-            now = self._app.clock.now()
+        async for jobs in pages(self._core.store, held, PAGE, oldest=True):
+            now = self._core.clock.now()
             moves = [lifecycle.unblocked(job, now, who=who, why="consent was given") for job in jobs]
-            await self._app.store.apply([Commit((move,)) for move in moves])
+            await self._core.store.apply([Commit((move,)) for move in moves])
 
     async def revoke(self, session_id: str, grant_id: str) -> Grant:
         """It counts no more, from now on."""
         found = next((grant for grant in await self.grants(session_id) if grant.id == grant_id), None)
         if found is None:
             raise InvalidInput(field="grant_id", problem=f"session {session_id!r} has no grant {grant_id!r}")
-        revoked = msgspec.structs.replace(found, revoked_at=self._app.clock.now())
-        await written(self._app.store, f"grant {grant_id} was revoked", _put(revoked))
+        revoked = msgspec.structs.replace(found, revoked_at=self._core.clock.now())
+        await written(self._core.store, f"grant {grant_id} was revoked", _put(revoked))
         return revoked
 
     async def costs(self, session_id: str) -> Usage:
         """What all attempts of the session's jobs have spent, whoever ran them and whenever."""
         total, session_id = Usage(), check_id("session_id", session_id)
-        async for jobs in pages(self._app.store, Filter(session_id=session_id), PAGE):
-            for job in await self._app.store.get([job.id for job in jobs]):
+        async for jobs in pages(self._core.store, Filter(session_id=session_id), PAGE):
+            for job in await self._core.store.get([job.id for job in jobs]):
                 for attempt in job.history:
                     total = total + attempt.usage if attempt.usage is not None else total
         return total
@@ -101,15 +105,15 @@ class Sessions:
         characters, and read from the job: once its queue's retention has dropped them, the message says so.
         """
         check_id("session_id", session_id)
-        return await self._app.notices.inbox(session_id, unread=unread, limit=limit)
+        return await self._notices.inbox(session_id, unread=unread, limit=limit)
 
     async def unread(self, session_id: str) -> int:
         """Counts what the session was told and has not seen."""
-        return await self._app.notices.unread(check_id("session_id", session_id))
+        return await self._notices.unread(check_id("session_id", session_id))
 
     async def inboxes(self) -> list[InboxView]:
         """Every session that was told something, those that are asked something first."""
-        return await self._app.notices.inboxes()
+        return await self._notices.inboxes()
 
     async def named(self, name: str) -> str:
         """The inbox that a name means: a session of that name, else the owner of dead letters that is called so."""
@@ -120,7 +124,7 @@ class Sessions:
     async def acknowledge(self, session_id: str, notice_id: str) -> Notice:
         """The session has seen it. A part of the id is enough where it is unique; repeating it is safe."""
         check_id("session_id", session_id)
-        return await self._app.notices.acknowledge(session_id, check_id("notice", notice_id))
+        return await self._notices.acknowledge(session_id, check_id("notice", notice_id))
 
     # -- answers
 
@@ -129,9 +133,9 @@ class Sessions:
         check_asks(job)
         if job.because == "approval":
             return await self._answers(job, "approved", who, why)
-        session, now = job.session_id or NO_SESSION, self._app.clock.now()
+        session, now = job.session_id or NO_SESSION, self._core.clock.now()
         agent, subject = job.agent or NO_AGENT, subject_of(job)
-        return [_put(Grant(_id(self._app), session, job.task, now, who, agent, subject, job.id, why=why))]
+        return [_put(Grant(_id(self._core), session, job.task, now, who, agent, subject, job.id, why=why))]
 
     async def rejected(self, job: Job, who: str, why: str | None) -> list[Put]:
         check_asks(job)
@@ -141,8 +145,8 @@ class Sessions:
         """To the question that the job waits for, and no other."""
         if not job.held_for:
             return []  # a framework inside the task has asked, and keeps the answer itself
-        asked, now = await question_of(self._app.store, job), self._app.clock.now()
-        trusted_now = await time_for_destroying(self._app.store, self._app.clock)
+        asked, now = await question_of(self._core.store, job), self._core.clock.now()
+        trusted_now = await time_for_destroying(self._core.store, self._core.clock)
         if asked is None or asked.approval.answer != "open" or asked.approval.expired(trusted_now):
             raise IllegalMove(f"the question of job {job.short_id} has expired: it goes on by itself", job_id=job.id)
         said = msgspec.structs.replace(asked.approval, answer=answer, by=who, answered_at=now, why=why)
@@ -150,7 +154,7 @@ class Sessions:
 
     async def questions(self, job: Job) -> Sequence[Approval]:
         """What a job has asked, with the answers."""
-        return await questions_of(self._app.store, job.id)
+        return await questions_of(self._core.store, job.id)
 
 
 def refused(job: Job, now: float, who: str, why: str | None) -> Transition:
@@ -171,7 +175,7 @@ def _put(grant: Grant) -> Put:
     return GRANT.put(key_of(grant), grant)
 
 
-def _id(app: Redrive) -> str:
+def _id(core: Core) -> str:
     import secrets
 
-    return new_id(app.clock.now(), secrets.randbits(74))
+    return new_id(core.clock.now(), secrets.randbits(74))

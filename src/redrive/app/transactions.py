@@ -17,13 +17,14 @@ import msgspec
 from redrive.app.accept import Desk, Prepared
 from redrive.core.inbox_table import Row, write_rows
 from redrive.core.job import Job
-from redrive.errors import InvalidInput, RedriveError, StoreError, StoreUnavailable
+from redrive.errors import ConfigError, InvalidInput, RedriveError, StoreError, StoreUnavailable
 from redrive.runtime import tracing
 from redrive.runtime.caller_transaction import caller_of, run, run_now
 from redrive.runtime.spool import Entry
 from redrive.tasks import Many
 
 if TYPE_CHECKING:
+    from redrive.app.core import Core
     from redrive.stores.inbox.batch import Batch, Inbox
 
 log = logging.getLogger("redrive.relay")
@@ -39,9 +40,10 @@ Payload = Mapping[str, Any]
 class Transactions:
     """Hands jobs in through the table rd_inbox."""
 
-    def __init__(self, desk: Desk, namespace: Callable[[], str]) -> None:
+    def __init__(self, core: Core, desk: Desk) -> None:
+        self._core = core
         self._desk = desk
-        self._namespace = namespace
+        self._relay: Relay | None = None
 
     async def enqueue(self, task: str, payload: Payload, options: Mapping[str, Any], within: Any) -> Prepared:
         """Write a job into the caller's transaction."""
@@ -71,14 +73,39 @@ class Transactions:
 
     def _rows(self, prepared: Sequence[Prepared]) -> list[Row]:
         """Rows with ids of their own: the same key twice in one transaction must not fail the second."""
+        from redrive.stores.inbox import namespace_of
+
         tracer, jobs = tracing.tracer(), [each.job for each in prepared]
         if tracer is not None:
             with tracer.sending(jobs) as sent:
                 jobs = list(sent.jobs)
+        namespace = namespace_of(self._core.settings.inbox)
         return [
-            Row(self._desk.new_id() if job.key else job.id, self._namespace(), _packed(job, each))
+            Row(self._desk.new_id() if job.key else job.id, namespace, _packed(job, each))
             for job, each in zip(jobs, prepared, strict=True)
         ]
+
+    def relay(self, url: str | None = None) -> Relay:
+        """Makes a relay for this inbox, or for the one that the settings name."""
+        from redrive.stores.inbox import open_inbox
+
+        url = url or self._core.settings.inbox
+        if not url:
+            raise ConfigError('inbox: name the database of your application, e.g. inbox = "postgresql://host/app"')
+        return Relay(open_inbox(url), self._desk.take_entry)
+
+    async def mind_inbox(self) -> int:
+        """Moves what was committed into the inbox that the settings name; how many jobs."""
+        if not self._core.settings.inbox:
+            return 0
+        if self._relay is None:
+            self._relay = self.relay()
+        return await self._relay.mind()
+
+    async def close(self) -> None:
+        relay, self._relay = self._relay, None
+        if relay is not None:
+            await relay.close()
 
 
 def _packed(job: Job, prepared: Prepared) -> str:

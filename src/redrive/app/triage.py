@@ -19,6 +19,7 @@ from redrive.runtime.inputs import preflight
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
+    from redrive.app.core import Core
 
 LONGEST_DEFERRAL: Final = 366 * 86400.0
 WOULD_REPEAT: Final = "is for a person: nobody knows whether it landed; look, then resolve it, or name it by its id"
@@ -31,7 +32,7 @@ FOR_EYES: Final = {"lane": "manual"}
 
 
 def redriven(
-    app: Redrive,
+    app: Redrive | Core,
     job: Job,
     now: float,
     who: str,
@@ -50,7 +51,7 @@ def redriven(
     return move
 
 
-def _grant(app: Redrive, job: Job) -> int:
+def _grant(app: Redrive | Core, job: Job) -> int:
     """As many attempts as its task gives; where the task is not known here, as many as it had at first."""
     if job.task not in app.registry.handlers and job.allowed is not None:
         return max(1, job.allowed // (job.grants + 1))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from redrive.app.following import followed
+from redrive.app.namespace import find_job
 from redrive.core.checks import KEY_LIMIT, check_id, check_limit, check_name, optional_name
 from redrive.core.documents import WORKFLOW
 from redrive.core.job import Job, Json, State, hash_payload, new_id
@@ -44,8 +45,10 @@ from redrive.runtime.workflow import Workflows as Flows
 from redrive.tasks import Bound, JobHandle, Seconds, Task, seconds
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
-    from redrive.app.accept import Plan, Prepared
+    from redrive.app.accept import Desk, Plan, Prepared
+    from redrive.app.core import Core
+    from redrive.app.dead import Dead
+    from redrive.app.jobs import Jobs
 
 log = logging.getLogger("redrive.workflow")
 REFUSED: Final = ("idempotency_key", "on_duplicate", "fallback")
@@ -77,8 +80,10 @@ class Step:
 class Workflow:
     """A workflow being put together. Nothing is written before `start`."""
 
-    def __init__(self, app: Redrive, name: str) -> None:
-        self._app = app
+    def __init__(self, workflows: Workflows, name: str) -> None:
+        self._workflows = workflows
+        self._core = workflows._core
+        self._desk = workflows._desk
         self.name = check_name("workflow", name)
         self._steps: dict[str, Step] = {}
         self._numbers: dict[str, int] = {}
@@ -101,14 +106,14 @@ class Workflow:
         used: list[str] = []
         payload = stored(self._bound(task_name, args, kwargs), used, self)
         step = self._named(name, task_name)
-        prepared = self._prepared(self._app._desk.plan(task_name, options), payload, len(used))
+        prepared = self._prepared(self._desk.plan(task_name, options), payload, len(used))
         waits_for = dict.fromkeys([*(self._name_of(each) for each in _each(after)), *used])
         added = self._steps[step] = Step(self, step, prepared, tuple(waits_for), options)
         return added
 
     def _bound(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
         """The arguments by name. A task that is known only by its name takes named ones, or one mapping."""
-        handler = self._app.registry.handlers.get(name)
+        handler = self._core.registry.handlers.get(name)
         if handler is not None:
             return handler.signature.bind(args, kwargs)
         if len(args) == 1 and isinstance(args[0], Mapping) and not kwargs:
@@ -139,7 +144,7 @@ class Workflow:
 
     def _prepared(self, plan: Plan, payload: Mapping[str, Any], outputs: int) -> Prepared:
         """Checked now, as far as that is possible before the outputs are there."""
-        prepared = self._app._desk.prepare(plan._replace(handler=None) if outputs else plan, payload)
+        prepared = self._desk.prepare(plan._replace(handler=None) if outputs else plan, payload)
         check_references(msgspec.json.decode(prepared.job.payload or "{}"), outputs)
         return prepared
 
@@ -151,19 +156,19 @@ class Workflow:
         optional_name("session_id", session_id)
         in_order({name: step.after for name, step in self._steps.items()})
         flow = self._flow(idempotency_key)
-        known = await self._app.workflows._flows.flow(flow.id)
+        known = await self._workflows._flows.flow(flow.id)
         if known is not None:
             return self._again(flow, known)
         prepared = [self._job(flow, step, session_id) for step in flow.steps]
         document = WORKFLOW.put(flow.id, flow)
-        inserted = await self._app._desk.insert(
+        inserted = await self._desk.insert(
             [job for job, _ in prepared], [document, *(put for _, puts in prepared for put in puts)]
         )
         return await self._accepted(flow, inserted)
 
     def _flow(self, key: str | None) -> Flow:
         """What is written: which steps there are, whom they wait for, and the jobs that do them."""
-        now = self._app.clock.now()
+        now = self._core.clock.now()
         id = new_id(now, random.getrandbits(74)) if key is None else workflow_id(self.name, key)
         jobs = {name: step._prepared.job for name, step in self._steps.items()}
         shape = shape_of(
@@ -198,8 +203,8 @@ class Workflow:
 
     async def _accepted(self, flow: Flow, inserted: Sequence[Inserted]) -> WorkflowHandle:
         if not inserted[0].duplicate:
-            return WorkflowHandle(self._app, flow)
-        known = await self._app.workflows._flows.flow(flow.id)  # somebody else was faster, perhaps with other steps
+            return WorkflowHandle(self._workflows, flow)
+        known = await self._workflows._flows.flow(flow.id)  # somebody else was faster, perhaps with other steps
         for job in [each.job for each in inserted if not each.duplicate]:
             await self._take_back(job)
         if known is None:
@@ -208,7 +213,9 @@ class Workflow:
 
     async def _take_back(self, job: Job) -> None:
         try:
-            await self._app.jobs.cancel(job.id, who=WHO, why="its workflow was refused: the key was taken meanwhile")
+            await self._workflows._jobs.cancel(
+                job.id, who=WHO, why="its workflow was refused: the key was taken meanwhile"
+            )
         except IllegalMove as error:
             log.warning("%s", error)  # a worker was faster: it does not run what is no step
 
@@ -218,7 +225,7 @@ class Workflow:
                 field="idempotency_key",
                 problem=f"already stands for workflow {known.id}, which has other steps or other inputs; use a new key",
             )
-        return WorkflowHandle(self._app, known, duplicate=True)
+        return WorkflowHandle(self._workflows, known, duplicate=True)
 
     def __repr__(self) -> str:
         return f"<workflow {self.name!r} with {len(self._steps)} steps>"
@@ -240,8 +247,9 @@ def _each(after: Iterable[Step | str] | Step | str) -> Iterable[Step | str]:
 class WorkflowHandle:
     """A workflow that was started, here or elsewhere, now or long ago."""
 
-    def __init__(self, app: Redrive, flow: Flow, *, duplicate: bool = False) -> None:
-        self._app = app
+    def __init__(self, workflows: Workflows, flow: Flow, *, duplicate: bool = False) -> None:
+        self._workflows = workflows
+        self._core = workflows._core
         self._flow = flow
         self.duplicate = duplicate
         """The key was known: this is the workflow that was there already."""
@@ -261,7 +269,7 @@ class WorkflowHandle:
 
     async def status(self) -> WorkflowStatus:
         """How it stands, from the jobs themselves."""
-        jobs = await self._app.store.get([step.job_id for step in self._flow.steps])
+        jobs = await self._core.store.get([step.job_id for step in self._flow.steps])
         return status_of(self._flow, {job.id: job for job in jobs})
 
     async def result(self, timeout: Seconds | None = None) -> dict[str, Any]:
@@ -281,9 +289,9 @@ class WorkflowHandle:
         return await self._results()
 
     async def _results(self) -> dict[str, Any]:
-        jobs = {job.id: job for job in await self._app.store.get([step.job_id for step in self._flow.final])}
+        jobs = {job.id: job for job in await self._core.store.get([step.job_id for step in self._flow.final])}
         return {
-            step.name: await JobHandle[Any](self._app, jobs[step.job_id]).result()
+            step.name: await JobHandle[Any](self._workflows._jobs, jobs[step.job_id]).result()
             for step in self._flow.final
             if step.job_id in jobs
         }
@@ -296,7 +304,7 @@ class WorkflowHandle:
             return seen[0] if seen[0].state != "running" else None
 
         try:
-            return await followed(self._app, set(self.steps.values()), settled, limit)
+            return await followed(self._core, set(self.steps.values()), settled, limit)
         except TimeoutError:
             if limit is None or not seen:
                 raise
@@ -305,12 +313,12 @@ class WorkflowHandle:
     async def cancel(self, reason: str | None = None, *, who: str = "api") -> WorkflowStatus:
         """No longer wanted: what has not ended is cancelled, dead steps are discarded, what is done stays done."""
         for step in self._flow.in_order:
-            for job in await self._app.store.get([step.job_id]):
+            for job in await self._core.store.get([step.job_id]):
                 try:
                     if job.state is State.dead:
-                        await self._app.dead.discard(job.id, who=who, why=reason)
+                        await self._workflows._dead.discard(job.id, who=who, why=reason)
                     elif not job.ended:
-                        await self._app.jobs.cancel(job.id, who=who, why=reason)
+                        await self._workflows._jobs.cancel(job.id, who=who, why=reason)
                 except IllegalMove:
                     continue  # it ended while we looked
         return await self.status()
@@ -322,31 +330,34 @@ class WorkflowHandle:
 class Workflows:
     """Workflows as they are now, whoever started them."""
 
-    def __init__(self, app: Redrive) -> None:
-        self._app = app
+    def __init__(self, core: Core, desk: Desk, jobs: Jobs, dead: Dead) -> None:
+        self._core = core
+        self._desk = desk
+        self._jobs = jobs
+        self._dead = dead
 
     @property
     def _flows(self) -> Flows:
-        return Flows(self._app.store, self._app.clock)
+        return Flows(self._core.store, self._core.clock)
 
     async def get(self, id: str) -> WorkflowHandle:
         """By the id of the workflow or of one of its steps' jobs; a part that only one job has is enough."""
         flow = await self._flows.flow(check_id("id", id))
         if flow is None:
-            job = await self._app.jobs.get(id)
+            job = await find_job(self._core.store, id)
             flow = await self._flows.flow(job.readable_options.workflow or job.id)
         if flow is None:
             raise JobNotFound(f"job {id!r} is no step of a workflow", job_id=id)
-        return WorkflowHandle(self._app, flow)
+        return WorkflowHandle(self, flow)
 
     async def list(self, *, limit: int = 100, name: str | None = None) -> builtins.list[WorkflowStatus]:
         """How the latest stand, newest first."""
         check_limit(limit)
-        flows = [kept.value for kept in await WORKFLOW.all(self._app.store)]
+        flows = [kept.value for kept in await WORKFLOW.all(self._core.store)]
         named = [flow for flow in flows if name in (None, flow.name)]
         listed = sorted(named, key=lambda flow: -flow.created_at)[:limit]
         steps = [step.job_id for flow in listed for step in flow.steps]
-        jobs = {job.id: job for job in await self._app.store.get(steps)}
+        jobs = {job.id: job for job in await self._core.store.get(steps)}
         return [status_of(flow, jobs) for flow in listed]
 
     async def companions(self, move: Transition) -> tuple[Transition, ...]:

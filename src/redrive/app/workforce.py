@@ -18,7 +18,7 @@ from redrive.runtime.living import WORKER, living
 from redrive.runtime.paging import pages
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
 
 DAY: Final = 86400.0
 PAGE: Final = 1000
@@ -28,9 +28,9 @@ FAILED: Final = frozenset({"retried", "buried"})
 """The moves that end a failed attempt."""
 
 
-async def workers(app: Redrive) -> list[WorkerView]:
+async def workers(core: Core) -> list[WorkerView]:
     """Every living worker and what it runs, the longest-lived first."""
-    store, now = app.store, app.clock.now()
+    store, now = core.store, core.clock.now()
     running = running_by_worker([job async for page in pages(store, Filter((State.running,)), PAGE) for job in page])
     views = [
         WorkerView(
@@ -44,17 +44,17 @@ async def workers(app: Redrive) -> list[WorkerView]:
     return sorted(views, key=lambda view: (view.since or 0.0, view.id))
 
 
-async def tasks(app: Redrive) -> list[TaskView]:
+async def tasks(core: Core) -> list[TaskView]:
     """Every task that has jobs, or that a living worker or this process knows, by name."""
-    store, now = app.store, app.clock.now()
+    store, now = core.store, core.clock.now()
     counted = await store.count(Filter(), by=("task", "queue", "state"))
     counts, queues = task_counts(counted), queues_of(counted)
     announced = [worker.tasks for worker in await living(store, now)]
     totals = await store.totals(now - DAY, now + 3600.0)
-    names = sorted({*counts, *app.registry.handlers, *(task for known in announced for task in known)})
+    names = sorted({*counts, *core.registry.handlers, *(task for known in announced for task in known)})
     return [
         TaskView(
-            name=name, queues=queues.get(name, ()) or (app.queue_of_task(name),),
+            name=name, queues=queues.get(name, ()) or (core.registry.queue_of_task(name),),
             **{state: counts.get(name, {}).get(state, 0) for state in ("waiting", "running", "held", "done", "dead")},
             workers=sum(name in known for known in announced),
             succeeded=_moves(totals, name, frozenset({"succeeded"})),

@@ -281,6 +281,11 @@ class Registry:
         preset = self._preset_queues
         return frozenset(own | {name for name, policy in self.queues.items() if preset.get(name) is not policy})
 
+    def queue_of_task(self, task: str) -> str:
+        """Names the queue that jobs of a task go to unless they say another; of an unknown task, its own name."""
+        handler = self.handlers.get(task)
+        return handler.queue if handler is not None else task
+
     def queue_policy(self, queue: str) -> Policy:
         return effective(None, None, merge(self.queues.get(queue), self._default), "direct")
 

@@ -6,7 +6,7 @@ does nothing.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -17,31 +17,42 @@ from redrive.stores.replica.nats_address import read_address
 from redrive.stores.replica.nats_connection import Connection
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
+    from redrive.app.letters import Letters
+    from redrive.runtime.loop import Loop
 
 CONNECT_SECONDS: Final = 20.0
 
 
 @asynccontextmanager
-async def open_side(app: Redrive) -> AsyncIterator[None]:
+async def open_side(core: Core, letters: Letters) -> AsyncIterator[None]:
     """Take in tasks and tell of dead letters while the block runs."""
-    async with _following(app, Intake, Exporter):
-        yield
+    async with _connected(core) as (connection, names):
+        loops = [Intake(core, letters, connection, names), Exporter(core, connection, names)]
+        async with _running(loops):
+            yield
 
 
 @asynccontextmanager
-async def exporting(app: Redrive) -> AsyncIterator[None]:
+async def exporting(core: Core) -> AsyncIterator[None]:
     """Tell of dead letters while the block runs, as the monitor does."""
-    async with _following(app, Exporter):
+    async with _connected(core) as (connection, names), _running([Exporter(core, connection, names)]):
         yield
 
 
 @asynccontextmanager
-async def _following(app: Redrive, *kinds: type[Intake | Exporter]) -> AsyncIterator[None]:
-    address = read_address(app.settings.url)
-    connection, names = Connection(address), OpenNames(address.namespace)
+async def _connected(core: Core) -> AsyncIterator[tuple[Connection, OpenNames]]:
+    address = read_address(core.settings.url)
+    connection = Connection(address)
     await connection.open(CONNECT_SECONDS)
-    loops = [kind(app, connection, names) for kind in kinds]
+    try:
+        yield connection, OpenNames(address.namespace)
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def _running(loops: Sequence[Loop]) -> AsyncIterator[None]:
     try:
         for loop in loops:
             loop.start()
@@ -49,4 +60,3 @@ async def _following(app: Redrive, *kinds: type[Intake | Exporter]) -> AsyncIter
     finally:
         for loop in loops:
             await loop.stop()
-        await connection.close()

@@ -24,7 +24,7 @@ from redrive.stores.replica.log import LogFull, LogUnavailable
 from redrive.stores.replica.nats_connection import Connection
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
 
 log = logging.getLogger("redrive.open_side")
 EXPORTED: Final = Kind[str]("exported", str)
@@ -63,11 +63,11 @@ class Stopped(Exception):
 class Exporter(Loop):
     """Follows events while it is this process's turn."""
 
-    def __init__(self, app: Redrive, connection: Connection, names: OpenNames) -> None:
+    def __init__(self, core: Core, connection: Connection, names: OpenNames) -> None:
         super().__init__("exporter")
-        self._app = app
+        self._core = core
         self._names = names
-        self._turn = Turn(app, connection, names, "exporter")
+        self._turn = Turn(core, connection, names, "exporter")
         self._exports = Exports(connection, names)
         self._cursor: str | None = None
         self._version = 0
@@ -109,16 +109,16 @@ class Exporter(Loop):
     # -- following
 
     async def _begin(self) -> None:
-        kept = await EXPORTED.get(self._app.store, CURSOR)
+        kept = await EXPORTED.get(self._core.store, CURSOR)
         self._version = kept.version if kept is not None else 0
-        cursor = kept.value if kept is not None else (await self._app.store.events(None))[-1].cursor
+        cursor = kept.value if kept is not None else (await self._core.store.events(None))[-1].cursor
         await self._sweep()
         self._cursor = cursor
         await self._keep(force=kept is None)
 
     async def _follow(self) -> bool:
         """Tell what happened since; whether there was anything."""
-        events = await self._app.store.events(self._cursor)
+        events = await self._core.store.events(self._cursor)
         told = [event for event in events if event.move in MOVES or event.move in RETRIES]
         if told:
             await self._tell(told)
@@ -126,20 +126,20 @@ class Exporter(Loop):
             self._cursor = events[-1].cursor
             await self._keep(force=bool(told))
         pause = FULL_SECONDS if self._full else SWEEP_SECONDS
-        if self._app.clock.monotonic() - self._swept_at >= pause:
+        if self._core.clock.monotonic() - self._swept_at >= pause:
             await self._sweep()
         return bool(events)
 
     async def _keep(self, *, force: bool) -> None:
-        now = self._app.clock.monotonic()
+        now = self._core.clock.monotonic()
         if self._cursor is None or (not force and now - self._kept_at < KEEP_SECONDS):
             return
         put = EXPORTED.put(CURSOR, self._cursor, self._version)
-        (outcome,) = await self._app.store.apply([Commit(puts=(put,))])
+        (outcome,) = await self._core.store.apply([Commit(puts=(put,))])
         if not isinstance(outcome, Applied):
             self._give_up("another process tells them, too")
             return
-        kept = await EXPORTED.get(self._app.store, CURSOR)
+        kept = await EXPORTED.get(self._core.store, CURSOR)
         self._version, self._kept_at = (kept.version if kept is not None else 0), now
 
     async def _tell(self, events: Sequence[Event]) -> None:
@@ -205,11 +205,11 @@ class Exporter(Loop):
 
     async def _sweep(self) -> None:
         """Write the dead letters that are not there, and remove those that are not dead letters any more."""
-        self._swept_at = self._app.clock.monotonic()
+        self._swept_at = self._core.clock.monotonic()
         self._subjects = await self._exports.subjects()
         self._full.clear()
         dead: set[str] = set()
-        async for page in pages(self._app.store, Filter(states=(State.dead,)), PAGE):
+        async for page in pages(self._core.store, Filter(states=(State.dead,)), PAGE):
             dead.update(job.id for job in page)
         for some in _some(dead ^ self._subjects.keys()):
             await self._settle(some, await self._jobs(some))
@@ -236,7 +236,7 @@ class Exporter(Loop):
                 )  # fmt: skip
 
     async def _jobs(self, ids: Collection[str]) -> dict[str, Job]:
-        return {job.id: job for some in _some(ids) for job in await self._app.store.get(some)}
+        return {job.id: job for some in _some(ids) for job in await self._core.store.get(some)}
 
 
 def _some(ids: Collection[str]) -> list[list[str]]:

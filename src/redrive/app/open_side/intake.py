@@ -20,7 +20,7 @@ from redrive.stores.replica.log import LogUnavailable
 from redrive.stores.replica.nats_connection import Connection
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
 
 log = logging.getLogger("redrive.open_side")
 AGAIN_SECONDS: Final = 5.0
@@ -35,11 +35,12 @@ class UnroutableTask(Exception):
 class Intake(Loop):
     """Follows the work queue while it is this process's turn."""
 
-    def __init__(self, app: Redrive, connection: Connection, names: OpenNames) -> None:
+    def __init__(self, core: Core, letters: Letters, connection: Connection, names: OpenNames) -> None:
         super().__init__("intake")
-        self._app = app
+        self._core = core
+        self._letters = letters
         self._names = names
-        self._turn = Turn(app, connection, names, "intake")
+        self._turn = Turn(core, connection, names, "intake")
         self._tasks = Tasks(connection, names)
         self._handled: set[str] = set()
         """Tasks that somebody handles, as far as this process has asked."""
@@ -85,7 +86,7 @@ class Intake(Loop):
         if not await self._is_known(published.task):
             return UnroutableTask(f"no worker knows the task {published.task!r}, and no job of it was ever accepted")
         try:
-            await self._app.accept(published.task, published.payload, published.options)
+            await self._letters.desk.hand_in(published.task, published.payload, published.options)
         except (StoreError, JobError):
             raise  # a later try may do better
         except Exception as error:  # noqa: BLE001 - whatever it is, the dead letter says it
@@ -97,22 +98,22 @@ class Intake(Loop):
 
         Where no worker lives at all, nobody can say: the job waits for one.
         """
-        if task in self._handled or task in self._app.registry.handlers:
+        if task in self._handled or task in self._core.registry.handlers:
             return True
-        workers = await living(self._app.store, self._app.clock.now())
-        announced = frozenset[str]().union(*(worker.tasks for worker in workers)) - self._app.registry.handlers.keys()
+        workers = await living(self._core.store, self._core.clock.now())
+        announced = frozenset[str]().union(*(worker.tasks for worker in workers)) - self._core.registry.handlers.keys()
         self._handled |= announced
         if task in announced or not announced:
             return True
-        return bool((await self._app.store.find(Filter(WENT_IN, task=task), limit=1)).jobs)
+        return bool((await self._core.store.find(Filter(WENT_IN, task=task), limit=1)).jobs)
 
     async def _bury(self, published: Published, problem: Exception, message: Message) -> Job:
         """What cannot be a job is a dead letter, with what was published and why. Again, it is the same one."""
         said = Said(
             attempt=1, task=published.task, agent=published.agent, lane="manual", recommendation=_advice(problem)
         )
-        letter = letter_of(message.place, published.payload, problem, said, message.at, self._app)
-        job = await Letters(self._app).take_in(letter)
+        letter = letter_of(message.place, published.payload, problem, said, message.at, self._core.registry)
+        job = await self._letters.take_in(letter)
         log.warning("task %s on %s is a dead letter (%s): %s", message.place, message.subject, job.short_id, problem)
         return job
 

@@ -10,7 +10,7 @@ from redrive.stores.open_side.names import OpenNames
 from redrive.stores.replica.nats_connection import Connection
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
 
 LOOK_SECONDS: Final = 3.0
 """How often a hub looks whether the duty is still its own. A lease lasts ten times as long."""
@@ -19,8 +19,8 @@ LOOK_SECONDS: Final = 3.0
 class Turn:
     """One duty of the open side."""
 
-    def __init__(self, app: Redrive, connection: Connection, names: OpenNames, duty: str) -> None:
-        self._app = app
+    def __init__(self, core: Core, connection: Connection, names: OpenNames, duty: str) -> None:
+        self._core = core
         self._connection = connection
         self._names = names
         self._duty = duty
@@ -30,9 +30,9 @@ class Turn:
 
     async def is_mine(self) -> bool:
         """Whether this process does it now."""
-        now = self._app.clock.monotonic()
+        now = self._core.clock.monotonic()
         if now - self._looked_at >= LOOK_SECONDS:
-            self._mine = await self._are_made() and await holds(self._app.store, self._app.clock, self._duty)
+            self._mine = await self._are_made() and await holds(self._core.store, self._core.clock, self._duty)
             self._looked_at = now
         return self._mine
 

@@ -131,7 +131,7 @@ def doctor() -> int:
     """
     from redrive.app.fleet_doctor import examine
 
-    checks = perform(connect(creates=True), examine)
+    checks = perform(connect(creates=True), lambda rd: examine(rd.fleet))
     ok = all(check.ok for check in checks)
     if output.as_json():
         import msgspec

@@ -180,7 +180,7 @@ async def _working(rd: Redrive, work: dict[str, Any] | None) -> AsyncIterator[No
         return
     import sys
 
-    from redrive.app import SWITCH_SECONDS
+    from redrive.app.workers import SWITCH_SECONDS
 
     sys.setswitchinterval(SWITCH_SECONDS)
     async with rd.worker(**work):

@@ -97,7 +97,7 @@ def _open(job: Job, asked: Sequence[Approval]) -> Approval | None:
 
 
 async def _result(rd: Redrive, job: Job) -> Any:
-    text = await result_text(rd, job) if job.result is not None else None
+    text = await result_text(rd.store, job) if job.result is not None else None
     return tree(redact(legible(text))) if text else None
 
 
@@ -156,7 +156,7 @@ async def download(request: Request) -> Response:
     job = await rd.jobs.get(request.path_params["id"])
     if part not in ("payload", "result"):
         raise InvalidInput(field="part", problem="there are payload and result")
-    text = job.payload if part == "payload" else await result_text(rd, job)
+    text = job.payload if part == "payload" else await result_text(rd.store, job)
     body = json.dumps(redact(legible(text)), indent=2, ensure_ascii=False)
     headers = {
         "content-disposition": f'attachment; filename="{job.id[-8:]}-{part}.json"',

@@ -102,7 +102,7 @@ class Desk:
 
     async def result(self, job: Job, offset: int = 0) -> dict[str, Any]:
         """A result from there on, as far as it fits; masked before it is cut."""
-        stored = await result_text(self.rd, job)
+        stored = await result_text(self.rd.store, job)
         value = self.wording.value(msgspec.json.decode(stored)) if stored else None
         text = as_text(value)
         if not offset and len(msgspec.json.encode(value)) <= INLINE:

@@ -48,7 +48,7 @@ def add_pages(server: MCPServer[Any], desk: Desk) -> None:
 
 async def _job(desk: Desk, id: str) -> str:
     found = await desk.rd.jobs.get(id)
-    whole = await result_text(desk.rd, found)
+    whole = await result_text(desk.rd.store, found)
     body = public(found)
     parts: dict[str, Any] = {"payload": body.pop("payload"), "result": msgspec.json.decode(whole) if whole else None}
     shown = {name: desk.wording.excerpt(part, LONGEST) for name, part in parts.items()}

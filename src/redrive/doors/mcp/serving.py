@@ -26,7 +26,7 @@ GRACE: Final = 1.0
 
 async def over_stdio(rd: Redrive, server: MCPServer[Any]) -> None:
     """Until the client closes our standard input. It kills a server that then takes its time, so we do not."""
-    rd.settings = msgspec.structs.replace(rd.settings, grace=min(rd.settings.grace, GRACE))
+    rd.core.holder.settings = msgspec.structs.replace(rd.settings, grace=min(rd.settings.grace, GRACE))
     try:
         told = await until_told(run_on_stdio(server), lambda: None)
     finally:

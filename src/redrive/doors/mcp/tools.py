@@ -131,7 +131,7 @@ class Reading:
     async def _wait(self, job: Job, seconds: float) -> None:
         """Until it ends or the time is up; how it ended is told by whoever asked."""
         try:
-            await JobHandle[Any](self._rd, job).result(timeout=seconds)
+            await JobHandle[Any](self._rd.jobs, job).result(timeout=seconds)
         except (TimeoutError, JobDead, JobDiscarded):
             return
 

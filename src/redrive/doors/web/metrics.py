@@ -111,7 +111,7 @@ def _process(rd: Redrive, feed: Feed | None) -> Iterator[Sample]:
     for queue, counts in sorted(rd.bus.metrics().items()):
         for kind, number in sorted(counts.items()):
             yield Sample("redrive_events_total", number, {"queue": queue, "type": kind})
-    workers = [worker for _, worker in rd._workers]
+    workers = rd.local_workers
     yield Sample("redrive_attempts_total", sum(worker.made for worker in workers))
     yield Sample("redrive_workers", len(workers))
     yield Sample("redrive_subscriber_failures_total", rd.bus.subscriber_failures)
