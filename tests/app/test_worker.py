@@ -617,6 +617,11 @@ async def main():
         jobs = [await task.enqueue() for task in (bystander, in_thread, on_loop)]
         await begun.wait()
         if handler is not None:
+            for job in jobs[1:]:  # their own exits must not come after the one of the process
+                try:
+                    await job.result(15)
+                except redrive.JobDead:
+                    pass
             signal.signal(signal.SIGUSR1, handler)
             await busy.enqueue()
             await asyncio.sleep(20)
