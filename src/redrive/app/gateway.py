@@ -178,7 +178,8 @@ class Gateway:
             ended = await find_job(self._core.store, job.id)
             if ended.state in (State.done, State.dead):
                 how = "succeeded" if ended.state is State.done else "buried"
-                await add_notice(self._core, Transition(how, ended, ended.state, ended.updated_at, {}))
+                move = Transition(how, ended, ended.state, ended.updated_at, {})
+                await add_notice(self._core.store, self._core.bus, move)
         except (StoreError, OSError) as error:
             log.warning("job %s (%s): its session cannot be told of its end: %s", job.short_id, job.task, error)
 

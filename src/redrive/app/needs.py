@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from redrive.app.alerts import read_states
-from redrive.app.notices import channel_troubles
 from redrive.core.cycle import queue_of
 from redrive.core.cycle_history import Finding
 from redrive.core.job import Job, State
@@ -35,6 +34,7 @@ from redrive.insight.needs import (
 from redrive.insight.queue_numbers import QueueNumbers
 from redrive.runtime.cycle_records import cycle_findings
 from redrive.runtime.living import GONE_AFTER, PARKED, blocked_loops, living, unattended, unprobed
+from redrive.runtime.notify import channel_troubles
 from redrive.runtime.paging import pages
 from redrive.runtime.schedules import not_taken
 from redrive.runtime.switches import paused_queues

@@ -39,13 +39,12 @@ from redrive.runtime.notify import (
     Courier,
     Receiver,
     by_function,
+    channel_troubles,
     channels_of,
     distinct,
     name_of,
     quoted_by,
-    read_standing,
     read_waiting,
-    troubles,
 )
 from redrive.runtime.trusted_time import time_for_destroying
 
@@ -248,12 +247,6 @@ class Notices:
                         len(untold), untold[0][1].title)  # fmt: skip
             await _drop(self._core.store, WAITING, [key for key, _ in untold])
         return len(keys) + len(untold)
-
-
-async def channel_troubles(store: Store) -> list[str]:
-    """Names the channels that do not take anything, in words."""
-    standing, _ = await read_standing(store)
-    return troubles(standing, len(await read_waiting(store))) if standing.channels else []
 
 
 def _as_signal(sink: Callable[[Pain], object]) -> Callable[[Message], Awaitable[None]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -20,9 +20,6 @@ from redrive.core.notices import ESCALATED, Notice, escalates, escalation_for, n
 from redrive.core.store import MAX_PARTS, Applied, Commit, Inserted, Outcome, Put, Store
 from redrive.runtime.bus import Bus, BusEvent
 from redrive.runtime.written import written
-
-if TYPE_CHECKING:
-    from redrive.app.core import Core
 
 log = logging.getLogger("redrive.notify")
 
@@ -91,12 +88,12 @@ def publish_notice(bus: Bus, notice: Notice) -> None:
     bus.publish(BusEvent("notice", notice.queue, notice.at, notice.job_id, notice.task, data=data))
 
 
-async def add_notice(core: Core, move: Transition) -> None:
+async def add_notice(store: Store, bus: Bus, move: Transition) -> None:
     """Writes the notice of a move whose own commit has not told it."""
     notice = notice_for(move)
     if notice is not None:
-        await written(core.store, f"{notice.session_id or 'somebody'} will be told", *puts_of(notice))
-        publish_notice(core.bus, notice)
+        await written(store, f"{notice.session_id or 'somebody'} will be told", *puts_of(notice))
+        publish_notice(bus, notice)
 
 
 def puts_of(notice: Notice) -> list[Put]:

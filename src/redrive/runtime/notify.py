@@ -412,6 +412,12 @@ def no_answer() -> str:
     return f"no answer within {SEND_SECONDS:g} s"
 
 
+async def channel_troubles(store: Store) -> list[str]:
+    """Names the channels that take nothing, in words."""
+    standing, _ = await read_standing(store)
+    return troubles(standing, len(await read_waiting(store))) if standing.channels else []
+
+
 def troubles(standing: Standing, waiting: int) -> list[str]:
     """Channels that do not work, in words, for the health report."""
     return [
