@@ -13,6 +13,8 @@ import pytest
 import redrive
 from redrive import Redrive
 from redrive.app.acts import Acts
+from redrive.app.redrives.documents import Loaded
+from redrive.app.redrives.steps import Steps
 from redrive.core.job import Job, State
 from redrive.core.store import Filter
 from redrive.core.triage import Acted
@@ -328,11 +330,42 @@ async def test_many_are_reassigned_and_taken_back_with_their_trouble(rd: Redrive
     assert (await rd.dead.list(agent="backend")).jobs and not (await rd.dead.list(agent="cto")).jobs
 
 
-async def test_a_bulk_redrive_is_stopped_and_not_taken_back(rd: Redrive) -> None:
-    ids = await letters(rd, 2)
-    run = await rd.dead.redrive(ids=ids)
-    with pytest.raises(InvalidInput, match="redrives cancel"):
+async def test_a_bulk_redrive_is_an_act_and_what_has_not_run_is_taken_back(rd: Redrive, clock: FakeClock) -> None:
+    ids = await letters(rd, 3)
+    before = [said(job) for job in await rd.store.get(ids)]
+    clock.advance(1)
+    run = await rd.dead.redrive(ids=ids, who="ada", why="mended")
+    await rd.redrives.advance()
+    (act,) = await rd.dead.acts()
+    assert (act.id, act.verb, act.who, act.why, act.number, act.moved) == (run.id, "redrive", "ada", "mended", 3, 3)
+    await rd.jobs.cancel(ids[0])
+    clock.advance(1)
+    undone = await rd.dead.undo(run.id, who="eve", why="hasty")
+    assert (undone.number, undone.moved) == (3, 2)
+    assert undone.refused == [(ids[0], "it was changed since: it is discarded")]
+    for old, job in zip(before[1:], await rd.store.get(ids[1:]), strict=True):
+        assert job.recommendation, "what to do is told anew from its last failure: a run keeps no words of jobs"
+        assert said(job) | {"recommendation": ""} == old | {"recommendation": ""}
+    assert (await last_move(rd, ids[1]))[1:] == ("eve", "hasty")
+    taken = await rd.redrives.get(run.id)
+    assert (taken.state, taken.over, taken.undone, taken.undone_by) == ("cancelled", True, 2, "eve")
+    assert taken.failed_again == 0, "what was taken back has not failed"
+    (act,) = await rd.dead.acts()
+    assert (act.undone, act.undoable) == (2, False)
+    with pytest.raises(InvalidInput, match="taken back already, by eve"):
         await rd.dead.undo(run.id)
+
+
+async def test_taking_a_bulk_redrive_back_stops_what_it_has_not_moved(rd: Redrive, clock: FakeClock) -> None:
+    ids = await letters(rd, 3)
+    run = await rd.redrives.start(ids, rate=1.0)
+    await rd.redrives.advance()
+    clock.advance(1)
+    assert (await rd.dead.undo(run.id)).moved == 1
+    clock.advance(60)
+    await rd.redrives.advance()
+    assert await states(rd, ids) == ["dead"] * 3
+    assert (await rd.redrives.start(ids)).total == 3, "its group is free again"
 
 
 async def test_filters_that_a_verb_hides_go_into_where(rd: Redrive, clock: FakeClock) -> None:
@@ -487,6 +520,33 @@ KILLED = """
 """
 
 
+async def test_an_act_that_is_killed_is_carried_on_by_a_worker(live: Redrive, database: Path) -> None:
+    await many_letters(live, 1000)
+    with process(KILLED, database) as child:
+        assert await line_of(child) == "two"
+        os.kill(child.pid, signal.SIGKILL)
+    assert await count(live, State.discarded) == 400
+    await soon(live.drain())
+    (act,) = await live.dead.acts()
+    assert (act.moved, act.finished) == (1000, True)
+    assert await count(live, State.discarded) == 1000
+    assert (await live.dead.undo(act.id)).moved == 1000
+
+
+async def test_an_undo_that_is_killed_is_carried_on_by_a_worker(live: Redrive, database: Path) -> None:
+    await many_letters(live, 1000)
+    acted = await live.dead.discard(task="stored")
+    with process(UNDOING, database, acted.act_id) as child:
+        assert await line_of(child) == "two"
+        os.kill(child.pid, signal.SIGKILL)
+    await soon(live.drain())
+    assert await count(live, State.dead) == 1000
+    (act,) = await live.dead.acts()
+    assert (act.undone, act.undoable) == (1000, False)
+    with pytest.raises(InvalidInput, match="taken back already"):
+        await live.dead.undo(act.id)
+
+
 async def test_an_act_that_is_killed_has_moved_what_it_says_and_can_be_repeated(live: Redrive, database: Path) -> None:
     await many_letters(live, 1000)
     with process(KILLED, database) as child:
@@ -522,17 +582,16 @@ async def test_an_undo_that_is_killed_goes_on_when_it_is_repeated(live: Redrive,
 
 async def test_an_act_that_is_taken_back_while_it_goes_on_stops(rd: Redrive, monkeypatch: pytest.MonkeyPatch) -> None:
     await many_letters(rd, 1000)
-    one_page = Acts._do
+    one_chunk = Steps.move_chunk
 
-    async def taken_back_after_two(self: Acts, order: Any, act: Any, ids: Any, refused: Any) -> Any:
-        act = await one_page(self, order, act, ids, refused)
-        if act.chunks == 2 and act.undone_by is None:
-            assert (await rd.dead.undo(act.id, who="eve")).moved == 400
-        return act
+    async def taken_back_after_two(self: Steps, loaded: Loaded, room: int) -> int:
+        if loaded.run.verb == "discard" and loaded.run.moved == 400:
+            assert (await rd.dead.undo(loaded.run.id, who="eve")).moved == 400
+        return await one_chunk(self, loaded, room)
 
-    monkeypatch.setattr(Acts, "_do", taken_back_after_two)
+    monkeypatch.setattr(Steps, "move_chunk", taken_back_after_two)
     acted = await rd.dead.discard(task="stored", who="ada")
-    assert (acted.moved, acted.number) == (400, 600)
+    assert (acted.moved, acted.number) == (400, 1000)
     assert acted.refused[0].why == "eve took the act back meanwhile"
     assert await count(rd, State.dead) == 1000
     (act,) = await rd.dead.acts()

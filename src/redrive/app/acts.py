@@ -1,31 +1,33 @@
-"""Acts: what is done to dead letters, one or many at a time, and taking it back.
+"""Acts: what is done to dead letters, one or many at a time, and what was done so far.
 
-An act is decided job by job and written in chunks of one commit each: the moves, what they overwrote, and how far the
-act has got. So an act that is killed on the way has moved exactly what it says, and can be repeated or taken back.
-Documents: `act` is the act itself (under the job's id where it is about one job), `act_items` its chunks.
+An act on one job is one commit: the move, what it overwrote, and the act itself. An act on many is a run (redrives/):
+its jobs are frozen when it begins and moved in commits of some hundred; killed on the way, it is carried on by any
+worker. Documents: `act` and `act_items` for one job, `redrive` and `redrive_items` for many.
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from redrive.app.filters import make_filter, means_unknown, said_of_many
+from redrive.app.filters import make_filter, said_of_many
 from redrive.app.namespace import TRIES
+from redrive.app.redrives.moving import before_key, is_deferred, recalled_for
+from redrive.app.triage import SIZE, SIZE_WITH_DOCUMENTS, Arrow, Order
 from redrive.core import lifecycle
 from redrive.core.checks import check_words, the_only
-from redrive.core.documents import ACT, ACT_BEFORE, ACT_ITEMS, JOB_NOTE, REDRIVE, Kept
-from redrive.core.job import Job, Json, State, new_id
-from redrive.core.lifecycle import DEFERRED, Transition
+from redrive.core.documents import ACT, ACT_BEFORE, ACT_ITEMS, JOB_NOTE, Kept
+from redrive.core.job import Job, new_id
+from redrive.core.lifecycle import Transition
+from redrive.core.redrives import RedriveRun
 from redrive.core.store import MAX_PARTS, Applied, Commit, Filter, Put, Stale
 from redrive.core.triage import (
     ACTS_KEPT,
     ITEMS_KEPT,
-    PAST,
     REFUSED_KEPT,
     Act,
     Acted,
@@ -36,68 +38,20 @@ from redrive.core.triage import (
     needs_its_own,
     overwritten,
 )
+from redrive.core.verbs import ACTS, PAST, Decided, Verb, meant_filter
 from redrive.errors import CommitUnknown, InvalidInput, JobError, StaleJob
 from redrive.runtime.paging import pages
 from redrive.runtime.trusted_time import time_for_destroying
-from redrive.runtime.workflow import is_step
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
+__all__ = ["GROUP", "SIZE", "SIZE_WITH_DOCUMENTS", "Acts", "Arrow", "Decided", "Order"]
 log = logging.getLogger("redrive.acts")
 GROUP: Final = "group."
 """What is said of a group is an act, too: it stands in the group's own document, and its id begins so."""
-SIZE: Final = 200
-"""Jobs that are moved in one commit."""
-SIZE_WITH_DOCUMENTS: Final = 80
-"""The same, where each brings up to two documents."""
 PAGE: Final = 1000
 DROPPED_AT_ONCE: Final = 200
-
-NOTHING: Final[Mapping[str, Json]] = {}
-Arrow = Callable[[Job, float], "Transition | Decided"]
-
-
-class Decided(NamedTuple):
-    """What an act does to one job: a move, documents beside it, or documents alone."""
-
-    move: Transition | None
-    puts: tuple[Put, ...] = ()
-
-
-class Order(NamedTuple):
-    """What is to be done, by whom and why; `arrow` decides it for each job."""
-
-    verb: str
-    who: str
-    why: str | None
-    arrow: Arrow
-    said: Mapping[str, Json] = NOTHING
-    size: int = SIZE
-    """Jobs in one commit: fewer where each brings documents of its own."""
-    recalls: bool = True
-    """Whether what is deferred is recalled for it: not for a note, nor by a machine, which leaves it put off."""
-    unless: Callable[[Job], None] | None = None
-    """Refuses what must be named: it does not go along with many others."""
-
-
-class _Trial(NamedTuple):
-    """One try at a chunk: what would be written, and which jobs would not move."""
-
-    moves: list[Transition]
-    items: list[Item]
-    puts: list[Put]
-    refused: list[Refused]
-
-
-class _Few:
-    """The first of those that did not move; the rest is a number."""
-
-    def __init__(self) -> None:
-        self.kept: list[Refused] = []
-
-    def keep(self, refused: Sequence[Refused]) -> None:
-        self.kept += refused[: REFUSED_KEPT - len(self.kept)]
 
 
 class Acts:
@@ -109,7 +63,7 @@ class Acts:
     # -- one job
 
     async def one(self, order: Order, id: str, puts: Sequence[Put] = ()) -> Job:
-        """Load, decide, commit; decided anew when somebody was faster. A deferred job is recalled first.
+        """Load, decide, commit; decided anew when another process was faster. A deferred job is recalled first.
 
         `puts` overwrite documents of the job; what stood there comes back with it when the act is taken back.
         """
@@ -117,11 +71,11 @@ class Acts:
         job = await self._app.jobs.get(id)
         for _ in range(TRIES):
             now = self._app.clock.now()
-            if order.recalls and _is_deferred(job):
-                _decided(order, lifecycle.recalled(job, now, who=order.who, why=order.why).after(job.version), now)
+            if order.recalls and is_deferred(job):
+                order.decide(lifecycle.recalled(job, now, who=order.who, why=order.why).after(job.version), now)
                 job = await self._recall(job, order)
                 continue
-            decided = _decided(order, job, now)
+            decided = order.decide(job, now)
             moved = await self._written(order, job, decided, puts, now)
             if moved is not None:
                 return moved
@@ -132,21 +86,19 @@ class Acts:
         """The job, if the order can be carried out as things are; else the refusal. Changes nothing."""
         check_words(order.who, order.why)
         job, now = await self._app.jobs.get(id), self._app.clock.now()
-        recalls = order.recalls and _is_deferred(job)
+        recalls = order.recalls and is_deferred(job)
         dead = lifecycle.recalled(job, now, who=order.who, why=order.why).after(job.version) if recalls else job
-        _decided(order, dead, now)
+        order.decide(dead, now)
         return job
 
     async def _written(self, order: Order, job: Job, decided: Decided, puts: Sequence[Put], now: float) -> Job | None:
-        """The job as it then is; None where somebody was faster."""
+        """The job as it then is; None where another process was faster."""
         move, others = decided.move, await self._companions(decided.move)
-        note = _put_note(decided)
-        before = overwritten(move, whole=True) if move is not None else {JOB_NOTE.name: note}
         act = Act(
             job.id, order.verb, now, order.who, order.why, dict(order.said), job_id=job.id, number=1, moved=1, chunks=1
         )
-        item = Item(job.id, before, tuple([await self._document(put) for put in puts]))
-        kept = ACT_ITEMS.put(items_key(job.id, 0), Chunk(now, (item,)))
+        documents = tuple([await self._document(put) for put in puts])
+        kept = ACT_ITEMS.put(items_key(job.id, 0), Chunk(now, (_item(job, decided, documents),)))
         whole = (*puts, *decided.puts, put_act(act), kept)
         moves = (() if move is None else (move,)) + others[: MAX_PARTS - 1 - len(whole)]
         (outcome,) = await self._app.store.apply([Commit(moves, whole)])
@@ -154,7 +106,9 @@ class Acts:
             return move.after(outcome.fences[0]) if move is not None else job
         if isinstance(outcome, Stale):
             return None
-        raise CommitUnknown(f"nobody knows whether job {job.short_id} was {PAST[order.verb]}: look again")
+        raise CommitUnknown(
+            f"the store did not confirm that job {job.short_id} was {PAST[order.verb]}; look at it before you repeat it"
+        )
 
     async def _document(self, put: Put) -> tuple[str, str, str | None]:
         """What stands where something will be written."""
@@ -162,7 +116,7 @@ class Acts:
         return put.kind, put.key, document.value.decode() if document is not None else None
 
     async def _recall(self, job: Job, order: Order) -> Job:
-        move = lifecycle.recalled(job, self._app.clock.now(), who=order.who, why=_recalled_for(order))
+        move = lifecycle.recalled(job, self._app.clock.now(), who=order.who, why=recalled_for(order))
         await self._app.store.apply([Commit((move,))])
         return await self._app.jobs.get(job.id)
 
@@ -172,39 +126,64 @@ class Acts:
     # -- many
 
     async def many(
-        self, order: Order, ids: Sequence[str] = (), filters: Mapping[str, Any] | None = None, *, all: bool = False
+        self,
+        verb: Verb,
+        words: Mapping[str, Any],
+        ids: Sequence[str] = (),
+        filters: Mapping[str, Any] | None = None,
+        *,
+        all: bool = False,
+        who: str,
+        why: str | None = None,
     ) -> Acted:
-        """Ids are all found before any of them moves; a filter means what it matches as the act goes through it."""
-        check_words(order.who, order.why)
-        chosen = self.chosen(order.verb, ids, filters or {}, all=all)
-        if order.unless is not None and not means_unknown(ids, filters or {}):
-            order = order._replace(arrow=_but_not(order.unless, order.arrow))
-        now = self._app.clock.now()
-        act = Act(
-            new_id(now, secrets.randbits(74)), order.verb, now, order.who, order.why, dict(order.said),
-            msgspec.to_builtins(chosen) if chosen is not None else {}, finished=False,
-        )  # fmt: skip
-        found = await self._found(ids) if chosen is None else ()
-        refused = _Few()
-        await self._app.store.apply([Commit(puts=(put_act(act),))])
-        parts = _batches(found, order.size) if chosen is None else self._pages(chosen, order.size)
-        async for part in parts:
-            act = await self._do(order, act, part, refused)
-            if act.undone_by is not None:
-                break
-        await self._app.store.apply([Commit(puts=(_goes_on(act, msgspec.structs.replace(act, finished=True)),))])
-        return Acted(order.verb, act.id, act.number, act.moved, refused.kept)
+        """Freeze them as a run and carry it to its end. What was killed on the way is carried on by a worker."""
+        runs = self._app.redrives
+        run = await runs.begin(verb, words, ids, filters or {}, all=all, who=who, why=why)
+        if run.total:
+            run = await runs.carry(run.id)
+        return await self.acted(run)
+
+    async def acted(self, run: RedriveRun) -> Acted:
+        """What became of the jobs of a run, with the first hundred that did not move."""
+        refused: list[Refused] = []
+        if run.skipped or run.left:
+            stopped = f"{run.undone_by or 'another process'} took the act back meanwhile"
+            async for items in self._app.redrives.chunks(run):
+                refused += [Refused(one.id, one.why or "") for one in items if one.status == "skipped"]
+                refused += [Refused(one.id, stopped) for one in items if one.status == "pending" and run.over]
+                if len(refused) >= REFUSED_KEPT:
+                    break
+        return Acted(run.verb, run.id, run.total, run.moved, refused[:REFUSED_KEPT])
+
+    async def together(self, order: Order, ids: Sequence[str]) -> int:
+        """Move a few by the order of a machine, in one commit for each hundred or so; how many moved.
+
+        Each commit is an act of its own, whole or not at all. A job that the order refuses is left alone.
+        """
+        return sum(
+            [
+                await self._in_one_commit(order, ids[start : start + order.size])
+                for start in range(0, len(ids), order.size)
+            ]
+        )
+
+    async def _in_one_commit(self, order: Order, ids: Sequence[str]) -> int:
+        for _ in range(TRIES):
+            now = self._app.clock.now()
+            decided = _decided(order, await self._app.store.get(ids), now)
+            if not decided:
+                return 0
+            (outcome,) = await self._app.store.apply([_act_on(order, decided, len(ids), now)])
+            if isinstance(outcome, Applied):
+                return len(decided)
+        return 0  # other processes are at work on these
+
+    # -- which jobs a verb would be about
 
     def chosen(self, verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> Filter | None:
         """The filter that was meant; None where ids were given."""
         said = said_of_many(verb, ids, filters, all=all)
-        if ids:
-            return None
-        if verb == "recall":
-            if said.get("because") not in (None, DEFERRED):
-                raise InvalidInput(field="because", problem="only what is deferred can be recalled")
-            return make_filter({**said, "state": "held", "because": DEFERRED})
-        return make_filter({**said, "state": "discarded" if verb == "restore" else "dead"})
+        return None if ids else make_filter(meant_filter(ACTS[verb], said))
 
     async def matching(self, verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> int:
         chosen = self.chosen(verb, ids, filters, all=all)
@@ -217,112 +196,20 @@ class Acts:
         chosen = self.chosen(verb, ids, filters, all=all)
         if chosen is None:
             return await self._found(ids)
-        return [id async for page in self._pages(chosen, PAGE) for id in page]
+        return [job.id async for jobs in pages(self._app.store, chosen, PAGE) for job in jobs]
 
     async def _found(self, ids: Sequence[str]) -> list[str]:
         """Every id in full; a part that only one job has is enough."""
-        known = {job.id for start in range(0, len(ids), SIZE) for job in await self._get(ids[start : start + SIZE])}
+        known: set[str] = set()
+        for start in range(0, len(ids), SIZE):
+            known |= {job.id for job in await self._app.store.get(ids[start : start + SIZE])}
         return list(dict.fromkeys([id if id in known else (await self._app.jobs.get(id)).id for id in ids]))
-
-    async def _get(self, ids: Sequence[str]) -> list[Job]:
-        return await self._app.store.get(ids)
-
-    async def _pages(self, chosen: Filter, size: int) -> AsyncIterator[list[str]]:
-        """What moves goes to the front of the listing, behind the cursor: nothing is seen twice."""
-        async for jobs in pages(self._app.store, chosen, size):
-            yield [job.id for job in jobs]
-
-    async def _do(self, order: Order, act: Act, ids: Sequence[str], refused: _Few) -> Act:
-        """One page: steps of workflows each on their own, because others move with them; the rest together."""
-        act = msgspec.structs.replace(act, number=act.number + len(ids))
-        jobs = {job.id: job for job in await self._get(ids)}
-        gone = [Refused(id, "it is no more") for id in ids if id not in jobs]
-        refused.keep(gone)
-        act = msgspec.structs.replace(act, refused=act.refused + len(gone))
-        await self._recall_first(order, jobs)
-        steps = [job for job in jobs.values() if is_step(job)]
-        plain = [job for job in jobs.values() if not is_step(job)]
-        for together in ([plain] if plain else []) + [[step] for step in steps]:
-            act = await self._commit(order, act, together, refused)
-            if act.undone_by is not None:
-                break
-        return act
-
-    async def _recall_first(self, order: Order, jobs: dict[str, Job]) -> None:
-        """Deferred ones become dead letters again, as far as the order can then be done."""
-        now = self._app.clock.now()
-        recalls = []
-        for job in jobs.values():
-            if not order.recalls or not _is_deferred(job):
-                continue
-            move = lifecycle.recalled(job, now, who=order.who, why=_recalled_for(order))
-            try:
-                _decided(order, move.after(job.version), now)
-            except JobError:
-                continue  # it stays deferred, and the act tells why
-            recalls.append(move)
-        outcomes = await self._app.store.apply([Commit((move,)) for move in recalls]) if recalls else []
-        done = [move for move, outcome in zip(recalls, outcomes, strict=True) if isinstance(outcome, Applied)]
-        jobs.update({job.id: job for job in await self._get([move.job.id for move in done])})
-
-    async def _commit(self, order: Order, act: Act, jobs: Sequence[Job], refused: _Few) -> Act:
-        """All that can move in one commit. Whoever was changed meanwhile is decided anew, a few times.
-
-        Nothing moves any more once somebody takes the act back: it is then returned as it was.
-        """
-        left, stale = {job.id: job for job in jobs}, dict.fromkeys((job.id for job in jobs), 0)
-        given_up: list[Refused] = []
-        for _ in range(TRIES * len(jobs) + 1):
-            now = self._app.clock.now()
-            trial = _tried(order, left.values(), now)
-            told = [*given_up, *trial.refused]
-            others = await self._companions(trial.moves[0]) if len(jobs) == 1 and trial.moves else ()
-            after = msgspec.structs.replace(
-                act, moved=act.moved + len(trial.items), refused=act.refused + len(told), chunks=act.chunks + 1
-            )
-            key = items_key(act.id, act.chunks)
-            kept = ACT_ITEMS.put(key, Chunk(now, tuple(trial.items)), 0)
-            puts = (*trial.puts, _goes_on(act, after), kept)
-            moves = (*trial.moves, *others[: MAX_PARTS - len(trial.moves) - len(puts)])
-            (outcome,) = await self._app.store.apply([Commit(moves, puts)])
-            if isinstance(outcome, Applied) or await self._has(key):
-                refused.keep(told)
-                return after
-            if (stopped := await self.act(act.id)).undone_by is not None:
-                return _stopped(act, stopped, jobs, refused)
-            await self._again(outcome.job_id if isinstance(outcome, Stale) else None, left, stale, given_up)
-        raise StaleJob("these jobs keep changing; try again", job_id=jobs[0].id)
-
-    async def _has(self, key: str) -> bool:
-        """Whether a commit was written of which nobody knew: its document says so."""
-        return await self._app.store.doc(ACT_ITEMS.name, key) is not None
-
-    async def _again(
-        self, changed: str | None, left: dict[str, Job], stale: dict[str, int], given_up: list[Refused]
-    ) -> None:
-        """What is there now, of the jobs that are still to be moved."""
-        if changed in stale:
-            stale[changed] += 1
-            if stale[changed] >= TRIES:
-                del left[changed]
-                given_up.append(Refused(changed, "it keeps changing"))
-                return
-        fresh = {job.id: job for job in await self._get([changed] if changed in left else list(left))}
-        left.update(fresh)
 
     # -- what was done
 
-    async def act(self, act_id: str) -> Act:
-        """By its id; for an act on one job, that job's id or a part of it."""
-        return (await self.read(act_id))[0]
-
     async def read(self, act_id: str) -> tuple[Act, int]:
-        """The same, with the version of its document."""
-        kept = await ACT.get(self._app.store, act_id)
-        if kept is None:
-            kept = await self._by_part(act_id)
-        if kept is None and await REDRIVE.get(self._app.store, act_id) is not None:
-            raise InvalidInput(field="act", problem="is a redrive of many: `redrive redrives cancel` stops it")
+        """An act on one job and the version of its document: by its id, or by a part of it that only one act has."""
+        kept = await ACT.get(self._app.store, act_id) or await self._by_part(act_id)
         if kept is None:
             raise InvalidInput(field="act", problem=f"there is no act {act_id!r}")
         return kept.value, kept.version
@@ -331,8 +218,9 @@ class Acts:
         return the_only([kept for kept in await ACT.all(self._app.store) if part in kept.key], part, "act")
 
     async def latest(self, limit: int) -> list[Act]:
-        """The latest first: what was done to jobs, and what was said of groups that still holds."""
+        """The latest first: what was done to jobs, one or many, and what was said of groups that still holds."""
         acts = [kept.value for kept in await ACT.all(self._app.store)]
+        acts += [act_of(run) for run in await self._app.redrives.acts()]
         acts += await self._said_of_groups()
         return sorted(acts, key=lambda act: (-act.at, act.id))[:limit]
 
@@ -355,7 +243,7 @@ class Acts:
         return [kept.value for kept in await JOB_NOTE.all(self._app.store, f"{job.id}/")]
 
     async def prune(self) -> int:
-        """Acts can be taken back for a month and looked up for a year."""
+        """Acts can be taken back for a month and looked up for a year; the scorecards of redrives stay."""
         now = await time_for_destroying(self._app.store, self._app.clock)
         puts: list[Put] = []
         for _, act, _ in await ACT.all(self._app.store):
@@ -366,87 +254,72 @@ class Acts:
                 puts.append(ACT.drop(act.id))
         for start in range(0, len(puts), DROPPED_AT_ONCE):
             await self._app.store.apply([Commit(puts=tuple(puts[start : start + DROPPED_AT_ONCE]))])
-        return len(puts)
+        return len(puts) + await self._prune_runs(now)
+
+    async def _prune_runs(self, now: float) -> int:
+        old = [run for run in await self._app.redrives.every() if run.over and now - run.at > ITEMS_KEPT]
+        dropped = 0
+        for run in old:
+            whole = now - run.at > ACTS_KEPT and not run.brings_back
+            if run.items_kept or whole:
+                await self._app.redrives.forget(run, whole=whole)
+                dropped += 1
+        return dropped
 
 
-# -- deciding
+def act_of(run: RedriveRun) -> Act:
+    """A run as an act: what was done, to how many, and whether it can be taken back."""
+    return Act(
+        run.id, run.verb, run.at, run.who, run.why, run.said, run.filter, number=run.total, moved=run.moved,
+        refused=run.skipped, chunks=len(run.open_in) if run.items_kept else 0, finished=not run.left,
+        undone=run.undone, undone_at=run.undone_at, undone_by=run.undone_by,
+    )  # fmt: skip
 
 
-def _decided(order: Order, job: Job, now: float) -> Decided:
-    found = order.arrow(job, now)
-    return found if isinstance(found, Decided) else Decided(found)
-
-
-def _tried(order: Order, jobs: Iterable[Job], now: float) -> _Trial:
-    trial = _Trial([], [], [], [])
+def _decided(order: Order, jobs: Iterable[Job], now: float) -> list[tuple[Job, Decided]]:
+    found = []
     for job in jobs:
         try:
-            decided = _decided(order, job, now)
-        except JobError as error:
-            trial.refused.append(Refused(job.id, str(error)))
-            continue
-        trial.puts.extend(decided.puts)
-        if decided.move is not None:
-            trial.moves.append(decided.move)
-        trial.items.append(_item(job, decided, trial.puts))
-    return trial
+            found.append((job, order.decide(job, now)))
+        except JobError as refused:
+            log.info("job %s is left alone: %s", job.short_id, refused)
+    return found
 
 
-def _but_not(refuse: Callable[[Job], None], arrow: Arrow) -> Arrow:
-    def sparing(job: Job, now: float) -> Transition | Decided:
-        refuse(job)
-        return arrow(job, now)
+def _act_on(order: Order, decided: Sequence[tuple[Job, Decided]], number: int, now: float) -> Commit:
+    """One commit: all moves, what they overwrote, and the act."""
+    puts = {(put.kind, put.key): put for _, one in decided for put in one.puts}
+    items = []
+    for job, one in decided:
+        if one.move is not None and needs_its_own(one.move):
+            apart = ACT_BEFORE.put(before_key(job.id), overwritten(one.move, whole=True))
+            puts[apart.kind, apart.key] = apart
+            items.append(Item(job.id, apart=True))
+        elif one.move is not None:
+            items.append(Item(job.id, overwritten(one.move)))
+    moves = tuple(one.move for _, one in decided if one.move is not None)
+    act = Act(
+        new_id(now, secrets.randbits(74)), order.verb, now, order.who, order.why, dict(order.said), number=number,
+        moved=len(moves), refused=number - len(moves), chunks=1,
+    )  # fmt: skip
+    kept = ACT_ITEMS.put(items_key(act.id, 0), Chunk(now, tuple(items)))
+    return Commit(moves, (*puts.values(), put_act(act), kept))
 
-    return sparing
 
-
-def _item(job: Job, decided: Decided, puts: list[Put]) -> Item:
-    """What the act overwrites; what tells of the job's contents goes to a document of the job itself."""
+def _item(job: Job, decided: Decided, documents: tuple[tuple[str, str, str | None], ...]) -> Item:
+    """What an act on one job overwrites; it stands with the job itself."""
     if decided.move is None:
-        return Item(job.id, {JOB_NOTE.name: _put_note(decided)})
-    if needs_its_own(decided.move):
-        puts.append(ACT_BEFORE.put(before_key(job.id), overwritten(decided.move, whole=True)))
-        return Item(job.id, apart=True)
-    return Item(job.id, overwritten(decided.move))
+        return Item(job.id, {JOB_NOTE.name: _put_note(decided)}, documents)
+    return Item(job.id, overwritten(decided.move, whole=True), documents)
 
 
 def _put_note(decided: Decided) -> str | None:
     return next((put.key for put in decided.puts if put.kind == JOB_NOTE.name), None)
 
 
-def _is_deferred(job: Job) -> bool:
-    return job.state is State.held and job.because == DEFERRED
-
-
-def _recalled_for(order: Order) -> str:
-    return f"to be {PAST[order.verb]}" + (f": {order.why}" if order.why else "")
-
-
-async def _batches(ids: Sequence[str], size: int) -> AsyncIterator[list[str]]:
-    for start in range(0, len(ids), size):
-        yield list(ids[start : start + size])
-
-
 def items_key(act_id: str, number: int) -> str:
     return f"{act_id}/{number:06d}"
 
 
-def before_key(job_id: str) -> str:
-    """What the latest act on many has overwritten of this job's contents."""
-    return f"{job_id}/before"
-
-
 def put_act(act: Act, expect: int | None = None) -> Put:
     return ACT.put(act.id, act, expect)
-
-
-def _goes_on(act: Act, after: Act) -> Put:
-    """An act on many that got further, unless somebody takes it back: its document was written once when it began and
-    once with each chunk."""
-    return put_act(after, 1 + act.chunks)
-
-
-def _stopped(act: Act, stopped: Act, jobs: Sequence[Job], refused: _Few) -> Act:
-    """Taken back while it went on: what it had not moved yet stays."""
-    refused.keep([Refused(job.id, f"{stopped.undone_by} took the act back meanwhile") for job in jobs])
-    return msgspec.structs.replace(stopped, number=act.number, refused=act.refused + len(jobs))

@@ -39,7 +39,7 @@ from redrive.core.lifecycle import Transition
 from redrive.core.preflight import NotReady
 from redrive.core.store import Applied, Commit, Filter, Put, Returning
 from redrive.core.triage import hands_off, next_changes
-from redrive.errors import IllegalMove, StaleJob
+from redrive.errors import IllegalMove
 from redrive.runtime.consents import Consents
 from redrive.runtime.duties import holds
 from redrive.runtime.effects import effects_of
@@ -314,10 +314,7 @@ class Comebacks:
 
         why = "its time has come" if puts else "what it calls answers again"
         order = Order("redrive", BY_ITSELF, why, arrow, size=SIZE_WITH_DOCUMENTS, recalls=False)
-        try:
-            return (await self._acts.many(order, list(going))).moved
-        except StaleJob:
-            return 0  # another process was faster
+        return await self._acts.together(order, list(going))
 
     def _came_back(self, job: Job, now: float, changes: tuple[Change, ...]) -> Transition:
         policy = self._core.registry.policy_for(job)

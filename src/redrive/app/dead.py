@@ -8,15 +8,19 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, overload
 
 from redrive.app import comparing, editing, triage
-from redrive.app.acts import Acts, Order
+from redrive.app.acts import Acts
 from redrive.app.filters import make_filter
 from redrive.app.namespace import SOMEBODY, find_job
 from redrive.app.purging import Purging
+from redrive.app.redrives import How
+from redrive.app.triage import read_words
 from redrive.app.undoing import Undoing
 from redrive.core.checks import check_limit
 from redrive.core.job import Job, Json, State
+from redrive.core.redrives import PASS_RATE
 from redrive.core.store import Page
-from redrive.core.triage import Act, Acted, EditPreview, Note
+from redrive.core.triage import Act, Acted, EditPreview, Note, PatchPreview
+from redrive.core.verbs import VERBS, verb_named
 from redrive.errors import InvalidInput
 from redrive.insight.groups import GroupView
 
@@ -79,19 +83,63 @@ class Dead:
         if id is None:
             return await self._app.redrives.start(ids, all=all, who=who, why=why, **filters)
         _check_alone(ids, filters, all=all)
-        return await self._acts.one(triage.redriving(self._app, who, why), id)
+        return await self._one("redrive", {}, id, who, why)
 
     async def _revive(self, id: str, *, who: str, why: str) -> Job:
         """The same for programs, which have not looked: what may have landed stays dead."""
         return await self._acts.one(triage.reviving(self._app, who, why), id)
 
-    async def _act(
-        self, order: Order, id: str | None, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool
-    ) -> Job | Acted:
-        if id is None:
-            return await self._acts.many(order, ids, filters, all=all)
-        _check_alone(ids, filters, all=all)
+    async def do(
+        self,
+        verb: str,
+        id: str | None = None,
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        **words: Any,
+    ) -> Job | Acted | RedriveRun:
+        """Any verb of triage by its name: one job by its id, or many by ids, `where` (the filters) or all=True.
+
+        The verb's own words go by their names, as in `rd.dead.defer`.
+        """
+        found = verb_named(verb)
+        if id is not None:
+            _check_alone(ids, where or {}, all=all)
+            return await self._one(verb, words, id, who, why)
+        if verb == "redrive":
+            read_words(self._app, found, words)
+            return await self._app.redrives.start(ids, all=all, who=who, why=why, **(where or {}))
+        if verb == "edit":
+            return await self.edit_many(ids=ids, all=all, who=who, why=why, where=where, **words)
+        return await self._many(verb, words, ids, where or {}, all, who, why)
+
+    async def _one(self, verb: str, words: Mapping[str, Any], id: str, who: str, why: str | None) -> Job:
+        found = VERBS[verb]
+        read = read_words(self._app, found, words)
+        order = triage.order(self._app, found, read, who, why)
+        if verb == "edit":
+            return await editing.edit(self._app, self._acts, id, order, read["repeat"])
         return await self._acts.one(order, id)
+
+    async def _many(
+        self, verb: str, words: Mapping[str, Any], ids: Sequence[str], where: Mapping[str, Any], all: bool, who: str,
+        why: str | None,
+    ) -> Acted:  # fmt: skip
+        found = VERBS[verb]
+        read = read_words(self._app, found, words, many=True)
+        return await self._acts.many(found, read, ids, where, all=all, who=who, why=why)
+
+    async def _act(
+        self, verb: str, words: Mapping[str, Any], id: str | None, ids: Sequence[str], filters: Mapping[str, Any],
+        *, all: bool, who: str, why: str | None = None,
+    ) -> Job | Acted:  # fmt: skip
+        if id is None:
+            return await self._many(verb, words, ids, filters, all, who, why)
+        _check_alone(ids, filters, all=all)
+        return await self._one(verb, words, id, who, why)
 
     @overload
     async def reassign(self, id: str, *, agent: str, who: str = ..., why: str | None = ...) -> Job: ...
@@ -116,8 +164,8 @@ class Dead:
 
         `agent` names the new one; `where={"agent": "writer"}` are filters whose names the verb has taken.
         """
-        order = triage.reassigning(self._app, agent, who, why)
-        return await self._act(order, id, ids, {**filters, **(where or {})}, all=all)
+        chosen = {**filters, **(where or {})}
+        return await self._act("reassign", {"agent": agent}, id, ids, chosen, all=all, who=who, why=why)
 
     @overload
     async def defer(
@@ -145,8 +193,8 @@ class Dead:
 
         `where={"owner": "ada"}` are filters whose names the verb has taken.
         """
-        order = triage.deferring(self._app, owner, until, who, why)
-        return await self._act(order, id, ids, {**filters, **(where or {})}, all=all)
+        words, chosen = {"owner": owner, "until": until}, {**filters, **(where or {})}
+        return await self._act("defer", words, id, ids, chosen, all=all, who=who, why=why)
 
     @overload
     async def recall(self, id: str, *, who: str = ..., why: str | None = ...) -> Job: ...
@@ -165,7 +213,7 @@ class Dead:
         **filters: Any,
     ) -> Job | Acted:
         """What was deferred is a dead letter again, before its time."""
-        return await self._act(triage.recalling(who, why), id, ids, filters, all=all)
+        return await self._act("recall", {}, id, ids, filters, all=all, who=who, why=why)
 
     async def edit(
         self,
@@ -180,8 +228,7 @@ class Dead:
 
         Effects of `ctx.once` that have landed are kept, except those named in `repeat`, which are done again.
         """
-        order = editing.order(self._app, payload, repeat, who, why)
-        return await editing.edit(self._app, self._acts, id, order, repeat)
+        return await self._one("edit", {"payload": payload, "repeat": repeat}, id, who, why)
 
     async def preview_edit(self, id: str, payload: Mapping[str, Json]) -> EditPreview:
         """What an edit would mean: differences in words, errors by field, what it voids, what landed, what is tainted.
@@ -189,6 +236,50 @@ class Dead:
         Changes nothing.
         """
         return await editing.preview(self._app, id, payload)
+
+    async def edit_many(
+        self,
+        patch: Mapping[str, Json],
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        canary: int = 0,
+        pass_rate: float = PASS_RATE,
+        rate: float | None = None,
+        token: str | None = None,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        **filters: Any,
+    ) -> RedriveRun:
+        """Edit all of these in the same way and bring them back: one run, as `rd.redrives` lists them.
+
+        `patch` is a JSON merge patch (RFC 7396): the fields to change; null removes one. Each job keeps the payload as
+        it was enqueued. Where the patched input does not fit its task, or changes nothing, the job is skipped.
+        `canary`, `pass_rate`, `rate` and `token` are those of `rd.redrives.start`; `undo` takes the run's id.
+        """
+        words = read_words(self._app, VERBS["edit"], {"patch": patch}, many=True)
+        how = How(canary, pass_rate, rate, token)
+        chosen = {**filters, **(where or {})}
+        return await self._app.redrives.begin(
+            VERBS["edit"], words, ids, chosen, all=all, who=who, why=why, how=how, some=True
+        )
+
+    async def preview_edit_many(
+        self,
+        patch: Mapping[str, Json],
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        where: Mapping[str, Any] | None = None,
+        **filters: Any,
+    ) -> PatchPreview:
+        """What `edit_many` would do: how many change, samples of the differences, errors by field, what is refused.
+
+        Changes nothing. `token`, given to `edit_many`, refuses to edit anything but exactly these.
+        """
+        words = read_words(self._app, VERBS["edit"], {"patch": patch}, many=True)
+        return await editing.preview_many(self._app, words["patch"], ids, {**filters, **(where or {})}, all=all)
 
     async def diff(self, id: str, one: int, other: int, *, secrets: bool = False) -> builtins.list[str]:
         """What two runs of a job were given differently, in words; empty where nothing was. Secrets are masked."""
@@ -218,7 +309,8 @@ class Dead:
         **filters: Any,
     ) -> Job | Acted:
         """`delayed`: it comes back by itself. `manual`: it waits for eyes. `where={"lane": …}` says from which."""
-        return await self._act(triage.rerouting(lane, who, why), id, ids, {**filters, **(where or {})}, all=all)
+        chosen = {**filters, **(where or {})}
+        return await self._act("move_lane", {"lane": lane}, id, ids, chosen, all=all, who=who, why=why)
 
     @overload
     async def discard(self, id: str, *, who: str = ..., why: str | None = ...) -> Job: ...
@@ -237,7 +329,7 @@ class Dead:
         **filters: Any,
     ) -> Job | Acted:
         """Let it go; it can be restored."""
-        return await self._act(triage.discarding(who, why), id, ids, filters, all=all)
+        return await self._act("discard", {}, id, ids, filters, all=all, who=who, why=why)
 
     @overload
     async def restore(self, id: str, *, who: str = ..., why: str | None = ...) -> Job: ...
@@ -256,7 +348,7 @@ class Dead:
         **filters: Any,
     ) -> Job | Acted:
         """A discarded job is a dead letter again, in the manual lane."""
-        return await self._act(triage.restoring(who, why), id, ids, filters, all=all)
+        return await self._act("restore", {}, id, ids, filters, all=all, who=who, why=why)
 
     @overload
     async def note(self, id: str, text: str, *, who: str = ...) -> Job: ...
@@ -275,7 +367,7 @@ class Dead:
         **filters: Any,
     ) -> Job | Acted:
         """Write something beside it for whoever looks next; it moves nothing."""
-        return await self._act(triage.noting(text, who), id, ids, filters, all=all)
+        return await self._act("note", {"text": text}, id, ids, filters, all=all, who=who)
 
     async def matching(self, verb: str, ids: Sequence[str] = (), *, all: bool = False, **filters: Any) -> int:
         """How many jobs a verb would be about, as things are now; for asking before acting."""

@@ -2,41 +2,51 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from redrive.app import triage
 from redrive.app.acts import Acts, Order
+from redrive.app.edited_input import check_fits, difference, input_now, text_of
+from redrive.app.filters import means_unknown
+from redrive.app.forgetting import KEPT, forgotten
 from redrive.app.namespace import SOMEBODY
-from redrive.app.triage import redriven
-from redrive.core.changes import change, decode, diff, merge
-from redrive.core.checks import check_names
+from redrive.app.redrives.choosing import judged, select
+from redrive.app.redrives.moving import is_deferred
+from redrive.core import lifecycle
 from redrive.core.consent import ANY_AGENT, subject_of
-from redrive.core.documents import GRANT, STEP
+from redrive.core.documents import GRANT
 from redrive.core.job import Job, Json
-from redrive.core.lifecycle import Transition
-from redrive.core.payload import check_kept, encode
-from redrive.core.redact import redact
-from redrive.core.store import Put
-from redrive.core.triage import GONE, EditPreview, EffectChoice, FieldError, field_error, outside_texts, taint_of
-from redrive.core.triage import quoted as quotes
-from redrive.core.workflow import OUTPUT
+from redrive.core.merge_patch import fields_of, patched
+from redrive.core.redrives import reasons
+from redrive.core.triage import (
+    GONE,
+    EditPreview,
+    EffectChoice,
+    FieldError,
+    PatchError,
+    PatchPreview,
+    PatchSample,
+    field_error,
+    taint_of,
+)
+from redrive.core.verbs import VERBS
 from redrive.errors import InvalidInput, JobError
 from redrive.runtime.consents import quoted
 from redrive.runtime.effects import effects_of
-from redrive.runtime.effects import forgotten as forgotten_effect
-from redrive.runtime.inputs import effective
 from redrive.runtime.questions import questions_of
-from redrive.runtime.verify import nothing_landed
-from redrive.runtime.workflow import is_step
 from redrive.runtime.written import written
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
-KEPT: Final = 200
-"""So many documents are forgotten in the commit of an edit, and come back if it is taken back."""
+SAMPLES: Final = 5
+DIFFERENCES: Final = 12
+"""Lines that a sample shows."""
+ERRORS: Final = 20
 
 
 async def preview(app: Redrive, id: str, payload: Mapping[str, Json]) -> EditPreview:
@@ -44,7 +54,7 @@ async def preview(app: Redrive, id: str, payload: Mapping[str, Json]) -> EditPre
     job = await app.jobs.get(id)
     errors = _errors(app, job, payload) or await _refusal(app, job, payload)
     unusable = any(error.field == "payload" for error in errors)
-    lines = [] if unusable else _difference(app, job, payload)
+    lines = [] if unusable else difference(app, job, payload)
     voided = await _voided(app, job)
     effects = await _effects(app, job)
     ok = not errors
@@ -53,47 +63,10 @@ async def preview(app: Redrive, id: str, payload: Mapping[str, Json]) -> EditPre
     return EditPreview(job.id, job.task, ok, text, lines, errors, voided, effects, taint_of(job, given))
 
 
-def order(app: Redrive, payload: Mapping[str, Json], repeat: Sequence[str], who: str, why: str | None) -> Order:
-    """Back to the queue with another input. What is quoted from a failure stays marked as coming from outside."""
-    text, repeat = _text(app, payload), check_names("repeat", repeat)
-
-    def arrow(job: Job, now: float) -> Transition:
-        _check_fits(app, job, text)
-        given = msgspec.json.decode(text)
-        if not _difference(app, job, given):
-            raise InvalidInput(field="payload", problem="is the same as before: redrive it as it is")
-        edit = change.edited(given, who, why)
-        if quotes(given, outside_texts(job)):
-            edit = msgspec.structs.replace(edit, tainted=True)
-        in_force = merge(decode(job.changes_json), [edit])
-        return redriven(app, job, now, who, why, change.anew(in_force, None, None))
-
-    return Order("edit", who, why, arrow, {"repeat": list(repeat)})
-
-
-class Forgotten(NamedTuple):
-    """What an edit forgets: in its own commit, so that taking it back brings it back, and what is too much for that."""
-
-    puts: list[Put]
-    gone: list[Put]
-
-
-async def forgotten(app: Redrive, job: Job, repeat: Sequence[str]) -> Forgotten:
-    """What was remembered for the old input: steps, what to look for outside, and the effects to be done again."""
-    store, effects = app.store, [effect.name for effect in await effects_of(app.store, job.id)]
-    if unknown := set(repeat) - set(effects):
-        known = ", ".join(effects) or "none"
-        raise InvalidInput(field="repeat", problem=f"{min(unknown)!r} is no effect of this job; there are {known}")
-    steps = [STEP.drop(kept.key) for kept in await STEP.all(store, f"{job.id}/")]
-    puts = [*nothing_landed(job), *(forgotten_effect(job.id, name) for name in repeat)]
-    room = max(0, KEPT - len(puts))
-    return Forgotten([*puts, *steps[:room]], steps[room:])
-
-
 async def edit(app: Redrive, acts: Acts, id: str, order: Order, repeat: Sequence[str]) -> Job:
     """What is refused must not have forgotten anything."""
     job = await acts.checked(order, id)
-    found = await forgotten(app, job, repeat)
+    found = await forgotten(app.store, job, repeat)
     if found.gone:
         order = order._replace(said={**order.said, GONE: len(found.gone)})
     for start in range(0, len(found.gone), KEPT):  # harmless to repeat
@@ -101,32 +74,69 @@ async def edit(app: Redrive, acts: Acts, id: str, order: Order, repeat: Sequence
     return await acts.one(order, job.id, found.puts)
 
 
+# -- the same for many
+
+
+class _Tally:
+    """What a patch would do, job by job; of the jobs nothing is kept but a few samples."""
+
+    def __init__(self, app: Redrive, patch: dict[str, Json], *, unknown_too: bool) -> None:
+        self._app, self._patch, self._unknown_too = app, patch, unknown_too
+        self._order = triage.order(app, VERBS["edit"], {"patch": patch}, SOMEBODY, None)
+        self._now = app.clock.now()
+        self.samples: list[PatchSample] = []
+        self.changed: list[Job] = []
+        self.changing = 0
+        self.errors: Counter[tuple[str, str]] = Counter()
+        self.refused: Counter[str] = Counter()
+
+    def judge(self, job: Job) -> None:
+        payload = patched(input_now(job), self._patch)
+        if isinstance(payload, dict) and (wrong := _errors(self._app, job, payload)):
+            self.errors.update({(error.field, error.problem) for error in wrong})
+            return
+        dead = (
+            lifecycle.recalled(job, self._now, who=SOMEBODY, why=None).after(job.version) if is_deferred(job) else job
+        )
+        found = judged(self._order, dead, self._now, unknown_too=self._unknown_too)
+        if isinstance(found, str):
+            self.refused[found.removeprefix("payload: ")] += 1
+            return
+        self.changing += 1
+        if len(self.samples) < SAMPLES:
+            self.changed.append(job)
+            self.samples.append(PatchSample(job.id, job.task, difference(self._app, job, payload)[:DIFFERENCES]))
+
+
+async def preview_many(
+    app: Redrive, patch: dict[str, Json], ids: Sequence[str], filters: Mapping[str, Any], *, all: bool
+) -> PatchPreview:
+    """What the patch would mean for each of these. Changes nothing."""
+    tally = _Tally(app, patch, unknown_too=means_unknown(ids, filters))
+    selection = await select(app, ids, filters, all=all, verb="edit", judge=tally.judge)
+    errors = [PatchError(field, problem, number) for (field, problem), number in tally.errors.most_common(ERRORS)]
+    running = await app.redrives.in_the_way(selection.fingerprints)
+    samples = [
+        msgspec.structs.replace(sample, voided=await _voided(app, job))
+        for sample, job in zip(tally.samples, tally.changed, strict=True)
+    ]
+    return PatchPreview(
+        len(selection), selection.chosen, fields_of(patch), tally.changing, samples, errors,
+        reasons(tally.refused.elements()), selection.token, running,
+    )  # fmt: skip
+
+
 # -- what cannot be an input
-
-
-def _text(app: Redrive, payload: Mapping[str, Json]) -> str:
-    encoded = encode(payload, limit=app.settings.payload_limit)
-    if encoded.blobs:
-        raise InvalidInput(field="payload", problem="a Blob cannot be edited in; enqueue a new job for it")
-    check_kept(payload, encoded)
-    return encoded.text
-
-
-def _check_fits(app: Redrive, job: Job, text: str) -> None:
-    """Refuse now what the worker could not use; what a step takes from another one is known when it runs."""
-    handler = app.registry.handlers.get(job.task)
-    if handler is not None and not (is_step(job) and OUTPUT in text):
-        handler.signature.arguments(text)
 
 
 def _errors(app: Redrive, job: Job, payload: Mapping[str, Json]) -> list[FieldError]:
     """The same refusals, as many as can be told at once."""
     try:
-        text = _text(app, payload)
+        text = text_of(app, payload)
     except InvalidInput as error:
         return [FieldError(error.field, error.problem)]
     try:
-        _check_fits(app, job, text)
+        check_fits(app, job, text)
     except InvalidInput as error:
         first, known = field_error(error.problem), app.registry.handlers[job.task].signature.names
         strange = [name for name in payload if name not in known and name != first.field]
@@ -137,7 +147,8 @@ def _errors(app: Redrive, job: Job, payload: Mapping[str, Json]) -> list[FieldEr
 async def _refusal(app: Redrive, job: Job, payload: Mapping[str, Json]) -> list[FieldError]:
     """Why it would not be done although the input fits."""
     try:
-        await Acts(app).checked(order(app, payload, (), SOMEBODY, None), job.id)
+        words = {"payload": dict(payload), "repeat": []}
+        await Acts(app).checked(triage.order(app, VERBS["edit"], words, SOMEBODY, None), job.id)
     except InvalidInput as error:
         return [FieldError(error.field, error.problem)]
     except JobError as error:
@@ -146,15 +157,6 @@ async def _refusal(app: Redrive, job: Job, payload: Mapping[str, Json]) -> list[
 
 
 # -- what it would mean
-
-
-def _difference(app: Redrive, job: Job, payload: Mapping[str, Json]) -> list[str]:
-    """Against what the next run would be given as it stands, with what looks like a secret masked."""
-    handler = app.registry.handlers.get(job.task)
-    adapt, count = handler.adapt if handler else None, app.registry.count
-    now = effective(job, handler, app.registry).payload
-    lines = diff(redact(now), redact(dict(payload)), adapt=adapt, count=count)
-    return lines or (["a value that is not shown was changed"] if diff(now, dict(payload)) else [])
 
 
 async def _voided(app: Redrive, job: Job) -> list[str]:

@@ -11,7 +11,7 @@ import msgspec
 from redrive.core.checks import check_id, is_text
 from redrive.core.job import DEAD_REASONS, DISCARD_REASONS, HOLD_REASONS, UNKNOWN, Category, Lane, Reason, State
 from redrive.core.store import Filter
-from redrive.core.triage import PAST
+from redrive.core.verbs import ACTS, PAST
 from redrive.errors import InvalidInput
 
 TIMES: Final = ("since", "until", "due_at")
@@ -22,18 +22,16 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "reason": get_args(Reason),
 }
 """Filters that have a fixed list of words; the others are whatever people call things."""
-_MEANT: Final = {"recall": "deferred jobs", "restore": "discarded jobs"}
 
 
 def said_of_many(verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> dict[str, Any]:
     """The filters of a verb that is about many: ids, or what the filters match, or everything, which must be said."""
     said = {name: value for name, value in filters.items() if value is not None}
-    if verb not in PAST:
-        raise InvalidInput(field="verb", problem=f"{verb!r:.80} is not one of {', '.join(PAST)}")
+    if verb not in ACTS:
+        raise InvalidInput(field="verb", problem=f"{verb!r:.80} is not one of {', '.join(ACTS)}")
     _check_ids(ids)
     if "state" in said or "states" in said:
-        meant = _MEANT.get(verb, "dead letters")
-        raise InvalidInput(field="state", problem=f"is not a filter here: only {meant} are {PAST[verb]}")
+        raise InvalidInput(field="state", problem=f"is not a filter here: only {ACTS[verb].noun}s are {PAST[verb]}")
     if ids and (said or all):
         raise InvalidInput(field="ids", problem="give ids or a filter, not both")
     if not ids and not said and not all:

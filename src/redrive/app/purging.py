@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from redrive.app.acts import SIZE, Acts, Order
+from redrive.app.acts import SIZE, Acts
 from redrive.core import lifecycle
-from redrive.core.job import Job, Json, State, iso
+from redrive.core.job import Job, Json, iso
 from redrive.core.store import Filter, Seal
+from redrive.core.verbs import PURGE
 from redrive.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -61,12 +62,7 @@ class Purging:
                 lifecycle.purged(job, self._app.clock.now(), who=who, why=why)
         if not ids:
             return 0
-        order = Order("purge", who, why, lambda job, now: lifecycle.purged(job, now, who=who, why=why))
-        acted = await self._acts.many(order, ids)
-        for start in range(0, len(ids), SIZE):
-            jobs = await self._app.store.get(ids[start : start + SIZE])
-            await self._app.store.erase([job.id for job in jobs if job.state is State.purged])
-        return acted.moved
+        return (await self._acts.many(PURGE, {}, ids, who=who, why=why)).moved
 
 
 def token_of(seal: Seal) -> str:

@@ -1,20 +1,20 @@
-"""Triage: the verbs that a person, or an agent for them, has for dead letters, as orders for `acts`."""
+"""Carries out the verbs of core/verbs.py: reads their words, and gives their arrows what only the app knows."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, cast, get_args
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
-from redrive.app.acts import SIZE_WITH_DOCUMENTS, Arrow, Decided, Order
-from redrive.core import lifecycle
-from redrive.core.checks import check_name
-from redrive.core.documents import JOB_NOTE
-from redrive.core.job import Job, Lane, State, iso
-from redrive.core.moments import Given, later
+from redrive.app import edited_input
+from redrive.core import lifecycle, verbs
+from redrive.core.checks import check_name, check_names
+from redrive.core.job import Job, Json, Lane, State, iso
+from redrive.core.lifecycle import Transition
+from redrive.core.moments import later
 from redrive.core.preflight import NotReady
-from redrive.core.triage import NOTE_LIMIT, Note, reassigned
-from redrive.errors import IllegalMove, InvalidInput, InvalidOption, JobNotFound, JobNotReady
+from redrive.core.verbs import NOTE_LIMIT, Decided, Verb, kept_words
+from redrive.errors import InvalidInput, InvalidOption, JobNotReady
 from redrive.runtime.inputs import preflight
 
 if TYPE_CHECKING:
@@ -22,13 +22,136 @@ if TYPE_CHECKING:
     from redrive.app.core import Core
 
 LONGEST_DEFERRAL: Final = 366 * 86400.0
-WOULD_REPEAT: Final = "is for a person: nobody knows whether it landed; look, then resolve it, or name it by its id"
 LOOK_FIRST: Final = (
     "job {id} is for a person: nobody knows whether it landed; look, then `redrive resolve {id}`, or"
     " `redrive dead redrive {id}` to run it again"
 )
-FOR_EYES: Final = {"lane": "manual"}
-"""Somebody wanted to see to it: it does not come back by itself."""
+SIZE: Final = 200
+"""Jobs that are moved in one commit."""
+SIZE_WITH_DOCUMENTS: Final = 80
+"""The same, where each brings up to two documents."""
+NOTHING: Final[Mapping[str, Json]] = {}
+Arrow = Callable[[Job, float], "Transition | Decided"]
+
+
+class Order(NamedTuple):
+    """What is to be done, by whom and why; `arrow` decides it for each job."""
+
+    verb: str
+    who: str
+    why: str | None
+    arrow: Arrow
+    said: Mapping[str, Json] = NOTHING
+    size: int = SIZE
+    """Jobs in one commit: fewer where each brings documents of its own."""
+    recalls: bool = True
+    """Whether what is deferred is recalled for it: not for a note, nor by a machine, which leaves it put off."""
+    unless: Callable[[Job], None] | None = None
+    """Refuses what must be named: it does not go along with many others."""
+
+    def decide(self, job: Job, now: float) -> Decided:
+        found = self.arrow(job, now)
+        return found if isinstance(found, Decided) else Decided(found)
+
+
+class Bench:
+    """What arrows are given of the app."""
+
+    def __init__(self, app: Redrive) -> None:
+        self._app = app
+
+    def again(self, job: Job, now: float, who: str, why: str | None, changed: Mapping[str, str]) -> Transition:
+        return redriven(self._app, job, now, who, why, changed)
+
+    def changed_input(self, job: Job, payload: dict[str, Json], who: str, why: str | None) -> Mapping[str, str]:
+        return edited_input.changed_input(self._app, job, payload, who, why)
+
+    def input_now(self, job: Job) -> dict[str, Json]:
+        return edited_input.input_now(job)
+
+
+def order(app: Redrive, verb: Verb, words: Mapping[str, Any], who: str, why: str | None) -> Order:
+    """The verb with its words, ready for any job."""
+    bench = Bench(app)
+
+    def arrow(job: Job, now: float) -> Transition | Decided:
+        return verb.arrow(verbs.Asked(job, now, who, why, words, bench, secrets.token_hex(4)))
+
+    def unless(job: Job) -> None:
+        if verb.spares is not None:
+            verb.spares(job, words)
+
+    size = SIZE if not verb.documents else SIZE_WITH_DOCUMENTS
+    return Order(verb.name, who, why, arrow, recorded(verb, words), size, verb.recalls, unless)
+
+
+def recorded(verb: Verb, words: Mapping[str, Any]) -> dict[str, Json]:
+    """What the record of an act keeps of the words, as people read them."""
+    moments = {word.name for word in verb.words if word.reading == "moment"}
+    return {name: iso(said) if name in moments else said for name, said in kept_words(verb, words).items()}
+
+
+# ---- reading what was said
+
+
+def read_words(app: Redrive, verb: Verb, given: Mapping[str, Any], *, many: bool = False) -> dict[str, Any]:
+    """The verb's words, checked, as they can be written down; what does not belong to it is refused by name."""
+    takes = {word.name: word for word in verb.takes(many=many)}
+    if strange := given.keys() - takes.keys():
+        raise InvalidInput(field=min(strange), problem=f"is nothing that {verb.name} takes")
+    return {name: _READ[word.reading](app, name, given.get(name)) for name, word in takes.items()}
+
+
+def _name(app: Redrive, field: str, said: object) -> str:
+    return check_name(field, said)
+
+
+def _moment(app: Redrive, field: str, said: object) -> float:
+    now = app.clock.now()
+    at = later(field, said, now)
+    if at - now > LONGEST_DEFERRAL:
+        raise InvalidOption(field=field, problem="must be a year from now at most")
+    return at
+
+
+def _lane(app: Redrive, field: str, said: object) -> str:
+    if said not in get_args(Lane):
+        raise InvalidInput(field=field, problem=f"{said!r} is not one of {', '.join(get_args(Lane))}")
+    return str(said)
+
+
+def _text(app: Redrive, field: str, said: object) -> str:
+    if not isinstance(said, str) or not said.strip() or len(said) > NOTE_LIMIT:
+        raise InvalidInput(field=field, problem=f"must be 1 to {NOTE_LIMIT} characters")
+    return said
+
+
+def _input(app: Redrive, field: str, said: Any) -> dict[str, Json]:
+    edited_input.text_of(app, said)
+    return dict(said)
+
+
+def _effects(app: Redrive, field: str, said: object) -> list[str]:
+    return list(check_names(field, said or ()))
+
+
+def _patch(app: Redrive, field: str, said: object) -> dict[str, Json]:
+    if not isinstance(said, dict) or not said:
+        raise InvalidInput(field=field, problem='must be a JSON object with the fields to change: {"field": value}')
+    try:
+        edited_input.text_of(app, said)
+    except InvalidInput as error:
+        raise InvalidInput(field=field, problem=error.problem) from None
+    return dict(said)
+
+
+_READ: Final[dict[verbs.Reading, Callable[[Any, str, Any], Any]]] = {
+    "name": _name, "moment": _moment, "lane": _lane, "text": _text, "input": _input, "effects": _effects,
+    "patch": _patch,
+}  # fmt: skip
+
+
+# ---- back to the queue
 
 
 def redriven(
@@ -39,7 +162,7 @@ def redriven(
     why: str | None,
     changed: Mapping[str, str] = lifecycle.NO_CHANGE,
     by: lifecycle.Revival | None = None,
-) -> lifecycle.Transition:
+) -> Transition:
     """The one way back to the queue. Refused where the job, as it would then be, could not start."""
     move = lifecycle.redriven(
         job, now, max_attempts=_grant(app, job), who=who, why=why, run_at=now, changed=changed, by=by
@@ -58,97 +181,12 @@ def _grant(app: Redrive | Core, job: Job) -> int:
     return app.registry.policy_for(job).max_attempts or 1
 
 
-def check_not_landed(job: Job) -> None:
-    """What may have landed goes back only where somebody meant it: it could happen twice."""
-    if job.state is State.dead and job.may_have_landed:
-        raise JobNotReady(f"job {job.short_id} {WOULD_REPEAT}", job_id=job.id)
-
-
-def redriving(app: Redrive, who: str, why: str | None) -> Order:
-    return Order("redrive", who, why, lambda job, now: redriven(app, job, now, who, why))
-
-
 def reviving(app: Redrive, who: str, why: str) -> Order:
-    """The same where nobody has looked at it: a program asks for it again."""
+    """A redrive that a program asks for, which has not looked at the job: what may have landed stays dead."""
 
-    def arrow(job: Job, now: float) -> lifecycle.Transition:
+    def arrow(job: Job, now: float) -> Transition:
         if job.state is State.dead and job.may_have_landed:
             raise JobNotReady(LOOK_FIRST.format(id=job.short_id), job_id=job.id)
         return redriven(app, job, now, who, why)
 
     return Order("redrive", who, why, arrow)
-
-
-def reassigning(app: Redrive, agent: str, who: str, why: str | None) -> Order:
-    """Another agent does it: a redrive with set_agent. What was consented to for the old one does not count."""
-    check_name("agent", agent)
-
-    def arrow(job: Job, now: float) -> lifecycle.Transition:
-        return redriven(app, job, now, who, why, reassigned(job, agent))
-
-    said = {"agent": agent}
-    return Order("reassign", who, why, arrow, said, size=SIZE_WITH_DOCUMENTS, unless=check_not_landed)
-
-
-def deferring(app: Redrive, owner: str, until: Given, who: str, why: str | None) -> Order:
-    check_name("owner", owner)
-    now = app.clock.now()
-    at = later("until", until, now)
-    if at - now > LONGEST_DEFERRAL:
-        raise InvalidOption(field="until", problem="must be a year from now at most")
-
-    def arrow(job: Job, now: float) -> lifecycle.Transition:
-        return lifecycle.deferred(job, now, owner=owner, until=at, who=who, why=why)
-
-    return Order("defer", who, why, arrow, {"owner": owner, "until": iso(at)})
-
-
-def recalling(who: str, why: str | None) -> Order:
-    """Only what is deferred; what was redriven is taken back with `undo`."""
-
-    def arrow(job: Job, now: float) -> lifecycle.Transition:
-        if job.state is not State.held:
-            raise IllegalMove(f"job {job.short_id} is {job.state}, not deferred; it has no recall", job_id=job.id)
-        return lifecycle.recalled(job, now, who=who, why=why, trouble=FOR_EYES)
-
-    return Order("recall", who, why, arrow, recalls=False)
-
-
-def discarding(who: str, why: str | None) -> Order:
-    return Order("discard", who, why, lambda job, now: lifecycle.discarded(job, now, who=who, why=why))
-
-
-def restoring(who: str, why: str | None) -> Order:
-    return Order("restore", who, why, lambda job, now: lifecycle.restored(job, now, who=who, why=why))
-
-
-def rerouting(lane: str, who: str, why: str | None) -> Order:
-    if lane not in get_args(Lane):
-        raise InvalidInput(field="lane", problem=f"{lane!r} is not one of {', '.join(get_args(Lane))}")
-    chosen = cast(Lane, lane)
-
-    def arrow(job: Job, now: float) -> lifecycle.Transition:
-        return lifecycle.rerouted(job, now, lane=chosen, who=who, why=why)
-
-    unless = check_not_landed if lane == "delayed" else None
-    return Order("move_lane", who, why, arrow, {"lane": lane}, unless=unless)
-
-
-def noting(text: str, who: str) -> Order:
-    return Order("note", who, None, noted(text, who), recalls=False)
-
-
-def noted(text: object, who: str) -> Arrow:
-    """A note beside the job; it moves nothing."""
-    if not isinstance(text, str) or not text.strip() or len(text) > NOTE_LIMIT:
-        raise InvalidInput(field="text", problem=f"must be 1 to {NOTE_LIMIT} characters")
-
-    said = text
-
-    def arrow(job: Job, now: float) -> Decided:
-        if job.state is State.purged:
-            raise JobNotFound(f"job {job.short_id} was purged: there is nothing left to note", job_id=job.id)
-        key = f"{job.id}/{int(now * 1000):013x}.{secrets.token_hex(4)}"
-        return Decided(None, (JOB_NOTE.put(key, Note(now, who, said)),))
-
-    return arrow

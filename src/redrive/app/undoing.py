@@ -1,23 +1,35 @@
-"""Taking an act back: chunk by chunk, as it was done, and only what nobody has touched since."""
+"""Taking an act back: as it was done, and only what has not changed since.
+
+An act on one job is taken back in one commit. An act on many is taken back by a run of its own, whose verb is `undo`
+and whose items are those that the act moved, each with what was there before; killed on the way, it is carried on.
+"""
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from redrive.app.acts import GROUP, SIZE, Acts, before_key, items_key, put_act
+from redrive.app.acts import GROUP, Acts, items_key, put_act
 from redrive.app.namespace import TRIES
+from redrive.app.redrives.moving import before_key, restored
+from redrive.core import redrives as runs
 from redrive.core.checks import check_id, check_words
-from redrive.core.documents import ACT_BEFORE, ACT_ITEMS, JOB_NOTE
-from redrive.core.job import Json, iso
+from redrive.core.documents import ACT_BEFORE, ACT_ITEMS, JOB_NOTE, REDRIVE
+from redrive.core.job import Json, iso, new_id
 from redrive.core.lifecycle import Transition
+from redrive.core.redrives import CHUNK, RedriveRun
+from redrive.core.redrives import Item as RunItem
 from redrive.core.store import Applied, Commit, Put
-from redrive.core.triage import GONE, ITEMS_KEPT, REFUSED_KEPT, Act, Acted, Chunk, Item, Refused, taken_back, untouched
+from redrive.core.triage import GONE, ITEMS_KEPT, REFUSED_KEPT, Act, Acted, Chunk, Item, Refused, untouched
+from redrive.core.verbs import VERBS, Back, taken_back
 from redrive.errors import InvalidInput, StaleJob
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
+    from redrive.app.redrives.documents import Loaded
 
 TOO_LATE: Final = f"is older than {ITEMS_KEPT / 86400:.0f} days, and what was before is no longer known"
 
@@ -30,7 +42,7 @@ class Undoing:
         self._acts = acts
 
     async def undo(self, act_id: str, who: str, why: str | None) -> Acted:
-        """Every job that nobody has touched since goes back to where it was; the others are told.
+        """Every job that has not changed since goes back to where it was; the others are told.
 
         An act that still goes on is stopped first.
         """
@@ -38,7 +50,44 @@ class Undoing:
         check_id("act", act_id)
         if act_id.startswith(GROUP):
             return await self._undo_group(act_id, who, why)
-        act, version = await self._stopped(act_id, who)
+        loaded = await self._app.redrives.run_of(act_id)
+        if loaded is not None:
+            return await self._undo_run(loaded.run, who, why)
+        return await self._undo_act(act_id, who, why)
+
+    # -- an act on many
+
+    async def _undo_run(self, run: RedriveRun, who: str, why: str | None) -> Acted:
+        """By a run of its own; one that was begun and did not come to its end is carried on."""
+        if problem := _why_not_run(run):
+            raise InvalidInput(field="act", problem=problem)
+        undo_id = run.undo_id or await self._begin(await self._app.redrives.stop_for_undo(run.id, who), who, why)
+        undo = await self._app.redrives.carry(undo_id)
+        await self._app.redrives.tell_undone(undo)
+        acted = await self._acts.acted(undo)
+        return msgspec.structs.replace(acted, verb=runs.UNDO, act_id=run.id)
+
+    async def _begin(self, loaded: Loaded, who: str, why: str | None) -> str:
+        run, now = loaded.run, self._app.clock.now()
+        if run.undo_id is not None:
+            return run.undo_id
+        items = [item async for chunk in self._app.redrives.chunks(run) for item in _moved(chunk)]
+        undo = RedriveRun(
+            new_id(now, secrets.randbits(74)), "moving", who, why, now, f"act {run.id}", len(items),
+            by_group=run.by_group, open_in=(0,) * -(-len(items) // CHUNK), verb=runs.UNDO,
+            said={"act": run.id, "verb": run.verb},
+        )  # fmt: skip
+        told = msgspec.structs.replace(run, undone_by=who, undo_id=undo.id)
+        chunks = [tuple(items[start : start + CHUNK]) for start in range(0, len(items), CHUNK)]
+        await self._app.redrives.launch(undo, chunks, also=(REDRIVE.put(run.id, told, loaded.version),))
+        return undo.id
+
+    # -- an act on one job, or on a few in one commit
+
+    async def _undo_act(self, act_id: str, who: str, why: str | None) -> Acted:
+        act, version = await self._acts.read(act_id)
+        if problem := _why_not(act):
+            raise InvalidInput(field="act", problem=problem)
         refused: list[Refused] = []
         said = why or f"{act.verb} taken back"
         moved = 0
@@ -46,25 +95,11 @@ class Undoing:
             moved += await self._undo_chunk(act, number, who, said, refused)
         done = msgspec.structs.replace(act, undone_at=self._app.clock.now(), undone_by=who, undone=moved)
         await self._app.store.apply([Commit(puts=(put_act(done, version),))])  # unless another act stands there by now
-        return Acted("undo", act.id, moved + len(refused), moved, refused[:REFUSED_KEPT])
-
-    async def _stopped(self, act_id: str, who: str) -> tuple[Act, int]:
-        """The act and the version of its document: as it will stay, because an act that goes on finds it changed."""
-        for _ in range(TRIES * SIZE):
-            act, version = await self._acts.read(act_id)
-            if problem := _why_not(act):
-                raise InvalidInput(field="act", problem=problem)
-            if act.finished:
-                return act, version
-            act = msgspec.structs.replace(act, undone_by=who)
-            (outcome,) = await self._app.store.apply([Commit(puts=(put_act(act, version),))])
-            if isinstance(outcome, Applied):
-                return act, version + 1
-        raise StaleJob("the act keeps going on; try again", job_id="")
+        return Acted(runs.UNDO, act.id, moved + len(refused), moved, refused[:REFUSED_KEPT])
 
     async def _undo_chunk(self, act: Act, number: int, who: str, why: str, refused: list[Refused]) -> int:
         key = items_key(act.id, number)
-        for _ in range(TRIES * SIZE):
+        for _ in range(TRIES * TRIES):
             read = await ACT_ITEMS.get(self._app.store, key)
             if read is None:
                 raise InvalidInput(field="act", problem=TOO_LATE)
@@ -91,20 +126,22 @@ class Undoing:
         now = self._app.clock.now()
         for item in chunk.items:
             job = jobs.get(item.job_id)
-            if act.verb == JOB_NOTE.name:
+            if VERBS[act.verb].leaves is None:
                 puts.append(JOB_NOTE.drop(str(item.before[JOB_NOTE.name])))
             elif job is None:
                 left.append(Refused(item.job_id, "it is no more"))
-            elif not untouched(job, act.verb, chunk):
+            elif not untouched(job, act.verb, chunk.at):
                 left.append(Refused(job.id, f"it was changed since: it is {job.state}"))
             else:
-                moves.append(taken_back(job, act.verb, await self._before(item), now, who, why))
-                puts += [Put(kind, key, None if text is None else text.encode()) for kind, key, text in item.documents]
+                moves.append(taken_back(VERBS[act.verb], Back(job, await self._before(item), now, who, why)))
+                puts += restored(item.documents)
         return moves, puts, left
 
     async def _before(self, item: Item) -> dict[str, Json]:
         kept = await ACT_BEFORE.get(self._app.store, before_key(item.job_id)) if item.apart else None
         return kept.value if kept is not None else item.before
+
+    # -- what was said of a group
 
     async def _undo_group(self, act_id: str, who: str, why: str | None) -> Acted:
         """What was said of a group is taken back by reopening it."""
@@ -113,7 +150,23 @@ class Undoing:
         if view.status == "unresolved":
             raise InvalidInput(field="act", problem="was taken back already: the group is open")
         await self._app.groups.reopen(fingerprint, who=who, why=why)
-        return Acted("undo", act_id, 1, 1)
+        return Acted(runs.UNDO, act_id, 1, 1)
+
+
+def _moved(items: Iterable[RunItem]) -> Iterable[RunItem]:
+    """The items that an act moved, as items of the run that takes it back."""
+    for item in items:
+        if item.status not in ("pending", "skipped"):
+            yield RunItem(item.id, item.group, at=item.at, before=item.before, apart=item.apart)
+
+
+def _why_not_run(run: RedriveRun) -> str | None:
+    """Why an act on many cannot be taken back, whatever became of its jobs."""
+    if run.undone_at is not None:
+        return f"was taken back already, by {run.undone_by} at {iso(run.undone_at)}"
+    if run.verb not in VERBS:
+        return "is a purge: what it removed is gone for good"
+    return TOO_LATE if run.moved and not run.items_kept else None
 
 
 def _why_not(act: Act) -> str | None:

@@ -1,4 +1,4 @@
-"""Triage as values: what an act is, what it overwrote, how it is undone, and what a comeback changes.
+"""Triage as values: what an act is, what it overwrote, and what a comeback changes. The verbs stand in verbs.py.
 
 Whoever acts on dead letters leaves an Act. What a move wrote over is kept beside it, so that taking an act back puts
 each job where it was; a job that anybody has touched since is left alone, and that is told.
@@ -12,48 +12,21 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from redrive.core import lifecycle
-from redrive.core.advice import advice_for
-from redrive.core.changes import Change, SetAgent, decode, merge
-from redrive.core.changes.change import Edit, anew
+from redrive.core.changes import Change, decode
+from redrive.core.changes.change import Edit
 from redrive.core.decision import Abilities, Case
 from redrive.core.effects import EffectRecord
-from redrive.core.job import Failure, Job, Json, Lane, State, iso
+from redrive.core.job import Failure, Job, Json, iso
 from redrive.core.lifecycle import Transition
 from redrive.core.policy import Policy
 from redrive.core.remedies import OTHERWISE, WAYS, another_rung, change_name
 from redrive.core.store import Lesson
-from redrive.errors import IllegalMove
+from redrive.core.verbs import ACTS, PAST, undoable
 
-LEAVES: Final[dict[str, State]] = {
-    "redrive": State.waiting,
-    "edit": State.waiting,
-    "reassign": State.waiting,
-    "defer": State.held,
-    "recall": State.dead,
-    "discard": State.discarded,
-    "restore": State.dead,
-    "move_lane": State.dead,
-}
-"""Where each verb leaves a job; what cannot be taken back is not here."""
-PAST: Final[dict[str, str]] = {
-    "redrive": "redriven",
-    "edit": "edited and redriven",
-    "reassign": "reassigned",
-    "defer": "deferred",
-    "recall": "recalled",
-    "discard": "discarded",
-    "restore": "restored",
-    "move_lane": "moved to the other lane",
-    "note": "noted",
-    "purge": "purged",
-    "undo": "taken back",
-}
 ITEMS_KEPT: Final = 30 * 86400.0
 """So long an act can be taken back."""
 ACTS_KEPT: Final = 366 * 86400.0
 REFUSED_KEPT: Final = 100
-NOTE_LIMIT: Final = 10_000
 GONE: Final = "steps_gone"
 """Said of an edit: so many steps were forgotten that they cannot be put back."""
 
@@ -96,7 +69,7 @@ class Act(msgspec.Struct, frozen=True, omit_defaults=True):
     refused: int = 0
     chunks: int = 0
     finished: bool = True
-    """False while it goes on, or where it was killed on the way: what is counted has moved, the rest has not."""
+    """False while it goes on: what is counted has moved, the rest has not yet. A worker carries it on."""
     undone: int = 0
     undone_at: float | None = None
     undone_by: str | None = None
@@ -105,7 +78,7 @@ class Act(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def undoable(self) -> bool:
         """Not a purge, nor an edit that has forgotten more steps than are kept."""
-        known = self.verb in LEAVES or self.verb in ("note", "resolve_group", "ignore_group")
+        known = undoable(self.verb) or self.verb in ("resolve_group", "ignore_group")
         return known and not self.said.get(GONE) and not self.undone_at
 
     def public(self) -> dict[str, Json]:
@@ -179,66 +152,9 @@ def needs_its_own(move: Transition) -> bool:
     return "changes_json" in move.set
 
 
-def untouched(job: Job, verb: str, chunk: Chunk) -> bool:
-    """Whether nobody has moved the job since the act did."""
-    return job.state is LEAVES[verb] and job.updated_at == chunk.at
-
-
-def taken_back(job: Job, verb: str, before: Mapping[str, Json], at: float, who: str, why: str) -> Transition:
-    """The move that puts a job where it was before the act.
-
-    One whose time to come back has passed is left to the person who acts, or it would be off again at once.
-    """
-    move = _as_before(job, verb, before, at, who, why)
-    returns = move.set.get("comes_back_at")
-    passed = isinstance(returns, float) and returns <= at
-    return _with(move, {**move.set, "lane": "manual", "comes_back_at": None}) if passed else move
-
-
-def _as_before(job: Job, verb: str, before: Mapping[str, Json], at: float, who: str, why: str) -> Transition:
-    match verb:
-        case "discard":
-            return _with(lifecycle.restored(job, at, who=who, why=why), before)
-        case "restore":
-            return _with(lifecycle.discarded(job, at, who=who, why=why), {"because": before.get("because")})
-        case "move_lane":
-            lane: Lane = "delayed" if before.get("lane") == "delayed" else "manual"
-            move = lifecycle.rerouted(job, at, lane=lane, who=who, why=why)
-            return _with(move, {**move.set, **before, "lane": lane})
-        case "defer":
-            move = lifecycle.recalled(job, at, who=who, why=why)
-            return _with(move, {**move.set, **before})
-        case "recall":
-            return lifecycle.deferred(job, at, owner=job.owner or who, until=job.run_at, who=who, why=why)
-        case "redrive" | "reassign" | "edit":
-            return _dead_again(job, before, at, who, why)
-        case _:
-            raise IllegalMove(f"{verb} cannot be taken back", job_id=job.id)
-
-
-def _with(move: Transition, before: Mapping[str, object]) -> Transition:
-    """As it was, instead of what a first look would say of it."""
-    return msgspec.structs.replace(move, set=dict(before))
-
-
-def _dead_again(job: Job, before: Mapping[str, Json], at: float, who: str, why: str) -> Transition:
-    """It has not run since it was brought back: a dead letter as before, and no further burial."""
-    return lifecycle.recalled(job, at, who=who, why=why, trouble={**_words(job), **before})
-
-
-def _words(job: Job) -> dict[str, Json]:
-    """What its last failure says of itself, for letters whose words were not kept apart from them."""
-    last = next((one for one in reversed(job.history) if one.failure is not None), None)
-    failure, cause = last.failure if last else None, last.cause if last else None
-    general = "Find out what the error means, fix it, then redrive or discard it."
-    advice = advice_for(cause, general) if cause else general
-    own = failure.recommendation if failure else None
-    return {"error": failure.summary if failure else None, "recommendation": own or advice}
-
-
-def reassigned(job: Job, agent: str) -> dict[str, str]:
-    """What a redrive by another agent writes anew. It is another subject: no consent carries over."""
-    return anew(merge(decode(job.changes_json), [SetAgent(agent)]), agent, None)
+def untouched(job: Job, verb: str, at: float | None) -> bool:
+    """Whether the job is still as the act left it at that time."""
+    return job.state is ACTS[verb].leaves and job.updated_at == at
 
 
 # ---- what a comeback changes
@@ -329,6 +245,54 @@ class EditPreview(msgspec.Struct, frozen=True):
     def public(self) -> dict[str, Json]:
         body: dict[str, Json] = msgspec.to_builtins(self)
         return body
+
+
+class PatchSample(msgspec.Struct, frozen=True):
+    """What a patch would change in one job's input, in words; secrets masked."""
+
+    job_id: str
+    task: str
+    difference: list[str]
+    voided: list[str] = []
+    """Consents and approvals that were given for the old input and say nothing about the new one."""
+
+
+class PatchError(msgspec.Struct, frozen=True):
+    """What is wrong with one field of patched inputs, and in how many of them."""
+
+    field: str
+    problem: str
+    number: int
+
+
+class PatchPreview(msgspec.Struct, frozen=True):
+    """What the same patch would mean for many: `number` is `changing` and those that are refused."""
+
+    number: int
+    chosen: str
+    """Which jobs, in words."""
+    fields: list[str]
+    """The fields that the patch changes or removes."""
+    changing: int
+    samples: list[PatchSample]
+    errors: list[PatchError]
+    """Patched inputs that do not fit their task, by field."""
+    refused: dict[str, int]
+    """What would not be edited for another reason, by that reason."""
+    token: str
+    running: list[str] = []
+    """Runs that still move one of these groups: only when they are over can this one start."""
+
+    @property
+    def text(self) -> str:
+        """In one line."""
+        said = f"{self.changing} of {self.number} would change"
+        rest = self.number - self.changing
+        return f"{said}; {rest} would not" if rest else said
+
+    def public(self) -> dict[str, Json]:
+        body: dict[str, Json] = msgspec.to_builtins(self)
+        return {**body, "text": self.text}
 
 
 _PLACE: Final = re.compile(r" - at `\$\.?([^`]*)`")

@@ -1,4 +1,9 @@
-"""`rd.redrives`: many dead letters back to their queues, as one durable object that survives whoever started it."""
+"""`rd.redrives`: many dead letters back to their queues, as one durable run that survives the process that started it.
+
+Every verb on many is such a run (`acts.py` starts them, too): its items are frozen when it begins, each commit moves
+some of them and says so, and any worker carries it on. This is the view on the runs that bring jobs back to their
+queues, which can have a canary and a rate, be paused, resumed and cancelled.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,12 @@ import builtins
 import logging
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from redrive.app import triage
 from redrive.app.filters import means_unknown
 from redrive.app.following import FOLLOW_SECONDS
 from redrive.app.namespace import SOMEBODY, TRIES
@@ -21,9 +27,10 @@ from redrive.app.redrives.steps import Steps
 from redrive.core import redrives as core
 from redrive.core.checks import check_id, check_limit, check_range, check_texts, check_words, is_number, the_only
 from redrive.core.job import Job, new_id
-from redrive.core.redrives import PASS_RATE, Estimate, Flight, ItemPage, Plan, RedriveRun
-from redrive.core.store import Commit
-from redrive.errors import InvalidInput, StoreBusy
+from redrive.core.redrives import PASS_RATE, Estimate, Flight, Item, ItemPage, Plan, RedriveRun
+from redrive.core.store import Commit, Put
+from redrive.core.verbs import VERBS, Verb
+from redrive.errors import CommitUnknown, InvalidInput, StoreBusy
 from redrive.runtime.living import living
 from redrive.runtime.trusted_time import time_for_destroying
 
@@ -34,6 +41,20 @@ log = logging.getLogger("redrive.redrives")
 MOST_CANARY: Final = 10_000
 MOST_RATE: Final = 1_000_000.0
 FORGOTTEN_AT_ONCE: Final = 10
+IDLE_STEPS: Final = 100
+"""So many steps in a row that change nothing: other processes hold these jobs."""
+
+
+class How(NamedTuple):
+    """How carefully and how fast a run goes, and the plan that it was started from."""
+
+    canary: int = 0
+    pass_rate: float = PASS_RATE
+    rate: float | None = None
+    token: str | None = None
+
+
+PLAIN: Final = How()
 
 
 class Redrives:
@@ -53,9 +74,10 @@ class Redrives:
         """
         refused: Counter[str] = Counter()
         now, unknown_too = self._app.clock.now(), means_unknown(ids, filters)
+        order = choosing.redriving(self._app, SOMEBODY, None)
 
         def judge(job: Job) -> None:
-            found = choosing.decided(self._app, job, now, SOMEBODY, None, unknown_too=unknown_too)
+            found = choosing.judged(order, job, now, unknown_too=unknown_too)
             if isinstance(found, str):
                 refused[found] += 1
 
@@ -69,6 +91,11 @@ class Redrives:
             selection.token, tuple(sorted(set(core.in_the_way(flights, selection.fingerprints).values()))),
             await choosing.warnings(self._app, selection),
         )  # fmt: skip
+
+    async def in_the_way(self, fingerprints: Sequence[str]) -> builtins.list[str]:
+        """The runs that still move one of these groups."""
+        flights, _ = await self._documents.flights()
+        return sorted(set(core.in_the_way(flights, fingerprints).values()))
 
     async def estimate(self, number: int, **filters: Any) -> Estimate | None:
         """What one more attempt of so many might cost, by the newest and the oldest of them: quick at any number."""
@@ -94,25 +121,74 @@ class Redrives:
         nothing is started unless exactly the planned dead letters are still the ones that match. Dead letters of which
         nobody knows whether they landed are skipped, unless they are named by id or with `because="outcome_unknown"`.
         """
-        _check_how(canary, pass_rate, rate)
+        how = How(canary, pass_rate, rate, token)
+        return await self.begin(VERBS["redrive"], {}, ids, filters, all=all, who=who, why=why, how=how, some=True)
+
+    async def begin(
+        self,
+        verb: Verb,
+        words: Mapping[str, Any],
+        ids: Sequence[str],
+        filters: Mapping[str, Any],
+        *,
+        all: bool,
+        who: str,
+        why: str | None,
+        how: How = PLAIN,
+        some: bool = False,
+    ) -> RedriveRun:
+        """Freeze what a verb is about as a run, and leave the moving to `carry` or to workers.
+
+        `some`: a filter that matches nothing is refused, and no other such run may move the same groups.
+        """
+        _check_how(how.canary, how.pass_rate, how.rate)
         check_words(who, why)
-        check_texts(token=token)
-        selection = await choosing.select(self._app, ids, filters, all=all)
-        if not len(selection):
+        check_texts(token=how.token)
+        selection = await choosing.select(self._app, ids, filters, all=all, verb=verb.name)
+        if some and not len(selection):
             raise InvalidInput(field="filter", problem=f"no dead letter is like that: {selection.chosen}")
-        if token is not None and token != selection.token:
+        if how.token is not None and how.token != selection.token:
             raise InvalidInput(field="token", problem="the plan was for other dead letters than match now; plan again")
         now = self._app.clock.now()
         await self._forget_items(await time_for_destroying(self._app.store, self._app.clock))
         run = core.begun(
             new_id(now, random.getrandbits(74)), now, who=who, why=why, chosen=selection.chosen,
-            groups=selection.rows(), total=len(selection), canary=canary, pass_rate=pass_rate, rate=rate,
-            unknown_too=means_unknown(ids, filters),
+            groups=selection.rows(), total=len(selection), canary=how.canary, pass_rate=how.pass_rate, rate=how.rate,
+            unknown_too=means_unknown(ids, filters), verb=verb.name, said=triage.recorded(verb, words), words=words,
+            filter=selection.filter,
         )  # fmt: skip
-        flight = await self._take_flight(run.id, Flight(now, tuple(selection.fingerprints)))
-        await self._documents.freeze(run.id, core.chunked(core.spread(selection.places(), canary)))
-        await self._launch(run, flight)
+        held = tuple(selection.fingerprints) if some else ()
+        return await self.launch(run, core.chunked(core.spread(selection.places(), how.canary)), held)
+
+    async def launch(
+        self, run: RedriveRun, chunks: Sequence[tuple[Item, ...]], held: tuple[str, ...] = (), also: Sequence[Put] = ()
+    ) -> RedriveRun:
+        """Write the items, then the run itself with what else begins with it."""
+        if not run.total:
+            run = core.turned(run, run.at)
+            await self._documents.keep(run, also)
+            return run
+        flight = await self._take_flight(run.id, Flight(run.at, held))
+        await self._documents.freeze(run.id, chunks)
+        await self._launch(run, flight, also)
         return run
+
+    async def carry(self, id: str) -> RedriveRun:
+        """Take one step after the other until all items are taken; whoever else takes steps only makes it faster."""
+        idle = 0
+        while True:
+            run = (await self._loaded(id)).run
+            if run.over or run.state == "paused" or (run.brings_back and not run.left):
+                return run
+            before = (run.position, run.state, run.open)
+            try:
+                await self._steps.take(id, thorough=True)
+            except CommitUnknown:
+                log.warning("act %s: a step may or may not have been written; it is looked at again", id)
+            run = (await self._loaded(id)).run
+            idle = 0 if before != (run.position, run.state, run.open) else idle + 1
+            if idle > IDLE_STEPS:
+                raise StoreBusy(f"the jobs of act {id} keep changing; a worker carries it on, or try again")
 
     async def _take_flight(self, id: str, flight: Flight) -> Flight:
         for _ in range(TRIES):
@@ -128,10 +204,10 @@ class Redrives:
                 return flight
         raise StoreBusy("redrives keep being started and ended, nothing was written; try again")
 
-    async def _launch(self, run: RedriveRun, flight: Flight) -> None:
+    async def _launch(self, run: RedriveRun, flight: Flight, also: Sequence[Put]) -> None:
         """From here on it exists."""
         for _ in range(TRIES):
-            if await self._documents.fly(run.id, flight, msgspec.structs.replace(flight, frozen=True), run):
+            if await self._documents.fly(run.id, flight, msgspec.structs.replace(flight, frozen=True), run, also):
                 return
             flights, _ = await self._documents.flights()
             if flights.get(run.id) != flight:
@@ -141,15 +217,15 @@ class Redrives:
     async def _forget_items(self, now: float) -> None:
         """Items of redrives that were over long ago go when a new one comes; the scorecards stay."""
         old = [
-            run.id
+            run
             for run in await self._documents.latest(None)
-            if run.items_kept and run.ended_at is not None and run.ended_at < now - self._app.settings.retention
+            if run.brings_back
+            and run.items_kept
+            and run.ended_at is not None
+            and run.ended_at < now - self._app.settings.retention
         ]
-        for id in old[:FORGOTTEN_AT_ONCE]:
-            await self._documents.drop_items(id)
-            loaded = await self._documents.load(id)
-            if loaded is not None:
-                await self._documents.saved(msgspec.structs.replace(loaded.run, items_kept=False), loaded.version)
+        for run in old[:FORGOTTEN_AT_ONCE]:
+            await self.forget(run, whole=False)
 
     # -- looking
 
@@ -162,13 +238,13 @@ class Redrives:
 
     async def list(self, *, limit: int = 100) -> builtins.list[RedriveRun]:
         """The latest first."""
-        return await self._documents.latest(check_limit(limit))
+        return [run for run in await self._documents.latest(None) if run.brings_back][: check_limit(limit)]
 
     async def live(self) -> builtins.list[RedriveRun]:
         """Those that are not over, the latest first. A paused one waits for a person."""
         flights, _ = await self._documents.flights()
         loaded = [await self._documents.load(id) for id in sorted(flights, reverse=True)]
-        return [found.run for found in loaded if found is not None]
+        return [found.run for found in loaded if found is not None and found.run.brings_back]
 
     async def of_group(self, fingerprint: str) -> RedriveRun | None:
         """The one that moves this trouble now, or stopped in the middle of it; only one may."""
@@ -211,9 +287,58 @@ class Redrives:
         if loaded is None:
             found = the_only([known for known in await self._documents.ids() if id.lower() in known], id, "redrive")
             loaded = await self._documents.load(found) if found else None
-        if loaded is None:
+        if loaded is None or not loaded.run.brings_back:
             raise InvalidInput(field="redrive", problem=f"there is no redrive {id!r}")
         return loaded
+
+    async def _loaded(self, id: str) -> Loaded:
+        """A run of any verb, by its whole id."""
+        loaded = await self._documents.load(id)
+        if loaded is None:
+            raise InvalidInput(field="act", problem=f"there is no act {id!r}")
+        return loaded
+
+    async def acts(self) -> builtins.list[RedriveRun]:
+        """Every run that is an act of its own, the latest first."""
+        return [run for run in await self.every() if run.verb != core.UNDO]
+
+    async def every(self) -> builtins.list[RedriveRun]:
+        """Runs of every verb, those that take others back, too."""
+        return await self._documents.latest(None)
+
+    async def run_of(self, act_id: str) -> Loaded | None:
+        """The run of this act, if the act is one."""
+        loaded = await self._documents.load(act_id)
+        return loaded if loaded is not None and loaded.run.verb != core.UNDO else None
+
+    async def chunks(self, run: RedriveRun) -> AsyncIterator[tuple[Item, ...]]:
+        """The items of a run, some at a time."""
+        for number in range(len(run.open_in) if run.items_kept else 0):
+            chunk = await self._documents.chunk(run.id, number)
+            if chunk is not None:
+                yield chunk.items
+
+    async def stop_for_undo(self, id: str, who: str) -> Loaded:
+        """The run as it stays: a step that goes on finds it changed, and moves nothing more."""
+        for _ in range(TRIES * TRIES):
+            loaded = await self._loaded(id)
+            stopped = core.stopped_for_undo(loaded.run, self._app.clock.now(), who)
+            if stopped is loaded.run or await self._documents.saved(stopped, loaded.version):
+                return await self._loaded(id)
+        raise StoreBusy(f"act {id} keeps going on, nothing was taken back; try again")
+
+    async def tell_undone(self, undo: RedriveRun) -> None:
+        """Writes into the run that was taken back how much of it was; whoever carried the undo on may have done so."""
+        await self._documents.tell_undone(undo, self._app.clock.now())
+
+    async def forget(self, run: RedriveRun, *, whole: bool) -> None:
+        """Drop the items of a run that can no longer be taken back, and the run itself where that is old, too."""
+        await self._documents.drop_items(run.id)
+        loaded = await self._documents.load(run.id)
+        if loaded is not None and whole:
+            await self._documents.drop(run.id)
+        elif loaded is not None:
+            await self._documents.saved(msgspec.structs.replace(loaded.run, items_kept=False), loaded.version)
 
     # -- steering
 

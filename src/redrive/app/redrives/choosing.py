@@ -7,12 +7,15 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
+from redrive.app import triage
 from redrive.app.filters import TIMES, make_filter, said_of_many
-from redrive.app.triage import check_not_landed, redriven
+from redrive.app.triage import Order
 from redrive.core import redrives as core
-from redrive.core.job import Job, iso
-from redrive.core.lifecycle import Transition
+from redrive.core.job import Job, Json, iso
 from redrive.core.redrives import Chosen, Estimate
+from redrive.core.verbs import ACTS, VERBS, Decided, meant_filter
 from redrive.errors import InvalidInput, JobError
 from redrive.runtime.paging import pages
 from redrive.runtime.switches import paused_queues
@@ -32,8 +35,9 @@ Judge = Callable[[Job], None]
 class Selection:
     """The dead letters that were chosen: their ids in order, and what there is to say of them, never the jobs."""
 
-    def __init__(self, chosen: str) -> None:
+    def __init__(self, chosen: str, filter: dict[str, Json] | None = None) -> None:
         self.chosen = chosen
+        self.filter = filter or {}
         self.group_of: dict[str, str] = {}
         self.groups: dict[str, Chosen] = {}
         self.queues: Counter[str] = Counter()
@@ -74,14 +78,20 @@ class Selection:
 
 
 async def select(
-    app: Redrive, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool, judge: Judge = lambda job: None
+    app: Redrive,
+    ids: Sequence[str],
+    filters: Mapping[str, Any],
+    *,
+    all: bool,
+    verb: str = "redrive",
+    judge: Judge = lambda job: None,
 ) -> Selection:
     """Page by page; of the jobs themselves nothing is kept. One that a changing listing shows twice counts once."""
-    said = said_of_many("redrive", ids, filters, all=all)
+    said = said_of_many(verb, ids, filters, all=all)
     if len(ids) > MOST_ITEMS:
         raise InvalidInput(field="ids", problem=f"{len(ids):,} are more than {MOST_ITEMS:,}")
-    chosen = make_filter({**said, "state": "dead"})
-    selection = Selection(_in_words(ids, said))
+    chosen = make_filter(meant_filter(ACTS[verb], said))
+    selection = Selection(_in_words(ids, said), {} if ids else msgspec.to_builtins(chosen))
     oldest_first = pages(app.store, chosen, PAGE, oldest=True)  # as they would have run
     async for jobs in _named(app, ids) if ids else oldest_first:
         for job in jobs:
@@ -101,20 +111,26 @@ async def _named(app: Redrive, ids: Sequence[str]) -> AsyncIterator[list[Job]]:
         yield [found[id] if id in found else await app.jobs.get(id) for id in asked]
 
 
-def decided(app: Redrive, job: Job, now: float, who: str, why: str | None, *, unknown_too: bool) -> Transition | str:
-    """The move that a single redrive would make, or why there is none. One bad item does not stop the others.
+def judged(order: Order, job: Job, now: float, *, unknown_too: bool) -> Decided | str:
+    """What the order does to a job, or why it does nothing. One bad item does not stop the others.
 
-    What may have landed goes back only where it was meant (`unknown_too`): it could happen twice.
+    What may have landed goes along only where it was meant (`unknown_too`): it could happen twice.
     """
     try:
-        if not unknown_too:
-            check_not_landed(job)
-        return redriven(app, job, now, who, why)
+        if not unknown_too and order.unless is not None:
+            order.unless(job)
+        return order.decide(job, now)
     except JobError as refused:
         return str(refused).removeprefix(f"job {job.short_id} ")
+    except InvalidInput as refused:
+        return str(refused)
     except Exception as error:
-        log.warning("job %s (%s) cannot be judged for a redrive", job.short_id, job.task, exc_info=True)
+        log.warning("job %s (%s) cannot be judged for a %s", job.short_id, job.task, order.verb, exc_info=True)
         return f"{core.UNJUDGED}: {type(error).__name__}"  # what it says may be private, and this is kept
+
+
+def redriving(app: Redrive, who: str, why: str | None) -> Order:
+    return triage.order(app, VERBS["redrive"], {}, who, why)
 
 
 async def estimate(app: Redrive, ids: Sequence[str], number: int) -> Estimate | None:

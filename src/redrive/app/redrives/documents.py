@@ -1,9 +1,11 @@
-"""What bulk redrives are written in: the run, its frozen items in chunks, and one document of which runs fly."""
+"""What runs are written in: the run, its frozen items in chunks, and one document of which runs fly."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from redrive.core import redrives as core
 from redrive.core.documents import REDRIVE, REDRIVE_FLIGHTS, REDRIVE_ITEMS
@@ -87,6 +89,9 @@ class Documents:
         for start in range(0, len(keys), MAX_PARTS):
             await self.wrote(Commit(puts=tuple(REDRIVE_ITEMS.drop(key) for key in keys[start : start + MAX_PARTS])))
 
+    async def drop(self, id: str) -> None:
+        await self.wrote(Commit(puts=(REDRIVE.drop(id),)))
+
     async def saved(self, run: RedriveRun, version: int) -> bool:
         """The run as it is from now on, and what it still holds, if nobody was faster."""
         put = REDRIVE.put(run.id, run, version)
@@ -96,13 +101,34 @@ class Documents:
             return await self.wrote(Commit(puts=(put,)))
         return await self.wrote(Commit(puts=(put, flown(flights, read_at, run.id, flight))))
 
-    async def fly(self, id: str, known: Flight | None, flight: Flight | None, run: RedriveRun | None = None) -> bool:
+    async def fly(
+        self,
+        id: str,
+        known: Flight | None,
+        flight: Flight | None,
+        run: RedriveRun | None = None,
+        also: Sequence[Put] = (),
+    ) -> bool:
         """Change a flight, if it is still the one that is known; with the run that begins with it, if one does."""
         flights, version = await self.flights()
         if flights.get(id) != known:
             return False
         begun = (REDRIVE.put(run.id, run, 0),) if run is not None else ()
-        return await self.wrote(Commit(puts=(*begun, flown(flights, version, id, flight))))
+        return await self.wrote(Commit(puts=(*begun, *also, flown(flights, version, id, flight))))
+
+    async def keep(self, run: RedriveRun, also: Sequence[Put] = ()) -> None:
+        """A run without items: it is over as it begins."""
+        await self.wrote(Commit(puts=(REDRIVE.put(run.id, run, 0), *also)))
+
+    async def tell_undone(self, undo: RedriveRun, now: float) -> None:
+        """Writes into the run that was taken back how much of it was. Harmless to repeat."""
+
+        def told(run: RedriveRun | None) -> RedriveRun | None:
+            if run is None or run.undone_at is not None:
+                return run
+            return msgspec.structs.replace(run, undone=undo.moved, undone_at=now)
+
+        await REDRIVE.update(self._store, str(undo.said["act"]), told)
 
 
 def parts(chunk: Chunk, items: Sequence[Item], loaded: Loaded, run: RedriveRun) -> tuple[Put, Put]:

@@ -1,4 +1,4 @@
-"""One step of a bulk redrive: move some items, look what became of those moved before, and do what follows from it.
+"""One step of a run: move some items, look what became of those moved before, and do what follows from it.
 
 A chunk is moved in one commit: its jobs' moves, what became of its items, and the run's new numbers, all of them only
 if chunk and run are still as they were read. So it does not matter who takes a step, how many take one at once, or
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from redrive.app.namespace import TRIES
-from redrive.app.redrives.choosing import decided
 from redrive.app.redrives.documents import Documents, Loaded, parts
+from redrive.app.redrives.moving import Mover
 from redrive.core import redrives as core
-from redrive.core.job import Job
-from redrive.core.lifecycle import Transition
+from redrive.core.job import Job, State
 from redrive.core.redrives import CHUNK, Flight, Item, RedriveRun
 from redrive.core.store import Commit
+from redrive.core.verbs import PURGE
 from redrive.errors import StoreError
 from redrive.runtime.bus import BusEvent
 
@@ -52,6 +52,7 @@ class Steps:
     def __init__(self, app: Redrive, documents: Documents) -> None:
         self._app = app
         self._documents = documents
+        self._mover = Mover(app)
         self._looks: dict[str, _Look] = {}
 
     async def take(self, id: str, *, among: int = 1, thorough: bool = False) -> int:
@@ -65,6 +66,8 @@ class Steps:
         if loaded is None:
             return 0
         run = core.turned(loaded.run, self._app.clock.now())
+        if run.verb == core.UNDO and run.over:
+            await self._documents.tell_undone(run, self._app.clock.now())
         if run is loaded.run:
             return 0
         if run.over:
@@ -75,7 +78,7 @@ class Steps:
         """Written, and told by whoever wrote it. That it needs a person is a warning; that it is over is not."""
         if not await self._documents.saved(run, loaded.version):
             return 0
-        if run.state != loaded.run.state:
+        if run.state != loaded.run.state and (run.brings_back or run.state == "paused"):
             level = logging.WARNING if run.state == "paused" or run.failed_again else logging.INFO
             log.log(level, "redrive %s is %s", run.id, run.text)
             said = {"id": run.id, "state": run.state, "text": run.text}
@@ -105,26 +108,19 @@ class Steps:
         if chunk is None:
             raise StoreError(f"chunk {number} of redrive {run.id} is gone; cancel it, and start another for the rest")
         asked = chunk.items[offset : offset + room]
-        jobs = await self._jobs(asked)
-        judged = [self._judged(run, item, jobs.get(item.id), now) for item in asked]
-        after = (*chunk.items[:offset], *(item for item, _ in judged), *chunk.items[offset + len(asked) :])
-        moves = tuple(move for _, move in judged if move is not None)
-        noted = core.noted(run, number, chunk.items, after, now, took=len(asked))
+        moves = await self._mover.moves(run, asked, await self._jobs(asked), now)
+        took = len(moves.items)
+        after = (*chunk.items[:offset], *moves.items, *chunk.items[offset + took :])
+        noted = core.noted(run, number, chunk.items, after, now, took=took)
         if core.defective(run, noted):
-            return await self._stop(loaded, next(item.why for item, move in judged if move is None))
-        if not await self._documents.wrote(Commit(moves, parts(chunk, after, loaded, noted))):
+            return await self._stop(loaded, moves.first_reason)
+        written = parts(chunk, after, loaded, noted)
+        if not await self._documents.wrote(Commit(moves.transitions, (*moves.puts, *written))):
             return 0
-        return len(asked)
+        return took
 
     async def _jobs(self, items: Sequence[Item]) -> dict[str, Job]:
         return {job.id: job for job in await self._app.store.get([item.id for item in items])}
-
-    def _judged(self, run: RedriveRun, item: Item, job: Job | None, now: float) -> tuple[Item, Transition | None]:
-        if job is None:
-            return core.skipped(item, "its record is gone"), None
-        why = f"redrive {run.short_id}" + (f": {run.why}" if run.why else "")
-        found = decided(self._app, job, now, run.who, why, unknown_too=run.unknown_too)
-        return (core.skipped(item, found), None) if isinstance(found, str) else (core.taken(item, job.run), found)
 
     async def _stop(self, loaded: Loaded, why: str | None) -> int:
         """Paused by itself, with the items as they were."""
@@ -157,6 +153,8 @@ class Steps:
         if loaded is None or chunk is None:
             return 0
         jobs = await self._jobs([item for item in chunk.items if item.status == "moved"])
+        if loaded.run.verb == PURGE.name:
+            await self._app.store.erase([job.id for job in jobs.values() if job.state is State.purged])
         after = tuple(core.settled(item, jobs.get(item.id)) for item in chunk.items)
         changed = sum(old.status != new.status for old, new in zip(chunk.items, after, strict=True))
         if not changed:

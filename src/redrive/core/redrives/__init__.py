@@ -28,6 +28,7 @@ from redrive.core.redrives.progress import (
     reasons,
     resumed,
     room,
+    stopped_for_undo,
     turned,
     turns,
 )
@@ -36,6 +37,7 @@ from redrive.core.redrives.run import (
     HOLDS_GROUPS,
     LONGEST_REASON,
     PASS_RATE,
+    UNDO,
     Canary,
     GroupScore,
     Item,
@@ -56,9 +58,9 @@ from redrive.core.redrives.run import (
 
 __all__ = [
     "BURST_SECONDS", "CHUNK", "HOLDS_GROUPS", "LONGEST_REASON", "OTHER_REASONS", "PASS_RATE", "REASONS_KEPT",
-    "REDRIVE", "SETTLES_SECONDS", "UNJUDGED", "Canary", "Chosen", "Estimate", "Flight", "Flights", "GroupScore",
-    "Item", "ItemPage", "ItemStatus", "ItemView", "Plan", "RedriveRun", "RunState", "Verdict", "begun", "cancelled",
-    "chunked", "defective", "estimated", "flight_of", "in_the_way", "judged", "largest", "last_usage", "noted",
-    "paced", "paused", "reasons", "resumed", "room", "settled", "skipped", "spread", "taken", "token_for", "turned",
-    "turns", "viewed", "with_errors",
+    "REDRIVE", "SETTLES_SECONDS", "UNDO", "UNJUDGED", "Canary", "Chosen", "Estimate", "Flight", "Flights",
+    "GroupScore", "Item", "ItemPage", "ItemStatus", "ItemView", "Plan", "RedriveRun", "RunState", "Verdict", "begun",
+    "cancelled", "chunked", "defective", "estimated", "flight_of", "in_the_way", "judged", "largest", "last_usage",
+    "noted", "paced", "paused", "reasons", "resumed", "room", "settled", "skipped", "spread", "stopped_for_undo",
+    "taken", "token_for", "turned", "turns", "viewed", "with_errors",
 ]  # fmt: skip

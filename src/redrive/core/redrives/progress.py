@@ -181,6 +181,8 @@ def judged(canary: Canary, left: int) -> Verdict | None:
 def turned(run: RedriveRun, now: float) -> RedriveRun:
     """The run in the state that its numbers call for; itself where that is the one it is in."""
     run = _judged(run, now)
+    if run.words and not run.left:
+        run = msgspec.structs.replace(run, words={})  # nothing needs them any more, and they may tell of jobs
     if run.state in GOING and not run.left:
         run = msgspec.structs.replace(run, state="settling")
     if run.state == "settling" and (not run.open or _waited(run, now)):
@@ -252,3 +254,11 @@ def cancelled(run: RedriveRun, now: float, who: str, why: str | None) -> Redrive
         return None
     reason = f"cancelled by {who}" + (f": {why}" if why else "")
     return turned(_told(run, Said(now, "cancelled", who, why), state="cancelled", reason=reason), now)
+
+
+def stopped_for_undo(run: RedriveRun, now: float, who: str) -> RedriveRun:
+    """Nothing more moves and nothing more is counted: the act is being taken back."""
+    if run.over:
+        return run
+    reason = f"taken back by {who}"
+    return _told(run, Said(now, "taken back", who), state="cancelled", reason=reason, ended_at=now, words={})

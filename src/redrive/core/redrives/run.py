@@ -10,12 +10,16 @@ import msgspec
 from redrive.core.job import Job, Json, State, iso
 from redrive.core.lifecycle import DEFERRED
 from redrive.core.redrives.choice import Chosen
+from redrive.core.verbs import ACTS, undoable
 
 CHUNK: Final = 200
 """Items in one document, which are moved in one commit."""
 PASS_RATE: Final = 0.8
 """How much of a canary must succeed, unless somebody says otherwise."""
 LONGEST_REASON: Final = 300
+NOTHING: Final[Mapping[str, Json]] = {}
+UNDO: Final = "undo"
+"""The verb of a run that takes an act back."""
 
 RunState = Literal["canary", "moving", "paused", "settling", "finished", "cancelled"]
 ItemStatus = Literal["pending", "skipped", "moved", "succeeded", "failed_again", "discarded"]
@@ -40,6 +44,12 @@ class Item(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     why: str | None = None
     run: int | None = None
     """The job's last run before it was moved: what it ran later, it ran for this redrive."""
+    at: float | None = None
+    """When it was moved: what has not changed since can be taken back."""
+    before: dict[str, Json] = {}
+    """What the move overwrote, without the job's contents."""
+    apart: bool = False
+    """What the move overwrote stands with the job itself, because it tells of its contents."""
 
 
 class ItemView(msgspec.Struct, frozen=True):
@@ -72,9 +82,9 @@ def chunked(items: Sequence[tuple[str, int]]) -> list[tuple[Item, ...]]:
     ]
 
 
-def taken(item: Item, run: int) -> Item:
-    """The item went back to its queue."""
-    return msgspec.structs.replace(item, status="moved", run=run)
+def taken(item: Item, run: int, at: float | None = None, before: Mapping[str, Json] = NOTHING) -> Item:
+    """The item was moved, and this is what the move overwrote; None of it where that stands with the job."""
+    return msgspec.structs.replace(item, status="moved", run=run, at=at, before=dict(before))
 
 
 def skipped(item: Item, why: str) -> Item:
@@ -214,6 +224,20 @@ class RedriveRun(msgspec.Struct, frozen=True):
     """Of the skipped ones, those of which nobody could say whether they may go back."""
     unknown_too: bool = False
     """Whether dead letters of which nobody knows whether they landed were meant, too."""
+    verb: str = "redrive"
+    """What is done to each: any verb that works on many, or `undo`."""
+    said: dict[str, Json] = {}
+    """The verb's own words, as far as the record keeps them."""
+    words: dict[str, Json] = {}
+    """All of the verb's words, until the last item was taken."""
+    filter: dict[str, Json] = {}
+    """Which jobs were meant, where a filter said so."""
+    undone: int = 0
+    undone_at: float | None = None
+    undone_by: str | None = None
+    """Who took it back, or has begun to."""
+    undo_id: str | None = None
+    """The run that takes it back."""
 
     @property
     def short_id(self) -> str:
@@ -226,8 +250,22 @@ class RedriveRun(msgspec.Struct, frozen=True):
 
     @property
     def open(self) -> int:
-        """Moved, and not ended yet."""
-        return self.moved - self.succeeded - self.failed_again - self.discarded
+        """Moved, and not ended yet. Where a verb leaves jobs where they stay, nothing is open."""
+        return self.moved - self.succeeded - self.failed_again - self.discarded if self.settles else 0
+
+    @property
+    def settles(self) -> bool:
+        """Whether something remains to be seen of what was moved: how its jobs end, or that its contents are gone."""
+        return self.verb in ACTS and (ACTS[self.verb].brings_back or ACTS[self.verb].final)
+
+    @property
+    def brings_back(self) -> bool:
+        """Whether it sends jobs to their queue: the runs that `rd.redrives` lists."""
+        return self.verb in ACTS and ACTS[self.verb].brings_back
+
+    @property
+    def undoable(self) -> bool:
+        return undoable(self.verb) and self.undone_by is None and self.items_kept and bool(self.moved)
 
     @property
     def over(self) -> bool:
@@ -241,13 +279,15 @@ class RedriveRun(msgspec.Struct, frozen=True):
         let_go = f", {self.discarded} were discarded" if self.discarded else ""
         rest = f"{self.skipped} skipped, {self.open} open, {self.left} left"
         because = f" ({self.reason})" if self.reason else ""
-        return f"{self.state}{because}: {self.moved} of {self.total} moved, {ended}{let_go}, {rest}"
+        back = f", {self.undone} taken back by {self.undone_by}" if self.undone_at is not None else ""
+        return f"{self.state}{because}: {self.moved} of {self.total} moved, {ended}{let_go}, {rest}{back}"
 
     def public(self) -> dict[str, Json]:
         """As the outside sees it: ISO times, no bookkeeping."""
         body = {name: value for name, value in msgspec.to_builtins(self).items() if name not in _BOOKS}
         for name in ("at", "moved_at", "ended_at"):
             body[name] = iso(body[name])
+        body["undone_at"] = iso(self.undone_at)
         body |= {"left": self.left, "open": self.open, "over": self.over, "text": self.text}
         body["by_group"] = [{**msgspec.to_builtins(group), "open": group.open} for group in self.by_group]
         body["story"] = [{**msgspec.to_builtins(said), "at": iso(said.at)} for said in self.story]
@@ -258,7 +298,9 @@ class RedriveRun(msgspec.Struct, frozen=True):
         return body
 
 
-_BOOKS: Final = frozenset({"position", "open_in", "pace", "paused_in", "unjudged", "items_kept", "unknown_too"})
+_BOOKS: Final = frozenset(
+    {"position", "open_in", "pace", "paused_in", "unjudged", "items_kept", "unknown_too", "words", "filter", "undo_id"}
+)
 
 
 def begun(
@@ -274,6 +316,10 @@ def begun(
     pass_rate: float,
     rate: float | None,
     unknown_too: bool = False,
+    verb: str = "redrive",
+    said: Mapping[str, Json] = NOTHING,
+    words: Mapping[str, Json] = NOTHING,
+    filter: Mapping[str, Json] = NOTHING,
 ) -> RedriveRun:
     """A redrive whose items are frozen and of which nothing has moved yet."""
     return RedriveRun(
@@ -285,6 +331,10 @@ def begun(
         open_in=(0,) * -(-total // CHUNK),
         pace=Pace(now) if rate is not None else None,
         unknown_too=unknown_too,
+        verb=verb,
+        said=dict(said),
+        words=dict(words),
+        filter=dict(filter),
     )  # fmt: skip
 
 

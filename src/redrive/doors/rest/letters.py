@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from redrive.core.job import Job, Lane
-from redrive.core.triage import NOTE_LIMIT
+from redrive.core.verbs import NOTE_LIMIT
 from redrive.doors.rest import schemas
 from redrive.doors.rest.filtering import filters_of
 from redrive.doors.rest.jobs import too_large

@@ -128,6 +128,11 @@ class RedriveOut(schemas.Given):
     moved_at: schemas.Instant | None
     ended_at: schemas.Instant | None
     story: list[LineOut]
+    verb: str
+    said: dict[str, Any]
+    undone: int
+    undone_at: schemas.Instant | None
+    undone_by: str | None
     text: str
 
 
