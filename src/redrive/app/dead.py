@@ -89,6 +89,13 @@ class Dead:
         """The same for programs, which have not looked: what may have landed stays dead."""
         return await self._acts.one(triage.reviving(self._app, who, why), id)
 
+    @overload
+    async def do(self, verb: str, id: str, *, who: str = ..., why: str | None = ..., **words: Any) -> Job: ...
+    @overload
+    async def do(
+        self, verb: str, *, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., why: str | None = ...,
+        where: Mapping[str, Any] | None = ..., **words: Any,
+    ) -> Acted | RedriveRun: ...  # fmt: skip
     async def do(
         self,
         verb: str,

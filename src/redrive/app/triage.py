@@ -11,6 +11,7 @@ from redrive.core import lifecycle, verbs
 from redrive.core.checks import check_name, check_names
 from redrive.core.job import Job, Json, Lane, State, iso
 from redrive.core.lifecycle import Transition
+from redrive.core.merge_patch import fields_of
 from redrive.core.moments import later
 from redrive.core.preflight import NotReady
 from redrive.core.verbs import NOTE_LIMIT, Decided, Verb, kept_words
@@ -88,7 +89,9 @@ def order(app: Redrive, verb: Verb, words: Mapping[str, Any], who: str, why: str
 def recorded(verb: Verb, words: Mapping[str, Any]) -> dict[str, Json]:
     """What the record of an act keeps of the words, as people read them."""
     moments = {word.name for word in verb.words if word.reading == "moment"}
-    return {name: iso(said) if name in moments else said for name, said in kept_words(verb, words).items()}
+    kept = {name: iso(said) if name in moments else said for name, said in kept_words(verb, words).items()}
+    patches = [words[word.name] for word in verb.words if word.reading == "patch" and word.name in words]
+    return {**kept, "fields": fields_of(patches[0])} if patches else kept
 
 
 # ---- reading what was said

@@ -35,3 +35,21 @@ def _fields(patch: dict[str, Any], above: str) -> Iterator[str]:
             yield from _fields(value, path)
         else:
             yield path
+
+
+def patch_between(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any] | None:
+    """The patch that makes `after` of `before`; None where none does, because a value became null."""
+    patch = _between(before, after)
+    return patch if patched(before, patch) == after else None
+
+
+def _between(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    patch: dict[str, Any] = {name: None for name in before if name not in after}
+    for name, value in after.items():
+        old = before.get(name)
+        if isinstance(old, dict) and isinstance(value, dict):
+            if inner := _between(old, value):
+                patch[name] = inner
+        elif name not in before or old != value or type(old) is not type(value):
+            patch[name] = value
+    return patch

@@ -139,6 +139,8 @@ class Verb(msgspec.Struct, frozen=True):
     """Whether it takes a reason."""
     command: str = ""
     """Its name at a terminal, where that is another one."""
+    help: str = ""
+    """What its command says of itself, where that is more."""
     short_help: str | None = None
     tool: str | None = None
     """Its name as a tool for models; None: not for models."""
@@ -327,7 +329,7 @@ def _spare_for_delayed(job: Job, words: Mapping[str, Any]) -> None:
 # ---- the table
 
 _AGENT: Final = Word(
-    "agent", "name", "To which agent", "--to", "AGENT", "Who is to do it.",
+    "agent", "name", "To which agent", "--to", "NAME", "Who is to do it.",
     "A consent or an approval that was given for another agent does not carry over.",
 )  # fmt: skip
 _OWNER: Final = Word("owner", "name", "Who sees to it", "--to", "NAME", "Who sees to it.")
@@ -369,6 +371,7 @@ TABLE: Final = (
         "Back to its queue, to be done by another agent.", "Back to their queues, to be done by another agent.",
         "Reassigned: it waits for {agent}.", "is {agent}'s now", "redrive status {id}", _reassign, (_AGENT,),
         leaves=State.waiting, back=_dead_again, spares=check_not_landed, documents=1,
+        help="Back to the queue for another agent. Consents given for the one before do not count for it.",
     ),
     Verb(
         "defer", "deferred", "deferred", "Defer", "Out of the way until then; the owner sees to it.",
@@ -376,6 +379,7 @@ TABLE: Final = (
         "Out of the way until then; whoever is named sees to them.", "Deferred to {owner}: it is back {until}.",
         "deferred to {owner}", "redrive dead recall {id}", _defer, (_OWNER, _UNTIL), leaves=State.held,
         back=_not_deferred,
+        help="Out of the way until then, for somebody to see to. It comes back by itself.",
     ),
     Verb(
         "recall", "recalled", "recalled", "Recall", "What was deferred is a dead letter again, before its time.",
@@ -402,11 +406,15 @@ TABLE: Final = (
         "redrive dead show {id}", _move_lane, (_LANE,), "Move {} to another lane?", leaves=State.dead,
         back=_in_its_lane, command="lane", short_help="Move it to the other LANE, delayed or manual.",
         spares=_spare_for_delayed,
+        help="Move it to the other LANE: delayed comes back by itself, manual waits for you.",
     ),
     Verb(
         "note", "noted", "wrote about", "Note", "Something for whoever looks next; it moves nothing.",
         "Something for whoever looks next; it moves nothing.", "The same note beside each; it moves nothing.",
         "Noted.", "noted", "redrive dead show {id}", _note, (_TEXT,), why=False, recalls=False, documents=1,
+        help="Write TEXT beside it for whoever looks next. It moves nothing.", tool="note_failure",
+        tool_says="Write a note beside ONE dead letter for the person or agent who looks next: what you found out, or"
+        " what you tried. It moves nothing.",
     ),
 )  # fmt: skip
 PURGE: Final = Verb(

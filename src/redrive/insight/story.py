@@ -28,6 +28,7 @@ from redrive.core.lifecycle import MAX_GRANTS
 from redrive.core.redact import redact_text
 from redrive.core.store import Event
 from redrive.core.triage import Note
+from redrive.core.verbs import VERBS
 from redrive.insight.trace import Raised, trace_of, where
 
 Tone = Literal["plain", "good", "bad", "wait", "person"]
@@ -383,7 +384,7 @@ def _cancel(job: Job) -> Choice:
 def _for_held(job: Job) -> Iterator[Choice]:
     id = job.short_id
     if job.because == "deferred":
-        yield Choice("recall", "Recall", "See to it now", f"redrive dead recall {id} --why TEXT")
+        yield _verb(job, "recall", "See to it now")
         yield from _again(job)
     elif job.because in ("consent", "approval"):
         yield Choice("approve", "Approve", "Yes", f"redrive approve {id}")
@@ -410,27 +411,31 @@ def _for_dead(job: Job) -> Iterator[Choice]:
         yield from _again(job)
     other = "manual" if job.lane == "delayed" else "delayed"
     lanes = {"manual": "It must wait for a person", "delayed": "It may come back by itself"}
-    yield Choice("defer", "Defer", "Somebody sees to it later", f"redrive dead defer {id} --to NAME --why TEXT")
-    yield Choice("move_lane", f"Move to the {other} lane", lanes[other], f"redrive dead lane {id} {other} --why TEXT")
+    yield _verb(job, "defer", "Somebody sees to it later")
+    lane = _verb(job, "move_lane", lanes[other])
+    command = (lane.command or "").replace("LANE", other)
+    yield msgspec.structs.replace(lane, label=f"Move to the {other} lane", command=command)
     if not job.may_have_landed:
         yield Choice(
             "landed", "It landed", "You looked, and its effect landed after all",
             f"redrive resolve {id} --landed --why TEXT", final=True,
         )  # fmt: skip
-    yield Choice("discard", "Discard", "Let it go", f"redrive dead discard {id} --why TEXT")
+    yield _verb(job, "discard", "Let it go")
 
 
 def _again(job: Job) -> Iterator[Choice]:
     """As it is, with another input, or by another agent; the likeliest to help stands first."""
-    id = job.short_id
     if not may_run_again(job):
         return
-    as_it_is = Choice("redrive", "Redrive", "Try again once the cause is gone", f"redrive dead redrive {id} --why TEXT")
-    edit = Choice("edit", "Edit and redrive", "Try again with another input", f"redrive dead edit {id} JSON --why TEXT")
+    as_it_is = _verb(job, "redrive", "Try again once the cause is gone")
+    edit = _verb(job, "edit", "Try again with another input")
     yield from (edit, as_it_is) if job.detail in _NEEDS_EDIT else (as_it_is, edit)
-    yield Choice(
-        "reassign", "Reassign", "Another agent should do it", f"redrive dead reassign {id} --to NAME --why TEXT"
-    )
+    yield _verb(job, "reassign", "Another agent should do it")
+
+
+def _verb(job: Job, name: str, when: str) -> Choice:
+    """A verb of triage, with its label and its command from the table."""
+    return Choice(name, VERBS[name].label, when, VERBS[name].command_for(job.short_id))
 
 
 _NEEDS_EDIT: Final = frozenset({"invalid_input", "impossible_task"})
@@ -443,5 +448,4 @@ def may_run_again(job: Job) -> bool:
 
 
 def _for_discarded(job: Job) -> Iterator[Choice]:
-    command = f"redrive dead restore {job.short_id} --why TEXT"
-    yield Choice("restore", "Restore", "Bring it back among the dead letters", command)
+    yield _verb(job, "restore", "Bring it back among the dead letters")

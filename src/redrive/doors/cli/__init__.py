@@ -9,6 +9,7 @@ import sys
 import click
 
 import redrive
+from redrive.doors.cli import triage
 from redrive.doors.cli.asking import shared
 from redrive.doors.cli.breakers import breakers
 from redrive.doors.cli.consent import approve, consent, reject
@@ -36,7 +37,7 @@ from redrive.doors.cli.serve import serve
 from redrive.doors.cli.sql import sql
 from redrive.doors.cli.token import token
 from redrive.doors.cli.top import top
-from redrive.doors.cli.triage import acts, defer, discard, lane, note, reassign, recall, restore, undo
+from redrive.doors.cli.triage import acts, undo
 from redrive.doors.cli.upkeep import backup, doctor
 from redrive.doors.cli.worker import worker
 from redrive.doors.cli.workflows import workflows
@@ -81,7 +82,7 @@ for title, commands in SECTIONS.items():
 for command in (redrive_, groups, group, resolve_group, ignore_group, reopen_group, import_, export):
     dead.add_command(command)
 
-for command in (reassign, defer, recall, discard, restore, resolve, lane, note, acts, undo):
+for command in (*triage.commands(), resolve, acts, undo):
     dead.add_command(command)
 
 

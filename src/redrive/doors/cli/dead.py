@@ -12,6 +12,7 @@ from redrive.doors.cli.filters import filtered, understood
 from redrive.doors.cli.jobs import attempts, say_page, tell_more, tell_moved, tell_story, with_story
 from redrive.doors.cli.payload import read
 from redrive.doors.cli.problems import Problem
+from redrive.doors.cli.redrives import careful, edit_many
 from redrive.doors.cli.text import ago, clean, counted, short
 
 if TYPE_CHECKING:
@@ -68,15 +69,38 @@ def show(id: str, secrets: bool) -> None:
 
 
 @dead.command(short_help="Back to the queue with another input.")
-@click.argument("id")
-@click.argument("payload")
+@click.argument("ids", metavar="ID [JSON]", nargs=-1)
+@filtered
+@click.option("--patch", metavar="JSON", help="For many: the fields to change, as a merge patch; null removes one.")
+@click.option("--all", "all_", is_flag=True, help="With --patch: all dead letters.")
 @click.option("--repeat", metavar="EFFECT", multiple=True, help="Do this effect again, although it has landed.")
 @click.option("--dry-run", is_flag=True, help="Only show what it would mean.")
+@careful
 @why
 @shared
-def edit(id: str, payload: str, repeat: tuple[str, ...], dry_run: bool, why: str | None) -> int:
-    """Back to the queue with another input: JSON, @FILE, or - for standard input. What was enqueued stays on record."""
+def edit(
+    ids: tuple[str, ...],
+    filters: dict[str, Any],
+    patch: str | None,
+    repeat: tuple[str, ...],
+    why: str | None,
+    **how: Any,
+) -> int:
+    """Back to the queue with another input: JSON, @FILE, or - for standard input. What was enqueued stays on record.
 
+    One job: its ID and the whole input. Many: --patch with the fields to change (a JSON merge patch, RFC 7396: null
+    removes a field), and ids, --group, --queue, … or --all. What it would mean is shown first, then asked.
+    """
+    if patch is not None:
+        if repeat:
+            raise Problem("--repeat is for one job", "leave it out, or edit the jobs one by one")
+        return edit_many(ids, filters, patch, why, **how)
+    if len(ids) != 2 or filters or how["all_"]:
+        raise Problem("give one ID and its input as JSON, or --patch for many", "redrive dead edit ID JSON")
+    return _edit_one(*ids, repeat, why, dry_run=how["dry_run"])
+
+
+def _edit_one(id: str, payload: str, repeat: tuple[str, ...], why: str | None, *, dry_run: bool) -> int:
     async def previewed(rd: Redrive) -> EditPreview:
         return await rd.dead.preview_edit(id, read(payload, rd.settings.payload_limit))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -13,12 +13,14 @@ from redrive.doors.cli import output
 from redrive.doors.cli.asking import ask, shared, who, why
 from redrive.doors.cli.filters import filtered, understood
 from redrive.doors.cli.jobs import tell_moved
+from redrive.doors.cli.payload import read
 from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.text import ago, clean, counted, one_line, short
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.core.redrives import ItemView, Plan, RedriveRun
+    from redrive.core.triage import PatchPreview
 
 COLUMNS: Final = ("id", "state", "started", "who", "moved", "succeeded", "failed again", "skipped", "open", "what")
 SCORES: Final = ("group", "task", "what", "number", "moved", "succeeded", "failed again", "skipped", "open")
@@ -26,6 +28,22 @@ STATUSES: Final = ("pending", "skipped", "moved", "succeeded", "failed_again", "
 ROWS: Final = 20
 """Groups that are shown; --json has all of them."""
 Show = Callable[["RedriveRun"], None]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def careful(command: F) -> F:
+    """How carefully and how fast many go, and whether to ask."""
+    for option in (
+        click.option("--yes", is_flag=True, help="Do it without asking."),
+        click.option("--detach", is_flag=True, help="Start it and leave the rest to the workers."),
+        click.option("--rate", metavar="N", type=float, default=None, help="At most N a second."),
+        click.option("--pass-rate", metavar="SHARE", type=float, default=None, help="How much of a canary must: 0.8."),
+        click.option(
+            "--canary", metavar="N", type=click.IntRange(min=0), default=0, help="N go first and must succeed."
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 @click.command("redrive", short_help="Back to the queue as it is.")
@@ -33,11 +51,7 @@ Show = Callable[["RedriveRun"], None]
 @filtered
 @click.option("--all", "all_", is_flag=True, help="All dead letters.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-@click.option("--canary", metavar="N", type=click.IntRange(min=0), default=0, help="N go first and must succeed.")
-@click.option("--pass-rate", metavar="SHARE", type=float, default=None, help="How much of a canary must: 0.8.")
-@click.option("--rate", metavar="N", type=float, default=None, help="At most N a second.")
-@click.option("--detach", is_flag=True, help="Start it and leave the rest to the workers.")
-@click.option("--yes", is_flag=True, help="Do it without asking.")
+@careful
 @why
 @shared
 def redrive_(ids: tuple[str, ...], filters: dict[str, Any], all_: bool, why: str | None, **how: Any) -> int:
@@ -75,18 +89,17 @@ def _bulk(
         output.say_json(plan.public())
     if dry_run or not plan.number:
         return 0
-    _agreed(plan, yes=yes)
+    _agreed(f"redrive {counted(plan.moving, 'dead letter')}", yes=yes)
     options = {name: value for name, value in how.items() if value is not None}
     said = {**scope, **chosen, **options, "canary": canary, "token": plan.token, "who": who(), "why": why}
     run = ask(lambda rd: rd.redrives.start(**said))
     return _started(run) if detach else _followed(run.id)
 
 
-def _agreed(plan: Plan, *, yes: bool) -> None:
+def _agreed(what: str, *, yes: bool) -> None:
     """Ask first. Where nobody can answer, --yes must have been said."""
     if yes:
         return
-    what = f"redrive {counted(plan.moving, 'dead letter')}"
     if not sys.stdin.isatty():
         raise Problem(f"this would {what}", "repeat it with --yes if that is meant, or look first with --dry-run")
     if not click.confirm(f"{what[0].upper()}{what[1:]}?", err=True):
@@ -100,6 +113,59 @@ def _started(run: RedriveRun) -> int:
         output.say(f"redrive {run.short_id} is started; the workers carry it on")
         output.say(f"  follow it: redrive redrives follow {run.short_id}")
     return 0
+
+
+# ---- the same patch for many
+
+
+def edit_many(
+    ids: tuple[str, ...],
+    filters: Mapping[str, Any],
+    patch: str,
+    why: str | None,
+    *,
+    all_: bool,
+    dry_run: bool,
+    yes: bool,
+    detach: bool,
+    **how: Any,
+) -> int:
+    """Preview, ask, then one run that goes on if this command is stopped."""
+    if not ids and not filters and not all_:
+        raise Problem("say what to edit: ids, --group, --queue, … or --all", "`redrive dead groups` shows the groups")
+    chosen = ask(lambda rd: understood(rd, filters))
+    scope: dict[str, Any] = {"ids": ids, "all": all_, "where": chosen}
+    given = ask(lambda rd: _patch(rd, patch))
+    preview = ask(lambda rd: rd.dead.preview_edit_many(given, **scope))
+    if not output.as_json():
+        _tell_patch(preview)
+    elif dry_run or not preview.changing:
+        output.say_json(preview.public())
+    if dry_run or not preview.changing:
+        return 0 if preview.changing else 1
+    _agreed(f"edit and redrive {counted(preview.changing, 'dead letter')}", yes=yes)
+    options = {name: value for name, value in how.items() if value is not None}
+    said = {**scope, **options, "token": preview.token, "who": who(), "why": why}
+    run = ask(lambda rd: rd.dead.edit_many(given, **said))
+    return _started(run) if detach else _followed(run.id)
+
+
+async def _patch(rd: Redrive, text: str) -> dict[str, Any]:
+    return read(text, rd.settings.payload_limit)
+
+
+def _tell_patch(preview: PatchPreview) -> None:
+    output.say(f"{clean(preview.text)} ({clean(preview.chosen)}): {clean(', '.join(preview.fields))}")
+    for error in preview.errors:
+        output.say(f"  refused: {error.number} × {clean(error.field)} {one_line(error.problem)}")
+    for reason, number in preview.refused.items():
+        output.say(f"  refused: {number} × {one_line(reason)}")
+    for sample in preview.samples:
+        output.say(f"{sample.job_id[-8:]} ({clean(sample.task)})")
+        for line in (*sample.difference, *(f"no longer counts: {void}" for void in sample.voided)):
+            output.say(f"  {clean(line)}")
+    for other in preview.running:
+        output.say(f"note: redrive {other} still moves one of these groups; only when it is over can another start")
 
 
 # ---- the plan

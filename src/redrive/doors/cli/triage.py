@@ -1,16 +1,19 @@
-"""Triage at a terminal: reassign, defer, recall, discard, restore, lane, note; what was done, and taking it back."""
+"""Triage at a terminal: a command for each verb of core/verbs.py; what was done, and taking it back."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 import click
 
+from redrive.core.job import Lane
 from redrive.core.moments import read
+from redrive.core.verbs import TABLE, Verb, Word
 from redrive.doors.cli import output
-from redrive.doors.cli.asking import ask, shared, who, why
+from redrive.doors.cli.asking import ask, shared, who
+from redrive.doors.cli.asking import why as reason
 from redrive.doors.cli.filters import filtered, in_words, understood
 from redrive.doors.cli.jobs import tell_moved
 from redrive.doors.cli.problems import Problem
@@ -24,6 +27,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 Perform = Callable[..., Coroutine[Any, Any, Any]]
 TOLD: Final = 10
 """Jobs that did not move, told one by one; --json has more of them."""
+OWN: Final = ("redrive", "edit")
+"""Verbs whose commands stand in redrives.py and dead.py."""
 COLUMNS: Final = ("act", "when", "who", "what", "jobs", "of", "why", "now")
 
 
@@ -96,8 +101,8 @@ def tell_acted(acted: Acted) -> int:
         output.say_json(acted.public())
         return 1 if acted.left else 0
     output.say(acted.text)
-    for job_id, reason in acted.refused[:TOLD]:
-        output.say(f"  {job_id[-8:]}: {one_line(reason)}")
+    for job_id, refused in acted.refused[:TOLD]:
+        output.say(f"  {job_id[-8:]}: {one_line(refused)}")
     if acted.left > TOLD:
         output.say(f"  and {acted.left - TOLD} more")
     if acted.moved and acted.verb not in ("undo", "purge"):
@@ -105,111 +110,63 @@ def tell_acted(acted: Acted) -> int:
     return 1 if acted.left else 0
 
 
-def apart(scope: dict[str, Any]) -> dict[str, Any]:
-    """The filters in a mapping of their own, for verbs whose own words have the same names."""
-    own: dict[str, Any] = {name: scope.pop(name) for name in ("ids", "all") if name in scope}
-    return {**own, "where": scope} if own else {}
+# ---- a command for each verb of the table
 
 
-@click.command()
-@chosen
-@why
-@click.option("--to", "agent", metavar="AGENT", required=True, help="Who is to do it.")
-def reassign(agent: str, why: str | None, **said: Any) -> int:
-    """Back to the queue for another agent. Consents given for the one before do not count for it."""
-
-    def perform(rd: Redrive, id: str | None, **scope: Any) -> Any:
-        return rd.dead.reassign(*_one(id), agent=agent, who=who(), why=why, **apart(scope))
-
-    return act("reassign", Meant(**said), perform, f"is {agent}'s now", "redrive status {id}")
+def commands() -> list[click.Command]:
+    """Makes a command of each verb; `redrive` and `edit` have their own, because they plan first."""
+    return [_command(verb) for verb in TABLE if verb.name not in OWN]
 
 
-@click.command()
-@chosen
-@why
-@click.option("--to", "owner", metavar="NAME", required=True, help="Who sees to it.")
-@click.option("--for", "until", metavar="TIME", default="1d", show_default=True, help="e.g. 8h, 3d, or a time.")
-def defer(owner: str, until: str, why: str | None, **said: Any) -> int:
-    """Out of the way until then, for somebody to see to. It comes back by itself."""
-    end = read("for", until)
+def _command(verb: Verb) -> click.Command:
+    def run(why: str | None = None, **said: Any) -> int:
+        words = {word.name: _read(word, said.pop(f"word_{word.name}")) for word in verb.takes()}
+        meant = Meant(**said)
+        _check_named(verb, meant, words)
 
-    def perform(rd: Redrive, id: str | None, **scope: Any) -> Any:
-        return rd.dead.defer(*_one(id), owner=owner, until=end, who=who(), why=why, **apart(scope))
+        def perform(rd: Redrive, id: str | None, **scope: Any) -> Any:
+            how = {"who": who(), **({"why": why} if verb.why else {}), **words}
+            if id is not None:
+                return rd.dead.do(verb.name, id, **how)
+            ids, all_ = scope.pop("ids"), scope.pop("all")
+            return rd.dead.do(verb.name, ids=ids, all=all_, where=scope, **how)
 
-    return act("defer", Meant(**said), perform, f"deferred to {owner}", "redrive dead recall {id}")
+        return act(verb.name, meant, perform, verb.done.format(**said_of(words)), verb.then, verb.noun)
 
-
-@click.command()
-@chosen
-@why
-def recall(why: str | None, **said: Any) -> int:
-    """What was deferred is a dead letter again, before its time."""
-
-    def perform(rd: Redrive, id: str | None, **scope: Any) -> Any:
-        return rd.dead.recall(*_one(id), who=who(), why=why, **scope)
-
-    return act("recall", Meant(**said), perform, "recalled", "redrive dead show {id}", "deferred job")
+    run.__doc__ = verb.help or verb.says
+    for word in reversed(verb.takes()):
+        run = _option(word)(run)
+    run = reason(run) if verb.why else run
+    return click.command(verb.cli_name, short_help=verb.short_help)(chosen(run))
 
 
-@click.command()
-@chosen
-@why
-def discard(why: str | None, **said: Any) -> int:
-    """Let it go; it can be restored."""
-
-    def perform(rd: Redrive, id: str | None, **scope: Any) -> Any:
-        return rd.dead.discard(*_one(id), who=who(), why=why, **scope)
-
-    return act("discard", Meant(**said), perform, "discarded", "redrive dead restore {id}")
+def _option(word: Word) -> Callable[[F], F]:
+    if word.option is None:
+        choices = click.Choice(list(get_args(Lane))) if word.reading == "lane" else None
+        return click.argument(f"word_{word.name}", metavar=word.metavar, type=choices)
+    needed = {"required": True} if word.default is None else {"default": word.default, "show_default": True}
+    return click.option(word.option, f"word_{word.name}", metavar=word.metavar, help=word.help, **needed)
 
 
-@click.command()
-@chosen
-@why
-def restore(why: str | None, **said: Any) -> int:
-    """A discarded job is a dead letter again."""
-
-    def perform(rd: Redrive, id: str | None, **scope: Any) -> Any:
-        return rd.dead.restore(*_one(id), who=who(), why=why, **scope)
-
-    return act("restore", Meant(**said), perform, "restored", "redrive dead redrive {id}", "discarded job")
+def _read(word: Word, text: str) -> Any:
+    return read((word.option or word.name).lstrip("-"), text) if word.reading == "moment" else text
 
 
-@click.command(short_help="Move it to the other LANE, delayed or manual.")
-@chosen
-@why
-@click.argument("lane_", metavar="LANE", type=click.Choice(["delayed", "manual"]))
-def lane(lane_: str, why: str | None, **said: Any) -> int:
-    """Move it to the other LANE: delayed comes back by itself, manual waits for you."""
-
-    def perform(rd: Redrive, id: str | None, **scope: Any) -> Any:
-        return rd.dead.move_lane(*_one(id), lane=lane_, who=who(), why=why, **apart(scope))
-
-    return act("move_lane", Meant(**said), perform, f"in the {lane_} lane", "redrive dead show {id}")
+def said_of(words: dict[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in words.items()}
 
 
-@click.command()
-@chosen
-@click.argument("text")
-def note(text: str, **said: Any) -> int:
-    """Write TEXT beside it for whoever looks next. It moves nothing."""
-
-    if not (said["ids"] or said["filters"] or said["all_"]):
-        raise Problem(f"TEXT is missing beside {text!r}", "redrive dead note ID TEXT")
-
-    def perform(rd: Redrive, id: str | None, **scope: Any) -> Any:
-        return rd.dead.note(*_one(id), text=text, who=who(), **scope)
-
-    return act("note", Meant(**said), perform, "noted", "redrive dead show {id}")
-
-
-def _one(id: str | None) -> tuple[str, ...]:
-    return () if id is None else (id,)
+def _check_named(verb: Verb, meant: Meant, words: dict[str, Any]) -> None:
+    """Where an argument stands alone, it was meant as the job: the word itself is missing."""
+    bare = next((word for word in verb.takes() if word.option is None and word.reading == "text"), None)
+    if bare is not None and not (meant.ids or meant.filters or meant.all):
+        problem = f"{bare.metavar} is missing beside {words[bare.name]!r}"
+        raise Problem(problem, f"redrive dead {verb.cli_name} ID {bare.metavar}")
 
 
 @click.command(short_help="Take an act back.")
 @click.argument("act_id", metavar="ACT")
-@why
+@reason
 @shared
 def undo(act_id: str, why: str | None) -> int:
     """Take an act back: what nobody has touched since goes where it was.
@@ -238,7 +195,7 @@ def _row(act: Act) -> tuple[object, ...]:
     named = {name: value for name, value in act.filter.items() if name != "states"}
     everything = "everything" if act.filter else act.job_id[-8:] if act.job_id else ""
     meant = in_words(named) or everything
-    now = f"taken back by {act.undone_by}" if act.undone_at else "" if act.finished else "did not come to its end"
+    now = f"taken back by {act.undone_by}" if act.undone_by else "" if act.finished else "goes on"
     what = f"{act.verb.replace('_', ' ')} {words}".strip()
     number = str(act.moved) if act.moved == act.number else f"{act.moved}/{act.number}"
     return act.id, ago(act.at), act.who, short(what, 40), number, short(meant, 50), short(act.why or "", 40), now

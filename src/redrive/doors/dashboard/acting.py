@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from starlette.responses import RedirectResponse
 
-from redrive.core.redrives import PASS_RATE
-from redrive.doors.dashboard import choosing, words
+from redrive.core import verbs as core_verbs
+from redrive.core.job import State
+from redrive.core.triage import Acted
+from redrive.core.verbs import Verb
+from redrive.doors.dashboard import choosing, editing_many, words
 from redrive.doors.dashboard.choosing import Choice, by_group
+from redrive.doors.dashboard.numbers import number_of, pass_rate_of, whole_of
 from redrive.doors.dashboard.rendering import Site, address, back, form_of, page, rd_of, to, who
-from redrive.doors.dashboard.verbs import days_of
+from redrive.doors.dashboard.verbs import read_words
 from redrive.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -22,40 +24,29 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from redrive.app import Redrive
-    from redrive.core.triage import Act, Acted
+    from redrive.core.triage import Act
     from redrive.doors.dashboard.rendering import Form
 
 ROWS: Final = 12
 """Groups that a plan tells one by one."""
 ACTS: Final = 100
 DID: Final = {
-    "redrive": "redrove", "edit": "edited and redrove", "reassign": "reassigned", "defer": "deferred",
-    "recall": "recalled", "discard": "discarded", "restore": "restored", "move_lane": "moved", "note": "wrote about",
-    "purge": "purged", "resolve_group": "resolved the group", "ignore_group": "ignored the group",
+    **{name: verb.did for name, verb in core_verbs.ACTS.items()},
+    "resolve_group": "resolved the group", "ignore_group": "ignored the group",
 }  # fmt: skip
-SHOWN: Final = 50
-"""Characters of a number that is none, in its refusal."""
 CANARY: Final = 5
 MANY_CANARY: Final = 20
 LOOKED_AT: Final = 2_000
 """Up to so many are judged one by one for a plan."""
-OWN_WORD: Final = {"defer": "owner", "reassign": "agent", "move_lane": "lane"}
-"""What a verb is told besides which jobs it is about; a filter of that name stands in `where`."""
-
-VERBS: Final = {
-    "redrive": ("Redrive {}?", "Back to their queues: same ids, keys and histories.", "Start"),
-    "discard": ("Discard {}?", "They are let go. You can bring them back.", "Discard"),
-    "defer": ("Defer {}?", "Out of the way until then; whoever is named sees to them.", "Defer"),
-    "reassign": ("Reassign {}?", "Back to their queues, to be done by another agent.", "Reassign"),
-    "move_lane": ("Move {} to another lane?", "Where they wait, and whether they come back by themselves.", "Move"),
-    "purge": ("Purge {} for good?", "Their contents are removed.", "Purge"),
-}
+OFFERED: Final = {name: verb for name, verb in core_verbs.ACTS.items() if verb.acts_on is State.dead and verb.many}
+"""What can be done with many dead letters."""
 
 
 def routes(site: Site) -> list[BaseRoute]:
     return [
         site.route("/dead/act", plan, "act"),
         site.route("/dead/act", act, "act", post=True),
+        *editing_many.routes(site),
         site.route("/acts", acts, "acts"),
         site.route("/acts/{id}/undo", undo, "undo", post=True),
     ]
@@ -69,21 +60,23 @@ async def plan(request: Request) -> Response:
     choice, verb = choosing.read(request.query_params), request.query_params.get("verb", "")
     if verb == "export":
         return RedirectResponse(address(request, "export", query=choice.query), 303)
-    if verb not in VERBS:
-        raise InvalidInput(field="verb", problem=f"{verb!r} is not one of {', '.join(VERBS)}")
+    if verb == "edit":
+        return RedirectResponse(address(request, "edit_many", query=choice.query), 303)
+    offered = core_verbs.verb_named(verb, OFFERED)
     if choice.nothing:
         letters = address(request, "letters", query=choice.said)
         return to(request, letters, "Nothing is selected. Pick some letters, or tick all of them.", kind="bad")
     known = await (_redrive_plan(request, choice) if verb == "redrive" else _other_plan(request, choice, verb))
     number = known["number"]
-    title, text, confirm = VERBS[verb]
     defaults: dict[str, Any] = {
         "token": None, "estimate": None, "skipped": {}, "warnings": (), "canary": 0, "startable": True,
         "in_the_way": (),
     }  # fmt: skip
     return await page(
-        request, "act.html", section="letters", choice=choice, verb=verb, text=text, confirm=confirm,
-        title=title.format(words.counted(number, "dead letter")), agents=sorted(rd_of(request).registry.fleet.agents),
+        request, "act.html", section="letters", choice=choice, verb=verb, offered=offered, text=offered.questions,
+        confirm="Start" if verb == "redrive" else offered.label.split()[0],
+        title=offered.asks.format(words.counted(number, "dead letter")),
+        agents=sorted(rd_of(request).registry.fleet.agents),
         suggested=request.query_params.get("to", "")[:200],
         **{**defaults, **known},
     )  # fmt: skip
@@ -153,10 +146,11 @@ async def act(request: Request) -> Response:
     scope, said = await choosing.scope(rd, choice), {"who": who(request), "why": form.text("why")}
     if verb == "redrive":
         return await _start(request, form, scope | said)
+    if verb == "edit":
+        return await editing_many.start(request, form, choice, scope, said)
     if verb == "purge":
         return await _purge(request, form, choice, scope | said)
-    where = {"where": scope} if OWN_WORD.get(verb) in scope else scope
-    acted = await _acted(rd, verb, form, where | said)
+    acted = await _acted(rd, core_verbs.verb_named(verb, OFFERED), form, scope, said)
     group = choice.said.get("group") if choice.all and set(choice.said) == {"group"} else None
     letters = address(request, "letters", query=choice.said)
     if group:
@@ -167,20 +161,12 @@ async def act(request: Request) -> Response:
 
 async def _start(request: Request, form: Form, said: dict[str, Any]) -> Response:
     run = await rd_of(request).redrives.start(
-        canary=whole_of(form, "canary") or 0, pass_rate=_pass_rate(form), rate=number_of(form, "rate"),
+        canary=whole_of(form, "canary") or 0, pass_rate=pass_rate_of(form), rate=number_of(form, "rate"),
         token=form.text("token"), **said,
     )  # fmt: skip
     return to(
         request, address(request, "redrive", id=run.id), f"Started with {words.counted(run.total, 'dead letter')}."
     )
-
-
-def _pass_rate(form: Form) -> float:
-    """Written in percent."""
-    percent = number_of(form, "pass_rate")
-    if percent is not None and not 0 < percent <= 100:
-        raise InvalidInput(field="pass_rate", problem=f"{percent:g} % is not above 0 and at most 100 %")
-    return PASS_RATE if percent is None else percent / 100
 
 
 async def _purge(request: Request, form: Form, choice: Choice, said: dict[str, Any]) -> Response:
@@ -194,47 +180,16 @@ async def _purge(request: Request, form: Form, choice: Choice, said: dict[str, A
     return to(request, address(request, "letters"), f"Purged {words.counted(purged, 'dead letter')} for good.")
 
 
-async def _acted(rd: Redrive, verb: str, form: Form, said: dict[str, Any]) -> Acted:
-    acted: Acted
-    match verb:
-        case "discard":
-            acted = await rd.dead.discard(**said)
-        case "defer":
-            until = timedelta(days=days_of(form))
-            acted = await rd.dead.defer(owner=form.text("new_owner") or "", until=until, **said)
-        case "reassign":
-            acted = await rd.dead.reassign(agent=form.text("new_agent") or "", **said)
-        case "move_lane":
-            acted = await rd.dead.move_lane(lane=form.text("new_lane") or "", **said)
-        case _:
-            raise InvalidInput(field="verb", problem=f"{verb!r} is not one of {', '.join(VERBS)}")
-    return acted
+async def _acted(rd: Redrive, verb: Verb, form: Form, scope: dict[str, Any], said: dict[str, Any]) -> Acted:
+    which = {name: scope.pop(name) for name in ("ids", "all") if name in scope}
+    by = said if verb.why else {"who": said["who"]}
+    return cast(Acted, await rd.dead.do(verb.name, **which, where=scope, **by, **read_words(verb, form, many=True)))
 
 
 def told(acted: Acted) -> str:
     """What an act did, with the first reason where something did not move."""
     text = acted.text[:1].upper() + acted.text[1:]
     return f"{text}: {acted.refused[0].why}" if acted.refused else f"{text}."
-
-
-def number_of(form: Form, name: str) -> float | None:
-    text = form.text(name)
-    if text is None:
-        return None
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise InvalidInput(field=name, problem=f"{text[:SHOWN]!r} is not a number")
-    return number
-
-
-def whole_of(form: Form, name: str) -> int | None:
-    number = number_of(form, name)
-    if number is not None and not number.is_integer():
-        raise InvalidInput(field=name, problem=f"{(form.text(name) or '')[:SHOWN]!r} is not a whole number")
-    return None if number is None else int(number)
 
 
 async def acts(request: Request) -> Response:
@@ -247,6 +202,7 @@ async def acts(request: Request) -> Response:
 def further(act: Act) -> str:
     """To whom, and which were meant."""
     said = [f"to {act.said[name]}" for name in ("agent", "owner", "lane") if act.said.get(name)]
+    said += [f"({', '.join(map(str, act.said['fields']))})"] if act.said.get("fields") else []
     chosen = ", ".join(f"{name} {value}" for name, value in act.filter.items())
     return " ".join((*said, f"({chosen})" if chosen else "")).strip()
 

@@ -63,12 +63,13 @@ async def preview(request: Request) -> Response:
 
 async def _previewed(rd: Redrive, job: Job, text: str) -> dict[str, Any]:
     """What `rd.dead.preview_edit` says, or why it cannot be asked."""
+    alike = (await rd.dead.matching("edit", fingerprint=job.fingerprint)) if job.fingerprint else 0
     try:
         payload = read_payload(text, job)
         found: EditPreview = await rd.dead.preview_edit(job.id, payload)
     except InvalidInput as error:
-        return {"preview": None, "problem": _sentence(str(error)), "unchanged": False}
-    return {"preview": found, "problem": None, "unchanged": same(payload, as_edited(job))}
+        return {"preview": None, "problem": _sentence(str(error)), "unchanged": False, "alike": alike}
+    return {"preview": found, "problem": None, "unchanged": same(payload, as_edited(job)), "alike": alike}
 
 
 def _sentence(text: str) -> str:

@@ -9,8 +9,9 @@ import msgspec
 
 from redrive.app.acts import GROUP
 from redrive.doors.dashboard import words
-from redrive.doors.dashboard.acting import CANARY, number_of, whole_of
+from redrive.doors.dashboard.acting import CANARY, OFFERED
 from redrive.doors.dashboard.letters import hours
+from redrive.doors.dashboard.numbers import number_of, whole_of
 from redrive.doors.dashboard.rendering import Site, address, back, form_of, page, rd_of, to, who
 from redrive.doors.dashboard.verbs import days_of
 from redrive.doors.web.problems import missing
@@ -59,7 +60,38 @@ async def shown(request: Request) -> Response:
         request, "group.html", section="letters", view=view, sentence=sentence(view, now), facts=facts(view),
         hours=hours(view, now), plot=plot(view, now), canary=CANARY, running=running,
         lessons=[(one.text, one.worked, one.failed) for one in tried(view.lessons)], another=view.other_agent,
+        offers=offers(view, running=running is not None), table=OFFERED,
     )  # fmt: skip
+
+
+def offers(view: GroupView, *, running: bool) -> list[str]:
+    """What can be done with the group, the advised thing first: three of them are buttons, the rest a menu."""
+    settle = [
+        *(["resolve"] if view.status != "resolved" else []),
+        *(["ignore"] if view.status != "ignored" else []),
+        *(["reopen"] if view.status != "unresolved" else []),
+    ]
+    if not view.dead:
+        return [*(["follow"] if running else []), *settle]
+    others = [name for name in OFFERED if name not in ("redrive", "purge")]
+    if running:
+        return ["follow", "see_all", *settle, *others]
+    first = _advised(view)
+    again = ["canary", "redrive"] if view.dead > CANARY else ["redrive"]
+    ranked = [first, *(["edit"] if first == "edit_one" and view.dead > 1 else []), *again, "see_all", *settle, *others]
+    return list(dict.fromkeys(ranked))
+
+
+def _advised(view: GroupView) -> str:
+    """The main button: what the advice says, as far as a button can do it."""
+    advice = view.suggestion
+    if view.other_agent:
+        return "give"
+    if advice.strategy == "edit" and 2 * advice.worked >= advice.tried:
+        return "edit_one" if view.samples else "see_all"
+    if advice.action == "redrive":
+        return "canary" if view.dead > CANARY else "redrive"
+    return "look" if view.samples else "see_all"
 
 
 def sentence(view: GroupView, now: float) -> str:

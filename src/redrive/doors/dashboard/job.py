@@ -13,6 +13,7 @@ from redrive.core.consent import Approval
 from redrive.core.effects import EffectRecord
 from redrive.core.job import Job, State, legible
 from redrive.core.redact import redact
+from redrive.core.verbs import VERBS
 from redrive.doors.dashboard import editing, verbs, words
 from redrive.doors.dashboard.rendering import Site, page, rd_of
 from redrive.doors.dashboard.tree import tree
@@ -38,6 +39,7 @@ EFFECTS: Final = {
 DIFFERENCES: Final = 30
 DIFFERENCES_SHOWN: Final = 4
 """So many are shown at once; the others open on request."""
+SHOWN_VERBS: Final = 3
 STORY_BEGIN: Final = 10
 STORY_END: Final = 60
 """What a story began with and how it goes on now; where it is longer, its middle is shown on request."""
@@ -62,6 +64,7 @@ async def shown(request: Request) -> Response:
     begin = told.entries[:STORY_BEGIN] if left_out > 0 else ()
     return await page(
         request, "job.html", section=section(job), job=job, told=told, questions=verbs.QUESTIONS, facts=facts(job),
+        table=VERBS, shown=shown_verbs(len(told.choices)),
         begin=begin, end=told.entries[-STORY_END:] if begin else told.entries, left_out=left_out,
         group=await _group(rd, job), agents=sorted(rd.registry.fleet.agents),
         other_lane="manual" if job.lane == "delayed" else "delayed", asked=_open(job, asked),
@@ -70,6 +73,11 @@ async def shown(request: Request) -> Response:
         payload=tree(redact(legible(job.payload))) if job.payload else None, result=await _result(rd, job),
         **await _compared(rd, job, request),
     )  # fmt: skip
+
+
+def shown_verbs(number: int) -> int:
+    """How many stand as buttons; the others in a menu. A menu for one alone is none."""
+    return min(number, SHOWN_VERBS)
 
 
 def section(job: Job) -> str:

@@ -1,10 +1,12 @@
-"""What can be done with one job: each verb as the pages offer it, and the line that says what happened."""
+"""What can be done with one job: each verb of the table as the pages offer it, and the line that says what happened."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from redrive.core.verbs import JOB_VERBS, VERBS, Reading, Verb, undoable
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.rendering import Site, address, back, form_of, rd_of, who
 from redrive.errors import InvalidInput
@@ -18,18 +20,8 @@ if TYPE_CHECKING:
     from redrive.doors.dashboard.rendering import Form
 
 QUESTIONS: Final = {
-    "redrive": "Back to its queue: same id, key and history; fresh attempts where they were used up.",
-    "reassign": "Back to its queue, to be done by another agent.",
-    "defer": "Out of the way until then; whoever is named sees to it.",
-    "recall": "A dead letter again, to be seen to now.",
-    "move_lane": "Where it waits, and whether it comes back by itself.",
-    "landed": "You looked outside, and its effect is there. The job is done; nothing runs again.",
-    "not_landed": "You looked outside, and nothing is there. Its open effects count as absent, and it runs again.",
-    "approve": "Yes to exactly this. It goes on.",
-    "reject": "No. It does not do what it asked for.",
-    "discard": "It is let go. You can bring it back.",
-    "restore": "A dead letter again, waiting for a person.",
-    "cancel": "It is no longer wanted. A running task is told; what it still says does not count.",
+    **{name: verb.question for name, verb in VERBS.items()},
+    **{name: verb.question for name, verb in JOB_VERBS.items()},
 }
 
 
@@ -41,88 +33,57 @@ async def act(request: Request) -> Response:
     """One verb on this job; the story says who and why, and the line on top how to take it back."""
     rd, form, verb = rd_of(request), await form_of(request), request.path_params["verb"]
     id, said = request.path_params["id"], {"who": who(request), "why": form.text("why")}
-    if verb not in VERBS:
+    if verb not in QUESTIONS or verb == "edit":
         raise InvalidInput(field="verb", problem=f"{verb!r} is nothing that can be done with a job")
     job = await rd.jobs.get(id)
-    text = await VERBS[verb](rd, job.id, form, said)
-    return back(request, text, undo=address(request, "undo", id=job.id) if verb in UNDOABLE else None)
+    text = await (_triaged(rd, VERBS[verb], job.id, form, said) if verb in VERBS else _done(rd, verb, job.id, said))
+    return back(request, text, undo=address(request, "undo", id=job.id) if undoable(verb) else None)
 
 
-Said = dict[str, Any]
+async def _triaged(rd: Redrive, verb: Verb, id: str, form: Form, said: dict[str, Any]) -> str:
+    read = read_words(verb, form)
+    await rd.dead.do(verb.name, id, **(said if verb.why else {"who": said["who"]}), **read)
+    return verb.told.format(**in_words(read))
 
 
-async def _redrive(rd: Redrive, id: str, form: Form, said: Said) -> str:
-    await rd.dead.redrive(id, **said)
-    return "Redriven: it waits for a worker."
-
-
-async def _reassign(rd: Redrive, id: str, form: Form, said: Said) -> str:
-    agent = form.text("agent") or ""
-    await rd.dead.reassign(id, agent=agent, **said)
-    return f"Reassigned: it waits for {agent}."
-
-
-async def _defer(rd: Redrive, id: str, form: Form, said: Said) -> str:
-    owner, days = form.text("owner") or "", days_of(form)
-    await rd.dead.defer(id, owner=owner, until=timedelta(days=days), **said)
-    return f"Deferred to {owner}: it is back in {words.counted(days, 'day')}."
-
-
-async def _recall(rd: Redrive, id: str, form: Form, said: Said) -> str:
-    await rd.dead.recall(id, **said)
-    return "A dead letter again."
-
-
-async def _move_lane(rd: Redrive, id: str, form: Form, said: Said) -> str:
-    lane = form.text("lane") or ""
-    await rd.dead.move_lane(id, lane, **said)
-    return f"In the {lane} lane."
-
-
-async def _discard(rd: Redrive, id: str, form: Form, said: Said) -> str:
-    await rd.dead.discard(id, **said)
-    return "Discarded."
-
-
-async def _restore(rd: Redrive, id: str, form: Form, said: Said) -> str:
-    await rd.dead.restore(id, **said)
-    return "A dead letter again."
-
-
-async def _approve(rd: Redrive, id: str, form: Form, said: Said) -> str:
-    await rd.jobs.approve(id, **said)
-    return "Approved: it goes on."
-
-
-async def _reject(rd: Redrive, id: str, form: Form, said: Said) -> str:
-    await rd.jobs.reject(id, **said)
-    return "Rejected."
-
-
-async def _cancel(rd: Redrive, id: str, form: Form, said: Said) -> str:
-    await rd.jobs.cancel(id, **said)
-    return "Cancelled."
-
-
-async def _landed(rd: Redrive, id: str, form: Form, said: Said) -> str:
-    await rd.jobs.resolve(id, landed=True, **_known(said))
-    return "Done: its effect landed."
-
-
-async def _not_landed(rd: Redrive, id: str, form: Form, said: Said) -> str:
-    await rd.jobs.resolve(id, landed=False, **_known(said))
-    return "It runs again; its open effects count as absent."
-
-
-def _known(said: Said) -> Said:
-    if not said["why"]:
+async def _done(rd: Redrive, name: str, id: str, said: dict[str, Any]) -> str:
+    verb = JOB_VERBS[name]
+    if verb.known and not said["why"]:
         raise InvalidInput(field="why", problem="say how you know; it stays with the job")
-    return said
+    await getattr(rd.jobs, verb.method)(id, **verb.fixed, **said)
+    return verb.told
 
 
-async def _note(rd: Redrive, id: str, form: Form, said: Said) -> str:
-    await rd.dead.note(id, form.text("text") or "", who=said["who"])
-    return "Noted."
+# -- reading a verb's words from a form
+
+
+def read_words(verb: Verb, form: Form, *, many: bool = False) -> dict[str, Any]:
+    """The verb's own words; for many their fields begin with `new_`, beside the filters of the same names."""
+    prefix = "new_" if many else ""
+    return {word.name: READ[word.reading](form, f"{prefix}{word.name}") for word in verb.takes(many=many)}
+
+
+def _text(form: Form, name: str) -> str:
+    return form.text(name) or ""
+
+
+def _span(form: Form, name: str) -> timedelta:
+    return timedelta(days=days_of(form))
+
+
+READ: Final[dict[Reading, Callable[[Form, str], Any]]] = {
+    "name": _text, "lane": _text, "text": _text, "moment": _span,
+}  # fmt: skip
+"""How a form says each kind of word. Inputs and patches have pages of their own."""
+
+
+def in_words(read: dict[str, Any]) -> dict[str, str]:
+    """What was said, for the line that tells it."""
+    return {name: _told(value) for name, value in read.items()}
+
+
+def _told(value: Any) -> str:
+    return f"in {words.counted(value.days, 'day')}" if isinstance(value, timedelta) else str(value)
 
 
 def days_of(form: Form) -> int:
@@ -130,21 +91,3 @@ def days_of(form: Form) -> int:
     if not (days.isascii() and days.isdigit() and len(days) < 4) or not 0 < int(days) <= 366:
         raise InvalidInput(field="days", problem=f"{days[:50]!r} is not from 1 to 366")
     return int(days)
-
-
-UNDOABLE: Final = ("redrive", "reassign", "defer", "recall", "move_lane", "discard", "restore", "note")
-VERBS: Final = {
-    "redrive": _redrive,
-    "reassign": _reassign,
-    "defer": _defer,
-    "recall": _recall,
-    "move_lane": _move_lane,
-    "discard": _discard,
-    "restore": _restore,
-    "approve": _approve,
-    "reject": _reject,
-    "cancel": _cancel,
-    "landed": _landed,
-    "not_landed": _not_landed,
-    "note": _note,
-}

@@ -1,4 +1,4 @@
-"""The tools that write, for `--allow-write`: call, submit, retry, redrive one, and every task under its own name.
+"""The tools that write, for `--allow-write`: call, submit, retry, triage of one job, and every task under its name.
 
 Nothing here grants consent, approves, discards, purges or touches more than one job. Whose session it is, a person says
 when the server is started: a model cannot borrow what another session was allowed.
@@ -6,8 +6,9 @@ when the server is started: a model cannot borrow what another session was allow
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Final
 
 from mcp.server.mcpserver.tools import Tool
@@ -15,8 +16,9 @@ from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
 from mcp_types import CallToolResult
 from pydantic import Field
 
-from redrive.core.job import State
+from redrive.core.job import Lane, State
 from redrive.core.triage import hands_off
+from redrive.core.verbs import NOTE_LIMIT, TABLE, Reading, Verb
 from redrive.doors.mcp.answers import AsGiven, Desk, answering, as_task, described, hints_for, tool
 from redrive.doors.mcp.schema import schema_of
 from redrive.doors.mcp.tools import Id
@@ -46,6 +48,16 @@ Key = Annotated[
 ]
 
 
+Why = Annotated[str, Field(min_length=3, max_length=500, description="What was put right; kept on record.")]
+WORDS: Final[dict[Reading, Any]] = {
+    "name": Annotated[str, Field(min_length=1, max_length=200)],
+    "text": Annotated[str, Field(min_length=1, max_length=NOTE_LIMIT)],
+    "lane": Lane,
+}
+"""How a model says the words of a verb; what is not here is not for models."""
+AGAIN: Final = "It is in the queue again, not done: a worker must take it, and it can fail again."
+
+
 class Writing:
     """Each method is a tool; its docstring is what a model reads of it."""
 
@@ -55,7 +67,8 @@ class Writing:
         self._knows_tasks = knows_tasks
 
     def tools(self) -> list[Tool]:
-        once = [tool(self._desk, one) for one in (self.retry, self.redrive_failure)]
+        triage = [self._triage(verb) for verb in TABLE if verb.tool]
+        once = [tool(self._desk, one) for one in (self.retry, *triage)]
         if not self._knows_tasks:
             return once
         return [*(tool(self._desk, one) for one in (self.call, self.submit)), *once]
@@ -111,21 +124,26 @@ class Writing:
         outcome = await self._rd.retry(operation_id, timeout=_within(timeout_seconds), who=self._desk.who)
         return await self._desk.told(outcome)
 
-    async def redrive_failure(
-        self,
-        failure_id: Id,
-        why: Annotated[str, Field(min_length=3, max_length=500, description="What was put right; kept on record.")],
-    ) -> dict[str, Any]:
-        """Bring ONE dead letter back to its queue: same id, key and history, fresh attempts. A worker runs it. Do so
-        only after its cause is gone (`explain_failure`). One that may have landed is refused: a person must look."""
-        await self._check_for_machines(failure_id)
-        job = await self._rd.dead.redrive(failure_id, who=self._desk.who, why=why)
-        return {
-            "operation_id": job.id,
-            "status": "queued",
-            "hint": "It is in the queue again, not done: a worker must take it, and it can fail again.",
-            "next": f"Ask `operation` {job.id}.",
-        }
+    def _triage(self, verb: Verb) -> Callable[..., Awaitable[dict[str, Any]]]:
+        """A verb of triage on ONE job, as the table tells it."""
+
+        async def act(failure_id: str, **said: Any) -> dict[str, Any]:
+            if verb.brings_back:
+                await self._check_for_machines(failure_id)
+            job = await self._rd.dead.do(verb.name, failure_id, who=self._desk.who, **said)
+            status = "queued" if verb.brings_back else str(job.state)
+            hint = AGAIN if verb.brings_back else verb.told
+            return {"operation_id": job.id, "status": status, "hint": hint, "next": f"Ask `operation` {job.id}."}
+
+        kinds = {"failure_id": Id, **{word.name: WORDS[word.reading] for word in verb.takes()}}
+        if verb.why:
+            kinds["why"] = Why
+        act.__name__, act.__doc__ = str(verb.tool), verb.tool_says
+        keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters = [inspect.Parameter(name, keyword, annotation=kind) for name, kind in kinds.items()]
+        act.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        act.__annotations__ = kinds
+        return act
 
     async def _check_for_machines(self, id: str) -> None:
         """A dead letter that only a person may bring back is refused."""

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from redrive.core.job import Job, Lane
-from redrive.core.verbs import NOTE_LIMIT
+from redrive.core.verbs import NOTE_LIMIT, TABLE, VERBS, Reading, Verb, Word
 from redrive.doors.rest import schemas
 from redrive.doors.rest.filtering import filters_of
 from redrive.doors.rest.jobs import too_large
@@ -21,66 +21,46 @@ from redrive.errors import InvalidPayload
 # -- what is said of one, or of many
 
 Until = Annotated[schemas.Moment | schemas.Later, Meta(description="An instant with its offset, or seconds from now.")]
+Patch = Annotated[
+    dict[str, Any],
+    Meta(min_length=1, description="A JSON merge patch (RFC 7396): the fields to change; null removes one."),
+]
 NoteText = Annotated[str, Meta(min_length=1, max_length=NOTE_LIMIT, pattern=r"^[^\x00]+$")]
 
 
-class Redrive(schemas.Saying, tag_field="action", tag="redrive"):
-    """Back to the queue: same id, key and history."""
+TYPES: Final[dict[Reading, Any]] = {
+    "name": schemas.Name, "moment": Until, "lane": Lane, "text": NoteText, "input": dict[str, Any], "patch": Patch,
+}  # fmt: skip
+"""How each kind of word is written in JSON."""
 
 
-class Reassign(schemas.Saying, tag_field="action", tag="reassign", kw_only=True):
-    """Back to the queue for another agent; consents for the one before do not count for it."""
-
-    agent: schemas.Name
-
-
-class Defer(schemas.Saying, tag_field="action", tag="defer", kw_only=True):
-    """Out of the way until then; the owner sees to it."""
-
-    owner: schemas.Name
-    until: Until
+def _body(verb: Verb) -> type[msgspec.Struct]:
+    """What is said of one job, as a struct: the verb's words, who and why."""
+    by = schemas.Saying if verb.why else ByWhom
+    fields = [_field(word) for word in verb.takes()]
+    return _struct(verb, _title(verb), by, fields)
 
 
-class Recall(schemas.Saying, tag_field="action", tag="recall"):
-    """What was deferred is a dead letter again, before its time."""
+def _many_body(verb: Verb) -> type[msgspec.Struct]:
+    """The same for many, and which jobs are meant."""
+    by = schemas.Saying if verb.why else ByWhom
+    which = [(field.name, field.type, _default(field)) for field in msgspec.structs.fields(schemas.Chosen)]
+    return _struct(verb, f"Many{_title(verb)}", by, [*map(_field, verb.takes(many=True)), *which])
 
 
-class Discard(schemas.Saying, tag_field="action", tag="discard"):
-    """Let it go; it can be restored."""
+def _struct(verb: Verb, name: str, base: type[msgspec.Struct], fields: list[Any]) -> type[msgspec.Struct]:
+    config: dict[str, Any] = {"tag_field": "action", "tag": verb.name, "kw_only": True}
+    return msgspec.defstruct(name, fields, bases=(base,), namespace={"__doc__": verb.says}, **config)
 
 
-class Restore(schemas.Saying, tag_field="action", tag="restore"):
-    """A discarded job is a dead letter again."""
+def _title(verb: Verb) -> str:
+    return verb.name.title().replace("_", "")
 
 
-class MoveLane(schemas.Saying, tag_field="action", tag="move_lane", kw_only=True):
-    """`delayed`: it comes back by itself. `manual`: it waits for eyes."""
-
-    lane: Lane
-
-
-class Note(schemas.Taken, tag_field="action", tag="note", kw_only=True):
-    """Something for whoever looks next; it moves nothing."""
-
-    text: NoteText
-    who: schemas.Name = WHO
-
-
-class Edit(schemas.Saying, tag_field="action", tag="edit", kw_only=True):
-    """Back to the queue with another input. Effects that landed are kept, except those to repeat."""
-
-    payload: dict[str, Any]
-    repeat: list[str] = msgspec.field(default_factory=list)
-
-
-Triage = Redrive | Reassign | Defer | Recall | Discard | Restore | MoveLane | Note | Edit
-
-
-def _of_many(one: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """The same words, and which jobs they are about."""
-    fields = [(field.name, field.type, _default(field)) for field in msgspec.structs.fields(schemas.Chosen)]
-    config: dict[str, Any] = {"tag_field": "action", "tag": one.__struct_config__.tag, "kw_only": True}
-    return msgspec.defstruct(f"Many{one.__name__}", fields, bases=(one,), namespace={"__doc__": one.__doc__}, **config)
+def _field(word: Word) -> tuple[Any, ...]:
+    if word.reading == "effects":
+        return word.name, list[str], msgspec.field(default_factory=list)
+    return word.name, TYPES[word.reading]
 
 
 def _default(field: msgspec.structs.FieldInfo) -> Any:
@@ -89,9 +69,16 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
     return field.default
 
 
-VERBS: Final[tuple[type[msgspec.Struct], ...]] = (Reassign, Defer, Recall, Discard, Restore, MoveLane, Note)
-BulkTriage: Any = Union[tuple(map(_of_many, VERBS))]  # noqa: UP007
-"""A redrive of many is an object of its own, under /v1/redrives; an edit is for one."""
+class ByWhom(schemas.Taken):
+    """Who does it, for the record."""
+
+    who: schemas.Name = WHO
+
+
+Triage: Any = Union[tuple(map(_body, TABLE))]  # noqa: UP007
+PLANNED: Final = ("redrive", "edit")
+"""Many at once of these are runs with a plan, under /v1/redrives and /v1/dead-letters/edit."""
+BulkTriage: Any = Union[tuple(_many_body(verb) for verb in TABLE if verb.many and verb.name not in PLANNED)]  # noqa: UP007
 
 
 class RefusedOut(schemas.Given):
@@ -143,43 +130,31 @@ class ActQuery(schemas.Taken):
     limit: schemas.Limit = 50
 
 
-def _how(said: Any) -> tuple[str, dict[str, Any]]:
-    """The verb of rd.dead, and what it takes besides the jobs."""
-    by = {"who": said.who} | ({} if isinstance(said, Note) else {"why": said.why})
-    match said:
-        case Reassign():
-            return "reassign", {**by, "agent": said.agent}
-        case Defer():
-            until = said.until if isinstance(said.until, datetime) else timedelta(seconds=said.until)
-            return "defer", {**by, "owner": said.owner, "until": until}
-        case MoveLane():
-            return "move_lane", {**by, "lane": said.lane}
-        case Note():
-            return "note", {**by, "text": said.text}
-        case Edit():
-            return "edit", {**by, "payload": said.payload, "repeat": said.repeat}
-        case _:
-            return str(said.__struct_config__.tag), by
+def _how(said: Any, *, many: bool = False) -> tuple[Verb, dict[str, Any]]:
+    """The verb, and what it is told besides which jobs."""
+    verb = VERBS[said.__struct_config__.tag]
+    words = {word.name: _given(word, getattr(said, word.name)) for word in verb.takes(many=many)}
+    return verb, {"who": said.who, **({"why": said.why} if verb.why else {}), **words}
+
+
+def _given(word: Word, value: Any) -> Any:
+    """Seconds from now are a span; an instant is one."""
+    return timedelta(seconds=value) if word.reading == "moment" and not isinstance(value, datetime) else value
 
 
 async def triage(asked: Asked) -> Any:
     verb, how = _how(asked.body)
     try:
-        job: Job = await getattr(asked.rd.dead, verb)(asked.path["id"], **how)
+        job: Job = await asked.rd.dead.do(verb.name, asked.path["id"], **how)
     except InvalidPayload as error:
         raise too_large(error) or error from None
     return whole(job)
 
 
-TAKEN: Final = frozenset({"reassign", "defer", "move_lane"})
-"""Verbs that take a filter's names for themselves: their filters go apart."""
-
-
 async def triage_many(asked: Asked) -> Any:
-    verb, how = _how(asked.body)
+    verb, how = _how(asked.body, many=True)
     ids, every, filters = await chosen(asked)
-    split = {"where": filters} if verb in TAKEN else filters
-    acted = await getattr(asked.rd.dead, verb)(ids=ids, all=every, **how, **split)
+    acted = await asked.rd.dead.do(verb.name, ids=ids, all=every, where=filters, **how)
     return masked(acted.public())
 
 

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from redrive.core.redrives import PASS_RATE, ItemStatus, RunState, Verdict
 from redrive.doors.rest import schemas
-from redrive.doors.rest.letters import chosen
+from redrive.doors.rest.letters import Patch, chosen
 from redrive.doors.rest.showing import listed, masked
 from redrive.doors.rest.table import WHO, Asked, Reply, Route
 from redrive.doors.web.problems import Refused, missing, problem
@@ -30,6 +30,40 @@ class NewRedrive(schemas.Chosen, kw_only=True):
     )
     who: schemas.Name = WHO
     why: schemas.Text | None = None
+
+
+class NewEdit(NewRedrive, kw_only=True):
+    """Which dead letters, the same patch for each, how carefully, and how fast. `dry_run` only says what it means."""
+
+    patch: Patch
+
+
+class PatchSampleOut(schemas.Given):
+    job_id: str
+    task: str
+    difference: list[str]
+    voided: list[str]
+
+
+class PatchErrorOut(schemas.Given):
+    field: str
+    problem: str
+    number: int
+
+
+class PatchPreviewOut(schemas.Given):
+    """A dry run of an edit of many. `number` is `changing` and those that are refused."""
+
+    number: int
+    chosen: str
+    fields: list[str]
+    changing: int
+    samples: list[PatchSampleOut]
+    errors: list[PatchErrorOut]
+    refused: dict[str, int]
+    token: str
+    running: list[str]
+    text: str
 
 
 class Resuming(schemas.Saying):
@@ -188,9 +222,22 @@ async def start(asked: Asked) -> Any:
     ids, every, filters = await chosen(asked)
     if said.dry_run:
         return Reply(masked((await asked.rd.redrives.plan(ids, all=every, **filters)).public()), 200)
-    how: dict[str, Any] = {name: getattr(said, name) for name in ("canary", "pass_rate", "rate", "token", "who", "why")}
+    how: dict[str, Any] = {name: getattr(said, name) for name in HOW}
     with _steering():
         run = await asked.rd.redrives.start(ids, all=every, **how, **filters)
+    return Reply(masked(run.public()), 201, {"location": f"/v1/redrives/{run.id}"})
+
+
+async def edit_many(asked: Asked) -> Any:
+    """201 with the run; 200 with what it would mean, where only that was asked for."""
+    said: NewEdit = asked.body
+    ids, every, filters = await chosen(asked)
+    which: dict[str, Any] = {"ids": ids, "all": every, "where": filters}
+    if said.dry_run:
+        return Reply(masked((await asked.rd.dead.preview_edit_many(said.patch, **which)).public()), 200)
+    how: dict[str, Any] = {name: getattr(said, name) for name in HOW}
+    with _steering():
+        run = await asked.rd.dead.edit_many(said.patch, **which, **how)
     return Reply(masked(run.public()), 201, {"location": f"/v1/redrives/{run.id}"})
 
 
@@ -217,11 +264,15 @@ def _steers(verb: Literal["pause", "resume", "cancel"]) -> Any:
     return steer
 
 
+HOW: Final = ("canary", "pass_rate", "rate", "token", "who", "why")
 ONE: Final = "/v1/redrives/{id}"
 OUT: Final = RedriveOut
 ROUTES: Final = (
     Route("POST", "/v1/redrives", start, "Bring many dead letters back: dry run, canary, rate, scorecard.", OUT,
           body=NewRedrive, status=201, also={200: PlanOut}, errors=(404, 409)),
+    Route("POST", "/v1/dead-letters/edit", edit_many,
+          "Edit many dead letters in the same way and bring them back: dry run, canary, rate, scorecard.", OUT,
+          body=NewEdit, status=201, also={200: PatchPreviewOut}, errors=(404, 409)),
     Route("GET", "/v1/redrives", list_redrives, "Redrives, the latest first.", Redrives, RedriveQuery),
     Route("GET", ONE, show, "One redrive: how far it is, and its scorecard.", OUT),
     Route("GET", f"{ONE}/items", items, "What became of each dead letter.", Items, ItemQuery),

@@ -30,10 +30,22 @@ function opened(event) {
   else dialog?.close();
 }
 
+/** A menu closes when something else is clicked or chosen, and on Escape; without scripts its own button closes it. */
+function closeMenus(event) {
+  for (const menu of document.querySelectorAll("details[data-menu][open]")) {
+    const escaped = event.key === "Escape";
+    if (event.type === "keydown" ? !escaped : menu.querySelector("summary").contains(event.target)) continue;
+    menu.open = false;
+    if (escaped && menu.contains(document.activeElement)) menu.querySelector("summary").focus();
+  }
+}
+
 const acts = (event) => event.target.matches?.("form");
 
 export function startDialogs() {
   if (!("commandForElement" in HTMLButtonElement.prototype)) document.addEventListener("click", opened);
+  document.addEventListener("click", closeMenus);
+  document.addEventListener("keydown", closeMenus);
   document.addEventListener("click", (event) => event.target.closest("[data-dismiss]")?.parentElement.remove());
   document.addEventListener("htmx:after:request", (event) => {
     if (!acts(event)) return;
