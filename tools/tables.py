@@ -279,7 +279,8 @@ DELIVERY_WORDS = {
     "timeout": "Seconds for a whole delivery, where the job does not say.",
     "max_response": "Bytes of an answer that are kept, counted after decompression.",
     "credentials": "Which environment variables `auth`, `sign` and headers may name, as patterns.",
-    "ca_file": "Certificates to trust instead of the system's.",
+    "ca_file": "A file of certificates to trust instead of the system's. Without it, `SSL_CERT_FILE` and "
+    "`SSL_CERT_DIR` do the same.",
 }
 
 

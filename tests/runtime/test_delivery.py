@@ -9,8 +9,7 @@ import hmac
 import json
 import logging
 import math
-import socket
-import ssl
+import re
 import subprocess
 import sys
 import traceback
@@ -28,6 +27,7 @@ from redrive.errors import InvalidPayload
 from redrive.runtime.capture import capture
 from redrive.runtime.delivery import TASK, DeliveryError, DeliveryPolicy, check_request, deliver, verdict
 from redrive.runtime.outgoing import Secrets
+from tests.certificates import CA_CERTIFICATE, hashed_folder, resolve_to_loopback, server_context, write
 from tests.runtime.receiver import Seen, answer, receiving
 
 LOCAL = DeliveryPolicy(allow=("127.0.0.0/8",), credentials=("*",), timeout=10.0)
@@ -498,11 +498,10 @@ async def test_signatures_follow_standard_webhooks(secret: str) -> None:
 
 async def test_tls_verifies_the_name_not_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str | None] = []
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(_file(tmp_path, "server.pem", SERVER_CERTIFICATE + SERVER_KEY))
+    context = server_context(tmp_path)
     context.sni_callback = lambda connection, name, context: names.append(name)
-    _resolve_to_loopback(monkeypatch)
-    trusting = DeliveryPolicy(allow=("127.0.0.0/8",), ca_file=_file(tmp_path, "ca.pem", CA_CERTIFICATE))
+    resolve_to_loopback(monkeypatch)
+    trusting = DeliveryPolicy(allow=("127.0.0.0/8",), ca_file=write(tmp_path, "ca.pem", CA_CERTIFICATE))
     async with receiving(answer(), tls=context) as receiver:
         assert (await send(receiver.url(host="hooks.example", scheme="https"), policy=trusting))["status"] == 200
         with pytest.raises(httpx2.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
@@ -513,16 +512,52 @@ async def test_tls_verifies_the_name_not_the_address(tmp_path: Path, monkeypatch
     assert [seen.headers["host"] for seen in receiver.requests] == [f"hooks.example:{receiver.port}"]
 
 
-def _resolve_to_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def resolve(host: str, port: int, *args: object, **kwargs: object) -> list[tuple[object, ...]]:
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+@pytest.mark.behaviour("H-6a")
+@pytest.mark.parametrize("named", ["SSL_CERT_FILE", "SSL_CERT_DIR"])
+async def test_an_own_authority_is_trusted_by_the_usual_variables(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = {
+        "SSL_CERT_FILE": write(tmp_path, "ca.pem", CA_CERTIFICATE),
+        "SSL_CERT_DIR": hashed_folder(tmp_path / "certs"),
+    }
+    resolve_to_loopback(monkeypatch)
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # trusted variables are those two, not proxies
+    async with receiving(answer(), tls=server_context(tmp_path)) as receiver:
+        url = receiver.url(host="hooks.example", scheme="https")
+        with pytest.raises(httpx2.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            await send(url)
+        monkeypatch.setenv(named, places[named])
+        assert (await send(url))["status"] == 200
+        with pytest.raises(httpx2.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            await send(receiver.url(host="other.example", scheme="https"))
+    assert len(receiver.requests) == 1
 
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+
+@pytest.mark.behaviour("H-6a")
+async def test_the_setting_goes_before_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve_to_loopback(monkeypatch)
+    monkeypatch.setenv("SSL_CERT_FILE", "/no/such/file")
+    trusting = DeliveryPolicy(allow=("127.0.0.0/8",), ca_file=write(tmp_path, "ca.pem", CA_CERTIFICATE))
+    async with receiving(answer(), tls=server_context(tmp_path)) as receiver:
+        url = receiver.url(host="hooks.example", scheme="https")
+        assert (await send(url, policy=trusting))["status"] == 200
 
 
-def _file(folder: Path, name: str, text: str) -> str:
-    (folder / name).write_text(text)
-    return str(folder / name)
+@pytest.mark.behaviour("H-6a")
+@pytest.mark.parametrize(
+    ("variable", "names"),
+    [("SSL_CERT_FILE", "/no/such/file"), ("SSL_CERT_FILE", "pyproject.toml"), ("SSL_CERT_DIR", "/no/where")],
+)
+async def test_certificates_that_cannot_be_read_are_named(
+    variable: str, names: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, names)
+    async with receiving(answer()) as receiver:
+        with pytest.raises(DeliveryError, match=re.escape(names)) as caught:
+            await send(receiver.url(scheme="https"))
+    assert caught.value.error_kind == "credentials" and variable in str(caught.value)
+    assert receiver.requests == []
 
 
 # What is refused at enqueue -----------------------------------------------------------------------------------------
@@ -659,40 +694,3 @@ def test_a_policy_that_makes_no_sense_is_refused(setting: dict[str, object]) -> 
 def test_importing_delivery_does_not_import_httpx2() -> None:
     code = "import sys, redrive.runtime.delivery; sys.exit('httpx2' in sys.modules or 'idna' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-# Made for these tests; valid from 2020 to 2120, for hooks.example only, and trusted by nobody else.
-CA_CERTIFICATE = """\
------BEGIN CERTIFICATE-----
-MIIBiDCCAS6gAwIBAgIBBzAKBggqhkjOPQQDAjAaMRgwFgYDVQQDDA9yZWRyaXZl
-IHRlc3QgQ0EwIBcNMjAwMTAxMDAwMDAwWhgPMjEyMDAxMDEwMDAwMDBaMBoxGDAW
-BgNVBAMMD3JlZHJpdmUgdGVzdCBDQTBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IA
-BNz6fHMy6ST/5YSP1WcAlRjqWXYsLc5QCRVmzSVM4a2CqX+RLXnXv8R7OkBZfScI
-5dj9swZ863tFoKz8j9DQ1VSjYzBhMA8GA1UdEwEB/wQFMAMBAf8wDgYDVR0PAQH/
-BAQDAgIEMB0GA1UdDgQWBBREjSap59nyTNnbuqo8Do7erIkf3TAfBgNVHSMEGDAW
-gBREjSap59nyTNnbuqo8Do7erIkf3TAKBggqhkjOPQQDAgNIADBFAiAEmC/66lWs
-Dgku9wRlwE15MqyrHSPKwg974sEmMe7svQIhANCaVFF2QxLPebLGNdx9rmsMTgbN
-ZGBQf0MY1CSP8wLg
------END CERTIFICATE-----
-"""
-SERVER_CERTIFICATE = """\
------BEGIN CERTIFICATE-----
-MIIBsDCCAVegAwIBAgIBCDAKBggqhkjOPQQDAjAaMRgwFgYDVQQDDA9yZWRyaXZl
-IHRlc3QgQ0EwIBcNMjAwMTAxMDAwMDAwWhgPMjEyMDAxMDEwMDAwMDBaMBgxFjAU
-BgNVBAMMDWhvb2tzLmV4YW1wbGUwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAAR+
-mMxrsA6YAGvOToTkSPjw7Tt6NiiVEE0oBE/O2cMn03brJ/qgLj5Z35mHw8ZcB+Zf
-vAhO4iKnpw3Lg5hVTfono4GNMIGKMAkGA1UdEwQCMAAwGAYDVR0RBBEwD4INaG9v
-a3MuZXhhbXBsZTAfBgNVHSMEGDAWgBREjSap59nyTNnbuqo8Do7erIkf3TAdBgNV
-HQ4EFgQUEo7U5tjYbGdYuSewtLCAdOaUeYUwDgYDVR0PAQH/BAQDAgeAMBMGA1Ud
-JQQMMAoGCCsGAQUFBwMBMAoGCCqGSM49BAMCA0cAMEQCIAO0qglae6LErZd6oRUt
-Nl3kakpgAU9xaMq1J/TJbdPwAiA7a02KoTPQhB0vBHMmrqIW83ZZaQ3CxVVUCyqM
-K2Xh0A==
------END CERTIFICATE-----
-"""
-SERVER_KEY = """\
------BEGIN PRIVATE KEY-----
-MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg8yogrUAX5GjF3t5w
-f+DmqZTM6DfsoNkN3pAWc89mqWOhRANCAAR+mMxrsA6YAGvOToTkSPjw7Tt6NiiV
-EE0oBE/O2cMn03brJ/qgLj5Z35mHw8ZcB+ZfvAhO4iKnpw3Lg5hVTfon
------END PRIVATE KEY-----
-"""

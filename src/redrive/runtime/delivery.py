@@ -95,9 +95,7 @@ async def deliver(
             outgoing, secrets, idempotency_key=idempotency_key, traceparent=traceparent, now=time.time()
         )
         await _load_wire()
-        from redrive.runtime.wire import exchange
-
-        answer = await exchange(outgoing, headers, policy, read_allow(policy.allow))
+        answer = await _exchange(outgoing, headers, policy)
     except InvalidPayload as exc:
         raise DeliveryError(f"The request cannot be sent. {exc}", error_kind="invalid_input") from None
     except CredentialsMissing as exc:
@@ -105,6 +103,15 @@ async def deliver(
     except ForbiddenAddress as exc:
         raise DeliveryError(f"{exc}, then redrive the job", error_kind="forbidden_address") from None
     return _conclude(outgoing, answer, secrets)
+
+
+async def _exchange(outgoing: Outgoing, headers: Mapping[str, str], policy: DeliveryPolicy) -> "Answer":
+    from redrive.runtime.wire import CertificatesMissing, exchange
+
+    try:
+        return await exchange(outgoing, headers, policy, read_allow(policy.allow))
+    except CertificatesMissing as exc:
+        raise DeliveryError(str(exc), error_kind="credentials") from None
 
 
 async def _load_wire() -> None:

@@ -16,7 +16,7 @@ class DeliveryPolicy(msgspec.Struct, frozen=True):
     timeout: float = 30.0  # seconds for a whole delivery, unless the job says otherwise
     max_response: int = 65536  # bytes of an answer that are kept, counted after decompression
     credentials: tuple[str, ...] = ()  # which environment variables jobs may send, by name or pattern: "HOOK_*"
-    ca_file: str | None = None  # certificates to trust instead of the system's
+    ca_file: str | None = None  # certificates to trust; else those of SSL_CERT_FILE and SSL_CERT_DIR, else the system's
 
     def __post_init__(self) -> None:
         if self.allow:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import os
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -176,15 +177,37 @@ async def _read(response: httpx2.Response, limit: int, deadline: float) -> tuple
 def _transport(policy: DeliveryPolicy) -> httpx2.AsyncHTTPTransport:
     """One per delivery: a kept connection would serve every name behind its address, though it was verified for one."""
     limits = httpx2.Limits(max_keepalive_connections=0)
-    return httpx2.AsyncHTTPTransport(verify=_tls(policy.ca_file), trust_env=False, limits=limits)
+    return httpx2.AsyncHTTPTransport(verify=_trusted(policy), trust_env=False, limits=limits)
+
+
+class CertificatesMissing(Exception):
+    """The operator named certificates that cannot be read. The message says where, and what to do."""
+
+
+def _trusted(policy: DeliveryPolicy) -> ssl.SSLContext:
+    """Choose the authorities to trust: `ca_file`, else SSL_CERT_FILE and SSL_CERT_DIR, else the system's.
+
+    No other variable is read: who runs the worker says whom it trusts, but proxies would see what is sent.
+    """
+    if policy.ca_file is not None:
+        return _loaded(policy.ca_file, None)
+    return _loaded(os.environ.get("SSL_CERT_FILE") or None, os.environ.get("SSL_CERT_DIR") or None)
 
 
 @functools.cache
-def _tls(ca_file: str | None) -> ssl.SSLContext:
-    """Loading certificates takes longer than most deliveries."""
-    if ca_file is not None:
-        return ssl.create_default_context(cafile=ca_file)
-    return httpx2.create_ssl_context(trust_env=False)
+def _loaded(file: str | None, folder: str | None) -> ssl.SSLContext:
+    """Load certificates, once: it takes longer than most deliveries."""
+    if file is None and folder is None:
+        return httpx2.create_ssl_context(trust_env=False)
+    if folder is not None and not any(map(os.path.isdir, folder.split(os.pathsep))):
+        raise CertificatesMissing(f"SSL_CERT_DIR names {folder}, which is no folder: correct it, start the worker anew")
+    try:
+        return ssl.create_default_context(cafile=file, capath=folder)
+    except OSError as exc:
+        said = f"The certificates in {file} cannot be read ({exc.strerror or exc})"
+        raise CertificatesMissing(
+            f"{said}: correct ca_file or SSL_CERT_FILE, start the worker anew, then redrive the job"
+        ) from exc
 
 
 # httpcore2 logs answers' headers at DEBUG, and receivers do repeat credentials and set cookies in them.

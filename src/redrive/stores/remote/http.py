@@ -10,6 +10,8 @@ from redrive.errors import ConfigError, StoreError, StoreUnavailable
 from redrive.stores.remote.transport import HubUnavailable
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx2
 
 PATH: Final = "/v1/hub"
@@ -34,6 +36,16 @@ class Server:
 def servers(url: str, token: str | None) -> list[Server]:
     """The hubs of a URL such as https://a:8420,https://b:8420."""
     return [Server(one.strip(), token) for one in url.split(",") if one.strip()]
+
+
+def _trusted() -> ssl.SSLContext:
+    """Trust the authorities of SSL_CERT_FILE or SSL_CERT_DIR, else the system's. Proxies are not read."""
+    import httpx2
+
+    try:
+        return httpx2.create_ssl_context()
+    except OSError as error:
+        raise ConfigError(f"SSL_CERT_FILE or SSL_CERT_DIR: its certificates cannot be read: {error}") from error
 
 
 class HttpTransport:
@@ -96,7 +108,9 @@ class HttpTransport:
                 import httpx2
 
                 limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
-                self._client = httpx2.AsyncClient(limits=limits, trust_env=False, follow_redirects=False)
+                self._client = httpx2.AsyncClient(
+                    limits=limits, verify=_trusted(), trust_env=False, follow_redirects=False
+                )
             return self._client
 
     async def close(self) -> None:
