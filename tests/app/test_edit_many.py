@@ -36,7 +36,7 @@ async def letters(rd: Redrive, number: int = 3) -> list[str]:
 NEW: dict[str, Any] = {"to": {"host": "new"}, "note": None}
 
 
-@pytest.mark.behaviour("T-4")
+@pytest.mark.behaviour("V-4")
 async def test_the_same_fields_change_in_each_and_what_was_enqueued_stays(rd: Redrive, clock: FakeClock) -> None:
     given = press(rd)
     ids = await letters(rd)
@@ -59,7 +59,7 @@ async def test_the_same_fields_change_in_each_and_what_was_enqueued_stays(rd: Re
     assert (act.verb, act.who, act.why, act.moved) == ("edit", "ada", "it has moved", 3)
 
 
-@pytest.mark.behaviour("T-4")
+@pytest.mark.behaviour("V-4")
 async def test_an_edit_of_many_is_taken_back_with_what_each_remembered(rd: Redrive, clock: FakeClock) -> None:
     @rd.task("walk", max_attempts=1, comebacks=())
     async def walk(ctx: redrive.Context, way: str) -> None:
@@ -84,7 +84,7 @@ async def test_an_edit_of_many_is_taken_back_with_what_each_remembered(rd: Redri
         assert [getattr(new, name) for name in names] == [getattr(old, name) for name in names]
 
 
-@pytest.mark.behaviour("T-4")
+@pytest.mark.behaviour("V-4")
 async def test_a_preview_counts_samples_and_says_what_does_not_fit(rd: Redrive, clock: FakeClock) -> None:
     press(rd)
     ids = await letters(rd)
@@ -104,7 +104,7 @@ async def test_a_preview_counts_samples_and_says_what_does_not_fit(rd: Redrive, 
     assert await rd.dead.acts() == []
 
 
-@pytest.mark.behaviour("T-4")
+@pytest.mark.behaviour("V-4")
 async def test_a_few_go_first_and_the_rest_waits_where_they_fail(rd: Redrive, clock: FakeClock) -> None:
     press(rd)
     ids = await letters(rd, 5)

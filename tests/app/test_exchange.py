@@ -17,8 +17,10 @@ import redrive
 from redrive import InvalidInput, InvalidOption
 from redrive.app import exchange
 from redrive.app.exchange import Imported
+from redrive.core import records
 from redrive.core.records import FIVE
 from redrive.core.store import Stale, Unknown
+from tests.chaos.processes import until
 from tests.support import FakeClock, line_of, opened, process, snapshot, soon
 
 
@@ -538,3 +540,125 @@ async def test_a_further_failure_is_not_told_as_known_when_its_letter_moved_mean
     assert (done.updated, done.duplicates) == (1, 0)
     (letter,) = await letters(rd)
     assert letter.attempts == 2
+
+
+# -- following
+
+
+async def following(rd: redrive.Redrive, source: Path, stop: asyncio.Event, **said: Any) -> asyncio.Task[Imported]:
+    return asyncio.create_task(rd.dead.import_(source, follow=stop, **said))
+
+
+def append(path: Path, *lines: str, end: str = "\n") -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write("\n".join(lines) + end)
+
+
+async def until_states(rd: redrive.Redrive, expected: dict[str, str]) -> None:
+    async def looked() -> bool:
+        return await states(rd) == expected
+
+    await until(f"the states are {expected}", looked)
+
+
+@pytest.mark.behaviour("H-6b")
+async def test_lines_are_taken_in_as_they_are_appended(rd: redrive.Redrive, tmp_path: Path) -> None:
+    file, stop = tmp_path / "failures.jsonl", asyncio.Event()
+    work = await following(rd, file, stop, task="deliver")
+    append(file, record("a"), record("b"), '{"job_id": "to', end="")
+    await until_states(rd, {"a": "dead", "b": "dead"})
+    append(file, 'rn", "payload": {}}', "garbage")
+    await until_states(rd, {"a": "dead", "b": "dead", "torn": "dead"})
+    file.rename(tmp_path / "failures.jsonl.1")
+    append(file, record("c"))
+    await until_states(rd, {"a": "dead", "b": "dead", "torn": "dead", "c": "dead"})
+    os.truncate(file, 0)
+    append(file, record("d"), '{"job_id": "not done', end="")
+    await until_states(rd, {"a": "dead", "b": "dead", "torn": "dead", "c": "dead", "d": "dead"})
+    stop.set()
+    done = await work
+    assert (done.read, done.imported, done.aside, done.duplicates) == (6, 5, 1, 0)
+    assert adds_up(done) and not done.ok
+    (kept,) = [json.loads(line) for line in Path(str(done.kept_in)).read_text().splitlines()]
+    assert (kept["line"], kept["text"]) == (4, "garbage")
+    again = await rd.dead.import_(file, task="deliver")
+    assert (again.duplicates, again.imported, again.aside) == (1, 0, 1)
+
+
+@pytest.mark.behaviour("H-6b")
+async def test_completed_ids_that_are_appended_close_the_letters_that_stand(
+    rd: redrive.Redrive, tmp_path: Path
+) -> None:
+    file, ids, stop = written(tmp_path / "q.jsonl", record("a"), record("b")), tmp_path / "done.txt", asyncio.Event()
+    ids.write_text("b\n")
+    work = await following(rd, file, stop, completed=ids)
+    await until_states(rd, {"a": "dead"})
+    append(ids, "a", "c")
+    await until_states(rd, {"a": "done"})
+    append(file, record("c"), record("d"))
+    await until_states(rd, {"a": "done", "d": "dead"})
+    stop.set()
+    done = await work
+    assert (done.read, done.imported, done.completed, done.closed) == (4, 2, 2, 1)
+
+
+@pytest.mark.behaviour("H-6b")
+async def test_what_a_followed_file_keeps_aside_is_told_at_once(
+    rd: redrive.Redrive, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, stop = tmp_path / "q.jsonl", asyncio.Event()
+    work = await following(rd, file, stop)
+    await until("it is told", lambda: "there is no file at" in caplog.text)
+    written(file, "garbage")
+    await until("it is told", lambda: "line 1 of" in caplog.text and "is not JSON" in caplog.text)
+    stop.set()
+    assert (await work).aside == 1
+
+
+@pytest.mark.behaviour("H-6b")
+async def test_equal_lines_without_an_id_are_counted_by_the_file(rd: redrive.Redrive, tmp_path: Path) -> None:
+    file, stop = written(tmp_path / "q.jsonl", '{"payload": {"n": 1}}', '{"payload": {"n": 1}}'), asyncio.Event()
+    work = await following(rd, file, stop)
+
+    async def letters_are(number: int) -> bool:
+        return len(await letters(rd)) == number
+
+    await until("2 letters", lambda: letters_are(2))
+    rewritten = written(tmp_path / "new.jsonl", '{"payload": {"n": 1}}', '{"payload": {"n": 1}}', record("z"))
+    rewritten.replace(file)  # the same lines in a new file are the same jobs
+    await until("3 letters", lambda: letters_are(3))
+    stop.set()
+    assert (await work).duplicates == 2
+
+
+@pytest.mark.parametrize("said", [{"dry_run": True}, {"source": io.BytesIO(b"")}])
+async def test_what_cannot_be_followed_is_refused(rd: redrive.Redrive, tmp_path: Path, said: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOption, match="follow"):
+        await rd.dead.import_(said.pop("source", tmp_path / "q.jsonl"), follow=asyncio.Event(), **said)
+
+
+# -- completed ids out
+
+
+@pytest.mark.behaviour("H-6c")
+async def test_ids_of_done_jobs_are_read_again_as_completed(rd: redrive.Redrive, tmp_path: Path) -> None:
+    @rd.task
+    async def deliver(site: str) -> None: ...
+
+    odd = ['{"brace"}', '"quoted"', "[list]", " spaces ", "ünïcode", "plain"]
+    for key in odd:
+        await deliver.options(idempotency_key=key).enqueue(key)
+    bare = await deliver.enqueue("no key")
+    waiting = await deliver.options(delay=3600, idempotency_key="later").enqueue("later")
+    await rd.drain()
+    done = await rd.jobs.export_completed(tmp_path / "done.txt", task="deliver")
+    assert done.count == len(odd) + 1
+    text = (tmp_path / "done.txt").read_bytes()
+    read = [records.completed_id(line) for line in text.splitlines()]
+    assert sorted(read) == sorted([*odd, bare.id]) and waiting.id not in read
+    assert b"plain" in text.splitlines() and "ünïcode".encode() in text.splitlines()
+    assert (await rd.jobs.export_completed(task="other")).lines == []
+    with pytest.raises(InvalidInput, match="exists already"):
+        await rd.jobs.export_completed(tmp_path / "done.txt")
+    await rd.jobs.export_completed(tmp_path / "done.txt", append=True)
+    assert (tmp_path / "done.txt").read_bytes() == text * 2

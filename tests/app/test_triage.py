@@ -330,7 +330,7 @@ async def test_many_are_reassigned_and_taken_back_with_their_trouble(rd: Redrive
     assert (await rd.dead.list(agent="backend")).jobs and not (await rd.dead.list(agent="cto")).jobs
 
 
-@pytest.mark.behaviour("T-3")
+@pytest.mark.behaviour("V-3")
 async def test_a_bulk_redrive_is_an_act_and_what_has_not_run_is_taken_back(rd: Redrive, clock: FakeClock) -> None:
     ids = await letters(rd, 3)
     before = [said(job) for job in await rd.store.get(ids)]
@@ -521,7 +521,7 @@ KILLED = """
 """
 
 
-@pytest.mark.behaviour("T-2")
+@pytest.mark.behaviour("V-2")
 async def test_an_act_that_is_killed_is_carried_on_by_a_worker(live: Redrive, database: Path) -> None:
     await many_letters(live, 1000)
     with process(KILLED, database) as child:
@@ -535,7 +535,7 @@ async def test_an_act_that_is_killed_is_carried_on_by_a_worker(live: Redrive, da
     assert (await live.dead.undo(act.id)).moved == 1000
 
 
-@pytest.mark.behaviour("T-2")
+@pytest.mark.behaviour("V-2")
 async def test_an_undo_that_is_killed_is_carried_on_by_a_worker(live: Redrive, database: Path) -> None:
     await many_letters(live, 1000)
     acted = await live.dead.discard(task="stored")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 
 import pytest
 
-from tests.cli.shell import DEADLINE, Screen, Shell, refused
+from tests.cli.shell import DEADLINE, Screen, Shell, ended, refused, wait_until
 
 
 def lines(*ids: str) -> str:
@@ -158,3 +159,45 @@ def test_an_export_says_where_and_how_many(shell: Shell) -> None:
     assert shell.here("dead", "export", "out.jsonl", "--overwrite", "--queue", "none").out.startswith(
         "out.jsonl: 0 dead"
     )
+
+
+@pytest.mark.behaviour("H-6b")
+@pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGTERM])
+def test_following_ends_at_a_signal_and_says_what_it_did(shell: Shell, signal_: signal.Signals) -> None:
+    file = shell.folder / "q.jsonl"
+    child = shell.start("dead", "import", "q.jsonl", "--task", "greet", "--follow")
+
+    def dead() -> int:
+        return len(shell.here("dead", "list", "--json").json["jobs"]) if shell.database.exists() else 0
+
+    file.write_text(lines("a") + "garbage\n")
+    wait_until(lambda: dead() == 1, "the first line is taken in")
+    file.rename(shell.folder / "q.jsonl.1")
+    file.write_text(lines("b"))
+    wait_until(lambda: dead() == 2, "the line of the next file is taken in")
+    child.send_signal(signal_)
+    done = ended(child)
+    assert done.out.splitlines()[0] == "3 lines: 2 imported + 1 kept aside"
+    assert done.status == 1, done.err
+    assert "line 2 of q.jsonl was not taken in: line: is not JSON" in done.err
+
+
+def test_what_cannot_be_followed_is_refused(shell: Shell) -> None:
+    refused(shell.here("dead", "import", "-", "--follow", "--aside", "aside.jsonl"), "--follow needs a file")
+    refused(shell.here("dead", "import", "q.jsonl", "--follow", "--dry-run"), "--dry-run changes nothing")
+
+
+@pytest.mark.behaviour("H-6c")
+def test_the_ids_of_done_jobs_for_another_program(shell: Shell) -> None:
+    for name in ("ada", "bob"):
+        shell.enqueue("greet", {"name": name}, "--key", f"greet-{name}")
+    shell.drain()
+    shell.enqueue("greet", {"name": "eve"}, "--key", "greet-eve")
+    assert shell.fresh("completed").out == "greet-ada\ngreet-bob\n"
+    made = shell.here("completed", "done.txt", "--task", "greet")
+    assert made.out == "done.txt: 2 completed ids, one per line\n"
+    again = shell.here("completed", "done.txt", "--append", "--json").json
+    assert again == {"count": 2, "path": "done.txt"}
+    (shell.folder / "q.jsonl").write_text(lines("greet-ada", "greet-eve"))
+    taken = shell.here("dead", "import", "q.jsonl", "--url", "other.db", "--completed", "done.txt")
+    assert taken.out == "2 lines: 1 imported + 1 completed\n"

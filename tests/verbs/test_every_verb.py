@@ -78,7 +78,7 @@ async def check_back(rd: redrive.Redrive, verb: Verb, ids: Sequence[str], before
     assert (act.undone, act.undoable) == (len(ids), False)
 
 
-@pytest.mark.behaviour("T-1")
+@pytest.mark.behaviour("V-1")
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("verb", VERBS)
 async def test_one_job_and_back(served: Served, verb: str, door: str) -> None:
@@ -91,7 +91,7 @@ async def test_one_job_and_back(served: Served, verb: str, door: str) -> None:
     await check_back(served.rd, VERBS[verb], [id], before)
 
 
-@pytest.mark.behaviour("T-1", "T-2")
+@pytest.mark.behaviour("V-1", "V-2")
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("verb", [verb.name for verb in TABLE if verb.many])
 async def test_many_jobs_and_back(served: Served, verb: str, door: str) -> None:
@@ -107,7 +107,7 @@ async def test_many_jobs_and_back(served: Served, verb: str, door: str) -> None:
     await check_back(served.rd, VERBS[verb], ids, before)
 
 
-@pytest.mark.behaviour("T-1")
+@pytest.mark.behaviour("V-1")
 @pytest.mark.parametrize("verb", VERBS)
 async def test_a_model_has_the_tools_that_the_table_gives_it(served: Served, verb: str) -> None:
     way, row = Model(served), VERBS[verb]
@@ -164,7 +164,7 @@ async def through_every_door(path: str, name: str) -> None:
             assert (await rd.dead.undo(acted.act_id)).moved == 2  # type: ignore[union-attr]
 
 
-@pytest.mark.behaviour("T-1")
+@pytest.mark.behaviour("V-1")
 def test_a_new_verb_takes_one_row(database: Path) -> None:
     with process(ONE_PLACE, database) as child:
         out, err = child.communicate(timeout=120)

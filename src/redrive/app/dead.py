@@ -25,6 +25,7 @@ from redrive.errors import InvalidInput
 from redrive.insight.groups import GroupView
 
 if TYPE_CHECKING:
+    import asyncio
     from pathlib import Path
 
     from redrive.app import Redrive
@@ -427,17 +428,19 @@ class Dead:
         who: str = SOMEBODY,
         why: str | None = None,
         progress: Callable[[int], None] | None = None,
+        follow: asyncio.Event | None = None,
     ) -> Imported:
         """Take in lines of JSON: our records, or another program's queue by `mapping`. Repeating it changes nothing.
 
-        Ids that `completed` names are not taken in, and letters of them that stand here are closed. Lines that cannot
-        be taken in are kept in `aside` (`<path>.aside.jsonl`), with number and reason.
+        Ids that `completed` names are not taken in, and dead letters of them that stand here are closed. Lines that
+        cannot be taken in are kept in `aside` (`<path>.aside.jsonl`), with number and reason. With `follow`, what other
+        programs append to the files is taken in as well, until the event is set; a renamed or truncated file is fine.
         """
         from redrive.app import exchange
 
         return await exchange.import_(
             self._app.core, self._app.letters, source, queue=queue, task=task, mapping=mapping, completed=completed,
-            aside=aside, as_=as_, dry_run=dry_run, who=who, why=why, progress=progress,
+            aside=aside, as_=as_, dry_run=dry_run, who=who, why=why, progress=progress, follow=follow,
         )  # fmt: skip
 
     async def export(

@@ -1,4 +1,4 @@
-"""JSONL in and out: other programs' queues into this one without losing a line, dead letters out for grep and jq."""
+"""JSONL in and out: other programs' queues into this one without losing a line; dead letters and completed ids out."""
 
 from __future__ import annotations
 
@@ -52,6 +52,8 @@ _SPACE: Final = 4
 Source = str | Path | Iterable[bytes | str]
 Target = str | Path | IO[bytes] | None
 Form = Literal["dead", "waiting"]
+Pages = AsyncIterator[list[bytes]]
+"""Lines to be written, a page at a time."""
 Progress = Callable[[int], None]
 
 
@@ -134,6 +136,9 @@ class Import:
             lines = await asyncio.to_thread(_opened, self._source, self._line_limit, files)
             while chunk := await asyncio.to_thread(_some, lines):
                 await self._take(chunk)
+        return self._conclude()
+
+    def _conclude(self) -> Imported:
         if self._counts["imported"] and not self._dry_run:
             self._tell()
         kept_in = str(self._aside.path) if self._counts["aside"] and self._aside.path and not self._dry_run else None
@@ -152,6 +157,8 @@ class Import:
         bad: list[tuple[Line, str]] = []
         done: list[str] = []
         for line in chunk:
+            if line.number == 1:
+                self._seen.clear()  # equal lines without a job_id are counted by the file
             if line.blank:
                 continue
             self._counts["read"] += 1
@@ -320,14 +327,19 @@ def _digest(text: str) -> bytes:
 
 def _opened(source: Source, longest: int, files: contextlib.ExitStack) -> Iterator[Line]:
     if isinstance(source, str | Path):
-        path = Path(source).expanduser()
-        if path.is_dir():
-            raise InvalidInput(field="path", problem=f"{path} is a folder, not a file of JSON lines")
-        return jsonl.read(files.enter_context(path.open("rb")), longest)
+        return jsonl.read(files.enter_context(path_of(source).open("rb")), longest)
     if hasattr(source, "readline"):
         file: Any = source
         return jsonl.read(file, longest)
     return jsonl.from_lines(source)
+
+
+def path_of(source: str | Path) -> Path:
+    """The path of a file of lines; a folder is refused."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        raise InvalidInput(field="path", problem=f"{path} is a folder, not a file of JSON lines")
+    return path
 
 
 def _completed(
@@ -342,6 +354,11 @@ def _completed(
         lines = jsonl.read(files.enter_context(file.open("rb")))
     else:
         lines = jsonl.from_lines(source)
+    yield from ids_in(lines, path)
+
+
+def ids_in(lines: Iterable[Line], path: str) -> Iterator[tuple[int, str | InvalidInput]]:
+    """Read one completed id per line; an error stands for a line that cannot be read."""
     for line in lines:
         if line.blank:
             continue
@@ -405,43 +422,55 @@ async def import_(
     task: str | None = None,
     mapping: records.Mapping | Mapping[str, str] | None = None,
     as_: Form = "dead",
+    follow: asyncio.Event | None = None,
     **options: Any,
 ) -> Imported:
     if as_ not in ("dead", "waiting"):
         raise InvalidOption(field="as_", problem=f"{as_!r} is neither dead nor waiting")
     state: Any = State(as_)
     born = Born(core.clock.now(), optional_name("queue", queue), optional_name("task", task), state=state)
-    return await Import(core, letters, source, born=born, mapping=records.mapping_of(mapping), **options).run()
+    fields = records.mapping_of(mapping)
+    if follow is None:
+        return await Import(core, letters, source, born=born, mapping=fields, **options).run()
+    from redrive.app.followed_import import FollowedImport
+
+    return await FollowedImport(core, letters, source, born=born, mapping=fields, **options).run_until(follow)
 
 
 # -- out
 
 
-async def export(
-    core: Core,
-    target: Target,
-    chosen: Filter,
-    *,
-    secrets: bool = False,
-    overwrite: bool = False,
-    append: bool = False,
-) -> Exported:
-    """One record per line. A file is private, and has its name only once it is complete."""
+async def export(core: Core, target: Target, chosen: Filter, *, secrets: bool = False, **how: bool) -> Exported:
+    """Write one record per line for each dead letter."""
+    return await _write(_letters(core, chosen, secrets), target, **how)
+
+
+async def export_completed(core: Core, target: Target, chosen: Filter, **how: bool) -> Exported:
+    """Write one id per line for each done job."""
+    return await _write(_ids(core, chosen), target, **how)
+
+
+async def _write(pages: Pages, target: Target, *, overwrite: bool = False, append: bool = False) -> Exported:
+    """Write the lines of all pages. A file is private, and has its name only once it is complete."""
     if target is None:
-        lines = [line.decode().rstrip("\n") async for page in _pages(core, chosen, secrets) for line in page]
+        lines = [line.decode().rstrip("\n") async for page in pages for line in page]
         return Exported(len(lines), None, lines)
     if not isinstance(target, str | Path):
-        return Exported(await _write_all(core, target, chosen, secrets))
+        return Exported(await _write_all(pages, target))
     path = _file(target)
     if append:
-        count = 0
-        async for page in _pages(core, chosen, secrets):
-            await asyncio.to_thread(jsonl.append, path, page)
-            count += len(page)
-        return Exported(count, str(path))
+        return Exported(await _append_all(pages, path), str(path))
     with jsonl.replacing(path, overwrite=overwrite) as file:
-        count = await _write_all(core, file, chosen, secrets)
+        count = await _write_all(pages, file)
     return Exported(count, str(path))
+
+
+async def _append_all(pages: Pages, path: Path) -> int:
+    count = 0
+    async for page in pages:
+        await asyncio.to_thread(jsonl.append, path, page)
+        count += len(page)
+    return count
 
 
 def _file(target: str | Path) -> Path:
@@ -451,15 +480,21 @@ def _file(target: str | Path) -> Path:
     return path
 
 
-async def _write_all(core: Core, file: IO[bytes] | BinaryIO, chosen: Filter, secrets: bool) -> int:
+async def _write_all(pages: Pages, file: IO[bytes] | BinaryIO) -> int:
     count = 0
-    async for page in _pages(core, chosen, secrets):
+    async for page in pages:
         await asyncio.to_thread(file.writelines, page)
         count += len(page)
     return count
 
 
-async def _pages(core: Core, chosen: Filter, secrets: bool) -> AsyncIterator[list[bytes]]:
+async def _ids(core: Core, chosen: Filter) -> Pages:
+    """The ids of done jobs, the oldest first, as other programs know them."""
+    async for page in pages(core.store, chosen, CHUNK, oldest=True):
+        yield [records.id_line(job) for job in page]
+
+
+async def _letters(core: Core, chosen: Filter, secrets: bool) -> Pages:
     """The dead letters themselves with their stories, a page at a time; one that leaves meanwhile is left out."""
     async for page in pages(core.store, chosen, CHUNK):
         jobs = [job for job in await core.store.get([job.id for job in page]) if job.state is State.dead]

@@ -31,6 +31,7 @@ from redrive.tasks import JobHandle, Seconds
 if TYPE_CHECKING:
     from redrive.app.core import Core
     from redrive.app.dead import Dead
+    from redrive.app.exchange import Exported, Target
     from redrive.app.gateway import Gateway
     from redrive.app.repeats import Repeats
     from redrive.app.workers import Workers
@@ -80,6 +81,19 @@ class Jobs:
     async def list(self, *, limit: int = 100, cursor: str | None = None, **filters: Any) -> Page:
         """Newest first. Filters: state, queue, task, agent, session_id, key, category, detail, …"""
         return await self._core.store.find(make_filter(filters), cursor, check_limit(limit))
+
+    async def export_completed(
+        self, path: Target = None, *, overwrite: bool = False, append: bool = False, **filters: Any
+    ) -> Exported:
+        """Write the ids of done jobs, one per line, the oldest first: a list that `dead.import_(completed=…)` reads.
+
+        The id is the one that the other program gave (its `job_id`, the idempotency key), else the job's own. Takes the
+        filters of `list`.
+        """
+        from redrive.app import exchange
+
+        chosen = make_filter({**filters, "state": State.done})
+        return await exchange.export_completed(self._core, path, chosen, overwrite=overwrite, append=append)
 
     async def search(self, text: str, *, limit: int = 50, cursor: str | None = None, **filters: Any) -> Searched:
         """Jobs whose input or last error has this text, newest first. Takes the filters of `list`.

@@ -342,6 +342,13 @@ def completed_id(line: bytes, path: str = "job_id") -> str:
         raise InvalidInput(field="line", problem=f"is not UTF-8: {error}") from None
 
 
+def id_line(job: Job) -> bytes:
+    """The id under which other programs know a job, as a line that `completed_id` reads: plain where that is exact."""
+    said = job.key or job.id
+    plain = said.isprintable() and said == said.strip() and said[:1] not in ("{", '"', "[", "\ufeff")
+    return (said.encode() if plain else msgspec.json.encode(said)) + b"\n"
+
+
 def _string(raw: bytes) -> Json:
     try:
         return msgspec.json.decode(raw)

@@ -17,7 +17,7 @@ from redrive.doors.cli.cycles import cycles
 from redrive.doors.cli.dead import dead
 from redrive.doors.cli.demo import demo
 from redrive.doors.cli.effects import effects
-from redrive.doors.cli.exchange import export, import_
+from redrive.doors.cli.exchange import completed, export, import_
 from redrive.doors.cli.fleet import fleet
 from redrive.doors.cli.gateway import call, operations, retry, submit
 from redrive.doors.cli.groups import group, groups, ignore_group, reopen_group, resolve_group
@@ -72,7 +72,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
     ),
     "Repair": (dead, redrives, retry, cancel, resolve),
     "Agents": (approve, reject, consent, inbox),
-    "Admin": (doctor, fleet, backup, sql, move, erase, token),
+    "Admin": (doctor, fleet, backup, sql, completed, move, erase, token),
 }  # fmt: skip
 """The commands as `redrive --help` shows them."""
 for title, commands in SECTIONS.items():

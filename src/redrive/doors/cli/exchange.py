@@ -1,4 +1,4 @@
-"""Dead letters as files of JSON lines: import and export."""
+"""Dead letters as files of JSON lines, completed ids as files of lines: import and export."""
 
 from __future__ import annotations
 
@@ -35,27 +35,66 @@ TOLD = 10
 @click.option("--waiting", is_flag=True, help="To be run, instead of standing among the dead letters.")
 @click.option("--aside", metavar="FILE", help="Where lines go that cannot be taken in. [FILE.aside.jsonl]")
 @click.option("--dry-run", is_flag=True, help="Say what would happen and change nothing.")
+@click.option("--follow", is_flag=True, help="Go on with what is appended to the files, as tail -F does, until Ctrl-C.")
 @why
 @shared
-def import_(file: str, mapped: tuple[str, ...], waiting: bool, dry_run: bool, why: str | None, **said: Any) -> int:
+def import_(
+    file: str, mapped: tuple[str, ...], waiting: bool, dry_run: bool, follow: bool, why: str | None, **said: Any
+) -> int:
     """Take in a file of JSON lines (- for a pipe): redrive's own records, or another program's queue by --map.
 
-    Repeating it changes nothing. Exit status 1 when lines were kept aside, or completed ids could not be read.
+    Repeating it changes nothing. Exit status 1 when lines were kept aside, or completed ids could not be read. With
+    --follow it ends at Ctrl-C or SIGTERM, and says what it did.
     """
     mapping = dict(map(_pair, mapped)) or None
     _refuse_missing_ids(said["completed"])
+    _refuse_together(file, follow=follow, dry_run=dry_run)
     rd = _database(dry_run=dry_run)
-    options = {**said, "mapping": mapping, "as_": "waiting" if waiting else "dead", "dry_run": dry_run, "why": why}
+    options = {**said, "mapping": mapping, "as_": "waiting" if waiting else "dead", "why": why}
     if file == "-" and said["aside"] is None and not dry_run:
         raise Problem("lines from a pipe need a place for those that cannot be taken in", "name one with --aside FILE")
-    with _progress(file) as progress:
-        source: Any = sys.stdin.buffer if file == "-" else file
-        done = perform(rd, lambda rd: rd.dead.import_(source, who=who(), progress=progress, **options))
+    done = _follow(rd, file, options) if follow else _take_in(rd, file, {**options, "dry_run": dry_run})
     if output.as_json():
         _say(done)
     else:
         _tell(done)
     return 0 if done.ok else 1
+
+
+def _take_in(rd: Redrive, file: str, options: dict[str, Any]) -> Imported:
+    with _progress(file) as progress:
+        source: Any = sys.stdin.buffer if file == "-" else file
+        return perform(rd, lambda rd: rd.dead.import_(source, who=who(), progress=progress, **options))
+
+
+def _follow(rd: Redrive, file: str, options: dict[str, Any]) -> Imported:
+    """Take in what is appended until SIGINT or SIGTERM; a second signal ends the command as signals do."""
+    import asyncio
+    import signal
+
+    from redrive.doors.cli.worker import log_to_stderr
+
+    async def followed(rd: Redrive) -> Imported:
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def end() -> None:
+            stop.set()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, end)
+        return await rd.dead.import_(file, who=who(), follow=stop, **options)
+
+    log_to_stderr()
+    return perform(rd, followed)
+
+
+def _refuse_together(file: str, *, follow: bool, dry_run: bool) -> None:
+    if follow and dry_run:
+        raise Problem("--follow goes on, and --dry-run changes nothing", "leave one of them out")
+    if follow and file == "-":
+        raise Problem("--follow needs a file: a pipe has an end", "name the file that the other program writes")
 
 
 def _refuse_missing_ids(completed: str | None) -> None:
@@ -155,8 +194,33 @@ def export(file: str, filters: dict[str, Any], **how: Any) -> None:
         output.say(f"  take them in elsewhere: redrive dead import {clean(done.path)} --url OTHER.db")
 
 
+@click.command(short_help="Write the ids of done jobs, one per line.")
+@click.argument("file", default="-")
+@filtered
+@click.option("--append", is_flag=True, help="Add to the file; several processes may at once.")
+@click.option("--overwrite", is_flag=True, help="Replace the file if there is one.")
+@shared
+def completed(file: str, filters: dict[str, Any], **how: Any) -> None:
+    """Write the ids of done jobs, one per line, to a new file or to a pipe (-), for another program's list of them.
+
+    The id is the one that the other program gave (the idempotency key), else the job's own.
+    """
+    if file == "-":
+        ask(lambda rd: _completed(rd, cast("BinaryIO", _Printed()), filters, how))
+        return
+    done = ask(lambda rd: _completed(rd, file, filters, how))
+    if output.as_json():
+        output.say_json({"count": done.count, "path": done.path})
+    else:
+        output.say(f"{clean(done.path)}: {counted(done.count, 'completed id')}, one per line")
+
+
+async def _completed(rd: Redrive, target: Target, filters: dict[str, Any], how: dict[str, Any]) -> Exported:
+    return await rd.jobs.export_completed(target, **how, **await understood(rd, filters))
+
+
 class _Printed:
-    """Prints whole lines of JSON as every command does: a terminal obeys nothing in them."""
+    """Prints whole lines as every command does: a terminal obeys nothing in them."""
 
     def writelines(self, lines: Iterable[bytes]) -> None:
         sys.stdout.buffer.writelines(output.harmless(line.decode()).encode() for line in lines)
