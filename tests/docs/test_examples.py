@@ -12,7 +12,9 @@ from tests.docs.test_blocks import environment
 EXAMPLES = ROOT / "examples"
 SECONDS = 60
 SAYS = {
+    "django_shop": ["202 done order 7 is confirmed, 1 in all"],
     "effects": ["/articles/q3", "3 attempts, 1 summary, 1 post"],
+    "hello": ["Hello, Ada"],
     "http_delivery": ["answered 200 after 3 tries, keys ['article-1']"],
     "limits": ["most at once: crm 2, index more than that: True"],
     "nightly": [
