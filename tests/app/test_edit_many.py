@@ -88,8 +88,8 @@ async def test_an_edit_of_many_is_taken_back_with_what_each_remembered(rd: Redri
 async def test_a_preview_counts_samples_and_says_what_does_not_fit(rd: Redrive, clock: FakeClock) -> None:
     press(rd)
     ids = await letters(rd)
-    done = await rd.enqueue("press", {"order": 7, "to": {"host": "new"}}, delay=3600)
-    preview = await rd.dead.preview_edit_many(NEW, ids=[*ids, done.id])
+    waiting = await rd.enqueue("press", {"order": 7, "to": {"host": "old"}}, delay=3600)
+    preview = await rd.dead.preview_edit_many(NEW, ids=[*ids, waiting.id])
     assert (preview.number, preview.changing, preview.text) == (4, 3, "3 of 4 would change; 1 would not")
     assert preview.fields == ["to.host", "note"] and preview.errors == []
     assert list(preview.refused.values()) == [1] and "dead" in next(iter(preview.refused))
@@ -142,9 +142,8 @@ async def test_the_words_of_a_patch_go_when_the_last_was_taken(rd: Redrive) -> N
     await letters(rd)
     await rd.dead.edit_many({"note": "canary-4711"}, task="press")
     await rd.redrives.advance()
-    assert not any(
-        b"canary-4711" in one.value for kind in ("redrive", "redrive_items") for one in await rd.store.docs(kind)
-    )
+    written = [*await rd.store.docs("redrive"), *await rd.store.docs("redrive_items")]
+    assert written and not any(b"canary-4711" in one.value for one in written)
 
 
 RFC = [  # the cases of RFC 7396, appendix A, as far as both are objects

@@ -16,6 +16,20 @@ from tests.web.serving import Served, serving
 DOORS: dict[str, type[Any]] = {"python": Python, "rest": Rest, "terminal": Terminal, "dashboard": Dashboard}
 
 
+MANY = [
+    (verb.name, door)
+    for verb in TABLE
+    for door in DOORS
+    if verb.many and (door != "dashboard" or verb.acts_on is State.dead)
+]
+"""The page of dead letters offers what can be done with dead letters."""
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
 @pytest.fixture
 async def served(database: Path) -> AsyncIterator[Served]:
     """A server without a worker: what was brought back waits, untouched."""
@@ -92,11 +106,8 @@ async def test_one_job_and_back(served: Served, verb: str, door: str) -> None:
 
 
 @pytest.mark.behaviour("V-1", "V-2")
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("verb", [verb.name for verb in TABLE if verb.many])
+@pytest.mark.parametrize(("verb", "door"), MANY)
 async def test_many_jobs_and_back(served: Served, verb: str, door: str) -> None:
-    if door == "dashboard" and VERBS[verb].acts_on is not State.dead:
-        pytest.skip("the page of dead letters offers what can be done with dead letters")
     way: Door = DOORS[door](served)
     ids = await jobs_for(served.rd, VERBS[verb], 3)
     before = await read(served.rd, ids)

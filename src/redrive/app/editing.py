@@ -14,7 +14,7 @@ from redrive.app.edited_input import check_fits, difference, input_now, text_of
 from redrive.app.filters import means_unknown
 from redrive.app.forgetting import KEPT, forgotten
 from redrive.app.namespace import SOMEBODY
-from redrive.app.redrives.choosing import judged, select
+from redrive.app.redrives.choosing import judged, select, without_id
 from redrive.app.redrives.moving import is_deferred
 from redrive.core import lifecycle
 from redrive.core.consent import ANY_AGENT, subject_of
@@ -100,7 +100,7 @@ class _Tally:
         )
         found = judged(self._order, dead, self._now, unknown_too=self._unknown_too)
         if isinstance(found, str):
-            self.refused[found.removeprefix("payload: ")] += 1
+            self.refused[without_id(found, job).removeprefix("payload: ")] += 1
             return
         self.changing += 1
         if len(self.samples) < SAMPLES:

@@ -9,7 +9,7 @@ from playwright.async_api import Page, expect
 
 import redrive
 from tests.web.browser.conftest import Tabs
-from tests.web.browser.ward import became, buried, dead_number, make_ward, world_of
+from tests.web.browser.ward import became, buried, dead_number, make_ward, press, world_of
 from tests.web.serving import Served
 
 
@@ -96,16 +96,16 @@ async def test_what_worked_before_is_told_with_numbers(served: Served, tabs: Tab
 async def test_resolving_ignoring_reopening_and_noting_are_told_in_its_story(served: Served, tabs: Tabs) -> None:
     await buried(served.rd, 2)
     page = await at(tabs, served)
-    await page.get_by_role("button", name="Resolve").click()
+    await press(page, "Resolve")
     await page.fill("#resolve-version", "2.4.0")
     await page.fill("#do-resolve-why", "stones oiled")
     await page.locator("dialog[open]").get_by_role("button", name="Resolve").click()
     await expect(page.locator(".flash")).to_contain_text("The group is resolved. 2 dead letters of it left.")
     await expect(page.locator(".said li").first).to_contain_text("resolved in 2.4.0 by dashboard")
-    await page.get_by_role("button", name="Reopen").click()
+    await press(page, "Reopen")
     await page.locator("dialog[open]").get_by_role("button", name="Reopen").click()
     await expect(page.locator(".flash")).to_contain_text("The group is unresolved.")
-    await page.get_by_role("button", name="Ignore").click()
+    await press(page, "Ignore")
     await page.select_option("#ignore-days", "7")
     await page.fill("#ignore-rate", "3")
     await page.locator("dialog[open]").get_by_role("button", name="Ignore").click()
@@ -121,7 +121,7 @@ async def test_resolving_ignoring_reopening_and_noting_are_told_in_its_story(ser
 async def test_what_was_said_of_it_is_taken_back(served: Served, tabs: Tabs) -> None:
     await buried(served.rd, 1)
     page = await at(tabs, served)
-    await page.get_by_role("button", name="Resolve").click()
+    await press(page, "Resolve")
     await page.locator("dialog[open]").get_by_role("button", name="Resolve").click()
     await page.locator(".flash").get_by_role("button", name="Undo").click()
     await expect(page.locator(".facts")).to_contain_text("unresolved")
@@ -150,3 +150,62 @@ async def test_a_group_that_does_not_exist_is_said_so(served: Served, tabs: Tabs
     tabs.forgiven.append("404")
     page = await tabs.open(served, "/groups/feedfeedfeedfeed")
     await expect(page.locator(".lead")).to_contain_text("there is no group")
+
+
+@pytest.mark.behaviour("V-5")
+async def test_three_buttons_and_a_menu_for_the_rest(served: Served, tabs: Tabs) -> None:
+    await buried(served.rd, 7)
+    page = await at(tabs, served)
+    shown = page.locator(".job-verbs > a, .job-verbs > button, .job-verbs > form > button")
+    await expect(shown).to_have_text(["Look at the latest", "Try 5, then the rest", "Redrive…"])
+    await expect(shown.first).to_have_class(re.compile("button-primary"))
+    menu = page.locator("#more-verbs .menu-list")
+    await expect(menu).to_be_hidden()
+    await page.locator("#more-verbs > summary").focus()
+    await page.keyboard.press("Enter")
+    await expect(menu.locator(".button")).to_have_text(
+        ["Resolve", "Ignore", "Edit all…", "Reassign…", "Defer…", "Discard…", "Move lane…", "Note…"]
+    )
+    await page.keyboard.press("Tab")
+    await expect(menu.get_by_role("button", name="Resolve")).to_be_focused()
+    await page.keyboard.press("Escape")
+    await expect(menu).to_be_hidden()
+    await expect(page.locator("#more-verbs > summary")).to_be_focused()
+    await page.locator("#more-verbs > summary").click()
+    await page.locator("h1").click()
+    await expect(menu).to_be_hidden()
+
+
+@pytest.mark.behaviour("V-5")
+async def test_the_menu_works_without_scripts(served: Served, tabs: Tabs) -> None:
+    await buried(served.rd, 2)
+    (view,) = await served.rd.groups.list()
+    page = await tabs.open(served, f"/groups/{view.fingerprint}", java_script_enabled=False)
+    await page.locator("#more-verbs > summary").click()
+    await page.locator("#more-verbs").get_by_role("button", name="Discard…").click()
+    await expect(page.locator("h1")).to_have_text("Discard 2 dead letters?")
+    await page.get_by_role("button", name="Discard").click()
+    await expect(page.locator(".flash")).to_contain_text("Discarded 2.")
+    assert await dead_number(served) == 0
+
+
+@pytest.mark.behaviour("V-4")
+async def test_all_of_a_group_are_edited_in_the_same_way_after_a_look(served: Served, tabs: Tabs) -> None:
+    ids = await buried(served.rd, 3)
+    page = await at(tabs, served)
+    await press(page, "Edit all…")
+    await expect(page.locator("h1")).to_have_text("Edit all of them in the same way")
+    await page.fill("#patch", '{"stone": "many"}')
+    await expect(page.locator("#preview")).to_contain_text("0 of 3 would change; 3 would not.")
+    await expect(page.locator("#preview")).to_contain_text("stone")
+    await page.fill("#patch", '{"stone": 99}')
+    await expect(page.locator("#preview")).to_contain_text("3 of 3 would change")
+    await page.fill("#why", "another stone")
+    world_of(served.rd).broken.discard("mill")
+    await page.get_by_role("button", name="Edit and redrive them").click()
+    await expect(page).to_have_url(re.compile("/redrives/"))
+    for id in ids:
+        job = await became(served.rd, id, "done")
+        assert job.changes[0]["payload"]["stone"] == 99 and job.arguments["stone"] != 99
+    await page.goto("/acts")
+    await expect(page.locator(".act").first).to_contain_text("dashboard edited and redrove 3 jobs (stone)")

@@ -12,7 +12,7 @@ import redrive
 from redrive.doors.dashboard import job as job_page
 from redrive.insight import story
 from tests.web.browser.conftest import Tabs
-from tests.web.browser.ward import SECRET, became, buried, make_ward, world_of
+from tests.web.browser.ward import SECRET, became, buried, make_ward, press, world_of
 from tests.web.serving import Served
 
 
@@ -28,7 +28,7 @@ async def at(tabs: Tabs, served: Served, id: str) -> Page:
 
 async def act(page: Page, label: str, why: str | None = None, confirm: str | None = None) -> None:
     """Press the button, say why, and confirm."""
-    await page.locator(".job-verbs").get_by_role("button", name=label, exact=True).first.click()
+    await press(page, label)
     dialog = page.locator("dialog[open]")
     if why is not None:
         await dialog.locator("input[name=why]").fill(why)
@@ -119,7 +119,7 @@ async def test_deferring_recalling_reassigning_and_restoring(still: Served, tabs
     async with still.rd.worker():
         (id,) = await buried(still.rd, 1)
     page = await at(tabs, still, id)
-    await page.locator(".job-verbs").get_by_role("button", name="Defer").first.click()
+    await press(page, "Defer")
     await page.fill("#defer-owner", "mira")
     await page.locator("dialog[open]").get_by_role("button", name="Defer").click()
     await expect(page.locator(".job-standing")).to_contain_text("Deferred to mira")
@@ -129,7 +129,7 @@ async def test_deferring_recalling_reassigning_and_restoring(still: Served, tabs
     await expect(page.locator(".chip-discarded")).to_be_visible()
     await act(page, "Restore")
     await expect(page.locator(".job-standing")).to_contain_text("a person brought it back")
-    await page.locator(".job-verbs").get_by_role("button", name="Reassign").first.click()
+    await press(page, "Reassign")
     await page.fill("#reassign-agent", "printer")
     await page.locator("dialog[open]").get_by_role("button", name="Reassign").click()
     await expect(page.locator(".chip-waiting")).to_be_visible()
@@ -334,7 +334,7 @@ async def test_a_verb_that_came_too_late_says_why_and_changes_nothing(still: Ser
     async with still.rd.worker():
         (id,) = await buried(still.rd, 1)
     page = await at(tabs, still, id)
-    await page.locator(".job-verbs").get_by_role("button", name="Discard").first.click()
+    await press(page, "Discard")
     await still.rd.dead.redrive(id)
     await page.locator("dialog[open]").get_by_role("button", name="Discard").click()
     await expect(page.locator(".flash-bad")).to_contain_text("only a dead job can be discarded")
@@ -361,3 +361,34 @@ async def test_a_phone_shows_all_of_it(served: Served, tabs: Tabs) -> None:
         page = await tabs.open(served, path, viewport={"width": 360, "height": 740})
         await expect(page.locator("h1")).to_be_visible()
         assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.behaviour("V-5")
+async def test_a_job_shows_three_buttons_and_a_menu(served: Served, tabs: Tabs) -> None:
+    (id,) = await buried(served.rd, 1)
+    page = await at(tabs, served, id)
+    shown = page.locator(".job-verbs > a, .job-verbs > button")
+    await expect(shown).to_have_count(3)
+    await expect(shown.first).to_have_class(re.compile("button-primary"))
+    await page.locator("#more-verbs > summary").press("Enter")
+    await expect(page.locator("#more-verbs .button")).to_contain_text(["Defer", "Discard"])
+
+
+@pytest.mark.behaviour("V-4")
+async def test_what_was_changed_in_one_is_done_to_all_like_it(still: Served, tabs: Tabs) -> None:
+    async with still.rd.worker():
+        ids = await buried(still.rd, 3)
+    page = await tabs.open(still, f"/jobs/{ids[0]}/edit")
+    before = json.loads(await page.input_value("#payload"))
+    await page.fill("#payload", json.dumps({**before, "stone": 99}))
+    await page.get_by_role("button", name="Edit all 3 like this one…").click()
+    await expect(page.locator("#patch")).to_have_value('{\n  "stone": 99\n}')
+    await expect(page.locator("#preview")).to_contain_text("3 of 3 would change")
+    await page.get_by_role("button", name="Edit and redrive them").click()
+    await expect(page).to_have_url(re.compile("/redrives/"))
+    await still.rd.redrives.advance()
+    await page.goto("/acts")
+    await page.locator(".act").first.get_by_role("button", name="Undo").click()
+    await page.locator("dialog[open]").get_by_role("button", name="Undo").click()
+    await expect(page.locator(".flash")).to_contain_text("Taken back 3.")
+    assert [str((await still.rd.jobs.get(id)).state) for id in ids] == ["dead"] * 3

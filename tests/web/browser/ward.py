@@ -1,9 +1,12 @@
 """Tasks that fail for as long as something is broken, and pages to look at them with."""
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+
+from playwright.async_api import Page
 
 import redrive
 from redrive.core.job import Job
@@ -118,3 +121,13 @@ async def became(rd: redrive.Redrive, id: str, state: str) -> Job:
 
 async def dead_number(served: Served, **filters: Any) -> int:
     return len((await served.rd.dead.list(limit=1000, **filters)).jobs)
+
+
+async def press(page: Page, label: str) -> None:
+    """Presses what can be done here, in the menu where it stands there."""
+    named = re.compile(f"^{re.escape(label)}$")
+    button = page.locator(".job-verbs").locator("button, a").filter(has_text=named).first
+    await button.wait_for(state="attached")
+    if await button.evaluate("button => Boolean(button.closest('details:not([open])'))"):
+        await page.locator("#more-verbs > summary").click()
+    await button.click()

@@ -79,7 +79,7 @@ class Redrives:
         def judge(job: Job) -> None:
             found = choosing.judged(order, job, now, unknown_too=unknown_too)
             if isinstance(found, str):
-                refused[found] += 1
+                refused[choosing.without_id(found, job)] += 1
 
         selection = await choosing.select(self._app, ids, filters, all=all, judge=judge)
         flights, _ = await self._documents.flights()

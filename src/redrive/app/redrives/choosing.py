@@ -121,12 +121,17 @@ def judged(order: Order, job: Job, now: float, *, unknown_too: bool) -> Decided 
             order.unless(job)
         return order.decide(job, now)
     except JobError as refused:
-        return str(refused).removeprefix(f"job {job.short_id} ")
+        return str(refused)
     except InvalidInput as refused:
         return str(refused)
     except Exception as error:
         log.warning("job %s (%s) cannot be judged for a %s", job.short_id, job.task, order.verb, exc_info=True)
         return f"{core.UNJUDGED}: {type(error).__name__}"  # what it says may be private, and this is kept
+
+
+def without_id(reason: str, job: Job) -> str:
+    """The reason alone, so that those of many jobs can be counted."""
+    return reason.removeprefix(f"job {job.short_id} ")
 
 
 def redriving(app: Redrive, who: str, why: str | None) -> Order:

@@ -9,7 +9,7 @@ import msgspec
 
 from redrive.app import triage
 from redrive.app.forgetting import forgotten
-from redrive.app.redrives.choosing import judged
+from redrive.app.redrives.choosing import judged, without_id
 from redrive.app.triage import Order
 from redrive.core import lifecycle
 from redrive.core import redrives as core
@@ -30,6 +30,8 @@ SPARE: Final = 2
 """Parts of a commit that are the run and its items."""
 DOCUMENTS: Final = "documents"
 """Beside the fields that a move overwrote: documents of the job that went with it, each as it stood."""
+COUNTED: Final = ("redrive", "edit")
+"""Runs whose reasons are told by how many met each; those of the others are told with each job."""
 LETS_GO: Final = (State.discarded, State.purged)
 """Where a workflow's step takes others along, so that it moves alone."""
 
@@ -97,7 +99,7 @@ class Mover:
             return Moved(core.skipped(item, "its record is gone"))
         decided = judged(order, job, now, unknown_too=run.unknown_too)
         if isinstance(decided, str):
-            return Moved(core.skipped(item, decided))
+            return Moved(core.skipped(item, without_id(decided, job) if run.verb in COUNTED else decided))
         if run.verb == "edit":
             return await self._edited(item, job, decided, now)
         return _kept(item, job, decided, now)

@@ -75,10 +75,10 @@ def offers(view: GroupView, *, running: bool) -> list[str]:
         return [*(["follow"] if running else []), *settle]
     others = [name for name in OFFERED if name not in ("redrive", "purge")]
     if running:
-        return ["follow", "see_all", *settle, *others]
+        return ["follow", *settle, *others]
     first = _advised(view)
     again = ["canary", "redrive"] if view.dead > CANARY else ["redrive"]
-    ranked = [first, *(["edit"] if first == "edit_one" and view.dead > 1 else []), *again, "see_all", *settle, *others]
+    ranked = [first, *(["edit"] if first == "edit_one" and view.dead > 1 else []), *again, *settle, *others]
     return list(dict.fromkeys(ranked))
 
 
@@ -88,10 +88,10 @@ def _advised(view: GroupView) -> str:
     if view.other_agent:
         return "give"
     if advice.strategy == "edit" and 2 * advice.worked >= advice.tried:
-        return "edit_one" if view.samples else "see_all"
-    if advice.action == "redrive":
+        return "edit_one" if view.samples else "redrive"
+    if advice.action == "redrive" or not view.samples:
         return "canary" if view.dead > CANARY else "redrive"
-    return "look" if view.samples else "see_all"
+    return "look"
 
 
 def sentence(view: GroupView, now: float) -> str:
