@@ -195,7 +195,7 @@ def _row(act: Act) -> tuple[object, ...]:
     named = {name: value for name, value in act.filter.items() if name != "states"}
     everything = "everything" if act.filter else act.job_id[-8:] if act.job_id else ""
     meant = in_words(named) or everything
-    now = f"taken back by {act.undone_by}" if act.undone_by else "" if act.finished else "goes on"
+    now = f"taken back by {act.undone_by}" if act.undone_by else "" if act.finished else "not over yet"
     what = f"{act.verb.replace('_', ' ')} {words}".strip()
     number = str(act.moved) if act.moved == act.number else f"{act.moved}/{act.number}"
     return act.id, ago(act.at), act.who, short(what, 40), number, short(meant, 50), short(act.why or "", 40), now

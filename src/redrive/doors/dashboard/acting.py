@@ -194,16 +194,17 @@ def told(acted: Acted) -> str:
 
 async def acts(request: Request) -> Response:
     """What was done to dead letters and said of groups, by whom and why."""
-    done = await rd_of(request).dead.acts(limit=ACTS)
+    rd = rd_of(request)
+    done, runs = await rd.dead.acts(limit=ACTS), {run.id for run in await rd.redrives.list(limit=ACTS)}
     told = [(act, DID.get(act.verb, words.plain(act.verb)), further(act)) for act in done]
-    return await page(request, "acts.html", section="letters", acts=told)
+    return await page(request, "acts.html", section="letters", acts=told, runs=runs)
 
 
 def further(act: Act) -> str:
     """To whom, and which were meant."""
     said = [f"to {act.said[name]}" for name in ("agent", "owner", "lane") if act.said.get(name)]
     said += [f"({', '.join(map(str, act.said['fields']))})"] if act.said.get("fields") else []
-    chosen = ", ".join(f"{name} {value}" for name, value in act.filter.items())
+    chosen = ", ".join(f"{name} {value}" for name, value in act.filter.items() if name != "states")
     return " ".join((*said, f"({chosen})" if chosen else "")).strip()
 
 

@@ -93,12 +93,14 @@ async def _shown(request: Request, choice: Choice, text: str, form: Form | None 
         letters = address(request, "letters", query=choice.said)
         return to(request, letters, "Nothing is selected. Pick some letters, or tick all of them.", kind="bad")
     known, sample = await _previewed(rd, choice, text), await _sample(rd, choice)
-    changing = known["preview"].changing if known["preview"] is not None else 0
+    scope = await choosing.scope(rd, choice)
+    number = await rd.dead.matching("edit", scope.pop("ids", ()), **scope)
     return await page(
         request, "edit_many.html", status=status, section="letters", choice=choice, text=text, sample=sample,
+        title=f"Edit {words.counted(number, 'dead letter')} in the same way",
         input=json.dumps(redact(as_edited(sample)), indent=2, ensure_ascii=False) if sample is not None else "",
         why=form.text("why") or "" if form is not None else "", rows=max(4, min(ROWS, text.count("\n") + 2)),
-        canary=CANARY if changing > 2 * CANARY else 0, **known,
+        canary=CANARY if number > 2 * CANARY else 0, **known,
     )  # fmt: skip
 
 
