@@ -362,7 +362,7 @@ async def test_taking_a_bulk_redrive_back_stops_what_it_has_not_moved(rd: Redriv
     run = await rd.redrives.start(ids, rate=1.0)
     await rd.redrives.advance()
     clock.advance(1)
-    assert (await rd.dead.undo(run.id)).moved == 1
+    assert (await rd.dead.undo(run.short_id)).moved == 1
     clock.advance(60)
     await rd.redrives.advance()
     assert await states(rd, ids) == ["dead"] * 3

@@ -19,7 +19,7 @@ from redrive.core.effects import EffectRecord
 from redrive.core.job import Usage
 from redrive.core.redrives import RedriveRun
 from redrive.core.store import Page
-from redrive.core.triage import Acted
+from redrive.core.triage import Acted, PatchPreview
 from redrive.core.workflow import WorkflowStatus
 from redrive.insight.health import Health
 from redrive.runtime.schedules import Scheduled
@@ -281,6 +281,10 @@ async def the_rest(sink: Callable[[Pain], Awaitable[None]]) -> None:
     assert_type(await rd.dead.move_lane(lane="manual", where={"lane": "delayed"}), Acted)
     assert_type(await rd.dead.redrive(queue="q"), RedriveRun)
     assert_type(await rd.dead.undo("id"), Acted)
+    assert_type(await rd.dead.do("discard", "id", why="old"), Job)
+    assert_type(await rd.dead.do("defer", ids=["id"], owner="ada", until=60.0), Acted | RedriveRun)
+    assert_type(await rd.dead.edit_many({"a": None}, queue="q", canary=5), RedriveRun)
+    assert_type(await rd.dead.preview_edit_many({"a": 1}, all=True), PatchPreview)
     async with rd.worker(concurrency=10, queues=["mail"], agents=None):
         pass
     async with rd as same:

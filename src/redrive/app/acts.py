@@ -20,7 +20,7 @@ from redrive.app.redrives.moving import before_key, is_deferred, recalled_for
 from redrive.app.triage import SIZE, SIZE_WITH_DOCUMENTS, Arrow, Order
 from redrive.core import lifecycle
 from redrive.core.checks import check_words, the_only
-from redrive.core.documents import ACT, ACT_BEFORE, ACT_ITEMS, JOB_NOTE, Kept
+from redrive.core.documents import ACT, ACT_BEFORE, ACT_ITEMS, JOB_NOTE
 from redrive.core.job import Job, new_id
 from redrive.core.lifecycle import Transition
 from redrive.core.redrives import RedriveRun
@@ -148,9 +148,10 @@ class Acts:
         refused: list[Refused] = []
         if run.skipped or run.left:
             stopped = f"{run.undone_by or 'another process'} took the act back meanwhile"
+            stopped = run.reason or "it is paused" if run.state == "paused" else stopped
             async for items in self._app.redrives.chunks(run):
                 refused += [Refused(one.id, one.why or "") for one in items if one.status == "skipped"]
-                refused += [Refused(one.id, stopped) for one in items if one.status == "pending" and run.over]
+                refused += [Refused(one.id, stopped) for one in items if one.status == "pending"]
                 if len(refused) >= REFUSED_KEPT:
                     break
         return Acted(run.verb, run.id, run.total, run.moved, refused[:REFUSED_KEPT])
@@ -207,15 +208,23 @@ class Acts:
 
     # -- what was done
 
+    async def whole_id(self, part: str) -> str:
+        """The id of an act, by a part of it that only one act has; for an act on one job, that is the job's id."""
+        if await ACT.get(self._app.store, part) or await self._app.redrives.run_of(part):
+            return part
+        known = [kept.key for kept in await ACT.all(self._app.store)]
+        known += [run.id for run in await self._app.redrives.acts()]
+        found = the_only([id for id in known if part in id], part, "act")
+        if found is None:
+            raise InvalidInput(field="act", problem=f"there is no act {part!r}")
+        return found
+
     async def read(self, act_id: str) -> tuple[Act, int]:
-        """An act on one job and the version of its document: by its id, or by a part of it that only one act has."""
-        kept = await ACT.get(self._app.store, act_id) or await self._by_part(act_id)
+        """An act that is one commit, and the version of its document."""
+        kept = await ACT.get(self._app.store, act_id)
         if kept is None:
             raise InvalidInput(field="act", problem=f"there is no act {act_id!r}")
         return kept.value, kept.version
-
-    async def _by_part(self, part: str) -> Kept[Act] | None:
-        return the_only([kept for kept in await ACT.all(self._app.store) if part in kept.key], part, "act")
 
     async def latest(self, limit: int) -> list[Act]:
         """The latest first: what was done to jobs, one or many, and what was said of groups that still holds."""

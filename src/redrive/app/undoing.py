@@ -50,6 +50,7 @@ class Undoing:
         check_id("act", act_id)
         if act_id.startswith(GROUP):
             return await self._undo_group(act_id, who, why)
+        act_id = await self._acts.whole_id(act_id)
         loaded = await self._app.redrives.run_of(act_id)
         if loaded is not None:
             return await self._undo_run(loaded.run, who, why)

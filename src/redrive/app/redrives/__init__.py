@@ -244,7 +244,8 @@ class Redrives:
         """Those that are not over, the latest first. A paused one waits for a person."""
         flights, _ = await self._documents.flights()
         loaded = [await self._documents.load(id) for id in sorted(flights, reverse=True)]
-        return [found.run for found in loaded if found is not None and found.run.brings_back]
+        runs = [found.run for found in loaded if found is not None]
+        return [run for run in runs if run.brings_back or run.state == "paused"]
 
     async def of_group(self, fingerprint: str) -> RedriveRun | None:
         """The one that moves this trouble now, or stopped in the middle of it; only one may."""
@@ -287,7 +288,7 @@ class Redrives:
         if loaded is None:
             found = the_only([known for known in await self._documents.ids() if id.lower() in known], id, "redrive")
             loaded = await self._documents.load(found) if found else None
-        if loaded is None or not loaded.run.brings_back:
+        if loaded is None:
             raise InvalidInput(field="redrive", problem=f"there is no redrive {id!r}")
         return loaded
 

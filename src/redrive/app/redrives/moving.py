@@ -102,6 +102,8 @@ class Mover:
             return Moved(core.skipped(item, without_id(decided, job) if run.verb in COUNTED else decided))
         if run.verb == "edit":
             return await self._edited(item, job, decided, now)
+        if ACTS[run.verb].final:
+            return Moved(core.taken(item, job.run, now), decided.move, decided.puts)  # nothing of it stays
         return _kept(item, job, decided, now)
 
     async def _edited(self, item: Item, job: Job, decided: Decided, now: float) -> Moved:
