@@ -51,9 +51,14 @@ def routes() -> str:
         sections.setdefault(HEADINGS[route.tag], []).append(route)
     lines = []
     for heading, listed in sections.items():
-        rows = [(code(f"{route.method} {path_of(route)}"), route.says, _takes(route, found)) for route in listed]
-        lines += [f"### {heading}", "", table(("route", "what it does", "takes"), rows), ""]
+        rows = [_row(route, found) for route in listed]
+        lines += [f"### {heading}", "", table(("route", "role", "what it does", "takes"), rows), ""]
     return "\n".join(lines)
+
+
+def _row(route: Route, found: dict[str, object]) -> tuple[str, ...]:
+    role = "none" if route.is_open else route.needs
+    return code(f"{route.method} {path_of(route)}"), role, route.says, _takes(route, found)
 
 
 def _takes(route: Route, found: dict[str, object]) -> str:

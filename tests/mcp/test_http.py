@@ -175,3 +175,47 @@ async def test_a_request_with_a_key_twice_is_refused_by_its_id(shell: Shell) -> 
         assert (status, told["id"], told["error"]["code"]) == (400, 7, -32600)
         assert 'has the key "a" twice' in told["error"]["message"]
         assert (await raw(port, good(port)))[0] == 200
+
+
+def a_named_token(shell: Shell, name: str, role: str) -> str:
+    done = shell.run("token", "add", name, "--role", role, "--show")
+    assert done.status == 0, done.err
+    return done.out.strip()
+
+
+@asynccontextmanager
+async def connected(port: int, secret: str) -> AsyncIterator[mcp.Client]:
+    authorized = httpx2.AsyncClient(headers={"Authorization": f"Bearer {secret}"})
+    address = f"http://127.0.0.1:{port}/mcp"
+    async with authorized, mcp.Client(streamable_http_client(address, http_client=authorized)) as client:
+        yield client
+
+
+@pytest.mark.behaviour("H-3b")
+@pytest.mark.behaviour("H-3d")
+async def test_a_named_token_has_the_tools_of_its_role_and_signs_what_it_does(shell: Shell) -> None:
+    (id,) = await asyncio.to_thread(shell.dead_letters)
+    look, act = (a_named_token(shell, name, role) for name, role in (("eyes", "look"), ("ann", "act")))
+    worker = a_named_token(shell, "runner", "worker")
+    async with serving(shell, "--token", TOKEN, "--allow-write") as (port, _):
+        async with connected(port, look) as client:
+            names = {tool.name for tool in (await soon(client.list_tools())).tools}
+            assert "failures" in names and not names & {"call", "submit", "retry", "redrive_failure", "greet"}
+            assert (await soon(ask(client, "status")))["tools_can_write"] is False
+            for tool, said in (("redrive_failure", {"failure_id": id, "why": "put right"}), ("greet", {"name": "a"})):
+                refused = await soon(client.call_tool(tool, said))
+                assert refused.is_error
+                told = json.dumps(refused.structured_content)
+                assert "This needs the role act; the token 'eyes' has the role look" in told
+        status, body = await raw(port, good(port, Authorization=f"Bearer {worker}"))
+        assert status == 403 and b"this needs the role look" in body
+        async with connected(port, act) as client:
+            assert "redrive_failure" in {tool.name for tool in (await soon(client.list_tools())).tools}
+            done = await soon(ask(client, "redrive_failure", failure_id=id, why="put right"))
+            assert done["status"] == "queued"
+        assert shell.run("token", "revoke", "ann").status == 0
+        assert (await raw(port, good(port, Authorization=f"Bearer {act}")))[0] == 401
+        assert (await raw(port, good(port)))[0] == 200
+    (who,) = [act["who"] for act in shell.run("dead", "acts", "--json").json]
+    assert re.fullmatch(r"ann \(as mcp, session mcp-[0-9a-f]{24}\)", who)
+    assert "ann (as mcp" in shell.run("dead", "acts").out

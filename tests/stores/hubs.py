@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 
 from redrive.core.store import Store
 from redrive.doors.web import hub as door
+from redrive.doors.web.guard import Guard
 from redrive.doors.web.serving import listen, make_served
 from redrive.stores.remote import Hub, RemoteStore
 from redrive.stores.remote.http import HttpTransport, servers
@@ -27,7 +28,7 @@ Serve = Callable[[Store], AbstractAsyncContextManager[str]]
 async def over_http(store: Store) -> AsyncIterator[str]:
     app: Any = SimpleNamespace(store=store)
     sock = listen("127.0.0.1", 0)
-    served = make_served(Starlette(routes=door.routes(app)))
+    served = make_served(Guard(Starlette(routes=door.routes(app)), hosts=None, keys=None))
     serving = asyncio.ensure_future(served.serve(sockets=[sock]))
     try:
         yield f"http://127.0.0.1:{sock.getsockname()[1]}"

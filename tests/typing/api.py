@@ -19,6 +19,7 @@ from redrive.core.effects import EffectRecord
 from redrive.core.job import Usage
 from redrive.core.redrives import RedriveRun
 from redrive.core.store import Page
+from redrive.core.tokens import NewToken, Token
 from redrive.core.triage import Acted, PatchPreview
 from redrive.core.workflow import WorkflowStatus
 from redrive.insight.health import Health
@@ -441,6 +442,13 @@ async def schedules_and_workflows() -> None:
     rd.task(schedule="@daily")
     rd.task(schedule=5)  # type: ignore[call-overload]
     assert_type(await rd.schedules(), list[Scheduled])
+    new = await rd.tokens.add("ann", "act", expires="30d")
+    assert_type(new, NewToken)
+    assert_type(new.secret, str)
+    await rd.tokens.add("ann", "look", expires=timedelta(days=1), who="ada")
+    await rd.tokens.add("ann", "admin")  # type: ignore[arg-type]
+    assert_type(await rd.tokens.list(), list[Token])
+    assert_type(await rd.tokens.revoke("ann"), Token)
     flow = rd.workflow("article")
     assert_type(flow, Workflow)
     first = flow.add(plain, 1)

@@ -84,7 +84,7 @@ async def test_who_says_what_became_of_it_says_how_they_know(pages: Served, verb
 
 
 async def test_one_letter_is_purged_by_a_sentence_about_one(pages: Served) -> None:
-    _, told = await sent(pages, "/dead/act", verb="purge", all="1", confirm="2")
+    _, told = await sent(pages, "/dead/purge", all="1", confirm="2")
     assert told == "Not done. Confirm: type 1 to purge 1 dead letter"
 
 
@@ -103,17 +103,17 @@ async def test_one_letter_is_purged_by_a_sentence_about_one(pages: Served) -> No
 async def test_a_form_leads_back_to_a_page_of_ours_and_never_elsewhere(pages: Served, referer: str, there: str) -> None:
     answer, said = await sent(pages, "/me", referer=referer.format(url=pages.url), name="ann")
     assert (answer.status_code, answer.headers["location"]) == (303, there)
-    assert "recorded as ann" in said
+    assert "recorded as owner (as ann)" in said
 
 
 @pytest.mark.parametrize("token", [{}, {"token": ""}, {"token": "another"}])
 async def test_a_purge_without_the_token_of_its_plan_purges_nothing(pages: Served, token: dict[str, str]) -> None:
     """The number alone may be that of other letters than somebody has seen."""
     id = await a_letter(pages)
-    _, said = await sent(pages, "/dead/act", verb="purge", ids=id, confirm="1", **token)
+    _, said = await sent(pages, "/dead/purge", ids=id, confirm="1", **token)
     assert said.startswith("Not done. Confirm:") and (await pages.rd.jobs.get(id)).state == "dead"
     plan = await pages.rd.dead.purge_plan([id])
-    _, said = await sent(pages, "/dead/act", verb="purge", ids=id, confirm="1", token=plan.token)
+    _, said = await sent(pages, "/dead/purge", ids=id, confirm="1", token=plan.token)
     assert said == "Purged 1 dead letter for good."
 
 

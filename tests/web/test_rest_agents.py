@@ -104,12 +104,12 @@ async def test_an_agent_triages_and_what_it_did_is_done_and_on_record(database: 
         acts = (await served.get("/v1/acts"))["items"]
         stories = {title: (await served.get(f"/v1/jobs/{id}/story"))["entries"] for title, id in ids.items()}
     assert {(act["verb"], act["who"], act["why"], act["moved"]) for act in acts} == {
-        ("reassign", "ceo", "cto does this", 1),
-        ("edit", "ceo", "a title that fits", 1),
-        ("defer", "ceo", "a person decides on money", 1),
-        ("discard", "ceo", "obsolete", 1),
-        ("discard", "ceo", "a duplicate of the first", 1),
+        ("reassign", "owner (as ceo)", "cto does this", 1),
+        ("edit", "owner (as ceo)", "a title that fits", 1),
+        ("defer", "owner (as ceo)", "a person decides on money", 1),
+        ("discard", "owner (as ceo)", "obsolete", 1),
+        ("discard", "owner (as ceo)", "a duplicate of the first", 1),
     }
     assert {act["job_id"] for act in acts} == set(ids.values())
     for title, entries in stories.items():
-        assert any(entry.get("who") == "ceo" and entry.get("why") for entry in entries), (title, entries)
+        assert any(entry.get("who") == "owner (as ceo)" and entry.get("why") for entry in entries), (title, entries)

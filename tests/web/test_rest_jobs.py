@@ -152,7 +152,7 @@ async def test_cancel_approve_reject_and_resolve(served: Served) -> None:
     gone = await served.post(f"/v1/jobs/{later['id']}/cancel", {"who": "ada", "why": "not needed"})
     assert (gone["state"], gone["because"]) == ("discarded", "cancelled")
     moves = await served.rd.jobs.story(later["id"])
-    assert (moves[-1].who, moves[-1].why) == ("ada", "not needed")
+    assert (moves[-1].who, moves[-1].why) == ("owner (as ada)", "not needed")
 
     yes, no = [await served.post("/v1/jobs", {"task": "refund", "payload": {"euros": n}}, status=201) for n in (1, 2)]
     await until(served, yes["id"], "held")

@@ -68,7 +68,10 @@ async def test_a_dead_letter_goes_back_to_its_queue(served: Served) -> None:
     assert told == [id]
     found = await served.refused(409, "POST", f"/v1/dead-letters/{id}/redrive", json={})
     assert found["type"].endswith("illegal-move")
-    assert ((await served.rd.jobs.story(id))[-1].who, (await served.rd.jobs.story(id))[-1].why) == ("ada", "fixed")
+    assert ((await served.rd.jobs.story(id))[-1].who, (await served.rd.jobs.story(id))[-1].why) == (
+        "owner (as ada)",
+        "fixed",
+    )
 
 
 async def test_every_verb_of_triage_on_one(served: Served) -> None:
@@ -197,7 +200,7 @@ async def test_groups(served: Served) -> None:
     path = f"/v1/groups/{group['fingerprint'][:8]}"
     assert len((await served.get(path))["samples"]) == 2
     cured = await served.post(f"{path}/resolve", {"who": "ada", "in_version": "1.2"})
-    assert (cured["status"], cured["resolved_in"], cured["who"]) == ("resolved", "1.2", "ada")
+    assert (cured["status"], cured["resolved_in"], cured["who"]) == ("resolved", "1.2", "owner (as ada)")
     known = await served.post(f"{path}/ignore", {"seconds": 3600, "rate": 5, "count": 9})
     assert (known["status"], known["ignored_rate"], known["ignored_count"]) == ("ignored", 5, 9)
     assert (await served.post(f"{path}/reopen"))["status"] == "unresolved"
@@ -225,7 +228,7 @@ async def test_a_redrive_of_many(served: Served) -> None:
 
     await eventually(over, "the redrive is over")
     found = await served.get(path)
-    assert (found["state"], found["moved"], found["failed_again"], found["who"]) == ("finished", 5, 5, "ada")
+    assert (found["state"], found["moved"], found["failed_again"], found["who"]) == ("finished", 5, 5, "owner (as ada)")
     assert {item["id"] for item in (await served.get(f"{path}/items"))["items"]} == set(ids)
     assert [one["id"] for one in (await served.get("/v1/redrives"))["items"]] == [run["id"]]
     assert (await served.refused(409, "POST", f"{path}/pause", json={}))["type"].endswith("illegal-move")

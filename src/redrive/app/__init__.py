@@ -40,6 +40,7 @@ from redrive.app.reports import Reports
 from redrive.app.sessions import Sessions
 from redrive.app.signal_actions import SignalActions
 from redrive.app.store_holder import StoreHolder
+from redrive.app.tokens import Tokens
 from redrive.app.transactions import Relay, Transactions
 from redrive.app.watch import Watch
 from redrive.app.workers import Workers
@@ -136,6 +137,7 @@ class Redrive(Registering):
         self.workflows = Workflows(core, self._desk, self.jobs, self.dead)
         self.reports = Reports(core, self._watch, self.notices)
         self.fleet = Fleet(core, self._workers)
+        self.tokens = Tokens(core)
         self._enqueuer = Enqueuer(self._desk, self._transactions, self.jobs)
         core.holder.before_close += [self._gateway.close, self._transactions.close]
         core.holder.on_close.append(self._desk.give_up_late)

@@ -25,6 +25,7 @@ from redrive.core.redrives import Flights, RedriveRun
 from redrive.core.redrives import Item as RedriveItem
 from redrive.core.schedule import Standing as ScheduleStanding
 from redrive.core.store import Applied, Commit, Document, Put, Store, Unknown
+from redrive.core.tokens import Token
 from redrive.core.triage import Act, Chunk
 from redrive.core.triage import Note as JobNote
 from redrive.core.workflow import Flow
@@ -214,3 +215,5 @@ DUTY: Final = Kind[Duty]("duty", Duty)
 WORKFLOW: Final = Kind[Flow]("workflow", Flow)
 SCHEDULE: Final = Kind[ScheduleStanding]("schedule", ScheduleStanding)
 CLOCK: Final = Kind[float]("clock", float)
+TOKEN: Final = Kind[Token]("token", Token)
+"""Under a token's name: its role and digests, never the token. A hub lets no worker write these."""

@@ -18,6 +18,7 @@ from redrive.core.cycle import Note
 from redrive.core.job import Job, Json, State, iso
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Group
+from redrive.core.tokens import signers
 from redrive.errors import InvalidInput
 
 Audience = Literal["session", "user", "both"]
@@ -228,7 +229,7 @@ def escalation_for(move: Transition) -> Notice | None:
     if move.move not in ("buried", "deferred", *_BROUGHT_BEFORE):
         return None
     job = move.after(0)
-    if job.owner is None or move.who == job.owner or (job.state is State.dead and job.lane != "manual"):
+    if job.owner is None or job.owner in signers(move.who or "") or (job.state is State.dead and job.lane != "manual"):
         return None
     if move.move in _BROUGHT_BEFORE and move.who not in ("scheduler", "redrive"):
         return None  # somebody has it in hand

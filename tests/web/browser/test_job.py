@@ -135,7 +135,7 @@ async def test_deferring_recalling_reassigning_and_restoring(still: Served, tabs
     await expect(page.locator(".chip-waiting")).to_be_visible()
     job = await still.rd.jobs.get(id)
     assert (job.state, job.agent) == ("waiting", "printer")
-    said = [entry.move for entry in await still.rd.jobs.story(id) if entry.who == "dashboard"]
+    said = [entry.move for entry in await still.rd.jobs.story(id) if entry.who == "owner"]
     assert said == ["deferred", "recalled", "discarded", "restored", "redriven"]
 
 
@@ -148,7 +148,7 @@ async def test_a_name_is_remembered_and_recorded(still: Served, tabs: Tabs) -> N
     await page.get_by_role("button", name="Remember").click()
     await act(page, "Discard", "mine")
     await expect(page.locator(".chip-discarded")).to_be_visible()
-    assert (await still.rd.jobs.story(id))[-1].who == "Mira"
+    assert (await still.rd.jobs.story(id))[-1].who == "owner (as Mira)"
 
 
 # ---- editing

@@ -105,7 +105,7 @@ async def test_some_are_discarded_and_it_is_taken_back(served: Served, tabs: Tab
     await expect(page.locator(".flash")).to_contain_text("Discarded 2.")
     await expect(page.locator("table.letters tbody tr")).to_have_count(1)
     (move,) = [one for one in await served.rd.jobs.story(ids[2]) if one.move == "discarded"]
-    assert (move.who, move.why) == ("dashboard", "not wanted any more")
+    assert (move.who, move.why) == ("owner", "not wanted any more")
     await page.locator(".flash").get_by_role("button", name="Undo").click()
     await expect(page.locator(".flash")).to_contain_text("Taken back 2.")
     await expect(page.locator("table.letters tbody tr")).to_have_count(3)

@@ -383,7 +383,7 @@ async def test_a_queue_is_paused_with_who_and_why_and_resumed(tabs: Tabs, served
     await dialog.get_by_label("Why").fill("the press is hot")
     await dialog.get_by_role("button", name="Pause", exact=True).click()
     await expect(page.locator(".flash")).to_contain_text("greet is paused")
-    await expect(queue.locator(".queue-stopped")).to_contain_text("by Ada Lovelace: the press is hot")
+    await expect(queue.locator(".queue-stopped")).to_contain_text("by owner (as Ada Lovelace): the press is hot")
     await expect(page.locator("nav")).to_contain_text("1 paused")
     assert [queue.paused for queue in await served.rd.numbers()] == [True]
     handle = await served.rd.enqueue("greet", {"name": "waits"})
@@ -399,7 +399,7 @@ async def _introduce(page: Page, name: str) -> None:
     await page.get_by_role("button", name="Your name…").click()
     await page.get_by_role("dialog").get_by_label("Your name").fill(name)
     await page.get_by_role("dialog").get_by_role("button", name="Remember").click()
-    await expect(page.locator(".flash")).to_contain_text(f"recorded as {name}")
+    await expect(page.locator(".flash")).to_contain_text(f"recorded as owner (as {name}")
 
 
 async def test_a_dialog_that_is_left_changes_nothing(tabs: Tabs, shown: Served) -> None:

@@ -40,12 +40,15 @@ LOOKED_AT: Final = 2_000
 """Up to so many are judged one by one for a plan."""
 OFFERED: Final = {name: verb for name, verb in core_verbs.ACTS.items() if verb.acts_on is State.dead and verb.many}
 """What can be done with many dead letters."""
+UNDOABLE: Final = {name: verb for name, verb in OFFERED.items() if not verb.final}
+"""What a token that may act can do with them. What is final has a form and a role of its own."""
 
 
 def routes(site: Site) -> list[BaseRoute]:
     return [
         site.route("/dead/act", plan, "act"),
         site.route("/dead/act", act, "act", post=True),
+        site.route("/dead/purge", purge, "purge", post=True, role="purge"),
         *editing_many.routes(site),
         site.route("/acts", acts, "acts"),
         site.route("/acts/{id}/undo", undo, "undo", post=True),
@@ -148,9 +151,7 @@ async def act(request: Request) -> Response:
         return await _start(request, form, scope | said)
     if verb == "edit":
         return await editing_many.start(request, form, choice, scope, said)
-    if verb == "purge":
-        return await _purge(request, form, choice, scope | said)
-    acted = await _acted(rd, core_verbs.verb_named(verb, OFFERED), form, scope, said)
+    acted = await _acted(rd, core_verbs.verb_named(verb, UNDOABLE), form, scope, said)
     group = choice.said.get("group") if choice.all and set(choice.said) == {"group"} else None
     letters = address(request, "letters", query=choice.said)
     if group:
@@ -169,14 +170,17 @@ async def _start(request: Request, form: Form, said: dict[str, Any]) -> Response
     )
 
 
-async def _purge(request: Request, form: Form, choice: Choice, said: dict[str, Any]) -> Response:
+async def purge(request: Request) -> Response:
     """The number is typed, and the token stands for exactly these: two people cannot purge what only one has seen."""
-    planned = await rd_of(request).dead.purge_plan(**await choosing.scope(rd_of(request), choice))
+    form, rd = await form_of(request), rd_of(request)
+    scope = await choosing.scope(rd, choosing.read(form))
+    planned = await rd.dead.purge_plan(**scope)
     typed = (form.text("confirm") or "").replace(",", "").replace(".", "")
     if typed != str(planned.number):
         what = words.counted(planned.number, "dead letter")
         raise InvalidInput(field="confirm", problem=f"type {planned.number} to purge {what}")
-    purged = await rd_of(request).dead.purge(confirm=form.text("token") or "", **said)
+    said: dict[str, Any] = {"who": who(request), "why": form.text("why"), "confirm": form.text("token") or ""}
+    purged = await rd.dead.purge(**said, **scope)
     return to(request, address(request, "letters"), f"Purged {words.counted(purged, 'dead letter')} for good.")
 
 

@@ -43,7 +43,7 @@ LOOKS: Final = {
 
 
 def routes(site: Site) -> list[BaseRoute]:
-    return [site.route("/live", stream, "live"), site.route("/me", me, "me", post=True)]
+    return [site.route("/live", stream, "live"), site.route("/me", me, "me", post=True, role="look")]
 
 
 async def me(request: Request) -> Response:

@@ -28,8 +28,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, Router
 
+from redrive.core.tokens import OWNER
 from redrive.doors.dashboard import words
-from redrive.doors.web.problems import Refused
+from redrive.doors.web.callers import caller_of, lacking
+from redrive.doors.web.problems import MEDIA_TYPE, Problem, Refused
 from redrive.errors import (
     IllegalMove,
     InvalidInput,
@@ -44,6 +46,7 @@ from redrive.errors import (
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
+    from redrive.core.tokens import Role
     from redrive.doors.web.feed import Feed, Tick
 
 log = logging.getLogger("redrive.dashboard")
@@ -62,6 +65,7 @@ SOMEBODY: Final = "dashboard"
 LONGEST_FORM: Final = 4 * 1024 * 1024
 """A payload of the largest size that is accepted, as a form writes it."""
 TITLES: Final = {
+    403: "Your token may not do this",
     404: "There is no such thing here",
     500: "Something went wrong",
     503: "The store does not answer",
@@ -110,6 +114,8 @@ class Site:
         self._asked: dict[str, asyncio.Future[Any]] = {}
         self._heard = 0
         self._addresses: dict[tuple[str, tuple[str, ...]], str] = {}
+        self.needs: dict[tuple[str, str], Role] = {}
+        """By method and path, the role that a token needs."""
         self.told: tuple[object, bytes] | None = None
         """The latest tick, as every open page gets it."""
 
@@ -167,14 +173,20 @@ class Site:
         self._asked.clear()
         self._heard += 1
 
-    def route(self, path: str, view: View, name: str, *, post: bool = False) -> Route:
-        return Route(path, self._served(view), name=name, methods=["POST"] if post else ["GET"])
+    def route(self, path: str, view: View, name: str, *, post: bool = False, role: Role | None = None) -> Route:
+        """One line of the table of pages. A page needs a token that may look, a form one that may act, unless `role`
+        says otherwise."""
+        needs: Role = role or ("act" if post else "look")
+        self.needs["POST" if post else "GET", path] = needs
+        return Route(path, self._served(view, needs), name=name, methods=["POST"] if post else ["GET"])
 
-    def _served(self, view: View) -> View:
+    def _served(self, view: View, needs: Role) -> View:
         """The view with the site at hand; what redrive refuses becomes a page or a line, never a traceback."""
 
         async def served(request: Request) -> Response:
             request.scope[SITE] = self
+            if (lacks := lacking(request.scope, needs)) is not None:
+                return await forbidden(request, lacks)
             try:
                 return await view(request)
             except (RedriveError, Refused) as error:
@@ -207,7 +219,7 @@ def make_environment() -> jinja2.Environment:
         auto_reload=False,
         extensions=["jinja2.ext.do"],
     )
-    environment.globals.update(url_for=url_for, asset=asset, here=here, with_query=with_query, now=_now)
+    environment.globals.update(url_for=url_for, asset=asset, here=here, with_query=with_query, now=_now, may=may)
     environment.filters.update(words.FILTERS)
     environment.tests["instant"] = words.is_instant
     environment.filters["ago"] = lambda at: words.ago(at, _now())
@@ -218,6 +230,11 @@ def make_environment() -> jinja2.Environment:
 
 def _now() -> float:
     return site_of(_asking.get()).rd.clock.now()
+
+
+def may(role: Role) -> bool:
+    """Whether the person who looks may do what needs this role. The server asks again when it is done."""
+    return caller_of(_asking.get().scope).may(role)
 
 
 def url_for(name: str, /, *, query: Mapping[str, Any] | None = None, **path: Any) -> str:
@@ -277,9 +294,20 @@ def root_of(request: Request) -> str:
 
 
 def who(request: Request) -> str:
-    """Who acts: the name that the person gave for themselves, else the door."""
+    """Who acts, for the record: the name of the token, with the name that the person gave beside it."""
+    return caller_of(request.scope).sign(_given_name(request), SOMEBODY)
+
+
+def _given_name(request: Request) -> str | None:
+    """The name that a person wants to be recorded with, as this browser keeps it."""
     name = _unpacked(request.cookies.get(ME, ""))
-    return name if isinstance(name, str) and 0 < len(name) <= 60 and name.isprintable() else SOMEBODY
+    return name if isinstance(name, str) and 0 < len(name) <= 60 and name.isprintable() else None
+
+
+def _me(request: Request) -> str:
+    """What a person is called on the pages. The owner's token says nothing about the person."""
+    name = caller_of(request.scope).name
+    return _given_name(request) or (name if name not in (None, OWNER) else None) or SOMEBODY
 
 
 async def form_of(request: Request) -> Form:
@@ -316,7 +344,9 @@ async def page(request: Request, template: str, *, status: int = 200, **values: 
     found = site.environment.get_template(template)
     block = _block(request, found)
     said = _said(request)
-    context = {"request": request, "said": said, "me": who(request), "counts": await _counts(site), **values}
+    caller = caller_of(request.scope)
+    shared = {"request": request, "said": said, "me": _me(request), "caller_name": caller.name, "role": caller.role}
+    context = {**shared, "counts": await _counts(site), **values}
     token = _asking.set(request)
     try:
         text = found.render(context) if block is None else _part(site, found, block, context)
@@ -409,6 +439,20 @@ async def refused(request: Request, error: RedriveError | Refused) -> Response:
     return await problem(request, _status(error), _reason(error))
 
 
+async def forbidden(request: Request, lacks: Problem) -> Response:
+    """403 with the role that is needed, as a page for who may look at pages."""
+    log.warning("%s %s: %s", request.method, request.url.path, lacks.detail)
+    if not caller_of(request.scope).may("look"):
+        return Response(lacks.encode(), lacks.status, media_type=MEDIA_TYPE)
+    said = lacks.detail or lacks.title
+    return await problem(request, lacks.status, f"{said[:1].upper()}{said[1:]}. {_hint(lacks)}")
+
+
+def _hint(lacks: Problem) -> str:
+    hint = lacks.hint or ""
+    return f"{hint[:1].upper()}{hint[1:]}." if hint else ""
+
+
 async def problem(request: Request, status: int, reason: str) -> Response:
     """A page that says why there is no other."""
     return await page(
@@ -468,12 +512,15 @@ def _said(request: Request) -> Said | None:
     return said
 
 
+_NAMELESS: Final = "What you do is recorded without a name of your own."
+
+
 def remember_me(request: Request, name: str | None) -> Response:
     """From now on the person acts under this name, on this browser."""
     if name is not None and (len(name) > 60 or not name.isprintable()):
         raise InvalidInput(field="name", problem="must be 1 to 60 printable characters")
-    text = f"What you do is recorded as {name}." if name else "What you do is recorded without a name."
-    response = back(request, text)
+    signed = caller_of(request.scope).sign(name, SOMEBODY)
+    response = back(request, f"What you do is recorded as {signed}." if name else _NAMELESS)
     path = root_of(request) or "/"
     if name:
         response.set_cookie(ME, _packed(name), max_age=31_536_000, path=path, httponly=True, samesite="strict")

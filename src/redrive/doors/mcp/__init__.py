@@ -12,6 +12,7 @@ import redrive
 from redrive.doors.mcp.answers import Desk
 from redrive.doors.mcp.inbox import Inbox
 from redrive.doors.mcp.pages import add_pages
+from redrive.doors.mcp.roles import Roles
 from redrive.doors.mcp.sessions import tell_programs_apart
 from redrive.doors.mcp.tasks import DurableTasks
 from redrive.doors.mcp.tools import Reading
@@ -45,6 +46,7 @@ def make_server(
     desk = Desk(rd, Wording(os.environ, secrets), writes=allow_write, session=session)
     inbox, makers = Inbox(desk), set[str]()
     made = [*Reading(desk).tools(), *inbox.reading()]
+    roles = Roles([tool.name for tool in made])
     if allow_write:
         writing = Writing(desk, knows_tasks=tasks)
         made += [*inbox.writing(), *writing.tools()]
@@ -57,7 +59,7 @@ def make_server(
         instructions=READS + (WRITES if allow_write else ""),
         tools=made,
         extensions=[DurableTasks(desk, makers)],
-        middleware=[tell_programs_apart],
+        middleware=[roles, tell_programs_apart],
         log_level="WARNING",
     )
     add_pages(server, desk)

@@ -18,6 +18,8 @@ from pydantic import ValidationError
 from redrive.app.following import result_text
 from redrive.core.job import Job, Json, State, iso
 from redrive.core.outcome import INLINE, Outcome, unknown_outcome
+from redrive.core.tokens import signed
+from redrive.doors.mcp.sessions import calling
 from redrive.doors.mcp.wording import NOTE, Wording, as_text, without_none
 from redrive.errors import IllegalMove, InvalidInput, JobNotFound, RedriveError, StaleJob, StoreBusy, StoreError
 
@@ -39,7 +41,7 @@ class Desk:
     ) -> None:
         self.rd = rd
         self.wording = wording
-        self.writes = writes
+        self._writes = writes
         self._session = session
 
     @property
@@ -48,9 +50,14 @@ class Desk:
         return self._session() if callable(self._session) else self._session
 
     @property
+    def writes(self) -> bool:
+        """Whether the caller of this request has the tools that write."""
+        return self._writes and calling.get().may("act")
+
+    @property
     def who(self) -> str:
-        """For the record of whatever is moved."""
-        return f"mcp, session {self.session}" if self.session else "mcp"
+        """For the record of whatever is moved: the name of the token, where it has one, and the session."""
+        return signed(calling.get().name, f"mcp, session {self.session}" if self.session else "mcp")
 
     def own_session(self) -> str:
         """The session, or a refusal where there is none: its inbox and tasks are nobody else's."""

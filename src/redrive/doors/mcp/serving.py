@@ -41,7 +41,7 @@ async def over_http(
     rd: Redrive, server: MCPServer[Any], sock: socket.socket, *, hosts: Sequence[str], tokens: Sequence[str]
 ) -> None:
     """Until a signal comes."""
-    served = make_served(http.guarded(server, hosts=hosts, tokens=tokens))
+    served = make_served(http.guarded(server, hosts=hosts, tokens=tokens, named=rd.tokens))
 
     def stop() -> None:
         served.should_exit = True

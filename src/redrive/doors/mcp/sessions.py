@@ -14,7 +14,8 @@ import secrets
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
-from redrive.doors.web.guard import refuse
+from redrive.doors.web.callers import ANYONE, Caller, caller_of, lacking
+from redrive.doors.web.guard import bearer_of, refuse
 from redrive.doors.web.problems import problem
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ _ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 
 asking: Final[ContextVar[str]] = ContextVar("redrive_mcp_session")
 """The session of the HTTP request that is being answered."""
+calling: Final[ContextVar[Caller]] = ContextVar("redrive_mcp_caller", default=ANYONE)
+"""Who asks. On standard input and output it is the person who started the process, who may do everything."""
 _without_id: Final[ContextVar[str | None]] = ContextVar("redrive_mcp_token", default=None)
 """The token of that request, if its client sends no id."""
 
@@ -53,20 +56,22 @@ async def tell_programs_apart(ctx: ServerRequestContext[Any, Any], call_next: Ca
 
 
 class ClientSessions:
-    """Names the session of every request that the guard let in with this token.
+    """Names the session and the caller of every request that the guard let in.
 
     The protocol before 2026 has the server choose the id: an answer to a request without one offers a new one, which
     clients take up from the answer to `initialize`. Nothing is kept here, so there is nothing that a client could end
     (DELETE), and no stream of our own to listen to (GET): the SDK and the specification take 405 for both.
     """
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
+            return
+        if (lacks := lacking(scope, "look")) is not None:
+            await refuse(send, lacks)
             return
         ids = [value for name, value in scope["headers"] if name == HEADER]
         if len(ids) > 1 or not all(map(_ID.fullmatch, ids)):
@@ -75,8 +80,10 @@ class ClientSessions:
         if scope["method"] in ("GET", "DELETE"):
             await _send_not_allowed(send)
             return
-        asking.set(session_name(self._token, *ids))
-        _without_id.set(None if ids else self._token)
+        token = (bearer_of(scope) or b"").decode("latin-1")
+        calling.set(caller_of(scope))
+        asking.set(session_name(token, *ids))
+        _without_id.set(None if ids else token)
         offers = not ids and not any(name == VERSION for name, _ in scope["headers"])
         await self._app(scope, receive, _offering(send) if offers else send)
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from starlette.responses import Response
 from starlette.routing import Route as Endpoint
 
 from redrive.doors.rest.reading import ENVELOPE, read_body, read_query
-from redrive.doors.rest.table import JSON, Asked, Reply, Route, is_app
+from redrive.doors.rest.table import JSON, WHO, Asked, Reply, Route, is_app
+from redrive.doors.web.callers import Caller, caller_of, lacking
 from redrive.doors.web.problems import MEDIA_TYPE, Problem, Refused, problem, problem_of
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class Door:
         route = self._routes.get(method)
         if route is None:
             return told(problem("method-not-allowed", f"{request.method} is not for this path"), self._allow())
+        if not route.is_open and (lacks := lacking(request.scope, route.needs)) is not None:
+            return told(lacks)
         try:
             asked = await self._read(route, request)
             return _answered(route, await route.handle(asked), asked.root)
@@ -69,8 +72,29 @@ class Door:
         body = None
         if route.body is not None:
             body = await read_body(request, route.body, self._rd.settings.payload_limit + ENVELOPE)
+        if not route.is_open:
+            caller = caller_of(request.scope)
+            _check_secrets(caller, query)
+            query, body = _signed(query, caller), _signed(body, caller)
         root = request.scope.get("root_path", "")
         return Asked(self._rd, self._feed, request.path_params, query, body, request.headers, root)
+
+
+SIGNED: Final = ("who", "by")
+"""Fields that name who does it: the token's name stands there, whatever the caller says."""
+
+
+def _signed(said: Any, caller: Caller) -> Any:
+    names = [name for name in SIGNED if name in getattr(said, "__struct_fields__", ())]
+    if not names:
+        return said
+    return msgspec.structs.replace(said, **{name: caller.sign(getattr(said, name), WHO) for name in names})
+
+
+def _check_secrets(caller: Caller, query: Any) -> None:
+    """Secrets are masked for who may only look."""
+    if getattr(query, "secrets", False) and (why := caller.lacks("act")) is not None:
+        raise Refused(problem("forbidden-role", f"secrets: {why}", field="secrets"))
 
 
 def _answered(route: Route, answer: Any, root: str) -> ASGIApp:

@@ -43,7 +43,7 @@ ROUTES: Final = (
     ),
     Route(
         "POST", f"{OF}/erase", erase, "Forget the result of an effect, for privacy; its key stays.", schemas.Effect,
-        body=schemas.Saying,
+        body=schemas.Saying, role="purge",
     ),
     Route("GET", OF, show, "One effect without a job.", schemas.Effect, schemas.OneJob),
 )  # fmt: skip

@@ -230,6 +230,6 @@ ROUTES: Final = (
     ),
     Route(
         "POST", "/v1/jobs/{id}/erase", erase, "Forget the contents of a job, for privacy.", schemas.Erased,
-        body=schemas.Saying, errors=(409,),
+        body=schemas.Saying, errors=(409,), role="purge",
     ),
 )  # fmt: skip

@@ -49,7 +49,11 @@ def document(table: Sequence[Route]) -> dict[str, Any]:
     }
 
 
-SECURITY: Final = {"bearer": {"type": "http", "scheme": "bearer", "description": "`redrive token` shows it."}}
+ABOUT_TOKENS: Final = (
+    "The owner's, as `redrive token` shows it, or a named one: `redrive token add NAME --role ROLE`. `x-redrive-role` "
+    "of an operation is the role that it needs."
+)
+SECURITY: Final = {"bearer": {"type": "http", "scheme": "bearer", "description": ABOUT_TOKENS}}
 
 
 def path_of(route: Route) -> str:
@@ -77,6 +81,8 @@ def _operation(route: Route, schemas: Mapping[Any, Any], components: Mapping[str
         body["requestBody"] = {"required": required, "content": {JSON: {"schema": schemas[route.body]}}}
     if route.is_open:
         body["security"] = []
+    else:
+        body["x-redrive-role"] = route.needs
     return body
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import msgspec
 
 from redrive.core.job import Json
+from redrive.core.tokens import Role
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 WHO: Final = "rest"
-"""Who did it, where the caller does not say."""
+"""Who did it, where neither the token nor the caller says."""
 JSON: Final = "application/json"
 
 
@@ -77,6 +78,12 @@ class Route(NamedTuple):
     """Of a stream: the schema of one of its blocks, made from the schema of `answer`."""
     is_open: bool = False
     """Without a token."""
+    role: Role | None = None
+    """What a token needs for it, where that is not `look` for a GET and `act` for all else."""
+
+    @property
+    def needs(self) -> Role:
+        return self.role or ("look" if self.method == "GET" else "act")
 
     @property
     def name(self) -> str:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from redrive.app import Redrive
     from redrive.doors.web.feed import Feed
+    from redrive.doors.web.keys import Keys
     from redrive.doors.web.tokens import TokenFile
 
 PARTS: Final = ("starlette", "uvicorn", "jinja2")
@@ -29,9 +30,10 @@ def asgi(
 ) -> ASGIApp:
     """REST and the dashboard as an ASGI app: `app.mount("/queue", redrive.asgi(rd))` in FastAPI or Starlette.
 
-    Callers give the token that `redrive token` shows, or the one named here; `token=False` asks for none, for an app
-    that lets in nobody else. This machine's own names are served; every other Host must stand in `hosts`, with its
-    port where it has one. Needs the extra `serve`. It runs no jobs: that is what `rd.lifespan(worker=True)` is for.
+    Callers give the token that `redrive token` shows, or the one named here, or one that `rd.tokens` made;
+    `token=False` asks for none, for an app that lets in nobody else. This machine's own names are served; every other
+    Host must stand in `hosts`, with its port where it has one. Needs the extra `serve`. It runs no jobs: that is what
+    `rd.lifespan(worker=True)` is for.
     """
     need_the_extra()
     from redrive.doors.web.feed import Feed
@@ -55,14 +57,26 @@ def make_app(
     from redrive.doors.rest.probes import OPEN_PATHS
     from redrive.doors.web import hub
     from redrive.doors.web.guard import Guard
-    from redrive.doors.web.tokens import check_token
 
     pages = _pages(rd, feed) if dashboard else []
     app = Starlette(routes=[*rest.routes(rd, feed), *hub.routes(rd), *pages], exception_handlers=_handlers())
     app.router.redirect_slashes = False
     app.state.rd, app.state.feed = rd, feed
-    known = None if token is False else token_file(rd) if token is None else check_token(token)
-    return Guard(app, hosts=hosts, also=also, token=known, cookie=True, open_paths=OPEN_PATHS)
+    return Guard(app, hosts=hosts, also=also, keys=_keys(rd, token), cookie=True, open_paths=OPEN_PATHS)
+
+
+def _keys(rd: Redrive, token: str | Literal[False] | None) -> Keys | None:
+    """The owner's token and the named ones; none where the app lets in nobody else."""
+    from redrive.doors.web.keys import Keys
+    from redrive.doors.web.tokens import check_token
+
+    if token is False:
+        return None
+    if token is None:
+        file = token_file(rd)
+        return Keys(lambda: [file()], named=rd.tokens)
+    own = [check_token(token)]
+    return Keys(lambda: own, named=rd.tokens)
 
 
 def need_the_extra() -> None:
@@ -117,9 +131,12 @@ async def _refused(request: Any, error: Any) -> Any:
 
 async def _missing(request: Any) -> Any:
     """The dashboard's page for an address that does not exist, where a person's browser asks and it is served."""
+    from redrive.doors.web.callers import caller_of
     from redrive.doors.web.guard import path_of
 
     if path_of(request.scope).startswith("/v1") or importlib.util.find_spec("redrive.doors.dashboard") is None:
+        return None
+    if not caller_of(request.scope).may("look"):
         return None
     from redrive.doors import dashboard
 

@@ -2,27 +2,33 @@
 
 A web page in the user's browser can reach localhost, and a name that its owner points at 127.0.0.1 makes it look like
 its own server. The token keeps out whoever was not given it; Host and Origin keep out pages that were tricked or trick.
-Programs send the token as a Bearer; a browser gets a cookie from a link, once.
+Programs send the token as a Bearer; a browser gets a cookie from a link, once. Whose token it is goes along with the
+request (`callers.py`); whether the role is enough is for the route to say.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import hmac
 import html
 import ipaddress
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, quote, urlencode
 
-from redrive.doors.web.problems import MEDIA_TYPE, Problem, problem
+from redrive.core.tokens import cookie_of
+from redrive.doors.web.callers import ANYONE, CALLER, Caller
+from redrive.doors.web.problems import MEDIA_TYPE, Problem, problem, problem_of
 from redrive.doors.web.stream import LET_IN
+from redrive.errors import RedriveError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from redrive.doors.web.keys import Keys
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 SAFE: Final = frozenset({"GET", "HEAD"})
@@ -95,7 +101,7 @@ class Guard:
     """In front of every route: Host, then Origin, then the token. What it refuses reaches nothing behind it.
 
     `hosts=None` allows this machine's own names at the port that was asked, for apps that do not know their port yet.
-    `token=None` asks for none: only where the app is guarded otherwise. `open_paths` need none either.
+    `keys=None` asks for no token: only where the app is guarded otherwise. `open_paths` need none either.
     """
 
     def __init__(
@@ -103,7 +109,7 @@ class Guard:
         app: ASGIApp,
         *,
         hosts: Sequence[str] | None,
-        token: str | Callable[[], str] | None,
+        keys: Keys | None,
         also: Sequence[str] = (),
         cookie: bool = False,
         open_paths: frozenset[str] = frozenset(),
@@ -111,7 +117,7 @@ class Guard:
         self._app = app
         self._hosts = None if hosts is None else frozenset(hosts)
         self._also = frozenset(name.lower() for name in also)
-        self._token = token
+        self._keys = keys
         self._cookie = cookie
         self._open_paths = open_paths
 
@@ -124,26 +130,29 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refused = self._misplaced(scope)
-        if refused is None and self._token is not None and path_of(scope) not in self._open_paths:
-            token = self._token() if callable(self._token) else self._token
-            if self._cookie and (there := _bearing_link(scope, token)) is not None:
-                await _send_cookie(scope, send, token, there)
+        found: Caller | Problem | None = self._misplaced(scope)
+        if found is None and path_of(scope) not in self._open_paths:
+            if (cookies := await self._bearing_link(scope)) is not None:
+                await _send_on(scope, send, cookies)
                 return
-            refused = self._unknown(scope, token)
-        if refused is None:
-            scope[LET_IN] = partial(self._lets_in, scope)
-            await self._app(scope, receive, send)
-        elif self._cookie and _is_browsing(scope):
-            await _refuse_page(send, refused)
-        else:
-            await refuse(send, refused)
+            found = await self._caller(scope)
+        if isinstance(found, Problem):
+            await self._refuse(scope, send, found)
+            return
+        if found is not None:
+            scope[CALLER] = found
+        scope[LET_IN] = partial(self._lets_in, scope)
+        await self._app(scope, receive, send)
 
-    def _lets_in(self, scope: Scope) -> bool:
+    async def _refuse(self, scope: Scope, send: Send, found: Problem) -> None:
+        if self._cookie and _is_browsing(scope):
+            await _refuse_page(send, found)
+        else:
+            await refuse(send, found)
+
+    async def _lets_in(self, scope: Scope) -> bool:
         """Whether who was let in still would be: an answer may take long, and the token be another one."""
-        if self._token is None:
-            return True
-        return self._unknown(scope, self._token() if callable(self._token) else self._token) is None
+        return isinstance(await self._caller(scope), Caller)
 
     def _misplaced(self, scope: Scope) -> Problem | None:
         """A wrong Host or Origin. Each header counts once: two that differ are a trick."""
@@ -164,16 +173,42 @@ class Guard:
         _, port = scope.get("server") or ("", 0)
         return frozenset(allowed_hosts("localhost", port or 0)) | self._also
 
-    def _unknown(self, scope: Scope, token: str) -> Problem | None:
+    async def _caller(self, scope: Scope) -> Caller | Problem:
+        """Whose token it is. Where that is not known because the store does not answer, that is what is told."""
+        if self._keys is None:
+            return ANYONE
+        try:
+            return await self._known(scope, self._keys)
+        except RedriveError as error:
+            return problem_of(error) or problem("internal", str(error))
+
+    async def _known(self, scope: Scope, keys: Keys) -> Caller | Problem:
         """The right token, as a Bearer or, from one of our own pages, as a cookie."""
         if _headers(scope, b"authorization") or not self._cookie:
-            known = bears(scope, token)
-            return None if known else problem("unauthorized", "give the token: Authorization: Bearer TOKEN")
-        if not _has_cookie(scope, token):
+            secret = bearer_of(scope)
+            caller = await keys.by_secret(secret) if secret is not None else None
+            return caller or problem("unauthorized", "give the token: Authorization: Bearer TOKEN")
+        caller = await keys.by_cookies(_cookies(scope))
+        if caller is None:
             return problem("unauthorized", "give the token, or open the link that `redrive serve` has printed")
         if scope["method"] not in SAFE and not _headers(scope, b"origin"):
             return problem("forbidden-origin", "a cookie alone changes nothing: the Origin is missing")
-        return None
+        return caller
+
+    async def _bearing_link(self, scope: Scope) -> list[str] | None:
+        """The cookies for a link that lets a browser in; None where this is no such link. The cookies of other tokens
+        of this server end: who opens a link wants to be who it says."""
+        secret = _token_in_link(scope) if self._cookie else None
+        if secret is None or self._keys is None:
+            return None
+        try:
+            if await self._keys.by_secret(secret.encode()) is None:
+                return None
+            name, value = cookie_of(secret)
+            others = [other for other in await self._keys.cookies(_cookies(scope)) if other != name]
+        except RedriveError:
+            return None  # it is not let in, and told why
+        return [_cookie(scope, name, value, COOKIE_SECONDS), *(_cookie(scope, other, "", 0) for other in others)]
 
 
 def path_of(scope: Scope) -> str:
@@ -190,58 +225,57 @@ def _headers(scope: Scope, name: bytes) -> list[bytes]:
     return [value for found, value in scope["headers"] if found.lower() == name]
 
 
-def _same(given: bytes, expected: bytes) -> bool:
-    """In the same time however much of it is right."""
-    return hmac.compare_digest(given, expected)
-
-
-def bears(scope: Scope, token: str) -> bool:
-    """Whether the request shows this token as a Bearer, and nothing else beside it."""
+def bearer_of(scope: Scope) -> bytes | None:
+    """The token that a request shows as a Bearer, and nothing else beside it."""
     if scope["type"] != "http" or len(found := _headers(scope, b"authorization")) != 1:
-        return False
+        return None
     scheme, _, given = found[0].partition(b" ")
-    return _same(scheme.lower() + b" " + given.strip(), f"bearer {token}".encode())
+    return given.strip() if scheme.lower() == b"bearer" else None
 
 
 # -- a browser's way in
 
 
-def cookie_of(token: str) -> tuple[str, str]:
-    """Name and value. Cookies know no ports, so each token has a name of its own; its value is not the token itself."""
-    name = hashlib.sha256(b"name:" + token.encode()).hexdigest()[:8]
-    return f"redrive_{name}", hmac.new(token.encode(), b"redrive cookie", hashlib.sha256).hexdigest()
-
-
-def _has_cookie(scope: Scope, token: str) -> bool:
-    name, expected = cookie_of(token)
-    found = [
-        value.strip().encode()
+def _cookies(scope: Scope) -> dict[str, str]:
+    """By name. One that is sent twice counts for nothing: the second is a trick."""
+    pairs = [
+        (name.strip(), value.strip())
         for header in _headers(scope, b"cookie")
-        for key, _, value in (part.partition("=") for part in header.decode("latin-1").split(";"))
-        if key.strip() == name
+        for name, _, value in (part.partition("=") for part in header.decode("latin-1").split(";"))
     ]
-    return len(found) == 1 and _same(found[0], expected.encode())
+    sent = Counter(name for name, _ in pairs)
+    return {name: value for name, value in pairs if sent[name] == 1}
 
 
-def _bearing_link(scope: Scope, token: str) -> str | None:
-    """Where a link with the right token leads without it; None where this is no such link."""
+def _token_in_link(scope: Scope) -> str | None:
+    """What the address of a page gives as a token, where it gives one."""
     if scope["method"] not in SAFE or b"token=" not in scope["query_string"]:
         return None
-    said = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-    given = [value for name, value in said if name == PARAMETER]
-    if len(given) != 1 or not _same(given[0].encode(), token.encode()):
-        return None
-    rest = urlencode([(name, value) for name, value in said if name != PARAMETER])
+    given = [value for name, value in _query(scope) if name == PARAMETER]
+    return given[0] if len(given) == 1 else None
+
+
+def _query(scope: Scope) -> list[tuple[str, str]]:
+    return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+
+
+def _without_token(scope: Scope) -> str:
+    """The same address without the token."""
+    rest = urlencode([(name, value) for name, value in _query(scope) if name != PARAMETER])
     path = "/" + quote(scope["path"].lstrip("/"))  # one slash: two would name another host
     return f"{path}?{rest}" if rest else path
 
 
-async def _send_cookie(scope: Scope, send: Send, token: str, there: str) -> None:
-    name, value = cookie_of(token)
+def _cookie(scope: Scope, name: str, value: str, seconds: int) -> str:
     path = quote(scope.get("root_path", "")) or "/"
     secure = "; Secure" if scope.get("scheme") == "https" else ""
-    cookie = f"{name}={value}; Path={path}; Max-Age={COOKIE_SECONDS}; HttpOnly; SameSite=Strict{secure}"
-    headers = [(b"location", there.encode()), (b"set-cookie", cookie.encode()), (b"content-length", b"0")]
+    return f"{name}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+
+
+async def _send_on(scope: Scope, send: Send, cookies: Iterable[str]) -> None:
+    """To the same page without the token, with the cookies."""
+    headers = [(b"location", _without_token(scope).encode()), (b"content-length", b"0")]
+    headers += [(b"set-cookie", cookie.encode()) for cookie in cookies]
     await send({"type": "http.response.start", "status": 303, "headers": headers})
     await send({"type": "http.response.body", "body": b""})
 

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Final
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from redrive.doors.web.problems import MEDIA_TYPE, problem
+from redrive.core.documents import TOKEN
+from redrive.doors.web.callers import caller_of, lacking
+from redrive.doors.web.problems import MEDIA_TYPE, Problem, problem
+from redrive.doors.web.stream import LET_IN
 from redrive.stores.remote.http import MEDIA, PATH
-from redrive.stores.remote.service import Hub
+from redrive.stores.remote.service import Answered, Hub
 
 if TYPE_CHECKING:
     from starlette.routing import Route
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 LIMIT: Final = 64 * 1024 * 1024
 """Bytes of one request: many jobs may come at once."""
+GUARDED: Final = frozenset({TOKEN.name})
+"""Kinds of documents that only a token with the role purge may write: a worker could raise itself otherwise."""
 
 
 def routes(rd: Redrive) -> list[Route]:
@@ -42,6 +47,8 @@ class HubDoor:
             await answer(scope, receive, send)
 
     async def _answer(self, request: Request, receive: Receive) -> Response | None:
+        if (lacks := lacking(request.scope, "worker")) is not None:
+            return _told(lacks)
         if request.method != "POST" or request.headers.get("content-type") != MEDIA:
             return _refused("method-not-allowed", f"only redrive's own clients ask here: POST {MEDIA}")
         if not hasattr(self._rd.store, "execute"):
@@ -52,17 +59,18 @@ class HubDoor:
             return None
         if data is None:
             return _refused("too-large", f"a request may have {LIMIT} bytes")
-        return await self._performed(data, receive)
+        return await self._performed(data, request.scope, receive)
 
-    async def _performed(self, data: bytes, receive: Receive) -> Response | None:
+    async def _performed(self, data: bytes, scope: Scope, receive: Receive) -> Response | None:
         if self._hub is None:
             self._hub = Hub(self._rd.store)
-        performing = asyncio.ensure_future(self._hub.perform(data))
+        guarded = frozenset[str]() if caller_of(scope).may("purge") else GUARDED
+        performing = asyncio.ensure_future(self._hub.perform(data, guarded))
         leaving = asyncio.ensure_future(_left(receive))
         try:
             await asyncio.wait({performing, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if performing.done() and not leaving.done():
-                return Response(performing.result().data, media_type=MEDIA)
+                return await self._handed_out(self._hub, performing.result(), scope)
             performing.cancel()
             await asyncio.gather(performing, return_exceptions=True)
             if not performing.cancelled():
@@ -71,6 +79,13 @@ class HubDoor:
         finally:
             leaving.cancel()
             await asyncio.gather(leaving, return_exceptions=True)
+
+    async def _handed_out(self, hub: Hub, answered: Answered, scope: Scope) -> Response:
+        """Jobs are not for a token that was revoked while its request waited for them: they wait again."""
+        if answered.tokens and not await scope[LET_IN]():
+            await hub.undo(answered)
+            return _refused("unauthorized", "the token has been revoked, or has expired")
+        return Response(answered.data, media_type=MEDIA)
 
 
 async def _left(receive: Receive) -> None:
@@ -91,5 +106,8 @@ async def _read(request: Request) -> bytes | None:
 
 
 def _refused(kind: str, why: str) -> Response:
-    found = problem(kind, why)
+    return _told(problem(kind, why))
+
+
+def _told(found: Problem) -> Response:
     return Response(found.encode(), found.status, found.headers, MEDIA_TYPE)

@@ -67,6 +67,8 @@ _BY_KIND: Final = {
         _Known(401, "unauthorized", "The token is missing or wrong", "send Authorization: Bearer TOKEN; "
                "`redrive token` shows the token, `redrive token --link` a link for a browser"),
         _Known(403, "forbidden-origin", "This page may not ask here", "open the dashboard by its own address"),
+        _Known(403, "forbidden-role", "The role of this token is not enough",
+               "use a token with that role: `redrive token add NAME --role ROLE` makes one"),
         _Known(404, "not-found", "There is nothing here"),
         _Known(405, "method-not-allowed", "This cannot be done here"),
         _Known(408, "too-slow", "The body took too long to arrive"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +19,7 @@ SEND_SECONDS: Final = 30.0
 MEDIA: Final = "text/event-stream"
 LET_IN: Final = "redrive.let_in"
 """Where a request's scope carries the question whether who asked would still be let in."""
+LetIn = Callable[[], Awaitable[bool]]
 _HEADERS: Final = [(b"content-type", MEDIA.encode()), (b"x-accel-buffering", b"no"), (b"cache-control", b"no-store")]
 
 
@@ -31,12 +32,12 @@ class Stream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._blocks):
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            let_in = scope.get(LET_IN, lambda: True)
+            let_in: LetIn = scope.get(LET_IN, _always)
             if scope["method"] != "HEAD" and not await self._until_gone(receive, send, let_in):
                 return  # the server closes the connection; one more byte would wait as the others do
         await send({"type": "http.response.body", "body": b""})
 
-    async def _until_gone(self, receive: Receive, send: Send, let_in: Callable[[], bool]) -> bool:
+    async def _until_gone(self, receive: Receive, send: Send, let_in: LetIn) -> bool:
         """False where the client has stopped taking anything."""
         pumping, leaving = asyncio.create_task(self._pump(send, let_in)), asyncio.create_task(_gone(receive))
         try:
@@ -52,14 +53,14 @@ class Stream:
             log.warning("a listener has taken nothing for %g s and is dropped", SEND_SECONDS)
         return error is None
 
-    async def _pump(self, send: Send, let_in: Callable[[], bool]) -> None:
+    async def _pump(self, send: Send, let_in: LetIn) -> None:
         """Block by block, and a comment where nothing happens for long. A token may have been changed meanwhile."""
         following: asyncio.Task[bytes] | None = None
         try:
             while True:
                 following = following or asyncio.ensure_future(anext(self._blocks))
                 done, _ = await asyncio.wait({following}, timeout=BEAT)
-                if not let_in():
+                if not await let_in():
                     return
                 if not done:
                     await _sent(send, b": still here\n\n")
@@ -72,6 +73,10 @@ class Stream:
             if following is not None:
                 following.cancel()
                 await asyncio.gather(following, return_exceptions=True)
+
+
+async def _always() -> bool:
+    return True
 
 
 async def _sent(send: Send, body: bytes) -> None:

@@ -92,10 +92,13 @@ class HttpTransport:
         if status == 200 and answer.headers.get("content-type") == MEDIA:
             content: bytes = answer.content
             return content
-        if status in (401, 403):
+        if status == 401:
             raise StoreUnavailable(
-                f"{server.shown} refused the token: set {VARIABLE} to the one of `redrive token` there"
+                f"{server.shown} refused the token: set {VARIABLE} to one that `redrive token add NAME --role worker` "
+                "makes there"
             )
+        if status == 403:
+            raise StoreUnavailable(f"{server.shown} refused the role of the token: workers and producers need `worker`")
         if status == 413:
             raise StoreError(f"{server.shown} takes no request of this size: raise payload_limit there")
         if status >= 500:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from redrive.core.commands import Apply, Command, GiveBack, Insert, Take, Ticket
 from redrive.core.job import Job
 from redrive.core.store import Applied, Claim, Info, Outcome, Store
-from redrive.errors import RedriveError, StoreError
+from redrive.errors import InvalidInput, RedriveError, StoreError
 from redrive.stores.remote import protocol
 from redrive.stores.remote.backups import Copies
 from redrive.stores.remote.protocol import Counted, Executed
@@ -67,10 +67,11 @@ class Hub:
         """The answer to one request."""
         return (await self.perform(data)).data
 
-    async def perform(self, data: bytes) -> Answered:
-        """Perform one request. What the store refuses is an answer, too."""
+    async def perform(self, data: bytes, guarded: Collection[str] = ()) -> Answered:
+        """Perform one request. What the store refuses is an answer, too. `guarded` are the kinds of documents that
+        this client may not write."""
         try:
-            found = await self._performed(data)
+            found = await self._performed(data, guarded)
             tokens = {job.token for job in found.jobs} if isinstance(found, Claim) else ()
             return Answered(protocol.answer(found), tuple(token for token in tokens if token is not None))
         except RedriveError as error:
@@ -84,7 +85,7 @@ class Hub:
         for token in answered.tokens:
             await self._give_back(token)
 
-    async def _performed(self, data: bytes) -> Any:
+    async def _performed(self, data: bytes, guarded: Collection[str]) -> Any:
         try:
             asked = protocol.read_request(data)
             if asked.version > protocol.VERSION:
@@ -95,6 +96,7 @@ class Hub:
             arguments = msgspec.structs.astuple(verb.read_arguments.decode(asked.arguments))
         except msgspec.MsgspecError as error:
             raise StoreError(f"a request cannot be read by this hub: {error}") from error
+        _check_kinds(arguments, guarded)
         own = self._own.get(asked.verb)
         if own is not None:
             return await own(*arguments)
@@ -160,6 +162,17 @@ class Hub:
 
     async def _wait(self, mark: int, seconds: float) -> bool:
         return await self._store.wait(mark, min(seconds, LONGEST_WAIT))
+
+
+def _check_kinds(arguments: tuple[Any, ...], guarded: Collection[str]) -> None:
+    """Refuse a command that writes a document of a guarded kind."""
+    for command in arguments:
+        puts = command.puts if isinstance(command, Insert) else ()
+        if isinstance(command, Apply):
+            puts = tuple(put for commit in command.commits for put in commit.puts)
+        if kinds := {put.kind for put in puts} & set(guarded):
+            problem = f"this token may not write documents of the kind {', '.join(sorted(kinds))}: that needs purge"
+            raise InvalidInput(field="role", problem=problem)
 
 
 def _plain(outcome: Outcome) -> list[int] | str:
