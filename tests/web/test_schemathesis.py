@@ -22,6 +22,7 @@ SEMANTIC = {
     "DELETE /v1/dead-letters": "a token that does not fit, nothing chosen",
     "GET /v1/dead-letters/purge-plan": "nothing chosen",
     "POST /v1/redrives": "nothing chosen, a token that does not fit",
+    "POST /v1/dead-letters/edit": "nothing chosen, a token that does not fit",
     "GET /v1/reports/morning": "a time that is to come",
     "GET /v1/reports/weekly": "a time zone that is none",
     "GET /v1/reports/monthly": "a time zone that is none",
