@@ -80,7 +80,7 @@ async def test_what_has_waited_long_enough_goes_on_in_its_time(rd: redrive.Redri
         await t.run()
         await rd.dead.defer(failed.id, owner="ann", until=7200)
         await t.advance(7199)
-        assert ((await question.refresh()).result, answered) == ('"expired"', [3600])
+        assert ((await question.refresh()).result, answered) == ("expired", [3600])
         assert (await failed.refresh()).state == "held"
         await t.advance(1)
         assert (await failed.refresh()).state == "dead"

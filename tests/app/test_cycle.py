@@ -1357,7 +1357,7 @@ async def test_a_cancelled_run_waits_for_its_thread(rd: Redrive) -> None:
         with pytest.raises(asyncio.CancelledError):
             await running
     (job,) = (await rd.jobs.list()).jobs
-    assert (job.state, job.result) == ("done", '"out"'), "what a thread did cannot be taken back"
+    assert (job.state, job.result) == ("done", "out"), "what a thread did cannot be taken back"
 
 
 async def test_a_job_somebody_cancels_is_stopped(live: Redrive, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -515,7 +515,7 @@ async def test_b20_a_flat_timeout_for_everything(rd: Redrive, door: str) -> None
         await eventually(long_ended, "it ends by itself")
         answers = await soon(asyncio.gather(*calls))
     done, dead = [await rd.jobs.get(id) for id in ids]
-    assert (done.attempts, done.crashes, done.result) == (1, 0, '"deliberately long"')
+    assert (done.attempts, done.crashes, done.result) == (1, 0, "deliberately long")
     assert (dead.detail, "1800" in str(dead.error)) == ("timeout", True)
     assert [bool(answer) for answer in answers] == ([True, False] if door == "call" else [])
 
@@ -582,7 +582,7 @@ async def test_b23_none_instead_of_a_failure(rd: Redrive, clock: FakeClock) -> N
     outcome = await soon(fetch.call())
     assert outcome.status == "queued_for_retry" and "the bridge gave nothing" in str(outcome.error)
     job = await at_its_end(rd, clock, outcome.operation_id or "")
-    assert (job.state, job.result, len(calls)) == ("done", '"text"', 2)
+    assert (job.state, job.result, len(calls)) == ("done", "text", 2)
 
 
 # Still wrong there ---------------------------------------------------------------------------------------------------

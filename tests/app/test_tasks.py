@@ -410,7 +410,7 @@ async def test_an_oversized_result_is_stored_apart(rd: Redrive) -> None:
     job = await large.enqueue()
     await soon(rd.drain())
     stored = await job.refresh()
-    assert stored.state == "done" and stored.result is not None and len(stored.result) < 200
+    assert stored.state == "done" and stored.result_json is not None and len(stored.result_json) < 200
     assert await job.result(5) == text
 
 

@@ -46,7 +46,7 @@ async def test_the_task_itself_may_be_enqueued(rd: redrive.Redrive) -> None:
     assert await one.result() == 2
     ids = [id for done in (many, own, bound) for id in done.ids]
     results = [(await rd.jobs.get(id or "")).result for id in ids]
-    assert results == ["4", "6", "8", "10"]
+    assert results == [4, 6, 8, 10]
     assert (await rd.jobs.get(bound.ids[0] or "")).priority_name == "high"
 
 

@@ -736,7 +736,7 @@ async def test_a_letter_that_was_saved_meanwhile_is_not_purged(rd: Redrive, monk
     monkeypatch.setattr(Acts, "many", after_somebody_else)
     assert await rd.dead.purge(ids=[saved, gone]) == 1
     job = await rd.jobs.get(saved)
-    assert (job.state, job.result, job.arguments) == (State.done, '"ground"', {"order": 0})
+    assert (job.state, job.result, job.arguments) == (State.done, "ground", {"order": 0})
     assert (await rd.jobs.get(gone)).payload is None
 
 

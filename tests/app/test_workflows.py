@@ -521,7 +521,7 @@ async def test_a_dependent_that_moved_meanwhile_does_not_cost_the_step_its_succe
     assert store.before is None, "the race did not take place"
     assert made == 2, "nothing ran twice"
     assert await states(handle) == {"a": "DONE", "b": "DONE", "c": "DISCARDED"}
-    assert (await job_of(rd, handle, "a")).result == '"kept"'
+    assert (await job_of(rd, handle, "a")).result == "kept"
     assert "refused" not in caplog.text
 
 

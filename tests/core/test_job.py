@@ -22,6 +22,7 @@ from redrive.core.job import (
     new_id,
     public,
 )
+from redrive.errors import JobError
 from tests.stores.jobs import T0, a_job, an_attempt
 
 times = st.floats(0, 2**37, allow_nan=False)
@@ -96,11 +97,13 @@ def test_which_states_are_ended(state: State) -> None:
 
 
 def test_the_outside_sees_no_tokens() -> None:
-    job = a_job(state=State.running, token="sesame", worker="w1", run=1, started_at=T0, priority=0, result='{"x":1}')
+    job = a_job(
+        state=State.running, token="sesame", worker="w1", run=1, started_at=T0, priority=0, result_json='{"x":1}'
+    )
     job = msgspec.structs.replace(job, history=(an_attempt(job),))
     body = public(job)
     assert "sesame" not in msgspec.json.encode(body).decode()
-    assert not {"token", "version", "options_json", "changes_json"} & body.keys()
+    assert not {"token", "version", "options_json", "changes_json", "result_json"} & body.keys()
     assert (body["priority"], body["payload"], body["result"]) == ("critical", job.arguments, {"x": 1})
     assert body["created_at"] == "1970-01-12T13:46:40.000Z"
     assert body["history"][0]["ended_at"].endswith("Z")
@@ -116,3 +119,25 @@ def test_a_job_whose_payload_is_gone_has_no_arguments() -> None:
     job: Job = a_job(payload=None)
     assert job.arguments == {}
     assert public(job)["payload"] is None
+
+
+@pytest.mark.parametrize(
+    ("stored", "decoded"), [('{"x":1}', {"x": 1}), ('"text"', "text"), ("null", None), ("12", 12), (None, None)]
+)
+def test_the_result_is_decoded_as_the_arguments_are(stored: str | None, decoded: object) -> None:
+    job = a_job(state=State.done, result_json=stored)
+    assert (job.result, public(job)["result"]) == (decoded, decoded)
+
+
+def test_a_damaged_result_says_which_job_it_is_of() -> None:
+    job = a_job(state=State.done, result_json='{"x"')
+    with pytest.raises(JobError, match=job.short_id):
+        _ = job.result
+    assert public(job)["result"] == '{"x"', "lists show as much as can be read"
+
+
+def test_a_result_is_stored_and_sent_under_its_old_name() -> None:
+    """Files, logs of fleets and clients of an earlier version know the field so."""
+    job = a_job(state=State.done, result_json='"r"')
+    assert msgspec.to_builtins(job)["result"] == '"r"'
+    assert msgspec.convert(msgspec.to_builtins(job), Job) == job

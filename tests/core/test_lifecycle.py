@@ -131,7 +131,7 @@ def test_the_diagram_mentions_every_move_and_every_state() -> None:
 def test_a_success_clears_earlier_trouble_and_counts() -> None:
     failed_before = job_in(R, attempts=2, error_class="E", error="E: x", category="transient", detail="network")
     after = ARROWS["succeeded"](failed_before).after(2)
-    assert (after.attempts, after.result) == (3, '"r"')
+    assert (after.attempts, after.result_json, after.result) == (3, '"r"', "r")
     assert (after.error_class, after.error, after.category, after.detail) == (None, None, None, None)
     assert after.history[-1] == ATTEMPT
 

@@ -63,7 +63,7 @@ async def test_results_wait_while_the_store_is_full(
     full.problem = None
     await soon(outbox.flushed())
     assert settled == [True] * 3
-    assert [job.result for job in await full.get([job.id for job in jobs])] == ['"kept"'] * 3
+    assert [job.result_json for job in await full.get([job.id for job in jobs])] == ['"kept"'] * 3
     assert any("no space left" in r.getMessage() and r.levelno >= logging.WARNING for r in caplog.records)
 
 
@@ -78,7 +78,7 @@ async def test_a_result_under_a_lost_lease_is_refused_and_told(
     outbox.add(done(job, clock.now(), '"second"'))
     await soon(outbox.flushed())
     assert (settled, outbox.refused) == ([True, False], 1)
-    assert (await full.get([job.id]))[0].result == '"first"'
+    assert (await full.get([job.id]))[0].result_json == '"first"'
     assert any("refused" in record.getMessage() for record in caplog.records)
 
 
@@ -89,7 +89,7 @@ async def test_an_unknown_commit_is_repeated_until_it_is_known(full: Full, clock
     outbox.add(done(job, clock.now(), '"kept"'))
     await soon(outbox.flushed())
     (stored,) = await full.get([job.id])
-    assert (stored.state, stored.result, stored.attempts) == ("done", '"kept"', 1)
+    assert (stored.state, stored.result_json, stored.attempts) == ("done", '"kept"', 1)
 
 
 async def test_a_store_that_stopped_for_good_stops_the_waiting(
@@ -176,4 +176,4 @@ async def test_results_survive_who_was_cancelled_with_them(full: Full, clock: Fa
     await soon(outbox.flushed())
     assert settled == [True]
     (found,) = await full.get([job.id])
-    assert found.result == '"kept"'
+    assert found.result_json == '"kept"'

@@ -322,7 +322,7 @@ async def test_what_heals_is_sent_again_as_it_was(
     provider.plays(failing, OK)
     answer = register(rd, clients, ask, text_of)
     course = await followed(rd, answer.enqueue(asked()))
-    assert (course.job.state, course.job.result, course.job.attempts) == (State.done, '"42"', 2)
+    assert (course.job.state, course.job.result_json, course.job.attempts) == (State.done, '"42"', 2)
     ((detail, rule, strategy),) = course.failures()
     assert (detail, strategy) == (cause[0], cause[2])
     assert rule == cause[1] or cause[1] is None
@@ -356,7 +356,7 @@ async def test_a_stream_that_began_well_and_broke_is_asked_for_again(
     provider.plays(failing, OK)
     course = await followed(rd, register(rd, clients, ask).enqueue(asked()))
     assert (course.job.state, course.job.attempts) == (State.done, 2)
-    assert course.job.result and '"42"' in course.job.result, "the SDK's own object is kept as JSON"
+    assert course.job.result_json and '"42"' in course.job.result_json, "the SDK's own object is kept as JSON"
     assert [failure[0] for failure in course.failures()] == [detail]
     assert [request.body["stream"] for request in course.requests] == [True, True]
 
@@ -425,7 +425,7 @@ async def test_too_long_for_the_window_comes_back_shorter(
     provider.plays(window(800), window(800))
     answer = register(rd, clients, ask, text_of)
     course = await followed(rd, answer.enqueue(a_talk(20, 28)))
-    assert (course.job.state, course.job.result) == (State.done, '"42"')
+    assert (course.job.state, course.job.result_json) == (State.done, '"42"')
     assert course.failures() == [("context_overflow", "overflow_phrase", "compress_context+add_instruction")]
     assert course.waits == [10.0]
     first, second = course.requests
@@ -550,7 +550,7 @@ async def test_output_that_does_not_fit_the_schema_is_asked_for_again_in_other_w
     """The provider says the same wrong thing until it is told that it was wrong."""
     provider.always(when(lambda request: "failed with invalid_output" in request.text, RIGHT, wrong))
     course = await followed(rd, register(rd, clients, ask, an_order).enqueue(asked("An order, as JSON.")))
-    assert (course.job.state, course.job.result, course.waits) == (State.done, "12", [120.0])
+    assert (course.job.state, course.job.result_json, course.waits) == (State.done, "12", [120.0])
     assert course.failures() == [("invalid_output", "class_table", "add_instruction")]
     first, second = course.requests
     assert second.messages[0]["content"].startswith(first.messages[0]["content"])
@@ -579,7 +579,7 @@ async def test_the_same_wrong_answer_three_times_is_a_loop_and_goes_to_another_m
     provider.always(when(lambda request: request.model == "big", RIGHT, WRONG))
     answer = register(rd_with_models, clients, anthropic_plain, an_order, rungs=3)
     course = await followed(rd_with_models, answer.enqueue(asked("An order, as JSON."), model="small"))
-    assert (course.job.state, course.job.result) == (State.done, "12")
+    assert (course.job.state, course.job.result_json) == (State.done, "12")
     assert [failure[0] for failure in course.failures()] == ["invalid_output", "invalid_output", "hallucination_loop"]
     assert [request.model for request in course.requests] == ["small", "small", "small", "big"]
     assert course.waits[2] == 60.0
@@ -770,7 +770,7 @@ async def test_a_framework_hides_none_of_it(
     if wait is None:
         assert (course.job.state, course.job.because, len(course.requests)) == (State.dead, "permanent", 1)
         return
-    assert (course.job.state, course.job.result, course.waits) == (State.done, '"42"', [wait])
+    assert (course.job.state, course.job.result_json, course.waits) == (State.done, '"42"', [wait])
     first, second = course.requests
     if detail == "context_overflow":
         assert first.tokens > 300 >= second.tokens

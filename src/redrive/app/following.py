@@ -68,10 +68,10 @@ def _not_over(job: Job, limit: float) -> str:
 
 async def result_text(store: Store, job: Job) -> str | None:
     """The whole result as JSON, also where it is stored apart."""
-    if job.result != RESULT_APART:
-        return job.result
+    if job.result_json != RESULT_APART:
+        return job.result_json
     kept = await RESULT.get(store, f"{job.id}/")
-    return kept.value.decode() if kept is not None else job.result
+    return kept.value.decode() if kept is not None else job.result_json
 
 
 async def followed(

@@ -242,7 +242,8 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     worker: str | None = None
     started_at: float | None = None
     lease: float | None = None
-    result: str | None = None
+    result_json: str | None = msgspec.field(name="result", default=None)
+    """JSON text; `result` is the same, decoded. A large one stands apart, and this says so."""
     key: str | None = None
     payload_hash: str | None = None
     session_id: str | None = None
@@ -315,6 +316,14 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
             raise JobError(problem, job_id=self.id) from None
 
     @property
+    def result(self) -> Json:
+        """What its task returned, decoded; `await rd.jobs.result(id)` reads a large one, too. None once dropped."""
+        try:
+            return msgspec.json.decode(self.result_json) if self.result_json else None
+        except msgspec.MsgspecError as error:
+            raise JobError(f"the result of job {self.short_id} cannot be read: {error}", job_id=self.id) from None
+
+    @property
     def ended(self) -> bool:
         return self.state in ENDED
 
@@ -325,6 +334,10 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     @property
     def short_id(self) -> str:
         return self.id[-8:]
+
+
+ATTRIBUTES: Final = dict(zip(Job.__struct_encode_fields__, Job.__struct_fields__, strict=True))
+"""The attribute that holds each field of a job, by the name under which the field is stored and sent."""
 
 
 def new_id(now: float, chance: int) -> str:
@@ -359,7 +372,7 @@ def public(job: Job) -> dict[str, Json]:
     }
     body["priority"] = job.priority_name
     body["payload"] = legible(job.payload)
-    body["result"] = legible(job.result)
+    body["result"] = legible(job.result_json)
     body["options"] = msgspec.to_builtins(job.readable_options)
     body["changes"] = job.changes
     body["history"] = [_public_attempt(attempt) for attempt in job.history]
@@ -369,7 +382,7 @@ def public(job: Job) -> dict[str, Json]:
 
 _TIMES = ("run_at", "created_at", "updated_at", "started_at", "first_failed_at", "held_at", "died_at",
           "comes_back_at")  # fmt: skip
-_PRIVATE = {"token", "version", "options_json", "changes_json", "history", "payload", "result", "priority"}
+_PRIVATE = {"token", "version", "options_json", "changes_json", "history", "payload", "result_json", "priority"}
 
 
 def _public_attempt(attempt: Attempt) -> Mapping[str, Json]:

@@ -12,7 +12,7 @@ from typing import Final, Literal
 import msgspec
 
 from redrive.core.advice import for_a_person
-from redrive.core.job import CYCLE, UNKNOWN, Attempt, Cause, Failure, Job, Lane, State
+from redrive.core.job import ATTRIBUTES, CYCLE, UNKNOWN, Attempt, Cause, Failure, Job, Lane, State
 from redrive.errors import IllegalMove
 
 MAX_GRANTS: Final = 3
@@ -101,8 +101,9 @@ class Transition(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     def after(self, version: int) -> Job:
         """The job as it is once the store has written this."""
         history = (*self.job.history, self.attempt) if self.attempt else self.job.history
+        said = {ATTRIBUTES.get(name, name): value for name, value in self.set.items()}
         return msgspec.structs.replace(
-            self.job, state=self.to, updated_at=self.at, version=version, history=history, **self.set
+            self.job, state=self.to, updated_at=self.at, version=version, history=history, **said
         )
 
 

@@ -16,7 +16,7 @@ from redrive.core.changes import Change, decode
 from redrive.core.changes.change import Edit
 from redrive.core.decision import Abilities, Case
 from redrive.core.effects import EffectRecord
-from redrive.core.job import Failure, Job, Json, iso
+from redrive.core.job import ATTRIBUTES, Failure, Job, Json, iso
 from redrive.core.lifecycle import Transition
 from redrive.core.policy import Policy
 from redrive.core.remedies import OTHERWISE, WAYS, another_rung, change_name
@@ -144,7 +144,7 @@ _CONTENTS: Final = frozenset({"changes_json", "error", "recommendation", "payloa
 def overwritten(move: Transition, *, whole: bool = False) -> dict[str, Json]:
     """What the job said before, of everything that the move writes. `whole`: it is kept with the job itself."""
     left_out = _COUNTED if whole else _COUNTED | _CONTENTS
-    return {name: getattr(move.job, name) for name in move.set if name not in left_out}
+    return {name: getattr(move.job, ATTRIBUTES.get(name, name)) for name in move.set if name not in left_out}
 
 
 def needs_its_own(move: Transition) -> bool:

@@ -111,7 +111,7 @@ class Workflows:
             if job.payload is None:
                 log.warning("workflow %s: the result of step %s is no longer kept", flow.name, name)
                 continue
-            text = job.result
+            text = job.result_json
             if text == RESULT_APART and (kept := await RESULT.get(self._store, f"{job.id}/")) is not None:
                 text = kept.value.decode()
             results[name] = msgspec.json.decode(text) if text is not None else None

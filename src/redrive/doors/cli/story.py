@@ -80,7 +80,7 @@ def _state(job: Job) -> str:
 
 
 def _contents(job: Job, *, secrets: bool) -> Iterator[str]:
-    for name, text in (("payload", job.payload), ("result", job.result)):
+    for name, text in (("payload", job.payload), ("result", job.result_json)):
         if text is not None:
             yield f"{name}\n{_indented(text, secrets=secrets)}"
 

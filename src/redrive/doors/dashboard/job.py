@@ -105,7 +105,7 @@ def _open(job: Job, asked: Sequence[Approval]) -> Approval | None:
 
 
 async def _result(rd: Redrive, job: Job) -> Any:
-    text = await result_text(rd.store, job) if job.result is not None else None
+    text = await result_text(rd.store, job) if job.result_json is not None else None
     return tree(redact(legible(text))) if text else None
 
 

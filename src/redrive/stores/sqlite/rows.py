@@ -8,7 +8,7 @@ from typing import Any, Final
 import apsw
 import msgspec
 
-from redrive.core.job import Attempt, Job, State
+from redrive.core.job import ATTRIBUTES, Attempt, Job, State
 from redrive.core.store import Filter
 
 Row = tuple[Any, ...]
@@ -25,7 +25,7 @@ WATCHED: Final = {
 }
 """States that are listed by their last change, and the condition of the partial index that holds them."""
 _AFTER_STATE: Final = tuple(
-    name for name in Job.__struct_fields__ if name not in ("id", "queue", "task", "agent", "state", "history")
+    name for name in ATTRIBUTES if name not in ("id", "queue", "task", "agent", "state", "history")
 )
 COLUMNS: Final = "jobs.id, jobs.route, jobs.state, " + ", ".join(f"jobs.{name}" for name in _AFTER_STATE)
 """In the order of Job's fields, with the route in the place of queue, task and agent."""
