@@ -22,6 +22,7 @@ from redrive.insight.morning import (
     Seen,
     Spike,
     headline,
+    in_lines,
     in_words,
     morning,
     unheard_of,
@@ -145,6 +146,44 @@ async def test_a_quiet_day_is_one_line(rd: redrive.Redrive) -> None:
     found = await rd.morning()
     assert found.ok and found.needs == [] and found.changes == []
     assert headline(found) == "quiet: 41 done, nothing needs you"
+
+
+@pytest.mark.behaviour("N-4")
+async def test_a_new_kind_of_error_is_told_until_nothing_of_it_is_left(rd: redrive.Redrive, clock: FakeClock) -> None:
+    healed = False
+
+    @rd.task(max_attempts=1, comebacks=())
+    async def work() -> None:
+        if not healed:
+            raise KeyError("contract")
+
+    handle = await work.enqueue()
+    await soon(rd.drain())
+    before = await rd.morning()
+    assert not before.ok and [delta.error_class for delta in before.changes] == ["KeyError"]
+    healed = True
+    await rd.dead.redrive(handle.id, why="the contract is known now")
+    await soon(rd.drain())
+    found = await rd.morning()
+    assert found.ok and found.changes == [] and [delta.cured for delta in found.deltas] == [True]
+    assert headline(found) == "quiet: 1 done, 1 cured, nothing needs you"
+    assert in_lines(found) == ["cured: KeyError: 1, new, none is left"]
+
+
+async def test_a_kind_of_error_that_is_being_retried_is_not_cured(rd: redrive.Redrive, clock: FakeClock) -> None:
+    @rd.task(max_attempts=2, comebacks=(), base=600)
+    async def work() -> None:
+        raise ConnectionError("reset")
+
+    gone = await work.enqueue()
+    await soon(rd.drain())
+    clock.advance(3000)
+    await soon(rd.drain())
+    await rd.dead.discard(gone.id, why="not needed")
+    assert (await rd.morning()).changes == []
+    await work.enqueue()
+    await soon(rd.drain())
+    assert [delta.error_class for delta in (await rd.morning()).changes] == ["ConnectionError"]
 
 
 async def test_an_empty_store_is_quiet(rd: redrive.Redrive) -> None:
@@ -493,7 +532,7 @@ async def test_the_page_as_json(rd: redrive.Redrive) -> None:
     body = msgspec.json.decode(msgspec.json.encode((await rd.morning()).public()))
     assert (body["ok"], body["failed"], body["needs"][0]["count"]) == (False, 1, 1)
     assert body["deltas"] == [
-        {"error_class": "KeyError", "now": 1, "before": 0, "kind": "new", "more": 1, "structural": True}
+        {"error_class": "KeyError", "now": 1, "before": 0, "kind": "new", "cured": False, "more": 1, "structural": True}
     ]
     assert body["since"].endswith("Z") and body["needs"][0]["since"].endswith("Z")
     assert body["oldest_waiting"]["task"] == "work"

@@ -79,3 +79,20 @@ def test_a_narrow_terminal_shows_ids_numbers_and_commands_whole(shell: Shell, wi
     assert f"redrive dead reassign {ids[0][-8:]} --to NAME --why TEXT\n" in told
     narrow = on_a_terminal(shell, "queues", COLUMNS="50")
     assert "Left out, as the terminal is narrow: discarded, purged" in " ".join(narrow.split())
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_rows_of_lists_are_cut_and_never_wrapped(shell: Shell, width: int) -> None:
+    shell.enqueue("a_task_whose_name_is_much_longer_than_any_column_of_a_narrow_terminal")
+    shell.dead_letters(3)
+    for words, rows in ((("dead", "list"), 3), (("jobs",), 4), (("queues",), 2), (("tasks",), 2)):
+        drawn = on_a_terminal(shell, *words, COLUMNS=str(width), NO_COLOR="1", TERM="dumb").replace("\r\n", "\n")
+        body = drawn.partition("─\n")[2].partition("Left out")[0]
+        lines = [line for line in body.splitlines() if line.strip()]
+        named = [line for line in lines if any(name in line for name in ("broken", "a_task", "redriv"))]
+        assert len(named) == len(lines) >= rows, drawn
+
+
+def test_a_column_that_says_nothing_goes_first_and_is_not_missed() -> None:
+    kept, out = fitted(columns_of(["queue", "paused", "purged"], [["mail", "", "12"]]), 14)
+    assert [column.name for column in kept] == ["queue", "purged"] and out == []

@@ -22,11 +22,13 @@ import pytest
 
 import redrive
 from redrive.core.breakers import Breaker
+from redrive.core.deploys import Deploy
 from redrive.core.store import Group
 from redrive.doors.cli.top import _frame_now, frame, shares
 from redrive.insight.activity import Activity, activity
 from redrive.insight.glance import Glance, glance
 from redrive.insight.health import Health
+from redrive.insight.newcomers import newcomers
 from tests.cli.shell import DEADLINE, Shell
 
 NOW = 1_900_000_000.0
@@ -65,6 +67,7 @@ def test_in_json_it_is_one_frame(shell: Shell) -> None:
     assert body["queues"][0]["name"] == "broken"
     assert len(body["queues"][0]["backlog"]) == 30
     assert body["troubles"][0]["dead"] == 1
+    assert [one["dead"] for one in body["new"]["last_hour"]] == [1] and body["new"]["deploy"]["version"] is None
     assert (body["running"], body["breakers"]) == ([], [])
 
 
@@ -80,7 +83,8 @@ def crowded(queues: int = 40, troubles: int = 40, breakers: int = 5) -> Glance:
     from redrive.insight.health import QueueNumbers
 
     numbers = [QueueNumbers(f"queue-{n}" * 3, DEFAULT, due=10**n % 10**9, dead=n) for n in range(queues)]
-    return glance(NOW, health, numbers, flat, [], groups, {}, down)
+    new = newcomers(NOW, Deploy(NOW - 60, "2.4"), groups, {group.fingerprint: 3 for group in groups})
+    return glance(NOW, health, numbers, flat, [], groups, {}, down, new)
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (80, 10), (60, 24), (132, 43), (200, 60), (40, 12)])
@@ -94,6 +98,16 @@ def test_a_frame_fits_the_terminal(width: int, height: int) -> None:
         for head in ("queue", "down", "trouble"):
             assert head in heads
         assert sum("more" in line.plain for line in lines) >= 2  # what is left out is said
+
+
+def test_what_is_new_stands_before_everything_else() -> None:
+    lines = [line.plain for line in frame(crowded(), 80, 24)]
+    (deploy, hour) = [place for place, line in enumerate(lines) if "new groups" in line]
+    assert lines[deploy].startswith("40 new groups since version 2.4 was deployed 60 s ago")
+    assert hour == deploy + 1 and lines[hour].startswith("40 new groups in the last hour")
+    assert hour < next(place for place, line in enumerate(lines) if line.startswith("queue "))
+    quiet = frame(crowded(troubles=0), 80, 24)
+    assert not any("new group" in line.plain for line in quiet), "that nothing is new is not told here"
 
 
 def test_what_is_short_leaves_its_room_to_what_is_long() -> None:

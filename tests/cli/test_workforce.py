@@ -37,7 +37,20 @@ def test_tasks_shows_jobs_times_and_failures(shell: Shell) -> None:
     assert (views["greet"]["done"], views["greet"]["failure_rate"]) == (1, 0.0)
     assert views["greet"]["took"]["number"] == 1 and views["greet"]["took"]["p50"] >= 0
     assert (views["nobody_knows"]["waiting"], views["nobody_knows"]["workers"]) == (1, 0)
+    assert views["greet"]["waited"]["p95"] >= 0 and views["broken"]["waited"] is None
     assert "100%" in shell.here("tasks").out
+    queues = {queue["name"]: queue for queue in shell.here("queues", "--json").json}
+    assert (queues["broken"]["failure_rate"], queues["greet"]["took"]["number"]) == (1.0, 1)
+    assert "wait p95" in shell.here("queues").out and "100%" in shell.here("queues").out
+
+
+def test_new_groups_are_listed_alone(shell: Shell) -> None:
+    shell.dead_letters(2)
+    (group,) = shell.here("dead", "groups", "--new", "hour", "--json").json
+    assert group["dead"] == 2
+    assert len(shell.here("dead", "groups", "--new", "deploy", "--json").json) == 1
+    refused = shell.here("dead", "groups", "--new", "week")
+    assert refused.status == 2 and "deploy, hour" in refused.err
 
 
 def test_several_states_may_be_asked_for_at_once(shell: Shell) -> None:

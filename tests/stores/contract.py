@@ -768,7 +768,7 @@ class Committing:
     async def test_a_success_keeps_its_result(self, store: Store) -> None:
         (job,) = await taken(store, a_job())
         (done,) = await do(store, success(job, result='{"sum":3}'))
-        assert (done.state, done.result, done.attempts, done.token) == (State.done, '{"sum":3}', 1, None)
+        assert (done.state, done.result_json, done.attempts, done.token) == (State.done, '{"sum":3}', 1, None)
         assert await store.count(Filter(states=(State.waiting, State.running))) == {(): 0}
 
     async def test_a_success_with_usage_keeps_it(self, store: Store) -> None:
@@ -807,7 +807,7 @@ class Committing:
         await do(store, success(job, result='"first"'))
         assert await store.apply([Commit((success(job, result='"second"'),))]) == [Stale(job.id)]
         found = await one(store, job)
-        assert (found.result, found.attempts, len(found.history)) == ('"first"', 1, 1)
+        assert (found.result_json, found.attempts, len(found.history)) == ('"first"', 1, 1)
 
     async def test_the_same_completion_twice_in_one_list_counts_once(self, store: Store) -> None:
         job, other = await taken(store, a_job(), a_job())
@@ -886,7 +886,8 @@ class Committing:
         assert [type(outcome) for outcome in outcomes] == [type(outcome) for outcome in expected]
         found = await store.get(ids(jobs))
         for number, (job, outcome) in enumerate(zip(found, outcomes, strict=True)):
-            assert (job.state, job.result) == (("discarded", None) if jobs[number] in gone else ("done", f'"{number}"'))
+            ended = ("discarded", None) if jobs[number] in gone else ("done", f'"{number}"')
+            assert (job.state, job.result_json) == ended
             if isinstance(outcome, Applied):
                 assert outcome.fences == (job.version,)
                 assert (job.attempts, job.updated_at, job.token) == (1, T0 + 3, None)
@@ -898,7 +899,7 @@ class Committing:
         alone, first, second = await taken(store, a_job(), a_job(), a_job())
         await do(store, success(alone, result=result))
         await do(store, success(first, result=result), success(second, result=result))
-        assert [job.result for job in await store.get(ids([alone, first, second]))] == [result] * 3
+        assert [job.result_json for job in await store.get(ids([alone, first, second]))] == [result] * 3
 
     async def test_as_many_parts_as_promised(self, store: Store) -> None:
         jobs = await taken(store, *(a_job() for _ in range(MAX_PARTS // 2)))
@@ -1473,6 +1474,22 @@ class AddingUp:
             whole[tally.queue, tally.task, tally.agent, tally.move] += tally.number
         assert whole == summed
 
+    async def test_waits_and_runs_of_the_last_successes_by_task_and_by_queue(self, store: Store) -> None:
+        """The wait is from the time a job was due, after a failure from the time of its retry."""
+        for job, start, end in ((a_job("mill", "grind"), 5, 25), (a_job("mill", "sieve"), 1, 2)):
+            await accept(store, job)
+            await do(store, *(success(one, T0 + end) for one in await take(store, now=T0 + start)))
+        await accept(store, a_job("oven", "bake"))
+        (failed,) = await take(store, now=T0 + 50)
+        await do(store, retry(failed, T0 + 60, run_at=T0 + 100))
+        assert [one.name for one in await store.timings("queue")] == ["mill"], "a failure is no success"
+        await do(store, *(success(one, T0 + 104) for one in await take(store, now=T0 + 103)))
+        tasks, queues = await store.timings("task"), await store.timings("queue")
+        assert {one.name: (one.waited and one.waited.p50, one.took and one.took.p50) for one in tasks} == {
+            "grind": (5.0, 20.0), "sieve": (1.0, 1.0), "bake": (3.0, 1.0),
+        }  # fmt: skip
+        assert {one.name: (one.waited and one.waited.number) for one in queues} == {"mill": 2, "oven": 1}
+
     @pytest.mark.parametrize(("since", "until"), SPANS)
     async def test_the_tallies_of_a_time_are_those_of_its_hours(self, store: Store, since: float, until: float) -> None:
         """With failures of several kinds beside successes, on whole days and at both ends."""
@@ -1820,7 +1837,7 @@ class Keeping:
         pruned = await store.prune(T0 + 15 * DAY, {}, 14 * DAY)
         assert pruned.payloads == 2
         for job in await store.get([done.id, cancelled.id]):
-            assert (job.payload, job.result, job.key) == (None, None, "a" if job.id == done.id else "b")
+            assert (job.payload, job.result_json, job.key) == (None, None, "a" if job.id == done.id else "b")
         assert await store.docs("step") == []
         assert all(answer.duplicate for answer in await store.insert([keyed("a"), keyed("b")]))
 

@@ -25,7 +25,7 @@ from redrive.core.job import Attempt, Job, State
 from redrive.core.lifecycle import legal_pairs
 from redrive.core.store import Applied, Commit, Filter, Lease, Put, Stale, Store, Wanted
 from redrive.errors import StoreError, StoreFailed, StoreRefused, StoreUnavailable
-from redrive.stores.sqlite import SqliteStore, commits, connection, schema, writer
+from redrive.stores.sqlite import SqliteStore, commits, connection, pace, schema, writer
 from redrive.stores.sqlite.foreign import Foreign
 from redrive.stores.sqlite.ledger import Ledger, groups
 from redrive.stores.sqlite.routes import Routes
@@ -409,7 +409,7 @@ async def test_many_large_jobs_go_through_one_by_one(sqlite: Openers) -> None:
         outcomes = await store.apply([Commit((move,)) for move in moves])
         assert all(isinstance(outcome, Applied) for outcome in outcomes)
         found = await store.get([job.id for job in jobs])
-        assert [(job.state, job.result) for job in found] == [(State.done, large)] * 30
+        assert [(job.state, job.result_json) for job in found] == [(State.done, large)] * 30
         assert [len(job.history) for job in found] == [1] * 30
     finally:
         apsw.connection_hooks.remove(limited)
@@ -616,6 +616,26 @@ async def test_counting_many_dead_letters_reads_one_index_and_sorts_none_of_them
     assert all("'manual'" in sql and "NOT" in sql for sql in sorted_ones), counts
 
 
+async def test_waits_and_runs_are_read_by_numbers_and_sort_nothing(folder: Path) -> None:
+    """Moves and jobs by ranges of their row numbers, the newest first: no scan, no sort, no index to keep."""
+    heard = Heard()
+    with traced(heard):
+        store = SqliteStore(folder / "jobs.db")
+        await accept(store, a_job("q1"), a_job("q2"))
+        await store.apply([Commit((success(job),)) for job in await take(store)])
+        with closing(raw(folder / "jobs.db")) as other:
+            other.execute("DELETE FROM moves WHERE job = 1")
+        heard.statements.clear()
+        assert {one.name for one in await store.timings("queue")} == {"q1", "q2"}
+        plans = {sql: plan for sql, plan in heard.plans(folder / "jobs.db").items() if "started_at" in sql}
+    await store.close()
+    moves, jobs = plans.values()
+    assert "SEARCH moves USING INTEGER PRIMARY KEY (rowid>?)" in moves
+    assert "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)" in moves
+    assert "SEARCH jobs USING INTEGER PRIMARY KEY (rowid>?)" in jobs
+    assert not any("TEMP B-TREE" in plan for plan in plans.values()), plans
+
+
 # ---- the cost of a backlog
 
 
@@ -707,6 +727,39 @@ async def test_looking_in_vain_costs_the_same_behind_a_large_backlog(folder: Pat
             assert await take(store, **wanted) == []
             spent[number] = steps.count - before
             await store.close()
+    assert 0 < spent[100_000] <= 1.2 * spent[1_000], spent
+
+
+DONE = """
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
+INSERT INTO jobs (id, route, state, priority, run_at, created_at, updated_at, started_at, payload)
+SELECT printf('d%031x', i), (SELECT id FROM routes WHERE queue = ?2), 'done', 2, ?3, ?3, ?3 + 2, ?3 + 1, '{}' FROM n
+"""
+
+
+@pytest.mark.parametrize("kind", ["done", "waiting"])
+async def test_waits_and_runs_cost_the_same_behind_many_jobs(
+    folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The looks are bounded: at moves, then at jobs for a queue that has not ended anything lately."""
+    monkeypatch.setattr(pace, "MOVES", 50)
+    monkeypatch.setattr(pace, "JOBS", 500)
+    spent = {}
+    for number in (1_000, 100_000):
+        path = folder / f"{number}.db"
+        await _backlog(path, number if kind == "waiting" else 10, "backlog", T0)
+        with closing(raw(path)) as filling:
+            filling.execute(DONE, (number if kind == "done" else 10, "backlog", T0))
+        with counted_steps() as steps:
+            store = SqliteStore(path)
+            await store.repair(T0)
+            taken = await take(store, slots=20, now=T0 + 1, queues=frozenset({"live"}))
+            await store.apply([Commit((success(job),)) for job in taken])
+            before = steps.count
+            found = {one.name: one.waited and one.waited.number for one in await store.timings("queue")}
+            spent[number] = steps.count - before
+            await store.close()
+        assert found["live"] == 20, "what ended last is seen, however much came after it"
     assert 0 < spent[100_000] <= 1.2 * spent[1_000], spent
 
 

@@ -22,7 +22,10 @@ from redrive.core.store import Page
 from redrive.core.tokens import NewToken, Token
 from redrive.core.triage import Acted, PatchPreview
 from redrive.core.workflow import WorkflowStatus
+from redrive.insight.groups import GroupView
 from redrive.insight.health import Health
+from redrive.insight.newcomers import Newcomers
+from redrive.insight.queue_numbers import QueueView
 from redrive.runtime.schedules import Scheduled
 from redrive.tasks import AsyncContextTask, AsyncTask, BlockingHandle, Bound, PlainContextTask, PlainTask
 
@@ -273,6 +276,12 @@ async def the_rest(sink: Callable[[Pain], Awaitable[None]]) -> None:
     assert_type(await rd.drain(), int)
     assert_type(await rd.health(), Health)
     assert_type(await rd.status("id"), Job)
+    assert_type((await rd.status("id")).result, Any)
+    assert_type((await rd.status("id")).result_json, str | None)
+    assert_type(await rd.queues.list(), list[QueueView])
+    assert_type(await rd.groups.new(), Newcomers)
+    assert_type(await rd.groups.list(new="deploy"), list[GroupView])
+    await rd.groups.list(new="yesterday")  # type: ignore[arg-type]
     assert_type(await rd.jobs.list(state="waiting"), Page)
     assert_type(await rd.dead.redrive("id", why="again"), Job)
     assert_type(await rd.dead.discard("id"), Job)

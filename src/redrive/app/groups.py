@@ -5,12 +5,13 @@ from __future__ import annotations
 import builtins
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 
 from redrive.app.alerts import GroupWatch, latest_letters, read_states, silence, write
 from redrive.app.namespace import SOMEBODY, TRIES
+from redrive.app.newcomers import look as new_groups
 from redrive.core import moments
 from redrive.core.checks import check_id, check_limit, check_texts, check_words, is_number, the_only
 from redrive.core.job import State
@@ -19,6 +20,7 @@ from redrive.core.store import Applied, Filter, Group, Stale
 from redrive.errors import CommitUnknown, InvalidInput, StoreBusy, StoreError
 from redrive.insight import groups as insight
 from redrive.insight.groups import STATUSES, GroupState, GroupView
+from redrive.insight.newcomers import New, Newcomers
 
 if TYPE_CHECKING:
     from redrive.app.core import Core
@@ -49,12 +51,26 @@ class Groups:
         except StoreError as error:
             log.warning("groups are shown as they were judged last: %s", error)
 
-    async def list(self, *, status: str | None = None, limit: int = 100, **filters: Any) -> builtins.list[GroupView]:
-        """Unresolved ones first, the latest first. Filters: status, queue, task, agent, detail, error_class."""
-        _check_filters(status, limit, filters)
+    async def list(
+        self, *, status: str | None = None, new: New | None = None, limit: int = 100, **filters: Any
+    ) -> builtins.list[GroupView]:
+        """Unresolved ones first, the latest first. Filters: status, queue, task, agent, detail, error_class.
+
+        `new="deploy"` lists those that `new()` finds since the last deploy, `new="hour"` those of the last hour.
+        """
+        _check_filters(status, limit, filters, new)
         await self._look_if_possible()
-        found = [group for group in await self._core.store.groups() if _fits(group, filters)]
+        groups = await self._core.store.groups() if new is None else [one.group for one in (await self.new()).of(new)]
+        found = [group for group in groups if _fits(group, filters)]
         return await self.ranked(found, await self._dead(found), status=status, limit=limit)
+
+    async def new(self) -> Newcomers:
+        """Groups that appeared since the last deploy, and in the last hour, and still have dead letters.
+
+        A deploy is the first time that a worker ran a new `version` of the application. Where no worker ever named one,
+        the last start of a worker counts.
+        """
+        return await new_groups(self._core)
 
     async def ranked(
         self,
@@ -235,11 +251,13 @@ def _fits(group: Group, filters: dict[str, Any]) -> bool:
     return all(value is None or getattr(group, name) == value for name, value in filters.items())
 
 
-def _check_filters(status: str | None, limit: int, filters: dict[str, Any]) -> None:
+def _check_filters(status: str | None, limit: int, filters: dict[str, Any], new: str | None) -> None:
     if unknown := filters.keys() - set(FILTERS):
         raise InvalidInput(field=min(unknown), problem="is not a filter of groups")
     if status is not None and status not in STATUSES:
         raise InvalidInput(field="status", problem=f"{status!r} is not one of {', '.join(STATUSES)}")
+    if new is not None and new not in get_args(New):
+        raise InvalidInput(field="new", problem=f"{new!r} is not one of {', '.join(get_args(New))}")
     check_limit(limit)
 
 

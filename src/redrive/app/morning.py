@@ -12,7 +12,18 @@ from redrive.core.job import State
 from redrive.core.moments import earlier
 from redrive.core.store import Filter, Group, Tally
 from redrive.errors import InvalidOption
-from redrive.insight.morning import DAY, HOUR, SHOWN, Morning, Seen, Spike, morning, unheard_of, window_start
+from redrive.insight.morning import (
+    DAY,
+    HOUR,
+    SHOWN,
+    Morning,
+    Seen,
+    Spike,
+    morning,
+    unheard_of,
+    window_start,
+    without_cured,
+)
 from redrive.insight.needs import needs
 
 if TYPE_CHECKING:
@@ -52,7 +63,8 @@ async def look(
         cured=await _cured(core, queue, start, now),
         ignored=snapshot.ignored,
     )
-    return morning(msgspec.structs.replace(seen, known_classes=await _known_classes(core, seen)), threshold)
+    page = morning(msgspec.structs.replace(seen, known_classes=await _known_classes(core, seen)), threshold)
+    return without_cured(page, await _left(core, page)) if page.changes else page
 
 
 async def _tallies(core: Core, now: float, since: float) -> list[Tally]:
@@ -86,6 +98,18 @@ async def _cured(core: Core, queue: str | None, since: float, now: float) -> lis
     left = await app_needs.by_group(core, Filter(states=(State.dead,), queue=queue))
     left |= await app_needs.by_group(core, Filter(states=(State.held,)))
     return [group for group in silent if group.fingerprint not in left][:SHOWN]
+
+
+async def _left(core: Core, page: Morning) -> frozenset[str]:
+    """The classes of error of which a job is dead or waits for a retry; retries only where the dead do not tell."""
+    dead = await _classes(core, Filter(states=(State.dead,), queue=page.queue))
+    if {delta.error_class for delta in page.changes} <= dead:
+        return dead
+    return dead | await _classes(core, Filter(states=(State.waiting,), queue=page.queue, failed=True))
+
+
+async def _classes(core: Core, chosen: Filter) -> frozenset[str]:
+    return frozenset(str(name or "unknown") for (name,) in await core.store.count(chosen, by=("error_class",)))
 
 
 async def _known_classes(core: Core, seen: Seen) -> frozenset[str]:

@@ -6,10 +6,12 @@ import builtins
 from typing import TYPE_CHECKING
 
 from redrive.app.namespace import SOMEBODY
+from redrive.app.workforce import paces
 from redrive.core.checks import MOST_NAMED, check_name, check_words
 from redrive.core.store import Filter
 from redrive.errors import InvalidInput
-from redrive.insight.queue_numbers import QueueNumbers
+from redrive.insight.queue_numbers import QueueView, viewed
+from redrive.insight.workforce import Paces
 from redrive.runtime.switches import Switch, switched
 from redrive.runtime.written import written
 
@@ -27,8 +29,13 @@ class Queues:
         self._watch = watch
         self._workers = workers
 
-    async def list(self) -> builtins.list[QueueNumbers]:
-        return await self._watch.numbers()
+    async def list(self) -> builtins.list[QueueView]:
+        """Every queue as it is now, with how long its last successes waited and took, and the day's failures."""
+        return viewed(await self._watch.numbers(), await self.paces())
+
+    async def paces(self) -> Paces:
+        """How fast every queue goes, for those who look at the numbers more often than at this."""
+        return await paces(self._core, "queue")
 
     async def doubt(self, name: str) -> str | None:
         """Why there may be no such queue, in words: it has no policy, and no job was ever in it. Else None."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 from msgspec.structs import replace
 
+from redrive.app.newcomers import look as new_groups
 from redrive.app.noticing import publish_notice
 from redrive.core.checks import check_choice, check_range
 from redrive.core.classify import ALIASES
@@ -205,6 +206,7 @@ class Reports:
             latest,
             dead,
             await self._watch.breakers(),
+            await new_groups(self._core),
         )
 
     async def running(self, number: int) -> list[Job]:

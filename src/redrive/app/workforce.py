@@ -1,17 +1,19 @@
-"""Reads who runs jobs and which tasks there are, for every door."""
+"""Reads who runs jobs, which tasks there are, and how fast tasks and queues go, for every door."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from redrive.core.job import State
-from redrive.core.store import Filter, Total
+from redrive.core.store import Filter
+from redrive.core.timings import TimedBy
 from redrive.insight.workforce import (
+    Paces,
     TaskView,
     WorkerView,
+    attempts_by,
     queues_of,
     running_by_worker,
-    span_of,
     task_counts,
 )
 from redrive.runtime.living import WORKER, living
@@ -22,10 +24,13 @@ if TYPE_CHECKING:
 
 DAY: Final = 86400.0
 PAGE: Final = 1000
-MEASURED: Final = 200
-"""Tasks whose durations are read: with more, the others show none."""
-FAILED: Final = frozenset({"retried", "buried"})
-"""The moves that end a failed attempt."""
+
+
+async def paces(core: Core, by: TimedBy) -> Paces:
+    """Reads how every task or queue went, in bounded time."""
+    now = core.clock.now()
+    totals = await core.store.totals(now - DAY, now + 3600.0)
+    return Paces(attempts_by(totals, by), {timing.name: timing for timing in await core.store.timings(by)})
 
 
 async def workers(core: Core) -> list[WorkerView]:
@@ -50,20 +55,26 @@ async def tasks(core: Core) -> list[TaskView]:
     counted = await store.count(Filter(), by=("task", "queue", "state"))
     counts, queues = task_counts(counted), queues_of(counted)
     announced = [worker.tasks for worker in await living(store, now)]
-    totals = await store.totals(now - DAY, now + 3600.0)
+    found = await paces(core, "task")
     names = sorted({*counts, *core.registry.handlers, *(task for known in announced for task in known)})
     return [
-        TaskView(
-            name=name, queues=queues.get(name, ()) or (core.registry.queue_of_task(name),),
-            **{state: counts.get(name, {}).get(state, 0) for state in ("waiting", "running", "held", "done", "dead")},
-            workers=sum(name in known for known in announced),
-            succeeded=_moves(totals, name, frozenset({"succeeded"})),
-            failed=_moves(totals, name, FAILED),
-            took=span_of(await store.durations(name)) if place < MEASURED else None,
+        _task(
+            name, queues.get(name, ()) or (core.registry.queue_of_task(name),), counts.get(name, {}), announced, found
         )
-        for place, name in enumerate(names)
-    ]  # fmt: skip
+        for name in names
+    ]
 
 
-def _moves(totals: list[Total], task: str, moves: frozenset[str]) -> int:
-    return sum(total.number for total in totals if total.task == task and total.move in moves)
+def _task(
+    name: str, queues: tuple[str, ...], counts: dict[str, int], announced: list[frozenset[str]], found: Paces
+) -> TaskView:
+    attempts, timing = found.of(name)
+    return TaskView(
+        name=name, queues=queues, **{state: counts.get(state, 0) for state in STATES},
+        workers=sum(name in known for known in announced), succeeded=attempts.succeeded, failed=attempts.failed,
+        waited=timing.waited, took=timing.took,
+    )  # fmt: skip
+
+
+STATES: Final = ("waiting", "running", "held", "done", "dead")
+"""The states in which the jobs of a task are counted."""

@@ -15,6 +15,7 @@ from redrive.core.bulkheads import Bulkheads
 from redrive.core.job import CYCLE, Ending, Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.policy import Rate
+from redrive.core.timings import TimedBy, Timing
 
 if TYPE_CHECKING:
     import asyncio
@@ -422,6 +423,9 @@ class Store(Protocol):
 
     async def durations(self, task: str, last: int = 100) -> list[float]:
         """The view: the seconds that the last successes of a task took, as far as they are among the newest jobs."""
+
+    async def timings(self, by: TimedBy) -> list[Timing]:
+        """The view: how long the last successes of every task or queue waited and took, in bounded time."""
 
     async def events(self, after: str | None, limit: int = 1000) -> list[Event]:
         """Committed moves in order after the cursor; None starts at the end, "" at the beginning."""

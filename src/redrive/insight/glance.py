@@ -13,6 +13,7 @@ from redrive.core.store import Group
 from redrive.insight.activity import Activity
 from redrive.insight.groups import SHORT
 from redrive.insight.health import Health
+from redrive.insight.newcomers import Newcomers
 from redrive.insight.queue_numbers import QueueNumbers
 
 LOOKED_AT: Final = 200
@@ -84,6 +85,8 @@ class Glance(msgspec.Struct, frozen=True):
     breakers: list[Breaker]
     """Those that are not closed."""
     activity: Activity
+    new: Newcomers
+    """Groups that are new since the last deploy, and in the last hour."""
 
     def public(self) -> dict[str, Any]:
         return {
@@ -93,6 +96,7 @@ class Glance(msgspec.Struct, frozen=True):
             "total_pending": self.health.total_pending,
             "total_dead_letter": self.health.total_dead_letter,
             "issues": self.health.issues,
+            "new": self.new.public(),
             "queues": [_rounded(queue) for queue in self.queues],
             "running": [msgspec.structs.asdict(job) | {"seconds": round(job.seconds, 3)} for job in self.running],
             "running_number": self.running_number,
@@ -118,6 +122,7 @@ def glance(
     troubles: Sequence[Group],
     dead: Mapping[str, int],
     breakers: Sequence[Breaker],
+    new: Newcomers,
 ) -> Glance:
     """`dead` says how many of each trouble's jobs are dead still."""
     queues = [_queue(one, activity) for one in numbers]
@@ -131,6 +136,7 @@ def glance(
         [_trouble(group, dead.get(group.fingerprint, 0)) for group in troubles],
         [breaker for breaker in breakers if breaker.down],
         activity,
+        new,
     )
 
 

@@ -55,6 +55,8 @@ class Delta(msgspec.Struct, frozen=True):
     now: int
     before: int
     kind: Literal["new", "spike", "steady"] = "steady"
+    cured: bool = False
+    """Nothing of it is dead or being retried any more: it is told, and needs no eyes."""
 
     @property
     def more(self) -> int:
@@ -62,7 +64,7 @@ class Delta(msgspec.Struct, frozen=True):
 
     @property
     def structural(self) -> bool:
-        return self.kind != "steady"
+        return self.kind != "steady" and not self.cured
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -115,6 +117,16 @@ class Morning(msgspec.Struct, frozen=True):
     def changes(self) -> list[Delta]:
         """What is structurally different from the day before."""
         return [delta for delta in self.deltas if delta.structural]
+
+    @property
+    def steady(self) -> list[Delta]:
+        """Classes that happened about as often as the time before."""
+        return [delta for delta in self.deltas if delta.kind == "steady"]
+
+    @property
+    def cured_classes(self) -> list[Delta]:
+        """Classes that were new or more frequent, and of which nothing is left."""
+        return [delta for delta in self.deltas if delta.cured]
 
     @property
     def ok(self) -> bool:
@@ -221,6 +233,15 @@ def _delta(name: str, now: int, before: int, known: frozenset[str], spike: Spike
     return Delta(name, now, before, "spike" if spike.holds(now, before) else "steady")
 
 
+def without_cured(page: Morning, left: frozenset[str]) -> Morning:
+    """The page with those changes marked as cured of whose class no job is left among the dead and the retrying."""
+    marked = [
+        msgspec.structs.replace(delta, cured=delta.structural and delta.error_class not in left)
+        for delta in page.deltas
+    ]
+    return msgspec.structs.replace(page, deltas=sorted(marked, key=lambda delta: not delta.structural))
+
+
 def unheard_of(seen: Seen) -> set[str]:
     """Classes of now that the time before did not have: whether they are new, only older records can tell."""
     here, before = _windows(seen)
@@ -236,7 +257,8 @@ def headline(page: Morning) -> str:
     retrying = f" · {page.retrying} retrying" * bool(page.retrying) + f" · {page.parked} parked" * bool(page.parked)
     if page.ok:
         comma = f", {back}" if back else ""
-        cured = f", {len(page.cured)} cured" if page.cured else ""
+        number = len(page.cured) + len(page.cured_classes)
+        cured = f", {number} cured" if number else ""
         start = f"{page.done} done{retrying}" if retrying else f"quiet: {page.done} done"
         return f"{start}{comma}{cured}, nothing needs you"
     delayed = f" · {back}" if back else ""
@@ -248,6 +270,8 @@ def headline(page: Morning) -> str:
 
 
 def in_words(delta: Delta) -> str:
+    if delta.cured:
+        return f"{delta.error_class}: {delta.now}, {'new' if delta.kind == 'new' else f'+{delta.more}'}, none is left"
     if delta.kind == "new":
         return f"{delta.error_class}: {delta.now}, never seen before. A model, a contract or a token may have changed."
     sign = f"+{delta.more}" if delta.more >= 0 else str(delta.more)
@@ -261,6 +285,7 @@ def in_lines(page: Morning) -> list[str]:
     if len(page.needs) > SHOWN:
         lines.append(f"and {sum(need.count for need in page.needs[SHOWN:])} more: redrive dead list --lane manual")
     lines += [in_words(delta) for delta in page.changes]
+    lines += [f"cured: {in_words(delta)}" for delta in page.cured_classes]
     lines += [f"cured: {cured.task}: {cured.what[:MESSAGE_TEXT]}" for cured in page.cured[:SHOWN]]
     return lines
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
 from redrive.core.policy import Policy
+from redrive.core.timings import Span, Timing
 from redrive.insight.wording import span
+from redrive.insight.workforce import Attempts, Paces, failure_rate
 
 OLD_DEFERRAL: Final = 7 * 86400.0
 """A dead letter that was deferred so long ago may have been forgotten."""
@@ -80,6 +83,40 @@ class QueueNumbers(msgspec.Struct, frozen=True):
         body = {name: getattr(self, name) for name in self.__struct_fields__ if name not in hidden}
         body["pending"] = self.pending
         return body | {"criticality": self.policy.criticality, "max_attempts": self.policy.max_attempts}
+
+
+class QueueView(QueueNumbers, frozen=True):
+    """A queue with how fast it goes: what `rd.queues.list()` gives."""
+
+    succeeded: int = 0
+    """Attempts of the last day that succeeded."""
+    failed: int = 0
+    """Attempts of the last day that failed."""
+    waited: Span | None = None
+    """Seconds from the time the last successes were due until they started."""
+    took: Span | None = None
+    """Seconds from there until they were done."""
+
+    @property
+    def failure_rate(self) -> float | None:
+        """The share of the last day's attempts that failed; None where there were none."""
+        return failure_rate(self.succeeded, self.failed)
+
+    def public(self) -> dict[str, Any]:
+        """As lists show it."""
+        spans = {name: msgspec.to_builtins(getattr(self, name)) for name in ("waited", "took")}
+        return super().public() | spans | {"failure_rate": self.failure_rate}
+
+
+def viewed(queues: Sequence[QueueNumbers], paces: Paces) -> list[QueueView]:
+    """The numbers of queues with how fast they go."""
+    return [_view(msgspec.structs.asdict(numbers), *paces.of(numbers.name)) for numbers in queues]
+
+
+def _view(numbers: dict[str, Any], attempts: Attempts, timing: Timing) -> QueueView:
+    return QueueView(
+        **numbers, succeeded=attempts.succeeded, failed=attempts.failed, waited=timing.waited, took=timing.took
+    )
 
 
 def returning(number: int, next_back: float | None) -> str:

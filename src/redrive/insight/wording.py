@@ -35,3 +35,19 @@ def span(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{max(0.0, seconds):.0f} s"
+
+
+def duration(seconds: float) -> str:
+    """`12 ms`, `0.4 s`, `90 s`, `1.5 h`: one number that a person can compare, however short or long."""
+    for size, unit in _UNITS:
+        if seconds >= 1.5 * size:
+            return f"{few(seconds / size)} {unit}"
+    if seconds >= 10 or seconds == int(seconds):
+        return f"{seconds:.0f} s"
+    return f"{seconds:.1f} s" if seconds >= 0.1 else f"{seconds * 1000:.0f} ms"
+
+
+def few(value: float) -> str:
+    """One decimal where it says something."""
+    text = f"{value:.1f}" if value < 10 else f"{value:.0f}"
+    return text.removesuffix(".0")

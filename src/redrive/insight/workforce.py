@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Mapping
+from typing import ClassVar, Final, NamedTuple
 
 import msgspec
 
 from redrive.core.job import At, Job
+from redrive.core.store import Total
+from redrive.core.timings import Span, TimedBy, Timing
+
+FAILED: Final = frozenset({"retried", "buried"})
+"""The moves that end a failed attempt."""
 
 
 class RunningJob(msgspec.Struct, frozen=True):
@@ -44,20 +49,37 @@ def running_by_worker(jobs: Iterable[Job]) -> dict[str, tuple[RunningJob, ...]]:
     return {worker: tuple(running) for worker, running in found.items()}
 
 
-class Span(msgspec.Struct, frozen=True):
-    """How long the last successes of a task took, in seconds."""
-
-    number: int
-    p50: float
-    p95: float
+def failure_rate(succeeded: int, failed: int) -> float | None:
+    """The share of attempts that failed; None where there were none."""
+    return failed / (succeeded + failed) if succeeded or failed else None
 
 
-def span_of(durations: Sequence[float]) -> Span | None:
-    """The median and the 95th percentile; None where nothing succeeded yet."""
-    if not durations:
-        return None
-    ordered = sorted(durations)
-    return Span(len(ordered), ordered[len(ordered) // 2], ordered[int(0.95 * (len(ordered) - 1))])
+class Attempts(NamedTuple):
+    """Attempts of some time that succeeded, and that failed."""
+
+    succeeded: int = 0
+    failed: int = 0
+
+
+def attempts_by(totals: Iterable[Total], by: TimedBy) -> dict[str, Attempts]:
+    """Sums up how the attempts of every task or queue ended."""
+    found: dict[str, Attempts] = {}
+    for total in totals:
+        name: str = getattr(total, by)
+        before = found.get(name, Attempts())
+        done, failed = total.number * (total.move == "succeeded"), total.number * (total.move in FAILED)
+        found[name] = Attempts(before.succeeded + done, before.failed + failed)
+    return found
+
+
+class Paces(NamedTuple):
+    """How fast every task or queue goes: the last day's attempts, and the times of the last successes."""
+
+    attempts: Mapping[str, Attempts]
+    timings: Mapping[str, Timing]
+
+    def of(self, name: str) -> tuple[Attempts, Timing]:
+        return self.attempts.get(name, Attempts()), self.timings.get(name, Timing(name, None, None))
 
 
 class TaskView(msgspec.Struct, frozen=True):
@@ -77,13 +99,15 @@ class TaskView(msgspec.Struct, frozen=True):
     """Attempts of the last day that succeeded."""
     failed: int
     """Attempts of the last day that failed."""
+    waited: Span | None
+    """Seconds from the time the last successes were due until they started."""
     took: Span | None
+    """Seconds from there until they were done."""
 
     @property
     def failure_rate(self) -> float | None:
         """The share of the last day's attempts that failed; None where there were none."""
-        attempts = self.succeeded + self.failed
-        return self.failed / attempts if attempts else None
+        return failure_rate(self.succeeded, self.failed)
 
 
 def task_counts(counted: Mapping[tuple[str | None, ...], int]) -> dict[str, dict[str, int]]:

@@ -22,6 +22,7 @@ from redrive.runtime.breakers import Breakers, downstream_of
 from redrive.runtime.bus import Bus
 from redrive.runtime.clock import Clock
 from redrive.runtime.context import BlockingContext, Context
+from redrive.runtime.deploys import note_version
 from redrive.runtime.heart import Heart
 from redrive.runtime.interrupts import Interrupts
 from redrive.runtime.living import ANNOUNCE_SECONDS, GONE_AFTER, Announcement, Blocked, announced, joined, withdrawn
@@ -120,6 +121,8 @@ class Worker(Loop):
         self._announced = float("-inf")
         self._enrolled: frozenset[str] | None = None
         """The tasks with which it has joined the others."""
+        self._noted = False
+        """Whether the store knows that this version of the application runs."""
         self.channels: Collection[str] = ()
         """The ways to people that a courier of this process serves."""
         self.made = 0
@@ -457,6 +460,9 @@ class Worker(Loop):
             puts = (*puts, joined(self._clock.now()))
         await self._store.apply([Commit(puts=puts)])
         self._enrolled = self.slots.tasks
+        if not self._noted and (version := self._registry.version) is not None:
+            await note_version(self._store, version, self._since)
+            self._noted = True
 
     def announcement(self, blocked: Blocked | None) -> Put:
         slots = self.slots

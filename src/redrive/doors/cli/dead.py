@@ -39,7 +39,9 @@ def list_(filters: dict[str, Any], limit: int, cursor: str | None) -> None:
     if output.as_json():
         say_page(page)
     elif page.jobs:
-        output.table(("id", "task", "queue", "attempts", "died", "because", "last error"), map(_row, page.jobs))
+        output.table(
+            ("id", "task", "queue", "attempts", "died", "because", "last error"), map(_row, page.jobs), cut=True
+        )
         tell_more(page)
         output.say(f"Look closer: redrive dead show {page.jobs[0].short_id}")
     else:

@@ -29,6 +29,7 @@ LONGEST_DAYS: Final = 36_500
 @click.option("--queue", metavar="NAME")
 @click.option("--task", metavar="NAME")
 @click.option("--status", metavar="NAME", help="unresolved, resolved or ignored.")
+@click.option("--new", metavar="WHEN", help="Only those since the last deploy (deploy), or of the last hour (hour).")
 @click.option("--limit", metavar="N", type=int, default=50, show_default=True)
 @shared
 def groups(**said: Any) -> None:
@@ -39,7 +40,7 @@ def groups(**said: Any) -> None:
     elif found:
         output.table(COLUMNS, map(_row, found))
         output.say(f"Look closer: redrive dead group {found[0].short}")
-    elif any(said[name] for name in ("queue", "task", "status")):
+    elif any(said[name] for name in ("queue", "task", "status", "new")):
         output.say("No group is like that. `redrive dead groups` shows all of them.")
     else:
         output.say("No trouble so far: nothing was ever buried here. `redrive health` shows the rest.")

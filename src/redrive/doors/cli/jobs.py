@@ -191,7 +191,9 @@ def jobs(state: tuple[str, ...], filters: dict[str, Any], **said: Any) -> None:
     if output.as_json():
         say_page(page)
     elif page.jobs:
-        output.table(("id", "state", "task", "queue", "attempts", "changed", "last error"), map(_row, page.jobs))
+        output.table(
+            ("id", "state", "task", "queue", "attempts", "changed", "last error"), map(_row, page.jobs), cut=True
+        )
         tell_more(page)
     else:
         output.say('No jobs here. Accept one with: redrive enqueue TASK \'{"name": "value"}\'')

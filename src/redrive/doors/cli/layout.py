@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,14 +17,16 @@ LEAST_WIDTH: Final = 6
 TEXTS: Final = frozenset({
     "last error", "error", "why", "what", "said", "title", "suggestion", "note", "task", "queue", "agent", "schedule",
     "line", "workflow", "step", "waits for", "failed", "blocked", "detail", "category", "tried", "scope", "by", "who",
-    "bound to", "now", "of",
+    "bound to", "now", "of", "longest", "version",
 })  # fmt: skip
 """Columns that may be shortened, unless they hold numbers. All others stay whole or are left out."""
 LEAST: Final = (
     "zone", "trend", "first", "bound to", "cause", "next probe", "purged", "discarded", "skipped", "retried",
-    "deferred", "queue", "because", "category", "attempts", "suggestion", "buried", "who", "of", "why",
+    "deferred", "took p50", "wait p50", "queue", "because", "category", "attempts", "suggestion", "buried", "who", "of",
+    "why", "workers", "heard of", "queues",
 )  # fmt: skip
-"""What is left out first where a table does not fit, in this order; then from the right. Pictures go before."""
+"""What is left out first where a table does not fit, in this order; then from the right. Columns that say nothing and
+pictures go before."""
 
 _NUMBER: Final = re.compile(r"[+-]?[\d.,%/()\s]*")
 _PICTURE: Final = re.compile(r"[▁▂▃▄▅▆▇█░\s]*")
@@ -82,14 +84,14 @@ def _foldable(name: str) -> str:
 
 
 def fitted(columns: Sequence[Column], width: int) -> tuple[list[Column], list[str]]:
-    """What of a table is drawn in so many letters, and the names of the columns that are left out."""
+    """What of a table is drawn in so many letters, and the names of the columns that are left out and say something."""
     kept = list(columns)
     while len(kept) > 1 and _taken([column.comfort for column in kept]) > width and (place := _going(kept)):
         kept.pop(place)
-    while len(kept) > 1 and _taken([column.least for column in kept]) > width:
-        kept.pop()
+    while len(kept) > 1 and _taken([kept[0].comfort, *(column.least for column in kept[1:])]) > width:
+        kept.pop()  # the first column says what a row is about: it stays legible
     names = {column.name for column in kept}
-    return _narrowed(kept, width), [column.name for column in columns if column.name not in names]
+    return _narrowed(kept, width), [column.name for column in columns if column.name not in names and any(column.cells)]
 
 
 def _taken(widths: Sequence[int]) -> int:
@@ -98,14 +100,10 @@ def _taken(widths: Sequence[int]) -> int:
 
 def _going(kept: Sequence[Column]) -> int | None:
     """The place of the column to leave out next. The first one says what a line is about, and stays."""
-    for place in range(len(kept) - 1, 0, -1):
-        if kept[place].picture:
-            return place
-    for name in LEAST:
-        for place in range(len(kept) - 1, 0, -1):
-            if kept[place].name == name:
-                return place
-    return None
+    places = range(len(kept) - 1, 0, -1)
+    goes: list[Callable[[Column], bool]] = [lambda column: not any(column.cells), lambda column: column.picture]
+    goes += [lambda column, name=name: column.name == name for name in LEAST]  # type: ignore[misc]
+    return next((place for judge in goes for place in places if judge(kept[place])), None)
 
 
 def _narrowed(kept: list[Column], width: int) -> list[Column]:

@@ -64,10 +64,11 @@ def _tell(page: Morning) -> None:
     for delta in page.changes:
         output.say(f"  {clean(in_words(delta))}")
         output.say(f"    → redrive dead list --error-class {clean(delta.error_class)}")
-    steady = [delta for delta in page.deltas if not delta.structural]
-    if steady:
-        said = [f"{clean(delta.error_class)} {delta.now} ({delta.more:+})" for delta in steady[:SHOWN]]
+    if page.steady:
+        said = [f"{clean(delta.error_class)} {delta.now} ({delta.more:+})" for delta in page.steady[:SHOWN]]
         output.say(f"as the time before: {', '.join(said)}")
+    for delta in page.cured_classes:
+        output.say(f"cured: {clean(in_words(delta))}")
     for cured in page.cured:
         output.say(f"cured: {clean(cured.task)}: {short(cured.what, 100)}")
     if page.oldest_waiting is not None:

@@ -89,18 +89,21 @@ def job_json(job: Job, *, secrets: bool = False) -> dict[str, Any]:
     return body
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Drawn on a terminal; plain columns in a pipe, so that other tools can read them."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, cut: bool = False) -> None:
+    """Drawn on a terminal; plain columns in a pipe, so that other tools can read them.
+
+    `cut`: each row is one line, and texts that are too long end with an ellipsis. Else they go on in the next line.
+    """
     cells = [["" if cell is None else clean(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
-        _drawn(columns, cells)
+        _drawn(columns, cells, cut=cut)
         return
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
     for line in (columns, *cells):
         say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def _drawn(columns: Sequence[str], cells: list[list[str]]) -> None:
+def _drawn(columns: Sequence[str], cells: list[list[str]], *, cut: bool) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -112,7 +115,7 @@ def _drawn(columns: Sequence[str], cells: list[list[str]]) -> None:
     drawn = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, GAP - 1, 0, 0), pad_edge=False)
     for column in kept:
         side: Literal["left", "right"] = "right" if column.right else "left"
-        whole = not column.free
+        whole = cut or not column.free
         drawn.add_column(heading(column), width=column.width, justify=side, overflow="ellipsis", no_wrap=whole)
     for row in zip(*(column.cells for column in kept), strict=True):
         drawn.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))

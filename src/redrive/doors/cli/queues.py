@@ -8,7 +8,7 @@ import click
 
 from redrive.doors.cli import output
 from redrive.doors.cli.asking import ask, connect, path_of, perform, shared, who, why
-from redrive.doors.cli.text import clean, counted
+from redrive.doors.cli.text import PACE, clean, counted, pace
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -21,7 +21,11 @@ COLUMNS = ("queue", "due", "waiting", "running", "held", "done", "dead", "discar
 @click.pass_context
 @shared
 def queues(ctx: click.Context) -> None:
-    """List the queues; pause one, or let it go on."""
+    """List the queues; pause one, or let it go on.
+
+    How long the last successes waited, from the time they were due, and took; `failed` is the day's share of failed
+    attempts.
+    """
     if ctx.invoked_subcommand is not None:
         return
     found = ask(lambda rd: rd.queues.list())
@@ -29,10 +33,10 @@ def queues(ctx: click.Context) -> None:
         output.say_json([queue.public() for queue in found])
     elif found:
         rows = [
-            [queue.name, *(getattr(queue, name) for name in COLUMNS[1:]), "yes" if queue.paused else ""]
+            [queue.name, "yes" if queue.paused else "", *(getattr(queue, name) for name in COLUMNS[1:]), *pace(queue)]
             for queue in found
         ]
-        output.table((*COLUMNS, "paused"), rows)
+        output.table(("queue", "paused", *COLUMNS[1:], *PACE), rows, cut=True)
     else:
         output.say("No queues yet: the first job of a task makes one. Try: redrive enqueue TASK '{}'")
 

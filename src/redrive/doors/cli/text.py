@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from redrive.insight.wording import duration
+
+if TYPE_CHECKING:
+    from redrive.core.timings import Span
+    from redrive.insight.queue_numbers import QueueView
+    from redrive.insight.workforce import TaskView
+
+PACE: Final = ("wait p50", "wait p95", "took p50", "took p95", "failed")
+"""The columns of `pace`."""
 UNITS: Final = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
@@ -52,3 +61,13 @@ def span(seconds: float) -> str:
 
 def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def pace(view: TaskView | QueueView) -> tuple[str, ...]:
+    """How long the last successes waited and took, and the day's share of failed attempts; empty where not known."""
+    rate = f"{view.failure_rate:.0%}" if view.failure_rate is not None else ""
+    return (*_percentiles(view.waited), *_percentiles(view.took), rate)
+
+
+def _percentiles(span: Span | None) -> tuple[str, str]:
+    return (duration(span.p50), duration(span.p95)) if span is not None else ("", "")

@@ -143,7 +143,7 @@ class Section(NamedTuple):
 
 def frame(found: Glance, width: int, height: int) -> list[Text]:
     """At most `height` lines of `width` columns. What is short leaves its room to what is long."""
-    top = [_title(found), *_sentence(found, width)]
+    top = [_title(found), *_sentence(found, width), *_new(found)]
     sections = [section for section in _sections(found, width) if section.lines]
     room = height - len(top) - 2 * len(sections)
     lines = list(top)
@@ -208,6 +208,16 @@ def _sentence(found: Glance, width: int) -> list[Text]:
     if len(lines) > 2:
         lines = [lines[0], " ".join(lines[1:])]
     return [Text(line, style=style) for line in lines]
+
+
+def _new(found: Glance) -> list[Text]:
+    """New groups, before everything else; where there are none, nothing is said."""
+    from rich.text import Text
+
+    from redrive.insight.newcomers import in_lines
+
+    some = found.new.since_deploy or found.new.last_hour
+    return [Text(clean(line), style="bold red", no_wrap=True) for line in in_lines(found.new)] if some else []
 
 
 T = TypeVar("T")

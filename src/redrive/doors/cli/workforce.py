@@ -8,13 +8,13 @@ import click
 
 from redrive.doors.cli import output
 from redrive.doors.cli.asking import ask, shared
-from redrive.doors.cli.text import ago, span
+from redrive.doors.cli.text import PACE, ago, pace
 
 if TYPE_CHECKING:
     from redrive.insight.workforce import TaskView, WorkerView
 
 WORKERS: Final = ("worker", "since", "heard of", "runs", "longest", "version", "queues", "now")
-TASKS: Final = ("task", "queue", "waiting", "running", "held", "done", "dead", "workers", "p50", "p95", "failed")
+TASKS: Final = ("task", "queue", "waiting", "running", "held", "done", "dead", "workers", *PACE)
 
 
 @click.command(short_help="Who runs jobs: since when, what, how long.")
@@ -27,7 +27,7 @@ def workers() -> None:
 
         output.say_json([view(one) for one in found])
     elif found:
-        output.table(WORKERS, map(_worker_row, found))
+        output.table(WORKERS, map(_worker_row, found), cut=True)
     else:
         output.say("No worker lives. Start one: redrive worker APP, e.g. redrive worker tasks:rd")
 
@@ -46,20 +46,19 @@ def _worker_row(view: WorkerView) -> tuple[object, ...]:
 @click.command(short_help="Which tasks there are, how they went, and who knows them.")
 @shared
 def tasks() -> None:
-    """Every task with its jobs by state, how long its last successes took, and the day's share of failed attempts."""
+    """Every task with its jobs by state, how long its last successes waited, from the time they were due, and took, and
+    the day's share of failed attempts."""
     found = ask(lambda rd: rd.tasks())
     if output.as_json():
         from redrive.insight.view import view
 
         output.say_json([view(one) for one in found])
     elif found:
-        output.table(TASKS, map(_task_row, found))
+        output.table(TASKS, map(_task_row, found), cut=True)
     else:
         output.say("No task so far: the first job of a task, or a worker that knows one, makes it known.")
 
 
 def _task_row(view: TaskView) -> tuple[object, ...]:
-    took = (span(view.took.p50), span(view.took.p95)) if view.took is not None else ("", "")
-    rate = f"{view.failure_rate:.0%}" if view.failure_rate is not None else ""
     numbers = (view.waiting, view.running, view.held, view.done, view.dead, view.workers)
-    return view.name, ", ".join(view.queues), *numbers, *took, rate
+    return view.name, ", ".join(view.queues), *numbers, *pace(view)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from redrive.app.filters import make_filter
 from redrive.core.job import State
 from redrive.core.store import Filter
 from redrive.doors.dashboard import choosing
@@ -20,9 +22,14 @@ if TYPE_CHECKING:
 
 JOBS: Final = 50
 LONGEST: Final = 200
+ROUTE: Final = ("queue", "task", "agent")
 NAMES_SECONDS: Final = 10.0
 """So long the names that the filters offer are not asked for again."""
-STATES: Final = tuple(str(state) for state in State)
+STATES: Final = (*((str(state), str(state)) for state in State), ("due", "due now"), ("retrying", "retrying"))
+"""What the filter offers: the states, and two parts of what waits."""
+PARTS: Final = {"due": "due_at", "retrying": "failed"}
+COUNTABLE: Final = frozenset({"state", "queue", "task", "agent", "due_at", "failed", "because", "held_for"})
+"""Filters whose jobs are counted by counters or by a small index; others would have to be looked for one by one."""
 
 
 def routes(site: Site) -> list[BaseRoute]:
@@ -35,15 +42,37 @@ async def listed(request: Request) -> Response:
     state, text = asked.get("state", "").strip(), asked.get("text", "").strip()
     if len(text) > LONGEST:
         raise InvalidInput(field="text", problem=f"is longer than {LONGEST} characters")
-    filters = await choosing.filters(rd, choice)
-    if state:
-        filters["state"] = state.split(",")
+    waits_for = asked.get("held_for", "").strip()
+    filters = await choosing.filters(rd, choice) | _chosen(state, waits_for, rd.clock.now())
     jobs, looked_at = await _found(rd, text, cursor, filters)
     names = await site_of(request).fresh("names", lambda: _names(rd), NAMES_SECONDS)
     return await page(
         request, "jobs.html", section="jobs", choice=choice, state=state, text=text, listed=jobs, cursor=cursor,
-        looked_at=looked_at, states=STATES, names=names, active=_active(choice, state, text), since=choosing.SINCE,
+        looked_at=looked_at, states=STATES, names=names, active=_active(choice, state, text, waits_for),
+        since=choosing.SINCE, waits_for=waits_for, total=None if text else await _total(rd, filters),
     )  # fmt: skip
+
+
+def _chosen(state: str, waits_for: str, now: float) -> dict[str, Any]:
+    """Filters of this page alone: states, or a part of what waits, and what held jobs wait for."""
+    if len(waits_for) > choosing.LONGEST:
+        raise InvalidInput(field="held_for", problem=f"is longer than {choosing.LONGEST} characters")
+    found: dict[str, Any] = {"held_for": waits_for} if waits_for else {}
+    if state in PARTS:
+        return found | {"state": "waiting", PARTS[state]: now if state == "due" else True}
+    return found | {"state": state.split(",")} if state else found
+
+
+async def _total(rd: Redrive, filters: Mapping[str, Any]) -> int | None:
+    """How many jobs match, where that can be counted without looking at each."""
+    if not filters.keys() <= COUNTABLE or ("because" in filters and filters.get("state") != ["held"]):
+        return None
+    chosen = make_filter(dict(filters))
+    if chosen.due_at is None:
+        return sum((await rd.store.count(chosen)).values())
+    due = await rd.store.count(Filter(chosen.states, due_at=chosen.due_at), by=ROUTE)
+    wanted = tuple(getattr(chosen, name) for name in ROUTE)
+    return sum(n for key, n in due.items() if all(one in (None, is_) for one, is_ in zip(wanted, key, strict=True)))
 
 
 async def _found(rd: Redrive, text: str, cursor: str | None, filters: dict[str, Any]) -> tuple[Page, int | None]:
@@ -64,6 +93,7 @@ async def _names(rd: Redrive) -> dict[str, list[str]]:
     }
 
 
-def _active(choice: choosing.Choice, state: str, text: str) -> list[tuple[str, str]]:
+def _active(choice: choosing.Choice, state: str, text: str, waits_for: str) -> list[tuple[str, str]]:
     said = [("state", f"state {state.replace(',', ', ')}")] if state else []
+    said += [("held_for", f"waits for {waits_for}")] if waits_for else []
     return [*said, *([("text", f"has “{text}”")] if text else []), *choice.active]

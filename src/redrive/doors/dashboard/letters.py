@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redrive.core.consent import Approval
@@ -17,6 +17,7 @@ from redrive.doors.web.exporting import exported
 from redrive.errors import InvalidInput
 from redrive.insight import story
 from redrive.insight.groups import HOUR, GroupView
+from redrive.insight.newcomers import New, Newcomer, when
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -29,6 +30,8 @@ LETTERS: Final = 50
 GROUPS: Final = 12
 """Groups that are shown before somebody asks for all of them."""
 GROUPS_A_PAGE: Final = 50
+WHICH: Final[Mapping[str, New]] = {"deploy": "deploy", "hour": "hour"}
+"""What may be asked for as new."""
 HELD_LEADS: Final = {"deferred": "Put off to somebody; at their time they are dead letters again."}
 HELD: Final = (
     ("approval", "a question is open"),
@@ -56,12 +59,16 @@ async def listed(request: Request) -> Response:
     chosen = await choosing.filters(rd, choice)
     counted = await _counted(rd, chosen)
     await rd.groups.look()
-    known, counts = await rd.store.groups(), counted.matching
-    turn = _turn(request, len(counts))
+    known = await rd.store.groups()
+    new = await _new(request)
+    if new is not None:
+        counted = counted.only({one.group.fingerprint for one in new.found})
+    counts = counted.matching
+    turn = max(_turn(request, len(counts)), int(new is not None))
     skipped, most = (GROUPS_A_PAGE * (turn - 1), GROUPS_A_PAGE) if turn else (0, GROUPS)
     views = (await _views(rd, known, counted, skipped + most))[skipped:]
     return await page(
-        request, "letters.html", section="letters", choice=choice, cursor=cursor, total=sum(counts.values()),
+        request, "letters.html", section="letters", choice=choice, new=new, cursor=cursor, total=sum(counts.values()),
         group_number=len(counts), views=views, turn=turn, skipped=skipped, more_groups=len(counts) > skipped + most,
         listed=None if turn else await rd.dead.list(limit=LETTERS, cursor=cursor, **chosen),
         options=choosing.options(known), lanes=_in_words(counted.lanes),
@@ -76,12 +83,36 @@ def _turn(request: Request, groups: int) -> int:
     return min(turn, max(1, math.ceil(groups / GROUPS_A_PAGE)))
 
 
+class Fresh(NamedTuple):
+    """Which groups somebody looks at, those that are new, and since when in words."""
+
+    which: str
+    found: Sequence[Newcomer]
+    words: str
+
+
+async def _new(request: Request) -> Fresh | None:
+    """The new groups that the address asks for; None where it asks for all of them."""
+    said = request.query_params.get("new")
+    if not said:
+        return None
+    which = WHICH.get(said)
+    if which is None:
+        raise InvalidInput(field="new", problem=f"{said!r} is not one of {', '.join(WHICH)}")
+    new = await rd_of(request).groups.new()
+    return Fresh(which, new.of(which), f"new {when(new, which)}")
+
+
 class Counted(NamedTuple):
     """The dead letters: all of them and those that match, by group; all of them by lane where nothing is chosen."""
 
     every: Mapping[str | None, int]
     matching: Mapping[str | None, int]
     lanes: Mapping[str | None, int]
+
+    def only(self, groups: Collection[str]) -> Counted:
+        """Those of these groups."""
+        return Counted(self.every, {name: number for name, number in self.matching.items() if name in groups}, {})
 
 
 async def _counted(rd: Redrive, chosen: Mapping[str, Any]) -> Counted:

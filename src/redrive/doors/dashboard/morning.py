@@ -10,6 +10,7 @@ from redrive.doors.dashboard.needs import place
 from redrive.doors.dashboard.rendering import Site, numbers_of, page, rd_of, site_of
 from redrive.errors import InvalidInput
 from redrive.insight.morning import SHOWN, headline
+from redrive.insight.morning import in_words as delta_in_words
 from redrive.insight.needs import course, lasting
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ async def shown(request: Request) -> Response:
         needs=[_need(request, need) for need in found.needs[:SHOWN]],
         rest=sum(need.count for need in found.needs[SHOWN:]),
         changes=[(delta, _against(delta)) for delta in found.changes],
-        steady=[delta for delta in found.deltas if not delta.structural][:SHOWN],
+        steady=found.steady[:SHOWN],
+        cured_classes=[delta_in_words(delta) for delta in found.cured_classes],
     )
 
 

@@ -8,6 +8,7 @@ from redrive.doors.dashboard.activity import failures, last_days, last_hour, thr
 from redrive.doors.dashboard.live import LOOKS, latest
 from redrive.doors.dashboard.needs import needs_of, row
 from redrive.doors.dashboard.rendering import Site, back, form_of, numbers_of, page, rd_of, site_of
+from redrive.insight.newcomers import New, named, nothing_new, when
 from redrive.insight.standing import standing
 from redrive.runtime.living import living
 
@@ -26,6 +27,7 @@ FIRST_SECONDS: Final = 5.0
 LISTED: Final = 6
 NEEDS: Final = 8
 """So many are shown here; the morning shows all of them."""
+WHICH: Final[tuple[New, ...]] = ("deploy", "hour")
 QUEUES: Final = 30
 """So many are shown here, the busiest first; all of them have a page of their own."""
 
@@ -45,6 +47,7 @@ async def overview(request: Request) -> Response:
     workers, first = await living(site.rd.store, site.rd.clock.now()), await _first(site, needs)
     hour, days = await last_hour(site), await last_days(site)
     feed, after = await latest(request)
+    new = await site.fresh("new", site.rd.groups.new)
     rows = [
         {"queue": queue, "series": hour.of(queue.name), "rate": hour.rate(queue.name, "succeeded")}
         for queue in sorted(queues, key=_busiest)[:QUEUES]
@@ -55,6 +58,8 @@ async def overview(request: Request) -> Response:
         section="overview",
         health=standing(queues, needs, sum(hour.total.flows["succeeded"]), first, breakers),
         first=first,
+        new=[(which, found, when(new, which), named(found)) for which in WHICH if (found := new.of(which))],
+        nothing_new=nothing_new(new),
         needs=[row(request, need) for need in needs[:NEEDS]],
         more_needs=max(0, len(needs) - NEEDS),
         rows=rows,

@@ -8,6 +8,7 @@ from redrive.core.policy import schedule
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.activity import last_hour
 from redrive.doors.dashboard.rendering import Site, back, form_of, numbers_of, page, rd_of, site_of, who
+from redrive.insight.queue_numbers import viewed
 from redrive.runtime.switches import paused_queues
 
 if TYPE_CHECKING:
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from redrive.core.policy import Policy
-    from redrive.insight.queue_numbers import QueueNumbers
+    from redrive.insight.queue_numbers import QueueNumbers, QueueView
 
 
+PACES_SECONDS: Final = 5.0
 SHOWN: Final = 100
 FEW: Final = 8
 """Up to so many queues nobody needs a filter."""
@@ -36,7 +38,7 @@ async def listed(request: Request) -> Response:
     site = site_of(request)
     stopped = await paused_queues(rd_of(request).store)
     activity = await last_hour(site)
-    name, queues = request.query_params.get("name", "").strip(), await numbers_of(site)
+    name, queues = request.query_params.get("name", "").strip(), await _views(site)
     chosen = [queue for queue in queues if name.lower() in queue.name.lower()]
     rows = [
         {"queue": queue, "series": activity.of(queue.name), "rate": activity.rate(queue.name, "succeeded"),
@@ -52,6 +54,11 @@ async def listed(request: Request) -> Response:
         number=len(chosen),
         filtered=bool(name) or len(queues) > FEW,
     )
+
+
+async def _views(site: Site) -> list[QueueView]:
+    """The numbers of this moment; how fast the queues go may have been asked for a while ago."""
+    return viewed(await numbers_of(site), await site.fresh("paces", site.rd.queues.paces, PACES_SECONDS))
 
 
 async def pause(request: Request) -> Response:

@@ -10,10 +10,9 @@ from typing import Any, Final
 from redrive.insight.story import reason
 from redrive.insight.wording import clipped as clipped
 from redrive.insight.wording import counted as counted
+from redrive.insight.wording import duration, few
 from redrive.insight.wording import number as number
 from redrive.insight.wording import plain as plain
-
-UNITS: Final = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def ago(at: float | None, now: float) -> str:
@@ -27,21 +26,8 @@ def ago(at: float | None, now: float) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """`90 s`, `5 min`, `1.5 h`, `3 d`: one number that a person can compare."""
-    if seconds is None:
-        return ""
-    for size, unit in UNITS:
-        if seconds >= 1.5 * size:
-            return f"{_few(seconds / size)} {unit}"
-    if seconds >= 10 or seconds == int(seconds):
-        return f"{seconds:.0f} s"
-    return f"{seconds:.1f} s" if seconds >= 0.1 else f"{seconds * 1000:.0f} ms"
-
-
-def _few(value: float) -> str:
-    """One decimal where it says something."""
-    text = f"{value:.1f}" if value < 10 else f"{value:.0f}"
-    return text.removesuffix(".0")
+    """`90 s`, `5 min`, `1.5 h`, `3 d`; empty where there are none."""
+    return "" if seconds is None else duration(seconds)
 
 
 class Instant(str):
@@ -78,7 +64,7 @@ def brief(value: float | None) -> str:
         return "–"
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if value >= size:
-            return f"{_few(value / (1000 if unit == 'k' else size))}{unit}"
+            return f"{few(value / (1000 if unit == 'k' else size))}{unit}"
     return number(value)
 
 

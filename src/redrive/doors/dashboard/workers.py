@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
 TASKS_SECONDS: Final = 2.0
+MOST: Final = 100
+"""So many running jobs of one worker are listed."""
 TABS: Final = (("workers", "Workers"), ("tasks", "Tasks"), ("schedules", "Schedules"), ("breakers", "Breakers"))
 
 
@@ -26,10 +28,9 @@ def routes(site: Site) -> list[BaseRoute]:
 
 
 async def workers(request: Request) -> Response:
-    rd = rd_of(request)
-    return await page(
-        request, "workers.html", section="workers", tabs=TABS, views=await rd.workers(), version=rd.settings.version
-    )
+    task = request.query_params.get("task", "")
+    found = [view for view in await rd_of(request).workers() if not task or task in view.tasks]
+    return await page(request, "workers.html", section="workers", tabs=TABS, views=found, task=task, most=MOST)
 
 
 async def tasks(request: Request) -> Response:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from redrive.core.breakers import Breaker
     from redrive.insight.groups import GroupView
     from redrive.insight.needs import Need
-    from redrive.insight.queue_numbers import QueueNumbers
+    from redrive.insight.queue_numbers import QueueView
 
 QUEUES: Final = 20
 ROWS: Final = 20
@@ -65,7 +65,7 @@ class Reading:
         health, operations = await self._rd.health(), await self._rd.operations()
         session = self._desk.session
         unread = await self._rd.sessions.unread(session) if session is not None else 0
-        queues = [queue for queue in await self._rd.numbers() if queue.needs_eyes]
+        queues = [queue for queue in await self._rd.queues.list() if queue.needs_eyes]
         down = [breaker for breaker in await self._rd.breakers() if breaker.down]
         return {
             "health": health.status,
@@ -95,9 +95,9 @@ class Reading:
             self._were_down.pop(next(iter(self._were_down)))
         return {"answers_again": [self._wording.line(key) for key in back[:ROWS]]} if back else {}
 
-    def _queue(self, queue: QueueNumbers) -> dict[str, Any]:
+    def _queue(self, queue: QueueView) -> dict[str, Any]:
         counts = {name: getattr(queue, name) for name in ("due", "retrying", "running", "held", "parked", "dead")}
-        return {"queue": self._wording.line(queue.name), "paused": queue.paused, **counts}
+        return {"queue": self._wording.line(queue.name), "paused": queue.paused, **counts, **_pace(queue)}
 
     def _recent(self, one: dict[str, Any]) -> dict[str, Any]:
         kept = {name: one.get(name) for name in ("operation_id", "status", "retry_at", "max_retries")}
@@ -370,6 +370,19 @@ def _begin(unread: int, *, needs: bool) -> str:
     told = f"`inbox` has {unread} unread notice{'s' if unread > 1 else ''} for you. " if unread else ""
     more = "`morning` says what needs a person; `failures` lists dead letters." if needs else "Nothing needs a person."
     return f"{told}{more}"
+
+
+def _pace(queue: QueueView) -> dict[str, float]:
+    """How long the last successes waited and took, and the day's share of failed attempts, where known."""
+    spans = {"wait_seconds": queue.waited, "run_seconds": queue.took}
+    found: dict[str, float | None] = {
+        f"{name}_{part}": round(getattr(one, part), 3)
+        for name, one in spans.items()
+        if one is not None
+        for part in ("p50", "p95")
+    }
+    rate = queue.failure_rate
+    return without_none(found | {"failure_rate": None if rate is None else round(rate, 3)})
 
 
 def _left_out(what: str, number: int) -> dict[str, int]:

@@ -13,6 +13,7 @@ from redrive.doors.rest.showing import listed
 from redrive.doors.rest.table import WHO, Asked, Route
 from redrive.doors.web.problems import missing
 from redrive.insight.groups import Action, GroupView, Status, Trend
+from redrive.insight.newcomers import New
 
 
 class SuggestionOut(schemas.Given):
@@ -82,6 +83,7 @@ class Groups(schemas.Listed):
 
 class GroupQuery(schemas.Taken):
     status: Status | None = None
+    new: Annotated[New, Meta(description="Only those since the last deploy, or of the last hour.")] | None = None
     queue: schemas.Words | None = None
     task: schemas.Words | None = None
     agent: schemas.Words | None = None
@@ -122,7 +124,7 @@ async def _named(asked: Asked) -> str:
 async def list_groups(asked: Asked) -> Any:
     query: GroupQuery = asked.query
     said = {name: getattr(query, name) for name in ("queue", "task", "agent", "detail", "error_class")}
-    views = await asked.rd.groups.list(status=query.status, limit=query.limit + 1, **said)
+    views = await asked.rd.groups.list(status=query.status, new=query.new, limit=query.limit + 1, **said)
     return listed(views, query.limit, shown)
 
 

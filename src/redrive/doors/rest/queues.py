@@ -66,9 +66,12 @@ async def resume(asked: Asked) -> Any:
 ROUTES: Final = (
     Route("GET", "/v1/health", health, "How everything stands, and what needs a person.", schemas.HealthOut),
     Route("GET", "/v1/stats", stats, "Depths, totals, and what happened in this process.", schemas.Stats),
-    Route("GET", "/v1/queues", list_queues, "Every queue as it is now.", schemas.Queues),
+    Route(
+        "GET", "/v1/queues", list_queues, "Queues: their jobs, how long they wait and run, how often they fail.",
+        schemas.Queues,
+    ),
     Route("GET", "/v1/workers", list_workers, "Living workers: since when, what they run, what blocks them.", Workers),
-    Route("GET", "/v1/tasks", list_tasks, "Tasks: their jobs, how long they take, how often they fail.", Tasks),
+    Route("GET", "/v1/tasks", list_tasks, "Tasks: their jobs, how long they wait and run, how often they fail.", Tasks),
     Route(
         "POST", "/v1/queues/{name:path}/pause", pause, "Take nothing from a queue until it is resumed.",
         schemas.Switched, body=Pausing,

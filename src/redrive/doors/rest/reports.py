@@ -32,6 +32,7 @@ class DeltaOut(schemas.Given):
     now: int
     before: int
     kind: Literal["new", "spike", "steady"]
+    cured: bool
     more: int
     structural: bool
 

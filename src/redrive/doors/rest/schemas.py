@@ -413,8 +413,27 @@ class QueueOut(Given):
     max_attempts: int | None
 
 
+class SpanOut(Given):
+    """Seconds: the median and the 95th percentile of so many jobs."""
+
+    number: int
+    p50: float
+    p95: float
+
+
+class QueueViewOut(QueueOut):
+    """One queue, with the attempts of the last day and how long its last successes waited, from the time they were due,
+    and took."""
+
+    succeeded: int
+    failed: int
+    failure_rate: float | None
+    waited: SpanOut | None
+    took: SpanOut | None
+
+
 class Queues(Given):
-    items: list[QueueOut]
+    items: list[QueueViewOut]
 
 
 class Stats(Given):

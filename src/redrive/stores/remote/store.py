@@ -50,6 +50,7 @@ from redrive.core.store import (
     Unknown,
     Wanted,
 )
+from redrive.core.timings import TimedBy, Timing
 from redrive.errors import CommitUnknown, SessionUnknown, StoreError, StoreUnavailable
 from redrive.stores.remote import protocol
 from redrive.stores.remote.backups import Copied, fetch
@@ -379,6 +380,9 @@ class RemoteStore:
 
     async def durations(self, task: str, last: int = 100) -> list[float]:
         return await self._typed("durations", list[float], task, last)
+
+    async def timings(self, by: TimedBy) -> list[Timing]:
+        return await self._typed("timings", list[Timing], by)
 
     async def events(self, after: str | None, limit: int = 1000) -> list[Event]:
         return await self._typed("events", list[Event], after, limit)

@@ -30,7 +30,8 @@ from redrive.core.store import (
     Tally,
     Total,
 )
-from redrive.stores.sqlite import ledger, reads
+from redrive.core.timings import TimedBy, Timing
+from redrive.stores.sqlite import ledger, pace, reads
 from redrive.stores.sqlite.connection import open_reader, translate
 from redrive.stores.sqlite.forks import use
 from redrive.stores.sqlite.liveness import ProcessLock, left_behind
@@ -166,6 +167,9 @@ class ReadVerbs(ABC):
 
     async def durations(self, task: str, last: int = 100) -> list[float]:
         return await self._read(lambda connection: reads.durations(connection, self._routes, task, last))
+
+    async def timings(self, by: TimedBy) -> list[Timing]:
+        return await self._read(lambda connection: pace.timings(connection, self._routes, by))
 
     async def events(self, after: str | None, limit: int = 1000) -> list[Event]:
         return await self._read(lambda connection: reads.events(connection, self._routes, after, limit))
