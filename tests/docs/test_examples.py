@@ -89,5 +89,12 @@ def test_an_import_says_what_the_page_says(tmp_path: Path) -> None:
     assert in_a_terminal(tmp_path, REDRIVE, *command.split()[1:]) == (1, shown("howto/jsonl.md", command))
 
 
+def test_a_type_checker_says_what_the_page_says(tmp_path: Path) -> None:
+    (wrong,) = [block.text for block in blocks(ROOT / "docs/howto/recipes.md") if "-> int:" in block.text]
+    (tmp_path / "wrong.py").write_text(wrong, "utf-8")
+    told = in_a_terminal(tmp_path, PYTHON, "-m", "mypy", "--strict", "wrong.py")
+    assert told == (1, shown("howto/recipes.md", "mypy --strict wrong.py"))
+
+
 def test_no_example_is_left_out() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SAYS) | ELSEWHERE
