@@ -101,7 +101,7 @@ async def test_resolving_ignoring_reopening_and_noting_are_told_in_its_story(ser
     await page.fill("#do-resolve-why", "stones oiled")
     await page.locator("dialog[open]").get_by_role("button", name="Resolve").click()
     await expect(page.locator(".flash")).to_contain_text("The group is resolved. 2 dead letters of it left.")
-    await expect(page.locator(".said li").first).to_contain_text("resolved in 2.4.0 by dashboard")
+    await expect(page.locator(".said li").first).to_contain_text("resolved in 2.4.0 by owner")
     await press(page, "Reopen")
     await page.locator("dialog[open]").get_by_role("button", name="Reopen").click()
     await expect(page.locator(".flash")).to_contain_text("The group is unresolved.")

@@ -272,7 +272,7 @@ async def test_a_question_is_answered(served: Served, tabs: Tabs, label: str, an
     await act(page, label, "as agreed")
     await expect(page.locator(".chip-done")).to_be_visible()
     assert (await became(served.rd, handle.id, "done")).result == answer
-    await expect(page.locator("aside")).to_contain_text("by dashboard")
+    await expect(page.locator("aside")).to_contain_text("by owner")
 
 
 async def test_an_outcome_nobody_knew_is_closed_by_a_person_who_says_how_they_know(served: Served, tabs: Tabs) -> None:

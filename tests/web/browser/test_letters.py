@@ -127,7 +127,7 @@ async def test_what_was_done_is_listed_with_who_and_why_and_taken_back_from_ther
     await acts.nth(1).get_by_role("button", name="Undo").click()
     await page.locator("dialog[open]").get_by_role("button", name="Undo").click()
     await expect(page.locator(".flash")).to_contain_text("Taken back 2.")
-    await expect(acts.nth(1)).to_contain_text("taken back by dashboard")
+    await expect(acts.nth(1)).to_contain_text("taken back by owner")
     assert await dead_number(still) == 2
 
 
