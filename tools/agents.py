@@ -28,9 +28,9 @@ OUTCOME_WORDS = {
     "ok": "It is done; `result` is there. The only one that counts as true.",
     "queued_for_retry": "It failed, and a worker tries again, which can fail, too. Ask later; do not call again.",
     "queued": "Accepted; no attempt has been made yet.",
-    "timeout": "Nobody waits for it any more, or it runs elsewhere: it goes on, and its end is not known yet.",
+    "timeout": "The caller stopped waiting, or it runs elsewhere: it goes on, and its end is not known yet.",
     "failed": "It is not tried again by itself. `message` says what to do.",
-    "needs_consent": "Held: its session has not agreed to it. [Somebody says yes or no](consent.md).",
+    "needs_consent": "Held: its session has not agreed to it. [A person says yes or no](consent.md).",
     "held": "Held for something else: an answer, a look at the receiver, a service that is down, another step.",
 }
 
@@ -174,7 +174,7 @@ CRON_WORDS = {
     "line": "Five fields (minute, hour, day, month, weekday), or a nickname.",
     "tz": "The zone the line is meant in, by its IANA name.",
     "payload": "What each job is given; must fit the task's parameters.",
-    "catch_up": "What becomes of slots that nobody was there for.",
+    "catch_up": "What becomes of slots for which no worker ran.",
     "cap": 'How many of them at most, with `catch_up="all"`.',
     "overlap": "Whether a slot may run while an earlier job of the schedule waits, runs or is held.",
     "jitter": "Delays the jobs by a part of so many seconds, for each schedule always the same part.",
@@ -257,7 +257,7 @@ def rules() -> str:
 
 def _told(told: notices.Told | None) -> str:
     if told is None:
-        return "nobody is told"
+        return "no message"
     return f"{code(told.kind)} to {AUDIENCE_WORDS[told.audience]}, {told.level}"
 
 

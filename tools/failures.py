@@ -57,7 +57,7 @@ HEAL_WORDS = {
     "later": "by itself, with time",
     "changed": "if it is tried differently",
     "person": "when a person acts",
-    "unknown": "nobody knows",
+    "unknown": "not known",
 }
 
 FATES = {
@@ -253,7 +253,7 @@ STRATEGY_WORDS = {
     ),
     "gave_up": ("`GiveUp`, or a class of `give_up_on=`.", "Dead letter (`terminated`)."),
     "suspended": ("It waits for an approval or an answer.", "Held (`approval`)."),
-    "uncertain": ("Nobody knows whether the effect landed.", "Held (`outcome_unknown`), unless `idempotent=True`."),
+    "uncertain": ("It is unknown whether the effect landed.", "Held (`outcome_unknown`), unless `idempotent=True`."),
     "left_to_people": ("The task leaves every failure to a person.", "Dead letter (`permanent`)."),
     "exhausted": (
         "This was the last allowed attempt, and it does not heal by a change.",
@@ -262,7 +262,7 @@ STRATEGY_WORDS = {
     "too_old": ("It has been failing for longer than `max_age`.", "Dead letter (`too_old`)."),
     "over_budget": ("The job's budget is spent.", "Dead letter (`budget_exhausted`)."),
     "immediate": (
-        "It heals at once, and somebody waits.",
+        "It heals at once, and a caller waits.",
         f"On the spot: {strategy.SPOT_TRIES} tries in all, after {strategy.SPOT_WAIT:g} s and "
         f"{2 * strategy.SPOT_WAIT:g} s.",
     ),
@@ -383,7 +383,7 @@ STATUS_WORDS = {
     "skipped": 'It was done already in this cycle (or ever, with `repeat="never"`). Nothing ran.',
     "diverted": "It failed and may heal: it is in the `delayed` lane, and the next cycle runs it first.",
     "running_elsewhere": "Another process has it right now.",
-    "discarded": "Somebody cancelled or discarded it.",
+    "discarded": "A person or a program cancelled or discarded it.",
     "needs_you": "It failed and waiting does not help, it is held, or its job_id stands for "
     "[another input](#another-input): a person must look.",
 }
@@ -430,7 +430,7 @@ def needs() -> str:
 
 
 ALERT_WORDS: dict[groups.Kind, str] = {
-    "new": "A group that nobody has seen before.",
+    "new": "A group that was never seen before.",
     "regressed": "A resolved group buried another job.",
     "unignored": "An ignored group passed its limit.",
 }

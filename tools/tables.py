@@ -67,7 +67,7 @@ DEAD_WORDS = {
     "too_old": "It kept failing for longer than `max_age`.",
     "crash_loop": "Its worker's process ended `max_crashes` times (3) while the job ran alone in it.",
     "budget_exhausted": "Its attempts together spent the budget.",
-    "outcome_unknown": "Nobody knows whether its effect landed, and nobody looked for a week, or "
+    "outcome_unknown": "It is unknown whether its effect landed, and no person looked for a week, or "
     '`on_lost="dead_letter"` forbids a second start.',
     "diverted": "It failed in a [script](howto/scripts.md): it comes back in the next cycle, or needs eyes.",
     "imported": "It failed elsewhere and was brought here.",
@@ -84,11 +84,11 @@ DEAD_WORDS = {
 HOLD_WORDS = {
     "approval": "[A person must answer](consent.md#questions).",
     "consent": "[The session must agree](consent.md).",
-    "outcome_unknown": "An effect was begun and nobody knows whether it landed. "
-    "[Somebody must look](effects.md#what-is-held).",
+    "outcome_unknown": "An effect was begun, and it is unknown whether it landed. "
+    "[A person must look](effects.md#what-is-held).",
     "circuit_open": "What it calls is down. It [comes back by itself](breakers.md).",
     "blocked": "Another [step of its workflow](howto/workflows.md) must be done first.",
-    "deferred": "Somebody put it off.",
+    "deferred": "A person put it off.",
 }
 
 NOT_YET = {"deferred"}

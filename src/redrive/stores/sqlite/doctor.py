@@ -117,7 +117,7 @@ def _schema(connection: apsw.Connection) -> Check:
         return Check("schema", False, "this is not a database of redrive", "choose another file with --url")
     if number > newest:
         said = f"schema {number} is newer than this redrive knows ({newest})"
-        return Check("schema", False, said, "upgrade redrive: pip install -U redrive")
+        return Check("schema", False, said, "upgrade redrive, the way it was installed")
     later = "" if number == newest else f"; the next use brings it to {newest}"
     return Check("schema", True, f"number {number}{later}")
 

@@ -80,7 +80,7 @@ def check_ours(connection: apsw.Connection, path: str) -> int:
     newest = len(steps())
     if number > newest:
         raise StoreRefused(
-            f"{path} has schema {number}, this redrive knows {newest}: upgrade redrive (pip install -U redrive)"
+            f"{path} has schema {number}, this redrive knows {newest}: upgrade redrive, the way it was installed"
         )
     return number
 
