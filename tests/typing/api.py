@@ -6,6 +6,7 @@ no longer notices fails the build.
 
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
@@ -14,6 +15,7 @@ import redrive
 from redrive import BlockingContext, BusEvent, Context, Item, Job, JobHandle, Many, Pain, Redrive, State
 from redrive.app.blocking import Blocking
 from redrive.app.cycles import Result
+from redrive.app.exchange import Exported, Imported
 from redrive.app.workflows import Step, Workflow, WorkflowHandle
 from redrive.core.effects import EffectRecord
 from redrive.core.job import Usage
@@ -291,6 +293,10 @@ async def the_rest(sink: Callable[[Pain], Awaitable[None]]) -> None:
     assert_type(await rd.dead.move_lane(lane="manual", where={"lane": "delayed"}), Acted)
     assert_type(await rd.dead.redrive(queue="q"), RedriveRun)
     assert_type(await rd.dead.undo("id"), Acted)
+    assert_type(await rd.dead.import_("failures.jsonl", task="publish", follow=asyncio.Event()), Imported)
+    assert_type(await rd.dead.import_(["{}"], completed=["a"]), Imported)
+    await rd.dead.import_("failures.jsonl", follow=True)  # type: ignore[arg-type]
+    assert_type(await rd.jobs.export_completed("completed.txt", task="publish", append=True), Exported)
     assert_type(await rd.dead.do("discard", "id", why="old"), Job)
     assert_type(await rd.dead.do("defer", ids=["id"], owner="ada", until=60.0), Acted | RedriveRun)
     assert_type(await rd.dead.edit_many({"a": None}, queue="q", canary=5), RedriveRun)
