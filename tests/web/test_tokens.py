@@ -151,6 +151,16 @@ async def test_secrets_are_not_for_who_may_only_look(still: Served) -> None:
     assert "hunter22" in (await soon(still.client.get(f"/v1/jobs/{id}?secrets=true", headers=bearing(act)))).text
 
 
+async def test_an_export_from_the_dashboard_keeps_secrets_from_who_may_only_look(pages: Served) -> None:
+    await pages.rd.dead.add("l1", {"password": "hunter22"}, "Boom", task="broken")
+    look, act = await a_secret(pages, "wall", "look"), await a_secret(pages)
+    masked = await soon(pages.client.get("/dead/export", headers=bearing(look)))
+    assert masked.status_code == 200 and "Boom" in masked.text and "hunter22" not in masked.text
+    refused = await soon(pages.client.get("/dead/export?secrets=true", headers=bearing(look)))
+    assert refused.status_code == 403 and "hunter22" not in refused.text
+    assert "hunter22" in (await soon(pages.client.get("/dead/export?secrets=true", headers=bearing(act)))).text
+
+
 # -- who did it
 
 

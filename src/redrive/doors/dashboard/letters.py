@@ -13,7 +13,9 @@ from redrive.core.store import Filter, Group
 from redrive.doors.dashboard import acting, choosing, verbs
 from redrive.doors.dashboard.choosing import by_group
 from redrive.doors.dashboard.rendering import Site, page, rd_of
+from redrive.doors.web.callers import lacking
 from redrive.doors.web.exporting import exported
+from redrive.doors.web.problems import Refused
 from redrive.errors import InvalidInput
 from redrive.insight import story
 from redrive.insight.groups import HOUR, GroupView
@@ -195,4 +197,7 @@ async def export(request: Request) -> Response:
     """Lines of JSON: a download, never a page, and like every page without secrets unless the address asks for them."""
     rd, choice = rd_of(request), choosing.read(request.query_params)
     chosen = {"ids": choice.ids} if choice.ids and not choice.all else await choosing.filters(rd, choice)
-    return await exported(rd, chosen, secrets=request.query_params.get("secrets") == "true")
+    secrets = request.query_params.get("secrets") == "true"
+    if secrets and (lacks := lacking(request.scope, "act")) is not None:
+        raise Refused(lacks)
+    return await exported(rd, chosen, secrets=secrets)
