@@ -195,6 +195,7 @@ async def test_all_of_a_group_are_edited_in_the_same_way_after_a_look(served: Se
     page = await at(tabs, served)
     await press(page, "Edit all…")
     await expect(page.locator("h1")).to_have_text("Edit 3 dead letters in the same way")
+    await page.wait_for_load_state()  # only then what is written is judged
     await page.fill("#patch", '{"stone": "many"}')
     await expect(page.locator("#preview")).to_contain_text("0 of 3 would change; 3 would not.")
     await expect(page.locator("#preview")).to_contain_text("stone")
