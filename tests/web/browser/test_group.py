@@ -209,4 +209,4 @@ async def test_all_of_a_group_are_edited_in_the_same_way_after_a_look(served: Se
         job = await became(served.rd, id, "done")
         assert job.changes[0]["payload"]["stone"] == 99 and job.arguments["stone"] != 99
     await page.goto("/acts")
-    await expect(page.locator(".act").first).to_contain_text("dashboard edited and redrove 3 jobs (stone)")
+    await expect(page.locator(".act").first).to_contain_text("edited and redrove 3 jobs (stone)")

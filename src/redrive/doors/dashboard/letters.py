@@ -73,7 +73,7 @@ async def listed(request: Request) -> Response:
         request, "letters.html", section="letters", choice=choice, new=new, cursor=cursor, total=sum(counts.values()),
         group_number=len(counts), views=views, turn=turn, skipped=skipped, more_groups=len(counts) > skipped + most,
         listed=None if turn else await rd.dead.list(limit=LETTERS, cursor=cursor, **chosen),
-        options=choosing.options(known), lanes=_in_words(counted.lanes),
+        offered=acting.OFFERED.values(), options=choosing.options(known), lanes=_in_words(counted.lanes),
         more_filters=any(name not in ("task", "queue", "detail", "since") for name in choice.said),
     )  # fmt: skip
 
