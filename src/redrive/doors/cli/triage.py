@@ -191,7 +191,7 @@ def acts(limit: int) -> None:
 
 
 def _row(act: Act) -> tuple[object, ...]:
-    words = " ".join(str(value) for value in act.said.values() if value)
+    words = " ".join(_in_words(value) for value in act.said.values() if value)
     named = {name: value for name, value in act.filter.items() if name != "states"}
     everything = "everything" if act.filter else act.job_id[-8:] if act.job_id else ""
     meant = in_words(named) or everything
@@ -199,3 +199,7 @@ def _row(act: Act) -> tuple[object, ...]:
     what = f"{act.verb.replace('_', ' ')} {words}".strip()
     number = str(act.moved) if act.moved == act.number else f"{act.moved}/{act.number}"
     return act.id, ago(act.at), act.who, short(what, 40), number, short(meant, 50), short(act.why or "", 40), now
+
+
+def _in_words(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
