@@ -110,7 +110,9 @@ OPTIONS = {
 
 
 def leaves(group: click.Group, path: str = "") -> Iterator[str]:
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         if isinstance(command, click.Group):
             yield from leaves(command, f"{path}{name} ")
         if not isinstance(command, click.Group) or command.invoke_without_command:

@@ -9,7 +9,6 @@ import sys
 import click
 
 import redrive
-from redrive.doors.cli import triage
 from redrive.doors.cli.asking import shared
 from redrive.doors.cli.breakers import breakers
 from redrive.doors.cli.consent import approve, consent, reject
@@ -82,7 +81,7 @@ for title, commands in SECTIONS.items():
 for command in (redrive_, groups, group, resolve_group, ignore_group, reopen_group, import_, export):
     dead.add_command(command)
 
-for command in (*triage.commands(), resolve, acts, undo):
+for command in (resolve, acts, undo):
     dead.add_command(command)
 
 
