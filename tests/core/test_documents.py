@@ -140,4 +140,4 @@ def test_documents_are_written_through_their_kinds() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Put"
     }
-    assert makers == {"core/documents.py", "app/undoing.py"}
+    assert makers == {"core/documents.py", "app/redrives/moving.py"}

@@ -29,7 +29,7 @@ EVERY_STATE = {
     "queued": in_state(State.waiting),
     "queued_for_retry": waiting_after_a_failure(),
     "timeout": in_state(State.running),
-    "ok": in_state(State.done, result="1"),
+    "ok": in_state(State.done, result_json="1"),
     "failed": in_state(State.dead, because="permanent", error="Gone: away", recommendation="Let it go."),
     "needs_consent": in_state(State.held, because="consent", recommendation="approve it"),
     "held": in_state(State.held, because="outcome_unknown", recommendation="look"),

@@ -348,7 +348,7 @@ class Jobs(RuleBasedStateMachine):
         self.forgotten += pruned.keys
         for job in old:
             self.outcomes[job.id] = []
-            self.model[job.id] = msgspec.structs.replace(job, payload=None, result=None)
+            self.model[job.id] = msgspec.structs.replace(job, payload=None, result_json=None)
             if job.id not in kept:
                 del self.model[job.id]
 
