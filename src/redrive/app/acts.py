@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from redrive.app.filters import make_filter, said_of_many
-from redrive.app.namespace import TRIES
+from redrive.app.namespace import TRIES, find_job
 from redrive.app.redrives.moving import before_key, is_deferred, recalled_for
 from redrive.app.triage import SIZE, SIZE_WITH_DOCUMENTS, Arrow, Order
 from redrive.core import lifecycle
@@ -42,9 +42,11 @@ from redrive.core.verbs import ACTS, PAST, Decided, Verb, meant_filter
 from redrive.errors import CommitUnknown, InvalidInput, JobError, StaleJob
 from redrive.runtime.paging import pages
 from redrive.runtime.trusted_time import time_for_destroying
+from redrive.runtime.workflow import Workflows
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
+    from redrive.app.redrives import Redrives
 
 __all__ = ["GROUP", "SIZE", "SIZE_WITH_DOCUMENTS", "Acts", "Arrow", "Decided", "Order"]
 log = logging.getLogger("redrive.acts")
@@ -57,8 +59,9 @@ DROPPED_AT_ONCE: Final = 200
 class Acts:
     """Does what was ordered, and says what was done. Taking it back stands in undoing.py."""
 
-    def __init__(self, app: Redrive) -> None:
-        self._app = app
+    def __init__(self, core: Core, redrives: Redrives) -> None:
+        self._core = core
+        self._redrives = redrives
 
     # -- one job
 
@@ -68,9 +71,9 @@ class Acts:
         `puts` overwrite documents of the job; what stood there comes back with it when the act is taken back.
         """
         check_words(order.who, order.why)
-        job = await self._app.jobs.get(id)
+        job = await find_job(self._core.store, id)
         for _ in range(TRIES):
-            now = self._app.clock.now()
+            now = self._core.clock.now()
             if order.recalls and is_deferred(job):
                 order.decide(lifecycle.recalled(job, now, who=order.who, why=order.why).after(job.version), now)
                 job = await self._recall(job, order)
@@ -79,13 +82,13 @@ class Acts:
             moved = await self._written(order, job, decided, puts, now)
             if moved is not None:
                 return moved
-            job = await self._app.jobs.get(job.id)
+            job = await find_job(self._core.store, job.id)
         raise StaleJob(f"job {job.short_id} keeps changing; try again", job_id=job.id)
 
     async def checked(self, order: Order, id: str) -> Job:
         """The job, if the order can be carried out as things are; else the refusal. Changes nothing."""
         check_words(order.who, order.why)
-        job, now = await self._app.jobs.get(id), self._app.clock.now()
+        job, now = await find_job(self._core.store, id), self._core.clock.now()
         recalls = order.recalls and is_deferred(job)
         dead = lifecycle.recalled(job, now, who=order.who, why=order.why).after(job.version) if recalls else job
         order.decide(dead, now)
@@ -101,7 +104,7 @@ class Acts:
         kept = ACT_ITEMS.put(items_key(job.id, 0), Chunk(now, (_item(job, decided, documents),)))
         whole = (*puts, *decided.puts, put_act(act), kept)
         moves = (() if move is None else (move,)) + others[: MAX_PARTS - 1 - len(whole)]
-        (outcome,) = await self._app.store.apply([Commit(moves, whole)])
+        (outcome,) = await self._core.store.apply([Commit(moves, whole)])
         if isinstance(outcome, Applied):
             return move.after(outcome.fences[0]) if move is not None else job
         if isinstance(outcome, Stale):
@@ -112,16 +115,16 @@ class Acts:
 
     async def _document(self, put: Put) -> tuple[str, str, str | None]:
         """What stands where something will be written."""
-        document = await self._app.store.doc(put.kind, put.key)
+        document = await self._core.store.doc(put.kind, put.key)
         return put.kind, put.key, document.value.decode() if document is not None else None
 
     async def _recall(self, job: Job, order: Order) -> Job:
-        move = lifecycle.recalled(job, self._app.clock.now(), who=order.who, why=recalled_for(order))
-        await self._app.store.apply([Commit((move,))])
-        return await self._app.jobs.get(job.id)
+        move = lifecycle.recalled(job, self._core.clock.now(), who=order.who, why=recalled_for(order))
+        await self._core.store.apply([Commit((move,))])
+        return await find_job(self._core.store, job.id)
 
     async def _companions(self, move: Transition | None) -> tuple[Transition, ...]:
-        return await self._app.workflows.companions(move) if move is not None else ()
+        return await Workflows(self._core.store, self._core.clock).companions(move) if move is not None else ()
 
     # -- many
 
@@ -137,7 +140,7 @@ class Acts:
         why: str | None = None,
     ) -> Acted:
         """Freeze them as a run and carry it to its end. What was killed on the way is carried on by a worker."""
-        runs = self._app.redrives
+        runs = self._redrives
         run = await runs.begin(verb, words, ids, filters or {}, all=all, who=who, why=why)
         if run.total:
             run = await runs.carry(run.id)
@@ -149,7 +152,7 @@ class Acts:
         if run.skipped or run.left:
             stopped = f"{run.undone_by or 'another process'} took the act back meanwhile"
             stopped = run.reason or "it is paused" if run.state == "paused" else stopped
-            async for items in self._app.redrives.chunks(run):
+            async for items in self._redrives.chunks(run):
                 refused += [Refused(one.id, one.why or "") for one in items if one.status == "skipped"]
                 refused += [Refused(one.id, stopped) for one in items if one.status == "pending"]
                 if len(refused) >= REFUSED_KEPT:
@@ -170,11 +173,11 @@ class Acts:
 
     async def _in_one_commit(self, order: Order, ids: Sequence[str]) -> int:
         for _ in range(TRIES):
-            now = self._app.clock.now()
-            decided = _decided(order, await self._app.store.get(ids), now)
+            now = self._core.clock.now()
+            decided = _decided(order, await self._core.store.get(ids), now)
             if not decided:
                 return 0
-            (outcome,) = await self._app.store.apply([_act_on(order, decided, len(ids), now)])
+            (outcome,) = await self._core.store.apply([_act_on(order, decided, len(ids), now)])
             if isinstance(outcome, Applied):
                 return len(decided)
         return 0  # other processes are at work on these
@@ -190,30 +193,30 @@ class Acts:
         chosen = self.chosen(verb, ids, filters, all=all)
         if chosen is None:
             return len(await self._found(ids))
-        return sum((await self._app.store.count(chosen)).values())
+        return sum((await self._core.store.count(chosen)).values())
 
     async def meant(self, verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> list[str]:
         """The ids of all that a verb would be about, as things are now."""
         chosen = self.chosen(verb, ids, filters, all=all)
         if chosen is None:
             return await self._found(ids)
-        return [job.id async for jobs in pages(self._app.store, chosen, PAGE) for job in jobs]
+        return [job.id async for jobs in pages(self._core.store, chosen, PAGE) for job in jobs]
 
     async def _found(self, ids: Sequence[str]) -> list[str]:
         """Every id in full; a part that only one job has is enough."""
         known: set[str] = set()
         for start in range(0, len(ids), SIZE):
-            known |= {job.id for job in await self._app.store.get(ids[start : start + SIZE])}
-        return list(dict.fromkeys([id if id in known else (await self._app.jobs.get(id)).id for id in ids]))
+            known |= {job.id for job in await self._core.store.get(ids[start : start + SIZE])}
+        return list(dict.fromkeys([id if id in known else (await find_job(self._core.store, id)).id for id in ids]))
 
     # -- what was done
 
     async def whole_id(self, part: str) -> str:
         """The id of an act, by a part of it that only one act has; for an act on one job, that is the job's id."""
-        if await ACT.get(self._app.store, part) or await self._app.redrives.run_of(part):
+        if await ACT.get(self._core.store, part) or await self._redrives.run_of(part):
             return part
-        known = [kept.key for kept in await ACT.all(self._app.store)]
-        known += [run.id for run in await self._app.redrives.acts()]
+        known = [kept.key for kept in await ACT.all(self._core.store)]
+        known += [run.id for run in await self._redrives.acts()]
         found = the_only([id for id in known if part in id], part, "act")
         if found is None:
             raise InvalidInput(field="act", problem=f"there is no act {part!r}")
@@ -221,15 +224,15 @@ class Acts:
 
     async def read(self, act_id: str) -> tuple[Act, int]:
         """An act that is one commit, and the version of its document."""
-        kept = await ACT.get(self._app.store, act_id)
+        kept = await ACT.get(self._core.store, act_id)
         if kept is None:
             raise InvalidInput(field="act", problem=f"there is no act {act_id!r}")
         return kept.value, kept.version
 
     async def latest(self, limit: int) -> list[Act]:
         """The latest first: what was done to jobs, one or many, and what was said of groups that still holds."""
-        acts = [kept.value for kept in await ACT.all(self._app.store)]
-        acts += [act_of(run) for run in await self._app.redrives.acts()]
+        acts = [kept.value for kept in await ACT.all(self._core.store)]
+        acts += [act_of(run) for run in await self._redrives.acts()]
         acts += await self._said_of_groups()
         return sorted(acts, key=lambda act: (-act.at, act.id))[:limit]
 
@@ -237,7 +240,7 @@ class Acts:
         from redrive.app.alerts import GROUP_STATE
 
         for_now = []
-        for fingerprint, state, _ in await GROUP_STATE.all(self._app.store):
+        for fingerprint, state, _ in await GROUP_STATE.all(self._core.store):
             spoken = [said for said in state.story if said.what.startswith(("resolved", "ignored"))]
             if state.status == "unresolved" or not spoken:
                 continue
@@ -248,30 +251,30 @@ class Acts:
 
     async def notes(self, id: str) -> Sequence[Note]:
         """What was written beside a job, in order."""
-        job = await self._app.jobs.get(id)
-        return [kept.value for kept in await JOB_NOTE.all(self._app.store, f"{job.id}/")]
+        job = await find_job(self._core.store, id)
+        return [kept.value for kept in await JOB_NOTE.all(self._core.store, f"{job.id}/")]
 
     async def prune(self) -> int:
         """Acts can be taken back for a month and looked up for a year; the scorecards of redrives stay."""
-        now = await time_for_destroying(self._app.store, self._app.clock)
+        now = await time_for_destroying(self._core.store, self._core.clock)
         puts: list[Put] = []
-        for _, act, _ in await ACT.all(self._app.store):
+        for _, act, _ in await ACT.all(self._core.store):
             if now - act.at > ITEMS_KEPT and act.chunks:
                 puts += [ACT_ITEMS.drop(items_key(act.id, number)) for number in range(act.chunks)]
                 puts.append(put_act(msgspec.structs.replace(act, chunks=0)))
             if now - act.at > (ITEMS_KEPT if act.job_id else ACTS_KEPT):
                 puts.append(ACT.drop(act.id))
         for start in range(0, len(puts), DROPPED_AT_ONCE):
-            await self._app.store.apply([Commit(puts=tuple(puts[start : start + DROPPED_AT_ONCE]))])
+            await self._core.store.apply([Commit(puts=tuple(puts[start : start + DROPPED_AT_ONCE]))])
         return len(puts) + await self._prune_runs(now)
 
     async def _prune_runs(self, now: float) -> int:
-        old = [run for run in await self._app.redrives.every() if run.over and now - run.at > ITEMS_KEPT]
+        old = [run for run in await self._redrives.every() if run.over and now - run.at > ITEMS_KEPT]
         dropped = 0
         for run in old:
             whole = now - run.at > ACTS_KEPT and not run.brings_back
             if run.items_kept or whole:
-                await self._app.redrives.forget(run, whole=whole)
+                await self._redrives.forget(run, whole=whole)
                 dropped += 1
         return dropped
 

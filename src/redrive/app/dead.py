@@ -28,9 +28,12 @@ if TYPE_CHECKING:
     import asyncio
     from pathlib import Path
 
-    from redrive.app import Redrive
+    from redrive.app.core import Core
     from redrive.app.exchange import Exported, Form, Imported, Source, Target
+    from redrive.app.groups import Groups
+    from redrive.app.letters import Letters
     from redrive.app.purging import PurgePlan
+    from redrive.app.redrives import Redrives
     from redrive.core.records import Mapping as Fields
     from redrive.core.redrives import RedriveRun
 
@@ -42,24 +45,30 @@ class Dead:
     and give what became of them all. Whatever was done can be taken back with `undo`, except a purge.
     """
 
-    def __init__(self, app: Redrive) -> None:
-        self._app = app
-        self._acts = Acts(app)
-        self._undoing = Undoing(app, self._acts)
-        self._purging = Purging(app, self._acts)
+    def __init__(
+        self, core: Core, acts: Acts, redrives: Redrives, groups: Groups, letters: Callable[[], Letters]
+    ) -> None:
+        """`letters` is asked for when it is needed: enqueueing stands between both, and needs this class."""
+        self._core = core
+        self._acts = acts
+        self._redrives = redrives
+        self._groups = groups
+        self._letters = letters
+        self._undoing = Undoing(core, acts, redrives, groups)
+        self._purging = Purging(core, acts)
 
     async def list(self, *, limit: int = 100, cursor: str | None = None, **filters: Any) -> Page:
         """Newest first. Filters: queue, task, agent, lane, because, category, detail, error_class, …"""
         chosen = make_filter({**filters, "state": "dead"})
-        return await self._app.store.find(chosen, cursor, check_limit(limit))
+        return await self._core.store.find(chosen, cursor, check_limit(limit))
 
     async def show(self, id: str) -> Job:
         """One dead letter with every attempt, its cause, the decision and why."""
-        return await find_job(self._app.store, id, (State.dead,))
+        return await find_job(self._core.store, id, (State.dead,))
 
     async def groups(self, **filters: Any) -> builtins.list[GroupView]:
         """The troubles behind the dead letters, unresolved ones first; `rd.groups` resolves or ignores them."""
-        return await self._app.groups.list(**filters)
+        return await self._groups.list(**filters)
 
     @overload
     async def redrive(self, id: str, *, who: str = ..., why: str | None = ...) -> Job: ...
@@ -82,13 +91,13 @@ class Dead:
         Many at once are a redrive of their own, which workers carry out: see `rd.redrives`.
         """
         if id is None:
-            return await self._app.redrives.start(ids, all=all, who=who, why=why, **filters)
+            return await self._redrives.start(ids, all=all, who=who, why=why, **filters)
         _check_alone(ids, filters, all=all)
         return await self._one("redrive", {}, id, who, why)
 
     async def _revive(self, id: str, *, who: str, why: str) -> Job:
         """The same for programs, which have not looked: what may have landed stays dead."""
-        return await self._acts.one(triage.reviving(self._app, who, why), id)
+        return await self._acts.one(triage.reviving(self._core, who, why), id)
 
     @overload
     async def do(self, verb: str, id: str, *, who: str = ..., why: str | None = ..., **words: Any) -> Job: ...
@@ -118,18 +127,18 @@ class Dead:
             _check_alone(ids, where or {}, all=all)
             return await self._one(verb, words, id, who, why)
         if verb == "redrive":
-            read_words(self._app, found, words)
-            return await self._app.redrives.start(ids, all=all, who=who, why=why, **(where or {}))
+            read_words(self._core, found, words)
+            return await self._redrives.start(ids, all=all, who=who, why=why, **(where or {}))
         if verb == "edit":
             return await self.edit_many(ids=ids, all=all, who=who, why=why, where=where, **words)
         return await self._many(verb, words, ids, where or {}, all, who, why)
 
     async def _one(self, verb: str, words: Mapping[str, Any], id: str, who: str, why: str | None) -> Job:
         found = VERBS[verb]
-        read = read_words(self._app, found, words)
-        order = triage.order(self._app, found, read, who, why)
+        read = read_words(self._core, found, words)
+        order = triage.order(self._core, found, read, who, why)
         if verb == "edit":
-            return await editing.edit(self._app, self._acts, id, order, read["repeat"])
+            return await editing.edit(self._core, self._acts, id, order, read["repeat"])
         return await self._acts.one(order, id)
 
     async def _many(
@@ -137,7 +146,7 @@ class Dead:
         why: str | None,
     ) -> Acted:  # fmt: skip
         found = VERBS[verb]
-        read = read_words(self._app, found, words, many=True)
+        read = read_words(self._core, found, words, many=True)
         return await self._acts.many(found, read, ids, where, all=all, who=who, why=why)
 
     async def _act(
@@ -243,7 +252,7 @@ class Dead:
 
         Changes nothing.
         """
-        return await editing.preview(self._app, id, payload)
+        return await editing.preview(self._core, self._acts, id, payload)
 
     async def edit_many(
         self,
@@ -266,10 +275,10 @@ class Dead:
         it was enqueued. Where the patched input does not fit its task, or changes nothing, the job is skipped.
         `canary`, `pass_rate`, `rate` and `token` are those of `rd.redrives.start`; `undo` takes the run's id.
         """
-        words = read_words(self._app, VERBS["edit"], {"patch": patch}, many=True)
+        words = read_words(self._core, VERBS["edit"], {"patch": patch}, many=True)
         how = How(canary, pass_rate, rate, token)
         chosen = {**filters, **(where or {})}
-        return await self._app.redrives.begin(
+        return await self._redrives.begin(
             VERBS["edit"], words, ids, chosen, all=all, who=who, why=why, how=how, some=True
         )
 
@@ -286,16 +295,18 @@ class Dead:
 
         Changes nothing. `token`, given to `edit_many`, refuses to edit anything but exactly these.
         """
-        words = read_words(self._app, VERBS["edit"], {"patch": patch}, many=True)
-        return await editing.preview_many(self._app, words["patch"], ids, {**filters, **(where or {})}, all=all)
+        words = read_words(self._core, VERBS["edit"], {"patch": patch}, many=True)
+        return await editing.preview_many(
+            self._core, self._redrives, words["patch"], ids, {**filters, **(where or {})}, all=all
+        )
 
     async def diff(self, id: str, one: int, other: int, *, secrets: bool = False) -> builtins.list[str]:
         """What two runs of a job were given differently, in words; empty where nothing was. Secrets are masked."""
-        return comparing.difference(self._app.core, await find_job(self._app.store, id), one, other, secrets=secrets)
+        return comparing.difference(self._core, await find_job(self._core.store, id), one, other, secrets=secrets)
 
     async def inputs(self, id: str, *, secrets: bool = False) -> dict[int, Json]:
         """What each run of a job was given. Secrets are masked."""
-        return comparing.inputs(self._app.core, await find_job(self._app.store, id), secrets=secrets)
+        return comparing.inputs(self._core, await find_job(self._core.store, id), secrets=secrets)
 
     @overload
     async def move_lane(self, id: str, lane: str, *, who: str = ..., why: str | None = ...) -> Job: ...
@@ -406,13 +417,13 @@ class Dead:
         """Record a failed job, as `redrive.to_dead_letter` does and with its options: attempt, task, queue, lane, …"""
         from redrive.app.letters import said_of
 
-        return await self._app.letters.add(job_id, payload, error, said_of(said))
+        return await self._letters().add(job_id, payload, error, said_of(said))
 
     async def take_in(self, job: Job) -> Job:
         """A dead letter that waited beside the store. The same failure twice is one; another one of its job counts."""
         from redrive.app.letters import Letter
 
-        return await self._app.letters.take_in(Letter(job))
+        return await self._letters().take_in(Letter(job))
 
     async def import_(
         self,
@@ -439,7 +450,7 @@ class Dead:
         from redrive.app import exchange
 
         return await exchange.import_(
-            self._app.core, self._app.letters, source, queue=queue, task=task, mapping=mapping, completed=completed,
+            self._core, self._letters(), source, queue=queue, task=task, mapping=mapping, completed=completed,
             aside=aside, as_=as_, dry_run=dry_run, who=who, why=why, progress=progress, follow=follow,
         )  # fmt: skip
 
@@ -457,7 +468,7 @@ class Dead:
 
         chosen = make_filter({**filters, "state": "dead"})
         how = {"secrets": secrets, "overwrite": overwrite, "append": append}
-        return await exchange.export(self._app.core, path, chosen, **how)
+        return await exchange.export(self._core, path, chosen, **how)
 
     async def purge_plan(self, ids: Sequence[str] = (), *, all: bool = False, **filters: Any) -> PurgePlan:
         """How many dead letters a purge would remove for good, and a token that stands for exactly these."""

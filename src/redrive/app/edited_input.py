@@ -19,21 +19,21 @@ from redrive.runtime.inputs import effective
 from redrive.runtime.workflow import is_step
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
 
 
-def text_of(app: Redrive, payload: Mapping[str, Json]) -> str:
+def text_of(core: Core, payload: Mapping[str, Json]) -> str:
     """Encodes an input as it is kept; refuses what cannot be one."""
-    encoded = encode(payload, limit=app.settings.payload_limit)
+    encoded = encode(payload, limit=core.settings.payload_limit)
     if encoded.blobs:
         raise InvalidInput(field="payload", problem="a Blob cannot be edited in; enqueue a new job for it")
     check_kept(payload, encoded)
     return encoded.text
 
 
-def check_fits(app: Redrive, job: Job, text: str) -> None:
+def check_fits(core: Core, job: Job, text: str) -> None:
     """Refuses now what the worker could not use; what a step takes from another one is known when it runs."""
-    handler = app.registry.handlers.get(job.task)
+    handler = core.registry.handlers.get(job.task)
     if handler is not None and not (is_step(job) and OUTPUT in text):
         handler.signature.arguments(text)
 
@@ -44,21 +44,21 @@ def input_now(job: Job) -> dict[str, Json]:
     return edited if edited is not None else job.arguments
 
 
-def difference(app: Redrive, job: Job, payload: Mapping[str, Json]) -> list[str]:
+def difference(core: Core, job: Job, payload: Mapping[str, Json]) -> list[str]:
     """Tells what differs from what the next run would be given, with what looks like a secret masked."""
-    handler = app.registry.handlers.get(job.task)
-    adapt, count = handler.adapt if handler else None, app.registry.count
-    now = effective(job, handler, app.registry).payload
+    handler = core.registry.handlers.get(job.task)
+    adapt, count = handler.adapt if handler else None, core.registry.count
+    now = effective(job, handler, core.registry).payload
     lines = diff(redact(now), redact(dict(payload)), adapt=adapt, count=count)
     return lines or (["a value that is not shown was changed"] if diff(now, dict(payload)) else [])
 
 
-def changed_input(app: Redrive, job: Job, payload: Mapping[str, Json], who: str, why: str | None) -> Mapping[str, str]:
+def changed_input(core: Core, job: Job, payload: Mapping[str, Json], who: str, why: str | None) -> Mapping[str, str]:
     """Gives the fields that the input writes. What is quoted from a failure stays marked as coming from outside."""
-    text = text_of(app, payload)
-    check_fits(app, job, text)
+    text = text_of(core, payload)
+    check_fits(core, job, text)
     given = msgspec.json.decode(text)
-    if not difference(app, job, given):
+    if not difference(core, job, given):
         raise InvalidInput(field="payload", problem="is the same as before: redrive it as it is")
     edit = change.edited(given, who, why)
     if quoted(given, outside_texts(job)):

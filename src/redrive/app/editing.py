@@ -13,7 +13,7 @@ from redrive.app.acts import Acts, Order
 from redrive.app.edited_input import check_fits, difference, input_now, text_of
 from redrive.app.filters import means_unknown
 from redrive.app.forgetting import KEPT, forgotten
-from redrive.app.namespace import SOMEBODY
+from redrive.app.namespace import SOMEBODY, find_job
 from redrive.app.redrives.choosing import judged, select, without_id
 from redrive.app.redrives.moving import is_deferred
 from redrive.core import lifecycle
@@ -41,7 +41,8 @@ from redrive.runtime.questions import questions_of
 from redrive.runtime.written import written
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
+    from redrive.app.redrives import Redrives
 
 SAMPLES: Final = 5
 DIFFERENCES: Final = 12
@@ -49,28 +50,28 @@ DIFFERENCES: Final = 12
 ERRORS: Final = 20
 
 
-async def preview(app: Redrive, id: str, payload: Mapping[str, Json]) -> EditPreview:
+async def preview(core: Core, acts: Acts, id: str, payload: Mapping[str, Json]) -> EditPreview:
     """What an edit would mean, field by field. Changes nothing."""
-    job = await app.jobs.get(id)
-    errors = _errors(app, job, payload) or await _refusal(app, job, payload)
+    job = await find_job(core.store, id)
+    errors = _errors(core, job, payload) or await _refusal(core, acts, job, payload)
     unusable = any(error.field == "payload" for error in errors)
-    lines = [] if unusable else difference(app, job, payload)
-    voided = await _voided(app, job)
-    effects = await _effects(app, job)
+    lines = [] if unusable else difference(core, job, payload)
+    voided = await _voided(core, job)
+    effects = await _effects(core, job)
     ok = not errors
     text = _summary(errors, lines, voided, effects)
     given = {} if unusable else dict(payload)
     return EditPreview(job.id, job.task, ok, text, lines, errors, voided, effects, taint_of(job, given))
 
 
-async def edit(app: Redrive, acts: Acts, id: str, order: Order, repeat: Sequence[str]) -> Job:
+async def edit(core: Core, acts: Acts, id: str, order: Order, repeat: Sequence[str]) -> Job:
     """What is refused must not have forgotten anything."""
     job = await acts.checked(order, id)
-    found = await forgotten(app.store, job, repeat)
+    found = await forgotten(core.store, job, repeat)
     if found.gone:
         order = order._replace(said={**order.said, GONE: len(found.gone)})
     for start in range(0, len(found.gone), KEPT):  # harmless to repeat
-        await written(app.store, f"the steps of job {job.short_id} were forgotten", *found.gone[start : start + KEPT])
+        await written(core.store, f"the steps of job {job.short_id} were forgotten", *found.gone[start : start + KEPT])
     return await acts.one(order, job.id, found.puts)
 
 
@@ -80,10 +81,10 @@ async def edit(app: Redrive, acts: Acts, id: str, order: Order, repeat: Sequence
 class _Tally:
     """What a patch would do, job by job; of the jobs nothing is kept but a few samples."""
 
-    def __init__(self, app: Redrive, patch: dict[str, Json], *, unknown_too: bool) -> None:
-        self._app, self._patch, self._unknown_too = app, patch, unknown_too
-        self._order = triage.order(app, VERBS["edit"], {"patch": patch}, SOMEBODY, None)
-        self._now = app.clock.now()
+    def __init__(self, core: Core, patch: dict[str, Json], *, unknown_too: bool) -> None:
+        self._core, self._patch, self._unknown_too = core, patch, unknown_too
+        self._order = triage.order(core, VERBS["edit"], {"patch": patch}, SOMEBODY, None)
+        self._now = core.clock.now()
         self.samples: list[PatchSample] = []
         self.changed: list[Job] = []
         self.changing = 0
@@ -92,7 +93,7 @@ class _Tally:
 
     def judge(self, job: Job) -> None:
         payload = patched(input_now(job), self._patch)
-        if isinstance(payload, dict) and (wrong := _errors(self._app, job, payload)):
+        if isinstance(payload, dict) and (wrong := _errors(self._core, job, payload)):
             self.errors.update({(error.field, error.problem) for error in wrong})
             return
         dead = (
@@ -105,19 +106,19 @@ class _Tally:
         self.changing += 1
         if len(self.samples) < SAMPLES:
             self.changed.append(job)
-            self.samples.append(PatchSample(job.id, job.task, difference(self._app, job, payload)[:DIFFERENCES]))
+            self.samples.append(PatchSample(job.id, job.task, difference(self._core, job, payload)[:DIFFERENCES]))
 
 
 async def preview_many(
-    app: Redrive, patch: dict[str, Json], ids: Sequence[str], filters: Mapping[str, Any], *, all: bool
+    core: Core, redrives: Redrives, patch: dict[str, Json], ids: Sequence[str], filters: Mapping[str, Any], *, all: bool
 ) -> PatchPreview:
     """What the patch would mean for each of these. Changes nothing."""
-    tally = _Tally(app, patch, unknown_too=means_unknown(ids, filters))
-    selection = await select(app, ids, filters, all=all, verb="edit", judge=tally.judge)
+    tally = _Tally(core, patch, unknown_too=means_unknown(ids, filters))
+    selection = await select(core, ids, filters, all=all, verb="edit", judge=tally.judge)
     errors = [PatchError(field, problem, number) for (field, problem), number in tally.errors.most_common(ERRORS)]
-    running = await app.redrives.in_the_way(selection.fingerprints)
+    running = await redrives.in_the_way(selection.fingerprints)
     samples = [
-        msgspec.structs.replace(sample, voided=await _voided(app, job))
+        msgspec.structs.replace(sample, voided=await _voided(core, job))
         for sample, job in zip(tally.samples, tally.changed, strict=True)
     ]
     return PatchPreview(
@@ -129,26 +130,26 @@ async def preview_many(
 # -- what cannot be an input
 
 
-def _errors(app: Redrive, job: Job, payload: Mapping[str, Json]) -> list[FieldError]:
+def _errors(core: Core, job: Job, payload: Mapping[str, Json]) -> list[FieldError]:
     """The same refusals, as many as can be told at once."""
     try:
-        text = text_of(app, payload)
+        text = text_of(core, payload)
     except InvalidInput as error:
         return [FieldError(error.field, error.problem)]
     try:
-        check_fits(app, job, text)
+        check_fits(core, job, text)
     except InvalidInput as error:
-        first, known = field_error(error.problem), app.registry.handlers[job.task].signature.names
+        first, known = field_error(error.problem), core.registry.handlers[job.task].signature.names
         strange = [name for name in payload if name not in known and name != first.field]
         return [first, *(FieldError(name, "is not a parameter of the task") for name in strange)]
     return []
 
 
-async def _refusal(app: Redrive, job: Job, payload: Mapping[str, Json]) -> list[FieldError]:
+async def _refusal(core: Core, acts: Acts, job: Job, payload: Mapping[str, Json]) -> list[FieldError]:
     """Why it would not be done although the input fits."""
     try:
         words = {"payload": dict(payload), "repeat": []}
-        await Acts(app).checked(triage.order(app, VERBS["edit"], words, SOMEBODY, None), job.id)
+        await acts.checked(triage.order(core, VERBS["edit"], words, SOMEBODY, None), job.id)
     except InvalidInput as error:
         return [FieldError(error.field, error.problem)]
     except JobError as error:
@@ -159,13 +160,13 @@ async def _refusal(app: Redrive, job: Job, payload: Mapping[str, Json]) -> list[
 # -- what it would mean
 
 
-async def _voided(app: Redrive, job: Job) -> list[str]:
+async def _voided(core: Core, job: Job) -> list[str]:
     """Consents and approvals that are bound to the input as it is."""
-    approvals = [one for one in await questions_of(app.store, job.id) if one.answer == "approved"]
+    approvals = [one for one in await questions_of(core.store, job.id) if one.answer == "approved"]
     found = [f"the approval by {approval.by}: {approval.question}" for approval in approvals]
-    now, subject = app.clock.now(), subject_of(job)
+    now, subject = core.clock.now(), subject_of(job)
     if job.session_id is not None:
-        for _, grant, _ in await GRANT.all(app.store, f"{quoted(job.session_id)}/"):
+        for _, grant, _ in await GRANT.all(core.store, f"{quoted(job.session_id)}/"):
             bound = grant.subject == subject or (grant.agent is not ANY_AGENT and grant.job_id == job.id)
             if bound and grant.revoked_at is None and (grant.expires_at is None or now < grant.expires_at):
                 found.append(f"the consent of {grant.by} to {grant.scope}")
@@ -180,8 +181,8 @@ _THEN: Final = {
 }
 
 
-async def _effects(app: Redrive, job: Job) -> list[EffectChoice]:
-    effects = await effects_of(app.store, job.id)
+async def _effects(core: Core, job: Job) -> list[EffectChoice]:
+    effects = await effects_of(core.store, job.id)
     return [EffectChoice(effect.name, effect.status, _THEN[effect.status]) for effect in effects]
 
 

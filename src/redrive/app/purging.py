@@ -16,7 +16,7 @@ from redrive.core.verbs import PURGE
 from redrive.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
 
 SAMPLE: Final = 5
 
@@ -39,8 +39,8 @@ class PurgePlan(msgspec.Struct, frozen=True):
 class Purging:
     """Removes the contents of dead letters."""
 
-    def __init__(self, app: Redrive, acts: Acts) -> None:
-        self._app = app
+    def __init__(self, core: Core, acts: Acts) -> None:
+        self._core = core
         self._acts = acts
 
     async def plan(self, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> PurgePlan:
@@ -48,18 +48,18 @@ class Purging:
         chosen = self._acts.chosen("purge", ids, filters, all=all)
         if chosen is None:
             chosen = Filter(ids=tuple(await self._acts.meant("purge", ids, {}, all=False)))
-        seal = await self._app.store.seal(chosen)
-        sample = (await self._app.store.find(chosen, limit=SAMPLE)).jobs
+        seal = await self._core.store.seal(chosen)
+        sample = (await self._core.store.find(chosen, limit=SAMPLE)).jobs
         return PurgePlan(seal.number, token_of(seal), tuple(sample))
 
     async def purge(self, ids: Sequence[str], who: str, why: str | None, confirm: str | None) -> int:
         """Exactly these, and only if they are those that were counted. All are judged before anything is removed."""
-        if confirm is not None and confirm != token_of(await self._app.store.seal(Filter(ids=tuple(ids)))):
+        if confirm is not None and confirm != token_of(await self._core.store.seal(Filter(ids=tuple(ids)))):
             problem = "does not stand for these dead letters: look again how many there are, then confirm that"
             raise InvalidInput(field="confirm", problem=problem)
         for start in range(0, len(ids), SIZE):
-            for job in await self._app.store.get(ids[start : start + SIZE]):
-                lifecycle.purged(job, self._app.clock.now(), who=who, why=why)
+            for job in await self._core.store.get(ids[start : start + SIZE]):
+                lifecycle.purged(job, self._core.clock.now(), who=who, why=why)
         if not ids:
             return 0
         return (await self._acts.many(PURGE, {}, ids, who=who, why=why)).moved

@@ -19,7 +19,6 @@ from redrive.errors import InvalidInput, InvalidOption, JobNotReady
 from redrive.runtime.inputs import preflight
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
     from redrive.app.core import Core
 
 LONGEST_DEFERRAL: Final = 366 * 86400.0
@@ -58,22 +57,22 @@ class Order(NamedTuple):
 class Bench:
     """What arrows are given of the app."""
 
-    def __init__(self, app: Redrive) -> None:
-        self._app = app
+    def __init__(self, core: Core) -> None:
+        self._core = core
 
     def again(self, job: Job, now: float, who: str, why: str | None, changed: Mapping[str, str]) -> Transition:
-        return redriven(self._app, job, now, who, why, changed)
+        return redriven(self._core, job, now, who, why, changed)
 
     def changed_input(self, job: Job, payload: dict[str, Json], who: str, why: str | None) -> Mapping[str, str]:
-        return edited_input.changed_input(self._app, job, payload, who, why)
+        return edited_input.changed_input(self._core, job, payload, who, why)
 
     def input_now(self, job: Job) -> dict[str, Json]:
         return edited_input.input_now(job)
 
 
-def order(app: Redrive, verb: Verb, words: Mapping[str, Any], who: str, why: str | None) -> Order:
+def order(core: Core, verb: Verb, words: Mapping[str, Any], who: str, why: str | None) -> Order:
     """The verb with its words, ready for any job."""
-    bench = Bench(app)
+    bench = Bench(core)
 
     def arrow(job: Job, now: float) -> Transition | Decided:
         return verb.arrow(verbs.Asked(job, now, who, why, words, bench, secrets.token_hex(4)))
@@ -97,52 +96,52 @@ def recorded(verb: Verb, words: Mapping[str, Any]) -> dict[str, Json]:
 # ---- reading what was said
 
 
-def read_words(app: Redrive, verb: Verb, given: Mapping[str, Any], *, many: bool = False) -> dict[str, Any]:
+def read_words(core: Core, verb: Verb, given: Mapping[str, Any], *, many: bool = False) -> dict[str, Any]:
     """The verb's words, checked, as they can be written down; what does not belong to it is refused by name."""
     takes = {word.name: word for word in verb.takes(many=many)}
     if strange := given.keys() - takes.keys():
         raise InvalidInput(field=min(strange), problem=f"is nothing that {verb.name} takes")
-    return {name: _READ[word.reading](app, name, given.get(name)) for name, word in takes.items()}
+    return {name: _READ[word.reading](core, name, given.get(name)) for name, word in takes.items()}
 
 
-def _name(app: Redrive, field: str, said: object) -> str:
+def _name(core: Core, field: str, said: object) -> str:
     return check_name(field, said)
 
 
-def _moment(app: Redrive, field: str, said: object) -> float:
-    now = app.clock.now()
+def _moment(core: Core, field: str, said: object) -> float:
+    now = core.clock.now()
     at = later(field, said, now)
     if at - now > LONGEST_DEFERRAL:
         raise InvalidOption(field=field, problem="must be a year from now at most")
     return at
 
 
-def _lane(app: Redrive, field: str, said: object) -> str:
+def _lane(core: Core, field: str, said: object) -> str:
     if said not in get_args(Lane):
         raise InvalidInput(field=field, problem=f"{said!r} is not one of {', '.join(get_args(Lane))}")
     return str(said)
 
 
-def _text(app: Redrive, field: str, said: object) -> str:
+def _text(core: Core, field: str, said: object) -> str:
     if not isinstance(said, str) or not said.strip() or len(said) > NOTE_LIMIT:
         raise InvalidInput(field=field, problem=f"must be 1 to {NOTE_LIMIT} characters")
     return said
 
 
-def _input(app: Redrive, field: str, said: Any) -> dict[str, Json]:
-    edited_input.text_of(app, said)
+def _input(core: Core, field: str, said: Any) -> dict[str, Json]:
+    edited_input.text_of(core, said)
     return dict(said)
 
 
-def _effects(app: Redrive, field: str, said: object) -> list[str]:
+def _effects(core: Core, field: str, said: object) -> list[str]:
     return list(check_names(field, said or ()))
 
 
-def _patch(app: Redrive, field: str, said: object) -> dict[str, Json]:
+def _patch(core: Core, field: str, said: object) -> dict[str, Json]:
     if not isinstance(said, dict) or not said:
         raise InvalidInput(field=field, problem='must be a JSON object with the fields to change: {"field": value}')
     try:
-        edited_input.text_of(app, said)
+        edited_input.text_of(core, said)
     except InvalidInput as error:
         raise InvalidInput(field=field, problem=error.problem) from None
     return dict(said)
@@ -158,7 +157,7 @@ _READ: Final[dict[verbs.Reading, Callable[[Any, str, Any], Any]]] = {
 
 
 def redriven(
-    app: Redrive | Core,
+    core: Core,
     job: Job,
     now: float,
     who: str,
@@ -168,28 +167,28 @@ def redriven(
 ) -> Transition:
     """The one way back to the queue. Refused where the job, as it would then be, could not start."""
     move = lifecycle.redriven(
-        job, now, max_attempts=_grant(app, job), who=who, why=why, run_at=now, changed=changed, by=by
+        job, now, max_attempts=_grant(core, job), who=who, why=why, run_at=now, changed=changed, by=by
     )
-    handler = app.registry.handlers.get(job.task)
-    verdict = preflight(move.after(job.version), handler, app.registry, now)
+    handler = core.registry.handlers.get(job.task)
+    verdict = preflight(move.after(job.version), handler, core.registry, now)
     if isinstance(verdict, NotReady):
         raise JobNotReady(f"job {job.short_id} would die again: {verdict.why} {verdict.recommendation}", job_id=job.id)
     return move
 
 
-def _grant(app: Redrive | Core, job: Job) -> int:
+def _grant(core: Core, job: Job) -> int:
     """As many attempts as its task gives; where the task is not known here, as many as it had at first."""
-    if job.task not in app.registry.handlers and job.allowed is not None:
+    if job.task not in core.registry.handlers and job.allowed is not None:
         return max(1, job.allowed // (job.grants + 1))
-    return app.registry.policy_for(job).max_attempts or 1
+    return core.registry.policy_for(job).max_attempts or 1
 
 
-def reviving(app: Redrive, who: str, why: str) -> Order:
+def reviving(core: Core, who: str, why: str) -> Order:
     """A redrive that a program asks for, which has not looked at the job: what may have landed stays dead."""
 
     def arrow(job: Job, now: float) -> Transition:
         if job.state is State.dead and job.may_have_landed:
             raise JobNotReady(LOOK_FIRST.format(id=job.short_id), job_id=job.id)
-        return redriven(app, job, now, who, why)
+        return redriven(core, job, now, who, why)
 
     return Order("redrive", who, why, arrow)

@@ -28,7 +28,9 @@ from redrive.core.verbs import VERBS, Back, taken_back
 from redrive.errors import InvalidInput, StaleJob
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
+    from redrive.app.groups import Groups
+    from redrive.app.redrives import Redrives
     from redrive.app.redrives.documents import Loaded
 
 TOO_LATE: Final = f"is older than {ITEMS_KEPT / 86400:.0f} days, and what was before is no longer known"
@@ -37,9 +39,11 @@ TOO_LATE: Final = f"is older than {ITEMS_KEPT / 86400:.0f} days, and what was be
 class Undoing:
     """Puts jobs back where an act found them."""
 
-    def __init__(self, app: Redrive, acts: Acts) -> None:
-        self._app = app
+    def __init__(self, core: Core, acts: Acts, redrives: Redrives, groups: Groups) -> None:
+        self._core = core
         self._acts = acts
+        self._redrives = redrives
+        self._groups = groups
 
     async def undo(self, act_id: str, who: str, why: str | None) -> Acted:
         """Every job that has not changed since goes back to where it was; the others are told.
@@ -51,7 +55,7 @@ class Undoing:
         if act_id.startswith(GROUP):
             return await self._undo_group(act_id, who, why)
         act_id = await self._acts.whole_id(act_id)
-        loaded = await self._app.redrives.run_of(act_id)
+        loaded = await self._redrives.run_of(act_id)
         if loaded is not None:
             return await self._undo_run(loaded.run, who, why)
         return await self._undo_act(act_id, who, why)
@@ -62,17 +66,17 @@ class Undoing:
         """By a run of its own; one that was begun and did not come to its end is carried on."""
         if problem := _why_not_run(run):
             raise InvalidInput(field="act", problem=problem)
-        undo_id = run.undo_id or await self._begin(await self._app.redrives.stop_for_undo(run.id, who), who, why)
-        undo = await self._app.redrives.carry(undo_id)
-        await self._app.redrives.tell_undone(undo)
+        undo_id = run.undo_id or await self._begin(await self._redrives.stop_for_undo(run.id, who), who, why)
+        undo = await self._redrives.carry(undo_id)
+        await self._redrives.tell_undone(undo)
         acted = await self._acts.acted(undo)
         return msgspec.structs.replace(acted, verb=runs.UNDO, act_id=run.id)
 
     async def _begin(self, loaded: Loaded, who: str, why: str | None) -> str:
-        run, now = loaded.run, self._app.clock.now()
+        run, now = loaded.run, self._core.clock.now()
         if run.undo_id is not None:
             return run.undo_id
-        items = [item async for chunk in self._app.redrives.chunks(run) for item in _moved(chunk)]
+        items = [item async for chunk in self._redrives.chunks(run) for item in _moved(chunk)]
         undo = RedriveRun(
             new_id(now, secrets.randbits(74)), "moving", who, why, now, f"act {run.id}", len(items),
             by_group=run.by_group, open_in=(0,) * -(-len(items) // CHUNK), verb=runs.UNDO,
@@ -80,7 +84,7 @@ class Undoing:
         )  # fmt: skip
         told = msgspec.structs.replace(run, undone_by=who, undo_id=undo.id)
         chunks = [tuple(items[start : start + CHUNK]) for start in range(0, len(items), CHUNK)]
-        await self._app.redrives.launch(undo, chunks, also=(REDRIVE.put(run.id, told, loaded.version),))
+        await self._redrives.launch(undo, chunks, also=(REDRIVE.put(run.id, told, loaded.version),))
         return undo.id
 
     # -- an act on one job, or on a few in one commit
@@ -94,24 +98,24 @@ class Undoing:
         moved = 0
         for number in range(act.chunks):
             moved += await self._undo_chunk(act, number, who, said, refused)
-        done = msgspec.structs.replace(act, undone_at=self._app.clock.now(), undone_by=who, undone=moved)
-        await self._app.store.apply([Commit(puts=(put_act(done, version),))])  # unless another act stands there by now
+        done = msgspec.structs.replace(act, undone_at=self._core.clock.now(), undone_by=who, undone=moved)
+        await self._core.store.apply([Commit(puts=(put_act(done, version),))])  # unless another act stands there by now
         return Acted(runs.UNDO, act.id, moved + len(refused), moved, refused[:REFUSED_KEPT])
 
     async def _undo_chunk(self, act: Act, number: int, who: str, why: str, refused: list[Refused]) -> int:
         key = items_key(act.id, number)
         for _ in range(TRIES * TRIES):
-            read = await ACT_ITEMS.get(self._app.store, key)
+            read = await ACT_ITEMS.get(self._core.store, key)
             if read is None:
                 raise InvalidInput(field="act", problem=TOO_LATE)
             chunk = read.value
             if chunk.undone_at is not None:
                 return len(chunk.items)  # an undo that was killed has done this
             moves, puts, left = await self._backwards(act, chunk, who, why)
-            now = self._app.clock.now()
+            now = self._core.clock.now()
             kept = tuple(item for item in chunk.items if item.job_id not in {one.job_id for one in left})
             done = ACT_ITEMS.put(key, Chunk(chunk.at, kept, now), read.version)
-            (outcome,) = await self._app.store.apply([Commit(tuple(moves), (*puts, done))])
+            (outcome,) = await self._core.store.apply([Commit(tuple(moves), (*puts, done))])
             if isinstance(outcome, Applied):
                 refused += left
                 return len(kept)
@@ -123,8 +127,8 @@ class Undoing:
         moves: list[Transition] = []
         puts: list[Put] = []
         left: list[Refused] = []
-        jobs = {job.id: job for job in await self._app.store.get([item.job_id for item in chunk.items])}
-        now = self._app.clock.now()
+        jobs = {job.id: job for job in await self._core.store.get([item.job_id for item in chunk.items])}
+        now = self._core.clock.now()
         for item in chunk.items:
             job = jobs.get(item.job_id)
             if VERBS[act.verb].leaves is None:
@@ -139,7 +143,7 @@ class Undoing:
         return moves, puts, left
 
     async def _before(self, item: Item) -> dict[str, Json]:
-        kept = await ACT_BEFORE.get(self._app.store, before_key(item.job_id)) if item.apart else None
+        kept = await ACT_BEFORE.get(self._core.store, before_key(item.job_id)) if item.apart else None
         return kept.value if kept is not None else item.before
 
     # -- what was said of a group
@@ -147,10 +151,10 @@ class Undoing:
     async def _undo_group(self, act_id: str, who: str, why: str | None) -> Acted:
         """What was said of a group is taken back by reopening it."""
         fingerprint = act_id.removeprefix(GROUP)
-        view = await self._app.groups.show(fingerprint)
+        view = await self._groups.show(fingerprint)
         if view.status == "unresolved":
             raise InvalidInput(field="act", problem="was taken back already: the group is open")
-        await self._app.groups.reopen(fingerprint, who=who, why=why)
+        await self._groups.reopen(fingerprint, who=who, why=why)
         return Acted(runs.UNDO, act_id, 1, 1)
 
 

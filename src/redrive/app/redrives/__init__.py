@@ -24,7 +24,7 @@ from redrive.app.namespace import SOMEBODY, TRIES
 from redrive.app.redrives import choosing
 from redrive.app.redrives.documents import Documents, Loaded, flown
 from redrive.app.redrives.steps import Steps
-from redrive.core import redrives as core
+from redrive.core import redrives as rules
 from redrive.core.checks import check_id, check_limit, check_range, check_texts, check_words, is_number, the_only
 from redrive.core.job import Job, new_id
 from redrive.core.redrives import PASS_RATE, Estimate, Flight, Item, ItemPage, Plan, RedriveRun
@@ -35,7 +35,7 @@ from redrive.runtime.living import living
 from redrive.runtime.trusted_time import time_for_destroying
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
 
 log = logging.getLogger("redrive.redrives")
 MOST_CANARY: Final = 10_000
@@ -60,10 +60,10 @@ PLAIN: Final = How()
 class Redrives:
     """Bulk redrives: plan one, start it, follow it, stop it."""
 
-    def __init__(self, app: Redrive) -> None:
-        self._app = app
-        self._documents = Documents(app)
-        self._steps = Steps(app, self._documents)
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._documents = Documents(core)
+        self._steps = Steps(core, self._documents)
 
     # -- beginning
 
@@ -73,33 +73,33 @@ class Redrives:
         Takes the filters of `rd.dead.list`. `token`, given to `start`, refuses to move anything but exactly these.
         """
         refused: Counter[str] = Counter()
-        now, unknown_too = self._app.clock.now(), means_unknown(ids, filters)
-        order = choosing.redriving(self._app, SOMEBODY, None)
+        now, unknown_too = self._core.clock.now(), means_unknown(ids, filters)
+        order = choosing.redriving(self._core, SOMEBODY, None)
 
         def judge(job: Job) -> None:
             found = choosing.judged(order, job, now, unknown_too=unknown_too)
             if isinstance(found, str):
                 refused[choosing.without_id(found, job)] += 1
 
-        selection = await choosing.select(self._app, ids, filters, all=all, judge=judge)
+        selection = await choosing.select(self._core, ids, filters, all=all, judge=judge)
         flights, _ = await self._documents.flights()
         moving = len(selection) - refused.total()
         return Plan(
             len(selection), selection.chosen, selection.rows(), dict(selection.queues.most_common()),
-            core.reasons(refused.elements()),
-            await choosing.estimate(self._app, builtins.list(selection.group_of), moving),
-            selection.token, tuple(sorted(set(core.in_the_way(flights, selection.fingerprints).values()))),
-            await choosing.warnings(self._app, selection),
+            rules.reasons(refused.elements()),
+            await choosing.estimate(self._core, builtins.list(selection.group_of), moving),
+            selection.token, tuple(sorted(set(rules.in_the_way(flights, selection.fingerprints).values()))),
+            await choosing.warnings(self._core, selection),
         )  # fmt: skip
 
     async def in_the_way(self, fingerprints: Sequence[str]) -> builtins.list[str]:
         """The runs that still move one of these groups."""
         flights, _ = await self._documents.flights()
-        return sorted(set(core.in_the_way(flights, fingerprints).values()))
+        return sorted(set(rules.in_the_way(flights, fingerprints).values()))
 
     async def estimate(self, number: int, **filters: Any) -> Estimate | None:
         """What one more attempt of so many might cost, by the newest and the oldest of them: quick at any number."""
-        return await choosing.estimate(self._app, await choosing.at_both_ends(self._app, filters), number)
+        return await choosing.estimate(self._core, await choosing.at_both_ends(self._core, filters), number)
 
     async def start(
         self,
@@ -144,28 +144,28 @@ class Redrives:
         _check_how(how.canary, how.pass_rate, how.rate)
         check_words(who, why)
         check_texts(token=how.token)
-        selection = await choosing.select(self._app, ids, filters, all=all, verb=verb.name)
+        selection = await choosing.select(self._core, ids, filters, all=all, verb=verb.name)
         if some and not len(selection):
             raise InvalidInput(field="filter", problem=f"no dead letter is like that: {selection.chosen}")
         if how.token is not None and how.token != selection.token:
             raise InvalidInput(field="token", problem="the plan was for other dead letters than match now; plan again")
-        now = self._app.clock.now()
-        await self._forget_items(await time_for_destroying(self._app.store, self._app.clock))
-        run = core.begun(
+        now = self._core.clock.now()
+        await self._forget_items(await time_for_destroying(self._core.store, self._core.clock))
+        run = rules.begun(
             new_id(now, random.getrandbits(74)), now, who=who, why=why, chosen=selection.chosen,
             groups=selection.rows(), total=len(selection), canary=how.canary, pass_rate=how.pass_rate, rate=how.rate,
             unknown_too=means_unknown(ids, filters), verb=verb.name, said=triage.recorded(verb, words), words=words,
             filter=selection.filter,
         )  # fmt: skip
         held = tuple(selection.fingerprints) if some else ()
-        return await self.launch(run, core.chunked(core.spread(selection.places(), how.canary)), held)
+        return await self.launch(run, rules.chunked(rules.spread(selection.places(), how.canary)), held)
 
     async def launch(
         self, run: RedriveRun, chunks: Sequence[tuple[Item, ...]], held: tuple[str, ...] = (), also: Sequence[Put] = ()
     ) -> RedriveRun:
         """Write the items, then the run itself with what else begins with it."""
         if not run.total:
-            run = core.turned(run, run.at)
+            run = rules.turned(run, run.at)
             await self._documents.keep(run, also)
             return run
         flight = await self._take_flight(run.id, Flight(run.at, held))
@@ -193,7 +193,7 @@ class Redrives:
     async def _take_flight(self, id: str, flight: Flight) -> Flight:
         for _ in range(TRIES):
             flights, version = await self._documents.flights()
-            if taken := core.in_the_way(flights, flight.groups):
+            if taken := rules.in_the_way(flights, flight.groups):
                 group, other = min(taken.items())
                 raise InvalidInput(
                     field="redrive",
@@ -222,7 +222,7 @@ class Redrives:
             if run.brings_back
             and run.items_kept
             and run.ended_at is not None
-            and run.ended_at < now - self._app.settings.retention
+            and run.ended_at < now - self._core.settings.retention
         ]
         for run in old[:FORGOTTEN_AT_ONCE]:
             await self.forget(run, whole=False)
@@ -233,8 +233,8 @@ class Redrives:
         """By its id, or by a part of it that only one redrive has. Its numbers are those of the last step."""
         run = (await self._find(id)).run
         fingerprints = [group.fingerprint for group in run.by_group if group.fingerprint]
-        known = await self._app.store.groups(fingerprints=fingerprints)
-        return core.with_errors(run, {group.fingerprint: group.error for group in known})
+        known = await self._core.store.groups(fingerprints=fingerprints)
+        return rules.with_errors(run, {group.fingerprint: group.error for group in known})
 
     async def list(self, *, limit: int = 100) -> builtins.list[RedriveRun]:
         """The latest first."""
@@ -250,7 +250,7 @@ class Redrives:
     async def of_group(self, fingerprint: str) -> RedriveRun | None:
         """The one that moves this trouble now, or stopped in the middle of it; only one may."""
         flights, _ = await self._documents.flights()
-        id = core.in_the_way(flights, [fingerprint]).get(fingerprint)
+        id = rules.in_the_way(flights, [fingerprint]).get(fingerprint)
         found = await self._documents.load(id) if id is not None else None
         return found.run if found is not None else None
 
@@ -260,7 +260,7 @@ class Redrives:
         if not run.items_kept:
             return ItemPage([], None, kept=False)
         chunk = await self._documents.chunk(run.id, number)
-        views = [core.viewed(run, item) for item in chunk.items] if chunk is not None else []
+        views = [rules.viewed(run, item) for item in chunk.items] if chunk is not None else []
         return ItemPage(views, str(number + 1) if number + 1 < len(run.open_in) else None)
 
     async def follow(self, id: str) -> AsyncIterator[RedriveRun]:
@@ -273,7 +273,7 @@ class Redrives:
             done = await self.advance()
             run = await self.get(found)
             yield run
-            if run.over or run.state == "paused" or not (done or core.paced(run) or await self._is_run(run)):
+            if run.over or run.state == "paused" or not (done or rules.paced(run) or await self._is_run(run)):
                 return
             if not done:
                 await asyncio.sleep(FOLLOW_SECONDS)
@@ -281,7 +281,7 @@ class Redrives:
     async def _is_run(self, run: RedriveRun) -> bool:
         """Whether a living worker knows any of its tasks."""
         tasks = {group.task for group in run.by_group}
-        return any(tasks & worker.tasks for worker in await living(self._app.store, self._app.clock.now()))
+        return any(tasks & worker.tasks for worker in await living(self._core.store, self._core.clock.now()))
 
     async def _find(self, id: str) -> Loaded:
         loaded = await self._documents.load(check_id("redrive", id))
@@ -301,7 +301,7 @@ class Redrives:
 
     async def acts(self) -> builtins.list[RedriveRun]:
         """Every run that is an act of its own, the latest first."""
-        return [run for run in await self.every() if run.verb != core.UNDO]
+        return [run for run in await self.every() if run.verb != rules.UNDO]
 
     async def every(self) -> builtins.list[RedriveRun]:
         """Runs of every verb, those that take others back, too."""
@@ -310,7 +310,7 @@ class Redrives:
     async def run_of(self, act_id: str) -> Loaded | None:
         """The run of this act, if the act is one."""
         loaded = await self._documents.load(act_id)
-        return loaded if loaded is not None and loaded.run.verb != core.UNDO else None
+        return loaded if loaded is not None and loaded.run.verb != rules.UNDO else None
 
     async def chunks(self, run: RedriveRun) -> AsyncIterator[tuple[Item, ...]]:
         """The items of a run, some at a time."""
@@ -323,14 +323,14 @@ class Redrives:
         """The run as it stays: a step that goes on finds it changed, and moves nothing more."""
         for _ in range(TRIES * TRIES):
             loaded = await self._loaded(id)
-            stopped = core.stopped_for_undo(loaded.run, self._app.clock.now(), who)
+            stopped = rules.stopped_for_undo(loaded.run, self._core.clock.now(), who)
             if stopped is loaded.run or await self._documents.saved(stopped, loaded.version):
                 return await self._loaded(id)
         raise StoreBusy(f"act {id} keeps going on, nothing was taken back; try again")
 
     async def tell_undone(self, undo: RedriveRun) -> None:
         """Writes into the run that was taken back how much of it was; whoever carried the undo on may have done so."""
-        await self._documents.tell_undone(undo, self._app.clock.now())
+        await self._documents.tell_undone(undo, self._core.clock.now())
 
     async def forget(self, run: RedriveRun, *, whole: bool) -> None:
         """Drop the items of a run that can no longer be taken back, and the run itself where that is old, too."""
@@ -346,7 +346,7 @@ class Redrives:
     async def pause(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> RedriveRun:
         """Nothing more moves until it is resumed. What was moved goes on."""
         check_words(who, why)
-        return await self._steer(id, "paused", lambda run, now: core.paused(run, now, who, why))
+        return await self._steer(id, "paused", lambda run, now: rules.paused(run, now, who, why))
 
     async def resume(
         self, id: str, *, canary: int | None = None, who: str = SOMEBODY, why: str | None = None
@@ -355,17 +355,17 @@ class Redrives:
         check_words(who, why)
         if canary is not None:
             check_range("canary", canary, 0, MOST_CANARY)
-        return await self._steer(id, "resumed", lambda run, now: core.resumed(run, now, who, why, canary))
+        return await self._steer(id, "resumed", lambda run, now: rules.resumed(run, now, who, why, canary))
 
     async def cancel(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> RedriveRun:
         """For good. What was moved stays moved and is still counted as it ends; the rest stays dead."""
         check_words(who, why)
-        return await self._steer(id, "cancelled", lambda run, now: core.cancelled(run, now, who, why))
+        return await self._steer(id, "cancelled", lambda run, now: rules.cancelled(run, now, who, why))
 
     async def _steer(self, id: str, what: str, decide: Callable[[RedriveRun, float], RedriveRun | None]) -> RedriveRun:
         for _ in range(TRIES):
             loaded = await self._find(id)
-            decided = decide(loaded.run, self._app.clock.now())
+            decided = decide(loaded.run, self._core.clock.now())
             if decided is None:
                 now = f"redrive {loaded.run.id} is {loaded.run.state}"
                 raise InvalidInput(field="redrive", problem=f"{now}: it cannot be {what}")

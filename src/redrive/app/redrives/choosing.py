@@ -11,8 +11,9 @@ import msgspec
 
 from redrive.app import triage
 from redrive.app.filters import TIMES, make_filter, said_of_many
+from redrive.app.namespace import find_job
 from redrive.app.triage import Order
-from redrive.core import redrives as core
+from redrive.core import redrives as rules
 from redrive.core.job import Job, Json, iso
 from redrive.core.redrives import Chosen, Estimate
 from redrive.core.verbs import ACTS, VERBS, Decided, meant_filter
@@ -21,7 +22,7 @@ from redrive.runtime.paging import pages
 from redrive.runtime.switches import paused_queues
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
 
 log = logging.getLogger("redrive.redrives")
 PAGE: Final = 1000
@@ -60,7 +61,7 @@ class Selection:
 
     @property
     def token(self) -> str:
-        return core.token_for(self.group_of)
+        return rules.token_for(self.group_of)
 
     @property
     def fingerprints(self) -> list[str]:
@@ -68,7 +69,7 @@ class Selection:
         return [group.fingerprint for group in self.groups.values() if group.fingerprint]
 
     def rows(self) -> tuple[Chosen, ...]:
-        return core.largest(self.groups.values())
+        return rules.largest(self.groups.values())
 
     def places(self) -> list[tuple[str, int]]:
         """Each id with the place of its group among the rows."""
@@ -78,7 +79,7 @@ class Selection:
 
 
 async def select(
-    app: Redrive,
+    core: Core,
     ids: Sequence[str],
     filters: Mapping[str, Any],
     *,
@@ -92,8 +93,8 @@ async def select(
         raise InvalidInput(field="ids", problem=f"{len(ids):,} are more than {MOST_ITEMS:,}")
     chosen = make_filter(meant_filter(ACTS[verb], said))
     selection = Selection(_in_words(ids, said), {} if ids else msgspec.to_builtins(chosen))
-    oldest_first = pages(app.store, chosen, PAGE, oldest=True)  # as they would have run
-    async for jobs in _named(app, ids) if ids else oldest_first:
+    oldest_first = pages(core.store, chosen, PAGE, oldest=True)  # as they would have run
+    async for jobs in _named(core, ids) if ids else oldest_first:
         for job in jobs:
             if job not in selection:
                 selection.add(job)
@@ -103,12 +104,12 @@ async def select(
     return selection
 
 
-async def _named(app: Redrive, ids: Sequence[str]) -> AsyncIterator[list[Job]]:
+async def _named(core: Core, ids: Sequence[str]) -> AsyncIterator[list[Job]]:
     """Every id is found before anything is written; a part of one is enough where only one job has it."""
     for start in range(0, len(ids), PAGE):
         asked = ids[start : start + PAGE]
-        found = {job.id: job for job in await app.store.get(asked)}
-        yield [found[id] if id in found else await app.jobs.get(id) for id in asked]
+        found = {job.id: job for job in await core.store.get(asked)}
+        yield [found[id] if id in found else await find_job(core.store, id) for id in asked]
 
 
 def judged(order: Order, job: Job, now: float, *, unknown_too: bool) -> Decided | str:
@@ -126,7 +127,7 @@ def judged(order: Order, job: Job, now: float, *, unknown_too: bool) -> Decided 
         return str(refused)
     except Exception as error:
         log.warning("job %s (%s) cannot be judged for a %s", job.short_id, job.task, order.verb, exc_info=True)
-        return f"{core.UNJUDGED}: {type(error).__name__}"  # what it says may be private, and this is kept
+        return f"{rules.UNJUDGED}: {type(error).__name__}"  # what it says may be private, and this is kept
 
 
 def without_id(reason: str, job: Job) -> str:
@@ -134,25 +135,25 @@ def without_id(reason: str, job: Job) -> str:
     return reason.removeprefix(f"job {job.short_id} ")
 
 
-def redriving(app: Redrive, who: str, why: str | None) -> Order:
-    return triage.order(app, VERBS["redrive"], {}, who, why)
+def redriving(core: Core, who: str, why: str | None) -> Order:
+    return triage.order(core, VERBS["redrive"], {}, who, why)
 
 
-async def estimate(app: Redrive, ids: Sequence[str], number: int) -> Estimate | None:
+async def estimate(core: Core, ids: Sequence[str], number: int) -> Estimate | None:
     step = max(1, -(-len(ids) // SAMPLE))
-    sample = await app.store.get(ids[::step])
-    return core.estimated([core.last_usage(job) for job in sample], number)
+    sample = await core.store.get(ids[::step])
+    return rules.estimated([rules.last_usage(job) for job in sample], number)
 
 
-async def at_both_ends(app: Redrive, filters: Mapping[str, Any]) -> list[str]:
+async def at_both_ends(core: Core, filters: Mapping[str, Any]) -> list[str]:
     """The newest and the oldest of what the filters say, where there are too many to look at each."""
     chosen = make_filter({**filters, "state": "dead"})
-    ends = [await app.store.find(chosen, limit=SAMPLE // 2, oldest=oldest) for oldest in (False, True)]
+    ends = [await core.store.find(chosen, limit=SAMPLE // 2, oldest=oldest) for oldest in (False, True)]
     return list(dict.fromkeys(job.id for page in ends for job in page.jobs))
 
 
-async def warnings(app: Redrive, selection: Selection) -> tuple[str, ...]:
-    paused = selection.queues.keys() & await paused_queues(app.store)
+async def warnings(core: Core, selection: Selection) -> tuple[str, ...]:
+    paused = selection.queues.keys() & await paused_queues(core.store)
     return tuple(f"queue {name} is paused: what is moved waits there" for name in sorted(paused))
 
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from redrive.core import redrives as core
+from redrive.core import redrives as rules
 from redrive.core.documents import REDRIVE, REDRIVE_FLIGHTS, REDRIVE_ITEMS
 from redrive.core.redrives import Flight, Flights, Item, RedriveRun
 from redrive.core.store import MAX_PARTS, Applied, Commit, Outcome, Put, Stale, Store
 from redrive.errors import CommitUnknown, StoreBusy
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
 
 ALL: Final = "all"
 FROZEN_AT_ONCE: Final = 25
@@ -39,12 +39,12 @@ class Chunk(NamedTuple):
 class Documents:
     """Reads them, and writes them only as they were read."""
 
-    def __init__(self, app: Redrive) -> None:
-        self._app = app
+    def __init__(self, core: Core) -> None:
+        self._core = core
 
     @property
     def _store(self) -> Store:
-        return self._app.store
+        return self._core.store
 
     # -- reading
 
@@ -96,7 +96,7 @@ class Documents:
         """The run as it is from now on, and what it still holds, if nobody was faster."""
         put = REDRIVE.put(run.id, run, version)
         flights, read_at = await self.flights()
-        flight = core.flight_of(run, flights.get(run.id))
+        flight = rules.flight_of(run, flights.get(run.id))
         if flight == flights.get(run.id):
             return await self.wrote(Commit(puts=(put,)))
         return await self.wrote(Commit(puts=(put, flown(flights, read_at, run.id, flight))))

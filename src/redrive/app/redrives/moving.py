@@ -12,7 +12,7 @@ from redrive.app.forgetting import forgotten
 from redrive.app.redrives.choosing import judged, without_id
 from redrive.app.triage import Order
 from redrive.core import lifecycle
-from redrive.core import redrives as core
+from redrive.core import redrives as rules
 from redrive.core.documents import ACT_BEFORE, JOB_NOTE
 from redrive.core.job import Job, Json, State
 from redrive.core.lifecycle import DEFERRED, Transition
@@ -21,10 +21,10 @@ from redrive.core.store import MAX_PARTS, Applied, Commit, Put
 from redrive.core.triage import needs_its_own, overwritten, untouched
 from redrive.core.verbs import ACTS, PAST, VERBS, Back, Decided, taken_back
 from redrive.errors import JobError
-from redrive.runtime.workflow import is_step
+from redrive.runtime.workflow import Workflows, is_step
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
 
 SPARE: Final = 2
 """Parts of a commit that are the run and its items."""
@@ -63,12 +63,12 @@ class Moves(NamedTuple):
 class Mover:
     """Decides for each item, by the run's verb or by its way back."""
 
-    def __init__(self, app: Redrive) -> None:
-        self._app = app
+    def __init__(self, core: Core) -> None:
+        self._core = core
 
     async def moves(self, run: RedriveRun, items: Sequence[Item], jobs: dict[str, Job], now: float) -> Moves:
         """As many of the items, in order, as one commit holds."""
-        order = None if run.verb == core.UNDO else self.order(run)
+        order = None if run.verb == rules.UNDO else self.order(run)
         if order is not None:
             items = _alone(run, items[: order.size], jobs)
             jobs = await self._recalled(run, order, items, jobs)
@@ -90,31 +90,31 @@ class Mover:
         why = run.why
         if run.verb == "redrive":
             why = f"redrive {run.short_id}" + (f": {run.why}" if run.why else "")
-        return triage.order(self._app, ACTS[run.verb], run.words, run.who, why)
+        return triage.order(self._core, ACTS[run.verb], run.words, run.who, why)
 
     # -- forwards
 
     async def _forwards(self, run: RedriveRun, order: Order, item: Item, job: Job | None, now: float) -> Moved:
         if job is None:
-            return Moved(core.skipped(item, "its record is gone"))
+            return Moved(rules.skipped(item, "its record is gone"))
         decided = judged(order, job, now, unknown_too=run.unknown_too)
         if isinstance(decided, str):
-            return Moved(core.skipped(item, without_id(decided, job) if run.verb in COUNTED else decided))
+            return Moved(rules.skipped(item, without_id(decided, job) if run.verb in COUNTED else decided))
         if run.verb == "edit":
             return await self._edited(item, job, decided, now)
         if ACTS[run.verb].final:
-            return Moved(core.taken(item, job.run, now), decided.move, decided.puts)  # nothing of it stays
+            return Moved(rules.taken(item, job.run, now), decided.move, decided.puts)  # nothing of it stays
         return _kept(item, job, decided, now)
 
     async def _edited(self, item: Item, job: Job, decided: Decided, now: float) -> Moved:
         """With what was remembered for the old input, so that taking it back brings it back."""
-        gone = await forgotten(self._app.store, job)
+        gone = await forgotten(self._core.store, job)
         if gone.gone:
             many = len(gone.puts) + len(gone.gone)
-            return Moved(core.skipped(item, f"has {many} remembered steps, which are too many: edit it by its id"))
+            return Moved(rules.skipped(item, f"has {many} remembered steps, which are too many: edit it by its id"))
         documents: list[Json] = []
         for put in gone.puts:
-            document = await self._app.store.doc(put.kind, put.key)
+            document = await self._core.store.doc(put.kind, put.key)
             documents.append([put.kind, put.key, document.value.decode() if document is not None else None])
         return _kept(item, job, decided._replace(puts=(*decided.puts, *gone.puts)), now, documents)
 
@@ -122,7 +122,7 @@ class Mover:
         self, run: RedriveRun, order: Order, items: Sequence[Item], jobs: dict[str, Job]
     ) -> dict[str, Job]:
         """Deferred ones become dead letters again, as far as the order can then be done."""
-        now, recalls = self._app.clock.now(), []
+        now, recalls = self._core.clock.now(), []
         for job in (jobs[item.id] for item in items if item.id in jobs):
             if not order.recalls or run.verb == "redrive" or not is_deferred(job):
                 continue
@@ -131,34 +131,34 @@ class Mover:
                 recalls.append(move)
         if not recalls:
             return jobs
-        outcomes = await self._app.store.apply([Commit((move,)) for move in recalls])
+        outcomes = await self._core.store.apply([Commit((move,)) for move in recalls])
         done = [move.job.id for move, outcome in zip(recalls, outcomes, strict=True) if isinstance(outcome, Applied)]
-        return {**jobs, **{job.id: job for job in await self._app.store.get(done)}}
+        return {**jobs, **{job.id: job for job in await self._core.store.get(done)}}
 
     async def _companions(self, move: Transition | None) -> tuple[Transition, ...]:
-        return await self._app.workflows.companions(move) if move is not None else ()
+        return await Workflows(self._core.store, self._core.clock).companions(move) if move is not None else ()
 
     # -- backwards
 
     async def _backwards(self, run: RedriveRun, item: Item, job: Job | None, now: float) -> Moved:
         verb = VERBS[str(run.said["verb"])]
         if verb.leaves is None:
-            return Moved(core.taken(item, 0, now), None, (JOB_NOTE.drop(str(item.before[JOB_NOTE.name])),))
+            return Moved(rules.taken(item, 0, now), None, (JOB_NOTE.drop(str(item.before[JOB_NOTE.name])),))
         if job is None:
-            return Moved(core.skipped(item, "it is no more"))
+            return Moved(rules.skipped(item, "it is no more"))
         if not untouched(job, verb.name, item.at):
-            return Moved(core.skipped(item, f"it was changed since: it is {job.state}"))
+            return Moved(rules.skipped(item, f"it was changed since: it is {job.state}"))
         before = dict(item.before)
         if item.apart:
-            kept = await ACT_BEFORE.get(self._app.store, before_key(job.id))
+            kept = await ACT_BEFORE.get(self._core.store, before_key(job.id))
             before = kept.value if kept is not None else {}
         documents = before.pop(DOCUMENTS, None) or ()
         why = run.why or f"{verb.name} taken back"
         try:
             move = taken_back(verb, Back(job, before, now, run.who, why))
         except JobError as refused:
-            return Moved(core.skipped(item, str(refused).removeprefix(f"job {job.short_id} ")))
-        return Moved(core.taken(item, job.run, now), move, restored(documents))
+            return Moved(rules.skipped(item, str(refused).removeprefix(f"job {job.short_id} ")))
+        return Moved(rules.taken(item, job.run, now), move, restored(documents))
 
 
 def restored(documents: Sequence[tuple[str, str, str | None]]) -> tuple[Put, ...]:
@@ -171,11 +171,11 @@ def _kept(item: Item, job: Job, decided: Decided, now: float, documents: Sequenc
     move = decided.move
     if move is None:
         note = next((put.key for put in decided.puts if put.kind == JOB_NOTE.name), None)
-        return Moved(core.taken(item, job.run, now, {JOB_NOTE.name: note}), None, decided.puts)
+        return Moved(rules.taken(item, job.run, now, {JOB_NOTE.name: note}), None, decided.puts)
     if not needs_its_own(move):
-        return Moved(core.taken(item, job.run, now, overwritten(move)), move, decided.puts)
+        return Moved(rules.taken(item, job.run, now, overwritten(move)), move, decided.puts)
     before = {**overwritten(move, whole=True), **({DOCUMENTS: list(documents)} if documents else {})}
-    apart = msgspec.structs.replace(core.taken(item, job.run, now), apart=True)
+    apart = msgspec.structs.replace(rules.taken(item, job.run, now), apart=True)
     return Moved(apart, move, (*decided.puts, ACT_BEFORE.put(before_key(job.id), before)))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from redrive.app.namespace import TRIES
 from redrive.app.redrives.documents import Documents, Loaded, parts
 from redrive.app.redrives.moving import Mover
-from redrive.core import redrives as core
+from redrive.core import redrives as rules
 from redrive.core.job import Job, State
 from redrive.core.redrives import CHUNK, Flight, Item, RedriveRun
 from redrive.core.store import Commit
@@ -23,7 +23,7 @@ from redrive.errors import StoreError
 from redrive.runtime.bus import BusEvent
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app.core import Core
 
 log = logging.getLogger("redrive.redrives")
 MOVED_CHUNKS: Final = 20
@@ -49,10 +49,10 @@ class _Look(NamedTuple):
 class Steps:
     """Takes steps, in whatever process."""
 
-    def __init__(self, app: Redrive, documents: Documents) -> None:
-        self._app = app
+    def __init__(self, core: Core, documents: Documents) -> None:
+        self._core = core
         self._documents = documents
-        self._mover = Mover(app)
+        self._mover = Mover(core)
         self._looks: dict[str, _Look] = {}
 
     async def take(self, id: str, *, among: int = 1, thorough: bool = False) -> int:
@@ -65,9 +65,9 @@ class Steps:
         loaded = await self._documents.load(id)
         if loaded is None:
             return 0
-        run = core.turned(loaded.run, self._app.clock.now())
-        if run.verb == core.UNDO and run.over:
-            await self._documents.tell_undone(run, self._app.clock.now())
+        run = rules.turned(loaded.run, self._core.clock.now())
+        if run.verb == rules.UNDO and run.over:
+            await self._documents.tell_undone(run, self._core.clock.now())
         if run is loaded.run:
             return 0
         if run.over:
@@ -82,7 +82,7 @@ class Steps:
             level = logging.WARNING if run.state == "paused" or run.failed_again else logging.INFO
             log.log(level, "redrive %s is %s", run.id, run.text)
             said = {"id": run.id, "state": run.state, "text": run.text}
-            self._app.bus.publish(BusEvent(f"redrive_{run.state}", "", self._app.clock.now(), data=said))
+            self._core.bus.publish(BusEvent(f"redrive_{run.state}", "", self._core.clock.now(), data=said))
         return 1
 
     # -- moving
@@ -92,7 +92,7 @@ class Steps:
         took = stale = 0
         for _ in range(most):
             loaded = await self._documents.load(id)
-            if loaded is None or not (room := core.room(loaded.run, self._app.clock.now())):
+            if loaded is None or not (room := rules.room(loaded.run, self._core.clock.now())):
                 break
             moved = await self.move_chunk(loaded, room)
             took, stale = took + moved, stale + (not moved)
@@ -102,7 +102,7 @@ class Steps:
 
     async def move_chunk(self, loaded: Loaded, room: int) -> int:
         """The next items of one chunk, in one commit; how many were taken, 0 when somebody else was faster."""
-        run, now = loaded.run, self._app.clock.now()
+        run, now = loaded.run, self._core.clock.now()
         number, offset = divmod(run.position, CHUNK)
         chunk = await self._documents.chunk(run.id, number)
         if chunk is None:
@@ -111,8 +111,8 @@ class Steps:
         moves = await self._mover.moves(run, asked, await self._jobs(asked), now)
         took = len(moves.items)
         after = (*chunk.items[:offset], *moves.items, *chunk.items[offset + took :])
-        noted = core.noted(run, number, chunk.items, after, now, took=took)
-        if core.defective(run, noted):
+        noted = rules.noted(run, number, chunk.items, after, now, took=took)
+        if rules.defective(run, noted):
             return await self._stop(loaded, moves.first_reason)
         written = parts(chunk, after, loaded, noted)
         if not await self._documents.wrote(Commit(moves.transitions, (*moves.puts, *written))):
@@ -120,11 +120,11 @@ class Steps:
         return took
 
     async def _jobs(self, items: Sequence[Item]) -> dict[str, Job]:
-        return {job.id: job for job in await self._app.store.get([item.id for item in items])}
+        return {job.id: job for job in await self._core.store.get([item.id for item in items])}
 
     async def _stop(self, loaded: Loaded, why: str | None) -> int:
         """Paused by itself, with the items as they were."""
-        paused = core.paused(loaded.run, self._app.clock.now(), core.REDRIVE, why)
+        paused = rules.paused(loaded.run, self._core.clock.now(), rules.REDRIVE, why)
         return await self._changed(loaded, paused) if paused is not None else 0
 
     # -- looking what became of them
@@ -134,11 +134,11 @@ class Steps:
         loaded = await self._documents.load(id)
         if loaded is None or not loaded.run.open:
             return 0
-        moment = (await self._app.store.events(None))[-1].cursor
+        moment = (await self._core.store.events(None))[-1].cursor
         look = self._looks.get(id, _Look())
         if look.moment != moment:
             look = _Look(look.last, moment)
-        turns = core.turns(loaded.run, look.last)
+        turns = rules.turns(loaded.run, look.last)
         found = 0
         for number in turns[:most]:
             if look.in_vain >= len(turns):
@@ -154,12 +154,12 @@ class Steps:
             return 0
         jobs = await self._jobs([item for item in chunk.items if item.status == "moved"])
         if loaded.run.verb == PURGE.name:
-            await self._app.store.erase([job.id for job in jobs.values() if job.state is State.purged])
-        after = tuple(core.settled(item, jobs.get(item.id)) for item in chunk.items)
+            await self._core.store.erase([job.id for job in jobs.values() if job.state is State.purged])
+        after = tuple(rules.settled(item, jobs.get(item.id)) for item in chunk.items)
         changed = sum(old.status != new.status for old, new in zip(chunk.items, after, strict=True))
         if not changed:
             return 0
-        noted = core.noted(loaded.run, number, chunk.items, after, self._app.clock.now())
+        noted = rules.noted(loaded.run, number, chunk.items, after, self._core.clock.now())
         written = await self._documents.wrote(Commit(puts=parts(chunk, after, loaded, noted)))
         return changed if written else 0
 
@@ -171,7 +171,7 @@ class Steps:
         It is given up first, so that a start that was only slow finds that out, and forgotten last.
         """
         if flight != GIVEN_UP:
-            if self._app.clock.now() - flight.at < FREEZING_SECONDS:
+            if self._core.clock.now() - flight.at < FREEZING_SECONDS:
                 return 0
             if not await self._documents.fly(id, flight, GIVEN_UP):
                 return 0
