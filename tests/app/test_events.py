@@ -310,7 +310,7 @@ async def test_pain_counts_as_told_only_when_it_was_delivered(
 async def test_a_sink_that_refuses_or_hangs_is_named_and_told_again(
     database: Path, clock: FakeClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.runtime.notify.SEND_SECONDS", 0.05)
+    monkeypatch.setattr("redrive.runtime.notify.SEND_SECONDS", 0.5)
     felt: list[Pain] = []
     release = threading.Event()
     tries: Counter[str] = Counter()
@@ -339,7 +339,7 @@ async def test_a_sink_that_refuses_or_hangs_is_named_and_told_again(
 async def test_a_sink_that_hangs_is_waited_for_once_in_a_look(
     database: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.runtime.notify.SEND_SECONDS", 0.02)
+    monkeypatch.setattr("redrive.runtime.notify.SEND_SECONDS", 0.5)
     asked: list[Pain] = []
     felt: list[Pain] = []
 

@@ -502,7 +502,7 @@ async def test_who_dies_while_telling_is_followed_by_another(database: Path, clo
 async def test_a_sink_that_hangs_is_waited_for_once_in_a_look(
     database: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.runtime.notify.SEND_SECONDS", 0.02)
+    monkeypatch.setattr("redrive.runtime.notify.SEND_SECONDS", 0.5)
     felt: list[Pain] = []
     asked: list[Pain] = []
 

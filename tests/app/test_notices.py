@@ -565,7 +565,7 @@ async def test_saying_false_is_not_taking_it(database: Path, clock: FakeClock) -
 @pytest.mark.parametrize("plain", [False, True])
 async def test_a_channel_that_hangs_is_left(rd: Redrive, monkeypatch: pytest.MonkeyPatch, plain: bool) -> None:
     """A plain function hangs in a thread of its own: everything else goes on."""
-    monkeypatch.setattr("redrive.runtime.notify.SEND_SECONDS", 0.01)
+    monkeypatch.setattr("redrive.runtime.notify.SEND_SECONDS", 0.5)
     stop = threading.Event()
 
     async def hang(message: Message) -> None:
@@ -669,7 +669,7 @@ async def test_signal_sinks_are_a_channel_and_a_failing_one_is_told_again(databa
 async def test_a_signal_sink_that_hangs_keeps_nothing_from_another(
     database: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.runtime.notify.SEND_SECONDS", 0.05)
+    monkeypatch.setattr("redrive.runtime.notify.SEND_SECONDS", 0.5)
     felt: list[Pain] = []
 
     async def hang(pain: Pain) -> None:
