@@ -13,7 +13,7 @@ import pytest
 import redrive
 from redrive import Redrive
 from redrive.app.acts import Acts
-from redrive.app.redrives.documents import Loaded
+from redrive.app.redrives.documents import Documents, Loaded
 from redrive.app.redrives.steps import Steps
 from redrive.core.job import Job, State
 from redrive.core.store import Filter
@@ -616,6 +616,42 @@ async def test_what_an_act_moves_while_it_is_being_taken_back_is_taken_back_too(
     assert await count(rd, State.dead) == 1000
     (act,) = await rd.dead.acts()
     assert (act.undone, act.undone_by) == (acted.moved, "eve")
+
+
+@pytest.mark.behaviour("V-3")
+async def test_a_bulk_redrive_is_taken_back_while_workers_count_what_became_of_its_jobs(
+    rd: Redrive, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = await letters(rd, 3)
+    run = await rd.dead.redrive(ids=ids)
+    await rd.redrives.advance()
+    clock.advance(1)
+    freeze = Documents.freeze
+
+    async def while_a_worker_counts(self: Documents, id: str, chunks: Any) -> None:
+        """As a step does that was begun before the act was stopped."""
+        await freeze(self, id, chunks)
+        await rd.jobs.cancel(ids[0])
+        assert await Steps(rd.core, self).take(run.id, thorough=True), "the run was changed"
+
+    monkeypatch.setattr(Documents, "freeze", while_a_worker_counts)
+    undone = await rd.dead.undo(run.id, who="eve")
+    assert (undone.number, undone.moved) == (3, 2)
+    assert await states(rd, ids) == ["discarded", "dead", "dead"]
+
+
+@pytest.mark.behaviour("V-3")
+@pytest.mark.parametrize("moved", [0, 300])
+async def test_two_who_take_an_act_back_at_once_take_it_back_once(rd: Redrive, moved: int) -> None:
+    await many_letters(rd, 300)
+    first = await rd.dead.discard(task="stored", who="ada")
+    again = await rd.dead.discard(ids=[job.id for job in (await rd.jobs.list(limit=300)).jobs], who="bob")
+    act_id = (first if moved else again).act_id
+    both = await soon(asyncio.gather(*(rd.dead.undo(act_id, who=who) for who in ("eve", "kim"))))
+    assert [undone.moved for undone in both] == [moved, moved]
+    assert await count(rd, State.dead) == moved
+    with pytest.raises(InvalidInput, match=r"taken back already, by (eve|kim)"):
+        await rd.dead.undo(act_id)
 
 
 # ---- taking back

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -34,6 +35,14 @@ if TYPE_CHECKING:
     from redrive.app.redrives.documents import Loaded
 
 TOO_LATE: Final = f"is older than {ITEMS_KEPT / 86400:.0f} days, and what was before is no longer known"
+
+
+class _BegunElsewhere(Exception):
+    """Another caller has begun to take the act back; what that caller began is carried on."""
+
+    def __init__(self, undo_id: str) -> None:
+        super().__init__(undo_id)
+        self.undo_id = undo_id
 
 
 class Undoing:
@@ -82,10 +91,22 @@ class Undoing:
             by_group=run.by_group, open_in=(0,) * -(-len(items) // CHUNK), verb=runs.UNDO,
             said={"act": run.id, "verb": run.verb},
         )  # fmt: skip
-        told = msgspec.structs.replace(run, undone_by=who, undo_id=undo.id)
         chunks = [tuple(items[start : start + CHUNK]) for start in range(0, len(items), CHUNK)]
-        await self._redrives.launch(undo, chunks, also=(REDRIVE.put(run.id, told, loaded.version),))
+        try:
+            await self._redrives.launch(undo, chunks, beside=partial(self._named, run.id, undo.id, who))
+        except _BegunElsewhere as other:
+            return other.undo_id
         return undo.id
+
+    async def _named(self, act_id: str, undo_id: str, who: str) -> tuple[Put]:
+        """The act with the run that takes it back. Workers count what its jobs became, so it changes all the time."""
+        loaded = await self._redrives.run_of(act_id)
+        if loaded is None:
+            raise InvalidInput(field="act", problem=f"there is no act {act_id!r}")
+        if loaded.run.undo_id is not None:
+            raise _BegunElsewhere(loaded.run.undo_id)
+        named = msgspec.structs.replace(loaded.run, undone_by=who, undo_id=undo_id)
+        return (REDRIVE.put(act_id, named, loaded.version),)
 
     # -- an act on one job, or on a few in one commit
 

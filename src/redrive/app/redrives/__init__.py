@@ -12,7 +12,7 @@ import builtins
 import logging
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -55,6 +55,12 @@ class How(NamedTuple):
 
 
 PLAIN: Final = How()
+Beside = Callable[[], Awaitable[Sequence[Put]]]
+"""Reads what is written in the commit that begins a run."""
+
+
+async def _nothing_beside() -> Sequence[Put]:
+    return ()
 
 
 class Redrives:
@@ -161,16 +167,20 @@ class Redrives:
         return await self.launch(run, rules.chunked(rules.spread(selection.places(), how.canary)), held)
 
     async def launch(
-        self, run: RedriveRun, chunks: Sequence[tuple[Item, ...]], held: tuple[str, ...] = (), also: Sequence[Put] = ()
+        self,
+        run: RedriveRun,
+        chunks: Sequence[tuple[Item, ...]],
+        held: tuple[str, ...] = (),
+        beside: Beside = _nothing_beside,
     ) -> RedriveRun:
-        """Write the items, then the run itself with what else begins with it."""
+        """Write the items, then the run itself with what else begins with it, which is read anew for each try."""
         if not run.total:
             run = rules.turned(run, run.at)
-            await self._documents.keep(run, also)
+            await self._keep(run, beside)
             return run
         flight = await self._take_flight(run.id, Flight(run.at, held))
         await self._documents.freeze(run.id, chunks)
-        await self._launch(run, flight, also)
+        await self._launch(run, flight, beside)
         return run
 
     async def carry(self, id: str) -> RedriveRun:
@@ -204,10 +214,18 @@ class Redrives:
                 return flight
         raise StoreBusy("redrives keep being started and ended, nothing was written; try again")
 
-    async def _launch(self, run: RedriveRun, flight: Flight, also: Sequence[Put]) -> None:
+    async def _keep(self, run: RedriveRun, beside: Beside) -> None:
+        """Write a run without items."""
+        for _ in range(TRIES * TRIES):
+            if await self._documents.keep(run, await beside()):
+                return
+        raise StoreBusy("what begins with the run keeps changing, nothing was written; try again")
+
+    async def _launch(self, run: RedriveRun, flight: Flight, beside: Beside) -> None:
         """From here on it exists."""
-        for _ in range(TRIES):
-            if await self._documents.fly(run.id, flight, msgspec.structs.replace(flight, frozen=True), run, also):
+        frozen = msgspec.structs.replace(flight, frozen=True)
+        for _ in range(TRIES * TRIES):
+            if await self._documents.fly(run.id, flight, frozen, run, await beside()):
                 return
             flights, _ = await self._documents.flights()
             if flights.get(run.id) != flight:

@@ -116,9 +116,9 @@ class Documents:
         begun = (REDRIVE.put(run.id, run, 0),) if run is not None else ()
         return await self.wrote(Commit(puts=(*begun, *also, flown(flights, version, id, flight))))
 
-    async def keep(self, run: RedriveRun, also: Sequence[Put] = ()) -> None:
-        """A run without items: it is over as it begins."""
-        await self.wrote(Commit(puts=(REDRIVE.put(run.id, run, 0), *also)))
+    async def keep(self, run: RedriveRun, also: Sequence[Put] = ()) -> bool:
+        """A run without items: it is over as it begins. False where what goes along was changed meanwhile."""
+        return await self.wrote(Commit(puts=(REDRIVE.put(run.id, run, 0), *also)))
 
     async def tell_undone(self, undo: RedriveRun, now: float) -> None:
         """Writes into the run that was taken back how much of it was. Harmless to repeat."""
