@@ -161,6 +161,24 @@ async def test_an_export_from_the_dashboard_keeps_secrets_from_who_may_only_look
     assert "hunter22" in (await soon(pages.client.get("/dead/export?secrets=true", headers=bearing(act)))).text
 
 
+async def test_words_of_people_are_masked_for_who_may_only_look(pages: Served) -> None:
+    rd, words = pages.rd, "login with password=hunter22"
+    kept, held, gone = [(await rd.dead.add(f"l{n}", {}, "Boom", task="broken")).id for n in range(3)]
+    fingerprint = str((await rd.jobs.get(kept)).fingerprint)
+    await rd.groups.ignore(fingerprint, why=words)
+    await rd.groups.note(fingerprint, words)
+    await rd.dead.discard(gone, why=words)
+    await rd.dead.defer(held, owner="eve", until=3600, why=words)
+    run = await rd.redrives.start([kept], why=words)
+    await rd.queues.pause("broken", why=words)
+    look = await a_secret(pages, "wall", "look")
+    paths = ["/acts", "/dead", f"/groups/{fingerprint}", "/redrives", f"/redrives/{run.id}", "/queues", f"/jobs/{gone}"]
+    paths += ["/inbox?session=owner:eve", "/v1/groups", f"/v1/groups/{fingerprint}", "/v1/acts", "/v1/queues"]
+    for path in paths:
+        shown = await soon(pages.client.get(path, headers=bearing(look)))
+        assert shown.status_code == 200 and "hunter22" not in shown.text, path
+
+
 # -- who did it
 
 

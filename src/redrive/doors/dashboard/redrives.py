@@ -98,7 +98,7 @@ def facts(run: RedriveRun) -> list[tuple[str, str | None]]:
         ("What", run.chosen),
         ("Letters", words.number(run.total)),
         ("By", run.who),
-        ("Why", run.why),
+        ("Why", words.masked(run.why)),
         ("Started", words.exact(run.at)),
         ("Ended", words.exact(run.ended_at) if run.ended_at else None),
         ("Last move", words.exact(run.moved_at) if run.moved_at else None),

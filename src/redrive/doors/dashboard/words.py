@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final
 
+from redrive.core.redact import redact_text
 from redrive.insight.story import reason
 from redrive.insight.wording import clipped as clipped
 from redrive.insight.wording import counted as counted
@@ -56,6 +57,11 @@ def clock_time(at: float | None) -> str:
 
 def iso(at: float | None) -> str:
     return "" if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+
+
+def masked(text: str | None) -> str:
+    """What a person or a task wrote, without what looks like a secret."""
+    return redact_text(text) if text else ""
 
 
 def brief(value: float | None) -> str:
@@ -121,6 +127,7 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "plain": plain,
     "reason": reason,
     "clipped": clipped,
+    "masked": masked,
     "spark_line": spark_line,
     "shares": shares,
 }

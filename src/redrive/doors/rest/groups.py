@@ -7,9 +7,8 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from redrive.core.redact import redact_text
 from redrive.doors.rest import schemas
-from redrive.doors.rest.showing import listed
+from redrive.doors.rest.showing import listed, masked
 from redrive.doors.rest.table import WHO, Asked, Route
 from redrive.doors.web.problems import missing
 from redrive.insight.groups import Action, GroupView, Status, Trend
@@ -112,8 +111,9 @@ class Noting(schemas.Taken):
 
 
 def shown(view: GroupView) -> dict[str, Any]:
-    body = view.public()
-    return body | {"error": redact_text(body["error"]) if body["error"] else body["error"]}
+    """A group without what looks like a secret, in its error and in what people said of it."""
+    found: dict[str, Any] = masked(view.public())
+    return found
 
 
 async def _named(asked: Asked) -> str:
