@@ -296,6 +296,17 @@ async def test_what_no_machine_may_decide_stays_where_it_is(rd: Redrive, clock: 
     assert len(ran) == 1
 
 
+async def test_what_may_have_landed_is_not_promised_a_comeback(rd: Redrive) -> None:
+    @rd.task("fetch", max_attempts=1, breaker_after=0)
+    async def fetch(ctx: redrive.Context) -> None:
+        await ctx.once("post", _uncertain)
+
+    job = await rd.enqueue("fetch", {})
+    await soon(rd.drain())
+    why = (await got(rd, job.id)).history[-1].decision
+    assert "It does not come back by itself" in why and "It comes back by itself" not in why, why
+
+
 async def test_a_process_without_the_code_of_a_task_leaves_it_and_says_that_it_is_late(
     rd: Redrive, clock: FakeClock
 ) -> None:

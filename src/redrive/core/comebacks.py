@@ -29,6 +29,7 @@ RETURNING: Final = frozenset(
     {"attempts_exhausted", "not_known_to_heal", "changes_used_up", "context_overflow", "asked_to_wait"}
 )
 """Reasons of dead letters that may come back by themselves."""
+PROMISE: Final = "It comes back by itself in about"
 BY_ITSELF: Final = "redrive"
 """Who acts where redrive itself brings a dead letter back."""
 
@@ -65,7 +66,7 @@ def planned(case: Case, decision: Bury) -> Bury:
     planned = case.now + _spread(times[used], case.chance)
     at = _not_before(case, decision, planned)
     about = times[used] if at == planned else at - case.now
-    words = f"It comes back by itself in about {in_words(about)} (comeback {used + 1} of {len(times)})."
+    words = f"{PROMISE} {in_words(about)} (comeback {used + 1} of {len(times)})."
     return msgspec.structs.replace(
         decision,
         lane="delayed",
@@ -74,6 +75,12 @@ def planned(case: Case, decision: Bury) -> Bury:
         recommendation=_advice(case, decision),
         owner=None,
     )
+
+
+def without_promise(why: str) -> str:
+    """Why a job died, without the sentence that `planned` has added."""
+    before, promise, _ = why.rpartition(f" {PROMISE}")
+    return before if promise else why
 
 
 def _not_before(case: Case, decision: Bury, at: float) -> float:

@@ -15,6 +15,7 @@ from redrive.core.budget import recent
 from redrive.core.changes import Change, CompressContext, Edit, can_take, dropped
 from redrive.core.changes.change import anew
 from redrive.core.classify import cause_of
+from redrive.core.comebacks import without_promise
 from redrive.core.decision import Bury, Case, Decision, Hold, RetryLater
 from redrive.core.documents import RESULT
 from redrive.core.effects import before_replay
@@ -183,9 +184,8 @@ class Settlement:
             return decision
         if not context._used("once") or not any(effect.open for effect in await effects_of(self._store, job.id)):
             return decision
-        return msgspec.structs.replace(
-            decision, lane="manual", comes_back_at=None, why=f"{decision.why} {LANDED_PERHAPS}", recommendation=RESOLVE
-        )
+        why = f"{without_promise(decision.why)} {LANDED_PERHAPS}"
+        return msgspec.structs.replace(decision, lane="manual", comes_back_at=None, why=why, recommendation=RESOLVE)
 
     async def _trusted_now(self, job: Job, policy: Policy) -> float | None:
         """The time by which the job may be too old, read only where its age counts."""
