@@ -9,7 +9,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import msgspec
 import pydantic
@@ -365,3 +365,15 @@ def test_a_result_whose_repr_raises_never_fails_a_finished_job() -> None:
 
     text, problem = encode_result(Rude())
     assert text is not None and problem is not None
+
+
+def test_what_is_wrong_with_a_payload_does_not_quote_its_secrets() -> None:
+    def login(mode: Literal["a"], password: Literal["b"] = "b") -> None: ...
+
+    signature = Signature(login, skip_first=False)
+    for payload in ({"mode": "sk-c4nary01abcdefgh"}, {"mode": "a", "password": "hunter22"}):
+        with pytest.raises(InvalidPayload, match=r"Invalid enum value '\[redacted\]'") as refused:
+            signature.arguments(msgspec.json.encode(payload).decode())
+        assert "c4nary" not in str(refused.value) and "hunter22" not in str(refused.value)
+    with pytest.raises(InvalidPayload, match="Invalid enum value 'other'"):
+        signature.arguments('{"mode": "other"}')

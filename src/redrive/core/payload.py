@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from redrive.core.job import Json
+from redrive.core.redact import redact_about, redact_text
 from redrive.errors import InvalidPayload
 
 LIMIT: Final = 1024 * 1024
@@ -371,7 +372,7 @@ class Signature:
             else:
                 values = self._decoder.decode(text)
         except (msgspec.MsgspecError, ValueError, TypeError, NotImplementedError) as error:
-            raise InvalidPayload(field="payload", problem=str(error)) from error
+            raise InvalidPayload(field="payload", problem=_without_secrets(str(error), text)) from error
         return msgspec.structs.asdict(values)
 
     def restores(self, name: str, value: object) -> bool:
@@ -403,6 +404,15 @@ def _read_result(text: str | None, returns: Any) -> Any:
         return msgspec.json.decode(text, type=_supported(returns), dec_hook=_decode_hook)
     except (msgspec.MsgspecError, NotImplementedError):
         return msgspec.json.decode(text)
+
+
+def _without_secrets(problem: str, text: str) -> str:
+    """What is wrong with a payload. It is kept and shown to others, and may quote a value."""
+    try:
+        given = msgspec.json.decode(text)
+    except msgspec.MsgspecError:
+        return redact_text(problem)
+    return redact_about(problem, given)
 
 
 def _check_named(parameters: Sequence[inspect.Parameter]) -> None:

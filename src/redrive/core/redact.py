@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 Json = Any
 """As in core.job, which this module does not import: it needs the standard library only."""
 MASK: Final = "[redacted]"
+LEAST: Final = 4
+"""Characters of a secret that is looked for in a text: shorter ones stand in ordinary words."""
 _NAME: Final = re.compile(
     r"pass(word|wd|phrase)|(^|[_-])pw$|secret|token|(api|access|private)[_-]?key|authorization|credential|cookie"
     r"|signature",
@@ -150,6 +152,25 @@ def redact(value: Json) -> Json:
         pairs = _are_pairs(value)
         return [[item[0], MASK] if pairs and _is_secret(item[0], item[1]) else redact(item) for item in value]
     return redact_text(value) if isinstance(value, str) else value
+
+
+def redact_about(text: str, given: Json) -> str:
+    """A text that may quote a JSON value, without what `redact` hides of that value."""
+    for secret in sorted(set(_hidden(given, redact(given))), key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return MASK.join(map(redact_text, text.split(MASK)))
+
+
+def _hidden(given: Json, shown: Json) -> Iterator[str]:
+    """The texts of a value that are not shown."""
+    if isinstance(given, dict):
+        for name, item in given.items():
+            yield from _hidden(item, shown[name] if isinstance(shown, dict) else MASK)
+    elif isinstance(given, list | tuple):
+        for item, part in zip(given, shown if isinstance(shown, list) else [MASK] * len(given), strict=True):
+            yield from _hidden(item, part)
+    elif isinstance(given, str) and given != shown and len(given) >= LEAST:
+        yield given
 
 
 def _secret_value(given: dict[str, Json]) -> str | None:
