@@ -16,10 +16,12 @@ import pytest
 import redrive
 from redrive import InvalidInput, InvalidOption
 from redrive.app import exchange
-from redrive.app.exchange import Imported
+from redrive.app.exchange import Aside, Imported
 from redrive.core import records
 from redrive.core.records import FIVE
 from redrive.core.store import Stale, Unknown
+from redrive.runtime import jsonl
+from redrive.runtime.jsonl import Line
 from tests.chaos.processes import until
 from tests.support import FakeClock, line_of, opened, process, snapshot, soon
 
@@ -662,3 +664,13 @@ async def test_ids_of_done_jobs_are_read_again_as_completed(rd: redrive.Redrive,
         await rd.jobs.export_completed(tmp_path / "done.txt")
     await rd.jobs.export_completed(tmp_path / "done.txt", append=True)
     assert (tmp_path / "done.txt").read_bytes() == text * 2
+
+
+def test_a_line_that_is_longer_once_it_is_spelled_out_is_kept_aside_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl.read, "__defaults__", (100,))  # what is 64 MB otherwise
+    path = tmp_path / "aside.jsonl"
+    for _ in range(2):
+        Aside(path).keep([(Line(1, b"\xff" * 50), "is not JSON")], None)
+    assert path.read_bytes().count(b"is not JSON") == 1

@@ -395,11 +395,11 @@ class Aside:
 
     @staticmethod
     def _entries(path: Path) -> Iterator[bytes]:
-        """What an earlier import of the same file has kept."""
+        """What an earlier import of the same file has kept. An entry is longer than its line: bytes are spelled out."""
         if not path.exists():
             return
         with path.open("rb") as file:
-            for line in jsonl.read(file):
+            for line in jsonl.read(file, max(1, path.stat().st_size)):
                 with contextlib.suppress(msgspec.MsgspecError, UnicodeError, KeyError, TypeError):
                     entry = msgspec.json.decode(line.raw)
                     yield _digest(f"{entry['line']}\0{entry['text']}")
