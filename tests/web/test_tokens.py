@@ -161,6 +161,16 @@ async def test_an_export_from_the_dashboard_keeps_secrets_from_who_may_only_look
     assert "hunter22" in (await soon(pages.client.get("/dead/export?secrets=true", headers=bearing(act)))).text
 
 
+async def test_a_search_does_not_tell_secrets_letter_by_letter(pages: Served) -> None:
+    id = (await pages.rd.enqueue("broken", {"password": "hunter22", "city": "Bern"})).id
+    look = bearing(await a_secret(pages, "wall", "look"))
+    for path in ("/jobs?text=", "/v1/jobs?text="):
+        assert id in (await soon(pages.client.get(f"{path}bern", headers=look))).text
+        for guess in ("hunter22", "hunt", '"password":"h'):
+            assert id not in (await soon(pages.client.get(f"{path}{guess}", headers=look))).text, (path, guess)
+    assert [job.id for job in (await pages.rd.jobs.search("hunt")).page.jobs] == [id]
+
+
 async def test_words_of_people_are_masked_for_who_may_only_look(pages: Served) -> None:
     rd, words = pages.rd, "login with password=hunter22"
     kept, held, gone = [(await rd.dead.add(f"l{n}", {}, "Boom", task="broken")).id for n in range(3)]

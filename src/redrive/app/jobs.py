@@ -18,6 +18,7 @@ from redrive.core.documents import INVESTIGATED
 from redrive.core.effects import EffectRecord
 from redrive.core.job import Job, Json, State
 from redrive.core.lifecycle import Transition
+from redrive.core.redact import redact, redact_text
 from redrive.core.store import Event, Filter, Page, Put
 from redrive.errors import IllegalMove, InvalidInput, StaleJob
 from redrive.runtime.consents import Consents
@@ -55,6 +56,15 @@ def _has(job: Job, text: str) -> bool:
     wanted = text.casefold()
     escaped = msgspec.json.encode(text).decode()[1:-1].casefold()
     return wanted in (job.error or "").casefold() or escaped in (job.payload or "").casefold()
+
+
+def _masked(job: Job) -> Job:
+    """The job as it is shown: with what looks like a secret masked in its input and its error."""
+    try:
+        payload = msgspec.json.encode(redact(msgspec.json.decode(job.payload or "null"))).decode()
+    except msgspec.MsgspecError:  # a disk has damaged it
+        payload = ""
+    return msgspec.structs.replace(job, payload=payload, error=redact_text(job.error or ""))
 
 
 class Jobs:
@@ -95,9 +105,12 @@ class Jobs:
         chosen = make_filter({**filters, "state": State.done})
         return await exchange.export_completed(self._core, path, chosen, overwrite=overwrite, append=append)
 
-    async def search(self, text: str, *, limit: int = 50, cursor: str | None = None, **filters: Any) -> Searched:
+    async def search(
+        self, text: str, *, limit: int = 50, cursor: str | None = None, secrets: bool = True, **filters: Any
+    ) -> Searched:
         """Jobs whose input or last error has this text, newest first. Takes the filters of `list`.
 
+        Without `secrets` only what is shown is searched: else who may not see a secret could guess it letter by letter.
         One search looks at no more than the newest 20,000 jobs that match the filters; its cursor looks further back.
         It reads in pages and stops once `limit` were found, so that a few more than `limit` may be given.
         """
@@ -108,7 +121,7 @@ class Jobs:
         while True:
             page = await self._core.store.find(chosen, cursor, SEARCH_PAGE)
             looked_at += len(page.jobs)
-            found += [job for job in page.jobs if _has(job, text)]
+            found += [job for job in page.jobs if _has(job, text) and (secrets or _has(_masked(job), text))]
             cursor = page.cursor
             if cursor is None or len(found) >= limit or looked_at >= MOST_SEARCHED:
                 return Searched(Page(found, cursor, page.as_of), looked_at)

@@ -79,7 +79,7 @@ async def _found(rd: Redrive, text: str, cursor: str | None, filters: dict[str, 
     """A page of jobs, and how many were looked at where a text is searched."""
     if not text:
         return await rd.jobs.list(limit=JOBS, cursor=cursor, **filters), None
-    found = await rd.jobs.search(text, limit=JOBS, cursor=cursor, **filters)
+    found = await rd.jobs.search(text, limit=JOBS, cursor=cursor, secrets=False, **filters)
     return found.page, found.looked_at
 
 

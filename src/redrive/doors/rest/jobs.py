@@ -69,7 +69,8 @@ async def list_jobs(asked: Asked) -> Any:
     if query.state:
         filters["state"] = query.state
     if query.text is not None:
-        return page((await asked.rd.jobs.search(query.text, limit=query.limit, cursor=query.cursor, **filters)).page)
+        how: dict[str, Any] = {"limit": query.limit, "cursor": query.cursor, "secrets": False}
+        return page((await asked.rd.jobs.search(query.text, **how, **filters)).page)
     return page(await asked.rd.jobs.list(limit=query.limit, cursor=query.cursor, **filters))
 
 
