@@ -256,7 +256,7 @@ def assumptions(rates: Rates) -> list[str]:
         f" {rates.jobs_per_incident} jobs in each, {rates.batch:.0%} of them in its first minute{flapping}",
         f"its rate limits ask for {waits} s, 3 jobs in each; {silent}",
         "GitHub's limits name their end, {:.0f} to {:.0f} min ahead".format(*(at / 60 for at in rates.github_reset)),
-        f"network troubles last {rates.blip[0]:g} to {rates.blip[1]:g} s; a preempted node is gone with its job",
+        f"network failures last {rates.blip[0]:g} to {rates.blip[1]:g} s; a preempted node is gone with its job",
         f"prompts that are too long: {fits}",
         f"a loop ends with another model or agent in {rates.loop_heals:.0%} of the tries, never with the same; "
         f"a smaller output suffices in {rates.budget_heals:.0%}, the same limit never; "
