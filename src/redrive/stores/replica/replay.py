@@ -215,19 +215,20 @@ class Replay:
         The rows and the outcomes are those of one insert after the other.
         """
         commands = [item.command for item in items if isinstance(item, Item) and isinstance(item.command, Insert)]
-        if len(commands) > 1:
-            try:
-                return self._execute_inserts(connection, commands)
-            except (StoreError, apsw.ConstraintError):
-                connection.execute("ROLLBACK TO inserts")
-                connection.execute("RELEASE inserts")
-        return [self._execute(connection, command) for command in commands]
+        outcomes = self._execute_inserts(connection, commands) if len(commands) > 1 else None
+        return outcomes if outcomes is not None else [self._execute(connection, command) for command in commands]
 
-    def _execute_inserts(self, connection: apsw.Connection, commands: Sequence[Insert]) -> list[Any]:
-        for command in commands:
+    def _execute_inserts(self, connection: apsw.Connection, commands: Sequence[Insert]) -> list[Any] | None:
+        """Execute them all, or none where one is refused."""
+        for command in commands:  # routes stay numbered where the inserts are rolled back
             self.machine.prepare(connection, command)
         connection.execute("SAVEPOINT inserts")
-        outcomes = self.machine.insert_all(connection, commands)
+        outcomes: list[Any] | None
+        try:
+            outcomes = self.machine.insert_all(connection, commands)
+        except (StoreError, apsw.ConstraintError):
+            connection.execute("ROLLBACK TO inserts")
+            outcomes = None
         connection.execute("RELEASE inserts")
         return outcomes
 
