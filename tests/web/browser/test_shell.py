@@ -697,13 +697,21 @@ async def test_a_dialog_opens_and_acts_without_scripts(tabs: Tabs, filled: Serve
     assert "greet" in {queue.name for queue in await filled.rd.numbers() if queue.paused}
 
 
+WIDTH_WITH = """(word) => {
+  document.querySelector(".live-word").firstChild.textContent = word;
+  return document.documentElement.scrollWidth;
+}"""
+"""The width of the page while the mark of live updates says `word`: it says each of them in a bad hour."""
+
+
 async def test_nothing_is_wider_than_the_screen(tabs: Tabs, shown: Served) -> None:
     page = await tabs.open(shown)
     for path in PAGES:
         await page.goto(path)
         for width in (360, 390, 820):
             await page.set_viewport_size({"width": width, "height": 800})
-            assert await page.evaluate("document.documentElement.scrollWidth") <= width, (path, width)
+            for word in ("Live", "Held still", "Reconnecting…", "Refresh failed"):
+                assert await page.evaluate(WIDTH_WITH, word) <= width, (path, width, word)
 
 
 CONTRAST = """() => {
