@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, cast
 
+import apsw
+
 from redrive.app import opening
 from redrive.config import Settings, default_path
 from redrive.core.store import Store
@@ -26,6 +28,7 @@ SERVER: Final = "REDRIVE_TEST_SERVER"
 """The environment variable with the server's URL, which has a place for the namespace."""
 SITE: Final = Path(__file__).parent / "site"
 """On the path of Python, the module in it sends the stores of that process elsewhere, too."""
+BUSY_MS: Final = 10_000
 LIMITS: Final = "max_bytes=64MB&snapshot_bytes=128MB"
 _real: Final = opening._file
 _used: Final = set[Path]()
@@ -99,8 +102,29 @@ def replica_of(path: Path) -> Path:
         return path
     from redrive.stores.replica import snapshots
 
-    found = [(snapshots.standing_of(file), file) for file in sorted(replicas(path).glob("replica-*.db"))]
+    files = sorted(replicas(path).glob("replica-*.db"))
+    for file in files:
+        _wait_for_commit(file)
+    found = [(snapshots.standing_of(file), file) for file in files]
     return max(((at.position, file) for at, file in found if at is not None), default=(0, path))[1]
+
+
+def _wait_for_commit(file: Path) -> None:
+    """A replica commits what it has executed a moment later; until then it keeps the lock of writers."""
+    with contextlib.closing(_connected(file)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+
+
+def connected(path: Path) -> apsw.Connection:
+    """A connection to the file that holds what was written on a path."""
+    return _connected(replica_of(path))
+
+
+def _connected(file: Path) -> apsw.Connection:
+    connection = apsw.Connection(str(file))
+    connection.set_busy_timeout(BUSY_MS)
+    return connection
 
 
 # -- servers

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import apsw
 import msgspec
 import pytest
 
@@ -48,7 +47,7 @@ def a_talk(turns: int = 20, words: int = 1_700) -> Messages:
 
 def column(database: Path, name: str, job_id: str) -> bytes:
     """A column as it stands in the file, past everything that redrive makes of it."""
-    connection = apsw.Connection(str(elsewhere.replica_of(database)))
+    connection = elsewhere.connected(database)
     try:
         ((found,),) = connection.execute(f"SELECT CAST({name} AS BLOB) FROM jobs WHERE id = ?", (job_id,)).fetchall()
     finally:

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pydantic
 import pytest
 from msgspec.structs import replace
@@ -1259,7 +1258,7 @@ class Suspect:
 
     async def accepted(self) -> Job:
         job = await self._task.enqueue()
-        with contextlib.closing(apsw.Connection(str(elsewhere.replica_of(self._database)))) as connection:
+        with contextlib.closing(elsewhere.connected(self._database)) as connection:
             connection.execute("UPDATE jobs SET crashes = 2, run = 2 WHERE id = ?", (job.id,))
         return await self.rd.jobs.get(job.id)
 

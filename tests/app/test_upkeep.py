@@ -301,7 +301,7 @@ async def test_days_that_an_older_process_did_not_write_are_added_up_anew(rd: Re
 
     right = await told()
     assert await store.repair(rd.clock.now()) == []
-    with closing(apsw.Connection(str(elsewhere.replica_of(database)))) as older:
+    with closing(elsewhere.connected(database)) as older:
         older.execute("DELETE FROM failure_days")
         older.execute("UPDATE outcome_days SET number = number + 1")
         older.execute("INSERT INTO days SELECT day - 300, route, move, number FROM days")
@@ -334,7 +334,7 @@ async def test_sums_of_late_that_an_older_process_did_not_write_are_put_right_by
     right = await told()
     await duties.prune()
     assert not caplog.text.count("added up anew")
-    with closing(apsw.Connection(str(elsewhere.replica_of(database)))) as older:
+    with closing(elsewhere.connected(database)) as older:
         older.execute("DELETE FROM failure_days")
         older.execute("DELETE FROM outcome_days")
         older.execute("INSERT INTO days SELECT day - 300, route, move, number FROM days")

@@ -1013,7 +1013,7 @@ async def test_a_drain_that_is_cancelled_twice_gives_back_what_runs(live: Redriv
 
 def _crashed_twice(database: Path, job: redrive.JobHandle[Any]) -> None:
     """As if two processes had died with it."""
-    connection = apsw.Connection(str(elsewhere.replica_of(database)))
+    connection = elsewhere.connected(database)
     connection.set_busy_timeout(5000)
     connection.execute("UPDATE jobs SET crashes = 2, run = 2 WHERE id = ?", (job.id,))
     connection.close()

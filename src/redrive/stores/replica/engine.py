@@ -59,6 +59,8 @@ LEADER_SECONDS: Final = 10.0
 """How long a read waits for a log without a leader: a cluster that has lost a node chooses another one meanwhile."""
 CHECKPOINT_PAGES: Final = 4_000
 """A checkpoint syncs the file while callers wait; 16 MB of SQLite's own log between two of them are no burden."""
+COMMIT_SECONDS: Final = 0.002
+"""How long messages that were executed may wait for their commit: the log is what makes them durable."""
 AGAIN: Final = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 INSERTS_UNTIL: Final = 0.8
 """The log takes new jobs until it is so full. The rest is for settling those that it has."""
@@ -140,6 +142,14 @@ class Engine:
         self._trouble: str | None = None
         self._pause = 0.0
         """Seconds before the log is heard again after trouble."""
+        self.is_dirty = False
+        """Whether messages were executed that only this thread's connection sees: their commit comes soon."""
+        self._committing: asyncio.TimerHandle | None = None
+        self._careful = False
+        """Whether each message is committed before its outcome is told, because executing or committing failed."""
+        self._told = 0
+        """The position up to which callers know their outcomes. Messages that are executed again are not told again."""
+        self._feeding: asyncio.Task[None] | None = None
         self._full = False
         self._erased = False
         """Something was erased, and SQLite's own log holds its words still."""
@@ -180,7 +190,7 @@ class Engine:
         self.loop = asyncio.get_running_loop()
         try:
             await self._open()
-            self._spawn(self._feed())
+            self._feeding = self._spawn(self._feed())
             await self._catch_up()
         except BaseException as error:  # noqa: BLE001 - handed to the caller
             await self._leave()
@@ -221,6 +231,7 @@ class Engine:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._close_log()
+        self._commit_or_undo()
         if self._connection is not None:
             with use:
                 if self._erased:
@@ -233,10 +244,11 @@ class Engine:
         except Exception as error:  # noqa: BLE001 - the process leaves anyway
             log.warning("the log %s could not be closed: %r", self.log.url, error)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -281,6 +293,7 @@ class Engine:
             return
         self.failed = error
         log.critical("replica stopped: %s", error)
+        self._commit_or_undo()
         unsure = CommitUnknown(f"{error}. Whether the log has the last commands is not known here")
         _tell([op for sent in self._in_flight.values() for op in sent.ops], _sure(error) or unsure)
         _tell(list(self._waiting), error)
@@ -529,9 +542,12 @@ class Engine:
 
     async def _feed(self) -> None:
         """Hear the log until the thread ends, also while it stops: what is under way waits for its echo."""
+        await asyncio.sleep(self._pause)
         while True:
             try:
                 await self._follow()
+                continue
+            except _Rewound:
                 continue
             except ReplicaStopped as error:
                 if isinstance(error, ChainMismatch):
@@ -545,8 +561,8 @@ class Engine:
                 self._lose_touch()
                 self._say(f"{self.log.url} cannot be heard: {error}")
             except apsw.Error as error:
-                self._say(f"the replica {self.path} cannot be written: {translate(error, str(self.path))}")
-            self._pause = min(1.0, self._pause * 2 or 0.05)
+                self._say_unwritable(error)
+            self._slow_down()
             await asyncio.sleep(self._pause)
 
     async def _follow(self) -> None:
@@ -560,6 +576,7 @@ class Engine:
 
     async def _restore(self, jump: LogJumps) -> None:
         """Go on from a snapshot, because others have trimmed what this replica has not heard yet."""
+        self.commit()
         info = msgspec.structs.replace(self.info, first=await self.log.first(), last=await self.log.end())
         before = self._position()
         if before + 1 >= info.first:
@@ -587,6 +604,12 @@ class Engine:
         self._send()
         self._settled.set()
 
+    def _slow_down(self) -> None:
+        self._pause = min(1.0, self._pause * 2 or 0.05)
+
+    def _say_unwritable(self, error: apsw.Error) -> None:
+        self._say(f"the replica {self.path} cannot be written: {translate(error, str(self.path))}")
+
     def _say(self, trouble: str) -> None:
         if self._trouble is None:
             log.warning("%s; trying again", trouble)
@@ -604,42 +627,111 @@ class Engine:
             log.critical("the fleet could not be told to halt: %r", error)
 
     async def _execute(self, entries: Sequence[Entry]) -> None:
-        """All of them in one transaction; one by one where that fails, so that the good ones pass."""
+        """Execute all of them in one transaction. Where that fails they are heard again and executed one by one, so
+        that the good ones pass."""
         entries = [entry for entry in entries if entry.position > self._position()]
+        if not entries:
+            return
+        if self._careful:
+            self._execute_carefully(entries)
+            return
+        alone = len(entries) == 1 and not self.is_dirty
         try:
             replayed = self._transaction(entries)
-        except apsw.Error:
-            if len(entries) == 1:
+        except (apsw.Error, ReplicaStopped) as error:
+            self._careful = True
+            if alone:
                 raise
-            for entry in entries:
-                self._settle(self._transaction([entry]))
-            return
-        except ReplicaStopped:
-            for entry in entries if len(entries) > 1 else ():
-                self._settle(self._transaction([entry]))
-            raise
+            raise _Rewound from error
         self._settle(replayed)
+        self._commit_soon()
+
+    def _execute_carefully(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            replayed = self._transaction([entry])
+            self.commit()
+            self._settle(replayed)
+        self._careful = False
 
     def _transaction(self, entries: Sequence[Entry]) -> list[Replayed]:
+        """Execute messages in a transaction that later ones may join until it is committed."""
         connection = self.connection
         with use:
-            connection.execute("BEGIN IMMEDIATE")
             try:
+                if not self.is_dirty:
+                    connection.execute("BEGIN IMMEDIATE")
+                    self.is_dirty = True
                 replayed = [self.replay.message(connection, entry) for entry in entries]
-                connection.execute("COMMIT")
             except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                self.replay.load(connection)
+                self._undo()
                 raise
-            self._empty_log(connection, replayed)
+        self._erased = self._erased or any(_erases(message.envelope) for message in replayed)
         return replayed
 
-    def _empty_log(self, connection: apsw.Connection, replayed: Sequence[Replayed]) -> None:
-        """What was erased must not stay in SQLite's own log; where somebody reads, the next message tries again."""
-        self._erased = self._erased or any(_erases(message.envelope) for message in replayed)
-        if self._erased and commits.empty_log(connection):
-            self._erased = False
+    # -- committing
+
+    def _commit_soon(self) -> None:
+        """Commit within a moment, together with what comes meanwhile; at once where words were erased."""
+        if self._erased:
+            self._commit_or_rewind()
+        elif self._committing is None and self.is_dirty:
+            self._committing = asyncio.get_running_loop().call_later(COMMIT_SECONDS, self._commit_or_rewind)
+
+    async def committed(self) -> None:
+        """Let other connections see what was executed; raises where that cannot be written."""
+        error = self._commit_or_rewind()
+        if error is not None:
+            raise translate(error, str(self.path)) from error
+
+    def commit(self) -> None:
+        """Commit what was executed; where that fails the file stands where it stood before."""
+        if not self.is_dirty:
+            return
+        connection = self.connection
+        with use:
+            try:
+                connection.execute("COMMIT")
+            except BaseException:
+                self._undo()
+                raise
+            self._forget_commit()
+            if self._erased and commits.empty_log(connection):  # where another connection reads, the next one tries
+                self._erased = False
+
+    def _undo(self) -> None:
+        connection = self.connection
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        self._forget_commit()
+        self.replay.load(connection)
+
+    def _forget_commit(self) -> None:
+        self.is_dirty = False
+        if self._committing is not None:
+            self._committing.cancel()
+            self._committing = None
+
+    def _commit_or_rewind(self) -> apsw.Error | None:
+        """Commit; where that fails hear the log again from where the file stands, and return the error."""
+        self._committing = None
+        try:
+            self.commit()
+        except apsw.Error as error:
+            self._careful = True
+            self._say_unwritable(error)
+            self._slow_down()
+            if self._feeding is not None:
+                self._feeding.cancel()
+            self._feeding = self._spawn(self._feed())
+            return error
+        return None
+
+    def _commit_or_undo(self) -> None:
+        """The same for a replica that hears no more: what is not committed now is executed at its next start."""
+        try:
+            self.commit()
+        except apsw.Error as error:
+            self._say_unwritable(error)
 
     def _settle(self, replayed: Sequence[Replayed]) -> None:
         """Tell the callers their outcomes, then those who wait for changes."""
@@ -647,6 +739,9 @@ class Engine:
         own = False
         for message in replayed:
             envelope = message.envelope
+            if message.position <= self._told:
+                continue
+            self._told = message.position
             if envelope is not None and envelope.ticket.client in self._clients:
                 own = True
                 self._mine(envelope, message.outcomes, done)
@@ -718,6 +813,10 @@ class Engine:
 
     async def _snapshots(self) -> None:
         await snapshots.keep(self, self._snapshot_every)
+
+
+class _Rewound(Exception):
+    """What was executed and not yet committed was undone: it must be heard again."""
 
 
 def _expire(sent: asyncio.Future[int]) -> None:

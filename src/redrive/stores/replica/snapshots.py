@@ -213,6 +213,7 @@ async def _finish_erasing(engine: Engine) -> None:
 async def make(engine: Engine) -> Snapshot:
     """Store a copy of this replica, read it back, name it in the manifest, and trim what both snapshots hold."""
     known = await engine.log.manifest()
+    await engine.committed()
     with tempfile.TemporaryDirectory(prefix="redrive-snapshot-", dir=engine.path.parent) as folder:
         copy = Path(folder) / "copy.db"
         await asyncio.to_thread(copy_file, engine.path, copy)

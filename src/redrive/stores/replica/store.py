@@ -218,7 +218,13 @@ class ReplicaStore(ReadVerbs):
             await engine.run(Halt(None))
         return why
 
-    # -- reading what others have written
+    # -- reading
+
+    async def _read(self, work: Callable[[apsw.Connection], T]) -> T:
+        engine = await self._ready()
+        if engine.is_dirty:
+            await engine.call(engine.committed)
+        return await super()._read(work)
 
     async def _read_current(self, work: Callable[[apsw.Connection], T]) -> T:
         engine = await self._ready()
