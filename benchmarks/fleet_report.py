@@ -63,9 +63,10 @@ MISSES = {
     " 33 to 38 µs.",
     17: "not looked into. That a server syncs what consumers have acknowledged less often than messages is supposed,"
     " not shown.",
-    19: "the limit is taken from a queue that publishes directly, and is above what a hub itself reaches (row 13): a"
-    " process without a file cannot be faster than the hub that it asks. A lone enqueue wakes the caller, its"
-    " transport's thread, the server, the hub and the hub's engine, and all of the way back.",
+    19: "the limit is taken from a queue that publishes directly. A *bare hop*, a request of nats-py to a process that"
+    " does nothing but publish and answer, is below it already, so no queue whose hubs accept the jobs can reach it."
+    " A lone enqueue of redrive wakes the caller, its transport's thread, the server, the hub and the hub's engine,"
+    " and all of the way back.",
     20: "everything that the log gained is counted. In a run that was read message by message each job cost three (one"
     " Insert, one Take, one Apply); the rest were other Applies, and Forgets of pruning, by the 32 processes that had"
     " just started. That they come by time and not by job is supposed: an idle fleet was not counted beside it.",
@@ -101,7 +102,8 @@ turns over {rounds} rounds (row 21: one run), a ratio is taken in each, and the 
     The drain is measured beside a raw loop that waits until the server confirms its acknowledgements, because redrive's
     results are on disk when it returns; the loop that does not wait is measured, too.
 18. **R3**: three servers on this one machine; four processes share its processors.
-19. **Through a hub**: the contestant has no file. A hub in another process answers it, over NATS or over HTTP.
+19. **Through a hub**: the contestant has no file. A hub in another process answers it, over NATS or over HTTP. The
+    bare hop has no queue at all: a process that publishes what it is asked to and answers.
 20. **Lone jobs**: messages that the log gained from the enqueue of a job to its result, while 32 thin workers wait.
 21. **Start**: a hub with an empty folder restores the newest snapshot and follows the log; `--large` measures a million
     jobs. A thin worker, from its first line to its first job. Memory is the largest resident size of that process.

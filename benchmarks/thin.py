@@ -124,9 +124,14 @@ def row_19(bench: Bench) -> list[Check]:
         }
         if peers_nats.installed():
             contestants["taskiq-nats"] = Contestant(f"benchmarks.peers_nats:{verb}", given)
+        if verb == "one_by_one":
+            contestants["bare hop"] = Contestant("benchmarks.raw_hop:one_by_one", given)
         values = bench.contest(work, contestants)
         reached = ratio(values, "over NATS", "taskiq-nats")
         checks.append(Check(19, work, reached, "≥", limit, "× taskiq-nats", per_second(values), values))
+        if "bare hop" in values:
+            hop = ratio(values, "bare hop", "taskiq-nats")
+            checks.append(Check(19, "a bare hop of nats-py, for comparison", hop, "≥", None, "× taskiq-nats", {}))
         by_http = ratio(values, "over HTTP", "taskiq-nats")
         checks.append(Check(19, "the same over HTTP", by_http, "≥", None, "× taskiq-nats", {}))
     return checks
