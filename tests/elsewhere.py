@@ -14,15 +14,16 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, cast
-
-import apsw
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from redrive.app import opening
 from redrive.config import Settings, default_path
 from redrive.core.store import Store
 from redrive.errors import StoreUnavailable
 from redrive.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    import apsw
 
 SERVER: Final = "REDRIVE_TEST_SERVER"
 """The environment variable with the server's URL, which has a place for the namespace."""
@@ -122,6 +123,8 @@ def connected(path: Path) -> apsw.Connection:
 
 
 def _connected(file: Path) -> apsw.Connection:
+    import apsw
+
     connection = apsw.Connection(str(file))
     connection.set_busy_timeout(BUSY_MS)
     return connection
