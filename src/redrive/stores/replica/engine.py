@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -82,11 +83,16 @@ class Op:
 class _Sent:
     """One message under way."""
 
-    __slots__ = ("ops", "sent_at")
+    __slots__ = ("data", "name", "ops", "sent_at", "ticket", "until")
 
-    def __init__(self, ops: list[Op], sent_at: float) -> None:
+    def __init__(self, ops: list[Op], ticket: Ticket, data: bytes, sent_at: float) -> None:
         self.ops = ops
+        self.ticket = ticket
+        self.name = f"{ticket.client}-{ticket.number}"
+        self.data = data
         self.sent_at = sent_at
+        self.until: float | None = time.monotonic() + ACK_SECONDS
+        """When it is appended again; None once the log has it, or `_deliver` sends it."""
 
 
 class Engine:
@@ -125,6 +131,7 @@ class Engine:
         self._waiting: deque[Op] = deque()
         self._sends_soon = False
         self._in_flight: dict[int, _Sent] = {}
+        self._watching: asyncio.TimerHandle | None = None
         self._next = 1
         self._client = secrets.token_hex(8)
         self._clients = {self._client}
@@ -474,29 +481,43 @@ class Engine:
         standing = self.replay.here
         raw = [op.raw for op in ops]
         data = wire.pack(ticket, standing.generation, standing.position, standing.chain, raw, standing.level)
-        self._in_flight[number] = _Sent(ops, self._monotonic())
-        name = f"{ticket.client}-{number}"
-        sent = self.log.send(name, data) if len(data) <= self.info.max_message else None
-        if sent is None:
-            self._spawn(self._deliver(ticket, name, data))
-            return
-        timer = asyncio.get_running_loop().call_later(ACK_SECONDS, _expire, sent)
-        sent.add_done_callback(lambda sent: self._answered(ticket, name, data, sent, timer))
+        sent = self._in_flight[number] = _Sent(ops, ticket, data, self._monotonic())
+        if len(data) > self.info.max_message or not self.log.send(sent.name, data, partial(self._answered, sent)):
+            self._send_again(sent)
+        elif self._watching is None:
+            self._watching = asyncio.get_running_loop().call_later(ACK_SECONDS, self._watch_sent)
 
-    def _answered(
-        self, ticket: Ticket, name: str, data: bytes, sent: asyncio.Future[int], timer: asyncio.TimerHandle
-    ) -> None:
+    def _answered(self, sent: _Sent, failed: LogUnavailable | LogFull | None) -> None:
+        if failed is None:
+            sent.until = None
+        else:
+            self._send_again(sent, failed)
+
+    def _watch_sent(self) -> None:
+        """Append again what the log has not echoed for long. One timer serves all messages under way."""
+        now, left = time.monotonic(), list[float]()
+        for sent in list(self._in_flight.values()):
+            if sent.until is None or sent.until <= now:
+                self._send_again(sent, LogUnavailable(f"no answer within {ACK_SECONDS:.0f} s"))
+            else:
+                left.append(sent.until)
+        loop = asyncio.get_running_loop()
+        self._watching = loop.call_later(min(left) - now, self._watch_sent) if left else None
+
+    def _send_again(self, sent: _Sent, failed: LogUnavailable | LogFull | None = None) -> None:
         """The echo settles a message that the log has; one that it may not have is appended again."""
-        timer.cancel()
-        if sent.exception() is not None and ticket.number in self._in_flight:
-            self._spawn(self._deliver(ticket, name, data, sent))
+        if sent.until is not None and self._in_flight.get(sent.ticket.number) is sent:
+            sent.until = None
+            self._spawn(self._deliver(sent, failed))
 
-    async def _deliver(self, ticket: Ticket, name: str, data: bytes, sent: asyncio.Future[int] | None = None) -> None:
+    async def _deliver(self, sent: _Sent, failed: LogUnavailable | LogFull | None) -> None:
         """Append a message until the log says that it has it, or until its own echo has come."""
-        pieces = wire.parts(ticket, data, self.info.max_message)
+        ticket = sent.ticket
+        pieces = wire.parts(ticket, sent.data, self.info.max_message)
         try:
             for number, piece in enumerate(pieces):
-                await self._append(name if len(pieces) == 1 else f"{name}.{number}", piece, ticket.number, sent)
+                name = sent.name if len(pieces) == 1 else f"{sent.name}.{number}"
+                await self._append(name, piece, ticket.number, failed)
         except LogFull as error:
             self._give_up(ticket.number, StoreFull(f"{self.log.url} is full: {error}; raise its limit"))
         except TimeoutError:
@@ -505,20 +526,22 @@ class Engine:
                 CommitUnknown(f"{self.log.url} did not acknowledge within {GIVE_UP:.0f} s; repeat with the same key"),
             )
 
-    async def _append(self, id: str, data: bytes, number: int, sent: asyncio.Future[int] | None) -> None:
-        """Append one piece; `sent` is the first try where one was made."""
+    async def _append(self, id: str, data: bytes, number: int, failed: LogUnavailable | LogFull | None) -> None:
+        """Append one piece; `failed` says how the first try ended where one was made."""
         until, tries = time.monotonic() + GIVE_UP, 0
         while number in self._in_flight:
             try:
+                if failed is not None:
+                    raise failed
                 async with asyncio.timeout(ACK_SECONDS):
-                    await (sent or self.log.append(id, data))
+                    await self.log.append(id, data)
                 return
             except LogFull:
                 if tries:
                     raise TimeoutError from None  # an earlier try may have been taken
                 raise
             except (LogUnavailable, TimeoutError) as error:
-                sent = None
+                failed = None
                 self._lose_touch()
                 if time.monotonic() >= until:
                     raise TimeoutError from error
@@ -817,11 +840,6 @@ class Engine:
 
 class _Rewound(Exception):
     """What was executed and not yet committed was undone: it must be heard again."""
-
-
-def _expire(sent: asyncio.Future[int]) -> None:
-    if not sent.done():
-        sent.set_exception(LogUnavailable(f"no answer within {ACK_SECONDS:.0f} s"))
 
 
 def _erases(envelope: Envelope | None) -> bool:

@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from redrive.stores.replica.log import (
+    Answered,
     Entry,
     Fill,
     LogChanged,
@@ -142,9 +143,9 @@ class JetStreamLog:
 
     # -- messages
 
-    def send(self, id: str, data: bytes) -> asyncio.Future[int] | None:
+    def send(self, id: str, data: bytes, answered: Answered) -> bool:
         headers = f"NATS/1.0\r\nNats-Msg-Id: {id}\r\nNats-Expected-Stream: {self._names.log}\r\n\r\n"
-        return self._connection.send(self._names.subject, data, headers.encode(), _position)
+        return self._connection.send(self._names.subject, data, headers.encode(), check_ack, answered)
 
     async def append(self, id: str, data: bytes) -> int:
         return (await self._publish(self._names.subject, self._names.log, id, data, seconds=None)).seq
@@ -336,8 +337,9 @@ class JetStreamLog:
         return {subject.split(".")[3] for subject in subjects}
 
 
-def _position(answer: bytes) -> int:
-    return decode(Ack, answer).seq
+def check_ack(answer: bytes) -> None:
+    """Raise where the server did not take the message."""
+    decode(Ack, answer)
 
 
 def seconds(time: str) -> float:

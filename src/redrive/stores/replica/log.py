@@ -5,8 +5,7 @@ A log knows nothing of jobs. It appends messages, feeds them in order, and keeps
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -82,6 +81,10 @@ class LogUnavailable(Exception):
     """The log cannot be reached now, or has no leader."""
 
 
+Answered = Callable[[LogUnavailable | LogFull | None], None]
+"""Is called with None once the log has a message, or with why it may not have it."""
+
+
 class LogChanged(Exception):
     """The log is not the one that was opened: made anew, set back or changed. The message says what to do."""
 
@@ -101,8 +104,12 @@ class Log(Protocol):
     async def close(self) -> None:
         """Leave nothing behind."""
 
-    def send(self, id: str, data: bytes) -> asyncio.Future[int] | None:
-        """Begin an append in this step, and return its outcome to come; None where the log cannot do that now."""
+    def send(self, id: str, data: bytes, answered: Answered) -> bool:
+        """Begin an append in this step; False where the log cannot do that now.
+
+        `answered` is called with None once the log has the message, with an error where it refuses it or the answer is
+        lost. An answer that does not come is not noticed here.
+        """
 
     async def append(self, id: str, data: bytes) -> int:
         """Durable when it returns its position. The same id soon again is taken for the same message."""

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from redrive.stores.replica.log import (
+    Answered,
     Entry,
     Fill,
     LogFull,
@@ -82,8 +83,8 @@ class MemoryLog:
         if self.kept.faults.down:
             raise LogUnavailable("the log in memory is down")
 
-    def send(self, id: str, data: bytes) -> None:
-        """Appends are at once here."""
+    def send(self, id: str, data: bytes, answered: Answered) -> bool:
+        return False  # appends are at once here
 
     async def append(self, id: str, data: bytes) -> int:
         self._reach()

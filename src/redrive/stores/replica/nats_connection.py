@@ -12,10 +12,11 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from redrive.errors import ConfigError, StoreRefused
-from redrive.stores.replica.log import LogFull, LogUnavailable
+from redrive.stores.replica.log import Answered, LogFull, LogUnavailable
 from redrive.stores.replica.nats_address import Address
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from redrive.stores.replica.nats_client import Client, Heard
 
 log = logging.getLogger("redrive.store")
-T = TypeVar("T")
 MISSING: Final = 'nats:// needs the package nats-py: pip install "redrive[nats]"'
 ASK_SECONDS: Final = 2.0
 PING_SECONDS: Final = 2
@@ -51,8 +51,8 @@ class Connection:
         self._kept: list[tuple[str, str, Callable[[Msg], Awaitable[None]]]] = []
         self._inbox = ""
         self._next = 0
-        self._answers: dict[str, tuple[asyncio.Future[Any], Callable[[bytes], Any]]] = {}
-        """Who waits for which answer, and how it is read."""
+        self._answers: dict[str, Callable[[bytes | LogUnavailable], None]] = {}
+        """What is called with which answer, or with the reason why none will come."""
         self._connected = asyncio.Event()
         self._lost = asyncio.Event()
         self._turned = asyncio.Event()
@@ -210,9 +210,9 @@ class Connection:
         self._trouble = trouble
 
     def _forget(self, why: str) -> None:
-        for future, _ in self._answers.values():
-            if not future.done():
-                future.set_exception(LogUnavailable(why))
+        waiting, self._answers = self._answers, {}
+        for hear in waiting.values():
+            hear(LogUnavailable(why))
 
     # -- asking
 
@@ -255,7 +255,7 @@ class Connection:
         self._next += 1
         number = str(self._next)
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._answers[number] = (future, bytes)
+        self._answers[number] = partial(_answer, future)
         try:
             await self.client.publish(subject, data, f"{self._inbox}.{number}", headers)  # type: ignore[arg-type]
             if seconds is None:
@@ -269,33 +269,37 @@ class Connection:
         except Error as error:
             raise LogUnavailable(str(error)) from error
         finally:
-            del self._answers[number]
+            self._answers.pop(number, None)
 
-    def send(self, subject: str, data: bytes, headers: bytes, read: Callable[[bytes], T]) -> asyncio.Future[T] | None:
-        """Write a request in this step; what `read` makes of its answer, or None where there is no connection now."""
+    def send(
+        self,
+        subject: str,
+        data: bytes,
+        headers: bytes,
+        check: Callable[[bytes], None],
+        answered: Answered,
+    ) -> bool:
+        """Write a request in this step; False where there is no connection now.
+
+        `answered` is called with what `check` raises on the answer, or with None; also where the connection is lost.
+        """
         if not self._connected.is_set():
-            return None
+            return False
         self._next += 1
         number = str(self._next)
         if not self.client.send(subject, data, f"{self._inbox}.{number}", headers):
-            return None
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._answers[number] = (future, read)
-        future.add_done_callback(lambda _: self._answers.pop(number))
-        return future
+            return False
+        self._answers[number] = partial(_check, check, answered)
+        return True
 
     def _on_answer(self, message: Heard) -> None:
-        waiting = self._answers.get(message.subject.rpartition(".")[2])
-        if waiting is None or waiting[0].done():
+        hear = self._answers.pop(message.subject.rpartition(".")[2], None)
+        if hear is None:
             return
-        future, read = waiting
         if message.headers and message.headers.get("Status") == "503":
-            future.set_exception(LogUnavailable("nobody answers: no leader, or JetStream is off"))
-            return
-        try:
-            future.set_result(read(message.data))
-        except (LogFull, LogUnavailable) as error:
-            future.set_exception(error)
+            hear(LogUnavailable("nobody answers: no leader, or JetStream is off"))
+        else:
+            hear(message.data)
 
     async def hear(self, hear: Callable[[Heard], None]) -> tuple[str, Subscription]:
         """A fresh inbox `NAME.*` whose messages go to a plain function, until this connection is lost for good."""
@@ -333,6 +337,27 @@ class Connection:
             await self.client.publish(subject, data, reply)
         except Error as error:
             raise LogUnavailable(str(error)) from error
+
+
+def _answer(future: asyncio.Future[bytes], answer: bytes | LogUnavailable) -> None:
+    if future.done():
+        return
+    if isinstance(answer, LogUnavailable):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
+
+
+def _check(check: Callable[[bytes], None], answered: Answered, answer: bytes | LogUnavailable) -> None:
+    if isinstance(answer, LogUnavailable):
+        answered(answer)
+        return
+    try:
+        check(answer)
+    except (LogFull, LogUnavailable) as error:
+        answered(error)
+    else:
+        answered(None)
 
 
 def _in_any_order(seeds: Sequence[str], avoid: str) -> list[str]:

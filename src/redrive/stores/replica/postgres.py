@@ -25,6 +25,7 @@ except ImportError as error:
     raise ConfigError('postgresql:// needs the package psycopg: pip install "redrive[postgres]"') from error
 
 from redrive.stores.replica.log import (
+    Answered,
     Durability,
     Entry,
     Fill,
@@ -238,8 +239,8 @@ class PostgresLog:
 
     # -- appending
 
-    def send(self, id: str, data: bytes) -> None:
-        """Appends that wait go together."""
+    def send(self, id: str, data: bytes, answered: Answered) -> bool:
+        return False  # appends that wait go together
 
     async def append(self, id: str, data: bytes) -> int:
         if len(data) > MAX_MESSAGE:
