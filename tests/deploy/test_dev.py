@@ -1,4 +1,4 @@
-"""`./dev test` brings the browser where it may, and goes on where it may not."""
+"""`./dev test` brings the browser where it may, and goes on where it may not; it does two things at a time."""
 
 import os
 import re
@@ -78,6 +78,51 @@ def test_a_failure_is_told_and_the_other_tests_run(tmp_path: Path) -> None:
     calls, said = run(tmp_path, id="echo 0", apt_get=FAILS)
     assert calls == [INSTALL, "update"]
     assert "E: no network" in said and "could not install chromium" in said
+
+
+# ---- what runs in the background
+
+
+def beside(then: str, path: str = os.environ["PATH"]) -> subprocess.CompletedProcess[str]:
+    """The part of the script that runs something in the background, and then this."""
+    script = (ROOT / "dev").read_text("utf-8")
+    head = re.search(r"^log=\$\(mktemp\).*?^trap 'exit 130'[^\n]*$", script, re.MULTILINE | re.DOTALL)
+    about = re.search(r"^begin\(\).*?^(?=command=)", script, re.MULTILINE | re.DOTALL)
+    assert head is not None and about is not None
+    text = f"set -eu\n{head[0]}\n{about[0]}\n{then}\n"
+    shell = shutil.which("dash") or "sh"
+    return subprocess.run(
+        [shell, "-c", text], env={"PATH": path}, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_what_ran_in_the_background_is_told_when_it_is_waited_for() -> None:
+    done = beside("begin sh -c 'echo made; echo a warning >&2'; echo meanwhile; finish; echo went on")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "meanwhile\nwent on\n", "made\na warning\n")
+
+
+def test_a_failure_in_the_background_is_told_and_is_one() -> None:
+    done = beside("begin sh -c 'echo no network; exit 7'; finish || echo \"ended with $?\"")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ended with 7\n", "no network\n")
+
+
+def test_what_runs_in_the_background_ends_with_the_script(tmp_path: Path) -> None:
+    """Also what it started itself: nobody holds the pipe any more."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb") as held:
+        begun = f"begin sh -c '(echo begun; exec sleep 1000) >{pipe} & wait'"
+        done = beside(f"{begun}; read -r _ <{pipe}; exit 3")
+        assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+        os.set_blocking(held.fileno(), True)
+        assert held.read() == b""
+
+
+def test_without_timeout_nothing_runs_in_the_background(tmp_path: Path) -> None:
+    for tool in ("mktemp", "rm"):
+        (tmp_path / tool).symlink_to(shutil.which(tool) or tool)
+    done = beside('begin echo; echo "[$beside]"; finish; echo went on', path=str(tmp_path))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\nwent on\n", "")
 
 
 def test_the_script_is_plain_sh() -> None:
