@@ -7,6 +7,7 @@ interpreter, about pipes or about terminals needs a fresh one.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -73,6 +74,7 @@ def serve(asking: socket.socket) -> Callable[[], object] | None:
     """Answer until the test goes away; in a forked child, return what it is to do."""
     for name in NEEDED:
         import_module(name)
+    gc.freeze()  # a child need not look through what was imported, and does not copy it
     while True:
         request, files, _, _ = socket.recv_fds(asking, LARGEST, 3)
         if not request:
