@@ -5,6 +5,7 @@ python -m tools.checklist --check    says whether it is up to date
 """
 
 import ast
+import functools
 import sys
 import tomllib
 from dataclasses import dataclass
@@ -78,6 +79,7 @@ class _Marks(ast.NodeVisitor):
         self.generic_visit(node)
 
 
+@functools.cache
 def marks(tests: Path = ROOT / "tests") -> Marks:
     shown: Marks = {}
     for path in sorted(tests.rglob("*.py")):
