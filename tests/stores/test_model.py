@@ -417,7 +417,7 @@ def play(machine: type[Jobs], **how: Any) -> None:
 
 @pytest.mark.behaviour("000-99")
 def test_the_store_agrees_with_the_model_whatever_happens(size: Callable[[int, int], int]) -> None:
-    play(Jobs, max_examples=size(200, 5_000), stateful_step_count=size(50, 100))
+    play(Jobs, max_examples=size(100, 5_000), stateful_step_count=size(50, 100))
 
 
 # ---- the control
