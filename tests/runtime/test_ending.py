@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 import threading
 from types import FrameType
@@ -39,3 +40,25 @@ async def test_a_signal_may_interrupt_the_handler_of_another_signal() -> None:
     handling.start()
     await asyncio.to_thread(handling.join, 20.0)
     assert not handling.is_alive() and interrupted > 0
+
+
+LATE = """
+from redrive.runtime import interrupts
+
+interrupts.watch_own_signals()
+
+class Late:
+    def __init__(self):
+        self.open = open
+
+    def __del__(self):
+        self.open("/dev/null").close()
+
+interrupts.__dict__["zz_late"] = Late()
+"""
+
+
+def test_a_process_that_watched_its_signals_ends_without_complaints() -> None:
+    """What is opened while the interpreter ends is an audit event, too, and by then modules are cleared."""
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == ""

@@ -206,8 +206,9 @@ def _forget_simulated_signals() -> None:
 _SENDS: Final = frozenset({"os.kill", "os.killpg", "signal.pthread_kill"})
 
 
-def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    if event in _SENDS and _is_own(event, arguments[0]):
+def _audit(event: str, arguments: tuple[Any, ...], sends: frozenset[str] = _SENDS) -> None:
+    """Hear every audit event. `sends` is an argument because an interpreter that ends clears this module before it."""
+    if event in sends and _is_own(event, arguments[0]):
         _note(arguments[1])
 
 
