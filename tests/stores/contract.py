@@ -32,6 +32,7 @@ from redrive.core.store import (
     Inserted,
     Lease,
     Lesson,
+    MoveFilter,
     Outcome,
     OutcomeTally,
     Put,
@@ -1434,6 +1435,48 @@ class AddingUp:
         assert all(event.job_id and event.queue for event in found)
         await accept(store, new := a_job())
         assert [event.job_id for event in await store.events(found[-1].cursor)] == [new.id]
+
+    async def test_the_moves_of_a_time_are_listed_and_counted(self, store: Store) -> None:
+        jobs = await taken(store, *(a_job(queue="a", agent="editor") for _ in range(3)), a_job(queue="b"))
+        late, *rest = jobs
+        await do(store, *(success(job, T0 + 5) for job in rest))
+        await do(store, burial(late, T0 + 50))
+        done = MoveFilter(("succeeded", "resolved"), T0, T0 + 60)
+        page = await store.moves(done)
+        assert ({event.job_id for event in page.events}, page.total) == ({job.id for job in rest}, 3)
+        assert {(event.move, event.at) for event in page.events} == {("succeeded", T0 + 5)}
+        assert page.cursor is None
+        for said, number in (
+            ({"queue": "a"}, 2), ({"queue": "b"}, 1), ({"agent": "editor"}, 2), ({"no_agent": True}, 1),
+            ({"queue": "nowhere"}, 0), ({"since": T0 + 5}, 3), ({"since": T0 + 6}, 0), ({"until": T0 + 5}, 0),
+            ({"moves": ("buried",)}, 1), ({"moves": ("buried", "succeeded"), "until": T0 + 50}, 3),
+        ):  # fmt: skip
+            found = await store.moves(msgspec.structs.replace(done, **said))
+            assert (found.total, len(found.events)) == (number, number), said
+
+    async def test_the_moves_of_a_time_come_page_by_page(self, store: Store) -> None:
+        jobs = await taken(store, *(a_job() for _ in range(7)))
+        for place, job in enumerate(jobs):
+            await do(store, success(job, T0 + 3 + place))
+        done, seen, cursor = MoveFilter(("succeeded",), T0, T0 + 60), list[str](), None
+        while True:
+            page = await store.moves(done, cursor, 3)
+            assert page.total == 7
+            seen += [event.job_id for event in page.events]
+            if (cursor := page.cursor) is None:
+                break
+        assert seen == [job.id for job in reversed(jobs)]
+        with pytest.raises(InvalidInput, match="cursor"):
+            await store.moves(done, "x", 3)
+
+    async def test_jobs_without_an_agent_are_found_and_counted(self, store: Store) -> None:
+        await accept(store, a_job(agent="editor"), plain := a_job(), a_job(queue="other", agent="clerk"))
+        nobody = Filter(states=(State.waiting,), no_agent=True)
+        assert [job.id for job in (await store.find(nobody)).jobs] == [plain.id]
+        assert await store.count(nobody) == {(): 1}
+        assert await store.count(nobody, by=("agent",)) == {(None,): 1}
+        assert await store.count(msgspec.structs.replace(nobody, due_at=T0 + 9)) == {(): 1}
+        assert await store.count(msgspec.structs.replace(nobody, queue="other")) == {(): 0}
 
     async def test_a_job_that_dies_again_died_once(self, store: Store) -> None:
         (job,) = await taken(store, a_job())

@@ -51,5 +51,6 @@ async def test_the_page_counts_what_is_chosen_by_group(
     assert answer.status_code == 200, answer.text
     page = unescape(answer.text)
     assert lead in page
-    shown = re.findall(r'id="group-(\w+)".*?<p class="group-count"><strong>(\d+)</strong>', page, re.DOTALL)
+    row = r'id="group-(\w+)".*?<p class="group-count"><a [^>]*><strong class="num">(\d+)</strong>'
+    shown = re.findall(row, page, re.DOTALL)
     assert {name: int(number) for name, number in shown} == {name[:8]: number for name, number in groups.items()}

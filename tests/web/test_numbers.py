@@ -8,13 +8,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-import redrive
-from redrive import Context
 from tests.support import eventually, opened, soon
+from tests.web.populated import PAGES, fill, make_tasks, settle, stop_queue
 from tests.web.serving import Served, serving
-
-PAGES = ("/", "/jobs", "/dead", "/held", "/redrives", "/queues", "/workers", "/tasks", "/schedules", "/breakers",
-         "/morning", "/agents", "/workflows", "/fleet", "/inbox")  # fmt: skip
 
 
 class Number(NamedTuple):
@@ -67,49 +63,14 @@ async def read(served: Served, path: str) -> Reader:
     return Reader(answer.text)
 
 
-def make_tasks(rd: redrive.Redrive) -> None:
-    @rd.task
-    async def greet(name: str) -> str:
-        return f"hello {name}"
-
-    @rd.task(max_attempts=1, comebacks=())
-    async def broken(text: str) -> None:
-        raise RuntimeError(text)
-
-    @rd.task(base=3600, cap=3600, max_attempts=5)
-    async def flaky() -> None:
-        raise ConnectionError("reset")
-
-    @rd.task
-    async def ask(ctx: Context) -> None:
-        await ctx.approval("May I?")
-
-    @rd.task(schedule="0 3 * * *")
-    async def nightly() -> None: ...
-
-
 @pytest.fixture
 async def seeded(tmp_path: Path) -> AsyncIterator[Served]:
-    """Jobs of every kind that a page counts: due, for later, held, retrying, parked, dead, done, of agents."""
     async with opened(tmp_path / "jobs.db", version="2.1") as rd:
         make_tasks(rd)
-        for number in range(3):
-            await rd.enqueue("greet", {"name": str(number)}, agent="editor", session_id="s1")
-        await rd.enqueue("greet", {"name": "later"}, delay=86400, agent="editor")
-        for error in ("wheel stuck", "wheel stuck", "stone cracked"):
-            await rd.enqueue("broken", {"text": error}, agent="editor")
-        await rd.enqueue("ask", {})
-        await rd.enqueue("flaky", {})
-        await rd.submit("greet", {"name": "told"}, session_id="s1")
+        await fill(rd)
         async with serving(rd, dashboard=True) as served:
-
-            async def settled() -> bool:
-                totals = (await rd.stats())["totals"]
-                return (totals["dead"], totals["done"], totals["held"], totals["retrying"]) == (3, 4, 1, 1)
-
-            await eventually(settled, "every job to settle")
-            await rd.queues.pause("stopped", who="eva", new=True)
-            await rd.enqueue_many("greet", [{"name": "due"}] * 2, queue="stopped")
+            await settle(rd, dead=3, done=4, held=1, retrying=1)
+            await stop_queue(rd)
             yield served
 
 

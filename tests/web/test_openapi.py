@@ -63,7 +63,10 @@ def test_nothing_of_the_app_is_forgotten() -> None:
     assert set(Summary.__struct_fields__) < shown
     callers = {"fallback", "fallback_after"}
     assert set(NewJob.__struct_fields__) - {"task", "payload"} == OPTIONS - callers, "fallback is for who calls"
-    internal = {"states", "id_part", "due_at", "held_for", "ids", "fingerprint", "session_id", "failed", "returns_by"}
+    internal = {
+        "states", "id_part", "due_at", "held_for", "ids", "fingerprint", "session_id", "failed", "returns_by",
+        "no_agent",
+    }  # fmt: skip
     assert set(Filter.__struct_fields__) - internal == set(Filters.__struct_fields__) - {"group", "session"}
 
 

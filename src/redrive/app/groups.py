@@ -97,6 +97,11 @@ class Groups:
             for name, (group, state) in named.items()
         ]
 
+    async def with_status(self, groups: Sequence[Group], status: str) -> builtins.list[str]:
+        """The fingerprints of those that have this status."""
+        known = await read_states(self._core.store, [group.fingerprint for group in groups])
+        return [group.fingerprint for group in groups if _status(known.get(group.fingerprint, (None, 0))[0]) == status]
+
     async def show(self, fingerprint: str) -> GroupView:
         """One group by its fingerprint or a unique beginning of it: what was tried, and its latest dead letters."""
         await self._look_if_possible()

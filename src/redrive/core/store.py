@@ -183,6 +183,8 @@ class Filter(msgspec.Struct, frozen=True, omit_defaults=True):
     failed: bool = False
     """Only jobs whose record names the error of their last failed attempt: what waits then waits for a retry."""
     ids: tuple[str, ...] = ()
+    no_agent: bool = False
+    """Only jobs that go to no agent."""
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -243,6 +245,27 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     attempts: int
     who: str | None = None
     why: str | None = None
+
+
+class MoveFilter(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which committed moves: of these kinds, from `since` on and before `until`, of jobs that go there now."""
+
+    moves: tuple[str, ...]
+    since: float
+    until: float
+    queue: str | None = None
+    task: str | None = None
+    agent: str | None = None
+    no_agent: bool = False
+
+
+class MovePage(msgspec.Struct, frozen=True):
+    """Moves, newest first. `cursor` continues; None at the end."""
+
+    events: list[Event]
+    cursor: str | None
+    total: int | None
+    """How many there are in all; None where the time holds too many moves to count them."""
 
 
 class Tally(msgspec.Struct, frozen=True):
@@ -432,6 +455,10 @@ class Store(Protocol):
 
     async def latest(self, limit: int = 50) -> list[Event]:
         """The last committed moves, the newest first; `events` after the cursor of any of them is what came since."""
+
+    async def moves(self, filter: MoveFilter, cursor: str | None = None, limit: int = 50) -> MovePage:
+        """The view: the moves of some time that match, newest first, as far as they are kept; a page looks at some
+        ten thousand moves at most and may be empty before the end."""
 
     async def story(self, job_id: str) -> list[Event]:
         """The committed moves of one job, in order, with who and why."""

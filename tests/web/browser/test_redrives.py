@@ -39,7 +39,7 @@ async def test_progress_scorecard_and_items_while_it_goes_on(still: Served, tabs
     page = await tabs.open(still, "/redrives")
     await expect(page.locator(".run")).to_contain_text("all dead letters")
     await expect(page.locator(".run")).to_contain_text("0 of 5 moved")
-    await page.locator(".run a").click()
+    await page.locator(".run [data-open]").click()
     await expect(page.locator("h1")).to_have_text("On their way")
     assert await number(page, "to go") == "5"
     async with rd.worker():

@@ -12,7 +12,7 @@ import builtins
 import logging
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -27,7 +27,17 @@ from redrive.app.redrives.steps import Steps
 from redrive.core import redrives as rules
 from redrive.core.checks import check_id, check_limit, check_range, check_texts, check_words, is_number, the_only
 from redrive.core.job import Job, new_id
-from redrive.core.redrives import PASS_RATE, Estimate, Flight, Item, ItemPage, Plan, RedriveRun
+from redrive.core.redrives import (
+    PASS_RATE,
+    Estimate,
+    Flight,
+    Item,
+    ItemPage,
+    ItemStatus,
+    ItemView,
+    Plan,
+    RedriveRun,
+)
 from redrive.core.store import Commit, Put
 from redrive.core.verbs import VERBS, Verb
 from redrive.errors import CommitUnknown, InvalidInput, StoreBusy
@@ -41,6 +51,9 @@ log = logging.getLogger("redrive.redrives")
 MOST_CANARY: Final = 10_000
 MOST_RATE: Final = 1_000_000.0
 FORGOTTEN_AT_ONCE: Final = 10
+ITEMS_A_PAGE: Final = 100
+CHUNKS_A_PAGE: Final = 25
+"""So many chunks one page of items looks through."""
 IDLE_STEPS: Final = 100
 """So many steps in a row that change nothing: other processes hold these jobs."""
 
@@ -272,13 +285,34 @@ class Redrives:
         found = await self._documents.load(id) if id is not None else None
         return found.run if found is not None else None
 
-    async def items(self, id: str, cursor: str | None = None) -> ItemPage:
-        """What became of each, in the order in which they are taken, some hundreds at a time."""
-        run, number = (await self._find(id)).run, _chunk_number(cursor)
+    async def items(
+        self,
+        id: str,
+        cursor: str | None = None,
+        *,
+        statuses: Collection[ItemStatus] = (),
+        place: int | None = None,
+        why: str | None = None,
+    ) -> ItemPage:
+        """What became of each, in the order in which they are taken, some hundreds at a time.
+
+        Only those with one of these `statuses`, of the group at this `place` of the scorecard, for this reason, where
+        that is given. One page then looks at some thousands of items, and may be empty before the end.
+        """
+        run, first = (await self._find(id)).run, _chunk_number(cursor)
         if not run.items_kept:
             return ItemPage([], None, kept=False)
-        chunk = await self._documents.chunk(run.id, number)
-        views = [rules.viewed(run, item) for item in chunk.items] if chunk is not None else []
+        views: builtins.list[ItemView] = []
+        number = first
+        for number in range(first, min(first + CHUNKS_A_PAGE, len(run.open_in))):
+            chunk = await self._documents.chunk(run.id, number)
+            views += [
+                rules.viewed(run, item)
+                for item in (chunk.items if chunk is not None else ())
+                if (not statuses or item.status in statuses) and place in (None, item.group) and why in (None, item.why)
+            ]
+            if len(views) >= ITEMS_A_PAGE:
+                break
         return ItemPage(views, str(number + 1) if number + 1 < len(run.open_in) else None)
 
     async def follow(self, id: str) -> AsyncIterator[RedriveRun]:

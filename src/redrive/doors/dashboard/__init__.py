@@ -21,6 +21,7 @@ from redrive.doors.dashboard import (
     letters,
     live,
     morning,
+    moves,
     overview,
     queues,
     redrives,
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
     from redrive.doors.web.feed import Feed
 
 PAGES: Final = (
-    overview, live, finding, jobs, letters, group, job, redrives, queues, workers, morning, agents, workflows, fleet,
-    sessions,
+    overview, live, finding, jobs, moves, letters, group, job, redrives, queues, workers, morning, agents, workflows,
+    fleet, sessions,
 )  # fmt: skip
 """Each has `routes(site)`."""
 

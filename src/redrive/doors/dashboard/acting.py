@@ -199,7 +199,7 @@ def told(acted: Acted) -> str:
 async def acts(request: Request) -> Response:
     """What was done to dead letters and said of groups, by whom and why."""
     rd = rd_of(request)
-    done, runs = await rd.dead.acts(limit=ACTS), {run.id for run in await rd.redrives.list(limit=ACTS)}
+    done, runs = await rd.dead.acts(limit=ACTS), {run.id for run in await rd.redrives.acts()}
     told = [(act, DID.get(act.verb, words.plain(act.verb)), further(act)) for act in done]
     return await page(request, "acts.html", section="letters", acts=told, runs=runs)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.activity import loads
 from redrive.doors.dashboard.rendering import Site, page, rd_of, site_of
-from redrive.insight.activity import AgentLoad
+from redrive.insight.activity import HOUR, AgentLoad
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -15,8 +15,14 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
 
+DAY: Final = 24 * HOUR
 COLOURS: Final = {"transient": "running", "conditional": "held", "permanent": "dead", "control": "done"}
 """Of the categories of failures; what is unknown is grey."""
+
+
+def hour_start(at: float) -> float:
+    """When the hour of that time began: what happened is added up by whole hours."""
+    return at // HOUR * HOUR
 
 
 def routes(site: Site) -> list[BaseRoute]:
@@ -32,7 +38,10 @@ async def listed(request: Request) -> Response:
         if not _idle(load)
     ]
     idle = [(load.agent, fleet.agents.get(load.agent or "")) for load in found if _idle(load)]
-    return await page(request, "agents.html", section="agents", rows=rows, idle=idle, escalation=fleet.escalation)
+    return await page(
+        request, "agents.html", section="agents", rows=rows, idle=idle, escalation=fleet.escalation,
+        since=hour_start(rd_of(request).clock.now() - DAY),
+    )  # fmt: skip
 
 
 def _idle(load: AgentLoad) -> bool:

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
 
 PLAIN: Final = ("queue", "task", "agent", "lane", "category", "detail", "error_class", "because", "owner")
-FIELDS: Final = (*PLAIN, "session", "group", "since")
+FIELDS: Final = (*PLAIN, "session", "group", "since", "no_agent")
 LONGEST: Final = 500
+YES: Final = "yes"
 MOST_IDS: Final = 1000
 SINCE: Final = (("1h", "the last hour"), ("24h", "the last day"), ("7d", "the last week"), ("30d", "the last month"))
 _WORDS: Final = {"error_class": "error", "because": "because", "detail": "kind", "since": "since"}
@@ -46,7 +47,7 @@ class Choice(msgspec.Struct, frozen=True):
     @property
     def active(self) -> list[tuple[str, str]]:
         """Each filter with its words, to be taken off one by one."""
-        return [(name, f"{_WORDS.get(name, name)} {_value(name, value)}") for name, value in self.said.items()]
+        return [(name, _in_words(name, value)) for name, value in self.said.items()]
 
     def of(self, name: str) -> str:
         """What a filter says; empty where nothing does."""
@@ -55,6 +56,10 @@ class Choice(msgspec.Struct, frozen=True):
     @property
     def nothing(self) -> bool:
         return not self.all and not self.ids
+
+
+def _in_words(name: str, value: str) -> str:
+    return "no agent" if name == "no_agent" else f"{_WORDS.get(name, name)} {_value(name, value)}"
 
 
 def _value(name: str, value: str) -> str:
@@ -69,6 +74,8 @@ def read(said: ImmutableMultiDict[str, str]) -> Choice:
     for name, value in found.items():
         if len(value) > LONGEST:
             raise InvalidInput(field=name, problem=f"is longer than {LONGEST} characters")
+    if found.get("no_agent", YES) != YES:
+        raise InvalidInput(field="no_agent", problem=f"{found['no_agent'][:50]!r} is not {YES!r}")
     ids = tuple(dict.fromkeys(value for value in said.getlist("ids") if value))
     if len(ids) > MOST_IDS:
         raise InvalidInput(field="ids", problem=f"{len(ids)} are more than {MOST_IDS}; filter them instead")
@@ -80,6 +87,8 @@ async def filters(rd: Redrive, choice: Choice) -> dict[str, Any]:
     found: dict[str, Any] = {name: value for name, value in choice.said.items() if name in PLAIN}
     if session := choice.said.get("session"):
         found["session_id"] = session
+    if choice.said.get("no_agent"):
+        found["no_agent"] = True
     if group := choice.said.get("group"):
         found["fingerprint"] = (await rd.groups.find(group, field="group")).fingerprint
     if since := choice.said.get("since"):
@@ -88,7 +97,7 @@ async def filters(rd: Redrive, choice: Choice) -> dict[str, Any]:
 
 
 async def by_group(rd: Redrive, chosen: Mapping[str, Any]) -> dict[str | None, int]:
-    """How many dead letters match, by trouble."""
+    """How many dead letters match, by group."""
     found = await rd.store.count(make_filter({**chosen, "state": "dead"}), by=("fingerprint",))
     return {fingerprint: number for (fingerprint,), number in found.items()}
 

@@ -57,7 +57,8 @@ async def shown(request: Request) -> Response:
     now = rd.clock.now()
     running = await rd.redrives.of_group(view.fingerprint)
     return await page(
-        request, "group.html", section="letters", view=view, sentence=sentence(view, now), facts=facts(view),
+        request, "group.html", section="letters", view=view, sentence=sentence(view, now),
+        facts=facts(view, address(request, "letters", query={"group": view.fingerprint})),
         hours=hours(view, now), plot=plot(view, now), canary=CANARY, running=running,
         lessons=[(one.text, one.worked, one.failed) for one in tried(view.lessons)], another=view.other_agent,
         offers=offers(view, running=running is not None), table=OFFERED,
@@ -105,7 +106,7 @@ def sentence(view: GroupView, now: float) -> str:
     return f"{dead}, {since}. {SETTLED.get(view.status) or COURSES[view.trend]}"
 
 
-def facts(view: GroupView) -> list[tuple[str, str | None]]:
+def facts(view: GroupView, listed: str) -> list[tuple[str, Any]]:
     seen, state = view.group, view.state
     limits = [
         f"until {words.exact(state.ignored_until)}" if state.ignored_until else "",
@@ -119,7 +120,7 @@ def facts(view: GroupView) -> list[tuple[str, str | None]]:
         ("Queue", seen.queue),
         ("Agent", seen.agent),
         ("Kind of failure", words.plain(seen.detail) if seen.detail else None),
-        ("Dead now", words.number(view.dead)),
+        ("Dead now", {"number": view.dead, "href": listed}),
         ("Ever buried", words.number(seen.buried)),
         ("First", words.exact(seen.first_at)),
         ("Last", words.exact(seen.last_at)),

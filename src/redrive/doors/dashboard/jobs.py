@@ -28,7 +28,7 @@ NAMES_SECONDS: Final = 10.0
 STATES: Final = (*((str(state), str(state)) for state in State), ("due", "due now"), ("retrying", "retrying"))
 """What the filter offers: the states, and two parts of what waits."""
 PARTS: Final = {"due": "due_at", "retrying": "failed"}
-COUNTABLE: Final = frozenset({"state", "queue", "task", "agent", "due_at", "failed", "because", "held_for"})
+COUNTABLE: Final = frozenset({"state", "queue", "task", "agent", "no_agent", "due_at", "failed", "because", "held_for"})
 """Filters whose jobs are counted by counters or by a small index; others would have to be looked for one by one."""
 
 
@@ -72,7 +72,12 @@ async def _total(rd: Redrive, filters: Mapping[str, Any]) -> int | None:
         return sum((await rd.store.count(chosen)).values())
     due = await rd.store.count(Filter(chosen.states, due_at=chosen.due_at), by=ROUTE)
     wanted = tuple(getattr(chosen, name) for name in ROUTE)
-    return sum(n for key, n in due.items() if all(one in (None, is_) for one, is_ in zip(wanted, key, strict=True)))
+    return sum(
+        number
+        for key, number in due.items()
+        if all(one in (None, is_) for one, is_ in zip(wanted, key, strict=True))
+        and not (chosen.no_agent and key[ROUTE.index("agent")] is not None)
+    )
 
 
 async def _found(rd: Redrive, text: str, cursor: str | None, filters: dict[str, Any]) -> tuple[Page, int | None]:

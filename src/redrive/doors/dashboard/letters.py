@@ -1,4 +1,4 @@
-"""Dead letters: the troubles first, then the letters; what is held for a person; taking some along as a file."""
+"""Dead letters: the groups first, then the letters; what is held for a person; taking some along as a file."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from redrive.doors.web.exporting import exported
 from redrive.doors.web.problems import Refused
 from redrive.errors import InvalidInput
 from redrive.insight import story
-from redrive.insight.groups import HOUR, GroupView
-from redrive.insight.newcomers import New, Newcomer, when
+from redrive.insight.groups import HOUR, STATUSES, GroupView
+from redrive.insight.newcomers import New, when
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -62,15 +62,15 @@ async def listed(request: Request) -> Response:
     counted = await _counted(rd, chosen)
     await rd.groups.look()
     known = await rd.store.groups()
-    new = await _new(request)
-    if new is not None:
-        counted = counted.only({one.group.fingerprint for one in new.found})
+    some = await _some(request, known)
+    if some is not None:
+        counted = counted.only(some.found)
     counts = counted.matching
-    turn = max(_turn(request, len(counts)), int(new is not None))
+    turn = max(_turn(request, len(counts)), int(some is not None))
     skipped, most = (GROUPS_A_PAGE * (turn - 1), GROUPS_A_PAGE) if turn else (0, GROUPS)
     views = (await _views(rd, known, counted, skipped + most))[skipped:]
     return await page(
-        request, "letters.html", section="letters", choice=choice, new=new, cursor=cursor, total=sum(counts.values()),
+        request, "letters.html", section="letters", choice=choice, some=some, cursor=cursor, total=sum(counts.values()),
         group_number=len(counts), views=views, turn=turn, skipped=skipped, more_groups=len(counts) > skipped + most,
         listed=None if turn else await rd.dead.list(limit=LETTERS, cursor=cursor, **chosen),
         offered=acting.OFFERED.values(), options=choosing.options(known), lanes=_in_words(counted.lanes),
@@ -85,24 +85,29 @@ def _turn(request: Request, groups: int) -> int:
     return min(turn, max(1, math.ceil(groups / GROUPS_A_PAGE)))
 
 
-class Fresh(NamedTuple):
-    """Which groups somebody looks at, those that are new, and since when in words."""
+class Some(NamedTuple):
+    """Which groups the address asks for: by which filter, their fingerprints, and the filter in words."""
 
-    which: str
-    found: Sequence[Newcomer]
+    name: str
+    value: str
+    found: frozenset[str]
     words: str
 
 
-async def _new(request: Request) -> Fresh | None:
-    """The new groups that the address asks for; None where it asks for all of them."""
-    said = request.query_params.get("new")
-    if not said:
-        return None
-    which = WHICH.get(said)
-    if which is None:
-        raise InvalidInput(field="new", problem=f"{said!r} is not one of {', '.join(WHICH)}")
-    new = await rd_of(request).groups.new()
-    return Fresh(which, new.of(which), f"new {when(new, which)}")
+async def _some(request: Request, known: Sequence[Group]) -> Some | None:
+    """The new groups, or those of one status; None where the address asks for all of them."""
+    if said := request.query_params.get("new"):
+        which = WHICH.get(said)
+        if which is None:
+            raise InvalidInput(field="new", problem=f"{said[:50]!r} is not one of {', '.join(WHICH)}")
+        new = await rd_of(request).groups.new()
+        return Some("new", which, frozenset(one.group.fingerprint for one in new.of(which)), f"new {when(new, which)}")
+    if said := request.query_params.get("status"):
+        if said not in STATUSES:
+            raise InvalidInput(field="status", problem=f"{said[:50]!r} is not one of {', '.join(STATUSES)}")
+        found = await rd_of(request).groups.with_status(known, said)
+        return Some("status", said, frozenset(found), said)
+    return None
 
 
 class Counted(NamedTuple):

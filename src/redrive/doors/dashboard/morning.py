@@ -6,10 +6,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from redrive.doors.dashboard import words
-from redrive.doors.dashboard.needs import place
+from redrive.doors.dashboard.needs import list_of, place
 from redrive.doors.dashboard.rendering import Site, numbers_of, page, rd_of, site_of
 from redrive.errors import InvalidInput
-from redrive.insight.morning import SHOWN, headline
+from redrive.insight.morning import SHOWN, headline, window_start
 from redrive.insight.morning import in_words as delta_in_words
 from redrive.insight.needs import course, lasting
 
@@ -70,11 +70,12 @@ async def shown(request: Request) -> Response:
         headline=title,
         summary=summary,
         since=since,
+        start=window_start(found.until, found.since),
         span=SPANS[since][0],
         spans=[(name, said) for name, (said, _) in SPANS.items()],
         queue=queue,
         queues=[each.name for each in await numbers_of(site_of(request))],
-        needs=[_need(request, need) for need in found.needs[:SHOWN]],
+        needs=[_need(request, need, queue) for need in found.needs[:SHOWN]],
         rest=sum(need.count for need in found.needs[SHOWN:]),
         changes=[(delta, _against(delta)) for delta in found.changes],
         steady=found.steady[:SHOWN],
@@ -105,7 +106,7 @@ def in_words(kind: str, number: int) -> tuple[str, str]:
     return look, f"{word}s" if kind == "dead_manual" and number != 1 else word
 
 
-def _need(request: Request, need: Need) -> dict[str, Any]:
+def _need(request: Request, need: Need, queue: str | None) -> dict[str, Any]:
     look, word = in_words(need.kind, need.count)
     owner = f"for {need.owner}" if need.owner else ""
     return {
@@ -113,6 +114,7 @@ def _need(request: Request, need: Need) -> dict[str, Any]:
         "look": look,
         "word": word,
         "place": place(request, need),
+        "list": list_of(request, need, queue),
         "course": course(need),
         "mood": MOODS.get(need.course or "", "muted"),
         "tags": [said for said in (lasting(need), owner) if said],

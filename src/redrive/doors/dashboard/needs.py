@@ -37,7 +37,20 @@ def row(request: Request, need: Need) -> dict[str, Any]:
         "todo": need.action,
         "kind": kind,
         "href": place(request, need),
+        "list": list_of(request, need),
     }
+
+
+def list_of(request: Request, need: Need, queue: str | None = None) -> str | None:
+    """A list of just the jobs that a need counts; None where it counts something else, or what no filter can name."""
+    if need.kind == "dead_manual" and need.course is not None:  # one group, and not several small ones
+        return address(request, "letters", query={"group": need.fingerprint, "lane": "manual", "queue": queue})
+    if need.kind in FOR_A_PERSON and need.job_id:
+        held = {"state": "held", "because": need.kind, "queue": need.queue, "task": need.task}
+        return address(request, "jobs", query=held)
+    if need.kind == "backed_up":
+        return address(request, "jobs", query={"state": "due", "queue": need.queue})
+    return address(request, "job", id=need.job_id) if need.count == 1 and need.job_id else None
 
 
 def place(request: Request, need: Need) -> str:

@@ -63,6 +63,7 @@ async def overview(request: Request) -> Response:
         needs=[row(request, need) for need in needs[:NEEDS]],
         more_needs=max(0, len(needs) - NEEDS),
         rows=rows,
+        hour=hour,
         more=max(0, len(queues) - QUEUES),
         workers=workers,
         paused={queue.name for queue in queues if queue.paused},

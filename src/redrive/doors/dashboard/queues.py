@@ -50,6 +50,7 @@ async def listed(request: Request) -> Response:
         "queues.html",
         section="queues",
         rows=rows,
+        hour=activity,
         name=name,
         number=len(chosen),
         filtered=bool(name) or len(queues) > FEW,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from redrive.core.redrives import GroupScore, ItemStatus, RedriveRun
 from redrive.doors.dashboard import words
-from redrive.doors.dashboard.rendering import Site, back, form_of, page, rd_of, who
+from redrive.doors.dashboard.rendering import Site, address, back, form_of, page, rd_of, who
 from redrive.doors.web.problems import missing
 from redrive.errors import InvalidInput
 
@@ -14,9 +16,18 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import BaseRoute
 
-    from redrive.core.redrives import RedriveRun
-
 LISTED: Final = 50
+WHICH: Final[Mapping[str, tuple[ItemStatus, ...]]] = {
+    "all": (),
+    "pending": ("pending",),
+    "moved": ("moved", "succeeded", "failed_again", "discarded"),
+    "open": ("moved",),
+    "succeeded": ("succeeded",),
+    "failed_again": ("failed_again",),
+    "skipped": ("skipped",),
+    "discarded": ("discarded",),
+}
+"""Which items may be asked for, by what the scorecard calls them, and the status that they have."""
 TITLES: Final = {
     "canary": "A few go first",
     "moving": "On their way",
@@ -37,18 +48,72 @@ def routes(site: Site) -> list[BaseRoute]:
 
 async def listed(request: Request) -> Response:
     runs = await rd_of(request).redrives.list(limit=LISTED)
-    return await page(request, "redrives.html", section="redrives", runs=runs)
+
+    def items_at(run: RedriveRun, which: str) -> str:
+        return f"{address(request, 'redrive', id=run.id, query={'which': which})}#items-title"
+
+    return await page(request, "redrives.html", section="redrives", runs=runs, items_at=items_at)
 
 
 async def shown(request: Request) -> Response:
     rd, cursor = rd_of(request), request.query_params.get("cursor")
     with missing("redrive"):
         run = await rd.redrives.get(request.path_params["id"])
+    chosen = _chosen(request, run)
+    items = await rd.redrives.items(run.id, cursor, statuses=WHICH[chosen.which], place=chosen.place, why=chosen.why)
+
+    def items_at(which: str, place: int | None = None, why: str | None = None) -> str:
+        query = {"which": which, "place": place, "why": why}
+        return f"{address(request, 'redrive', id=run.id, query=query)}#items-title"
+
     return await page(
         request, "redrive.html", section="redrives", run=run, title=TITLES[run.state], standing=standing(run),
+        chosen=chosen, items_at=items_at,
         canary=_sentence(run.canary.text) if run.canary else None, numbers=numbers(run), facts=facts(run),
-        items=await rd.redrives.items(run.id, cursor), cursor=cursor, worst=worst(run),
+        items=items, cursor=cursor, worst=worst(run),
     )  # fmt: skip
+
+
+class Chosen(NamedTuple):
+    """Which items of a redrive the address asks for, and how many its scorecard counts."""
+
+    which: str
+    place: int | None
+    why: str | None
+    total: int | None
+    words: str
+
+    @property
+    def active(self) -> bool:
+        return self.which != "all" or self.place is not None or self.why is not None
+
+
+def _chosen(request: Request, run: RedriveRun) -> Chosen:
+    which = request.query_params.get("which") or "all"
+    if which not in WHICH:
+        raise InvalidInput(field="which", problem=f"{which[:50]!r} is not one of {', '.join(WHICH)}")
+    said, why = request.query_params.get("place", ""), request.query_params.get("why") or None
+    if said and not (said.isascii() and said.isdigit() and len(said) < 9 and int(said) < len(run.by_group)):
+        raise InvalidInput(field="place", problem=f"{said[:50]!r} is not a group of this redrive")
+    place = int(said) if said else None
+    scores = run if place is None else run.by_group[place]
+    total = run.skipped_because.get(why) if why is not None else _score(scores, which)
+    told = [words.plain(which)] if which != "all" else []
+    told += [run.by_group[place].error_class or run.by_group[place].task] if place is not None else []
+    told += [why] if why is not None else []
+    return Chosen(
+        which, place, why, total, f"only: {', '.join(told)}" if told else "in the order in which they are taken"
+    )
+
+
+def _score(scores: RedriveRun | GroupScore, which: str) -> int:
+    """How many items the scorecard counts there."""
+    if which == "all":
+        return scores.total if isinstance(scores, RedriveRun) else scores.number
+    if which == "pending":
+        return scores.left if isinstance(scores, RedriveRun) else scores.number - scores.moved - scores.skipped
+    number: int = getattr(scores, which)
+    return number
 
 
 def standing(run: RedriveRun) -> str:
@@ -69,7 +134,7 @@ def standing(run: RedriveRun) -> str:
 
 
 def worst(run: RedriveRun) -> str | None:
-    """The trouble that most of its letters met again, where somebody should look before anything else moves."""
+    """The group that most of its letters met again, where somebody should look before anything else moves."""
     judged = run.state == "paused" and run.canary is not None and run.canary.verdict == "failed"
     failed = [row for row in run.by_group if row.failed_again and row.fingerprint]
     return max(failed, key=lambda row: row.failed_again).fingerprint if failed and (judged or run.over) else None
@@ -80,16 +145,16 @@ def _sentence(text: str) -> str:
     return said if said.endswith((".", "!", "?")) else f"{said}."
 
 
-def numbers(run: RedriveRun) -> list[tuple[str, int, str | None]]:
+def numbers(run: RedriveRun) -> list[tuple[str, int, str | None, str]]:
     """What every item is now: they add up to the whole."""
-    found: list[tuple[str, int, str | None]] = [
-        ("succeeded", run.succeeded, "done"),
-        ("failed again", run.failed_again, "dead"),
-        ("open", run.open, "running"),
-        ("skipped", run.skipped, None),
-        ("to go", run.left, None),
+    found: list[tuple[str, int, str | None, str]] = [
+        ("succeeded", run.succeeded, "done", "succeeded"),
+        ("failed again", run.failed_again, "dead", "failed_again"),
+        ("open", run.open, "running", "open"),
+        ("skipped", run.skipped, None, "skipped"),
+        ("to go", run.left, None, "pending"),
     ]
-    return [*found, ("discarded", run.discarded, None)] if run.discarded else found
+    return [*found, ("discarded", run.discarded, None, "discarded")] if run.discarded else found
 
 
 def facts(run: RedriveRun) -> list[tuple[str, str | None]]:

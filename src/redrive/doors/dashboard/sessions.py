@@ -9,6 +9,7 @@ import msgspec
 from redrive.core.notices import Notice
 from redrive.core.redact import redact
 from redrive.doors.dashboard.rendering import Site, back, form_of, page, rd_of, site_of, who
+from redrive.errors import InvalidInput
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 MESSAGES: Final = 200
 SESSIONS: Final = 200
+WHICH: Final = ("no", "yes", "pending")
+"""Unread messages, all of them, or those that wait for an answer."""
 INBOXES_SECONDS: Final = 5.0
 """The list of all sessions reads every message: it may be so old."""
 
@@ -31,13 +34,17 @@ def routes(site: Site) -> list[BaseRoute]:
 
 async def shown(request: Request) -> Response:
     session = request.query_params.get("session") or None
-    everything = request.query_params.get("all") == "yes"
+    which = request.query_params.get("all") or "no"
+    if which not in WHICH:
+        raise InvalidInput(field="all", problem=f"{which[:50]!r} is not one of {', '.join(WHICH)}")
     if session is None:
         found = await site_of(request).fresh("inboxes", rd_of(request).sessions.inboxes, INBOXES_SECONDS)
         return await page(request, "inboxes.html", section="sessions", rows=found[:SESSIONS], number=len(found))
-    notices = await rd_of(request).sessions.inbox(session, unread=not everything, limit=10_000)
+    notices = await rd_of(request).sessions.inbox(session, unread=which == "no", limit=10_000)
+    if which == "pending":
+        notices = [notice for notice in notices if notice.status == "pending"]
     return await page(
-        request, "inbox.html", section="sessions", session=session, everything=everything,
+        request, "inbox.html", section="sessions", session=session, which=which,
         rows=[_row(notice) for notice in notices[::-1][:MESSAGES]], number=len(notices),
         costs=await rd_of(request).sessions.costs(session),
     )  # fmt: skip

@@ -15,6 +15,9 @@ from redrive.insight.wording import duration, few
 from redrive.insight.wording import number as number
 from redrive.insight.wording import plain as plain
 
+MOMENT: Final = 0.001
+"""So exactly addresses say a time."""
+
 
 def ago(at: float | None, now: float) -> str:
     """`5 min ago`, `in 30 s`, `now`; empty where there is no instant."""
@@ -57,6 +60,11 @@ def clock_time(at: float | None) -> str:
 
 def iso(at: float | None) -> str:
     return "" if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+
+
+def until_iso(at: float) -> str:
+    """The end of a time to which this instant still belongs."""
+    return iso(at + MOMENT)
 
 
 def masked(text: str | None) -> str:
@@ -120,6 +128,7 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "exact": exact,
     "clock_time": clock_time,
     "iso": iso,
+    "until_iso": until_iso,
     "number": number,
     "brief": brief,
     "counted": counted,

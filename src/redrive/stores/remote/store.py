@@ -36,6 +36,8 @@ from redrive.core.store import (
     LeftBehind,
     Lesson,
     Minute,
+    MoveFilter,
+    MovePage,
     Outcome,
     OutcomeTally,
     Page,
@@ -389,6 +391,9 @@ class RemoteStore:
 
     async def latest(self, limit: int = 50) -> list[Event]:
         return await self._typed("latest", list[Event], limit)
+
+    async def moves(self, filter: MoveFilter, cursor: str | None = None, limit: int = 50) -> MovePage:
+        return await self._typed("moves", MovePage, filter, cursor, limit)
 
     async def story(self, job_id: str) -> list[Event]:
         return await self._typed("story", list[Event], job_id)

@@ -22,6 +22,8 @@ from redrive.core.store import (
     LeftBehind,
     Lesson,
     Minute,
+    MoveFilter,
+    MovePage,
     OutcomeTally,
     Page,
     Quiet,
@@ -31,7 +33,7 @@ from redrive.core.store import (
     Total,
 )
 from redrive.core.timings import TimedBy, Timing
-from redrive.stores.sqlite import ledger, pace, reads
+from redrive.stores.sqlite import ledger, move_list, pace, reads
 from redrive.stores.sqlite.connection import open_reader, translate
 from redrive.stores.sqlite.forks import use
 from redrive.stores.sqlite.liveness import ProcessLock, left_behind
@@ -176,6 +178,9 @@ class ReadVerbs(ABC):
 
     async def latest(self, limit: int = 50) -> list[Event]:
         return await self._read(lambda connection: reads.latest(connection, self._routes, limit))
+
+    async def moves(self, filter: MoveFilter, cursor: str | None = None, limit: int = 50) -> MovePage:
+        return await self._read(lambda connection: move_list.moves(connection, self._routes, filter, cursor, limit))
 
     async def story(self, job_id: str) -> list[Event]:
         return await self._read(lambda connection: reads.story(connection, self._routes, job_id))

@@ -15,7 +15,7 @@ import apsw
 import msgspec
 
 from redrive.core.job import PRIORITIES, Attempt, Job, State
-from redrive.core.store import Document, Event, Filter, Page, Quiet, Returning, Seal
+from redrive.core.store import Document, Event, Filter, MoveFilter, Page, Quiet, Returning, Seal
 from redrive.errors import InvalidInput
 from redrive.stores.sqlite.routes import Routes
 from redrive.stores.sqlite.rows import (
@@ -127,10 +127,10 @@ def find(
 ) -> Page:
     """By the last change where one partial index covers the state, else by arrival."""
     names = routes.names(connection)
-    meant = _meant(names, filter)
-    if meant is not None and not _any(connection, filter, meant):
+    wanted = meant(names, filter)
+    if wanted is not None and not _any(connection, filter, wanted):
         return Page([], None, time.time())
-    clause, values = where(filter, meant)
+    clause, values = where(filter, wanted)
     by_change = len(filter.states) == 1 and filter.states[0] in WATCHED
     way, beyond = ("ASC", ">") if oldest else ("DESC", "<")
     order = f"jobs.updated_at {way}, jobs.seq {way}" if by_change else f"jobs.seq {way}"
@@ -161,22 +161,23 @@ def first(connection: apsw.Connection, routes: Routes, filters: Sequence[Filter]
     return [next(iter(page.jobs), None) for page in pages]
 
 
-def _meant(names: Mapping[int, Route], filter: Filter) -> list[int] | None:
+def meant(names: Mapping[int, Route], filter: Filter | MoveFilter) -> list[int] | None:
     """The routes that a filter's queue, task and agent name; None where it names none of them."""
     wanted = (filter.queue, filter.task, filter.agent)
-    if wanted == (None, None, None):
+    if wanted == (None, None, None) and not filter.no_agent:
         return None
     return [
         number
         for number, route in names.items()
         if all(want in (None, is_) for want, is_ in zip(wanted, route, strict=True))
+        and not (filter.no_agent and route[2] is not None)
     ]
 
 
-def _any(connection: apsw.Connection, filter: Filter, meant: Sequence[int]) -> bool:
+def _any(connection: apsw.Connection, filter: Filter, wanted: Sequence[int]) -> bool:
     """Whether the counters know of any such job at all."""
     states = " + ".join(filter.states or State)
-    listed = ", ".join(map(str, meant))
+    listed = ", ".join(map(str, wanted))
     return bool(connection.execute(f"SELECT sum({states}) FROM routes WHERE id IN ({listed})").get)
 
 
@@ -243,10 +244,10 @@ LARGEST: Final = 2**63 - 1
 
 def seal(connection: apsw.Connection, routes: Routes, filter: Filter) -> Seal:
     """By their numbers in this file, which the indexes know; sorting them in SQL would cost more than reading them."""
-    meant = _meant(routes.names(connection), filter)
+    wanted = meant(routes.names(connection), filter)
     rows: list[Row] = []
-    if meant is None or _any(connection, filter, meant):
-        clause, values = where(filter, meant)
+    if wanted is None or _any(connection, filter, wanted):
+        clause, values = where(filter, wanted)
         rows = select(connection, f"SELECT seq FROM jobs {_count_hint(connection, filter, ())} WHERE {clause}", values)
     numbers = array("q", sorted(seq for (seq,) in rows))
     return Seal(len(numbers), hashlib.sha256(numbers.tobytes()).hexdigest())
@@ -272,7 +273,9 @@ def count(
         and set(by) <= set(_OF_ROUTE)
     ):
         return _due_by(connection, filter.due_at, by)
-    plain = Filter(states=filter.states, queue=filter.queue, task=filter.task, agent=filter.agent)
+    plain = Filter(
+        states=filter.states, queue=filter.queue, task=filter.task, agent=filter.agent, no_agent=filter.no_agent
+    )
     if filter == plain and set(by) <= _COUNTED:
         return _from_counters(connection, filter, by)
     if filter.states == (State.dead,) and filter.lane is None and "lane" in by:
@@ -298,10 +301,10 @@ def _counted(
 ) -> dict[tuple[str | None, ...], int]:
     """By columns of the job alone; what its route says is added afterwards."""
     names = routes.names(connection)
-    meant = _meant(names, filter)
-    if meant is not None and not _any(connection, filter, meant):
+    wanted = meant(names, filter)
+    if wanted is not None and not _any(connection, filter, wanted):
         return {} if by else {(): 0}
-    clause, values = where(filter, meant)
+    clause, values = where(filter, wanted)
     columns = list(dict.fromkeys("route" if name in _OF_ROUTE else name for name in by))
     grouped = f" GROUP BY {', '.join(columns)}" if columns else ""
     rows = select(
@@ -408,6 +411,8 @@ def _from_counters(connection: apsw.Connection, filter: Filter, by: Sequence[str
         route = dict(zip(names, row[:3], strict=True))
         if any(getattr(filter, name) not in (None, route[name]) for name in names):
             continue
+        if filter.no_agent and route["agent"] is not None:
+            continue
         for state, number in zip(_NUMBERS, row[3:], strict=True):
             if number and state in wanted:
                 key = tuple(str(state) if name == "state" else route[name] for name in by)
@@ -430,11 +435,11 @@ def events(connection: apsw.Connection, routes: Routes, after: str | None, limit
     for row in connection.execute(_FEED, (moves, limit - len(found), jobs)):
         moves = row[0]
         queue, task, _ = names[row[3]]
-        found.append(_event(f"{jobs}.{moves}", row, queue, task))
+        found.append(event(f"{jobs}.{moves}", row, queue, task))
     return found
 
 
-_MOVES: Final = (
+MOVES: Final = (
     "SELECT moves.seq, moves.move, moves.at, jobs.route, jobs.id, moves.state, moves.run, moves.attempts,"
     " moves.who, moves.why FROM moves JOIN jobs ON jobs.seq = moves.job"
 )
@@ -445,8 +450,8 @@ _BIRTH: Final = (
 )
 _BORN: Final = f"{_BIRTH} WHERE seq > ? ORDER BY seq LIMIT ?"
 _NEWEST: Final = f"{_BIRTH} ORDER BY seq DESC LIMIT ?"
-_FEED: Final = f"{_MOVES} WHERE moves.seq > ?1 AND moves.job <= ?3 ORDER BY moves.seq LIMIT ?2"
-_STORY: Final = f"{_MOVES} WHERE moves.job = ? ORDER BY moves.seq"
+_FEED: Final = f"{MOVES} WHERE moves.seq > ?1 AND moves.job <= ?3 ORDER BY moves.seq LIMIT ?2"
+_STORY: Final = f"{MOVES} WHERE moves.job = ? ORDER BY moves.seq"
 
 
 def _end(connection: apsw.Connection) -> str:
@@ -464,9 +469,9 @@ def latest(connection: apsw.Connection, routes: Routes, limit: int) -> list[Even
         queue, task, _ = names[route]
         if not imported:
             found.append(Event(end, "enqueued", at, id, queue, task, STATES[state], 0, 0))
-    for row in select(connection, f"{_MOVES} ORDER BY moves.seq DESC LIMIT ?", (limit,)):
+    for row in select(connection, f"{MOVES} ORDER BY moves.seq DESC LIMIT ?", (limit,)):
         queue, task, _ = names[row[3]]
-        found.append(_event(end, row, queue, task))
+        found.append(event(end, row, queue, task))
     return sorted(found, key=lambda event: -event.at)[:limit]
 
 
@@ -478,11 +483,11 @@ def story(connection: apsw.Connection, routes: Routes, job_id: str) -> list[Even
         moves = select(connection, _STORY, (seq,))
         if not moves or moves[0][1] != "imported":
             found.append(Event(f"{seq}.0", "enqueued", at, id, queue, task, State.waiting, 0, 0))
-        found.extend(_event(f"{seq}.{row[0]}", row, queue, task) for row in moves)
+        found.extend(event(f"{seq}.{row[0]}", row, queue, task) for row in moves)
     return found
 
 
-def _event(cursor: str, row: tuple[Any, ...], queue: str, task: str) -> Event:
+def event(cursor: str, row: tuple[Any, ...], queue: str, task: str) -> Event:
     _, move, at, _, id, state, run, attempts, who, why = row
     return Event(cursor, move, at, id, queue, task, STATES[state], run, attempts, who, why)
 

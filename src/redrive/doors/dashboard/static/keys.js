@@ -8,7 +8,7 @@ function moveTo(row) {
   if (!row) return;
   row.setAttribute("data-cursor", "");
   row.scrollIntoView({ block: "nearest" });
-  row.querySelector("[data-open], a")?.focus({ preventScroll: true });
+  (row.querySelector("[data-open]") ?? row.querySelector("a"))?.focus({ preventScroll: true });
 }
 
 function step(by) {
@@ -59,7 +59,8 @@ export function startKeys() {
     if (event.key === "Escape" && writing(event.target) && !event.target.closest("dialog")) return event.target.blur();
     if (writing(event.target) || document.querySelector("dialog[open]")) return;
     if (event.key === "Enter") {
-      const open = current()?.querySelector("[data-open], a");
+      const row = current();
+      const open = row?.querySelector("[data-open]") ?? row?.querySelector("a");
       if (open && !event.target.closest("a, button, summary, input")) open.click();
       return;
     }
