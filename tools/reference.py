@@ -174,7 +174,7 @@ WORDS = {
         "dead": "Dead letters: list, show, redrive, edit, preview_edit, diff, reassign, defer, recall, move_lane, "
         "discard, restore, note, undo, acts, purge, add, import_, export.",
         "comebacks": "Brings back dead letters whose cause may have healed, as workers do by themselves: work.",
-        "groups": "The troubles behind the dead letters: list, show, resolve, ignore, reopen, note.",
+        "groups": "The error groups of the dead letters: list, show, resolve, ignore, reopen, note.",
         "queues": "Queues: list, pause, resume.",
         "sessions": "Sessions: grants, grant, revoke, costs, inbox, acknowledge, questions.",
         "workflows": "Workflows that were started: get, list.",
@@ -260,7 +260,7 @@ WORDS = {
         "category": "Of the last failure: what kind.",
         "detail": "Of the last failure: what exactly.",
         "subclass": "Of the last failure: Transient, Logic, Resource or Authority.",
-        "fingerprint": "The same for failures that are the same trouble.",
+        "fingerprint": "The same for failures of the same kind: the id of the error group.",
         "error_class": "The class of the last exception.",
         "error": "The last exception in one line, without secrets.",
         "recommendation": "What a person can do.",

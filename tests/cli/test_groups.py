@@ -95,7 +95,7 @@ def test_filters_of_the_list(shell: Shell) -> None:
 def test_a_quiet_place(shell: Shell) -> None:
     shell.enqueue("greet", {"name": "ann"})
     done = shell.here("dead", "groups")
-    assert done.status == 0 and "No trouble so far" in done.out
+    assert done.status == 0 and "No error groups" in done.out
     assert shell.here("dead", "groups", "--json").json == []
 
 

@@ -95,7 +95,7 @@ def test_a_frame_fits_the_terminal(width: int, height: int) -> None:
     assert lines[0].plain.startswith("redrive top")
     if height >= 24:
         heads = [line.plain.split()[0] for line in lines if line.plain]
-        for head in ("queue", "down", "trouble"):
+        for head in ("queue", "down", "group"):
             assert head in heads
         assert sum("more" in line.plain for line in lines) >= 2  # what is left out is said
 

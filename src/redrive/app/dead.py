@@ -67,7 +67,7 @@ class Dead:
         return await find_job(self._core.store, id, (State.dead,))
 
     async def groups(self, **filters: Any) -> builtins.list[GroupView]:
-        """The troubles behind the dead letters, unresolved ones first; `rd.groups` resolves or ignores them."""
+        """The error groups of the dead letters, unresolved ones first; `rd.groups` resolves or ignores them."""
         return await self._groups.list(**filters)
 
     @overload

@@ -1,4 +1,4 @@
-"""`rd.groups`: error groups, the unit of triage. Resolve, ignore or reopen a trouble; alerts follow by themselves."""
+"""`rd.groups`: error groups, the unit of triage. Resolve, ignore or reopen a group; alerts follow by themselves."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("redrive.groups")
 SAMPLES: Final = 5
 LARGEST: Final = 5
-"""So many of the largest troubles are looked at for one that nobody has dealt with."""
+"""So many of the largest groups are looked at for one that nobody has dealt with."""
 FILTERS: Final = ("queue", "task", "agent", "detail", "error_class")
 Decide = Callable[[Group, GroupState | None, float], GroupState]
 
 
 class Groups:
-    """Error groups: every trouble that ever buried a job."""
+    """Error groups: every kind of failure that ever buried a job."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -121,7 +121,7 @@ class Groups:
         return view
 
     async def first(self) -> GroupView | None:
-        """What to begin with: the trouble with the most letters in the manual lane that nobody has dealt with."""
+        """What to begin with: the unresolved group with the most dead letters in the manual lane."""
         store = self._core.store  # a lane is counted group by group, hence only for the largest
         dead = await store.count(Filter(states=(State.dead,)), by=("fingerprint",))
         manual: dict[tuple[str | None, ...], int] = {
@@ -155,7 +155,7 @@ class Groups:
     async def resolve(
         self, fingerprint: str, *, who: str = SOMEBODY, why: str | None = None, in_version: str | None = None
     ) -> GroupView:
-        """The trouble is cured. It is told again if it comes back, in this version or later where one is named."""
+        """The failure is cured. You are told if it comes back, in this version or later where one is named."""
         check_words(who, why)
         check_texts(in_version=in_version)
         return await self._change(

@@ -60,7 +60,7 @@ NOT_PAGED: Final = frozenset({"imported", "restored", "diverted"})
 """Dead letters that no failure of now has made: brought here, brought back, or put off by a script."""
 DROPPED_AT_ONCE: Final = 200
 Owned = dict[tuple[str, str, str | None], int]
-"""Letters by inbox, kind of message and trouble."""
+"""Letters by inbox, kind of message and group."""
 NOT_LEFT: Final = "The result is no longer kept."
 
 
@@ -185,7 +185,7 @@ class Notices:
         )
 
     async def _owned(self, notices: Sequence[Notice]) -> Owned:
-        """How many letters of each trouble the owners still have: counted once for each of them."""
+        """How many letters of each group the owners still have: counted once for each of them."""
         owned: Owned = {}
         for inbox, kind in {(n.session_id or "", n.kind) for n in notices if n.kind in (ESCALATED, DEFERRED)}:
             state, because = (State.held, DEFERRED) if kind == DEFERRED else (State.dead, None)
@@ -266,7 +266,7 @@ def _as_signal(sink: Callable[[Pain], object]) -> Callable[[Message], Awaitable[
 
 
 def _owed(notice: Notice) -> bool:
-    """Whether it stands for all letters of a trouble that its owner has."""
+    """Whether it stands for all letters of a group that its owner has."""
     return notice.kind in (ESCALATED, DEFERRED) and notice.fingerprint is not None
 
 

@@ -115,7 +115,7 @@ def _replaced(commit: Commit, notices: Sequence[Notice]) -> list[Put]:
 
 
 def _notices(commit: Commit) -> list[Notice]:
-    """Each once: an owner is told of a trouble, however many of its jobs move."""
+    """Each once: an owner is told of a group once, however many of its jobs move."""
     found = [notice for move in commit.transitions if _matters(move) and (notice := _composed(move)) is not None]
     owned = filter(escalates, commit.transitions)
     found += [notice for move in owned if (notice := _composed(move, escalation_for)) is not None]

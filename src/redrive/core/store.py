@@ -282,7 +282,7 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """A trouble that buried jobs: first and last time, how often in all, and its latest job."""
+    """An error group: first and last time, how often in all, and its latest job."""
 
     fingerprint: str
     first_at: float
@@ -298,7 +298,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Lesson(msgspec.Struct, frozen=True):
-    """How often a strategy worked against a trouble, and how often not."""
+    """How often a strategy worked against a group, and how often not."""
 
     fingerprint: str
     strategy: str
@@ -476,10 +476,10 @@ class Store(Protocol):
         """The view: what happened, new jobs included, by the minute; remembered for a day."""
 
     async def groups(self, since: float = 0.0, fingerprints: Sequence[str] | None = None) -> list[Group]:
-        """The view: every trouble that buried a job since then, latest first, or just these."""
+        """The view: every error group that buried a job since then, latest first, or just these."""
 
     async def lessons(self, *fingerprints: str) -> list[Lesson]:
-        """The view: what was tried against these troubles, and how often it worked."""
+        """The view: what was tried against these groups, and how often it worked."""
 
     def scan(self) -> AsyncIterator[Job]:
         """Every record, for export and rebuild."""

@@ -54,7 +54,7 @@ class RunningGlance(msgspec.Struct, frozen=True):
 
 
 class TroubleGlance(msgspec.Struct, frozen=True):
-    """A trouble that buried jobs lately."""
+    """An error group that buried jobs lately."""
 
     fingerprint: str
     what: str
@@ -124,7 +124,7 @@ def glance(
     breakers: Sequence[Breaker],
     new: Newcomers,
 ) -> Glance:
-    """`dead` says how many of each trouble's jobs are dead still."""
+    """`dead` says how many of each group's jobs are still dead."""
     queues = [_queue(one, activity) for one in numbers]
     return Glance(
         now,

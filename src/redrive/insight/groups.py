@@ -1,7 +1,7 @@
-"""Error groups: one trouble, its life, and what helps against it. Pure: what is known and the time are arguments.
+"""Error groups: one kind of failure, its life, and what helps. Pure: what is known and the time are arguments.
 
 A group is unresolved, resolved (perhaps in a version) or ignored (until a time, a rate or a count is passed). Three
-things are worth waking somebody for, and nothing else: a trouble that is new, one that came back after it was resolved,
+things are worth waking somebody for, and nothing else: a failure that is new, one that came back after it was resolved,
 and one that is worse than what was ignored. That it goes on, or grows, was told already.
 """
 
@@ -27,7 +27,7 @@ STORY_KEPT: Final = 30
 SHORT: Final = 8
 """So much of a fingerprint is shown; any unique beginning of it names the group."""
 SYSTEMIC: Final = 3
-"""So many dead letters of one trouble are no accident."""
+"""So many dead letters of one group are no accident."""
 REDRIVE: Final = "redrive"
 """Who speaks in a group's story where nobody in person did."""
 
@@ -180,7 +180,7 @@ def _changed(state: GroupState, status: Status, said: Said, **fields: Any) -> Gr
 def resolved(
     group: Group, state: GroupState | None, now: float, *, who: str, why: str | None, in_version: str | None = None
 ) -> GroupState:
-    """The trouble is cured. It is told again if it comes back, by code of this version or later where one is named."""
+    """The failure is cured. It is told again if it comes back, by code of this version or later where one is named."""
     seen = _seen(group, state or GroupState(), now)
     what = f"resolved in {in_version}" if in_version else "resolved"
     return _changed(seen, "resolved", Said(now, what, who, why), resolved_at=now, resolved_in=in_version)
@@ -197,7 +197,7 @@ def ignored(
     rate: float | None = None,
     count: int | None = None,
 ) -> GroupState:
-    """The trouble is known and may go on: until then, up to so many an hour, for so many more; else until reopened."""
+    """The failure is known and may go on: until then, up to so many an hour, for so many more; else until reopened."""
     seen = _seen(group, state or GroupState(), now)
     limits = {"ignored_until": until, "ignored_rate": rate, "ignored_count": count, "ignored_from": group.buried}
     what = f"ignored {_limits(until, rate, count)}".rstrip()
@@ -233,12 +233,16 @@ _LEAST: Final[dict[Kind, float]] = {"new": 0.4, "unignored": 0.5, "regressed": 0
 
 
 def severity(kind: Kind, dead: int) -> float:
-    """What came back hurts more than what is new, three dead letters of one trouble at least 0.7, more of them more."""
+    """What came back hurts more than what is new, three dead letters of one group at least 0.7, more of them more."""
     least = max(_LEAST[kind], 0.7 if dead >= SYSTEMIC else 0.0)
     return round(least + (1.0 - least) * (1.0 - 1.0 / (1.0 + max(dead - 1, 0) / 30.0)), 6)
 
 
-_TOLD: Final[dict[Kind, str]] = {"new": "new trouble", "regressed": "trouble is back", "unignored": "no longer ignored"}
+_TOLD: Final[dict[Kind, str]] = {
+    "new": "new kind of failure",
+    "regressed": "a failure is back",
+    "unignored": "no longer ignored",
+}
 
 
 def message(alert: Alert, group: Group, suggestion: Suggestion) -> str:
@@ -377,11 +381,11 @@ def _advice(detail: str) -> tuple[Action, str]:
 
 
 ANOTHERS: Final = frozenset({"authority", "refusal", "model_confusion", "hallucination_loop", "context_overflow"})
-"""Troubles that another agent may not have."""
+"""Failures that another agent may not have."""
 
 
 def other_agent(group: Group, fleet: Fleet) -> str | None:
-    """An agent that does this work, too, where the trouble has to do with who does it."""
+    """An agent that does this work, too, where the failure has to do with who does the work."""
     if not group.agent or group.detail not in ANOTHERS:
         return None
     found = fleet.alternate(group.agent, group.task)
@@ -406,7 +410,7 @@ class GroupView(msgspec.Struct, frozen=True):
     lessons: tuple[Lesson, ...] = ()
     samples: tuple[Job, ...] = ()
     other_agent: str | None = None
-    """Who may do better, where the trouble has to do with who does it; said where one group is looked at."""
+    """Who may do better, where the failure has to do with who does the work; said where one group is looked at."""
     manual: int | None = None
     """How many of the dead wait for a person; said of the one to begin with."""
     letter: Job | None = None
@@ -477,7 +481,7 @@ def view(
 
 
 def largest(counted: Mapping[tuple[str | None, ...], int], number: int) -> list[str]:
-    """The fingerprints with the most letters, the most first; what has none, or no name, is no trouble to name."""
+    """The fingerprints with the most letters, the most first; what has none, or no name, is no group to name."""
     named = [(name, letters) for (name,), letters in counted.items() if name and letters]
     return [name for name, _ in sorted(named, key=lambda one: -one[1])[:number]]
 

@@ -38,7 +38,7 @@ class Spike(msgspec.Struct, frozen=True):
 
 
 class Cured(msgspec.Struct, frozen=True):
-    """A trouble that buried jobs in the time before, and since then none; nothing of it is left."""
+    """An error group that buried jobs in the time before and none since; no dead letter of it is left."""
 
     fingerprint: str
     queue: str

@@ -43,7 +43,7 @@ async def press(page: Page, verb: str) -> None:
     await page.locator(f".bulk-verbs button[value={verb}]").click()
 
 
-async def test_the_troubles_stand_first_in_words_then_the_letters(served: Served, tabs: Tabs) -> None:
+async def test_the_groups_stand_first_in_words_then_the_letters(served: Served, tabs: Tabs) -> None:
     await buried(served.rd, 3)
     await buried(served.rd, 2, "press")
     page = await at(tabs, served)

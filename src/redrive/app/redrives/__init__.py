@@ -279,7 +279,7 @@ class Redrives:
         return [run for run in runs if run.brings_back or run.state == "paused"]
 
     async def of_group(self, fingerprint: str) -> RedriveRun | None:
-        """The one that moves this trouble now, or stopped in the middle of it; only one may."""
+        """The one that moves this group now, or stopped in the middle of it; only one may."""
         flights, _ = await self._documents.flights()
         id = rules.in_the_way(flights, [fingerprint]).get(fingerprint)
         found = await self._documents.load(id) if id is not None else None

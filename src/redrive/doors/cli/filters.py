@@ -92,7 +92,7 @@ OPTIONS: Final = (
     click.option(
         "--error-kind", "of_error_kind", metavar="NAME", help="Any attempt failed with this kind, however it ended."
     ),
-    click.option("--group", "--fingerprint", "of_group", metavar="ID", help="One trouble: its id, or how that begins."),
+    click.option("--group", "--fingerprint", "of_group", metavar="ID", help="One error group, by its id or a prefix."),
     click.option("--because", "of_because", metavar="REASON", help="e.g. attempts_exhausted, permanent, crash_loop."),
     click.option("--reason", "of_reason", metavar="NAME", help="direct, retry, deferred_submit or scheduled_job."),
     click.option("--owner", "of_owner", metavar="NAME", help="Who must see to it."),

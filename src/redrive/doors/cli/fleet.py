@@ -84,11 +84,11 @@ def _tell(found: FleetStatus) -> None:
     output.say(f"{replicas} and {clients} without a replica wrote within a day")
     if found.hubs:
         rows = ((hub.host, hub.pid, hub.position, hub.lag, _clock(hub), hub.trouble) for hub in found.hubs)
-        output.table(("hub", "pid", "position", "lag", "clock", "trouble"), rows)
+        output.table(("hub", "pid", "position", "lag", "clock", "problem"), rows)
     else:
         output.say("no hub answers")
     if found.files:
-        output.table(("replica", "pid", "position", "lag", "", "trouble"), map(_file, found.files))
+        output.table(("replica", "pid", "position", "lag", "", "problem"), map(_file, found.files))
     if found.workers:
         output.table(("host", "worker", "running"), map(_worker, found.workers))
     for holder in found.waits_for:

@@ -1,4 +1,4 @@
-"""Error groups: the troubles behind the dead letters. List, show, resolve, ignore, reopen."""
+"""Error groups: dead letters that failed for the same reason. List, show, resolve, ignore, reopen."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ why = click.option("--why", metavar="TEXT", help="The reason, kept in the group'
 LONGEST_DAYS: Final = 36_500
 
 
-@click.command("groups", short_help="List the troubles behind the dead letters.")
+@click.command("groups", short_help="List the error groups of the dead letters.")
 @click.option("--queue", metavar="NAME")
 @click.option("--task", metavar="NAME")
 @click.option("--status", metavar="NAME", help="unresolved, resolved or ignored.")
@@ -33,7 +33,7 @@ LONGEST_DAYS: Final = 36_500
 @click.option("--limit", metavar="N", type=int, default=50, show_default=True)
 @shared
 def groups(**said: Any) -> None:
-    """List the troubles behind the dead letters, unresolved ones first."""
+    """List the error groups of the dead letters, unresolved ones first."""
     found = ask(lambda rd: rd.groups.list(**said))
     if output.as_json():
         output.say_json([view.public() for view in found])
@@ -43,7 +43,7 @@ def groups(**said: Any) -> None:
     elif any(said[name] for name in ("queue", "task", "status", "new")):
         output.say("No group is like that. `redrive dead groups` shows all of them.")
     else:
-        output.say("No trouble so far: nothing was ever buried here. `redrive health` shows the rest.")
+        output.say("No error groups: no job has died here yet. `redrive health` shows the rest.")
 
 
 def _row(view: GroupView) -> tuple[object, ...]:
@@ -54,11 +54,11 @@ def _row(view: GroupView) -> tuple[object, ...]:
     return view.short, what, group.task, *numbers, view.status, view.trend, short(view.suggestion.text, 70)
 
 
-@click.command("group", short_help="One trouble: how it goes, and what to do.")
+@click.command("group", short_help="Show one error group: its trend, and what to do.")
 @click.argument("fingerprint")
 @shared
 def group(fingerprint: str) -> None:
-    """One trouble: how it goes, what was tried, its latest dead letters, and what to do."""
+    """Show one error group: its trend, what was tried, its latest dead letters, and what to do."""
     view = _asked(lambda rd: rd.groups.show(fingerprint))
     if output.as_json():
         output.say_json(view.public())
@@ -159,7 +159,7 @@ def _next(view: GroupView) -> Iterator[str]:
 @why
 @shared
 def resolve_group(fingerprint: str, **said: Any) -> None:
-    """A trouble is cured. You hear of it again if it comes back."""
+    """Mark an error group as cured. You are told if the failure comes back."""
     _tell(_asked(lambda rd: rd.groups.resolve(fingerprint, who=who(), **said)))
 
 
@@ -172,7 +172,7 @@ def resolve_group(fingerprint: str, **said: Any) -> None:
 @why
 @shared
 def ignore_group(fingerprint: str, until: str | None, days: float | None, **said: Any) -> None:
-    """A trouble is known and may go on. You hear of it when a limit is passed; without one, never."""
+    """Ignore an error group. You are told when a limit is passed; without a limit, never."""
     if until is not None and days is not None:
         raise Problem("give --until or --days, not both", "`redrive dead ignore-group --help` shows how it is used")
     if days is not None and not 0 < days <= LONGEST_DAYS:
@@ -183,12 +183,12 @@ def ignore_group(fingerprint: str, until: str | None, days: float | None, **said
     _tell(_asked(lambda rd: rd.groups.ignore(fingerprint, until=end, who=who(), **said)))
 
 
-@click.command("reopen-group", short_help="A trouble is to be seen to again.")
+@click.command("reopen-group", short_help="Mark an error group as unresolved again.")
 @click.argument("fingerprint")
 @why
 @shared
 def reopen_group(fingerprint: str, **said: Any) -> None:
-    """A trouble that was resolved or ignored is to be seen to again."""
+    """Mark a resolved or ignored error group as unresolved again."""
     _tell(_asked(lambda rd: rd.groups.reopen(fingerprint, who=who(), **said)))
 
 

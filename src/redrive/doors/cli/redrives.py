@@ -65,7 +65,7 @@ def redrive_(ids: tuple[str, ...], filters: dict[str, Any], all_: bool, why: str
         return 0
     if not ids and not filters and not all_:
         raise Problem(
-            "say what to redrive: ids, --group, --queue, … or --all", "`redrive dead groups` shows the troubles"
+            "say what to redrive: ids, --group, --queue, … or --all", "`redrive dead groups` lists the error groups"
         )
     return _bulk({"ids": ids, "all": all_}, filters, why, **how)
 

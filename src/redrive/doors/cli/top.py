@@ -39,7 +39,7 @@ QUIT: Final = b"qQ\x04"
 @click.option("--once", is_flag=True, help="Print one frame and leave. So it is wherever this is no terminal.")
 @shared
 def top(once: bool) -> None:
-    """What happens now, live: health, queues, running jobs, latest troubles, what is down. q quits."""
+    """What happens now, live: health, queues, running jobs, latest error groups, what is down. q quits."""
     if output.as_json():
         output.say_json(ask(lambda rd: rd.reports.glance()).public())
     elif once or not (sys.stdin.isatty() and sys.stdout.isatty()) or _console().is_dumb_terminal:
@@ -310,7 +310,7 @@ def _running(found: Glance, width: int) -> Section:
 def _troubles(found: Glance, width: int) -> Section:
     task = 16 if width < WIDE else 24
     columns: list[Column[TroubleGlance]] = [
-        Column("trouble", 8, lambda one: one.short),
+        Column("group", 8, lambda one: one.short),
         Column("dead", 5, lambda one: short_number(one.dead), _red, right=True),
         Column("last", 10, lambda one: ago(one.last_at, found.at), right=True),
         Column("task", task, lambda one: one.task),

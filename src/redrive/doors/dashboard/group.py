@@ -1,4 +1,4 @@
-"""One trouble: what it is in one sentence, how it goes, what worked before, and trying a few before the rest."""
+"""One error group: what it is in one sentence, how it goes, what worked before, and trying a few before the rest."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def then(effect: EffectRecord) -> str:
 
 
 async def _group(rd: Redrive, job: Job) -> Any:
-    """The trouble it has, or had last."""
+    """The group of its failure, or of its last one."""
     fingerprint = job.fingerprint or next((one.fingerprint for one in reversed(job.history) if one.fingerprint), None)
     found = await rd.store.groups(fingerprints=[fingerprint]) if fingerprint else []
     return found[0] if found else None

@@ -284,7 +284,7 @@ class Reading:
         task: Name = None,
         limit: Rows = ROWS,
     ) -> dict[str, Any]:
-        """The troubles behind the dead letters, unresolved ones first: jobs that failed for one reason are one group,
+        """The error groups of the dead letters, unresolved ones first: jobs that failed for one reason are one group,
         with how many are dead, the trend, and what has helped."""
         views = await self._rd.groups.list(status=status, queue=queue, task=task, limit=limit + 1)
         more = {"more": "There are more: raise `limit` or narrow it."} if len(views) > limit else {}

@@ -1,4 +1,4 @@
-"""Error groups: one trouble, its life, and what a person says of it."""
+"""Error groups: one kind of failure, its life, and what a person says of it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SaidOut(schemas.Given):
 
 
 class GroupOut(schemas.Given):
-    """A trouble that buried jobs: how often, since when, what helps, and what people said of it."""
+    """An error group: how often its failure buried jobs, since when, what helps, and what people said of it."""
 
     fingerprint: str
     first_at: schemas.Instant
@@ -92,7 +92,7 @@ class GroupQuery(schemas.Taken):
 
 
 class GroupResolving(schemas.Saying):
-    """The trouble is cured; in a version, where one is named."""
+    """The failure is cured; in a version, where one is named."""
 
     in_version: schemas.Name | None = None
 
@@ -155,11 +155,11 @@ async def note(asked: Asked) -> Any:
 
 ONE: Final = "/v1/groups/{fingerprint}"
 ROUTES: Final = (
-    Route("GET", "/v1/dead-letters/groups", list_groups, "The troubles behind the dead letters.", Groups, GroupQuery),
+    Route("GET", "/v1/dead-letters/groups", list_groups, "The error groups of the dead letters.", Groups, GroupQuery),
     Route("GET", "/v1/groups", list_groups, "The same, under its own name.", Groups, GroupQuery),
     Route("GET", ONE, show, "One group: what was tried, its latest dead letters.", GroupOut),
     Route(
-        "POST", f"{ONE}/resolve", resolve, "The trouble is cured; told again if it comes back.", GroupOut,
+        "POST", f"{ONE}/resolve", resolve, "Mark a group as cured; you are told if the failure comes back.", GroupOut,
         body=GroupResolving,
     ),
     Route("POST", f"{ONE}/ignore", ignore, "Known, and may go on.", GroupOut, body=Ignoring),

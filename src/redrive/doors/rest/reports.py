@@ -15,7 +15,7 @@ Zone = Annotated[str, Meta(min_length=1, max_length=64, description="An IANA tim
 
 
 class CuredOut(schemas.Given):
-    """A trouble of which nothing is left."""
+    """An error group of which no dead letter is left."""
 
     fingerprint: str
     queue: str

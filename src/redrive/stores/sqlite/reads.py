@@ -327,7 +327,7 @@ _OF_ROUTE: Final = ("queue", "task", "agent")
 
 
 def _count_hint(connection: apsw.Connection, filter: Filter, columns: Sequence[str]) -> str:
-    """By trouble in the order of the troubles, unless those of the time are few: then sorting them costs less."""
+    """By group in the order of the groups, unless those of the time are few: then sorting them costs less."""
     plain = Filter(states=(State.dead,), lane=filter.lane, since=filter.since, until=filter.until)
     if filter == plain and columns and set(columns) <= _OF_GROUP and not _few_died(connection, filter):
         return "INDEXED BY jobs_group"
