@@ -1,14 +1,17 @@
 """The same patch for many dead letters: what it would mean, a few first, and taking it back."""
 
+import json
 from typing import Any
 
 import pytest
 
 import redrive
 from redrive import Redrive
+from redrive.app import editing
 from redrive.core.job import State
 from redrive.core.merge_patch import fields_of, patch_between, patched
 from redrive.errors import InvalidInput
+from tests.stores.jobs import a_dead_job
 from tests.support import FakeClock, soon
 
 
@@ -115,6 +118,36 @@ async def test_a_few_go_first_and_the_rest_waits_where_they_fail(rd: Redrive, cl
     await rd.redrives.cancel(run.id)
     await soon(rd.drain())
     assert sum("urgent" in (job.changes_json or "") for job in await rd.store.get(ids)) == 2
+
+
+async def test_a_preview_of_thousands_reads_the_first_of_them(rd: Redrive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest is counted by an index; the token stands for all of them all the same."""
+    press(rd)
+    number = 3_000
+    inputs = [{"order": n, "to": {"host": "old"}, "note": "n"} for n in range(number)]
+    dead = [a_dead_job(queue="press", task="press", payload=json.dumps(one), fingerprint="f" * 16) for one in inputs]
+    await rd.store.insert(dead)
+    read = 0
+    judge = editing._Tally.judge
+
+    def counted(tally: editing._Tally, job: redrive.Job) -> None:
+        nonlocal read
+        read += 1
+        judge(tally, job)
+
+    monkeypatch.setattr(editing._Tally, "judge", counted)
+    preview = await rd.dead.preview_edit_many(NEW, task="press")
+    assert (preview.number, preview.looked_at, preview.changing, read) == (number, 50, 50, 50)
+    assert preview.text == "50 of the first 50 would change (first 50 of 3,000 shown)"
+    assert len(preview.samples) == 5 and preview.running == []
+    await rd.store.insert([a_dead_job(queue="press", task="press", payload='{"order":1,"to":{"host":"old"}}')])
+    with pytest.raises(InvalidInput, match="plan again"):
+        await rd.dead.edit_many(NEW, task="press", token=preview.token)
+    again = await rd.dead.preview_edit_many(NEW, task="press")
+    run = await rd.dead.edit_many(NEW, task="press", token=again.token)
+    assert run.total == number + 1
+    during = await rd.dead.preview_edit_many(NEW, task="press")
+    assert during.running == [run.id]
 
 
 async def test_a_token_is_for_exactly_what_was_previewed(rd: Redrive) -> None:

@@ -25,11 +25,8 @@ PURGE = {
     ("DELETE", "/v1/dead-letters"), ("POST", "/v1/jobs/{id}/erase"), ("POST", "/v1/effects/{key:path}/erase"),
     ("POST", "/dead/purge"),
 }  # fmt: skip
-LOOK = {
-    ("POST", "/v1/dead-letters/{id}/preview-edit"), ("POST", "/me"), ("POST", "/jobs/{id}/preview"),
-    ("POST", "/dead/edit/preview"),
-}  # fmt: skip
-"""They change nothing."""
+LOOK = {("POST", "/me")}
+"""It changes nothing in the store. A preview of an edit would tell whether a guessed secret is the right one."""
 STREAMS = {"/v1/events", "/live"}
 RANK = {"worker": 0, "look": 1, "act": 2, "purge": 3}
 
@@ -398,3 +395,26 @@ async def test_the_last_use_is_not_written_at_every_request(still: Served) -> No
     for _ in range(3):
         await soon(still.client.get("/v1/health", headers=bearing(secret)))
     assert snapshot(still.rd.store.path) == before  # type: ignore[attr-defined]
+
+
+async def test_a_guessed_secret_is_not_confirmed_to_a_token_that_may_look(pages: Served) -> None:
+    """A preview compares the new input with the stored one, secrets and all: it takes the role that may edit."""
+    await pages.rd.dead.add("old-1", {"name": "ada", "api_key": "sk-live-1234567890abcdef"}, "boom", task="greet")
+    (letter,) = (await pages.rd.dead.list()).jobs
+    guess = {"name": "ada", "api_key": "sk-live-1234567890abcdef"}
+    looks, acts = await a_secret(pages, "lou", "look"), await a_secret(pages, "ann", "act")
+    place = f"/v1/dead-letters/{letter.id}/preview-edit"
+    refused = await soon(pages.client.post(place, json={"payload": guess}, headers=bearing(looks)))
+    assert refused.status_code == 403 and "role act" in refused.text
+    allowed = await soon(pages.client.post(place, json={"payload": guess}, headers=bearing(acts)))
+    assert allowed.status_code == 200, allowed.text
+    forms = {
+        f"/jobs/{letter.id}/preview": {"payload": json.dumps(guess)},
+        "/dead/edit/preview": {"patch": json.dumps(guess), "all": "1"},
+    }
+    async with a_browser(pages, looks) as browser:
+        for path, form in forms.items():
+            answer = await soon(browser.post(path, data=form))
+            assert answer.status_code == 403 and "Your token may not do this" in answer.text, path
+        shown = (await soon(browser.get(f"/jobs/{letter.id}/edit"))).text
+        assert "readonly" in shown and "sk-live" not in shown

@@ -14,7 +14,14 @@ from redrive.app.edited_input import check_fits, difference, input_now, text_of
 from redrive.app.filters import means_unknown
 from redrive.app.forgetting import KEPT, forgotten
 from redrive.app.namespace import SOMEBODY, find_job
-from redrive.app.redrives.choosing import judged, select, without_id
+from redrive.app.redrives.choosing import (
+    chosen_filter,
+    filter_in_words,
+    judged,
+    sealed_token,
+    select,
+    without_id,
+)
 from redrive.app.redrives.moving import is_deferred
 from redrive.core import lifecycle
 from redrive.core.consent import ANY_AGENT, subject_of
@@ -22,6 +29,7 @@ from redrive.core.documents import GRANT
 from redrive.core.job import Job, Json
 from redrive.core.merge_patch import fields_of, patched
 from redrive.core.redrives import reasons
+from redrive.core.store import Filter
 from redrive.core.triage import (
     GONE,
     EditPreview,
@@ -48,6 +56,10 @@ SAMPLES: Final = 5
 DIFFERENCES: Final = 12
 """Lines that a sample shows."""
 ERRORS: Final = 20
+MOST_JUDGED: Final = 1_000
+"""Where a filter matches more dead letters than these, a preview judges the first of them only."""
+FIRST: Final = 50
+"""So many it judges then."""
 
 
 async def preview(core: Core, acts: Acts, id: str, payload: Mapping[str, Json]) -> EditPreview:
@@ -82,7 +94,7 @@ class _Tally:
     """What a patch would do, job by job; of the jobs nothing is kept but a few samples."""
 
     def __init__(self, core: Core, patch: dict[str, Json], *, unknown_too: bool) -> None:
-        self._core, self._patch, self._unknown_too = core, patch, unknown_too
+        self._core, self.patch, self._unknown_too = core, patch, unknown_too
         self._order = triage.order(core, VERBS["edit"], {"patch": patch}, SOMEBODY, None)
         self._now = core.clock.now()
         self.samples: list[PatchSample] = []
@@ -92,7 +104,7 @@ class _Tally:
         self.refused: Counter[str] = Counter()
 
     def judge(self, job: Job) -> None:
-        payload = patched(input_now(job), self._patch)
+        payload = patched(input_now(job), self.patch)
         if isinstance(payload, dict) and (wrong := _errors(self._core, job, payload)):
             self.errors.update({(error.field, error.problem) for error in wrong})
             return
@@ -114,16 +126,38 @@ async def preview_many(
 ) -> PatchPreview:
     """What the patch would mean for each of these. Changes nothing."""
     tally = _Tally(core, patch, unknown_too=means_unknown(ids, filters))
+    if not ids:
+        chosen = chosen_filter("edit", filters, all=all)
+        if sum((await core.store.count(chosen)).values()) > MOST_JUDGED:
+            return await _preview_some(core, redrives, tally, chosen, filters)
     selection = await select(core, ids, filters, all=all, verb="edit", judge=tally.judge)
-    errors = [PatchError(field, problem, number) for (field, problem), number in tally.errors.most_common(ERRORS)]
     running = await redrives.in_the_way(selection.fingerprints)
+    return await _told(core, tally, len(selection), selection.chosen, selection.token, running)
+
+
+async def _preview_some(
+    core: Core, redrives: Redrives, tally: _Tally, chosen: Filter, filters: Mapping[str, Any]
+) -> PatchPreview:
+    """The oldest of many: the others are counted by an index, and their inputs are not read."""
+    seal = await core.store.seal(chosen)
+    groups = await core.store.count(chosen, by=("fingerprint",))
+    running = await redrives.in_the_way([name for (name,) in groups if name is not None])
+    page = await core.store.find(chosen, limit=FIRST, oldest=True)
+    for job in page.jobs:
+        tally.judge(job)
+    found = await _told(core, tally, seal.number, filter_in_words(filters), sealed_token(seal), running)
+    return msgspec.structs.replace(found, looked_at=len(page.jobs))
+
+
+async def _told(core: Core, tally: _Tally, number: int, chosen: str, token: str, running: list[str]) -> PatchPreview:
+    errors = [PatchError(field, problem, times) for (field, problem), times in tally.errors.most_common(ERRORS)]
     samples = [
         msgspec.structs.replace(sample, voided=await _voided(core, job))
         for sample, job in zip(tally.samples, tally.changed, strict=True)
     ]
     return PatchPreview(
-        len(selection), selection.chosen, fields_of(patch), tally.changing, samples, errors,
-        reasons(tally.refused.elements()), selection.token, running,
+        number, chosen, fields_of(tally.patch), tally.changing, samples, errors, reasons(tally.refused.elements()),
+        token, running,
     )  # fmt: skip
 
 

@@ -282,13 +282,17 @@ class PatchPreview(msgspec.Struct, frozen=True):
     token: str
     running: list[str] = []
     """Runs that still move one of these groups: only when they are over can this one start."""
+    looked_at: int | None = None
+    """How many of them were judged, the oldest ones, where there are too many to judge each; None: all of them."""
 
     @property
     def text(self) -> str:
         """In one line."""
-        said = f"{self.changing} of {self.number} would change"
-        rest = self.number - self.changing
-        return f"{said}; {rest} would not" if rest else said
+        judged = self.number if self.looked_at is None else self.looked_at
+        said = f"{self.changing:,} of {'' if self.looked_at is None else 'the first '}{judged:,} would change"
+        rest = judged - self.changing
+        said = f"{said}; {rest:,} would not" if rest else said
+        return said if self.looked_at is None else f"{said} (first {judged:,} of {self.number:,} shown)"
 
     def public(self) -> dict[str, Json]:
         body: dict[str, Json] = msgspec.to_builtins(self)

@@ -16,6 +16,7 @@ from redrive.app.triage import Order
 from redrive.core import redrives as rules
 from redrive.core.job import Job, Json, iso
 from redrive.core.redrives import Chosen, Estimate
+from redrive.core.store import Filter, Seal
 from redrive.core.verbs import ACTS, VERBS, Decided, meant_filter
 from redrive.errors import InvalidInput, JobError
 from redrive.runtime.paging import pages
@@ -91,7 +92,7 @@ async def select(
     said = said_of_many(verb, ids, filters, all=all)
     if len(ids) > MOST_ITEMS:
         raise InvalidInput(field="ids", problem=f"{len(ids):,} are more than {MOST_ITEMS:,}")
-    chosen = make_filter(meant_filter(ACTS[verb], said))
+    chosen = chosen_filter(verb, filters, all=all) if not ids else Filter()
     selection = Selection(_in_words(ids, said), {} if ids else msgspec.to_builtins(chosen))
     oldest_first = pages(core.store, chosen, PAGE, oldest=True)  # as they would have run
     async for jobs in _named(core, ids) if ids else oldest_first:
@@ -102,6 +103,30 @@ async def select(
         if len(selection) > MOST_ITEMS:
             raise InvalidInput(field="filter", problem=f"matches more than {MOST_ITEMS:,}; narrow it")
     return selection
+
+
+def chosen_filter(verb: str, filters: Mapping[str, Any], *, all: bool) -> Filter:
+    """The jobs that a verb on many is about, where a filter says which."""
+    return make_filter(meant_filter(ACTS[verb], said_of_many(verb, (), filters, all=all)))
+
+
+def filter_in_words(filters: Mapping[str, Any]) -> str:
+    return _in_words((), {name: value for name, value in filters.items() if value is not None})
+
+
+_SEALED: Final = "sealed-"
+
+
+def sealed_token(seal: Seal) -> str:
+    """Stands for exactly these jobs without reading them, as the token of a plan does."""
+    return f"{_SEALED}{seal.number}-{seal.digest[:32]}"
+
+
+async def fits(core: Core, selection: Selection, token: str) -> bool:
+    """Whether the token of a plan or of a preview is for exactly what was selected now."""
+    if not token.startswith(_SEALED):
+        return token == selection.token
+    return token == sealed_token(await core.store.seal(Filter(ids=tuple(selection.group_of))))
 
 
 async def _named(core: Core, ids: Sequence[str]) -> AsyncIterator[list[Job]]:

@@ -143,7 +143,8 @@ def edit_many(
         output.say_json(preview.public())
     if dry_run or not preview.changing:
         return 0 if preview.changing else 1
-    _agreed(f"edit and redrive {counted(preview.changing, 'dead letter')}", yes=yes)
+    number = preview.changing if preview.looked_at is None else preview.number
+    _agreed(f"edit and redrive {counted(number, 'dead letter')}", yes=yes)
     options = {name: value for name, value in how.items() if value is not None}
     said = {**scope, **options, "token": preview.token, "who": who(), "why": why}
     run = ask(lambda rd: rd.dead.edit_many(given, **said))

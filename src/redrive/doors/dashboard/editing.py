@@ -29,7 +29,7 @@ def routes(site: Site) -> list[BaseRoute]:
     return [
         site.route("/jobs/{id}/edit", editor, "job_edit"),
         site.route("/jobs/{id}/edit", edit, "job_edit", post=True),
-        site.route("/jobs/{id}/preview", preview, "job_preview", post=True, role="look"),
+        site.route("/jobs/{id}/preview", preview, "job_preview", post=True),
     ]
 
 

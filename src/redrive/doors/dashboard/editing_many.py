@@ -32,7 +32,7 @@ def routes(site: Site) -> list[BaseRoute]:
     return [
         site.route("/dead/edit", editor, "edit_many"),
         site.route("/dead/edit", edit, "edit_many", post=True),
-        site.route("/dead/edit/preview", preview, "edit_many_preview", post=True, role="look"),
+        site.route("/dead/edit/preview", preview, "edit_many_preview", post=True),
         site.route("/jobs/{id}/edit/all", from_one, "edit_all_like", post=True),
     ]
 

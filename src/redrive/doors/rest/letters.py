@@ -326,7 +326,7 @@ ROUTES: Final = (
     Route("POST", f"{ONE}/redrive", redrive, "Back to the queue.", JOB, body=schemas.Saying, errors=(409,)),
     Route("POST", f"{ONE}/triage", triage, "Any verb of triage. Can be undone.", JOB, body=Triage, errors=(409,)),
     Route("POST", f"{ONE}/preview-edit", preview, "What an edit would mean. Changes nothing.", PreviewOut,
-          body=Editing, errors=(409,), role="look"),
+          body=Editing, errors=(409,)),
     Route("GET", f"{ONE}/notes", notes, "What was written beside it.", NotesOut),
     Route("GET", "/v1/acts", acts, "What was done to dead letters, by whom and why.", ActsOut, ActQuery),
     Route("POST", "/v1/acts/{id}/undo", undo, "Take an act back: what nobody has touched since goes where it was.",

@@ -64,6 +64,7 @@ class PatchPreviewOut(schemas.Given):
     token: str
     running: list[str]
     text: str
+    looked_at: int | None = None
 
 
 class Resuming(schemas.Saying):
