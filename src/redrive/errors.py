@@ -24,7 +24,7 @@ RedriveError
 ├── DatabaseInUse             a second SQLite or open() on the file of an open store, in the same process
 ├── EffectNotFound            no effect without a job has this key
 ├── OnceInProgress            another process performs this effect at the moment
-└── OutcomeUnknown            for tasks: "the call was made, nobody knows whether it landed"
+└── OutcomeUnknown            for tasks: "the call was made; it is not known whether it landed"
 
 Signals (BaseException, so that `except Exception` cannot swallow them)
 ├── Retry                     try again, after so many seconds
@@ -88,7 +88,7 @@ class IllegalMove(JobError):
 
 
 class StaleJob(JobError):
-    """The job was changed by somebody else between the look and the write."""
+    """Another process changed the job between reading and writing it."""
 
 
 class JobNotReady(JobError):
@@ -169,7 +169,7 @@ class OnceInProgress(RedriveError):
 
 
 class OutcomeUnknown(RedriveError):
-    """Raised by a task: the outside call was made and nobody knows whether it landed.
+    """Raised by a task: the outside call was made, and it is not known whether it landed.
 
     `redrive.once` raises it, too, where an earlier call was begun, its end is not known, and no verifier can tell.
     `witness` is what to look for outside (JSON): kept with the job and given to the task's verifiers before a replay.

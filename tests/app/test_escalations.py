@@ -173,7 +173,7 @@ async def test_health_tells_what_was_put_off_and_is_overdue_or_old(rd: Redrive, 
     assert (await rd.health()).issues == ["fetch: 1 deferred and overdue (their time has come)"]
     await rd.dead.discard(soon_)
     clock.advance(8 * DAY)
-    assert (await rd.health()).issues == ["fetch: 1 deferred for more than a week (does anybody see to them?)"]
+    assert (await rd.health()).issues == ["fetch: 1 deferred for more than a week (are they still wanted?)"]
 
 
 async def test_morning_lists_what_was_put_off_until_now(rd: Redrive, clock: FakeClock) -> None:

@@ -310,7 +310,7 @@ async def test_an_unknown_outcome_is_for_a_person(rd: Redrive, phone: Phone) -> 
 
     await submit(rd, "transfer", reason="direct")
     await soon(rd.drain())
-    assert phone.titles == ["transfer: nobody knows whether it landed"]
+    assert phone.titles == ["transfer: it may or may not have landed"]
     assert [notice.kind for notice in await inbox(rd)] == ["needs_check"]
 
 

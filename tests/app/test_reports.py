@@ -501,7 +501,7 @@ async def test_due_jobs_whose_task_no_live_worker_knows_are_an_issue_once_a_rest
     await rd.enqueue("wave", queue="greet")
     assert (await rd.health()).status == "healthy"
     assert (await rd.reports.glance()).sentence == (
-        "Healthy: 4 pending, but nobody runs 4 of them: start a worker that knows their task."
+        "Healthy: 4 pending, but no worker runs 4 of them: start a worker that knows their task."
     )
     clock.advance(GONE_AFTER)
     said = announced("w1", Announcement(frozenset({"redrive.http", "wave"}), clock.now()))

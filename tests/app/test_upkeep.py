@@ -368,5 +368,5 @@ async def test_a_write_that_nobody_knows_of_is_not_told_as_done(
         return [Unknown("the disk did not say")] * len(group)
 
     monkeypatch.setattr(rd.store, "apply", unknown)
-    with pytest.raises(CommitUnknown, match=f"nobody knows whether .*{said}: look again"):
+    with pytest.raises(CommitUnknown, match=f"the store did not confirm that .*{said}"):
         await SAID[said](rd, grant)

@@ -89,7 +89,7 @@ def test_filters_of_the_list(shell: Shell) -> None:
         (("--status", "unresolved"), 0),
     ):  # fmt: skip
         assert len(shell.here("dead", "groups", *filters, "--json").json) == number
-    assert "No group is like that" in shell.here("dead", "groups", "--queue", "there").out
+    assert "No groups match" in shell.here("dead", "groups", "--queue", "there").out
 
 
 def test_a_quiet_place(shell: Shell) -> None:

@@ -76,8 +76,8 @@ def test_nothing_to_report_is_one_line(shell: Shell) -> None:
 
 def test_notify_says_what_became_of_it(shell: Shell) -> None:
     shell.dead_letters(1)
-    assert "told nobody here" in shell.here("report", "weekly", "--notify").out
-    assert "told nobody here" in shell.here("morning", "--notify").out
+    assert "Not sent from here" in shell.here("report", "weekly", "--notify").out
+    assert "Not sent from here" in shell.here("morning", "--notify").out
     assert shell.here("morning", "--notify", "--json").json["notified"] == 0
     assert "notified" not in shell.here("report", "monthly", "--json").json
 

@@ -152,7 +152,7 @@ def test_notes(shell: Shell) -> None:
 
 
 def test_what_was_done_is_listed(shell: Shell) -> None:
-    assert "Nobody has done anything" in shell.here("dead", "acts", "--url", _empty(shell)).out
+    assert "No action on dead letters is recorded yet." in shell.here("dead", "acts", "--url", _empty(shell)).out
     (id, other) = shell.dead_letters(2)
     shell.here("dead", "defer", id, "--to", "bob", "--why", "he knows")
     shell.here("dead", "discard", "--task", "broken", "--yes", "--why", "old")

@@ -15,7 +15,7 @@ def test_every_command_stands_in_one_section_of_the_help(shell: Shell) -> None:
 
 def test_workers_shows_who_lives_and_what_runs(shell: Shell) -> None:
     shell.enqueue("mark", {"folder": str(shell.folder), "until": str(shell.folder / "go")})
-    assert "No worker lives. Start one: redrive worker APP" in shell.here("workers").out
+    assert "No worker is running. Start one: redrive worker APP" in shell.here("workers").out
     child = shell.start("worker", "app:rd", "--concurrency", "3")
     wait_until(lambda: any(shell.folder.glob("started-*")), "the job runs")
     wait_until(lambda: bool(shell.here("workers", "--json").json), "the worker has announced itself")

@@ -164,8 +164,8 @@ GONE = need("process_gone", 2, "process box-7 is gone and left 2 running jobs be
     [
         ([], [], "Nothing has been enqueued yet."),
         ([queue(done=3)], [], "All is well."),
-        ([queue(due=1, unattended=1)], [dead(1)], "1 job is due, and nobody runs it."),
-        ([queue(due=5, unattended=2)], [], "2 jobs are due, and nobody runs them."),
+        ([queue(due=1, unattended=1)], [dead(1)], "1 job is due, and no worker runs it."),
+        ([queue(due=5, unattended=2)], [], "2 jobs are due, and no worker runs them."),
         ([queue(due=2)], [], "All is well."),
         ([queue(dead=1)], [dead(1)], "1 dead letter waits for you."),
         ([queue(dead=1)], [held(1)], "1 held job waits for you."),

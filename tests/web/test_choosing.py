@@ -118,7 +118,7 @@ async def test_a_plan_for_very_many_looks_at_none_of_them_and_still_starts(rd: r
     async with serving(rd, worker=False, dashboard=True) as served:
         shown = (await soon(served.client.get("/dead/act?verb=redrive&all=1"))).text
         assert f"Redrive {number:,} dead letters?" in shown
-        assert "not looked for now" in shown and 'name="token"' not in shown
+        assert "not checked one by one" in shown and 'name="token"' not in shown
         answer = await soon(
             served.client.post(
                 "/dead/act", data={"verb": "redrive", "all": "1", "canary": "20"}, headers={"origin": served.url}

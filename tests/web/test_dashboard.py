@@ -190,7 +190,7 @@ async def test_a_worker_that_knows_no_task_of_theirs_does_not_make_due_jobs_well
 
         await eventually(announced)
         first = await soon(served.client.get("/"))
-        assert "2 jobs are due, and nobody runs them." in first.text and "All is well" not in first.text
+        assert "2 jobs are due, and no worker runs them." in first.text and "All is well" not in first.text
         assert "No live worker takes them." in first.text
         assert (await served.get("/v1/queues"))["items"][0]["unattended"] == 2
 

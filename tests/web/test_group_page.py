@@ -59,5 +59,5 @@ async def test_a_group_that_was_resolved_does_not_say_that_it_grows(rd: redrive.
     await rd.groups.resolve(fingerprint, who="ada")
     async with serving(rd, worker=False, dashboard=True) as served:
         page = unescape((await soon(served.client.get(f"/groups/{fingerprint}"))).text)
-    assert "It counts as cured: you hear of it if it comes back." in page
+    assert "It is marked as cured: you are told if it comes back." in page
     assert not re.search(r'class="job-standing">[^<]*(growing|It is new)', page)

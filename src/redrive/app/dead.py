@@ -347,7 +347,7 @@ class Dead:
         why: str | None = None,
         **filters: Any,
     ) -> Job | Acted:
-        """Let it go; it can be restored."""
+        """Discard it. It can be restored."""
         return await self._act("discard", {}, id, ids, filters, all=all, who=who, why=why)
 
     @overload

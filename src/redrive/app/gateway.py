@@ -133,7 +133,7 @@ class Gateway:
         try:
             switch = await paused(self._core.store, queue)
         except (StoreError, OSError) as error:
-            log.warning("nobody knows whether the queue %s is paused: %s", queue, error)
+            log.warning("the store did not say whether the queue %s is paused: %s", queue, error)
             return None
         if switch is None:
             return None

@@ -213,7 +213,9 @@ class Groups:
                 (view,) = await self._views([group])
                 return await self._with_lessons(view)
             if not isinstance(outcome, Stale):
-                raise CommitUnknown(f"nobody knows whether group {name} was changed: look again")
+                raise CommitUnknown(
+                    f"the store did not confirm that group {name} was changed; check it, then try again"
+                )
         raise StoreBusy(f"group {name} keeps changing, nothing was written; try again")
 
     async def _views(self, groups: Sequence[Group]) -> builtins.list[GroupView]:

@@ -321,7 +321,7 @@ class Letters:
             return moves[-1].after(outcome.fences[-1])
         if isinstance(outcome, Stale):
             return None
-        raise CommitUnknown(f"nobody knows whether the failure of job {letter.key!r} was written")
+        raise CommitUnknown(f"the store did not confirm that the failure of job {letter.key!r} was written")
 
     async def landed(self, job_id: object, payload: object, said: Said, *, who: str, why: str) -> int:
         """The job succeeded after all: its letters need nobody any more."""

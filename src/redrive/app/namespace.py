@@ -45,7 +45,9 @@ async def move_job(core: Core, id: str, arrow: Callable[[Job, float], Transition
         if isinstance(outcome, Applied):
             return transition.after(outcome.fences[0])
         if not isinstance(outcome, Stale):
-            raise CommitUnknown(f"nobody knows whether job {job.short_id} was {transition.move}: look again")
+            raise CommitUnknown(
+                f"the store did not confirm that job {job.short_id} was {transition.move}; check it and try again"
+            )
         job = await find_job(core.store, job.id)
     raise StaleJob(f"job {job.short_id} keeps changing; try again", job_id=job.id)
 

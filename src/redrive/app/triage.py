@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LONGEST_DEFERRAL: Final = 366 * 86400.0
 LOOK_FIRST: Final = (
-    "job {id} is for a person: nobody knows whether it landed; look, then `redrive resolve {id}`, or"
+    "job {id} has an unknown outcome: verify by hand whether it landed, then `redrive resolve {id}`, or"
     " `redrive dead redrive {id}` to run it again"
 )
 SIZE: Final = 200
@@ -100,7 +100,7 @@ def read_words(core: Core, verb: Verb, given: Mapping[str, Any], *, many: bool =
     """The verb's words, checked, as they can be written down; what does not belong to it is refused by name."""
     takes = {word.name: word for word in verb.takes(many=many)}
     if strange := given.keys() - takes.keys():
-        raise InvalidInput(field=min(strange), problem=f"is nothing that {verb.name} takes")
+        raise InvalidInput(field=min(strange), problem=f"is not a parameter of {verb.name}")
     return {name: _READ[word.reading](core, name, given.get(name)) for name, word in takes.items()}
 
 

@@ -99,7 +99,7 @@ def returns_at(job: Job, lane: Lane, now: float) -> float | None:
 
 def advice_for(cause: Cause, lane: Lane) -> str:
     if lane == "delayed":
-        return "It heals by waiting: whoever knows its task (a worker, the next cycle) tries it again; or redrive it."
+        return "It heals by waiting: a worker or the next cycle tries it again. You can also redrive it."
     return advice.advice_for(cause, "Find out what the error means, fix it, then redrive or discard it.")
 
 

@@ -255,7 +255,7 @@ def _question(move: Transition) -> Notice | None:
     title = {
         "needs_consent": f"{job.task} needs consent",
         "needs_approval": f"{job.task} asks for approval",
-        "needs_check": f"{job.task}: nobody knows whether it landed",
+        "needs_check": f"{job.task}: it may or may not have landed",
     }[kind]
     text = _sentences(
         move.why, job.recommendation or f"redrive approve {job.short_id} or redrive reject {job.short_id}"

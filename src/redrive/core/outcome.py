@@ -116,7 +116,7 @@ def outcome_of(job: Job, result: Json = None, *, recovered: bool = False) -> Out
 def unknown_outcome(operation_id: str, problem: Exception) -> Outcome:
     """An operation that was accepted, when the store cannot be asked what became of it."""
     said = (
-        f"Nobody knows how it stands: the store does not answer ({problem}). It was accepted and may be done, now or "
+        f"Its state is unknown: the store does not answer ({problem}). It was accepted and may be done, now or "
         f"later: ask for the status of operation {operation_id[-8:]}, do not call it again."
     )
     return Outcome("timeout", operation_id, message=said)

@@ -272,7 +272,7 @@ def _uncertain(case: Case) -> Decision | None:
         return None
     return Hold(
         "outcome_unknown",
-        f"Nobody knows whether the effect landed: {case.failure.message}",
+        f"It is not known whether the effect landed: {case.failure.message}",
         advise_unknown(case.effects_seen),
     )
 

@@ -200,7 +200,7 @@ def _as_learned(case: Case, lesson: Lesson) -> tuple[Change, ...] | None:
 def hands_off(job: Job, effects: Iterable[EffectRecord]) -> str | None:
     """Why no machine may decide about this job; None where it may."""
     if "outcome_unknown" in (job.because, job.detail):
-        return "nobody knows whether it landed"
+        return "it is not known whether it landed"
     if any(effect.open for effect in effects):
         return "an effect of it may have landed"
     if job.because == "restored":

@@ -28,7 +28,7 @@ NOTE: Final = "note"
 """The kind of the documents that notes are, and the verb that writes them."""
 FOR_EYES: Final = {"lane": "manual"}
 """A person wanted to see to it: it does not come back by itself."""
-WOULD_REPEAT: Final = "is for a person: nobody knows whether it landed; look, then resolve it, or name it by its id"
+WOULD_REPEAT: Final = "has an unknown outcome: verify by hand whether it landed, then resolve it, or name it by its id"
 
 
 class Word(msgspec.Struct, frozen=True):
@@ -371,29 +371,29 @@ TABLE: Final = (
         "Back to its queue, to be done by another agent.", "Back to their queues, to be done by another agent.",
         "Reassigned: it waits for {agent}.", "is {agent}'s now", "redrive status {id}", _reassign, (_AGENT,),
         leaves=State.waiting, back=_dead_again, spares=check_not_landed, documents=1,
-        help="Back to the queue for another agent. Consents given for the one before do not count for it.",
+        help="Send it back to the queue for another agent. Consents given for the one before do not count for it.",
     ),
     Verb(
         "defer", "deferred", "deferred", "Defer", "Out of the way until then; the owner sees to it.",
-        "Out of the way until then; whoever is named sees to it.",
-        "Out of the way until then; whoever is named sees to them.", "Deferred to {owner}: it is back {until}.",
+        "It is set aside until then, for the named owner.",
+        "They are set aside until then, for the named owner.", "Deferred to {owner}: it is back {until}.",
         "deferred to {owner}", "redrive dead recall {id}", _defer, (_OWNER, _UNTIL), leaves=State.held,
         back=_not_deferred,
-        help="Out of the way until then, for somebody to see to. It comes back by itself.",
+        help="Set it aside until then, for an owner. It comes back by itself.",
     ),
     Verb(
-        "recall", "recalled", "recalled", "Recall", "What was deferred is a dead letter again, before its time.",
+        "recall", "recalled", "recalled", "Recall", "Make a deferred job a dead letter again before its time.",
         "A dead letter again, to be seen to now.", "Dead letters again, to be seen to now.", "A dead letter again.",
         "recalled", "redrive dead show {id}", _recall, acts_on=State.held, noun="deferred job", leaves=State.dead,
         back=_deferred_again, recalls=False,
     ),
     Verb(
-        "discard", "discarded", "discarded", "Discard", "Let it go; it can be restored.",
+        "discard", "discarded", "discarded", "Discard", "Discard it. It can be restored.",
         "It is let go. You can bring it back.", "They are let go. You can bring them back.", "Discarded.",
         "discarded", "redrive dead restore {id}", _discard, leaves=State.discarded, back=_restored, danger=True,
     ),
     Verb(
-        "restore", "restored", "restored", "Restore", "A discarded job is a dead letter again.",
+        "restore", "restored", "restored", "Restore", "Make a discarded job a dead letter again.",
         "A dead letter again, waiting for a person.", "Dead letters again, waiting for a person.",
         "A dead letter again.", "restored", "redrive dead redrive {id}", _restore, acts_on=State.discarded,
         noun="discarded job", leaves=State.dead, back=_let_go_again,
@@ -409,10 +409,11 @@ TABLE: Final = (
         help="Move it to the other LANE: delayed comes back by itself, manual waits for you.",
     ),
     Verb(
-        "note", "noted", "wrote about", "Note", "Something for whoever looks next; it moves nothing.",
-        "Something for whoever looks next; it moves nothing.", "The same note beside each; it moves nothing.",
+        "note", "noted", "wrote about", "Note", "A note for the next reader. The job stays where it is.",
+        "A note for the next reader. The job stays where it is.",
+        "The same note beside each. The jobs stay where they are.",
         "Noted.", "noted", "redrive dead show {id}", _note, (_TEXT,), why=False, recalls=False, documents=1,
-        help="Write TEXT beside it for whoever looks next. It moves nothing.", tool="note_failure",
+        help="Write TEXT beside it for the next reader. The job stays where it is.", tool="note_failure",
         tool_says="Write a note beside ONE dead letter for the person or agent who looks next: what you found out, or"
         " what you tried. It moves nothing.",
     ),

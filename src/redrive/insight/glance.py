@@ -174,7 +174,7 @@ def sentence(health: Health, unattended: int = 0) -> str:
     """Health as one says it. That due jobs wait for a worker is said before it is an issue."""
     pending = f"{health.total_pending:,} pending"
     if health.status == "healthy":
-        nobody = f"but nobody runs {unattended:,} of them: start a worker that knows their task"
+        nobody = f"but no worker runs {unattended:,} of them: start a worker that knows their task"
         return f"Healthy: {pending}, {nobody if unattended else 'nothing needs you'}."
     said = "; ".join(health.issues[:TOLD])
     more = f"; and {len(health.issues) - TOLD} more" if len(health.issues) > TOLD else ""

@@ -145,7 +145,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _over(group: Group, state: GroupState, recent: int) -> str | None:
-    """Which of the limits that it was ignored with is passed; without any it is ignored until somebody reopens it."""
+    """Which of the limits that it was ignored with is passed; without any it is ignored until it is reopened."""
     if state.ignored_until is not None and group.last_at >= state.ignored_until:
         return "the time it was ignored for is over, and it still happens"
     if state.ignored_rate is not None and recent > state.ignored_rate:

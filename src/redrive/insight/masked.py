@@ -63,7 +63,7 @@ def _entries(edited: Sequence[Json], original: Json, shown: Json, at: str) -> li
     for index, item in enumerate(edited):
         place = pairing.place(index)
         if place is None:
-            problem = f"nobody knows for which secret {MASK} stands here, as {pairing.reason}; write it out"
+            problem = f"it is not clear which secret {MASK} stands for here, as {pairing.reason}; write it out"
             raise InvalidInput(field=f"{at}[{index}]", problem=problem)
         value, seen = (original[place], shown[place]) if place < len(shown) else (None, _NOTHING)
         found.append(_restored(item, value, seen, f"{at}[{index}]"))

@@ -146,5 +146,5 @@ def issues_of(queue: QueueNumbers) -> list[str]:
     if queue.overdue:
         issues.append(f"{queue.name}: {queue.overdue} deferred and overdue (their time has come)")
     if queue.put_off:
-        issues.append(f"{queue.name}: {queue.put_off} deferred for more than a week (does anybody see to them?)")
+        issues.append(f"{queue.name}: {queue.put_off} deferred for more than a week (are they still wanted?)")
     return issues

@@ -88,7 +88,7 @@ def _returning(queues: Sequence[QueueNumbers]) -> str:
 def _nobody_runs(due: int) -> Standing:
     are, them, their = ("is", "it", "its") if due == 1 else ("are", "them", "their")
     return Standing(
-        f"{counted(due, 'job')} {are} due, and nobody runs {them}.",
+        f"{counted(due, 'job')} {are} due, and no worker runs {them}.",
         f"No live worker takes {them}. Start one that knows {their} task: redrive worker APP, or redrive serve APP.",
     )
 

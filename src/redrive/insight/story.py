@@ -275,7 +275,7 @@ REASONS: Final[dict[str, str]] = {
     "too_old": "it took longer than it may",
     "crash_loop": "its worker's process kept ending while it ran alone",
     "budget_exhausted": "its budget is used up",
-    "outcome_unknown": "nobody knows whether its effect landed",
+    "outcome_unknown": "it is not known whether its effect landed",
     "diverted": "a script set it aside",
     "imported": "it failed elsewhere and was brought here",
     "restored": "a person brought it back",
@@ -289,8 +289,8 @@ REASONS: Final[dict[str, str]] = {
 """Why a job is dead or gone, as the second half of a sentence."""
 _HELD: Final[dict[str, str]] = {
     "approval": "It asked a question{} and waits for the answer.",
-    "consent": "It waits{} for somebody's consent.",
-    "outcome_unknown": "Nobody knows{} whether its effect landed.",
+    "consent": "It waits{} for consent.",
+    "outcome_unknown": "Its outcome is unknown{}: its effect may or may not have landed.",
     "circuit_open": "What it calls is down{}; it goes on by itself when that answers again.",
     "blocked": "It waits{} for the steps before it.",
 }
@@ -298,7 +298,7 @@ _HELD: Final[dict[str, str]] = {
 
 
 def reason(because: str | None) -> str:
-    return REASONS.get(because or "", (because or "nobody said why").replace("_", " "))
+    return REASONS.get(because or "", (because or "no reason was recorded").replace("_", " "))
 
 
 def _when_back(job: Job, now: float) -> str:
@@ -411,7 +411,7 @@ def _for_dead(job: Job) -> Iterator[Choice]:
         yield from _again(job)
     other = "manual" if job.lane == "delayed" else "delayed"
     lanes = {"manual": "It must wait for a person", "delayed": "It may come back by itself"}
-    yield _verb(job, "defer", "Somebody sees to it later")
+    yield _verb(job, "defer", "A person takes care of it later")
     lane = _verb(job, "move_lane", lanes[other])
     command = (lane.command or "").replace("LANE", other)
     yield msgspec.structs.replace(lane, label=f"Move to the {other} lane", command=command)

@@ -35,7 +35,7 @@ log = logging.getLogger("redrive.attempt")
 """Documents that say which run of a job had its process to itself."""
 STOP_SECONDS: Final = 1.0
 """How long a task may clean up after its timeout before it is said that it goes on."""
-UNMARKED: Final = "nobody knows whether the store noted that it was to run alone"
+UNMARKED: Final = "the store did not confirm that it was to run alone"
 
 
 class Attempts:

@@ -330,7 +330,7 @@ class _Shared:
 def _unverified(name: str, problem: str = "it has no verifier") -> Held:
     return Held(
         "outcome_unknown",
-        f"Effect {name!r} was begun and nobody knows whether it landed; {problem}.",
+        f"Effect {name!r} was begun, and it is not known whether it landed; {problem}.",
         f"Look at the receiver of {name!r}. Then `redrive resolve ID --landed` or `--not-landed`.",
     )
 

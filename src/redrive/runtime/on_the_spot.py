@@ -282,7 +282,7 @@ class OnTheSpot:
     async def committed(self, commit: Commit) -> Job:
         """The job after this commit, or as somebody else has made it meanwhile. The store is asked insistently."""
         move = commit.transitions[0]
-        problem: Exception = CommitUnknown(f"nobody knows whether job {move.job.short_id} was {move.move}")
+        problem: Exception = CommitUnknown(f"the store did not confirm that job {move.job.short_id} was {move.move}")
         for _ in range(INSIST):
             try:
                 (outcome,) = await self._store.apply([commit])

@@ -94,7 +94,7 @@ class Outbox:
             # Repeating is safe: what landed after all is stale then.
             batch = [commit for commit, outcome in answered if isinstance(outcome, Unknown)]
             if batch:
-                log.warning("nobody knows whether %d results were stored: trying again", len(batch))
+                log.warning("the store did not confirm %d results: trying again", len(batch))
                 await asyncio.sleep(AGAIN)
             batch += [msgspec.structs.replace(commit, transitions=commit.transitions[:1]) for commit in crowded]
 

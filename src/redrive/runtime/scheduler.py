@@ -228,7 +228,7 @@ class Scheduler(Loop):
         async for job in self._every(held):
             failure = Failure("exception", ("redrive.errors.OutcomeUnknown",), job.error or "unknown outcome")
             await self._move(
-                lifecycle.buried, job, because="outcome_unknown", why="Nobody resolved it for seven days.",
+                lifecycle.buried, job, because="outcome_unknown", why="It was not resolved for seven days.",
                 recommendation=RESOLVE,
                 failure=failure, cause=cause_of("outcome_unknown", "unresolved", failure), fingerprint=job.fingerprint,
                 who="scheduler",
@@ -241,7 +241,7 @@ class Scheduler(Loop):
         async for job in self._every(held):
             asked = await question_of(self._store, job)  # an older one, not asked any more, says nothing about it
             if asked is not None and asked.approval.expired(now):
-                await self._move(lifecycle.unblocked, job, who="scheduler", why="nobody answered in time")
+                await self._move(lifecycle.unblocked, job, who="scheduler", why="it was not answered in time")
 
     async def let_consented_go(self) -> None:
         """Whoever gives consent lets go what waits for it. What they did not see, or did not live to, is seen here."""

@@ -234,7 +234,7 @@ class _Minded:
         put = SCHEDULE.put(self._name, standing, version)
         (outcome,) = await self._store.apply([Commit(puts=(put,))])
         if isinstance(outcome, Unknown):
-            log.warning("schedule %s: nobody knows whether its state was written: %s", self._name, outcome.problem)
+            log.warning("schedule %s: the store did not confirm its state: %s", self._name, outcome.problem)
         return isinstance(outcome, Applied)
 
     def _tell(self, due: Due, note: str) -> None:

@@ -226,7 +226,7 @@ class Settlement:
             return self._recovered(job, context, look, None)
         held = Held(
             "outcome_unknown",
-            f"Nobody can tell whether an earlier attempt landed ({look}), and the task is not idempotent.",
+            f"It is not known whether an earlier attempt landed ({look}), and the task is not idempotent.",
             advise_unknown(look.words),
         )
         return await self.signalled(job, handler, context, held)

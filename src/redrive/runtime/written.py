@@ -10,4 +10,4 @@ async def written(store: Store, what: str, *puts: Put) -> None:
     """Write these documents together, whatever they were before. `what` happened then, in words."""
     (outcome,) = await store.apply([Commit(puts=puts)])
     if isinstance(outcome, Unknown):
-        raise CommitUnknown(f"nobody knows whether {what}: look again, and repeat it if not")
+        raise CommitUnknown(f"the store did not confirm that {what}; check, and repeat it if it did not happen")

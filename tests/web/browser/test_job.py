@@ -352,7 +352,7 @@ async def test_a_large_payload_is_shown_in_bounds(served: Served, tabs: Tabs) ->
 async def test_a_job_that_does_not_exist_is_said_so(served: Served, tabs: Tabs) -> None:
     tabs.forgiven.append("404")
     page = await tabs.open(served, "/jobs/feedfeedfeedfeedfeedfeedfeedfeed")
-    await expect(page.locator("h1")).to_have_text("There is no such thing here")
+    await expect(page.locator("h1")).to_have_text("This page does not exist")
 
 
 async def test_a_phone_shows_all_of_it(served: Served, tabs: Tabs) -> None:

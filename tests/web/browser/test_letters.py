@@ -73,7 +73,7 @@ async def test_filters_stand_in_the_address_and_come_off_one_by_one(served: Serv
     await page.get_by_text("More", exact=True).click()
     await page.select_option("#because", "permanent")
     await page.get_by_role("button", name="Apply").click()
-    await expect(page.locator(".empty-title")).to_have_text("No dead letter is like that.")
+    await expect(page.locator(".empty-title")).to_have_text("No dead letters match.")
     await page.get_by_role("link", name="Remove the filter because permanent").click()
     await expect(page.locator("table.letters tbody tr")).to_have_count(2)
     await page.get_by_role("link", name="Clear all").click()

@@ -138,7 +138,7 @@ async def test_queues_are_listed_with_the_numbers_that_rest_gives(tabs: Tabs, sh
 async def test_due_jobs_without_a_worker_are_the_first_thing_that_is_said(tabs: Tabs, still: Served) -> None:
     await still.rd.enqueue_many("greet", [{}, {}])
     page = await tabs.open(still)
-    await expect(page.locator("h1")).to_have_text("2 jobs are due, and nobody runs them.")
+    await expect(page.locator("h1")).to_have_text("2 jobs are due, and no worker runs them.")
     await expect(page.locator(".health .lead")).to_contain_text("redrive worker APP")
     await expect(page.get_by_role("region", name="Oldest waiting").locator("tr")).to_have_count(2)
 
@@ -151,7 +151,7 @@ async def test_the_button_under_the_sentence_opens_what_the_sentence_is_about(ta
     await expect(page).to_have_url(re.compile("/groups/"))
     await still.rd.enqueue("greet", {})
     await page.goto("/")
-    await expect(page.locator("h1")).to_have_text("1 job is due, and nobody runs it.")
+    await expect(page.locator("h1")).to_have_text("1 job is due, and no worker runs it.")
     await expect(page.get_by_role("link", name="Open it")).to_have_count(0)
     await expect(page.get_by_role("list", name="What needs you")).to_contain_text("dead letter needs a person (greet)")
 
@@ -635,7 +635,7 @@ async def test_a_job_is_found_by_a_part_of_its_id(page: Page, served: Served, ta
     await press(page, "f")
     await page.keyboard.type("nobody")
     await page.keyboard.press("Enter")
-    await expect(page.locator("h1")).to_have_text("There is no such thing here")
+    await expect(page.locator("h1")).to_have_text("This page does not exist")
     await expect(page.locator(".lead")).to_contain_text("nobody")
 
 

@@ -165,7 +165,7 @@ class Redrives:
         check_texts(token=how.token)
         selection = await choosing.select(self._core, ids, filters, all=all, verb=verb.name)
         if some and not len(selection):
-            raise InvalidInput(field="filter", problem=f"no dead letter is like that: {selection.chosen}")
+            raise InvalidInput(field="filter", problem=f"no dead letters match {selection.chosen}")
         if how.token is not None and not await choosing.fits(self._core, selection, how.token):
             raise InvalidInput(field="token", problem="the plan was for other dead letters than match now; plan again")
         now = self._core.clock.now()

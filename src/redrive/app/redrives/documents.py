@@ -76,7 +76,9 @@ class Documents:
         (outcome,) = await self._store.apply([commit])
         if isinstance(outcome, Applied | Stale):
             return isinstance(outcome, Applied)
-        raise CommitUnknown(f"nobody knows whether a step of a redrive was written ({outcome.problem}): look again")
+        raise CommitUnknown(
+            f"the store did not confirm a step of a redrive ({outcome.problem}); check it and try again"
+        )
 
     async def freeze(self, id: str, chunks: Sequence[tuple[Item, ...]]) -> None:
         puts = [REDRIVE_ITEMS.put(_key(id, number), items) for number, items in enumerate(chunks)]

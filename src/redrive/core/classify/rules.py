@@ -390,7 +390,7 @@ def _overloaded_name(types: tuple[str, ...]) -> bool:
 _NOTED_RULES: Final[tuple[tuple[str, Rule, str], ...]] = (
     ("control", _control, "A lost lease, a shutdown, a signal, a task that ends its process, or a wait for a person."),
     ("error_kind", _error_kind, "The exception or the result names its kind: a typed word beats every text."),
-    ("outcome_unknown", _outcome_unknown, "The call was made and nobody knows whether it landed."),
+    ("outcome_unknown", _outcome_unknown, "The call was made, and it is not known whether it landed."),
     ("own_limits", _own_limits, "This process has no memory or file descriptors left, or its own store no space."),
     ("timed_out", _timed_out, "The task was stopped at its `timeout=`."),
     ("overflow_phrase", _overflow_phrase,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from redrive.core.breakers import Breaker
 
 
-@click.command(short_help="What is down, and when it is tried again.")
+@click.command(short_help="List what is down, and when it is tried again.")
 @click.option("--close", metavar="KEY", help="It answers again: let its parked jobs go.")
 @shared
 def breakers(close: str | None) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 COLUMNS = ("cycle", "last", "begun", "outcome", "jobs", "usual", "next", "runs")
 
 
-@click.group(invoke_without_command=True, short_help="Scripts' cycles: last run, next start, what is wrong.")
+@click.group(invoke_without_command=True, short_help="List the cycles of scripts: last run, next start, problems.")
 @shared
 @click.pass_context
 def cycles(ctx: click.Context) -> None:

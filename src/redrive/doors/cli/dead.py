@@ -77,7 +77,7 @@ def _row(job: Job) -> tuple[object, ...]:
     return job.short_id, job.task, job.queue, attempts(job), died, f"{job.because}{back}", short(job.error or "")
 
 
-@dead.command(short_help="A dead letter's whole story, and what to do next.")
+@dead.command(short_help="Show a dead letter's whole story, and what to do next.")
 @click.argument("id")
 @click.option("--secrets", is_flag=True, help="Show what looks like a secret in payload and result, too.")
 @shared
@@ -156,7 +156,7 @@ def _tell_preview(preview: EditPreview) -> int:
     return 0 if preview.ok else 1
 
 
-@dead.command(short_help="What two runs of a job were given differently.")
+@dead.command(short_help="Compare the inputs of two runs of a job.")
 @click.argument("id")
 @click.argument("one", type=int)
 @click.argument("other", type=int)

@@ -83,7 +83,9 @@ OPTIONS: Final = (
     click.option("--task", "of_task", metavar="NAME", help="Of this task."),
     click.option("--agent", "of_agent", metavar="NAME", help="Who does the work."),
     click.option("--session", "of_session", metavar="ID", help="Who asked for it."),
-    click.option("--lane", "of_lane", metavar="NAME", help="manual (needs eyes) or delayed (comes back by itself)."),
+    click.option(
+        "--lane", "of_lane", metavar="NAME", help="manual (needs a person) or delayed (comes back by itself)."
+    ),
     click.option(
         "--category", "of_category", metavar="NAME", help="transient, conditional, permanent, control or unknown."
     ),
@@ -95,7 +97,7 @@ OPTIONS: Final = (
     click.option("--group", "--fingerprint", "of_group", metavar="ID", help="One error group, by its id or a prefix."),
     click.option("--because", "of_because", metavar="REASON", help="e.g. attempts_exhausted, permanent, crash_loop."),
     click.option("--reason", "of_reason", metavar="NAME", help="direct, retry, deferred_submit or scheduled_job."),
-    click.option("--owner", "of_owner", metavar="NAME", help="Who must see to it."),
+    click.option("--owner", "of_owner", metavar="NAME", help="Who must take care of it."),
     click.option(
         "--since", "of_since", metavar="TIME", callback=_instant, help="Changed since then: 24h, 3d, or a time."
     ),

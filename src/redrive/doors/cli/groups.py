@@ -41,7 +41,7 @@ def groups(**said: Any) -> None:
         output.table(COLUMNS, map(_row, found))
         output.say(f"Look closer: redrive dead group {found[0].short}")
     elif any(said[name] for name in ("queue", "task", "status", "new")):
-        output.say("No group is like that. `redrive dead groups` shows all of them.")
+        output.say("No groups match. `redrive dead groups` lists all of them.")
     else:
         output.say("No error groups: no job has died here yet. `redrive health` shows the rest.")
 

@@ -104,7 +104,7 @@ def tell_moved(job: Job, move: str, undo: str) -> None:
     output.say(f"  next: {undo.format(id=job.short_id)}")
 
 
-@click.command(short_help="A job's whole story, and what to do next.")
+@click.command(short_help="Show a job's whole story, and what to do next.")
 @click.argument("id")
 @click.option("--secrets", is_flag=True, help="Show what looks like a secret in payload and result, too.")
 @shared

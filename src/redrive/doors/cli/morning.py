@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from redrive.insight.needs import Need
 
 
-@click.command(short_help="What needs you, since when, and what to do.")
+@click.command(short_help="Show what needs you, since when, and what to do.")
 @click.option("--since", metavar="SPAN", default="24h", show_default=True, help="e.g. 8h, 3d, or 2031-05-17T07:00:00Z.")
 @click.option("--queue", metavar="NAME", help="One pipeline only.")
 @click.option(

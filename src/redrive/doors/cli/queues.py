@@ -21,7 +21,7 @@ COLUMNS = ("queue", "due", "waiting", "running", "held", "done", "dead", "discar
 @click.pass_context
 @shared
 def queues(ctx: click.Context) -> None:
-    """List the queues; pause one, or let it go on.
+    """List the queues; pause or resume one.
 
     How long the last successes waited, from the time they were due, and took; `failed` is the day's share of failed
     attempts.
@@ -71,7 +71,7 @@ def _tell(name: str, *, paused: bool) -> None:
         output.say(f"queue {clean(name)} is resumed")
 
 
-@click.command(short_help="Numbers per queue and in total.")
+@click.command(short_help="Show numbers per queue and in total.")
 @shared
 def stats() -> None:
     """Numbers per queue and in total; they add up to what was accepted."""
@@ -115,7 +115,7 @@ def health_of(rd: Redrive) -> Health:
 @click.option("--probe", is_flag=True, help="Ask only whether the database can be read and written: 0 or 3.")
 @shared
 def health(probe: bool) -> int:
-    """How everything stands, and why.
+    """Show whether all is well, and if not, why.
 
     Exit status 0: well, or healing by itself. 1: a person is needed. 3: the store cannot be used.
     With --probe, for containers: 0, or 3 and why.

@@ -174,7 +174,7 @@ def _tell_patch(preview: PatchPreview) -> None:
 
 def _tell_plan(plan: Plan) -> None:
     if not plan.number:
-        output.say(f"No dead letter is like that ({clean(plan.chosen)}): nothing to redrive.")
+        output.say(f"No dead letters match ({clean(plan.chosen)}): there is nothing to redrive.")
         return
     rest = f", {plan.number - plan.moving} would be skipped" if plan.skipped else ""
     output.say(f"{counted(plan.number, 'dead letter')} ({clean(plan.chosen)}): {plan.moving} would move{rest}")
@@ -204,7 +204,7 @@ def _tell_rest(number: int) -> None:
 def _cost(plan: Plan) -> str:
     found = plan.estimate
     if found is None:
-        return "nobody knows: no earlier attempt told what it had used"
+        return "unknown: no earlier attempt reported what it used"
     money = f", {found.cost:,.2f}" if found.cost is not None else ""
     told = f"{found.reported} of {found.sampled} sampled ones told"
     return f"about {found.tokens:,} tokens{money} for one attempt each; {told}"
@@ -319,7 +319,7 @@ def show(id: str, items: bool, status: str | None, limit: int) -> None:
         rows = [(item.id[-8:], item.task, item.status, short(item.why or "", 80)) for item in listed]
         output.table(("id", "task", "became", "why"), rows)
     elif wanted:
-        output.say("No item is like that.")
+        output.say("No items match.")
 
 
 async def _with_items(rd: Redrive, id: str, status: str | None, wanted: int) -> tuple[RedriveRun, list[ItemView]]:

@@ -36,7 +36,7 @@ def routes(command: F) -> F:
     return command
 
 
-@click.group(short_help="Weeks, months, the failure log, activity, agents.")
+@click.group(short_help="Show reports: weeks, months, failures, activity, agents.")
 @shared
 def report() -> None:
     """Weeks and months in numbers, the failure log, activity, agents."""
@@ -78,7 +78,7 @@ def tell_noticed(told: int | None) -> None:
     if told:
         output.say(f"told: {counted(told, 'message')}")
     elif told == 0:
-        output.say("told nobody here: no channel of this machine took it. It waits for a worker that has one.")
+        output.say("Not sent from here: no channel of this machine took it. It waits for a worker that has one.")
 
 
 def _tell_report(found: Report, told: int | None) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 COLUMNS = ("schedule", "line", "zone", "last slot", "next slot", "last job", "state", "note")
 
 
-@click.command(short_help="When tasks run by themselves.")
+@click.command(short_help="List when tasks run by themselves.")
 @click.option("--forget", metavar="NAME", help="The code no longer has it: drop it from this list.")
 @shared
 def schedules(forget: str | None) -> None:

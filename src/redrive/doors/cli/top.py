@@ -39,7 +39,7 @@ QUIT: Final = b"qQ\x04"
 @click.option("--once", is_flag=True, help="Print one frame and leave. So it is wherever this is no terminal.")
 @shared
 def top(once: bool) -> None:
-    """What happens now, live: health, queues, running jobs, latest error groups, what is down. q quits."""
+    """Show live what happens now: health, queues, running jobs, latest error groups, what is down. q quits."""
     if output.as_json():
         output.say_json(ask(lambda rd: rd.reports.glance()).public())
     elif once or not (sys.stdin.isatty() and sys.stdout.isatty()) or _console().is_dumb_terminal:

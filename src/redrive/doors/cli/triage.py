@@ -64,7 +64,7 @@ def act(verb: str, meant: Meant, perform: Perform, done: str, goes_on: str, noun
     number = ask(lambda rd: _number(rd, verb, meant))
     if not number:
         output.say_json({"verb": verb, "number": 0, "moved": 0}) if output.as_json() else output.say(
-            f"Nothing is like that{meant.words}: nothing was changed."
+            f"No jobs match{meant.words}: nothing was changed."
         )
         return 0
     _agreed(f"{verb.replace('_', ' ')} {counted(number, noun)}{meant.words}", yes=meant.yes)
@@ -110,14 +110,14 @@ def tell_acted(acted: Acted) -> int:
 @reason
 @shared
 def undo(act_id: str, why: str | None) -> int:
-    """Take an act back: what nobody has touched since goes where it was.
+    """Take an act back: jobs that have not changed since go back.
 
     ACT is an id of `redrive dead acts`, or the id of the job where the act was about one.
     """
     return tell_acted(ask(lambda rd: rd.dead.undo(act_id, who=who(), why=why)))
 
 
-@click.command(short_help="What was done about dead letters, by whom and why.")
+@click.command(short_help="List the actions on dead letters: who did what, and why.")
 @click.option("--limit", metavar="N", type=int, default=20, show_default=True)
 @shared
 def acts(limit: int) -> None:
@@ -128,7 +128,7 @@ def acts(limit: int) -> None:
     elif found:
         output.table(COLUMNS, map(_row, found))
     else:
-        output.say("Nobody has done anything about dead letters so far.")
+        output.say("No action on dead letters is recorded yet.")
 
 
 def _row(act: Act) -> tuple[object, ...]:

@@ -45,7 +45,7 @@ def worker(app: str, processes: int, drain: bool, reload: bool, parent: int | No
     """Run the jobs of APP, a `module:attribute` that names a Redrive, e.g. tasks:rd.
 
     SIGTERM or Ctrl-C lets running jobs finish within the grace period, then gives the rest back to the queue. Ends with
-    exit status 3 when the disk fails to sync: whoever started it should start it again.
+    exit status 3 when the disk fails to sync: its supervisor should start it again.
     """
     options = {name: value for name, value in said.items() if value is not None}
     if drain and reload:

@@ -17,7 +17,7 @@ WORKERS: Final = ("worker", "since", "heard of", "runs", "longest", "version", "
 TASKS: Final = ("task", "queue", "waiting", "running", "held", "done", "dead", "workers", *PACE)
 
 
-@click.command(short_help="Who runs jobs: since when, what, how long.")
+@click.command(short_help="List the workers: since when they run, and which jobs.")
 @shared
 def workers() -> None:
     """Living workers: since when they run, what they run and for how long, and whether something blocks them."""
@@ -29,7 +29,7 @@ def workers() -> None:
     elif found:
         output.table(WORKERS, map(_worker_row, found), cut=True)
     else:
-        output.say("No worker lives. Start one: redrive worker APP, e.g. redrive worker tasks:rd")
+        output.say("No worker is running. Start one: redrive worker APP, e.g. redrive worker tasks:rd")
 
 
 def _worker_row(view: WorkerView) -> tuple[object, ...]:
@@ -43,7 +43,7 @@ def _worker_row(view: WorkerView) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-@click.command(short_help="Which tasks there are, how they went, and who knows them.")
+@click.command(short_help="List the tasks: how they went, and which workers know them.")
 @shared
 def tasks() -> None:
     """Every task with its jobs by state, how long its last successes waited, from the time they were due, and took, and

@@ -114,7 +114,7 @@ async def _quick_plan(request: Request, choice: Choice) -> dict[str, Any]:
     """So many are not judged one by one while somebody waits for a page; the redrive itself judges each."""
     known, rd = await _other_plan(request, choice, "redrive"), rd_of(request)
     estimate = await rd.redrives.estimate(known["number"], **await choosing.filters(rd, choice))
-    said = f"More than {LOOKED_AT:,}: what would not move is not looked for now. The scorecard will tell it."
+    said = f"More than {LOOKED_AT:,}: they are not checked one by one. The redrive's page shows what did not move."
     return {**known, "warnings": (said,), "canary": MANY_CANARY, "estimate": estimate}
 
 

@@ -37,7 +37,7 @@ COURSES: Final = {
 
 
 SETTLED: Final = {
-    "resolved": "It counts as cured: you hear of it if it comes back.",
+    "resolved": "It is marked as cured: you are told if it comes back.",
     "ignored": "It is ignored for now.",
 }
 """What a person has said of it, instead of how it goes."""
@@ -164,7 +164,7 @@ async def _settled(rd: Redrive, verb: str, fingerprint: str, form: Form, said: d
         case "reopen":
             return await rd.groups.reopen(fingerprint, **said)
         case _:
-            raise InvalidInput(field="verb", problem=f"{verb!r} is nothing that can be done with a group")
+            raise InvalidInput(field="verb", problem=f"{verb!r} is not an action on a group")
 
 
 async def _canary(request: Request, fingerprint: str, name: str) -> Response:

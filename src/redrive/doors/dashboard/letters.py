@@ -34,11 +34,11 @@ GROUPS: Final = 12
 GROUPS_A_PAGE: Final = 50
 WHICH: Final[Mapping[str, New]] = {"deploy": "deploy", "hour": "hour"}
 """What may be asked for as new."""
-HELD_LEADS: Final = {"deferred": "Put off to somebody; at their time they are dead letters again."}
+HELD_LEADS: Final = {"deferred": "Deferred to a person. At the given time they become dead letters again."}
 HELD: Final = (
     ("approval", "a question is open"),
     ("consent", "consent is missing"),
-    ("outcome_unknown", "nobody knows whether it landed"),
+    ("outcome_unknown", "the outcome is unknown"),
     ("deferred", "deferred"),
 )
 

@@ -188,4 +188,4 @@ async def act(request: Request) -> Response:
             run = await rd.redrives.cancel(id, **said)
             return back(request, f"Cancelled. {words.counted(run.left, 'dead letter')} stayed where they were.")
         case _:
-            raise InvalidInput(field="verb", problem=f"{verb!r} is nothing that can be done with a redrive")
+            raise InvalidInput(field="verb", problem=f"{verb!r} is not an action on a redrive")

@@ -66,7 +66,7 @@ LONGEST_FORM: Final = 4 * 1024 * 1024
 """A payload of the largest size that is accepted, as a form writes it."""
 TITLES: Final = {
     403: "Your token may not do this",
-    404: "There is no such thing here",
+    404: "This page does not exist",
     500: "Something went wrong",
     503: "The store does not answer",
     507: "The disk is full",
@@ -331,7 +331,7 @@ async def _received(request: Request) -> bytes:
             if len(body) > LONGEST_FORM:
                 raise InvalidInput(field="form", problem=f"is larger than {LONGEST_FORM:,} bytes")
     except ClientDisconnect:
-        raise InvalidInput(field="form", problem="broke off: whoever sent it has left") from None
+        raise InvalidInput(field="form", problem="is not complete: the connection was closed") from None
     return bytes(body)
 
 

@@ -34,7 +34,7 @@ async def act(request: Request) -> Response:
     rd, form, verb = rd_of(request), await form_of(request), request.path_params["verb"]
     id, said = request.path_params["id"], {"who": who(request), "why": form.text("why")}
     if verb not in QUESTIONS or verb == "edit":
-        raise InvalidInput(field="verb", problem=f"{verb!r} is nothing that can be done with a job")
+        raise InvalidInput(field="verb", problem=f"{verb!r} is not an action on a job")
     job = await rd.jobs.get(id)
     text = await (_triaged(rd, VERBS[verb], job.id, form, said) if verb in VERBS else _done(rd, verb, job.id, said))
     return back(request, text, undo=address(request, "undo", id=job.id) if undoable(verb) else None)

@@ -160,7 +160,7 @@ def next_step(outcome: Outcome, job: Job, *, writes: bool) -> str | None:
         case "failed" if job.state is State.dead:
             return f"Do not call it again as it is. `explain_failure` {id} says why and what would help."
         case "failed":
-            return "It is not wanted any more, nobody will run it."
+            return "It was cancelled and will not run."
         case "needs_consent":
             return asks_a_person(job)
         case _:
@@ -183,8 +183,8 @@ def held_step(job: Job) -> str:
         return asks_a_person(job)
     if job.because == "outcome_unknown":
         return (
-            f"Nobody knows whether it landed. A person must look, then `redrive resolve {job.short_id} --landed` or "
-            f"`--not-landed`. Do not call it again: it could happen twice."
+            f"It is not known whether it landed. A person must verify that, then `redrive resolve {job.short_id}"
+            f" --landed` or `--not-landed`. Do not call it again: it could happen twice."
         )
     return f"It comes back by itself when what it waits for is there. Ask `operation` {job.id} later."
 

@@ -31,7 +31,7 @@ class EventQuery(schemas.Taken):
     """What to hear of, and from where on."""
 
     after: Annotated[Place, Meta(description="The id of the last event that was seen; as Last-Event-ID.")] | None = None
-    every: Annotated[bool, Meta(description="All of them, also where there are more than anybody reads.")] = False
+    every: Annotated[bool, Meta(description="All of them, however many there are.")] = False
     queue: schemas.Words | None = None
     job: schemas.Words | None = None
 

@@ -164,5 +164,5 @@ ROUTES: Final = (
     ),
     Route("POST", f"{ONE}/ignore", ignore, "Known, and may go on.", GroupOut, body=Ignoring),
     Route("POST", f"{ONE}/reopen", reopen, "Unresolved again.", GroupOut, body=schemas.Saying),
-    Route("POST", f"{ONE}/note", note, "A note for whoever looks next.", GroupOut, body=Noting),
+    Route("POST", f"{ONE}/note", note, "A note for the next reader.", GroupOut, body=Noting),
 )  # fmt: skip

@@ -211,7 +211,7 @@ ROUTES: Final = (
         schemas.OneJob,
     ),
     Route(
-        "GET", "/v1/jobs/{id}/diff", diff, "What two runs of a job were given differently.", DiffOut, DiffQuery,
+        "GET", "/v1/jobs/{id}/diff", diff, "Compare the inputs of two runs of a job.", DiffOut, DiffQuery,
     ),
     Route(
         "POST", "/v1/jobs/{id}/cancel", cancel, "No longer wanted; a running task is told.", JOB, body=schemas.Saying,
@@ -226,7 +226,7 @@ ROUTES: Final = (
         errors=(409,),
     ),
     Route(
-        "POST", "/v1/jobs/{id}/resolve", resolve, "A person's word about an outcome that nobody knew.", JOB,
+        "POST", "/v1/jobs/{id}/resolve", resolve, "Say whether an effect with an unknown outcome landed.", JOB,
         body=schemas.Resolving, errors=(409,),
     ),
     Route(

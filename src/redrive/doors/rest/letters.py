@@ -329,6 +329,6 @@ ROUTES: Final = (
           body=Editing, errors=(409,)),
     Route("GET", f"{ONE}/notes", notes, "What was written beside it.", NotesOut),
     Route("GET", "/v1/acts", acts, "What was done to dead letters, by whom and why.", ActsOut, ActQuery),
-    Route("POST", "/v1/acts/{id}/undo", undo, "Take an act back: what nobody has touched since goes where it was.",
+    Route("POST", "/v1/acts/{id}/undo", undo, "Take an act back: jobs that have not changed since go back.",
           ActedOut, body=schemas.Saying, errors=(409,)),
 )  # fmt: skip

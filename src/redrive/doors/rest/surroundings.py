@@ -20,7 +20,7 @@ from redrive.doors.web.problems import Refused, problem
 
 
 class BreakerOut(schemas.Given):
-    """What is down, as far as anybody noticed."""
+    """What is down: the breakers that are open."""
 
     key: str
     state: Literal["open", "half_open", "closed"]
@@ -187,7 +187,7 @@ async def fleet(asked: Asked) -> Any:
 
 ROUTES: Final = (
     Route("GET", "/v1/fleet", fleet, "Hosts, lag and durability.", FleetStatus),
-    Route("GET", "/v1/breakers", breakers, "What is down, as far as anybody noticed.", Breakers),
+    Route("GET", "/v1/breakers", breakers, "What is down: the breakers that are open.", Breakers),
     Route(
         "POST", "/v1/breakers/{key:path}/close", close_breaker, "A person knows that it answers again.", Closed,
         body=schemas.Saying,

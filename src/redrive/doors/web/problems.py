@@ -98,7 +98,7 @@ _BY_ERROR: Final[dict[type[Exception], _Known]] = {
     errors.InvalidInput: _BY_KIND["invalid"],
     errors.ConfigError: _BY_KIND["invalid"],
     errors.IllegalMove: _Known(409, "illegal-move", "The job is not in a state for this", "look at the job first"),
-    errors.StaleJob: _Known(409, "stale", "Somebody else changed the job first", "look at the job, then try again"),
+    errors.StaleJob: _Known(409, "stale", "The job has changed meanwhile", "look at the job, then try again"),
     errors.JobNotReady: _Known(409, "not-ready", "Brought back as it is, the job would die again", "edit it first"),
     errors.JobDead: _Known(409, "job-dead", "The job ended as a dead letter"),
     errors.JobDiscarded: _Known(409, "job-discarded", "The job was cancelled or discarded"),
@@ -106,7 +106,7 @@ _BY_ERROR: Final[dict[type[Exception], _Known]] = {
     errors.StoreFull: _Known(507, "disk-full", "No space is left on the disk", "free some space, then try again"),
     errors.StoreRefused: _Known(503, "store-refused", "This database must not be used", "run `redrive doctor`"),
     errors.CommitUnknown: _Known(
-        503, "commit-unknown", "Nobody knows whether it was written", "look, or repeat it with the same key"
+        503, "commit-unknown", "The store did not confirm the write", "check it, or repeat it with the same key"
     ),
     errors.SessionUnknown: _Known(503, "session-unknown", "The hub does not know this client", "try again"),
     errors.StoreFailed: _Known(503, "store-failed", "The disk failed", "check the disk, then restart the server"),

@@ -297,7 +297,7 @@ class Connection:
         if hear is None:
             return
         if message.headers and message.headers.get("Status") == "503":
-            hear(LogUnavailable("nobody answers: no leader, or JetStream is off"))
+            hear(LogUnavailable("no server answers: there is no leader, or JetStream is off"))
         else:
             hear(message.data)
 

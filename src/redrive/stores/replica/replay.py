@@ -175,7 +175,7 @@ class Replay:
         if row is not None and row[0] != envelope.chain:
             raise ChainMismatch(
                 f"replicas differ: the issuer of message {position} had other outcomes up to {envelope.position} than"
-                " this file. Nothing is claimed until somebody looks: run `redrive fleet doctor`"
+                " this file. Nothing is claimed until a person looks at it: run `redrive fleet doctor`"
             )
 
     # -- executing

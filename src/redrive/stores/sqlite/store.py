@@ -372,13 +372,13 @@ class SqliteStore(ReadVerbs):
         self._lingers = not await self._empty_log()
         if self._lingers:
             log.warning(
-                "what was erased can still be read in %s or its log: somebody has been reading the file all the time."
+                "what was erased can still be read in %s or its log: a reader keeps the file open."
                 " Erase it once more when they have ended; closing the store empties the log, too", self.path,
             )  # fmt: skip
         return erased
 
     async def lingering(self) -> list[str]:
-        return [f"{self.path} or its log: somebody reads the file all the time"] if self._lingers else []
+        return [f"{self.path} or its log: a reader keeps the file open"] if self._lingers else []
 
     async def _empty_log(self) -> bool:
         """The old bytes stand there, too. Short tries: between them others write, and whoever reads may end."""
