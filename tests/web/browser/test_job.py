@@ -166,7 +166,7 @@ async def test_an_edit_is_judged_while_it_is_written_and_then_runs(served: Serve
     page = await at(tabs, served, id)
     await page.get_by_role("link", name="Edit and redrive…").click()
     preview = page.locator("#preview")
-    await expect(preview).to_contain_text("Change something")
+    await expect(preview).to_contain_text("Change the input")
     await write(page, '{"stone": 1')
     await expect(preview).to_contain_text("is not JSON")
     await write(page, [1])
