@@ -54,3 +54,15 @@ async def test_the_page_counts_what_is_chosen_by_group(
     row = r'id="group-(\w+)".*?<p class="group-count"><a [^>]*><strong class="num">(\d+)</strong>'
     shown = re.findall(row, page, re.DOTALL)
     assert {name: int(number) for name, number in shown} == {name[:8]: number for name, number in groups.items()}
+
+
+async def test_a_letter_whose_time_has_come_does_not_say_that_it_comes_back_a_minute_ago(rd: redrive.Redrive) -> None:
+    now = rd.clock.now()
+    await rd.store.insert([
+        a_dead_job(lane="delayed", updated_at=now - 600, died_at=now - 600, comes_back_at=now + away)
+        for away in (-90.0, 3_600.0)
+    ])  # fmt: skip
+    async with serving(rd, worker=False, dashboard=True) as served:
+        page = (await soon(served.client.get("/dead"))).text
+    back = re.findall(r"<small>comes back (.*?)</small>", page)
+    assert len(back) == 2 and "as soon as its turn comes" in back and not any("ago" in said for said in back)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -73,7 +74,7 @@ async def _listed(rd: Redrive, filters: dict[str, Any], limit: int, cursor: str 
 
 def _row(job: Job) -> tuple[object, ...]:
     died = ago(job.updated_at)
-    back = f", back {ago(job.comes_back_at)}" if job.comes_back_at is not None else ""
+    back = f", back {ago(max(job.comes_back_at, time.time()))}" if job.comes_back_at is not None else ""
     return job.short_id, job.task, job.queue, attempts(job), died, f"{job.because}{back}", short(job.error or "")
 
 
