@@ -771,7 +771,8 @@ def _fields(node: ast.ClassDef, module: str) -> Iterator[tuple[str, str, str, st
     for item in node.body:
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and _is_public(item.target.id):
             default = code(ast.unparse(item.value)) if item.value is not None else ""
-            yield item.target.id, code(ast.unparse(item.annotation)), default, docs.get(item.target.id, "")
+            if not (kind := _kind(item.annotation)).startswith("ClassVar"):  # declares what `public()` shows
+                yield item.target.id, code(kind), default, docs.get(item.target.id, "")
         if isinstance(item, ast.Assign):
             for name in _assigned(item):
                 if _is_public(name):
@@ -781,8 +782,28 @@ def _fields(node: ast.ClassDef, module: str) -> Iterator[tuple[str, str, str, st
             for target, said in _documented_attributes(method):
                 yield target, "", "", said
         elif _is_property(method) and _is_public(method.name) and method.name not in WIRING:
-            returns = code(ast.unparse(method.returns)) if method.returns is not None else ""
+            returns = code(_kind(method.returns)) if method.returns is not None else ""
             yield method.name, returns, "", doc(method)
+
+
+MARKED = {"At": "float", "Share": "float", "Name": "str", "Outside": "Any"}
+"""Types of `core.view` and `core.job` that say how a value is shown, and what it is."""
+
+
+class _Unmarked(ast.NodeTransformer):
+    """Takes from a type what only says how a value is shown."""
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        return ast.Name(MARKED.get(node.id, node.id))
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        is_marked = isinstance(node.value, ast.Name) and node.value.id == "Annotated"
+        inner = node.slice.elts[0] if is_marked and isinstance(node.slice, ast.Tuple) else None
+        return self.generic_visit(node) if inner is None else self.visit(inner)
+
+
+def _kind(annotation: ast.expr) -> str:
+    return ast.unparse(_Unmarked().visit(ast.parse(ast.unparse(annotation), mode="eval")))
 
 
 def _documented_attributes(init: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[str, str]]:
@@ -795,9 +816,13 @@ def _documented_attributes(init: ast.FunctionDef | ast.AsyncFunctionDef) -> Iter
 
 
 def _inherited(node: ast.ClassDef, module: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Methods, with those of private parents in the same module, which no reader could look up."""
+    """Methods, with those of parents that no reader could look up: private ones in the same module, and Shown."""
     methods = []
     for parent in node.bases:
+        if isinstance(parent, ast.Name) and parent.id == "Shown":
+            shown = source("redrive.core.view").names["Shown"]
+            methods += _methods(shown) if isinstance(shown, ast.ClassDef) else []
+            continue
         known = source(module).names.get(parent.id) if isinstance(parent, ast.Name) else None
         if isinstance(known, ast.ClassDef) and known.name.startswith("_"):
             methods += _inherited(known, module)

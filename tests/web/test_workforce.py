@@ -4,8 +4,8 @@ import msgspec
 
 import redrive
 from redrive.core.job import At
+from redrive.core.view import view
 from redrive.doors.rest.shapes import shape
-from redrive.insight.view import view
 from tests.support import soon
 from tests.web.serving import serving
 

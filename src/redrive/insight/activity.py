@@ -10,13 +10,14 @@ a job that was held and resolved is missing from the past, but no job stands the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 import msgspec
 
 from redrive.core.classify import DETAILS
-from redrive.core.job import iso
+from redrive.core.job import At
 from redrive.core.store import Minute, Tally
+from redrive.core.view import Keys, Share, Shown
 
 MINUTE: Final = 60.0
 HOUR: Final = 3600.0
@@ -48,11 +49,12 @@ def from_tallies(tallies: Iterable[Tally]) -> list[Moved]:
     return [Moved(one.hour, one.queue, one.move, one.number) for one in tallies]
 
 
-class Series(msgspec.Struct, frozen=True):
+class Series(Shown, msgspec.Struct, frozen=True):
     """One queue, or all of them, bucket by bucket."""
 
+    FLAT: ClassVar = ("flows",)
     queue: str
-    flows: dict[str, list[int]]
+    flows: Annotated[dict[str, list[int]], Keys(FLOWS)]
     backlog: list[int]
     """Unfinished jobs (waiting, running or held) at the end of each bucket; the last is now."""
 
@@ -60,15 +62,12 @@ class Series(msgspec.Struct, frozen=True):
     def quiet(self) -> bool:
         return not any(self.backlog) and not any(map(any, self.flows.values()))
 
-    def public(self) -> dict[str, Any]:
-        return {"queue": self.queue, **self.flows, "backlog": self.backlog}
 
-
-class Activity(msgspec.Struct, frozen=True):
+class Activity(Shown, msgspec.Struct, frozen=True):
     """The same buckets for every queue; the last one still goes on."""
 
-    since: float
-    until: float
+    since: At
+    until: At
     step: float
     starts: list[float]
     queues: list[Series]
@@ -85,17 +84,6 @@ class Activity(msgspec.Struct, frozen=True):
         values = (self.total if queue is None else self.of(queue)).flows[flow]
         seconds = self.until - self.starts[-1] + (self.step if len(self.starts) > 1 else 0.0)
         return sum(values[-2:]) * MINUTE / max(seconds, 1.0)
-
-    def public(self) -> dict[str, Any]:
-        """As JSON shows it; `starts` are seconds since 1970, as plots want them."""
-        return {
-            "since": iso(self.since),
-            "until": iso(self.until),
-            "step": self.step,
-            "starts": self.starts,
-            "queues": [series.public() for series in self.queues],
-            "total": self.total.public(),
-        }
 
 
 def _flat(queue: str, length: int) -> Series:
@@ -167,9 +155,10 @@ def _added(columns: Sequence[Sequence[int]]) -> list[int]:
 # ---- agents
 
 
-class AgentLoad(msgspec.Struct, frozen=True):
+class AgentLoad(Shown, msgspec.Struct, frozen=True):
     """What one agent has to do now, and how it went lately."""
 
+    SHOWN: ClassVar = ("failure_rate",)
     agent: str | None
     waiting: int = 0
     running: int = 0
@@ -183,14 +172,10 @@ class AgentLoad(msgspec.Struct, frozen=True):
     """Failed attempts by category, the most first."""
 
     @property
-    def failure_rate(self) -> float | None:
+    def failure_rate(self) -> Share | None:
         """Burials as a share of what it brought to an end lately."""
         ended = self.done + self.buried
         return self.buried / ended if ended else None
-
-    def public(self) -> dict[str, Any]:
-        rate = self.failure_rate
-        return {**msgspec.structs.asdict(self), "failure_rate": None if rate is None else round(rate, 6)}
 
 
 def load(

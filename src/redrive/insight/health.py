@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
 from redrive.core.breakers import Breaker, in_words
 from redrive.core.pain import Pain
+from redrive.core.view import Shown
 from redrive.insight.needs import Need
 from redrive.insight.queue_numbers import QueueNumbers, issues_of
 
 Status = Literal["healthy", "degraded", "broken"]
 
 
-class Health(msgspec.Struct, frozen=True):
+class Health(Shown, msgspec.Struct, frozen=True):
     """healthy, degraded or broken, in numbers and in words."""
 
     status: Status
@@ -33,10 +34,6 @@ class Health(msgspec.Struct, frozen=True):
     def exit_code(self) -> int:
         """0: well, or healing by itself. 1: a person is needed. 3: the store cannot be used."""
         return 3 if self.status == "broken" else 1 if self.needs else 0
-
-    def public(self) -> dict[str, Any]:
-        """As JSON shows it."""
-        return msgspec.structs.asdict(self) | {"needs": [need.public() for need in self.needs]}
 
 
 _IN_QUEUES: Final = frozenset(

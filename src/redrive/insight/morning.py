@@ -8,12 +8,13 @@ change in the world (a model, a contract, a token) and not bad luck of one job.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
-from redrive.core.job import Job, iso
+from redrive.core.job import At, Job, iso
 from redrive.core.store import Group, Tally
+from redrive.core.view import Shown
 from redrive.insight.needs import Need, course, label
 from redrive.insight.queue_numbers import returning
 
@@ -45,12 +46,13 @@ class Cured(msgspec.Struct, frozen=True):
     task: str
     error_class: str | None
     what: str
-    last_at: float
+    last_at: At
 
 
 class Delta(msgspec.Struct, frozen=True):
     """Failures of one class, now and in the same time before."""
 
+    SHOWN: ClassVar = ("more", "structural")
     error_class: str
     now: int
     before: int
@@ -92,11 +94,14 @@ class Seen(msgspec.Struct, frozen=True):
     """Dead letters of the manual lane whose groups a person chose to ignore."""
 
 
-class Morning(msgspec.Struct, frozen=True):
+class Morning(Shown, msgspec.Struct, frozen=True):
     """The page. `ok` on a quiet day."""
 
-    since: float
-    until: float
+    HIDDEN: ClassVar = ("oldest_waiting", "next_back")
+    SHOWN: ClassVar = ("ok", "_oldest_due")
+    RENAMED: ClassVar = {"_oldest_due": "oldest_waiting"}
+    since: At
+    until: At
     done: int
     failed: int
     delayed: int
@@ -133,33 +138,16 @@ class Morning(msgspec.Struct, frozen=True):
         return not self.needs and not self.changes
 
     @property
+    def _oldest_due(self) -> dict[str, Any] | None:
+        """The job that waits longest, in short."""
+        job = self.oldest_waiting
+        return (
+            None if job is None else {"id": job.id, "queue": job.queue, "task": job.task, "due_since": iso(job.run_at)}
+        )
+
+    @property
     def waiting_for_you(self) -> int:
         return sum(need.count for need in self.needs)
-
-    def public(self) -> dict[str, Any]:
-        """As the outside sees it (JSON in CLI, REST, MCP)."""
-        oldest = self.oldest_waiting
-        return {
-            "ok": self.ok,
-            "since": iso(self.since),
-            "until": iso(self.until),
-            "queue": self.queue,
-            "done": self.done,
-            "failed": self.failed,
-            "delayed": self.delayed,
-            "retrying": self.retrying,
-            "parked": self.parked,
-            "ignored": self.ignored,
-            "deferred": self.deferred,
-            "needs": [need.public() for need in self.needs],
-            "cured": [msgspec.structs.asdict(cured) | {"last_at": iso(cured.last_at)} for cured in self.cured],
-            "deltas": [
-                msgspec.structs.asdict(delta) | {"more": delta.more, "structural": delta.structural}
-                for delta in self.deltas
-            ],
-            "oldest_waiting": oldest
-            and {"id": oldest.id, "queue": oldest.queue, "task": oldest.task, "due_since": iso(oldest.run_at)},
-        }
 
 
 def morning(seen: Seen, spike: Spike | None = None) -> Morning:

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from shlex import quote
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 import msgspec
 
 from redrive.core.breakers import named
 from redrive.core.cycle_history import Finding, FindingKind
 from redrive.core.effects import EffectRecord
-from redrive.core.job import CYCLE, Job, iso
+from redrive.core.job import CYCLE, At, Job, iso
 from redrive.core.store import LeftBehind, Quiet
 from redrive.core.trusted_time import Hold, describe
+from redrive.core.view import Shown
 from redrive.insight.groups import GroupView, suggest
 from redrive.insight.queue_numbers import QueueNumbers
 from redrive.insight.wording import counted, plain, span
@@ -66,7 +67,7 @@ class Pile(msgspec.Struct, frozen=True):
     """More than one where it stands for all the small groups of an error class."""
 
 
-class Need(msgspec.Struct, frozen=True):
+class Need(Shown, msgspec.Struct, frozen=True):
     """One thing that needs a person: what, how many, since when, and what to do."""
 
     kind: NeedKind
@@ -76,7 +77,7 @@ class Need(msgspec.Struct, frozen=True):
     sentence: str
     action: str
     command: str
-    since: float | None = None
+    since: At | None = None
     what: str = ""
     """The error, the question or the detail behind it."""
     queue: str = ""
@@ -89,17 +90,13 @@ class Need(msgspec.Struct, frozen=True):
     course: Course | None = None
     fresh: int = 0
     before: int = 0
-    oldest_at: float | None = None
+    oldest_at: At | None = None
     owner: str | None = None
     """Who is to see to it, where an owner is named."""
 
     @property
     def asks(self) -> bool:
         return self.kind in ASKING
-
-    def public(self) -> dict[str, Any]:
-        """As JSON shows it."""
-        return msgspec.structs.asdict(self) | {"since": iso(self.since), "oldest_at": iso(self.oldest_at)}
 
 
 class Stalled(msgspec.Struct, frozen=True):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from redrive.core.policy import Policy
 from redrive.core.timings import Span, Timing
+from redrive.core.view import Shown
 from redrive.insight.wording import span
 from redrive.insight.workforce import Attempts, Paces, failure_rate
 
@@ -16,9 +17,11 @@ OLD_DEFERRAL: Final = 7 * 86400.0
 """A dead letter that was deferred so long ago may have been forgotten."""
 
 
-class QueueNumbers(msgspec.Struct, frozen=True):
+class QueueNumbers(Shown, msgspec.Struct, frozen=True):
     """What is known of one queue at one moment."""
 
+    HIDDEN: ClassVar = ("policy", "retrying_later")
+    SHOWN: ClassVar[tuple[str, ...]] = ("pending", "criticality", "policy.max_attempts")
     name: str
     policy: Policy
     due: int = 0
@@ -58,6 +61,10 @@ class QueueNumbers(msgspec.Struct, frozen=True):
         return self.due + self.retrying_later + self.parked
 
     @property
+    def criticality(self) -> str | None:
+        return self.policy.criticality
+
+    @property
     def manual(self) -> int:
         """Dead letters that wait for a person."""
         return self.dead - self.comes_back
@@ -77,17 +84,11 @@ class QueueNumbers(msgspec.Struct, frozen=True):
         """Whether something is wrong with the queue, or a person has stopped it."""
         return self.paused or bool(issues_of(self))
 
-    def public(self) -> dict[str, Any]:
-        """As stats show it."""
-        hidden = ("policy", "retrying_later")
-        body = {name: getattr(self, name) for name in self.__struct_fields__ if name not in hidden}
-        body["pending"] = self.pending
-        return body | {"criticality": self.policy.criticality, "max_attempts": self.policy.max_attempts}
-
 
 class QueueView(QueueNumbers, frozen=True):
     """A queue with how fast it goes: what `rd.queues.list()` gives."""
 
+    SHOWN: ClassVar = (*QueueNumbers.SHOWN, "failure_rate")
     succeeded: int = 0
     """Attempts of the last day that succeeded."""
     failed: int = 0
@@ -101,11 +102,6 @@ class QueueView(QueueNumbers, frozen=True):
     def failure_rate(self) -> float | None:
         """The share of the last day's attempts that failed; None where there were none."""
         return failure_rate(self.succeeded, self.failed)
-
-    def public(self) -> dict[str, Any]:
-        """As lists show it."""
-        spans = {name: msgspec.to_builtins(getattr(self, name)) for name in ("waited", "took")}
-        return super().public() | spans | {"failure_rate": self.failure_rate}
 
 
 def viewed(queues: Sequence[QueueNumbers], paces: Paces) -> list[QueueView]:

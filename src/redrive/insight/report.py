@@ -17,13 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta, tzinfo
-from typing import Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 
 from redrive.core.classify import DETAILS
-from redrive.core.job import Job, iso
+from redrive.core.job import At, Job, iso
 from redrive.core.store import OutcomeTally, Tally, Total
+from redrive.core.view import Rounded, Share, Shown
 
 HOUR: Final = 3600.0
 ENDED: Final = ("succeeded", "resolved")
@@ -109,13 +110,24 @@ def _first_hour(at: float) -> float:
 # ---- values
 
 
-class Row(msgspec.Struct, frozen=True):
+class Mttr(msgspec.Struct, frozen=True):
+    """Mean seconds from death to resolution."""
+
+    auto: Annotated[float, Rounded(1)] | None
+    person: Annotated[float, Rounded(1)] | None
+
+
+class Row(Shown, msgspec.Struct, frozen=True):
     """The numbers of one period, of one agent, or of everything."""
 
+    HIDDEN: ClassVar = ("label", "auto_seconds", "person_seconds")
+    SHOWN: ClassVar = ("rate", "auto_share", "human", "human_share", "_mttr")
+    RENAMED: ClassVar = {"died": "dead_letters", "auto": "auto_resolved", "human": "human_required",
+                         "person": "resolved_by_person", "_mttr": "mttr_seconds"}  # fmt: skip
     name: str
     label: str
-    since: float
-    until: float
+    since: At
+    until: At
     complete: bool = True
     processed: int = 0
     died: int = 0
@@ -134,16 +146,16 @@ class Row(msgspec.Struct, frozen=True):
         return max(0, self.died - self.auto - self.open)
 
     @property
-    def rate(self) -> float | None:
+    def rate(self) -> Share | None:
         """Dead letters as a share of what was processed."""
         return self.died / self.processed if self.processed else None
 
     @property
-    def auto_share(self) -> float | None:
+    def auto_share(self) -> Share | None:
         return self.auto / self.died if self.died else None
 
     @property
-    def human_share(self) -> float | None:
+    def human_share(self) -> Share | None:
         return self.human / self.died if self.died else None
 
     @property
@@ -156,28 +168,19 @@ class Row(msgspec.Struct, frozen=True):
         return self.person_seconds / self.person if self.person > 0 else None
 
     @property
+    def _mttr(self) -> Mttr:
+        return Mttr(self.auto_mttr, self.person_mttr)
+
+    @property
     def empty(self) -> bool:
         return not self.processed and not self.died
 
-    def public(self) -> dict[str, Any]:
-        """As JSON shows it."""
-        return {
-            "name": self.name, "since": iso(self.since), "until": iso(self.until), "complete": self.complete,
-            "processed": self.processed, "dead_letters": self.died, "rate": _rounded(self.rate),
-            "auto_resolved": self.auto, "auto_share": _rounded(self.auto_share),
-            "human_required": self.human, "human_share": _rounded(self.human_share),
-            "resolved_by_person": self.person, "deferred": self.deferred, "open": self.open,
-            "mttr_seconds": {"auto": _rounded(self.auto_mttr, 1), "person": _rounded(self.person_mttr, 1)},
-        }  # fmt: skip
 
-
-def _rounded(value: float | None, digits: int = 6) -> float | None:
-    return None if value is None else round(value, digits)
-
-
-class StrategyRate(msgspec.Struct, frozen=True):
+class StrategyRate(Shown, msgspec.Struct, frozen=True):
     """How often a strategy was tried, and how often that worked."""
 
+    SHOWN: ClassVar = ("rate", "pays")
+    RENAMED: ClassVar = {"rate": "success_rate"}
     strategy: str
     worked: int
     failed: int
@@ -187,7 +190,7 @@ class StrategyRate(msgspec.Struct, frozen=True):
         return self.worked + self.failed
 
     @property
-    def rate(self) -> float:
+    def rate(self) -> Share:
         return self.worked / self.tried if self.tried else 0.0
 
     @property
@@ -195,14 +198,11 @@ class StrategyRate(msgspec.Struct, frozen=True):
         """False where it was tried often enough to know that it rarely helps."""
         return self.tried < TRIED_ENOUGH or 2 * self.worked >= self.tried
 
-    def public(self) -> dict[str, Any]:
-        return {"strategy": self.strategy, "worked": self.worked, "failed": self.failed,
-                "success_rate": round(self.rate, 6), "pays": self.pays}  # fmt: skip
 
-
-class CauseRow(msgspec.Struct, frozen=True):
+class CauseRow(Shown, msgspec.Struct, frozen=True):
     """Failures of one cause in the latest period, beside the period before."""
 
+    SHOWN: ClassVar = ("more",)
     category: str
     detail: str
     failed: int
@@ -214,11 +214,8 @@ class CauseRow(msgspec.Struct, frozen=True):
     def more(self) -> int:
         return self.buried - self.buried_before
 
-    def public(self) -> dict[str, Any]:
-        return {**msgspec.structs.asdict(self), "more": self.more}
 
-
-class Report(msgspec.Struct, frozen=True):
+class Report(Shown, msgspec.Struct, frozen=True):
     """Periods in order, their sum, and what is behind the dead letters."""
 
     kind: Kind
@@ -234,18 +231,6 @@ class Report(msgspec.Struct, frozen=True):
     @property
     def latest(self) -> Row | None:
         return self.rows[-1] if self.rows else None
-
-    def public(self) -> dict[str, Any]:
-        """As the outside sees it (JSON in CLI, REST, MCP)."""
-        return {
-            "kind": self.kind,
-            "tz": self.tz,
-            "rows": [row.public() for row in self.rows],
-            "total": self.total.public(),
-            "agents": [row.public() for row in self.agents],
-            "strategies": [strategy.public() for strategy in self.strategies],
-            "causes": [cause.public() for cause in self.causes],
-        }
 
 
 # ---- adding up
@@ -391,11 +376,14 @@ class FailureLine(msgspec.Struct, frozen=True):
     buried: int
 
 
-class FailureLog(msgspec.Struct, frozen=True):
+class FailureLog(Shown, msgspec.Struct, frozen=True):
     """Every failure of the time that fits, added up by day; nothing of it ever expires."""
 
-    since: float
-    until: float
+    HIDDEN: ClassVar = ("sums", "letters")
+    SHOWN: ClassVar = ("_main_sums", "_brief_letters")
+    RENAMED: ClassVar = {"_main_sums": "by", "_brief_letters": "letters"}
+    since: At
+    until: At
     tz: str
     failed: int
     buried: int
@@ -413,19 +401,15 @@ class FailureLog(msgspec.Struct, frozen=True):
         """Failed attempts, added up by one of the columns, the most first; days in order."""
         return self.sums[name]
 
-    def public(self) -> dict[str, Any]:
-        return {
-            "since": iso(self.since),
-            "until": iso(self.until),
-            "tz": self.tz,
-            "failed": self.failed,
-            "buried": self.buried,
-            "by": {name: self.sums[name] for name in ("day", "agent", "category")},
-            "lines": [msgspec.structs.asdict(line) for line in self.lines],
-            "more_lines": self.more_lines,
-            "letters": [_letter(job) for job in self.letters],
-            "more_letters": self.more_letters,
-        }
+    @property
+    def _main_sums(self) -> dict[str, dict[str, int]]:
+        """Those by day, agent and category."""
+        return {name: self.sums[name] for name in ("day", "agent", "category")}
+
+    @property
+    def _brief_letters(self) -> list[dict[str, Any]]:
+        """The dead letters without their contents."""
+        return [_letter(job) for job in self.letters]
 
 
 def _letter(job: Job) -> dict[str, Any]:

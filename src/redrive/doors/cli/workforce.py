@@ -23,7 +23,7 @@ def workers() -> None:
     """Living workers: since when they run, what they run and for how long, and whether something blocks them."""
     found = ask(lambda rd: rd.workers())
     if output.as_json():
-        from redrive.insight.view import view
+        from redrive.core.view import view
 
         output.say_json([view(one) for one in found])
     elif found:
@@ -50,7 +50,7 @@ def tasks() -> None:
     the day's share of failed attempts."""
     found = ask(lambda rd: rd.tasks())
     if output.as_json():
-        from redrive.insight.view import view
+        from redrive.core.view import view
 
         output.say_json([view(one) for one in found])
     elif found:

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from redrive.core.view import view
 from redrive.doors.rest import schemas
-from redrive.doors.rest.shapes import shape
-from redrive.doors.rest.showing import masked
+from redrive.doors.rest.shapes import listed, shape
 from redrive.doors.rest.table import Asked, Route
 from redrive.errors import StoreUnavailable
-from redrive.insight.view import view
+from redrive.insight.health import Health
+from redrive.insight.queue_numbers import QueueNumbers, QueueView
 from redrive.insight.workforce import TaskView, WorkerView
+
+
+class Stats(schemas.Given):
+    """Depths by queue and in total, and what happened in this process."""
+
+    queues: list[shape(QueueNumbers)]  # type: ignore[valid-type]
+    totals: dict[str, int]
+    accepted: int
+    runtime: dict[str, dict[str, int]]
+    subscriber_failures: int
 
 
 async def health(asked: Asked) -> Any:
@@ -18,7 +29,7 @@ async def health(asked: Asked) -> Any:
     found = await asked.rd.health()
     if found.status == "broken":
         raise StoreUnavailable(found.needs[0].what)
-    return masked(found.public())
+    return view(found)
 
 
 async def stats(asked: Asked) -> Any:
@@ -26,15 +37,7 @@ async def stats(asked: Asked) -> Any:
 
 
 async def list_queues(asked: Asked) -> Any:
-    return {"items": [queue.public() for queue in await asked.rd.queues.list()]}
-
-
-class Workers(schemas.Given):
-    items: list[shape(WorkerView)]  # type: ignore[valid-type]
-
-
-class Tasks(schemas.Given):
-    items: list[shape(TaskView)]  # type: ignore[valid-type]
+    return {"items": view(await asked.rd.queues.list())}
 
 
 async def list_workers(asked: Asked) -> Any:
@@ -64,14 +67,20 @@ async def resume(asked: Asked) -> Any:
 
 
 ROUTES: Final = (
-    Route("GET", "/v1/health", health, "How everything stands, and what needs a person.", schemas.HealthOut),
-    Route("GET", "/v1/stats", stats, "Depths, totals, and what happened in this process.", schemas.Stats),
+    Route("GET", "/v1/health", health, "How everything stands, and what needs a person.", shape(Health)),
+    Route("GET", "/v1/stats", stats, "Depths, totals, and what happened in this process.", Stats),
     Route(
         "GET", "/v1/queues", list_queues, "Queues: their jobs, how long they wait and run, how often they fail.",
-        schemas.Queues,
+        listed(QueueView),
     ),
-    Route("GET", "/v1/workers", list_workers, "Living workers: since when, what they run, what blocks them.", Workers),
-    Route("GET", "/v1/tasks", list_tasks, "Tasks: their jobs, how long they wait and run, how often they fail.", Tasks),
+    Route(
+        "GET", "/v1/workers", list_workers, "Living workers: since when, what they run, what blocks them.",
+        listed(WorkerView),
+    ),
+    Route(
+        "GET", "/v1/tasks", list_tasks, "Tasks: their jobs, how long they wait and run, how often they fail.",
+        listed(TaskView),
+    ),
     Route(
         "POST", "/v1/queues/{name:path}/pause", pause, "Take nothing from a queue until it is resumed.",
         schemas.Switched, body=Pausing,

@@ -16,7 +16,6 @@ from redrive.app.filters import WORDS
 from redrive.core.job import Category, Lane, OnLost, Priority, Reason, State
 from redrive.core.moments import read_time
 from redrive.doors.rest.table import WHO
-from redrive.insight.needs import Course, NeedKind
 
 # -- words
 
@@ -346,104 +345,6 @@ class Erased(Given):
 
 
 # -- queues, health
-
-
-class NeedOut(Given):
-    """One thing that needs a person: what, how many, since when, and what to do."""
-
-    kind: NeedKind
-    id: str
-    count: int
-    sentence: str
-    action: str
-    command: str
-    since: Instant | None
-    what: str
-    queue: str
-    task: str
-    error_class: str | None
-    job_id: str | None
-    fingerprint: str | None
-    days: int
-    course: Course | None
-    fresh: int
-    before: int
-    oldest_at: Instant | None
-    owner: str | None
-
-
-class HealthOut(Given):
-    """healthy, degraded or broken, why in words, and what needs a person."""
-
-    status: Literal["healthy", "degraded", "broken"]
-    total_pending: int
-    total_dead_letter: int
-    issues: list[str]
-    needs: list[NeedOut]
-    retrying: int
-    parked: int
-    comes_back: int
-
-
-class QueueOut(Given):
-    """One queue as it is now."""
-
-    name: str
-    due: int
-    waiting: int
-    retrying: int
-    pending: int
-    running: int
-    held: int
-    parked: int
-    blocked: int
-    deferred: int
-    overdue: int
-    put_off: int
-    done: int
-    dead: int
-    comes_back: int
-    next_back: float | None
-    discarded: int
-    purged: int
-    forgotten: int
-    paused: bool
-    unattended: int
-    criticality: str | None
-    max_attempts: int | None
-
-
-class SpanOut(Given):
-    """Seconds: the median and the 95th percentile of so many jobs."""
-
-    number: int
-    p50: float
-    p95: float
-
-
-class QueueViewOut(QueueOut):
-    """One queue, with the attempts of the last day and how long its last successes waited, from the time they were due,
-    and took."""
-
-    succeeded: int
-    failed: int
-    failure_rate: float | None
-    waited: SpanOut | None
-    took: SpanOut | None
-
-
-class Queues(Given):
-    items: list[QueueViewOut]
-
-
-class Stats(Given):
-    """Depths by queue and in total, and what happened in this process."""
-
-    queues: list[QueueOut]
-    totals: dict[str, int]
-    accepted: int
-    runtime: dict[str, dict[str, int]]
-    subscriber_failures: int
 
 
 class Switched(Given):

@@ -1,16 +1,16 @@
-"""Gives the types of answers that `insight.view` makes of domain structs, for the OpenAPI document."""
+"""Gives the types of answers that `core.view` makes of domain structs, for the OpenAPI document."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 
 from redrive.core.job import At
+from redrive.core.view import Field, fields_of
 from redrive.doors.rest.schemas import Given, Instant
-from redrive.insight.view import fields_of
 
 
 @lru_cache(maxsize=256)
@@ -24,6 +24,8 @@ def shape(kind: Any) -> Any:
     if not arguments:
         return kind
     origin = get_origin(kind)
+    if origin is Annotated:
+        return arguments[0]
     if origin in (Union, UnionType):
         return Union[tuple(shape(one) for one in arguments)]  # noqa: UP007
     if origin in (list, tuple, frozenset, set):
@@ -34,6 +36,16 @@ def shape(kind: Any) -> Any:
 
 
 def _shape_of_struct(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    hints = fields_of(kind)
-    fields = [(name, shape(hint)) for name, hint in hints.items()]
+    fields = [_field(name, field) for name, field in fields_of(kind).items()]
     return msgspec.defstruct(kind.__name__, fields, bases=(Given,), namespace={"__doc__": kind.__doc__}, kw_only=True)
+
+
+def _field(name: str, field: Field) -> tuple[str, Any] | tuple[str, Any, Any]:
+    """A field that may be left out has the default that it has then."""
+    hint = shape(field.type)
+    return (name, hint) if field.default is msgspec.NODEFAULT else (name, hint, field.default)
+
+
+def listed(kind: type[msgspec.Struct]) -> Any:
+    """The type of an answer that has nothing but all of them."""
+    return msgspec.defstruct(f"{kind.__name__}s", [("items", list[shape(kind)])], bases=(Given,), kw_only=True)  # type: ignore[misc]
