@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
 from redrive.app.acts import SIZE, Acts
 from redrive.core import lifecycle
-from redrive.core.job import Job, Json, iso
+from redrive.core.job import At, Job
 from redrive.core.store import Filter, Seal
 from redrive.core.verbs import PURGE
+from redrive.core.view import Shown
 from redrive.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -21,19 +22,29 @@ if TYPE_CHECKING:
 SAMPLE: Final = 5
 
 
-class PurgePlan(msgspec.Struct, frozen=True):
+class PurgeSample(msgspec.Struct, frozen=True):
+    """A dead letter that a purge would remove, without its contents."""
+
+    id: str
+    task: str
+    queue: str
+    error: str | None
+    died_at: At | None
+
+
+class PurgePlan(Shown, msgspec.Struct, frozen=True):
     """What a purge would remove for good. `token` stands for exactly these, and confirms it."""
 
+    HIDDEN: ClassVar = ("sample",)
+    SHOWN: ClassVar = ("_samples",)
+    RENAMED: ClassVar = {"_samples": "sample"}
     number: int
     token: str
     sample: tuple[Job, ...] = ()
 
-    def public(self) -> dict[str, Json]:
-        sample = [
-            {"id": job.id, "task": job.task, "queue": job.queue, "error": job.error, "died_at": iso(job.died_at)}
-            for job in self.sample
-        ]
-        return {"number": self.number, "token": self.token, "sample": sample}
+    @property
+    def _samples(self) -> list[PurgeSample]:
+        return [PurgeSample(job.id, job.task, job.queue, job.error, job.died_at) for job in self.sample]
 
 
 class Purging:

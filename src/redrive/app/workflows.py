@@ -14,7 +14,7 @@ from redrive.app.following import followed
 from redrive.app.namespace import find_job
 from redrive.core.checks import KEY_LIMIT, check_id, check_limit, check_name, optional_name
 from redrive.core.documents import WORKFLOW
-from redrive.core.job import Job, Json, State, hash_payload, new_id
+from redrive.core.job import Job, State, hash_payload, new_id
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Inserted, Put
 from redrive.core.workflow import (
@@ -363,13 +363,3 @@ class Workflows:
     async def companions(self, move: Transition) -> tuple[Transition, ...]:
         """What moves together with a step that a person ended: its dependents go on, or are let go with it."""
         return await self._flows.companions(move)
-
-
-def public(status: WorkflowStatus) -> dict[str, Json]:
-    """A workflow as the outside sees it."""
-    from redrive.core.job import iso
-
-    body: dict[str, Json] = msgspec.to_builtins(status)
-    return {**body, "created_at": iso(status.created_at), "text": status.text,
-            "failed": [step.name for step in status.failed],
-            "blocked": [step.name for step in status.blocked]}  # fmt: skip

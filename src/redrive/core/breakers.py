@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from redrive.core.classify.classes import package_of
-from redrive.core.job import Cause, Failure, Job, iso
+from redrive.core.job import At, Cause, Failure, Job, iso
 
 OPENING: Final = frozenset({"network", "timeout", "server_error", "rate_limited", "provider_overloaded", "contention"})
 """Causes that say something about what was called, rather than about the job."""
@@ -43,11 +43,11 @@ class Breaker(msgspec.Struct, frozen=True, omit_defaults=True):
     key: str
     state: Literal["open", "half_open", "closed"]
     cause: str
-    since: float
+    since: At
     """When it was opened, or closed."""
     pause: float
     """Seconds between the last failed probe and the next."""
-    until: float
+    until: At
     """No probe before this."""
     release: float
     """Jobs let go per second after it closed; doubles while nothing fails."""

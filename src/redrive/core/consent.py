@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from redrive.core.changes.change import Edit, decode
-from redrive.core.job import Job
+from redrive.core.job import At, Job
 
 NO_SESSION: Final = "\n"
 """Where jobs without a session keep what was said about them: no session can be called so."""
@@ -29,7 +29,7 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
     session_id: str
     scope: str
     """A task's name or its consent label; anything, for a blanket grant."""
-    at: float
+    at: At
     by: str
     agent: str | None = ANY_AGENT
     """Only this one; NO_AGENT where nobody in particular may do it."""
@@ -37,8 +37,8 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
     """Exactly this input (`subject_of`); None: any."""
     job_id: str | None = None
     """Exactly this job; None: any."""
-    expires_at: float | None = None
-    revoked_at: float | None = None
+    expires_at: At | None = None
+    revoked_at: At | None = None
     blanket: bool = False
     """Given once for everything a workflow does: it does not cover a later replay."""
     why: str | None = None

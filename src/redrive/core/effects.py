@@ -7,7 +7,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from redrive.core.job import Failure, Json
+from redrive.core.job import At, Failure
+from redrive.core.view import Name, Outside
 
 Status = Literal["intended", "landed", "absent", "unknown"]
 
@@ -15,15 +16,15 @@ Status = Literal["intended", "landed", "absent", "unknown"]
 class EffectRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One `ctx.once` or `redrive.once`: written as an intent before the call, closed after it."""
 
-    name: str
-    key: str
+    name: Name
+    key: Name
     status: Status
-    at: float
+    at: At
     run: int
-    agent: str | None = None
-    result: Json = None
+    agent: Name | None = None
+    result: Outside = None
     note: str | None = None
-    process: str | None = None
+    process: Name | None = None
     """Of an effect without a job: the process that has begun it, by its name in the store."""
     doubtful: bool = False
     """Absent because a verifier did not see it, which is no proof: it is looked for again before it is done."""

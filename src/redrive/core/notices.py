@@ -10,15 +10,16 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import ClassVar, Final, Literal, NamedTuple
 
 import msgspec
 
 from redrive.core.cycle import Note
-from redrive.core.job import Job, Json, State, iso
+from redrive.core.job import At, Job, State, iso
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Group
 from redrive.core.tokens import signers
+from redrive.core.view import Name, Outside, Shown
 from redrive.errors import InvalidInput
 
 Audience = Literal["session", "user", "both"]
@@ -72,31 +73,33 @@ class Quote(msgspec.Struct, frozen=True, omit_defaults=True):
     longest: int = LONGEST_QUOTE
 
 
-class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
+class Notice(Shown, msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing somebody should know. The same event always makes the same id."""
 
-    id: str
+    HIDDEN: ClassVar = ("told", "turn", "settled", "quotes", "severity")
+    SHOWN: ClassVar = ("status", "priority")
+    id: Name
     kind: str
     level: Level
     audience: Audience
     title: str
     text: str
-    at: float
+    at: At
     queue: str = ""
     task: str = ""
-    job_id: str | None = None
-    session_id: str | None = None
+    job_id: Name | None = None
+    session_id: Name | None = None
     turn: int = 0
     """Which start of the job this is about: its run for a question, else the run after which a person brought it
     back."""
     fingerprint: str | None = None
-    read_at: float | None = None
+    read_at: At | None = None
     """When the session said that it has seen it."""
     settled: bool = False
     """What it asked for has happened. An acknowledgement asks for nothing."""
     told: tuple[str, ...] = ()
     """The channels that have it."""
-    result: Json = None
+    result: Outside = None
     """Read from the job when the message is read."""
     truncated: bool = False
     severity: float = 0.0
@@ -109,7 +112,7 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.level == "actionable"
 
     @property
-    def status(self) -> str:
+    def status(self) -> Literal["pending", "resolved"]:
         """pending only where somebody has to do something: nothing else may keep a session from ending its turn."""
         return "pending" if self.actionable and not self.settled and self.read_at is None else "resolved"
 
@@ -119,17 +122,8 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.read_at is None and not (self.actionable and self.settled)
 
     @property
-    def priority(self) -> str:
+    def priority(self) -> Literal["high", "normal"]:
         return "high" if self.actionable else "normal"
-
-    def public(self) -> dict[str, Json]:
-        """As JSON shows it."""
-        body: dict[str, Json] = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _INTERNAL}
-        body |= {"at": iso(self.at), "read_at": iso(self.read_at), "status": self.status, "priority": self.priority}
-        return body
-
-
-_INTERNAL: Final = frozenset({"told", "turn", "settled", "quotes", "severity"})
 
 
 def spoken(text: str, quotes: Sequence[Quote], jobs: Mapping[str, Job]) -> str:

@@ -7,12 +7,12 @@ loop. One contract suite (tests/stores) runs against every store.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import msgspec
 
 from redrive.core.bulkheads import Bulkheads
-from redrive.core.job import CYCLE, Ending, Job, State
+from redrive.core.job import CYCLE, At, Ending, Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.policy import Rate
 from redrive.core.timings import TimedBy, Timing
@@ -285,8 +285,8 @@ class Group(msgspec.Struct, frozen=True):
     """An error group: first and last time, how often in all, and its latest job."""
 
     fingerprint: str
-    first_at: float
-    last_at: float
+    first_at: At
+    last_at: At
     buried: int
     queue: str
     task: str
@@ -300,6 +300,7 @@ class Group(msgspec.Struct, frozen=True):
 class Lesson(msgspec.Struct, frozen=True):
     """How often a strategy worked against a group, and how often not."""
 
+    HIDDEN: ClassVar = ("fingerprint",)
     fingerprint: str
     strategy: str
     worked: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import msgspec
 
@@ -16,12 +16,13 @@ from redrive.core.changes import Change, decode
 from redrive.core.changes.change import Edit
 from redrive.core.decision import Abilities, Case
 from redrive.core.effects import EffectRecord
-from redrive.core.job import ATTRIBUTES, Failure, Job, Json, iso
+from redrive.core.job import ATTRIBUTES, At, Failure, Job, Json
 from redrive.core.lifecycle import Transition
 from redrive.core.policy import Policy
 from redrive.core.remedies import OTHERWISE, WAYS, another_rung, change_name
 from redrive.core.store import Lesson
 from redrive.core.verbs import ACTS, PAST, undoable
+from redrive.core.view import Shown
 
 ITEMS_KEPT: Final = 30 * 86400.0
 """So long an act can be taken back."""
@@ -31,15 +32,13 @@ GONE: Final = "steps_gone"
 """Said of an edit: so many steps were forgotten that they cannot be put back."""
 
 
-class Note(msgspec.Struct, frozen=True):
+class Note(Shown, msgspec.Struct, frozen=True):
     """What somebody wrote beside a job."""
 
-    at: float
+    TITLE: ClassVar = "NoteBesideJob"
+    at: At
     who: str
     text: str
-
-    def public(self) -> dict[str, Json]:
-        return {"at": iso(self.at), "who": self.who, "text": self.text}
 
 
 class Refused(NamedTuple):
@@ -49,12 +48,13 @@ class Refused(NamedTuple):
     why: str
 
 
-class Act(msgspec.Struct, frozen=True, omit_defaults=True):
+class Act(Shown, msgspec.Struct, frozen=True, omit_defaults=True):
     """One decision about one or many jobs: who, why, what, and how far it got."""
 
+    SHOWN: ClassVar = ("undoable",)
     id: str
     verb: str
-    at: float
+    at: At
     who: str
     why: str | None = None
     said: dict[str, Json] = {}
@@ -71,7 +71,7 @@ class Act(msgspec.Struct, frozen=True, omit_defaults=True):
     finished: bool = True
     """False while it goes on: what is counted has moved, the rest has not yet. A worker carries it on."""
     undone: int = 0
-    undone_at: float | None = None
+    undone_at: At | None = None
     undone_by: str | None = None
     """Who took it back, or has begun to: an act that goes on then stops."""
 
@@ -80,10 +80,6 @@ class Act(msgspec.Struct, frozen=True, omit_defaults=True):
         """Not a purge, nor an edit that has forgotten more steps than are kept."""
         known = undoable(self.verb) or self.verb in ("resolve_group", "ignore_group")
         return known and not self.said.get(GONE) and not self.undone_at
-
-    def public(self) -> dict[str, Json]:
-        body: dict[str, Json] = msgspec.structs.asdict(self)
-        return body | {"at": iso(self.at), "undone_at": iso(self.undone_at), "undoable": self.undoable}
 
 
 class Item(msgspec.Struct, frozen=True, array_like=True):
@@ -105,9 +101,10 @@ class Chunk(msgspec.Struct, frozen=True, omit_defaults=True):
     undone_at: float | None = None
 
 
-class Acted(msgspec.Struct, frozen=True):
+class Acted(Shown, msgspec.Struct, frozen=True):
     """What became of the jobs that an act meant: `number` is `moved` and those that were refused."""
 
+    SHOWN: ClassVar = ("left", "text")
     verb: str
     act_id: str
     number: int
@@ -126,11 +123,6 @@ class Acted(msgspec.Struct, frozen=True):
             f"{PAST.get(self.verb, self.verb)} {self.moved}"
         )  # fmt: skip
         return f"{said}; {self.left} did not move" if self.left else said
-
-    def public(self) -> dict[str, Json]:
-        listed = [{"job_id": one.job_id, "why": one.why} for one in self.refused]
-        return {"verb": self.verb, "act_id": self.act_id, "number": self.number, "moved": self.moved,
-                "left": self.left, "refused": listed, "text": self.text}  # fmt: skip
 
 
 # ---- what a move overwrites, and the way back
@@ -226,7 +218,7 @@ class EffectChoice(msgspec.Struct, frozen=True):
     then: str
 
 
-class EditPreview(msgspec.Struct, frozen=True):
+class EditPreview(Shown, msgspec.Struct, frozen=True):
     """What an edit would mean. `ok`: it can be done as it stands."""
 
     job_id: str
@@ -241,10 +233,6 @@ class EditPreview(msgspec.Struct, frozen=True):
     effects: list[EffectChoice] = []
     taint: list[str] = []
     """What came from outside and is not to be taken for instructions."""
-
-    def public(self) -> dict[str, Json]:
-        body: dict[str, Json] = msgspec.to_builtins(self)
-        return body
 
 
 class PatchSample(msgspec.Struct, frozen=True):
@@ -265,9 +253,10 @@ class PatchError(msgspec.Struct, frozen=True):
     number: int
 
 
-class PatchPreview(msgspec.Struct, frozen=True):
+class PatchPreview(Shown, msgspec.Struct, frozen=True):
     """What the same patch would mean for many: `number` is `changing` and those that are refused."""
 
+    SHOWN: ClassVar = ("text",)
     number: int
     chosen: str
     """Which jobs, in words."""
@@ -293,10 +282,6 @@ class PatchPreview(msgspec.Struct, frozen=True):
         rest = judged - self.changing
         said = f"{said}; {rest:,} would not" if rest else said
         return said if self.looked_at is None else f"{said} (first {judged:,} of {self.number:,} shown)"
-
-    def public(self) -> dict[str, Json]:
-        body: dict[str, Json] = msgspec.to_builtins(self)
-        return {**body, "text": self.text}
 
 
 _PLACE: Final = re.compile(r" - at `\$\.?([^`]*)`")

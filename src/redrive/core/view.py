@@ -62,6 +62,9 @@ class Shown:
     SPARSE: ClassVar[bool] = False
     """Whether answers leave out fields that have their default."""
 
+    TITLE: ClassVar[str] = ""
+    """What descriptions call it, where another has the name of its class."""
+
     def public(self) -> dict[str, Any]:
         """As the outside sees it (JSON)."""
         found: dict[str, Any] = view(self, secrets=True)
@@ -79,12 +82,12 @@ class Field(NamedTuple):
 
 @lru_cache(maxsize=256)
 def fields_of(kind: Any) -> dict[str, Field]:
-    """The fields of an answer that is made of a struct, by name."""
+    """The fields of an answer that is made of a struct or a named tuple, by name."""
     hints = get_type_hints(kind, include_extras=True)
     hidden, flat = getattr(kind, "HIDDEN", ()), getattr(kind, "FLAT", ())
     renamed: Mapping[str, str] = getattr(kind, "RENAMED", {})
     found: dict[str, Field] = {}
-    for name in kind.__struct_fields__:
+    for name in kind._fields if issubclass(kind, tuple) else kind.__struct_fields__:
         if name in flat:
             inner = _inner(hints[name]).items()
             found |= {one: Field(f"{name}.{field.path}", field.type, field.default) for one, field in inner}
@@ -132,10 +135,11 @@ def _anything(secrets: bool) -> Way:
     mask = None if secrets else redact_text
 
     def written(value: Any) -> Any:
-        if isinstance(value, msgspec.Struct):
-            return _struct(type(value), secrets)(value)
         if isinstance(value, str):
             return mask(value) if mask else value
+        if isinstance(value, msgspec.Struct) or hasattr(value, "_fields"):
+            kind: Any = type(value)
+            return _struct(kind, secrets)(value)
         if isinstance(value, dict):
             return {name: written(one) for name, one in value.items()}
         if isinstance(value, list | tuple):
@@ -148,7 +152,7 @@ def _anything(secrets: bool) -> Way:
 
 
 @lru_cache(maxsize=512)
-def _struct(kind: type[msgspec.Struct], secrets: bool) -> Way:
+def _struct(kind: Any, secrets: bool) -> Way:
     """Writes structs of a type. What its declaration means is worked out once."""
     plan = [(name, _getter(kind, field.path), _way(field.type, secrets), field.default)
             for name, field in fields_of(kind).items()]  # fmt: skip
@@ -164,7 +168,7 @@ def _struct(kind: type[msgspec.Struct], secrets: bool) -> Way:
     return written
 
 
-def _getter(kind: type[msgspec.Struct], path: str) -> Way:
+def _getter(kind: Any, path: str) -> Way:
     first, _, rest = path.partition(".")
     if rest and _keys(get_type_hints(kind, include_extras=True).get(first)):
         return lambda value: getattr(value, first)[rest]

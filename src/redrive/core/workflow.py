@@ -10,11 +10,11 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
-from redrive.core.job import Job, Json, State, keyed_id
+from redrive.core.job import At, Job, Json, State, keyed_id
 from redrive.errors import InvalidInput, InvalidPayload
 
 HELD_FOR: Final = "workflow:"
@@ -287,11 +287,13 @@ class StepStatus(msgspec.Struct, frozen=True):
 class WorkflowStatus(msgspec.Struct, frozen=True):
     """A workflow as it is now. Only `complete` means that all of it is done."""
 
+    SHOWN: ClassVar = ("text", "_failed", "_blocked")
+    RENAMED: ClassVar = {"_failed": "failed", "_blocked": "blocked"}
     id: str
     name: str
     state: FlowState
     steps: tuple[StepStatus, ...]
-    created_at: float
+    created_at: At
     session_id: str | None = None
 
     @property
@@ -302,6 +304,14 @@ class WorkflowStatus(msgspec.Struct, frozen=True):
     def blocked(self) -> tuple[StepStatus, ...]:
         """The steps that cannot run before a failed one has."""
         return tuple(step for step in self.steps if step.state == "BLOCKED")
+
+    @property
+    def _failed(self) -> list[str]:
+        return [step.name for step in self.failed]
+
+    @property
+    def _blocked(self) -> list[str]:
+        return [step.name for step in self.blocked]
 
     @property
     def complete(self) -> bool:

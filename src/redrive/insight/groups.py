@@ -10,15 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
 from redrive.core.advice import ADVICE
 from redrive.core.agents import Fleet
 from redrive.core.classify import DETAILS
-from redrive.core.job import Job, iso
+from redrive.core.job import At, Job, iso
 from redrive.core.store import Group, Lesson
+from redrive.core.view import Shown
 
 HOUR: Final = 3600.0
 DAY: Final = 86400.0
@@ -38,10 +39,10 @@ Action = Literal["redrive", "change", "fix", "look"]
 STATUSES: Final[tuple[Status, ...]] = ("unresolved", "resolved", "ignored")
 
 
-class Said(msgspec.Struct, frozen=True, omit_defaults=True):
+class GroupLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of a group's story."""
 
-    at: float
+    at: At
     what: str
     who: str
     why: str | None = None
@@ -63,11 +64,12 @@ class Alert(msgspec.Struct, frozen=True, omit_defaults=True):
 class GroupState(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was said and judged of a group: the store's document of kind "group" under its fingerprint."""
 
+    HIDDEN: ClassVar = ("seen_buried", "seen_at", "hours", "ignored_from")
     status: Status = "unresolved"
-    resolved_at: float | None = None
+    resolved_at: At | None = None
     resolved_in: str | None = None
-    ignored_at: float | None = None
-    ignored_until: float | None = None
+    ignored_at: At | None = None
+    ignored_until: At | None = None
     ignored_rate: float | None = None
     """Burials an hour that may go on unheard."""
     ignored_count: int | None = None
@@ -82,9 +84,9 @@ class GroupState(msgspec.Struct, frozen=True, omit_defaults=True):
     seen_at: float = 0.0
     hours: tuple[tuple[int, int], ...] = ()
     """Burials by the hour, as they were noticed, for two days."""
-    alerted_at: float | None = None
+    alerted_at: At | None = None
     """When an alert was last handed to the channels."""
-    story: tuple[Said, ...] = ()
+    story: tuple[GroupLine, ...] = ()
 
 
 _CLEARED: Final[dict[str, Any]] = {
@@ -109,7 +111,7 @@ def judge(
         return seen, None
     kind, because = found
     alert = Alert(kind, group.fingerprint, now, group.queue, group.task, group.buried, because, group.error_class)
-    return _changed(seen, "unresolved", Said(now, kind, REDRIVE, because), alerted_at=now), alert
+    return _changed(seen, "unresolved", GroupLine(now, kind, REDRIVE, because), alerted_at=now), alert
 
 
 def _breach(group: Group, state: GroupState, recent: int, version: str | None) -> tuple[Kind, str] | None:
@@ -167,7 +169,7 @@ def _seen(group: Group, state: GroupState, now: float) -> GroupState:
     return msgspec.structs.replace(state, seen_buried=group.buried, seen_at=now, hours=kept)
 
 
-def _changed(state: GroupState, status: Status, said: Said, **fields: Any) -> GroupState:
+def _changed(state: GroupState, status: Status, said: GroupLine, **fields: Any) -> GroupState:
     """Another status: what belonged to the one before is over, and the story has a line more."""
     story = (*state.story, said)[-STORY_KEPT:]
     now = {**_CLEARED, "status": status, "who": said.who, "why": said.why, "story": story}
@@ -183,7 +185,7 @@ def resolved(
     """The failure is cured. It is told again if it comes back, by code of this version or later where one is named."""
     seen = _seen(group, state or GroupState(), now)
     what = f"resolved in {in_version}" if in_version else "resolved"
-    return _changed(seen, "resolved", Said(now, what, who, why), resolved_at=now, resolved_in=in_version)
+    return _changed(seen, "resolved", GroupLine(now, what, who, why), resolved_at=now, resolved_in=in_version)
 
 
 def ignored(
@@ -201,7 +203,7 @@ def ignored(
     seen = _seen(group, state or GroupState(), now)
     limits = {"ignored_until": until, "ignored_rate": rate, "ignored_count": count, "ignored_from": group.buried}
     what = f"ignored {_limits(until, rate, count)}".rstrip()
-    return _changed(seen, "ignored", Said(now, what, who, why), ignored_at=now, **limits)
+    return _changed(seen, "ignored", GroupLine(now, what, who, why), ignored_at=now, **limits)
 
 
 def _limits(until: float | None, rate: float | None, count: int | None) -> str:
@@ -216,13 +218,13 @@ def _limits(until: float | None, rate: float | None, count: int | None) -> str:
 def reopened(group: Group, state: GroupState | None, now: float, *, who: str, why: str | None) -> GroupState:
     """Unresolved again, by somebody's word."""
     seen = _seen(group, state or GroupState(), now)
-    return _changed(seen, "unresolved", Said(now, "reopened", who, why))
+    return _changed(seen, "unresolved", GroupLine(now, "reopened", who, why))
 
 
 def noted(state: GroupState | None, now: float, *, who: str, text: str) -> GroupState:
     """A note for the next person; changes nothing else."""
     known = state if state is not None else GroupState()
-    story = (*known.story, Said(now, "noted", who, text))[-STORY_KEPT:]
+    story = (*known.story, GroupLine(now, "noted", who, text))[-STORY_KEPT:]
     return msgspec.structs.replace(known, note=text, story=story)
 
 
@@ -258,9 +260,11 @@ def message(alert: Alert, group: Group, suggestion: Suggestion) -> str:
 # ---- what helps
 
 
-class Suggestion(msgspec.Struct, frozen=True, omit_defaults=True):
+class Suggestion(Shown, msgspec.Struct, frozen=True, omit_defaults=True):
     """What to do about a group, and how often that has worked."""
 
+    SHOWN: ClassVar = ("rate",)
+    RENAMED: ClassVar = {"rate": "success_rate"}
     text: str
     action: Action
     strategy: str | None = None
@@ -271,9 +275,6 @@ class Suggestion(msgspec.Struct, frozen=True, omit_defaults=True):
     def rate(self) -> float | None:
         """The share of the tries that worked; None where nothing was tried."""
         return self.worked / self.tried if self.tried else None
-
-    def public(self) -> dict[str, Any]:
-        return {**msgspec.structs.asdict(self), "success_rate": self.rate}
 
 
 def lessons_by_group(lessons: Sequence[Lesson]) -> dict[str, list[Lesson]]:
@@ -395,9 +396,13 @@ def other_agent(group: Group, fleet: Fleet) -> str | None:
 # ---- seeing
 
 
-class GroupView(msgspec.Struct, frozen=True):
+class GroupView(Shown, msgspec.Struct, frozen=True):
     """A group as every door shows it."""
 
+    FLAT: ClassVar = ("group", "state")
+    HIDDEN: ClassVar = ("samples", "other_agent", "manual", "letter")
+    SHOWN: ClassVar = ("_samples",)
+    RENAMED: ClassVar = {"_samples": "samples"}
     group: Group
     state: GroupState
     dead: int
@@ -428,32 +433,9 @@ class GroupView(msgspec.Struct, frozen=True):
     def status(self) -> Status:
         return self.state.status
 
-    def public(self) -> dict[str, Any]:
-        """As the outside sees it (JSON in CLI, REST, MCP): ISO times, samples by id, nothing of how it is told."""
-        body = msgspec.structs.asdict(self.group) | _public_state(self.state)
-        body |= {"first_at": iso(self.group.first_at), "last_at": iso(self.group.last_at)}
-        body |= {name: getattr(self, name) for name in ("dead", "trend", "last_day", "day_before")}
-        body["suggestion"] = self.suggestion.public()
-        body["lessons"] = [_public_lesson(lesson) for lesson in self.lessons]
-        body["samples"] = [job.id for job in self.samples]
-        return body
-
-
-_TIMES: Final = ("resolved_at", "ignored_at", "ignored_until", "alerted_at")
-_INTERNAL: Final = frozenset({"seen_buried", "seen_at", "hours", "ignored_from", *_TIMES, "story"})
-
-
-def _public_state(state: GroupState) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        name: value for name, value in msgspec.structs.asdict(state).items() if name not in _INTERNAL
-    }
-    body |= {name: iso(getattr(state, name)) for name in _TIMES}
-    body["story"] = [msgspec.structs.asdict(said) | {"at": iso(said.at)} for said in state.story]
-    return body
-
-
-def _public_lesson(lesson: Lesson) -> dict[str, Any]:
-    return {"strategy": lesson.strategy, "worked": lesson.worked, "failed": lesson.failed}
+    @property
+    def _samples(self) -> list[str]:
+        return [job.id for job in self.samples]
 
 
 def view(

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import ClassVar
 
 import msgspec
 
-from redrive.core.job import iso
 from redrive.core.notices import Notice
+from redrive.core.view import Shown
 
 
-class InboxView(msgspec.Struct, frozen=True):
+class InboxView(Shown, msgspec.Struct, frozen=True):
     """One session's messages in numbers, and the latest of them."""
 
+    HIDDEN: ClassVar = ("latest",)
+    SHOWN: ClassVar = ("latest.at", "latest.title")
+    RENAMED: ClassVar = {"latest.at": "latest_at", "latest.title": "latest"}
     session: str
     messages: int
     unread: int
     pending: int
     """Unread ones that ask for something."""
     latest: Notice
-
-    def public(self) -> dict[str, Any]:
-        """As the outside sees it (JSON)."""
-        numbers = {"messages": self.messages, "unread": self.unread, "pending": self.pending}
-        return {"session": self.session, **numbers, "latest_at": iso(self.latest.at), "latest": self.latest.title}
 
 
 def inboxes(notices: Iterable[Notice]) -> list[InboxView]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from redrive.core.documents import SCHEDULE
-from redrive.core.job import Job, Json, State, iso
+from redrive.core.job import At, Job, Json, State
 from redrive.core.schedule import (
     ON_TIME,
     SLOT_HEADER,
@@ -31,6 +31,7 @@ from redrive.core.schedule import (
     slot_text,
 )
 from redrive.core.store import Applied, Commit, Document, Filter, Store, Unknown
+from redrive.core.view import Shown
 from redrive.errors import InvalidOption
 from redrive.runtime.bus import Bus, BusEvent
 from redrive.runtime.clock import Clock
@@ -266,27 +267,23 @@ def _left_out(cron: Cron, due: Due, slots: Sequence[float]) -> str | None:
 # ---- looking
 
 
-class Scheduled(msgspec.Struct, frozen=True):
+class Scheduled(Shown, msgspec.Struct, frozen=True):
     """A schedule as it stands."""
 
     name: str
     task: str
     line: str
     tz: str
-    last_slot: float | None
+    last_slot: At | None
     """The last one that became a job."""
-    next_slot: float | None
-    due_since: float | None
+    next_slot: At | None
+    due_since: At | None
     """A slot that should have been taken by now: no worker has this schedule, or an earlier job is not over."""
     job: str | None
     state: State | None
     """Of that job."""
     note: str | None
     """What was left out last, in words."""
-
-    def public(self) -> dict[str, Json]:
-        body: dict[str, Json] = msgspec.to_builtins(self)
-        return body | {name: iso(getattr(self, name)) for name in ("last_slot", "next_slot", "due_since")}
 
 
 async def listed(store: Store, registry: Registry, now: float) -> list[Scheduled]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
-from redrive.core.job import Job, Json, Usage
+from redrive.core.job import Job, Usage
+from redrive.core.view import Shown
 
 GROUPS_KEPT: Final = 100
 """Groups that a scorecard tells apart: the largest. The rest are one row."""
@@ -36,9 +37,10 @@ class Estimate(msgspec.Struct, frozen=True):
     """Of the sampled jobs, those that told what they had used."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class Plan(Shown, msgspec.Struct, frozen=True):
     """A dry run: what a redrive would do. `token` stands for exactly these dead letters."""
 
+    SHOWN: ClassVar = ("moving",)
     number: int
     chosen: str
     groups: tuple[Chosen, ...]
@@ -57,10 +59,6 @@ class Plan(msgspec.Struct, frozen=True):
     def moving(self) -> int:
         """How many would go back to their queue."""
         return self.number - sum(self.skipped.values())
-
-    def public(self) -> dict[str, Json]:
-        """As the outside sees it."""
-        return {**msgspec.to_builtins(self), "moving": self.moving}
 
 
 def token_for(ids: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ from redrive.core.redrives.run import (
     ItemStatus,
     Pace,
     RedriveRun,
-    Said,
+    RunLine,
     Verdict,
 )
 
@@ -187,7 +187,7 @@ def turned(run: RedriveRun, now: float) -> RedriveRun:
         run = msgspec.structs.replace(run, state="settling")
     if run.state == "settling" and (not run.open or _waited(run, now)):
         still = f"{run.open} still open" if run.open else None
-        return _told(run, Said(now, "finished", REDRIVE, still), state="finished", ended_at=now)
+        return _told(run, RunLine(now, "finished", REDRIVE, still), state="finished", ended_at=now)
     if run.state == "cancelled" and not run.over and (not run.open or _waited(run, now)):
         return msgspec.structs.replace(run, ended_at=now)
     return run
@@ -199,7 +199,7 @@ def _judged(run: RedriveRun, now: float) -> RedriveRun:
     if canary is None or canary.verdict is not None or (verdict := judged(canary, run.left)) is None:
         return run
     canary = msgspec.structs.replace(canary, verdict=verdict, judged_at=now)
-    said = Said(now, f"canary {verdict}", REDRIVE, f"{canary.score}, {canary.pass_rate:.0%} had to")
+    said = RunLine(now, f"canary {verdict}", REDRIVE, f"{canary.score}, {canary.pass_rate:.0%} had to")
     if run.state != "canary" or not run.left:
         return _told(run, said, canary=canary)
     if verdict == "passed":
@@ -212,7 +212,7 @@ def _waited(run: RedriveRun, now: float) -> bool:
     return now - last >= SETTLES_SECONDS
 
 
-def _told(run: RedriveRun, said: Said, **changes: Any) -> RedriveRun:
+def _told(run: RedriveRun, said: RunLine, **changes: Any) -> RedriveRun:
     return msgspec.structs.replace(run, story=(*run.story, said)[-STORY_KEPT:], **changes)
 
 
@@ -224,7 +224,7 @@ def paused(run: RedriveRun, now: float, who: str, why: str | None) -> RedriveRun
     if run.state not in GOING:
         return None
     reason = f"paused by {who}" + (f": {why}" if why else "")
-    return _told(run, Said(now, "paused", who, why), state="paused", paused_in=run.state, reason=reason)
+    return _told(run, RunLine(now, "paused", who, why), state="paused", paused_in=run.state, reason=reason)
 
 
 def resumed(run: RedriveRun, now: float, who: str, why: str | None, canary: int | None = None) -> RedriveRun | None:
@@ -245,7 +245,7 @@ def resumed(run: RedriveRun, now: float, who: str, why: str | None, canary: int 
         changes |= {"state": "canary", "canary": fresh}
     elif canary is None and last is not None and last.verdict is None:
         changes["state"] = run.paused_in or "moving"
-    return _told(run, Said(now, "resumed", who, why), **changes)
+    return _told(run, RunLine(now, "resumed", who, why), **changes)
 
 
 def cancelled(run: RedriveRun, now: float, who: str, why: str | None) -> RedriveRun | None:
@@ -253,7 +253,7 @@ def cancelled(run: RedriveRun, now: float, who: str, why: str | None) -> Redrive
     if run.state not in HOLDS_GROUPS:
         return None
     reason = f"cancelled by {who}" + (f": {why}" if why else "")
-    return turned(_told(run, Said(now, "cancelled", who, why), state="cancelled", reason=reason), now)
+    return turned(_told(run, RunLine(now, "cancelled", who, why), state="cancelled", reason=reason), now)
 
 
 def stopped_for_undo(run: RedriveRun, now: float, who: str) -> RedriveRun:
@@ -261,4 +261,4 @@ def stopped_for_undo(run: RedriveRun, now: float, who: str) -> RedriveRun:
     if run.over:
         return run
     reason = f"taken back by {who}"
-    return _told(run, Said(now, "taken back", who), state="cancelled", reason=reason, ended_at=now, words={})
+    return _told(run, RunLine(now, "taken back", who), state="cancelled", reason=reason, ended_at=now, words={})

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 import msgspec
 
-from redrive.core.job import Job, Json, State, iso
+from redrive.core.job import At, Job, Json, State
 from redrive.core.lifecycle import DEFERRED
 from redrive.core.redrives.choice import Chosen
 from redrive.core.verbs import ACTS, undoable
+from redrive.core.view import Shown
 
 CHUNK: Final = 200
 """Items in one document, which are moved in one commit."""
@@ -117,6 +118,7 @@ def _died_again(item: Item, job: Job) -> bool:
 class GroupScore(msgspec.Struct, frozen=True):
     """What became of one group."""
 
+    SHOWN: ClassVar = ("open",)
     fingerprint: str | None
     task: str
     error_class: str | None
@@ -137,6 +139,8 @@ class GroupScore(msgspec.Struct, frozen=True):
 class Canary(msgspec.Struct, frozen=True):
     """A few that go first and are judged before the rest may follow. What was let go meanwhile is no evidence."""
 
+    HIDDEN: ClassVar = ("start",)
+    SHOWN: ClassVar = ("open", "text")
     size: int
     pass_rate: float
     start: int = 0
@@ -145,7 +149,7 @@ class Canary(msgspec.Struct, frozen=True):
     succeeded: int = 0
     failed_again: int = 0
     verdict: Verdict | None = None
-    judged_at: float | None = None
+    judged_at: At | None = None
 
     @property
     def open(self) -> int:
@@ -171,26 +175,32 @@ class Pace(msgspec.Struct, frozen=True):
     saved: float = 1.0
 
 
-class Said(msgspec.Struct, frozen=True, omit_defaults=True):
+class RunLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of a redrive's story."""
 
-    at: float
+    SPARSE: ClassVar = True
+    at: At
     what: str
     who: str
     why: str | None = None
 
 
-class RedriveRun(msgspec.Struct, frozen=True):
+class RedriveRun(Shown, msgspec.Struct, frozen=True):
     """A bulk redrive: who wanted what and why, how far it is, and its scorecard.
 
     total = moved + skipped + left, and moved = succeeded + failed_again + discarded + open, at every moment.
     """
 
+    HIDDEN: ClassVar = (
+        "position", "open_in", "pace", "paused_in", "unjudged", "items_kept", "unknown_too", "words", "filter",
+        "undo_id",
+    )  # fmt: skip
+    SHOWN: ClassVar = ("left", "open", "over", "text")
     id: str
     state: RunState
     who: str
     why: str | None
-    at: float
+    at: At
     chosen: str
     """The filter, in words."""
     total: int
@@ -209,10 +219,10 @@ class RedriveRun(msgspec.Struct, frozen=True):
     canary: Canary | None = None
     reason: str | None = None
     """Why it is paused or cancelled."""
-    moved_at: float | None = None
+    moved_at: At | None = None
     """The last move."""
-    ended_at: float | None = None
-    story: tuple[Said, ...] = ()
+    ended_at: At | None = None
+    story: tuple[RunLine, ...] = ()
     position: int = 0
     """Items before this one were taken."""
     open_in: tuple[int, ...] = ()
@@ -233,7 +243,7 @@ class RedriveRun(msgspec.Struct, frozen=True):
     filter: dict[str, Json] = {}
     """Which jobs were meant, where a filter said so."""
     undone: int = 0
-    undone_at: float | None = None
+    undone_at: At | None = None
     undone_by: str | None = None
     """Who took it back, or has begun to."""
     undo_id: str | None = None
@@ -282,26 +292,6 @@ class RedriveRun(msgspec.Struct, frozen=True):
         back = f", {self.undone} taken back by {self.undone_by}" if self.undone_at is not None else ""
         return f"{self.state}{because}: {self.moved} of {self.total} moved, {ended}{let_go}, {rest}{back}"
 
-    def public(self) -> dict[str, Json]:
-        """As the outside sees it: ISO times, no bookkeeping."""
-        body = {name: value for name, value in msgspec.to_builtins(self).items() if name not in _BOOKS}
-        for name in ("at", "moved_at", "ended_at"):
-            body[name] = iso(body[name])
-        body["undone_at"] = iso(self.undone_at)
-        body |= {"left": self.left, "open": self.open, "over": self.over, "text": self.text}
-        body["by_group"] = [{**msgspec.to_builtins(group), "open": group.open} for group in self.by_group]
-        body["story"] = [{**msgspec.to_builtins(said), "at": iso(said.at)} for said in self.story]
-        if self.canary is not None:
-            body["canary"] |= {"open": self.canary.open, "text": self.canary.text,
-                               "judged_at": iso(self.canary.judged_at)}  # fmt: skip
-            del body["canary"]["start"]
-        return body
-
-
-_BOOKS: Final = frozenset(
-    {"position", "open_in", "pace", "paused_in", "unjudged", "items_kept", "unknown_too", "words", "filter", "undo_id"}
-)
-
 
 def begun(
     id: str,
@@ -327,7 +317,7 @@ def begun(
         by_group=tuple(GroupScore(g.fingerprint, g.task, g.error_class, g.number) for g in groups),
         rate=rate,
         canary=Canary(canary, pass_rate) if canary else None,
-        story=(Said(now, "started", who, why),),
+        story=(RunLine(now, "started", who, why),),
         open_in=(0,) * -(-total // CHUNK),
         pace=Pace(now) if rate is not None else None,
         unknown_too=unknown_too,

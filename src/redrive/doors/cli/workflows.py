@@ -26,9 +26,9 @@ def workflows(id: str | None, limit: int) -> None:
         return
     found = ask(lambda rd: rd.workflows.list(limit=limit))
     if output.as_json():
-        from redrive.app.workflows import public
+        from redrive.core.view import view
 
-        output.say_json([public(status) for status in found])
+        output.say_json(view(found, secrets=True))
     elif found:
         output.table(("id", "workflow", "state", "done", "failed", "blocked", "started"), map(_row, found))
     else:
@@ -47,9 +47,9 @@ def _row(status: WorkflowStatus) -> tuple[object, ...]:
 
 def _show(status: WorkflowStatus) -> None:
     if output.as_json():
-        from redrive.app.workflows import public
+        from redrive.core.view import view
 
-        output.say_json(public(status))
+        output.say_json(view(status, secrets=True))
         return
     output.say(clean(one_line(status.text)))
     output.table(("step", "state", "job", "task", "attempts", "waits for", "error"), map(_step, status.steps))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from redrive.core.effects import EffectRecord
+from redrive.core.view import view
 from redrive.doors.rest import schemas
-from redrive.doors.rest.showing import effect_body, listed
+from redrive.doors.rest.shapes import many, shape
+from redrive.doors.rest.showing import cut
 from redrive.doors.rest.table import Asked, Route
 
 
 async def list_effects(asked: Asked) -> Any:
     query: schemas.EffectQuery = asked.query
     found = await asked.rd.effects.list(status=query.status)
-    return listed(found, query.limit, lambda effect: effect_body(effect, secrets=query.secrets))
+    return cut(found, query.limit, secrets=query.secrets)
 
 
 async def resolve(asked: Asked) -> Any:
@@ -20,30 +23,31 @@ async def resolve(asked: Asked) -> Any:
     effect = await asked.rd.effects.resolve(
         asked.path["key"], landed=said.landed, result=said.result, who=said.who, why=said.why
     )
-    return effect_body(effect)
+    return view(effect)
 
 
 async def erase(asked: Asked) -> Any:
-    return effect_body(await asked.rd.effects.erase(asked.path["key"]))
+    return view(await asked.rd.effects.erase(asked.path["key"]))
 
 
 async def show(asked: Asked) -> Any:
-    return effect_body(await asked.rd.effects.get(asked.path["key"]), secrets=asked.query.secrets)
+    return view(await asked.rd.effects.get(asked.path["key"]), secrets=asked.query.secrets)
 
 
 OF: Final = "/v1/effects/{key:path}"
+ONE: Final = shape(EffectRecord)
 ROUTES: Final = (
     Route(
-        "GET", "/v1/effects", list_effects, "Effects without a job, newest first.", schemas.EffectPage,
+        "GET", "/v1/effects", list_effects, "Effects without a job, newest first.", many(EffectRecord),
         schemas.EffectQuery,
     ),
     Route(
-        "POST", f"{OF}/resolve", resolve, "A person's word about an effect whose outcome is unknown.", schemas.Effect,
+        "POST", f"{OF}/resolve", resolve, "A person's word about an effect whose outcome is unknown.", ONE,
         body=schemas.ResolvingEffect, errors=(409,),
     ),
     Route(
-        "POST", f"{OF}/erase", erase, "Forget the result of an effect, for privacy; its key stays.", schemas.Effect,
+        "POST", f"{OF}/erase", erase, "Forget the result of an effect, for privacy; its key stays.", ONE,
         body=schemas.Saying, role="purge",
     ),
-    Route("GET", OF, show, "One effect without a job.", schemas.Effect, schemas.OneJob),
+    Route("GET", OF, show, "One effect without a job.", ONE, schemas.OneJob),
 )  # fmt: skip

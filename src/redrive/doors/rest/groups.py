@@ -7,77 +7,14 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
+from redrive.core.view import view
 from redrive.doors.rest import schemas
-from redrive.doors.rest.showing import listed, masked
+from redrive.doors.rest.shapes import many, shape
+from redrive.doors.rest.showing import cut
 from redrive.doors.rest.table import WHO, Asked, Route
 from redrive.doors.web.problems import missing
-from redrive.insight.groups import Action, GroupView, Status, Trend
+from redrive.insight.groups import GroupView, Status
 from redrive.insight.newcomers import New
-
-
-class SuggestionOut(schemas.Given):
-    """What to do, and how often that has worked."""
-
-    text: str
-    action: Action
-    strategy: str | None
-    worked: int
-    tried: int
-    success_rate: float | None
-
-
-class LessonOut(schemas.Given):
-    strategy: str
-    worked: int
-    failed: int
-
-
-class SaidOut(schemas.Given):
-    at: schemas.Instant
-    what: str
-    who: str
-    why: str | None
-
-
-class GroupOut(schemas.Given):
-    """An error group: how often its failure buried jobs, since when, what helps, and what people said of it."""
-
-    fingerprint: str
-    first_at: schemas.Instant
-    last_at: schemas.Instant
-    buried: int
-    queue: str
-    task: str
-    agent: str | None
-    error_class: str | None
-    detail: str | None
-    error: str | None
-    sample: str
-    status: Status
-    resolved_at: schemas.Instant | None
-    resolved_in: str | None
-    ignored_at: schemas.Instant | None
-    ignored_until: schemas.Instant | None
-    ignored_rate: float | None
-    ignored_count: int | None
-    alerted_at: schemas.Instant | None
-    who: str | None
-    why: str | None
-    note: str | None
-    story: list[SaidOut]
-    dead: int
-    trend: Trend
-    last_day: int
-    day_before: int
-    suggestion: SuggestionOut
-    lessons: list[LessonOut]
-    samples: list[str]
-
-
-class Groups(schemas.Listed):
-    """Unresolved ones first, the latest first."""
-
-    items: list[GroupOut]
 
 
 class GroupQuery(schemas.Taken):
@@ -110,12 +47,6 @@ class Noting(schemas.Taken):
     who: schemas.Name = WHO
 
 
-def shown(view: GroupView) -> dict[str, Any]:
-    """A group without what looks like a secret, in its error and in what people said of it."""
-    found: dict[str, Any] = masked(view.public())
-    return found
-
-
 async def _named(asked: Asked) -> str:
     with missing("fingerprint"):
         return (await asked.rd.groups.find(asked.path["fingerprint"])).fingerprint
@@ -125,44 +56,46 @@ async def list_groups(asked: Asked) -> Any:
     query: GroupQuery = asked.query
     said = {name: getattr(query, name) for name in ("queue", "task", "agent", "detail", "error_class")}
     views = await asked.rd.groups.list(status=query.status, new=query.new, limit=query.limit + 1, **said)
-    return listed(views, query.limit, shown)
+    return cut(views, query.limit)
 
 
 async def show(asked: Asked) -> Any:
-    return shown(await asked.rd.groups.show(await _named(asked)))
+    return view(await asked.rd.groups.show(await _named(asked)))
 
 
 async def resolve(asked: Asked) -> Any:
     said: GroupResolving = asked.body
     name = await _named(asked)
-    return shown(await asked.rd.groups.resolve(name, who=said.who, why=said.why, in_version=said.in_version))
+    return view(await asked.rd.groups.resolve(name, who=said.who, why=said.why, in_version=said.in_version))
 
 
 async def ignore(asked: Asked) -> Any:
     said: Ignoring = asked.body
     until = None if said.seconds is None else timedelta(seconds=said.seconds)
     how: dict[str, Any] = {"until": until, "rate": said.rate, "count": said.count}
-    return shown(await asked.rd.groups.ignore(await _named(asked), who=said.who, why=said.why, **how))
+    return view(await asked.rd.groups.ignore(await _named(asked), who=said.who, why=said.why, **how))
 
 
 async def reopen(asked: Asked) -> Any:
-    return shown(await asked.rd.groups.reopen(await _named(asked), who=asked.body.who, why=asked.body.why))
+    return view(await asked.rd.groups.reopen(await _named(asked), who=asked.body.who, why=asked.body.why))
 
 
 async def note(asked: Asked) -> Any:
-    return shown(await asked.rd.groups.note(await _named(asked), asked.body.text, who=asked.body.who))
+    return view(await asked.rd.groups.note(await _named(asked), asked.body.text, who=asked.body.who))
 
 
 ONE: Final = "/v1/groups/{fingerprint}"
+OUT: Final = shape(GroupView)
+SOME: Final = many(GroupView)
 ROUTES: Final = (
-    Route("GET", "/v1/dead-letters/groups", list_groups, "The error groups of the dead letters.", Groups, GroupQuery),
-    Route("GET", "/v1/groups", list_groups, "The same, under its own name.", Groups, GroupQuery),
-    Route("GET", ONE, show, "One group: what was tried, its latest dead letters.", GroupOut),
+    Route("GET", "/v1/dead-letters/groups", list_groups, "The error groups of the dead letters.", SOME, GroupQuery),
+    Route("GET", "/v1/groups", list_groups, "The same, under its own name.", SOME, GroupQuery),
+    Route("GET", ONE, show, "One group: what was tried, its latest dead letters.", OUT),
     Route(
-        "POST", f"{ONE}/resolve", resolve, "Mark a group as cured; you are told if the failure comes back.", GroupOut,
+        "POST", f"{ONE}/resolve", resolve, "Mark a group as cured; you are told if the failure comes back.", OUT,
         body=GroupResolving,
     ),
-    Route("POST", f"{ONE}/ignore", ignore, "Known, and may go on.", GroupOut, body=Ignoring),
-    Route("POST", f"{ONE}/reopen", reopen, "Unresolved again.", GroupOut, body=schemas.Saying),
-    Route("POST", f"{ONE}/note", note, "A note for the next reader.", GroupOut, body=Noting),
+    Route("POST", f"{ONE}/ignore", ignore, "Known, and may go on.", OUT, body=Ignoring),
+    Route("POST", f"{ONE}/reopen", reopen, "Unresolved again.", OUT, body=schemas.Saying),
+    Route("POST", f"{ONE}/note", note, "A note for the next reader.", OUT, body=Noting),
 )  # fmt: skip

@@ -6,13 +6,15 @@ from typing import Any, Final
 
 import msgspec
 
+from redrive.core.effects import EffectRecord
 from redrive.core.job import Budget, State
 from redrive.core.outcome import death
 from redrive.core.redact import redact
+from redrive.core.view import view
 from redrive.doors.rest import schemas
 from redrive.doors.rest.filtering import filters_of
-from redrive.doors.rest.shapes import shape
-from redrive.doors.rest.showing import effect_body, masked, page, whole
+from redrive.doors.rest.shapes import listed, shape
+from redrive.doors.rest.showing import masked, page, whole
 from redrive.doors.rest.table import Asked, Reply, Route
 from redrive.doors.web.problems import Refused, problem
 from redrive.errors import InvalidInput, InvalidOption, InvalidPayload, JobDead, JobDiscarded
@@ -154,7 +156,7 @@ async def story(asked: Asked) -> Any:
 
 async def effects(asked: Asked) -> Any:
     found = await asked.rd.jobs.effects(asked.path["id"])
-    return {"items": [effect_body(effect, secrets=asked.query.secrets) for effect in found]}
+    return {"items": view(found, secrets=asked.query.secrets)}
 
 
 async def diff(asked: Asked) -> Any:
@@ -207,7 +209,7 @@ ROUTES: Final = (
     ),
     Route("GET", "/v1/jobs/{id}/story", story, "What happened, and what can be done now.", StoryOut),
     Route(
-        "GET", "/v1/jobs/{id}/effects", effects, "What a job did outside, effect by effect.", schemas.Effects,
+        "GET", "/v1/jobs/{id}/effects", effects, "What a job did outside, effect by effect.", listed(EffectRecord),
         schemas.OneJob,
     ),
     Route(

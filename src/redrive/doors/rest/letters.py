@@ -8,12 +8,16 @@ from typing import Annotated, Any, Final, Union
 import msgspec
 from msgspec import Meta
 
+from redrive.app.purging import PurgePlan
 from redrive.core.job import Job, Lane
+from redrive.core.triage import Act, Acted, Note
 from redrive.core.verbs import NOTE_LIMIT, TABLE, VERBS, Reading, Verb, Word
+from redrive.core.view import view
 from redrive.doors.rest import schemas
 from redrive.doors.rest.filtering import filters_of
 from redrive.doors.rest.jobs import too_large
-from redrive.doors.rest.showing import listed, masked, page, whole
+from redrive.doors.rest.shapes import listed, many, shape
+from redrive.doors.rest.showing import cut, page, whole
 from redrive.doors.rest.table import WHO, Asked, Reply, Route
 from redrive.doors.web.problems import missing
 from redrive.errors import InvalidPayload
@@ -81,51 +85,6 @@ PLANNED: Final = ("redrive", "edit")
 BulkTriage: Any = Union[tuple(_many_body(verb) for verb in TABLE if verb.many and verb.name not in PLANNED)]  # noqa: UP007
 
 
-class RefusedOut(schemas.Given):
-    job_id: str
-    why: str
-
-
-class ActedOut(schemas.Given):
-    """What became of the jobs that were meant. `act_id` can be undone."""
-
-    verb: str
-    act_id: str
-    number: int
-    moved: int
-    left: int
-    refused: list[RefusedOut]
-    text: str
-
-
-class ActOut(schemas.Given):
-    """One decision about one or many jobs: who, why, what, and how far it got."""
-
-    id: str
-    verb: str
-    at: schemas.Instant
-    who: str
-    why: str | None
-    said: dict[str, Any]
-    filter: dict[str, Any]
-    job_id: str | None
-    number: int
-    moved: int
-    refused: int
-    chunks: int
-    finished: bool
-    undone: int
-    undone_at: schemas.Instant | None
-    undone_by: str | None
-    undoable: bool
-
-
-class ActsOut(schemas.Listed):
-    """The latest first."""
-
-    items: list[ActOut]
-
-
 class ActQuery(schemas.Taken):
     limit: schemas.Limit = 50
 
@@ -155,7 +114,7 @@ async def triage_many(asked: Asked) -> Any:
     verb, how = _how(asked.body, many=True)
     ids, every, filters = await chosen(asked)
     acted = await asked.rd.dead.do(verb.name, ids=ids, all=every, where=filters, **how)
-    return masked(acted.public())
+    return view(acted)
 
 
 async def chosen(asked: Asked) -> tuple[list[str], bool, dict[str, Any]]:
@@ -171,28 +130,16 @@ async def redrive(asked: Asked) -> Any:
 
 async def acts(asked: Asked) -> Any:
     limit = asked.query.limit
-    return masked(listed(await asked.rd.dead.acts(limit + 1), limit, lambda act: act.public()))
+    return cut(await asked.rd.dead.acts(limit + 1), limit)
 
 
 async def undo(asked: Asked) -> Any:
     with missing("act"):
         acted = await asked.rd.dead.undo(asked.path["id"], who=asked.body.who, why=asked.body.why)
-    return masked(acted.public())
+    return view(acted)
 
 
 # -- looking
-
-
-class NoteOut(schemas.Given):
-    at: schemas.Instant
-    who: str
-    text: str
-
-
-class NotesOut(schemas.Given):
-    """What was written beside a job, in order."""
-
-    items: list[NoteOut]
 
 
 class Editing(schemas.Taken):
@@ -226,7 +173,7 @@ async def show(asked: Asked) -> Any:
 
 
 async def notes(asked: Asked) -> Any:
-    return masked({"items": [note.public() for note in await asked.rd.dead.notes(asked.path["id"])]})
+    return {"items": view(await asked.rd.dead.notes(asked.path["id"]))}
 
 
 async def preview(asked: Asked) -> Any:
@@ -276,22 +223,6 @@ class Purging(PurgeQuery, kw_only=True):
     why: schemas.Text | None = None
 
 
-class SampleOut(schemas.Given):
-    id: str
-    task: str
-    queue: str
-    error: str | None
-    died_at: schemas.Instant | None
-
-
-class PurgePlanOut(schemas.Given):
-    """How many would be removed for good, some of them, and the token that confirms exactly these."""
-
-    number: int
-    token: str
-    sample: list[SampleOut]
-
-
 class Purged(schemas.Given):
     purged: int
 
@@ -299,7 +230,7 @@ class Purged(schemas.Given):
 async def purge_plan(asked: Asked) -> Any:
     query: PurgeQuery = asked.query
     filters = await filters_of(asked.rd, query)
-    return masked((await asked.rd.dead.purge_plan(all=query.all, **filters)).public())
+    return view(await asked.rd.dead.purge_plan(all=query.all, **filters))
 
 
 async def purge(asked: Asked) -> Any:
@@ -318,17 +249,17 @@ ROUTES: Final = (
     Route("POST", ALL, add, "Record a failure that happened elsewhere.", JOB, body=NewLetter, status=201),
     Route("DELETE", ALL, purge, "Remove dead letters for good; their keys stay remembered.", Purged, Purging,
           errors=(409,), role="purge"),
-    Route("GET", f"{ALL}/purge-plan", purge_plan, "What a purge would remove, and the token for it.", PurgePlanOut,
+    Route("GET", f"{ALL}/purge-plan", purge_plan, "What a purge would remove, and the token for it.", shape(PurgePlan),
           PurgeQuery),
     Route("POST", f"{ALL}/triage", triage_many, "Do the same with many, by ids or by a filter. Can be undone.",
-          ActedOut, body=BulkTriage, errors=(404, 409)),
+          shape(Acted), body=BulkTriage, errors=(404, 409)),
     Route("GET", ONE, show, "One dead letter with its whole history.", JOB, schemas.OneJob),
     Route("POST", f"{ONE}/redrive", redrive, "Back to the queue.", JOB, body=schemas.Saying, errors=(409,)),
     Route("POST", f"{ONE}/triage", triage, "Any verb of triage. Can be undone.", JOB, body=Triage, errors=(409,)),
     Route("POST", f"{ONE}/preview-edit", preview, "What an edit would mean. Changes nothing.", PreviewOut,
           body=Editing, errors=(409,)),
-    Route("GET", f"{ONE}/notes", notes, "What was written beside it.", NotesOut),
-    Route("GET", "/v1/acts", acts, "What was done to dead letters, by whom and why.", ActsOut, ActQuery),
+    Route("GET", f"{ONE}/notes", notes, "What was written beside it.", listed(Note)),
+    Route("GET", "/v1/acts", acts, "What was done to dead letters, by whom and why.", many(Act), ActQuery),
     Route("POST", "/v1/acts/{id}/undo", undo, "Take an act back: jobs that have not changed since go back.",
-          ActedOut, body=schemas.Saying, errors=(409,)),
+          shape(Acted), body=schemas.Saying, errors=(409,)),
 )  # fmt: skip

@@ -9,10 +9,13 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from redrive.core.redrives import PASS_RATE, ItemStatus, RunState, Verdict
+from redrive.core.redrives import PASS_RATE, ItemPage, Plan, RedriveRun
+from redrive.core.triage import PatchPreview
+from redrive.core.view import view
 from redrive.doors.rest import schemas
 from redrive.doors.rest.letters import Patch, chosen
-from redrive.doors.rest.showing import listed, masked
+from redrive.doors.rest.shapes import many, shape
+from redrive.doors.rest.showing import cut
 from redrive.doors.rest.table import WHO, Asked, Reply, Route
 from redrive.doors.web.problems import Refused, missing, problem
 from redrive.errors import InvalidInput
@@ -38,159 +41,10 @@ class NewEdit(NewRedrive, kw_only=True):
     patch: Patch
 
 
-class PatchSampleOut(schemas.Given):
-    job_id: str
-    task: str
-    difference: list[str]
-    voided: list[str]
-
-
-class PatchErrorOut(schemas.Given):
-    field: str
-    problem: str
-    number: int
-
-
-class PatchPreviewOut(schemas.Given):
-    """A dry run of an edit of many. `number` is `changing` and those that are refused."""
-
-    number: int
-    chosen: str
-    fields: list[str]
-    changing: int
-    samples: list[PatchSampleOut]
-    errors: list[PatchErrorOut]
-    refused: dict[str, int]
-    token: str
-    running: list[str]
-    text: str
-    looked_at: int | None = None
-
-
 class Resuming(schemas.Saying):
     """After a canary that failed another goes first; 0 goes on without."""
 
     canary: Annotated[int, Meta(ge=0, le=10_000)] | None = None
-
-
-class ChosenOut(schemas.Given):
-    fingerprint: str | None
-    task: str
-    error_class: str | None
-    error: str | None
-    number: int
-
-
-class EstimateOut(schemas.Given):
-    """What one more attempt of each might cost, by what earlier attempts reported."""
-
-    tokens: int
-    cost: float | None
-    sampled: int
-    reported: int
-
-
-class PlanOut(schemas.Given):
-    """A dry run. `token` stands for exactly these dead letters."""
-
-    number: int
-    moving: int
-    chosen: str
-    groups: list[ChosenOut]
-    queues: dict[str, int]
-    skipped: dict[str, int]
-    estimate: EstimateOut | None
-    token: str
-    running: list[str]
-    warnings: list[str]
-
-
-class ScoreOut(ChosenOut):
-    """What became of one group."""
-
-    moved: int
-    skipped: int
-    succeeded: int
-    failed_again: int
-    discarded: int
-    open: int
-
-
-class CanaryOut(schemas.Given):
-    """The few that go first."""
-
-    size: int
-    pass_rate: float
-    moved: int
-    succeeded: int
-    failed_again: int
-    open: int
-    verdict: Verdict | None
-    judged_at: schemas.Instant | None
-    text: str
-
-
-class LineOut(schemas.Given, kw_only=True):
-    at: schemas.Instant
-    what: str
-    who: str
-    why: str | None = None
-
-
-class RedriveOut(schemas.Given):
-    """total = moved + skipped + left, and moved = succeeded + failed_again + discarded + open, at every moment."""
-
-    id: str
-    state: RunState
-    who: str
-    why: str | None
-    at: schemas.Instant
-    chosen: str
-    total: int
-    by_group: list[ScoreOut]
-    rate: float | None
-    moved: int
-    skipped: int
-    skipped_because: dict[str, int]
-    succeeded: int
-    failed_again: int
-    discarded: int
-    left: int
-    open: int
-    over: bool
-    canary: CanaryOut | None
-    reason: str | None
-    moved_at: schemas.Instant | None
-    ended_at: schemas.Instant | None
-    story: list[LineOut]
-    verb: str
-    said: dict[str, Any]
-    undone: int
-    undone_at: schemas.Instant | None
-    undone_by: str | None
-    text: str
-
-
-class Redrives(schemas.Listed):
-    """The latest first."""
-
-    items: list[RedriveOut]
-
-
-class ItemOut(schemas.Given):
-    id: str
-    fingerprint: str | None
-    task: str
-    status: ItemStatus
-    why: str | None
-
-
-class Items(schemas.Given):
-    """In the order in which they are taken. `cursor` continues; null at the end. Those of long ago are not kept."""
-
-    items: list[ItemOut]
-    cursor: str | None
-    kept: bool
 
 
 class RedriveQuery(schemas.Taken):
@@ -222,11 +76,11 @@ async def start(asked: Asked) -> Any:
     said: NewRedrive = asked.body
     ids, every, filters = await chosen(asked)
     if said.dry_run:
-        return Reply(masked((await asked.rd.redrives.plan(ids, all=every, **filters)).public()), 200)
+        return Reply(view(await asked.rd.redrives.plan(ids, all=every, **filters)), 200)
     how: dict[str, Any] = {name: getattr(said, name) for name in HOW}
     with _steering():
         run = await asked.rd.redrives.start(ids, all=every, **how, **filters)
-    return Reply(masked(run.public()), 201, {"location": f"/v1/redrives/{run.id}"})
+    return Reply(view(run), 201, {"location": f"/v1/redrives/{run.id}"})
 
 
 async def edit_many(asked: Asked) -> Any:
@@ -235,48 +89,47 @@ async def edit_many(asked: Asked) -> Any:
     ids, every, filters = await chosen(asked)
     which: dict[str, Any] = {"ids": ids, "all": every, "where": filters}
     if said.dry_run:
-        return Reply(masked((await asked.rd.dead.preview_edit_many(said.patch, **which)).public()), 200)
+        return Reply(view(await asked.rd.dead.preview_edit_many(said.patch, **which)), 200)
     how: dict[str, Any] = {name: getattr(said, name) for name in HOW}
     with _steering():
         run = await asked.rd.dead.edit_many(said.patch, **which, **how)
-    return Reply(masked(run.public()), 201, {"location": f"/v1/redrives/{run.id}"})
+    return Reply(view(run), 201, {"location": f"/v1/redrives/{run.id}"})
 
 
 async def list_redrives(asked: Asked) -> Any:
     limit = asked.query.limit
-    return masked(listed(await asked.rd.redrives.list(limit=limit + 1), limit, lambda run: run.public()))
+    return cut(await asked.rd.redrives.list(limit=limit + 1), limit)
 
 
 async def show(asked: Asked) -> Any:
-    return masked((await asked.rd.redrives.get(await _found(asked))).public())
+    return view(await asked.rd.redrives.get(await _found(asked)))
 
 
 async def items(asked: Asked) -> Any:
-    found = await asked.rd.redrives.items(await _found(asked), asked.query.cursor)
-    return masked(msgspec.to_builtins(found))
+    return view(await asked.rd.redrives.items(await _found(asked), asked.query.cursor))
 
 
 def _steers(verb: Literal["pause", "resume", "cancel"]) -> Any:
     async def steer(asked: Asked) -> Any:
         id, said = await _found(asked), msgspec.structs.asdict(asked.body)
         with _steering():
-            return masked((await getattr(asked.rd.redrives, verb)(id, **said)).public())
+            return view(await getattr(asked.rd.redrives, verb)(id, **said))
 
     return steer
 
 
 HOW: Final = ("canary", "pass_rate", "rate", "token", "who", "why")
 ONE: Final = "/v1/redrives/{id}"
-OUT: Final = RedriveOut
+OUT: Final = shape(RedriveRun)
 ROUTES: Final = (
     Route("POST", "/v1/redrives", start, "Bring many dead letters back: dry run, canary, rate, scorecard.", OUT,
-          body=NewRedrive, status=201, also={200: PlanOut}, errors=(404, 409)),
+          body=NewRedrive, status=201, also={200: shape(Plan)}, errors=(404, 409)),
     Route("POST", "/v1/dead-letters/edit", edit_many,
           "Edit many dead letters in the same way and bring them back: dry run, canary, rate, scorecard.", OUT,
-          body=NewEdit, status=201, also={200: PatchPreviewOut}, errors=(404, 409)),
-    Route("GET", "/v1/redrives", list_redrives, "Redrives, the latest first.", Redrives, RedriveQuery),
+          body=NewEdit, status=201, also={200: shape(PatchPreview)}, errors=(404, 409)),
+    Route("GET", "/v1/redrives", list_redrives, "Redrives, the latest first.", many(RedriveRun), RedriveQuery),
     Route("GET", ONE, show, "One redrive: how far it is, and its scorecard.", OUT),
-    Route("GET", f"{ONE}/items", items, "What became of each dead letter.", Items, ItemQuery),
+    Route("GET", f"{ONE}/items", items, "What became of each dead letter.", shape(ItemPage), ItemQuery),
     Route("POST", f"{ONE}/pause", _steers("pause"), "Nothing more moves until it is resumed.", OUT,
           body=schemas.Saying, errors=(409,)),
     Route("POST", f"{ONE}/resume", _steers("resume"), "On where it stopped.", OUT, body=Resuming, errors=(409,)),

@@ -293,31 +293,6 @@ class Result(Given):
     result: Any
 
 
-class Effect(Given):
-    """One thing that was done outside, as far as it is known."""
-
-    name: str
-    key: str
-    status: Literal["intended", "landed", "absent", "unknown"]
-    at: Instant
-    run: int
-    agent: str | None
-    result: Any
-    note: str | None
-    process: str | None
-    doubtful: bool
-    forgotten: bool
-
-
-class Effects(Given):
-    items: list[Effect]
-
-
-class EffectPage(Given):
-    items: list[Effect]
-    more: bool
-
-
 class EffectQuery(OneJob):
     status: Literal["intended", "landed", "absent", "unknown"] | None = None
     limit: Limit = 100

@@ -10,7 +10,7 @@ import msgspec
 
 from redrive.core.job import At
 from redrive.core.view import Field, fields_of
-from redrive.doors.rest.schemas import Given, Instant
+from redrive.doors.rest.schemas import Given, Instant, Listed
 
 
 @lru_cache(maxsize=256)
@@ -18,7 +18,7 @@ def shape(kind: Any) -> Any:
     """The type of the JSON that `view` makes of values of this type."""
     if kind is At:
         return Instant
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+    if isinstance(kind, type) and (issubclass(kind, msgspec.Struct) or hasattr(kind, "_fields")):
         return _shape_of_struct(kind)
     arguments = get_args(kind)
     if not arguments:
@@ -35,15 +35,21 @@ def shape(kind: Any) -> Any:
     return kind
 
 
-def _shape_of_struct(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
+def _shape_of_struct(kind: type) -> type[msgspec.Struct]:
     fields = [_field(name, field) for name, field in fields_of(kind).items()]
-    return msgspec.defstruct(kind.__name__, fields, bases=(Given,), namespace={"__doc__": kind.__doc__}, kw_only=True)
+    title = getattr(kind, "TITLE", None) or kind.__name__
+    return msgspec.defstruct(title, fields, bases=(Given,), namespace={"__doc__": kind.__doc__}, kw_only=True)
 
 
 def _field(name: str, field: Field) -> tuple[str, Any] | tuple[str, Any, Any]:
     """A field that may be left out has the default that it has then."""
     hint = shape(field.type)
     return (name, hint) if field.default is msgspec.NODEFAULT else (name, hint, field.default)
+
+
+def many(kind: type[msgspec.Struct]) -> Any:
+    """The type of an answer that has some of them, and says whether there are more."""
+    return msgspec.defstruct(f"Some{kind.__name__}s", [("items", list[shape(kind)])], bases=(Listed,), kw_only=True)  # type: ignore[misc]
 
 
 def listed(kind: type[msgspec.Struct]) -> Any:

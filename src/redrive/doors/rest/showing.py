@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final
 
-import msgspec
-
-from redrive.core.effects import EffectRecord
 from redrive.core.job import Job, iso, public
 from redrive.core.redact import redact, redact_text
 from redrive.core.store import Page
+from redrive.core.view import view
 from redrive.doors.rest.schemas import Summary
 
-One = TypeVar("One")
 CONTENTS: Final = ("payload", "result", "changes", "options", "history")
 """Where a caller's own words may stand."""
 
@@ -39,12 +36,6 @@ def _texts(job: Job) -> dict[str, Any]:
     return {name: redact_text(text) if text else text for name, text in said.items()}
 
 
-def effect_body(effect: EffectRecord, *, secrets: bool = False) -> dict[str, Any]:
-    """An effect, of a job or without one."""
-    body = msgspec.structs.asdict(effect) | {"at": iso(effect.at)}
-    return body if secrets else body | {name: redact(body[name]) for name in ("result", "note")}
-
-
 def masked(value: Any) -> Any:
     """Texts without what looks like a secret; fields keep their values, whatever they are called."""
     if isinstance(value, dict):
@@ -54,9 +45,9 @@ def masked(value: Any) -> Any:
     return redact_text(value) if isinstance(value, str) else value
 
 
-def listed(found: Sequence[One], limit: int, show: Callable[[One], Any]) -> dict[str, Any]:
+def cut(found: Sequence[Any], limit: int, *, secrets: bool = False) -> dict[str, Any]:
     """A list without a cursor: whoever asked for one more than is shown can say whether there are more."""
-    return {"items": [show(one) for one in found[:limit]], "more": len(found) > limit}
+    return {"items": view(found[:limit], secrets=secrets), "more": len(found) > limit}
 
 
 def page(found: Page) -> dict[str, Any]:

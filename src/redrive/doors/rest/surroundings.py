@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
-
-import msgspec
+from typing import Any, Final
 
 from redrive.app.fleet_view import FleetStatus
-from redrive.app.workflows import public as workflow_public
-from redrive.core.job import State, iso
+from redrive.core.breakers import Breaker
 from redrive.core.store import Filter
-from redrive.core.workflow import FlowState, StepState
+from redrive.core.view import view
+from redrive.core.workflow import WorkflowStatus
 from redrive.doors.rest import schemas
-from redrive.doors.rest.showing import listed
+from redrive.doors.rest.shapes import listed, many, shape
+from redrive.doors.rest.showing import cut
 from redrive.doors.rest.table import Asked, Route
 from redrive.doors.web.problems import Refused, problem
+from redrive.runtime.schedules import Scheduled
 
 # -- breakers
-
-
-class BreakerOut(schemas.Given):
-    """What is down: the breakers that are open."""
-
-    key: str
-    state: Literal["open", "half_open", "closed"]
-    cause: str
-    since: schemas.Instant
-    pause: float
-    until: schemas.Instant
-    release: float
-    probe: str | None
-    probes: int
-    job: str | None
-    error: str
-    asked: float
-    callers: list[str]
-
-
-class Breakers(schemas.Given):
-    items: list[BreakerOut]
 
 
 class Closed(schemas.Given):
@@ -47,13 +25,7 @@ class Closed(schemas.Given):
 
 
 async def breakers(asked: Asked) -> Any:
-    found = await asked.rd.breakers()
-    times = ("since", "until")
-    return {
-        "items": [
-            msgspec.structs.asdict(one) | {name: iso(getattr(one, name)) for name in times} for one in found
-        ]
-    }  # fmt: skip
+    return {"items": view(await asked.rd.breakers(), secrets=True)}
 
 
 async def close_breaker(asked: Asked) -> Any:
@@ -66,61 +38,11 @@ async def close_breaker(asked: Asked) -> Any:
 # -- schedules
 
 
-class ScheduleOut(schemas.Given):
-    """A schedule as it stands."""
-
-    name: str
-    task: str
-    line: str
-    tz: str
-    last_slot: schemas.Instant | None
-    next_slot: schemas.Instant | None
-    due_since: schemas.Instant | None
-    job: str | None
-    state: State | None
-    note: str | None
-
-
-class Schedules(schemas.Given):
-    items: list[ScheduleOut]
-
-
 async def schedules(asked: Asked) -> Any:
-    return {"items": [one.public() for one in await asked.rd.schedules()]}
+    return {"items": view(await asked.rd.schedules(), secrets=True)}
 
 
 # -- workflows
-
-
-class StepOut(schemas.Given):
-    name: str
-    task: str
-    job_id: str
-    state: StepState
-    after: list[str]
-    waits_for: list[str]
-    attempts: int
-    because: str | None
-    error: str | None
-    recommendation: str | None
-
-
-class WorkflowOut(schemas.Given):
-    """A workflow as it is now, step by step."""
-
-    id: str
-    name: str
-    state: FlowState
-    steps: list[StepOut]
-    created_at: schemas.Instant
-    session_id: str | None
-    text: str
-    failed: list[str]
-    blocked: list[str]
-
-
-class WorkflowsOut(schemas.Listed):
-    items: list[WorkflowOut]
 
 
 class WorkflowQuery(schemas.Taken):
@@ -130,17 +52,17 @@ class WorkflowQuery(schemas.Taken):
 
 async def workflows(asked: Asked) -> Any:
     limit = asked.query.limit
-    return listed(await asked.rd.workflows.list(limit=limit + 1, name=asked.query.name), limit, workflow_public)
+    return cut(await asked.rd.workflows.list(limit=limit + 1, name=asked.query.name), limit, secrets=True)
 
 
 async def workflow(asked: Asked) -> Any:
     handle = await asked.rd.workflows.get(asked.path["id"])
-    return workflow_public(await handle.status())
+    return view(await handle.status(), secrets=True)
 
 
 async def cancel_workflow(asked: Asked) -> Any:
     handle = await asked.rd.workflows.get(asked.path["id"])
-    return workflow_public(await handle.cancel(asked.body.why, who=asked.body.who))
+    return view(await handle.cancel(asked.body.why, who=asked.body.who), secrets=True)
 
 
 # -- agents
@@ -187,17 +109,17 @@ async def fleet(asked: Asked) -> Any:
 
 ROUTES: Final = (
     Route("GET", "/v1/fleet", fleet, "Hosts, lag and durability.", FleetStatus),
-    Route("GET", "/v1/breakers", breakers, "What is down: the breakers that are open.", Breakers),
+    Route("GET", "/v1/breakers", breakers, "What is down: the breakers that are open.", listed(Breaker)),
     Route(
         "POST", "/v1/breakers/{key:path}/close", close_breaker, "A person knows that it answers again.", Closed,
         body=schemas.Saying,
     ),
-    Route("GET", "/v1/schedules", schedules, "Every schedule: its line, last and next slot.", Schedules),
-    Route("GET", "/v1/workflows", workflows, "The latest workflows.", WorkflowsOut, WorkflowQuery),
-    Route("GET", "/v1/workflows/{id}", workflow, "One workflow, step by step.", WorkflowOut),
+    Route("GET", "/v1/schedules", schedules, "Every schedule: its line, last and next slot.", listed(Scheduled)),
+    Route("GET", "/v1/workflows", workflows, "The latest workflows.", many(WorkflowStatus), WorkflowQuery),
+    Route("GET", "/v1/workflows/{id}", workflow, "One workflow, step by step.", shape(WorkflowStatus)),
     Route(
         "POST", "/v1/workflows/{id}/cancel", cancel_workflow, "No longer wanted; what is done stays done.",
-        WorkflowOut, body=schemas.Saying, errors=(409,),
+        shape(WorkflowStatus), body=schemas.Saying, errors=(409,),
     ),
     Route("GET", "/v1/agents", agents, "Who does work, and what each has to do.", Agents),
 )  # fmt: skip
