@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import pairwise
 from statistics import median
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 import msgspec
 
 from redrive.core.checks import is_number
 from redrive.core.cycle import DAY, HOUR, zone_of
+from redrive.core.job import At
 from redrive.core.moments import read
 from redrive.errors import InvalidOption
 
@@ -50,7 +51,7 @@ class CycleRun(msgspec.Struct, frozen=True, omit_defaults=True):
 
     name: str
     cycle_id: str
-    begun: float
+    begun: At
     process: str
     """The store's name for the process, by which others see whether it lives."""
     zone: str = "UTC"
@@ -67,7 +68,7 @@ class CycleRun(msgspec.Struct, frozen=True, omit_defaults=True):
     """The class of the exception that ended the script."""
 
     @property
-    def last_sign(self) -> float:
+    def last_sign(self) -> At:
         return max(self.begun, self.seen)
 
 
@@ -77,7 +78,7 @@ class Finding(msgspec.Struct, frozen=True):
     kind: FindingKind
     id: str
     name: str
-    since: float
+    since: At
     count: int
     sentence: str
     command: str = "redrive cycles"
@@ -86,11 +87,17 @@ class Finding(msgspec.Struct, frozen=True):
 class CycleStanding(msgspec.Struct, frozen=True):
     """How one cycle stands: its last run, its rhythm, and what is wrong with it."""
 
+    HIDDEN: ClassVar = ("last",)
+    SHOWN: ClassVar = (
+        "last.cycle_id", "last.begun", "last.last_sign", "last.outcome", "last.error_class", "last.jobs", "last.every",
+        "last.watched",
+    )  # fmt: skip
+    RENAMED: ClassVar = {"last.last_sign": "seen", "due_at": "next_due"}
     name: str
     runs: int
     last: CycleRun
     usual_jobs: int | None
-    due_at: float | None
+    due_at: At | None
     """When the next start is expected; None where that is not known, or not watched."""
     findings: tuple[Finding, ...]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -29,7 +29,9 @@ def cycles(ctx: click.Context) -> None:
         return
     found = ask(lambda rd: rd.cycles())
     if output.as_json():
-        output.say_json([_public(standing) for standing in found])
+        from redrive.core.view import view
+
+        output.say_json(view(found, secrets=True))
     elif found:
         _tell(found)
     else:
@@ -61,18 +63,3 @@ def _row(standing: CycleStanding) -> tuple[object, ...]:
     return (
         standing.name, last.cycle_id, ago(last.begun), outcome, last.jobs, standing.usual_jobs, due, standing.runs,
     )  # fmt: skip
-
-
-def _public(standing: CycleStanding) -> dict[str, Any]:
-    import msgspec
-
-    from redrive.core.job import iso
-
-    last = standing.last
-    findings = [{**msgspec.to_builtins(finding), "since": iso(finding.since)} for finding in standing.findings]
-    return {
-        "name": standing.name, "cycle_id": last.cycle_id, "begun": iso(last.begun), "seen": iso(last.last_sign),
-        "outcome": last.outcome, "error_class": last.error_class, "jobs": last.jobs, "usual_jobs": standing.usual_jobs,
-        "every": last.every, "watched": last.watched, "next_due": iso(standing.due_at), "runs": standing.runs,
-        "findings": findings,
-    }  # fmt: skip

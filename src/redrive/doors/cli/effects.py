@@ -52,13 +52,10 @@ def _row(effect: EffectRecord) -> tuple[object, ...]:
 
 
 def effect_json(effect: EffectRecord, *, secrets: bool = False) -> dict[str, Any]:
-    import msgspec
+    from redrive.core.view import view
 
-    from redrive.core.job import iso
-    from redrive.core.redact import redact
-
-    body = msgspec.structs.asdict(effect) | {"at": iso(effect.at)}
-    return body if secrets else body | {name: redact(body[name]) for name in ("result", "note")}
+    body: dict[str, Any] = view(effect, secrets=secrets)
+    return body
 
 
 def key_in(id: str | None) -> str | None:
