@@ -9,7 +9,7 @@ import msgspec
 
 from redrive.core.policy import Policy
 from redrive.core.timings import Span, Timing
-from redrive.core.view import Shown
+from redrive.core.view import Name, Shown
 from redrive.insight.wording import span
 from redrive.insight.workforce import Attempts, Paces, failure_rate
 
@@ -22,7 +22,7 @@ class QueueNumbers(Shown, msgspec.Struct, frozen=True):
 
     HIDDEN: ClassVar = ("policy", "retrying_later")
     SHOWN: ClassVar[tuple[str, ...]] = ("pending", "criticality", "policy.max_attempts")
-    name: str
+    name: Name
     policy: Policy
     due: int = 0
     waiting: int = 0
