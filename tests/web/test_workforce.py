@@ -1,13 +1,16 @@
 """Workers and tasks over REST, made of the domain structs by declaration."""
 
+from typing import Any
+
 import msgspec
 
 import redrive
 from redrive.core.job import At
 from redrive.core.view import view
 from redrive.doors.rest.shapes import shape
+from tests.chaos.processes import until
 from tests.support import soon
-from tests.web.serving import serving
+from tests.web.serving import Served, serving
 
 
 class Inner(msgspec.Struct, frozen=True):
@@ -47,6 +50,11 @@ def test_the_shape_fits_what_is_shown_and_nothing_else() -> None:
     assert schema["Outer"]["properties"]["since"]["format"] == "date-time"
 
 
+async def workers(served: Served) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await served.client.get("/v1/workers")).json()["items"]
+    return found
+
+
 async def test_workers_and_tasks_are_listed(rd: redrive.Redrive) -> None:
     @rd.task
     async def wave() -> str:
@@ -54,7 +62,8 @@ async def test_workers_and_tasks_are_listed(rd: redrive.Redrive) -> None:
 
     await wave.enqueue()
     async with rd.worker(concurrency=2), serving(rd, worker=False) as served:
-        (worker,) = (await soon(served.client.get("/v1/workers"))).json()["items"]
+        await until("the worker has written that it lives", lambda: workers(served))
+        (worker,) = await workers(served)
         tasks = {task["name"]: task for task in (await soon(served.client.get("/v1/tasks"))).json()["items"]}
     assert worker["concurrency"] == 2 and "wave" in worker["tasks"]
     assert tasks["wave"]["workers"] == 1
