@@ -145,7 +145,7 @@ def test_erase_says_where_somebody_who_reads_keeps_the_old_bytes(shell: Shell, m
     said = kept.json
     (holder,) = said.pop("waits_for")
     assert (kept.status, said) == (0, {"erased": 1, "gone": False})
-    assert "somebody reads the file" in holder
+    assert "a reader keeps the file open" in holder
     assert "can still be read" in kept.err and "Erase it once more" in kept.err
     again = shell.here("erase", id, "--yes")
     assert (again.err, b"canary" in b"".join(_bytes(shell.folder))) == ("", False)
