@@ -57,12 +57,13 @@ def part(checks: Sequence[Check]) -> str:
 
 MISSES = {
     13: "raw waits for one answer of the server. A hub hands the job to its own thread, hears it back from the log,"
-    " executes it in its file (about 180 µs of SQLite) and hands the answer to the caller's thread: four to five times"
-    " the processor time of a raw publish, and two more threads to wake. On a busy machine each wake-up waits.",
+    " executes it in its file (about 100 µs of SQLite) and hands the answer to the caller's thread: three times the"
+    " processor time of a raw publish, and two more threads to wake. Runs of this row differ by a third on one machine,"
+    " by where its two processors wake which thread; medians of 0.33 to 0.36 were seen.",
     14: "a hub takes 70 to 90 µs of processor time per job in two threads that share one interpreter lock, a raw client"
     " 33 to 38 µs.",
-    17: "not looked into. That a server syncs what consumers have acknowledged less often than messages is supposed,"
-    " not shown.",
+    17: "the drain of a hub is bounded by the interpreter, not by syncs: it is nearly as fast as in row 16, where"
+    " nothing is synced. A raw loop that awaits the answer to each acknowledgement is less than twice as slow here.",
     19: "the limit is taken from a queue that publishes directly. A *bare hop*, a request of nats-py to a process that"
     " does nothing but publish and answer, is below it already, so no queue whose hubs accept the jobs can reach it."
     " A lone enqueue of redrive wakes the caller, its transport's thread, the server, the hub and the hub's engine,"

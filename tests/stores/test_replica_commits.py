@@ -73,6 +73,18 @@ async def test_messages_are_committed_together_a_moment_later(fleet: Fleet, monk
     assert not engine_of(store).is_dirty
 
 
+async def test_many_commands_are_committed_at_once_so_that_readers_do_not_wait(fleet: Fleet) -> None:
+    store = await fleet.join("one")
+    await store.insert([a_job()])
+    assert engine_of(store).is_dirty
+    fleet.kept.faults.hold = True
+    inserting = [asyncio.ensure_future(store.insert([a_job()])) for _ in range(40)]
+    await until("they are in the log", lambda: len(fleet.kept.entries) >= 3)
+    fleet.recover()
+    await asyncio.gather(*inserting)
+    await until("they are committed", lambda: committed_jobs(store) == 41)
+
+
 async def test_a_store_that_closes_has_committed_everything(fleet: Fleet) -> None:
     store = await fleet.join("one")
     await store.insert([a_job()])

@@ -62,6 +62,8 @@ CHECKPOINT_PAGES: Final = 4_000
 """A checkpoint syncs the file while callers wait; 16 MB of SQLite's own log between two of them are no burden."""
 COMMIT_SECONDS: Final = 0.002
 """How long messages that were executed may wait for their commit: the log is what makes them durable."""
+COMMIT_AT_ONCE: Final = 16
+"""So many commands are committed at once: each of them pays little of it, and no reader waits for a busy engine."""
 AGAIN: Final = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 INSERTS_UNTIL: Final = 0.8
 """The log takes new jobs until it is so full. The rest is for settling those that it has."""
@@ -667,7 +669,10 @@ class Engine:
                 raise
             raise _Rewound from error
         self._settle(replayed)
-        self._commit_soon()
+        if self._erased or sum(len(message.outcomes) for message in replayed) >= COMMIT_AT_ONCE:
+            self._commit_now()
+        else:
+            self._commit_soon()
 
     def _execute_carefully(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
@@ -693,11 +698,16 @@ class Engine:
 
     # -- committing
 
+    def _commit_now(self) -> None:
+        try:
+            self.commit()
+        except apsw.Error:
+            self._careful = True
+            raise
+
     def _commit_soon(self) -> None:
-        """Commit within a moment, together with what comes meanwhile; at once where words were erased."""
-        if self._erased:
-            self._commit_or_rewind()
-        elif self._committing is None and self.is_dirty:
+        """Commit within a moment, together with what comes meanwhile."""
+        if self._committing is None and self.is_dirty:
             self._committing = asyncio.get_running_loop().call_later(COMMIT_SECONDS, self._commit_or_rewind)
 
     async def committed(self) -> None:
