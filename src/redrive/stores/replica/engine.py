@@ -496,13 +496,12 @@ class Engine:
             self._send_again(sent, failed)
 
     def _watch_sent(self) -> None:
-        """Append again what the log has not echoed for long. One timer serves all messages under way."""
-        now, left = time.monotonic(), list[float]()
+        """Append again what the log has not answered for long. One timer serves all messages under way."""
+        now = time.monotonic()
         for sent in list(self._in_flight.values()):
-            if sent.until is None or sent.until <= now:
+            if sent.until is not None and sent.until <= now:
                 self._send_again(sent, LogUnavailable(f"no answer within {ACK_SECONDS:.0f} s"))
-            else:
-                left.append(sent.until)
+        left = [sent.until for sent in self._in_flight.values() if sent.until is not None]
         loop = asyncio.get_running_loop()
         self._watching = loop.call_later(min(left) - now, self._watch_sent) if left else None
 
@@ -764,7 +763,10 @@ class Engine:
         try:
             self.commit()
         except apsw.Error as error:
-            self._say_unwritable(error)
+            log.warning(
+                "the replica %s could not write the last messages (%s): the next start executes them again",
+                self.path, translate(error, str(self.path)),
+            )  # fmt: skip
 
     def _settle(self, replayed: Sequence[Replayed]) -> None:
         """Tell the callers their outcomes, then those who wait for changes."""

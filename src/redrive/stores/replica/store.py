@@ -221,6 +221,7 @@ class ReplicaStore(ReadVerbs):
     # -- reading
 
     async def _read(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Like that of other stores; what was told and not yet committed is committed first."""
         engine = await self._ready()
         if engine.is_dirty:
             await engine.call(engine.committed)
@@ -326,7 +327,7 @@ class ReplicaStore(ReadVerbs):
     async def _forget_log(self, engine: Engine, position: int) -> None:
         try:
             await snapshots.pass_by(engine, position)
-        except (snapshots.SnapshotDamaged, ManifestMoved, LogUnavailable, OSError) as error:
+        except (StoreError, ManifestMoved, LogUnavailable, OSError) as error:
             log.warning(
                 "what was erased can still be read in %s until two snapshots newer than message %d are made: %r."
                 " Replicas go on trying", engine.log.url, position, error,
