@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from redrive.app.filters import make_filter, said_of_many
+from redrive.app.filters import filter_of_many
 from redrive.app.namespace import TRIES, find_job
 from redrive.app.redrives.moving import before_key, is_deferred, recalled_for
 from redrive.app.triage import SIZE, SIZE_WITH_DOCUMENTS, Arrow, Order
@@ -24,7 +24,7 @@ from redrive.core.documents import ACT, ACT_BEFORE, ACT_ITEMS, JOB_NOTE
 from redrive.core.job import Job, new_id
 from redrive.core.lifecycle import Transition
 from redrive.core.redrives import RedriveRun
-from redrive.core.store import MAX_PARTS, Applied, Commit, Filter, Put, Stale
+from redrive.core.store import MAX_PARTS, Applied, Commit, Put, Stale
 from redrive.core.triage import (
     ACTS_KEPT,
     ITEMS_KEPT,
@@ -38,7 +38,7 @@ from redrive.core.triage import (
     needs_its_own,
     overwritten,
 )
-from redrive.core.verbs import ACTS, PAST, Decided, Verb, meant_filter
+from redrive.core.verbs import PAST, Decided, Verb
 from redrive.errors import CommitUnknown, InvalidInput, JobError, StaleJob
 from redrive.runtime.paging import pages
 from redrive.runtime.trusted_time import time_for_destroying
@@ -184,20 +184,15 @@ class Acts:
 
     # -- which jobs a verb would be about
 
-    def chosen(self, verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> Filter | None:
-        """The filter that was meant; None where ids were given."""
-        said = said_of_many(verb, ids, filters, all=all)
-        return None if ids else make_filter(meant_filter(ACTS[verb], said))
-
     async def matching(self, verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> int:
-        chosen = self.chosen(verb, ids, filters, all=all)
+        chosen = filter_of_many(verb, ids, filters, all=all)
         if chosen is None:
             return len(await self._found(ids))
         return sum((await self._core.store.count(chosen)).values())
 
     async def meant(self, verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> list[str]:
         """The ids of all that a verb would be about, as things are now."""
-        chosen = self.chosen(verb, ids, filters, all=all)
+        chosen = filter_of_many(verb, ids, filters, all=all)
         if chosen is None:
             return await self._found(ids)
         return [job.id async for jobs in pages(self._core.store, chosen, PAGE) for job in jobs]

@@ -11,11 +11,10 @@ import msgspec
 from redrive.app import triage
 from redrive.app.acts import Acts, Order
 from redrive.app.edited_input import check_fits, difference, input_now, text_of
-from redrive.app.filters import means_unknown
+from redrive.app.filters import filter_of_many, means_unknown
 from redrive.app.forgetting import KEPT, forgotten
 from redrive.app.namespace import SOMEBODY, find_job
 from redrive.app.redrives.choosing import (
-    chosen_filter,
     filter_in_words,
     judged,
     sealed_token,
@@ -126,10 +125,9 @@ async def preview_many(
 ) -> PatchPreview:
     """What the patch would mean for each of these. Changes nothing."""
     tally = _Tally(core, patch, unknown_too=means_unknown(ids, filters))
-    if not ids:
-        chosen = chosen_filter("edit", filters, all=all)
-        if sum((await core.store.count(chosen)).values()) > MOST_JUDGED:
-            return await _preview_some(core, redrives, tally, chosen, filters)
+    chosen = filter_of_many("edit", ids, filters, all=all)
+    if chosen is not None and sum((await core.store.count(chosen)).values()) > MOST_JUDGED:
+        return await _preview_some(core, redrives, tally, chosen, filters)
     selection = await select(core, ids, filters, all=all, verb="edit", judge=tally.judge)
     running = await redrives.in_the_way(selection.fingerprints)
     return await _told(core, tally, len(selection), selection.chosen, selection.token, running)

@@ -11,7 +11,7 @@ import msgspec
 from redrive.core.checks import check_id, is_text
 from redrive.core.job import DEAD_REASONS, DISCARD_REASONS, HOLD_REASONS, UNKNOWN, Category, Lane, Reason, State
 from redrive.core.store import Filter
-from redrive.core.verbs import ACTS, PAST
+from redrive.core.verbs import ACTS, PAST, meant_filter
 from redrive.errors import InvalidInput
 
 TIMES: Final = ("since", "until", "due_at")
@@ -37,6 +37,12 @@ def said_of_many(verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, a
     if not ids and not said and not all:
         raise InvalidInput(field="filter", problem="an empty filter means everything, which needs all=True")
     return said
+
+
+def filter_of_many(verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> Filter | None:
+    """The filter of a verb that is about many; None where ids say which."""
+    said = said_of_many(verb, ids, filters, all=all)
+    return None if ids else make_filter(meant_filter(ACTS[verb], said))
 
 
 def means_unknown(ids: Sequence[str], filters: Mapping[str, Any]) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import msgspec
 
 from redrive.app.acts import SIZE, Acts
+from redrive.app.filters import filter_of_many
 from redrive.core import lifecycle
 from redrive.core.job import At, Job
 from redrive.core.store import Filter, Seal
@@ -56,7 +57,7 @@ class Purging:
 
     async def plan(self, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> PurgePlan:
         """Counts, and names exactly what would go. Changes nothing."""
-        chosen = self._acts.chosen("purge", ids, filters, all=all)
+        chosen = filter_of_many("purge", ids, filters, all=all)
         if chosen is None:
             chosen = Filter(ids=tuple(await self._acts.meant("purge", ids, {}, all=False)))
         seal = await self._core.store.seal(chosen)

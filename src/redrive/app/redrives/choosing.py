@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from redrive.app import triage
-from redrive.app.filters import TIMES, make_filter, said_of_many
+from redrive.app.filters import TIMES, filter_of_many, make_filter, said_of_many
 from redrive.app.namespace import find_job
 from redrive.app.triage import Order
 from redrive.core import redrives as rules
 from redrive.core.job import Job, Json, iso
 from redrive.core.redrives import Chosen, Estimate
 from redrive.core.store import Filter, Seal
-from redrive.core.verbs import ACTS, VERBS, Decided, meant_filter
+from redrive.core.verbs import VERBS, Decided
 from redrive.errors import InvalidInput, JobError
 from redrive.runtime.paging import pages
 from redrive.runtime.switches import paused_queues
@@ -92,7 +92,7 @@ async def select(
     said = said_of_many(verb, ids, filters, all=all)
     if len(ids) > MOST_ITEMS:
         raise InvalidInput(field="ids", problem=f"{len(ids):,} are more than {MOST_ITEMS:,}")
-    chosen = chosen_filter(verb, filters, all=all) if not ids else Filter()
+    chosen = filter_of_many(verb, ids, filters, all=all) or Filter()
     selection = Selection(_in_words(ids, said), {} if ids else msgspec.to_builtins(chosen))
     oldest_first = pages(core.store, chosen, PAGE, oldest=True)  # as they would have run
     async for jobs in _named(core, ids) if ids else oldest_first:
@@ -103,11 +103,6 @@ async def select(
         if len(selection) > MOST_ITEMS:
             raise InvalidInput(field="filter", problem=f"matches more than {MOST_ITEMS:,}; narrow it")
     return selection
-
-
-def chosen_filter(verb: str, filters: Mapping[str, Any], *, all: bool) -> Filter:
-    """The jobs that a verb on many is about, where a filter says which."""
-    return make_filter(meant_filter(ACTS[verb], said_of_many(verb, (), filters, all=all)))
 
 
 def filter_in_words(filters: Mapping[str, Any]) -> str:

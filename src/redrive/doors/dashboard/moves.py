@@ -11,6 +11,7 @@ from redrive.doors.dashboard import choosing, words
 from redrive.doors.dashboard.live import LOOKS
 from redrive.doors.dashboard.rendering import Site, page, rd_of
 from redrive.errors import InvalidInput
+from redrive.insight.morning import DONE, FAILED
 
 if TYPE_CHECKING:
     from starlette.datastructures import QueryParams
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 MOVES: Final = 50
 DAY: Final = "24h"
 KINDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    "done": ("done", ("succeeded", "resolved")),
+    "done": ("done", DONE),
     "retried": ("failed, and tried again", ("retried",)),
-    "died": ("died", ("buried", "imported")),
+    "died": ("died", FAILED),
     "buried": ("died in a worker", ("buried",)),
 }
 """What may be asked for: its words, and the moves that it stands for."""
