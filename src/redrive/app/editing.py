@@ -58,7 +58,7 @@ ERRORS: Final = 20
 MOST_JUDGED: Final = 1_000
 """Where a filter matches more dead letters than these, a preview judges the first of them only."""
 FIRST: Final = 50
-"""So many it judges then."""
+"""How many dead letters a preview of such a filter judges."""
 
 
 async def preview(core: Core, acts: Acts, id: str, payload: Mapping[str, Json]) -> EditPreview:

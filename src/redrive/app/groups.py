@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("redrive.groups")
 SAMPLES: Final = 5
 LARGEST: Final = 5
-"""So many of the largest groups are looked at for one that nobody has dealt with."""
+"""How many of the largest groups are searched for an unresolved one."""
 FILTERS: Final = ("queue", "task", "agent", "detail", "error_class")
 Decide = Callable[[Group, GroupState | None, float], GroupState]
 

@@ -185,7 +185,7 @@ class Notices:
         )
 
     async def _owned(self, notices: Sequence[Notice]) -> Owned:
-        """How many letters of each group the owners still have: counted once for each of them."""
+        """Count the dead letters of each group that its owners still have, once for each owner."""
         owned: Owned = {}
         for inbox, kind in {(n.session_id or "", n.kind) for n in notices if n.kind in (ESCALATED, DEFERRED)}:
             state, because = (State.held, DEFERRED) if kind == DEFERRED else (State.dead, None)

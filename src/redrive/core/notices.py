@@ -113,7 +113,7 @@ class Notice(Shown, msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def status(self) -> Literal["pending", "resolved"]:
-        """pending only where somebody has to do something: nothing else may keep a session from ending its turn."""
+        """Say "pending" only where a person has to act: a pending notice keeps a session from ending its turn."""
         return "pending" if self.actionable and not self.settled and self.read_at is None else "resolved"
 
     @property

@@ -53,7 +53,7 @@ MOST_RATE: Final = 1_000_000.0
 FORGOTTEN_AT_ONCE: Final = 10
 ITEMS_A_PAGE: Final = 100
 CHUNKS_A_PAGE: Final = 25
-"""So many chunks one page of items looks through."""
+"""How many chunks of items one page reads at most."""
 IDLE_STEPS: Final = 100
 """So many steps in a row that change nothing: other processes hold these jobs."""
 

@@ -16,7 +16,7 @@ from redrive.insight.wording import number as number
 from redrive.insight.wording import plain as plain
 
 MOMENT: Final = 0.001
-"""So exactly addresses say a time."""
+"""The precision of times in addresses, in seconds."""
 
 
 def ago(at: float | None, now: float) -> str:
