@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class Held:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
-    async def feed(self, after: int) -> AsyncIterator[Sequence[Entry]]:
+    async def feed(self, after: int) -> AsyncGenerator[Sequence[Entry], None]:
         async for entries in self._log.feed(after):
             if self.is_held:
                 await until(lambda: not self.is_held)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ class Behind(MemoryLog):
         self.goes = threading.Event()
         self.goes.set()
 
-    async def feed(self, after: int) -> AsyncIterator[Sequence[Entry]]:
+    async def feed(self, after: int) -> AsyncGenerator[Sequence[Entry], None]:
         async for entries in super().feed(after):
             await asyncio.to_thread(self.goes.wait, 30)
             yield entries

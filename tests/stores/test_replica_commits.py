@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import apsw
 import pytest
@@ -14,6 +15,7 @@ from redrive.core.store import Lease, Wanted
 from redrive.errors import StoreError
 from redrive.stores.replica import MemoryLog, ReplicaStore
 from redrive.stores.replica.engine import Engine
+from redrive.stores.replica.log import Entry
 from tests.chaos.processes import until
 from tests.stores.jobs import T0, a_job
 from tests.stores.test_replica_rules import Fleet, engine_of
@@ -142,6 +144,33 @@ async def test_a_disk_that_refuses_many_commits_costs_time_and_nothing_else(flee
         engine = engine_of(store)
         await engine.call(engine.current)
     assert engine_of(bad).replay.here.chain == engine_of(good).replay.here.chain
+
+
+class Counting(MemoryLog):
+    """Knows how many of its feeds are open."""
+
+    open_feeds: ClassVar[list[int]] = []
+
+    async def feed(self, after: int) -> AsyncGenerator[Sequence[Entry], None]:
+        self.open_feeds.append(after)
+        try:
+            async with aclosing(super().feed(after)) as feed:
+                async for entries in feed:
+                    yield entries
+        finally:
+            await asyncio.sleep(0.05)  # as one that closes its connection
+            self.open_feeds.remove(after)
+
+
+async def test_a_feed_is_closed_before_the_log_is_heard_again(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what it holds, such as a connection, is left to the collector of garbage."""
+    monkeypatch.setattr(Counting, "open_feeds", [])
+    store = await fleet.join("one", log=Counting)
+    await store.insert([a_job()])
+    assert engine_of(store).is_dirty
+    await MemoryLog(fleet.kept).append("rubbish", b"\xc1")
+    await store.until_failed()
+    assert Counting.open_feeds == []
 
 
 async def test_a_message_that_cannot_be_executed_does_not_undo_what_was_told_before(fleet: Fleet) -> None:

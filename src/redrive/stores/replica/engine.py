@@ -592,9 +592,10 @@ class Engine:
     async def _follow(self) -> None:
         """Execute what the log sends, and begin at its newest snapshot where it no longer holds what comes next."""
         try:
-            async for entries in self.log.feed(self._position()):
-                await self._execute(entries)
-                self._pause, self._trouble = 0.0, None
+            async with contextlib.aclosing(self.log.feed(self._position())) as feed:  # before another one is opened
+                async for entries in feed:
+                    await self._execute(entries)
+                    self._pause, self._trouble = 0.0, None
         except LogJumps as error:
             await self._restore(error)
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -158,7 +158,7 @@ class JetStreamLog:
             headers["Nats-Expected-Last-Subject-Sequence"] = str(expect)
         return decode(Ack, await self._ask(subject, data, headers, seconds))
 
-    async def feed(self, after: int) -> AsyncIterator[Sequence[Entry]]:
+    async def feed(self, after: int) -> AsyncGenerator[Sequence[Entry], None]:
         while True:
             consumer = await self._consumer(after)
             try:

@@ -5,7 +5,7 @@ A log knows nothing of jobs. It appends messages, feeds them in order, and keeps
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -114,8 +114,8 @@ class Log(Protocol):
     async def append(self, id: str, data: bytes) -> int:
         """Durable when it returns its position. The same id soon again is taken for the same message."""
 
-    def feed(self, after: int) -> AsyncIterator[Sequence[Entry]]:
-        """The messages after a position, in order, for ever, several at a time; none is left out."""
+    def feed(self, after: int) -> AsyncGenerator[Sequence[Entry], None]:
+        """The messages after a position, in order, for ever, several at a time; none is left out. To be closed."""
 
     async def end(self) -> int:
         """The last position, as the leader knows it."""

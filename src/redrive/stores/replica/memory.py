@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -112,7 +112,7 @@ class MemoryLog:
         kept.ids[id] = position
         return position
 
-    async def feed(self, after: int) -> AsyncIterator[Sequence[Entry]]:
+    async def feed(self, after: int) -> AsyncGenerator[Sequence[Entry], None]:
         kept = self.kept
         came = asyncio.Event()
         listener = (asyncio.get_running_loop(), came)

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -294,7 +294,7 @@ class PostgresLog:
 
     # -- hearing
 
-    async def feed(self, after: int) -> AsyncIterator[Sequence[Entry]]:
+    async def feed(self, after: int) -> AsyncGenerator[Sequence[Entry], None]:
         came = asyncio.Event()
         self._came.add(came)
         listener = asyncio.ensure_future(self._listen(came))
