@@ -32,7 +32,7 @@ from redrive.core.job import (
 from redrive.core.letters import documents_for, letter_of_taken_key
 from redrive.core.moments import moment
 from redrive.core.option_hints import hint_for_job
-from redrive.core.payload import Encoded, blob_document, check_kept, encode
+from redrive.core.payload import blob_document, check_kept, encode
 from redrive.core.policy import MOST_ATTEMPTS, check_fallback
 from redrive.core.preflight import NotReady, surely_fits
 from redrive.core.store import Inserted, Put
@@ -158,8 +158,7 @@ class Desk:
             session = os.environ.get(SESSION_VARIABLE)
         if session and options.get("session_id") is None:
             options = {**options, "session_id": session}
-        check_name("task", task)
-        handler = self._registry.handlers.get(task)
+        handler = self._handler(task)
         if options or reason != "direct" or handler is None:
             return self._planned(task, options, reason, handler)
         plan = self._plans.get(task)
@@ -167,7 +166,12 @@ class Desk:
             plan = self._plans[task] = self._planned(task, options, reason, handler)
         return plan
 
+    def _handler(self, task: object) -> Handler | None:
+        """Finds what this process knows of a task. What is no name is refused later, by `plan`."""
+        return self._registry.handlers.get(task) if isinstance(task, str) else None
+
     def _planned(self, task: str, options: Mapping[str, Any], reason: Reason, handler: Handler | None) -> Plan:
+        check_name("task", task)
         if unknown := options.keys() - OPTIONS:
             hint = hint_for_job(min(unknown), OPTIONS | {"within"})
             raise InvalidOption(field=min(unknown), problem=f"is not an option of a job: {hint}")
@@ -208,16 +212,16 @@ class Desk:
             "reason": reason,
         }
 
-    def keyed(self, task: object, payload: object, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """With the key that the task makes of its payload, where the caller gives none: the same work is one job."""
-        handler = self._registry.handlers.get(task) if isinstance(task, str) else None
-        if handler is None or options.get("idempotency_key") is not None or not isinstance(payload, Mapping):
+    def keyed(self, task: str, payload: object, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Adds the key that the task makes of its payload, where the caller gives none: the same work is one job."""
+        handler = self._handler(task)
+        if handler is None or handler.key_template is None or options.get("idempotency_key") is not None:
             return options
-        key = self.key_of(handler, payload)
+        key = self.key_of(handler, payload) if isinstance(payload, Mapping) else None
         return options if key is None else {**options, "idempotency_key": key}
 
     def key_of(self, handler: Handler, payload: Mapping[str, Any]) -> str | None:
-        """Made of the values that the task will see, by whatever way they come: an order's id, not a dict's."""
+        """Makes a key of the values that the task will see, however they were given: an order's id, not a dict's."""
         if handler.key_template is None:
             return None
         encoded = encode(payload, limit=self._core.settings.payload_limit)
@@ -237,37 +241,38 @@ class Desk:
         if plan.handler is not None and not encoded.blobs:
             plan.handler.signature.arguments(encoded.text)  # refuse now what the worker could not use
         check_kept(payload, encoded, plan.handler.signature if plan.handler is not None else None)
-        job = self._job(plan, encoded)
+        job = self._job(plan, encoded.text)
         documents = [BLOB.put(f"{job.id}/{n}", blob_document(blob)) for n, blob in enumerate(encoded.blobs)]
-        return Prepared(job, documents, plan.on_duplicate, plan.fallback, self._advice(job, plan.handler))
+        warnings = () if surely_fits(encoded.text, self._registry.short) else self._warn_unfit(job, plan.handler)
+        return Prepared(job, documents, plan.on_duplicate, plan.fallback, warnings)
 
-    def _advice(self, job: Job, handler: Handler | None) -> tuple[str, ...]:
-        """Whether the worker would refuse it, said while the caller is still there to hear it."""
-        if surely_fits(job.payload or "", self._registry.short):
-            return ()
-        found = preflight(job, handler, self._registry, self._core.clock.now())
-        warnings = (found.why, found.recommendation) if isinstance(found, NotReady) else found
+    def _warn_unfit(self, job: Job, handler: Handler | None) -> tuple[str, ...]:
+        """Lists why the worker would refuse the job, and logs it while the caller is still there."""
+        verdict = preflight(job, handler, self._registry, self._core.clock.now())
+        warnings = (verdict.why, verdict.recommendation) if isinstance(verdict, NotReady) else verdict
         for warning in warnings:
             log.warning("job %s (%s): %s", job.short_id, job.task, warning)
         return warnings
 
-    def _job(self, plan: Plan, encoded: Encoded) -> Job:
+    def _job(self, plan: Plan, payload: str) -> Job:
+        """Makes the job of a plan. Most jobs have no options, and no other fields than these."""
         now = self._core.clock.now()
+        id, queue, task = new_id(now, random.getrandbits(74)), plan.queue, plan.task
         if not plan.said:
-            return _plain_job(new_id(now, _chance()), plan.queue, plan.task, now, encoded.text, plan.allowed)
+            return Job(id, queue, task, None, State.waiting, 2, now, 1, now, now, payload, 0, 0, plan.allowed)
         key = plan.said["key"]
         return Job(
-            id=new_id(now, _chance()) if key is None else keyed_id(plan.queue, key),
-            queue=plan.queue,
-            task=plan.task,
+            id=id if key is None else keyed_id(queue, key),
+            queue=queue,
+            task=task,
             state=State.waiting,
             run_at=_run_at(plan.options, now),
             version=1,
             created_at=now,
             updated_at=now,
-            payload=encoded.text,
+            payload=payload,
             allowed=plan.allowed,
-            payload_hash=None if key is None else hash_payload(encoded.text, plan.task),
+            payload_hash=None if key is None else hash_payload(payload, task),
             **plan.said,
         )
 
@@ -311,8 +316,9 @@ class Desk:
     async def accept(self, prepared: Prepared) -> tuple[Job, bool, bool]:
         """Durable on return: (job, duplicate, spooled). Falls back to the spool only where the caller asked for it."""
         fallback = prepared.fallback
+        insert = self._insert_soon if fallback.way else self.insert
         try:
-            (inserted,) = await self._insert_soon([prepared.job], prepared.documents, fallback)
+            (inserted,) = await insert([prepared.job], prepared.documents, fallback)
         except (StoreError, OSError) as error:
             if not fallback.way:
                 raise
@@ -320,17 +326,16 @@ class Desk:
             self._tell("fallback", prepared.job, {"to": "spool", "error": str(error)})
             self._spool_or_raise(prepared, error)
             return prepared.job, False, True
-        self._note(inserted, prepared)
+        if inserted.duplicate:
+            self._note_duplicate(inserted.job, prepared)
         return inserted.job, inserted.duplicate, False
 
     async def _insert_soon(self, jobs: Sequence[Job], documents: Sequence[Put], fallback: Fallback) -> list[Inserted]:
-        """Inserts jobs; where there is a fallback, within its time, also where another process locks the file.
+        """Inserts jobs within the time of their fallback, also where another process locks the file.
 
         A write that takes longer goes on, because it cannot be taken back: should it land, it is the same job, whose
         id was made before.
         """
-        if not fallback.way:
-            return await self.insert(jobs, documents)
         inserting = asyncio.create_task(self.insert(jobs, documents))
         try:
             done, _ = await asyncio.wait({inserting}, timeout=fallback.after)
@@ -359,8 +364,10 @@ class Desk:
         else:
             log.warning("the store took %d jobs late; in the spool they are the same jobs", len(inserting.result()))
 
-    async def insert(self, jobs: Sequence[Job], documents: Sequence[Put]) -> list[Inserted]:
-        """Where somebody listens, as one span whose context the jobs keep."""
+    async def insert(
+        self, jobs: Sequence[Job], documents: Sequence[Put], fallback: Fallback | None = None
+    ) -> list[Inserted]:
+        """Inserts jobs; where the program traces, as one span whose context the jobs keep."""
         tracer = tracing.tracer()
         if tracer is None:
             return await self._core.store.insert(jobs, documents)
@@ -394,11 +401,8 @@ class Desk:
             async with asyncio.timeout(handler.timeout if handler else None):
                 await found
 
-    def _note(self, inserted: Inserted, prepared: Prepared) -> None:
-        """Refuse a key that stands for something else; tell the bus of a repeat, warn where it meets a dead job."""
-        job = inserted.job
-        if not inserted.duplicate:
-            return
+    def _note_duplicate(self, job: Job, prepared: Prepared) -> None:
+        """Refuses a key that stands for something else; tells the bus of a repeat, warns where it meets a dead job."""
         if self._is_other_work(job, prepared.job):
             raise _key_reused(job, prepared.job)
         self._tell("duplicate", job)
@@ -459,7 +463,8 @@ class Desk:
                 outcome.ids[index] = prepared.job.id
                 continue
             try:
-                self._note(inserted, prepared)
+                if inserted.duplicate:
+                    self._note_duplicate(inserted.job, prepared)
             except InvalidInput as error:
                 outcome.refused[index] = str(error)
                 continue
@@ -491,7 +496,7 @@ class Desk:
         return self._prepare_some(task, range(len(items)), items, shared, refused), refused
 
     def new_id(self) -> str:
-        return new_id(self._core.clock.now(), _chance())
+        return new_id(self._core.clock.now(), random.getrandbits(74))
 
     async def _insert_some(self, ready: Mapping[int, Prepared], outcome: _Tally) -> Sequence[Inserted | None]:
         """One write for all; where the store cannot and every item has a fallback, the spool (None).
@@ -505,7 +510,8 @@ class Desk:
         try:
             if outcome.late is not None and fallback.way:
                 raise outcome.late
-            return await self._insert_soon([prepared.job for prepared in ready.values()], documents, fallback)
+            insert = self._insert_soon if fallback.way else self.insert
+            return await insert([prepared.job for prepared in ready.values()], documents, fallback)
         except (StoreError, OSError) as error:
             if not fallback.way:
                 raise
@@ -596,14 +602,6 @@ class SpoolUnusable(RedriveError):
     def __init__(self, store: Exception, spool: Exception) -> None:
         super().__init__(f"store: {store}; spool: {spool}")
         self.store = store
-
-
-def _plain_job(id: str, queue: str, task: str, now: float, payload: str, allowed: int | None) -> Job:
-    return Job(id, queue, task, None, State.waiting, 2, now, 1, now, now, payload, 0, 0, allowed)
-
-
-def _chance() -> int:
-    return random.getrandbits(74)
 
 
 def _priority(name: object) -> int:
