@@ -14,13 +14,13 @@ from collections.abc import Callable
 import httpx2
 
 from benchmarks.bench import Bench, Check
-from redrive.core.classify import classify
-from redrive.core.decision import Case
-from redrive.core.fingerprint import fingerprint
 from redrive.core.job import Job, State
 from redrive.core.policy import DEFAULT
-from redrive.core.strategy import decide
-from redrive.runtime.capture import capture, soft
+from redrive.failures.capture import capture, soft
+from redrive.failures.classify import classify
+from redrive.failures.fingerprint import fingerprint
+from redrive.retries.decision import Case
+from redrive.retries.strategy import decide
 
 LIMIT_US = 100.0
 """What the whole way may take for a usual exception."""

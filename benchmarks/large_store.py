@@ -18,9 +18,9 @@ import apsw
 import msgspec
 
 from redrive import Redrive
-from redrive.core.breakers import Breaker
 from redrive.core.job import Attempt, Cause, Failure
 from redrive.core.workflow import Flow, FlowStep
+from redrive.retries.breaker import Breaker
 from redrive.stores.sqlite import schema
 
 GROUPS = 500

@@ -4,7 +4,7 @@
 - `size(short, long)` is the short number here and the long one under --long (./dev chaos)
 - a test that hangs ends its run after `timeout` of pyproject.toml, under --long after LONGEST
 - with CI=true a skipped test is a failed test
-- `--store` sends what tests/app makes on files to a server: see tests/elsewhere.py
+- `--store` sends what the rooms' tests make on files to a server: see tests/elsewhere.py
 - what tests write lies in memory where there is room, so that a thousand databases do not wait for one disk
 """
 
@@ -37,7 +37,7 @@ ROOM = 4 * 1024**3
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the chaos tests at full size")
-    parser.addoption("--store", choices=sorted(elsewhere.SERVERS), help="run tests/app on this instead of files")
+    parser.addoption("--store", choices=sorted(elsewhere.SERVERS), help="run the rooms' tests on this instead of files")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -108,3 +108,36 @@ def _no_skip(report: Report) -> Report:
         why = report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome, report.longrepr = "failed", f"With CI=true nothing may be skipped, but this was. {why}"
     return report
+
+
+APART = pytest.StashKey[dict[str, str]]()
+"""With --store: the tests that were left out, and why."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --store: leave out the tests that need the file itself. The run ends with their names and reasons."""
+    if not config.getoption("--store"):
+        return
+    marked = [(item, marker) for item in items if (marker := item.get_closest_marker("file")) is not None]
+    if not marked:
+        return
+    said = {item.nodeid: str(marker.args[0]) for item, marker in marked}
+    items[:] = [item for item in items if item.nodeid not in said]
+    config.hook.pytest_deselected(items=[item for item, _ in marked])
+    config.stash[APART] = said
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["apart"] = said
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A process of xdist says what it left out: all of them the same."""
+    node.config.stash[APART] = getattr(node, "workeroutput", {}).get("apart", {})
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    said = config.stash.get(APART, {})
+    if said:
+        terminalreporter.section(f"{len(said)} tests need the SQLite file itself and were not run")
+        for name, why in sorted(said.items()):
+            terminalreporter.write_line(f"{name}: {why}")

@@ -2,7 +2,7 @@
 
 `--store` starts one server for the whole run. From then on a path is no file: it names a namespace of that server, and
 every `Redrive` on it is a replica, in this process and in those that tests start. The one place where a path becomes a
-store is `redrive.app.opening._file`; what replaces it stands here.
+store is `redrive.jobs.open_store._file`; what replaces it stands here.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from redrive.app import opening
 from redrive.config import Settings, default_path
 from redrive.core.store import Store
+from redrive.engine.clock import Clock
 from redrive.errors import StoreUnavailable
-from redrive.runtime.clock import Clock
+from redrive.jobs import open_store
 
 if TYPE_CHECKING:
     import apsw
@@ -31,19 +31,19 @@ SITE: Final = Path(__file__).parent / "site"
 """On the path of Python, the module in it sends the stores of that process elsewhere, too."""
 BUSY_MS: Final = 10_000
 LIMITS: Final = "max_bytes=64MB&snapshot_bytes=128MB"
-_real: Final = opening._file
+_real: Final = open_store._file
 _used: Final = set[Path]()
 """The paths that stood for namespaces since the last `forget`."""
 
 
 def store(url: str, clock: Clock) -> Store:
     """The store that stands for a file: a replica of the namespace of this path."""
-    path = Path(opening.sqlite_path(url)).expanduser()
+    path = Path(open_store.sqlite_path(url)).expanduser()
     if path.name == ":memory:" or (path.is_file() and path.stat().st_size):  # what a backup wrote is a file
         return _real(url, clock)
     _used.add(path.absolute())
     settings = Settings(url=url_of(path), replica=True, replica_folder=str(replicas(path)))
-    made: Any = opening.make_store(settings, clock)
+    made: Any = open_store.make_store(settings, clock)
     made._place = _beside(replicas(path))
     return cast("Store", made)
 
@@ -64,7 +64,7 @@ def _beside(folder: Path) -> Any:
 
 def made(path: Path, clock: Clock, changed: type | None = None) -> Any:
     """A store for tests that use one without a Redrive; `changed` is a class with verbs that behave otherwise."""
-    store: Any = opening.make_store(Settings(url=str(path)), clock)
+    store: Any = open_store.make_store(Settings(url=str(path)), clock)
     if changed is None:
         return store
     like = object.__new__(type(changed.__name__, (changed, type(store)), {}))

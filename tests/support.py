@@ -16,9 +16,9 @@ from typing import Any
 
 from redrive import Redrive
 from redrive.core import lifecycle
-from redrive.core.classify import classify
 from redrive.core.job import Failure, Job
 from redrive.core.store import Commit, Wanted
+from redrive.failures.classify import classify
 from tests import elsewhere
 
 DEADLINE = 20.0

@@ -9,8 +9,8 @@ from typing import get_args
 
 import msgspec
 
-from redrive.core import consent, effects, notices, outcome, schedule, workflow
-from redrive.runtime import schedules
+from redrive.core import consent, effects, notice, outcome, schedule, workflow
+from redrive.flows import schedules
 from tools.tables import code, must_match, said, table
 
 YES_NO = {True: "yes", False: "no"}
@@ -246,16 +246,16 @@ AUDIENCE_WORDS = {"session": "the session", "user": "people", "both": "the sessi
 
 
 def rules() -> str:
-    must_match(REASON_WORDS, notices.RULES, "REASON_WORDS")
-    must_match(AUDIENCE_WORDS, get_args(notices.Audience), "AUDIENCE_WORDS")
+    must_match(REASON_WORDS, notice.RULES, "REASON_WORDS")
+    must_match(AUDIENCE_WORDS, get_args(notice.Audience), "AUDIENCE_WORDS")
     rows = [
         (code(reason), REASON_WORDS[reason], _told(rule.success), _told(rule.failed))
-        for reason, rule in notices.RULES.items()
+        for reason, rule in notice.RULES.items()
     ]
     return table(("reason", "because of", "when it is done", "when it failed for good"), rows)
 
 
-def _told(told: notices.Told | None) -> str:
+def _told(told: notice.Told | None) -> str:
     if told is None:
         return "no message"
     return f"{code(told.kind)} to {AUDIENCE_WORDS[told.audience]}, {told.level}"
@@ -269,6 +269,6 @@ QUESTION_WORDS = {
 
 
 def questions() -> str:
-    must_match(QUESTION_WORDS, notices.QUESTIONS.values(), "QUESTION_WORDS")
-    rows = [(code(because), code(kind), QUESTION_WORDS[kind]) for because, kind in notices.QUESTIONS.items()]
+    must_match(QUESTION_WORDS, notice.QUESTIONS.values(), "QUESTION_WORDS")
+    rows = [(code(because), code(kind), QUESTION_WORDS[kind]) for because, kind in notice.QUESTIONS.items()]
     return table(("held because of", "notice", "told to"), rows)

@@ -8,8 +8,17 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import get_args
 
-from redrive.core import agents, breakers, classify, cycle, policy, records, remedies, strategy
-from redrive.core.changes import (
+from redrive.core import agents, policy
+from redrive.core.job import Attempt, Failure, Job, State
+from redrive.core.presets import PRESETS
+from redrive.deadletters import group
+from redrive.failures import classify, soft
+from redrive.failures.classify import codes as known_codes
+from redrive.failures.classify.classes import FIRM_CLASSES, STATUS_CLASSES, UNFIT_CLASSES, package_of
+from redrive.jobs import records
+from redrive.reports import needs as insight_needs
+from redrive.retries import breaker, remedies, strategy
+from redrive.retries.changes import (
     AddConstraint,
     AddInstruction,
     Change,
@@ -18,14 +27,8 @@ from redrive.core.changes import (
     SetModel,
     SimplifyTask,
 )
-from redrive.core.classify import codes as known_codes
-from redrive.core.classify.classes import FIRM_CLASSES, STATUS_CLASSES, UNFIT_CLASSES, package_of
-from redrive.core.decision import Abilities, Case
-from redrive.core.job import Attempt, Failure, Job, State
-from redrive.core.presets import PRESETS
-from redrive.insight import groups
-from redrive.insight import needs as insight_needs
-from redrive.runtime import soft
+from redrive.retries.decision import Abilities, Case
+from redrive.scripts import cycle_rules
 from tools.tables import POLICY_WORDS, code, must_match, said, table
 
 HOUR = 3600.0
@@ -206,7 +209,7 @@ def example(detail: str) -> Case:
 
 def ways() -> str:
     conditional = [name for name, (category, *_) in classify.DETAILS.items() if category == "conditional"]
-    must_match(remedies.WAYS, conditional, "WAYS (core/remedies.py)")
+    must_match(remedies.WAYS, conditional, "WAYS (retries/remedies.py)")
     columns = ("detail", "after", "first changed try", "second", "if the task takes none of it")
     return table(columns, [(code(detail), *_way(detail, way)) for detail, way in remedies.WAYS.items()])
 
@@ -331,7 +334,7 @@ def breaker_options() -> str:
 
 
 def opening() -> str:
-    ordered = [detail for detail in classify.DETAILS if detail in breakers.OPENING]
+    ordered = [detail for detail in classify.DETAILS if detail in breaker.OPENING]
     return _listed(ordered)
 
 
@@ -390,8 +393,8 @@ STATUS_WORDS = {
 
 
 def cycle_statuses() -> str:
-    must_match(STATUS_WORDS, cycle.WORDS, "STATUS_WORDS")
-    rows = [(code(name), cycle.WORDS[name][1], STATUS_WORDS[name]) for name in cycle.WORDS]
+    must_match(STATUS_WORDS, cycle_rules.WORDS, "STATUS_WORDS")
+    rows = [(code(name), cycle_rules.WORDS[name][1], STATUS_WORDS[name]) for name in cycle_rules.WORDS]
     return table(("status", "in the summary", "meaning"), rows)
 
 
@@ -429,7 +432,7 @@ def needs() -> str:
     return table(("kind", "what it is"), [(code(name), words) for name, words in NEED_WORDS.items()])
 
 
-ALERT_WORDS: dict[groups.Kind, str] = {
+ALERT_WORDS: dict[group.Kind, str] = {
     "new": "A group that was never seen before.",
     "regressed": "A resolved group buried another job.",
     "unignored": "An ignored group passed its limit.",
@@ -437,12 +440,12 @@ ALERT_WORDS: dict[groups.Kind, str] = {
 
 
 def alerts() -> str:
-    must_match({str(kind): words for kind, words in ALERT_WORDS.items()}, get_args(groups.Kind), "ALERT_WORDS")
+    must_match({str(kind): words for kind, words in ALERT_WORDS.items()}, get_args(group.Kind), "ALERT_WORDS")
     rows = [
-        (code(kind), words, f"{groups.severity(kind, 1):g}", f"{groups.severity(kind, groups.SYSTEMIC):.2f}")
+        (code(kind), words, f"{group.severity(kind, 1):g}", f"{group.severity(kind, group.SYSTEMIC):.2f}")
         for kind, words in ALERT_WORDS.items()
     ]
-    return table(("alert", "when", "severity with 1 dead letter", f"with {groups.SYSTEMIC}"), rows)
+    return table(("alert", "when", "severity with 1 dead letter", f"with {group.SYSTEMIC}"), rows)
 
 
 TREND_WORDS = {
@@ -456,5 +459,5 @@ TREND_WORDS = {
 
 
 def trends() -> str:
-    must_match(TREND_WORDS, get_args(groups.Trend), "TREND_WORDS")
+    must_match(TREND_WORDS, get_args(group.Trend), "TREND_WORDS")
     return table(("trend", "meaning"), [(code(name), words) for name, words in TREND_WORDS.items()])

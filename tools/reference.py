@@ -15,7 +15,7 @@ from pathlib import Path
 
 import redrive
 from redrive import _WHERE
-from redrive.app.namespace import SOMEBODY
+from redrive.jobs.lookup import SOMEBODY
 from tools.tables import POLICY_WORDS, code, table
 
 ABOUT = {
@@ -32,36 +32,36 @@ ABOUT = {
 """Public names in the order of a reader; errors have a page of their own."""
 
 BESIDE = {
-    "redrive.app.jobs": ["Jobs"],
-    "redrive.app.once": ["Effects"],
-    "redrive.app.dead": ["Dead"],
-    "redrive.app.queues": ["Queues"],
-    "redrive.app.blocking": ["Blocking"],
-    "redrive.tasks": ["Bound", "BlockingBound", "BlockingHandle"],
-    "redrive.app.groups": ["Groups"],
-    "redrive.insight.groups": ["GroupView", "Suggestion"],
-    "redrive.insight.health": ["Health", "QueueNumbers"],
-    "redrive.insight.queue_numbers": ["QueueView"],
+    "redrive.api.jobs": ["Jobs"],
+    "redrive.scripts.once": ["Effects"],
+    "redrive.api.dead": ["Dead"],
+    "redrive.api.queues": ["Queues"],
+    "redrive.api.blocking": ["Blocking"],
+    "redrive.jobs.tasks": ["Bound", "BlockingBound", "BlockingHandle"],
+    "redrive.deadletters.groups": ["Groups"],
+    "redrive.deadletters.group": ["GroupView", "Suggestion"],
+    "redrive.reports.health": ["Health", "QueueNumbers"],
+    "redrive.reports.queue_numbers": ["QueueView"],
     "redrive.core.timings": ["Span"],
-    "redrive.insight.newcomers": ["Newcomers", "Newcomer"],
+    "redrive.deadletters.new_groups": ["Newcomers", "Newcomer"],
     "redrive.core.deploys": ["Deploy"],
-    "redrive.insight.morning": ["Morning", "Need", "Delta", "Spike", "Cured"],
-    "redrive.app.reports": ["Reports"],
-    "redrive.insight.report": ["Report", "Row", "StrategyRate", "CauseRow", "FailureLog", "FailureLine"],
-    "redrive.insight.activity": ["Activity", "Series", "AgentLoad"],
-    "redrive.insight.glance": ["Glance", "QueueGlance", "RunningGlance", "TroubleGlance"],
-    "redrive.app.explaining": ["Explanation"],
-    "redrive.core.breakers": ["Breaker"],
-    "redrive.app.cycles": ["Cycle", "BlockingCycle", "RunningCycle", "Result"],
-    "redrive.core.cycle": ["Summary", "Left"],
-    "redrive.app.exchange": ["Imported", "Exported"],
+    "redrive.reports.morning": ["Morning", "Need", "Delta", "Spike", "Cured"],
+    "redrive.reports.service": ["Reports"],
+    "redrive.reports.periods": ["Report", "Row", "StrategyRate", "CauseRow", "FailureLog", "FailureLine"],
+    "redrive.reports.activity": ["Activity", "Series", "AgentLoad"],
+    "redrive.reports.top_screen": ["Glance", "QueueGlance", "RunningGlance", "TroubleGlance"],
+    "redrive.api.explain": ["Explanation"],
+    "redrive.retries.breaker": ["Breaker"],
+    "redrive.scripts.cycle": ["Cycle", "BlockingCycle", "RunningCycle", "Result"],
+    "redrive.scripts.cycle_rules": ["Summary", "Left"],
+    "redrive.scripts.import_export": ["Imported", "Exported"],
     "redrive.core.store": ["Page", "Event"],
-    "redrive.app.sessions": ["Sessions"],
-    "redrive.app.notices": ["Notices"],
-    "redrive.app.workflows": ["Workflow", "Step", "WorkflowHandle", "Workflows"],
+    "redrive.notices.sessions": ["Sessions"],
+    "redrive.notices.service": ["Notices"],
+    "redrive.flows.workflows": ["Workflow", "Step", "WorkflowHandle", "Workflows"],
     "redrive.core.workflow": ["WorkflowStatus", "StepStatus"],
-    "redrive.app.redrives": ["Redrives"],
-    "redrive.core.redrives": [
+    "redrive.deadletters.redrives": ["Redrives"],
+    "redrive.deadletters.bulk": [
         "Plan",
         "Chosen",
         "Estimate",
@@ -71,15 +71,16 @@ BESIDE = {
         "ItemPage",
         "ItemView",
     ],
-    "redrive.core.triage": ["Acted", "Act", "EditPreview", "FieldError", "EffectChoice", "Note"],
-    "redrive.app.purging": ["PurgePlan"],
-    "redrive.app.comebacks": ["Comebacks"],
-    "redrive.app.tokens": ["Tokens"],
+    "redrive.deadletters.triage": ["Acted", "Act", "EditPreview", "FieldError", "EffectChoice"],
+    "redrive.deadletters.verbs": ["Note"],
+    "redrive.deadletters.purge": ["PurgePlan"],
+    "redrive.deadletters.comebacks": ["Comebacks"],
+    "redrive.api.tokens": ["Tokens"],
     "redrive.core.tokens": ["NewToken", "Token"],
     "redrive.core.effects": ["EffectRecord"],
     "redrive.core.job": ["Usage"],
-    "redrive.runtime.schedules": ["Scheduled"],
-    "redrive.runtime.bus": ["Subscription"],
+    "redrive.flows.schedules": ["Scheduled"],
+    "redrive.engine.bus": ["Subscription"],
 }
 """Classes that one meets without importing them: as rd.jobs, as a return value."""
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import redrive
 from redrive import Policy, Redrive
-from redrive.runtime.scheduler import prune
+from redrive.engine.scheduler import prune
 
 JOBS = 10_000
 DAY = 86400.0

@@ -11,13 +11,13 @@ import msgspec
 from redrive.config import _PLAIN, Settings
 from redrive.core import lifecycle, policy
 from redrive.core.agents import Agent, Model
-from redrive.core.classify import DeclaredRule
 from redrive.core.job import DEAD_REASONS, HOLD_REASONS, PRIORITIES
-from redrive.core.notices import NotifyPolicy
+from redrive.core.notice import NotifyPolicy
 from redrive.core.pain import SignalPolicy
 from redrive.core.policy import Policy
 from redrive.core.presets import PRESETS
-from redrive.runtime.delivery import DeliveryPolicy
+from redrive.failures.classify import DeclaredRule
+from redrive.http.delivery import DeliveryPolicy
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

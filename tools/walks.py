@@ -120,7 +120,7 @@ async def walk_all(folder: Path) -> dict[str, Trace]:
 
 async def trace_attempt(rd: Redrive) -> Trace:
     """Traces the attempts of a drain, each from the claimed job to the commit that the worker's outbox is given."""
-    from redrive.runtime.worker import Worker
+    from redrive.engine.worker import Worker
 
     with Trace(Worker._begin.__code__, Worker._one.__code__) as found:
         await rd.drain()

@@ -7,14 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive, default, reset_default
-    from redrive.app.process_wide import diverting, once, to_dead_letter
+    from redrive.api.process_wide import diverting, once, to_dead_letter
+    from redrive.api.redrive import Redrive, default, reset_default
     from redrive.core.agents import Agent, Model
-    from redrive.core.changes import Adapt
     from redrive.core.consent import Approval, Grant
     from redrive.core.effects import Effect
     from redrive.core.job import Attempt, Budget, Cause, Failure, Job, State
-    from redrive.core.notices import Message, Notice
+    from redrive.core.notice import Message, Notice
     from redrive.core.outcome import Outcome
     from redrive.core.pain import Pain
     from redrive.core.payload import Blob
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
     from redrive.core.presets import PRESETS, Preset
     from redrive.core.schedule import cron
     from redrive.doors.web import asgi
+    from redrive.engine.bus import BusEvent
+    from redrive.engine.context import BlockingContext, Context, current
+    from redrive.engine.probes import Probe
     from redrive.errors import (
         Cancel,
         CommitUnknown,
@@ -50,10 +52,8 @@ if TYPE_CHECKING:
         StoreFull,
         StoreUnavailable,
     )
-    from redrive.runtime.bus import BusEvent
-    from redrive.runtime.context import BlockingContext, Context, current
-    from redrive.runtime.probes import Probe
-    from redrive.tasks import Item, JobHandle, Many, Task
+    from redrive.jobs.tasks import Item, JobHandle, Many, Task
+    from redrive.retries.changes import Adapt
 
     get_queue = default
 
@@ -130,14 +130,14 @@ __all__ = [
 _WHERE = {
     name: module
     for module, names in {
-        "redrive.app": "Redrive default get_queue reset_default",
-        "redrive.app.process_wide": "diverting once to_dead_letter",
+        "redrive.api.redrive": "Redrive default get_queue reset_default",
+        "redrive.api.process_wide": "diverting once to_dead_letter",
         "redrive.core.agents": "Agent Model",
-        "redrive.core.changes": "Adapt",
+        "redrive.retries.changes": "Adapt",
         "redrive.core.consent": "Approval Grant",
         "redrive.core.effects": "Effect",
         "redrive.core.job": "Attempt Budget Cause Failure Job State",
-        "redrive.core.notices": "Message Notice",
+        "redrive.core.notice": "Message Notice",
         "redrive.core.outcome": "Outcome",
         "redrive.core.payload": "Blob",
         "redrive.core.policy": "Policy Rate",
@@ -149,10 +149,10 @@ _WHERE = {
         "OnceInProgress OutcomeUnknown RedriveError Retry Snooze StaleJob StoreError StoreFailed "
         "StoreFull StoreUnavailable",
         "redrive.core.pain": "Pain",
-        "redrive.runtime.bus": "BusEvent",
-        "redrive.runtime.probes": "Probe",
-        "redrive.runtime.context": "BlockingContext Context current",
-        "redrive.tasks": "Item JobHandle Many Task",
+        "redrive.engine.bus": "BusEvent",
+        "redrive.engine.probes": "Probe",
+        "redrive.engine.context": "BlockingContext Context current",
+        "redrive.jobs.tasks": "Item JobHandle Many Task",
     }.items()
     for name in names.split()
 }

@@ -11,16 +11,16 @@ import msgspec
 
 from redrive.core.agents import Agent, Model
 from redrive.core.checks import MOST, check_choice, check_number, check_range
-from redrive.core.classify import DeclaredRule
 from redrive.core.job import TRACE_ID
-from redrive.core.notices import NotifyPolicy, check_notify
+from redrive.core.notice import NotifyPolicy, check_notify
 from redrive.core.pain import SignalPolicy, check_signals
 from redrive.core.payload import LIMIT
 from redrive.core.policy import DEFAULT, Policy, check, check_comebacks, with_seconds
 from redrive.core.presets import PRESETS
 from redrive.core.repeats import RepeatRule, check_repeats
 from redrive.errors import ConfigError, InvalidInput
-from redrive.runtime.delivery_policy import DeliveryPolicy
+from redrive.failures.classify import DeclaredRule
+from redrive.http.policy import DeliveryPolicy
 
 FILE = "redrive.toml"
 

@@ -24,21 +24,21 @@ from unittest.mock import patch
 
 import msgspec
 
-from redrive.app import Redrive
-from redrive.core.documents import ANSWERS
+from redrive.api.redrive import Redrive
 from redrive.core.job import Job, Json, State
 from redrive.core.lifecycle import DEFERRED
 from redrive.core.store import Commit, Filter, Outcome, Store, Wanted
+from redrive.engine.approvals import question_of
+from redrive.engine.attempt import Attempts
+from redrive.engine.context import _Shared
+from redrive.engine.registry import Handler
+from redrive.engine.scheduler import MOMENT, WEEK
+from redrive.engine.steps import Steps
+from redrive.engine.threads import Threads
 from redrive.errors import InvalidOption
-from redrive.runtime.attempt import Attempts
-from redrive.runtime.context import _Shared
-from redrive.runtime.questions import question_of
-from redrive.runtime.registry import Handler
-from redrive.runtime.scheduler import MOMENT, WEEK
-from redrive.runtime.schedules import next_slot
-from redrive.runtime.steps import Steps
-from redrive.runtime.threads import Threads
-from redrive.tasks import Task, seconds
+from redrive.flows.schedules import next_slot
+from redrive.jobs.tasks import Task, seconds
+from redrive.retries.comebacks import ANSWERS
 
 DAY = 86_400.0
 MOMENTS = 100_000

@@ -14,7 +14,7 @@ from threading import Lock, Thread
 from typing import Any
 
 from redrive import BlockingContext, BusEvent, Context, GiveUp, Redrive
-from redrive.core import strategy
+from redrive.retries import strategy
 from tests.chaos.ledger import Ledger
 
 LEDGER = "ledger"

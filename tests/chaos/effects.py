@@ -10,9 +10,9 @@ from typing import Any
 
 from redrive import Context, Effect, OutcomeUnknown, Redrive
 from redrive.core.effects import EffectRecord
-from redrive.runtime import context
-from redrive.runtime.settle import Settlement
-from redrive.runtime.verify import Verifier
+from redrive.engine import context
+from redrive.engine.settle import Settlement
+from redrive.engine.verify import Verifier
 from tests.chaos import receiver
 
 AROUND_ONCE = (

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from redrive import OnceInProgress, OutcomeUnknown, Redrive
-from redrive.runtime import once as steps
+from redrive.engine import once_runs as steps
 from tests.chaos import receiver
 from tests.chaos.effects import Points
 

@@ -212,7 +212,7 @@ def script(
 def _remove(guard: str) -> None:
     """For the controls: what must not be missing."""
     if guard == "the note of a turn":
-        import redrive.runtime.cycle as cycle
+        import redrive.scripts.cycle_runs as cycle
 
         cycle.turns_in = lambda *_: ()  # type: ignore[assignment]
     if guard == "the observer":

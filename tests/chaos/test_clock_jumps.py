@@ -16,8 +16,8 @@ import pytest
 
 from redrive import BusEvent, Context, JobHandle, OutcomeUnknown, Redrive
 from redrive.core.store import Commit, Wanted
-from redrive.runtime.clock import Clock, SystemClock
-from redrive.runtime.scheduler import Scheduler
+from redrive.engine.clock import Clock, SystemClock
+from redrive.engine.scheduler import Scheduler
 from redrive.stores.sqlite import SqliteStore
 from tests.chaos.app import make_app
 from tests.chaos.ledger import audit
@@ -334,7 +334,7 @@ async def _all_done(rd: Redrive) -> bool:
 
 def _trust_the_wall_clock() -> None:
     """The guard removed."""
-    from redrive.runtime import scheduler
+    from redrive.engine import scheduler
 
     async def now(store: object, clock: Clock) -> float:
         return clock.now()
@@ -408,7 +408,7 @@ async def test_a_clock_ahead_at_the_first_start_on_an_older_file_is_told(
     async with rd:
         job = await rd.enqueue("later", {})
         await rd.jobs.cancel(job.id)
-        from redrive.runtime.trusted_time import KEY, TRUSTED_TIME  # new names: others run on the source before
+        from redrive.engine.trusted_time import KEY, TRUSTED_TIME  # new names: others run on the source before
 
         await rd.store.apply([Commit(puts=(TRUSTED_TIME.drop(KEY),))])  # as an older version leaves it
     rd, _ = make_app(folder, clock=Time(Time().wall + DAYS))
@@ -421,7 +421,7 @@ async def test_a_clock_ahead_at_the_first_start_on_an_older_file_is_told(
 
 
 async def _asked_for_a_jump(rd: Redrive, time: Time, duties: Scheduler) -> None:
-    from redrive.runtime.trusted_time import clock_jumped
+    from redrive.engine.trusted_time import clock_jumped
 
     jump = await clock_jumped(rd.store)
     assert jump is not None and (jump.since, jump.seconds) == (time.wall, DAYS)

@@ -12,9 +12,9 @@ import pytest
 
 from redrive import Redrive, StoreFailed, StoreFull
 from redrive.core.store import Commit, Outcome, Wanted
-from redrive.runtime.clock import SystemClock
-from redrive.runtime.outbox import Outbox
-from redrive.runtime.worker import Worker
+from redrive.engine.clock import SystemClock
+from redrive.engine.outbox import Outbox
+from redrive.engine.worker import Worker
 from tests.chaos.app import make_app
 from tests.chaos.ledger import Audit, Ledger, audit
 from tests.chaos.processes import until
@@ -147,7 +147,7 @@ async def _settle_lapsed(rd: Redrive, worker: Worker, clock: Ahead) -> None:
 
 async def test_a_worker_can_stop_while_the_disk_is_full(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it cannot store it must leave: the job runs again where there is room."""
-    monkeypatch.setattr("redrive.runtime.worker.FLUSH_SECONDS", 0.5)
+    monkeypatch.setattr("redrive.engine.worker.FLUSH_SECONDS", 0.5)
     rd, ledger = make_app(folder)
     disk = SmallDisk()
     with installed(disk.vfs):

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from redrive import BusEvent, Policy, Redrive
-from redrive.core import strategy
 from redrive.core.commands import Apply, Insert
 from redrive.core.job import keyed_id
 from redrive.errors import StoreError
+from redrive.retries import strategy
 from redrive.stores.remote import Hub, nats, protocol
 from redrive.stores.remote.service import Answered
 from redrive.stores.replica import ReplicaStore, envelope, levels

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from redrive import Context, Job, Policy, Redrive
-from redrive.runtime.clock import SystemClock
+from redrive.engine.clock import SystemClock
 from tests.chaos.app import make_app
 from tests.chaos.ledger import Audit, Ledger, audit
 from tests.chaos.processes import Child, Zygote, until

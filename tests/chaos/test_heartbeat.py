@@ -18,7 +18,7 @@ LEASE = 3.0
 
 def heartless(folder: str) -> None:
     """The guard removed: heartbeats from the event loop that the task blocks, which is to say none."""
-    from redrive.runtime.heart import Heart
+    from redrive.engine.heartbeat import Heart
 
     async def nothing(self: Heart) -> None:
         return

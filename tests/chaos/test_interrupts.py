@@ -139,7 +139,7 @@ def command(folder: str, *, unguarded: bool = False) -> None:
     from redrive.doors.cli import cli
 
     if unguarded:
-        from redrive.runtime.attempt import Attempts
+        from redrive.engine.attempt import Attempts
 
         Attempts._is_the_persons = lambda self, error, context: not isinstance(error, Exception)  # type: ignore[method-assign]
     sys.modules[__name__].rd, ledger = make_app(Path(folder), grace=GRACE)  # type: ignore[attr-defined]

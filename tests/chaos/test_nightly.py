@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 from redrive import IllegalMove, Job, Redrive, State
-from redrive.core.cycle import key_of
-from redrive.core.cycle_history import LEARNED_FROM
 from redrive.core.job import keyed_id
-from redrive.insight.morning import Morning
+from redrive.reports.morning import Morning
+from redrive.scripts.cycle_history import LEARNED_FROM
+from redrive.scripts.cycle_rules import key_of
 from tests.chaos.ledger import Ledger, all_events
 from tests.chaos.processes import ROOT, Child, Zygote
 from tests.chaos.sites import DAY, FIRST, PUBLISHED, SITES, SLOTS, STRUCTURAL, NightClock, trouble

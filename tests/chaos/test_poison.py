@@ -22,8 +22,8 @@ LEAVES = 0
 
 def together(folder: str, **settings: int) -> None:
     """The guard removed: nobody ever runs alone."""
-    from redrive.core import strategy
-    from redrive.runtime import worker as running
+    from redrive.engine import worker as running
+    from redrive.retries import strategy
 
     strategy.CRASHES_BEFORE_ALONE = running.CRASHES_BEFORE_ALONE = 1_000_000  # type: ignore[misc]
     worker(folder, **settings)

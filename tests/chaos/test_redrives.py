@@ -15,11 +15,11 @@ import msgspec
 import pytest
 
 from redrive import Context, Redrive
-from redrive.app.redrives.documents import Documents
-from redrive.app.redrives.steps import FREEZING_SECONDS
-from redrive.core.redrives import RedriveRun
 from redrive.core.store import Commit, Put
-from redrive.runtime.clock import Clock
+from redrive.deadletters.bulk import RedriveRun
+from redrive.deadletters.redrives.documents import Documents
+from redrive.deadletters.redrives.steps import FREEZING_SECONDS
+from redrive.engine.clock import Clock
 from tests.chaos.app import LEDGER
 from tests.chaos.ledger import Audit, Ledger, all_events, audit
 from tests.chaos.processes import Child, Zygote, until

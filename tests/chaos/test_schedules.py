@@ -86,7 +86,7 @@ def dies_after(folder: str, start: float) -> None:
 
 def on_its_own(folder: str, start: float) -> None:
     """Half of the guard removed: each process keeps its own count of what is dealt with; the keys are left."""
-    from redrive.runtime import schedules
+    from redrive.flows import schedules
 
     schedules.SCHEDULE.name = f"schedule-{os.getpid()}"
     work(folder, start)
@@ -94,7 +94,7 @@ def on_its_own(folder: str, start: float) -> None:
 
 def without_keys(folder: str, start: float) -> None:
     """The whole guard removed: keys that differ between processes, too."""
-    from redrive.runtime import schedules
+    from redrive.flows import schedules
 
     schedules.slot_key = lambda name, slot: f"{name}@{slot_text(slot)}/{os.getpid()}"  # type: ignore[attr-defined]
     on_its_own(folder, start)

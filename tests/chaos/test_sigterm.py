@@ -24,11 +24,11 @@ AT_ONCE = 3
 
 def burning(folder: str, **settings: Any) -> None:
     """The guard removed: what shutdown interrupts counts as a failure."""
-    from redrive.core.classify import classify
-    from redrive.core.decision import Case
-    from redrive.core.strategy import decide
-    from redrive.runtime.capture import capture
-    from redrive.runtime.settle import Settlement
+    from redrive.engine.settle import Settlement
+    from redrive.failures.capture import capture
+    from redrive.failures.classify import classify
+    from redrive.retries.decision import Case
+    from redrive.retries.strategy import decide
 
     def failed(self: Settlement, job: Job) -> Any:
         failure = capture(ConnectionError("interrupted"))

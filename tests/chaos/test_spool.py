@@ -16,10 +16,9 @@ import msgspec
 import pytest
 
 from redrive import Redrive, StoreUnavailable
-from redrive.app import accept
 from redrive.core.job import new_id
-from redrive.runtime import jsonl
-from redrive.runtime.spool import Entry
+from redrive.jobs import enqueuer, jsonl
+from redrive.jobs.spool import Entry
 from tests.chaos.app import add_tasks
 from tests.chaos.app import make_app as chaos_app
 from tests.chaos.ledger import Audit, Ledger, audit
@@ -171,7 +170,7 @@ async def test_without_fallback_the_caller_is_told(folder: Path) -> None:
 def hasty(folder: str, *, anew: bool = False) -> None:
     """Hands in while the file is locked, waits until the late writes have landed, and dies by SIGKILL."""
     if anew:
-        accept._entry = _entry_anew
+        enqueuer._entry = _entry_anew
     rd, ledger = chaos_app(Path(folder), fallback=True, fallback_after=0.05)
 
     async def hand_in() -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from redrive import Context, Redrive
-from redrive.app.workflows import WorkflowHandle
 from redrive.core.store import Commit
-from redrive.runtime.workflow import Workflows
+from redrive.engine.workflow_steps import Workflows
+from redrive.flows.workflows import WorkflowHandle
 from tests.chaos.app import LEDGER
 from tests.chaos.ledger import Audit, Ledger, all_events, audit
 from tests.chaos.processes import Child, Zygote, until

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from redrive.core import lifecycle
-from redrive.core.classify import classify
 from redrive.core.job import Attempt, Failure, Job, State, new_id
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Applied, Commit, Guard, Lease, Put, Unknown, Wanted
 from redrive.errors import CommitUnknown, StoreError
+from redrive.failures.classify import classify
 from redrive.stores.sqlite import SqliteStore
 
 DATABASE = "jobs.db"

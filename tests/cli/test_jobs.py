@@ -11,7 +11,7 @@ import pytest
 
 from redrive import Redrive
 from redrive.core.store import Commit
-from redrive.runtime.living import Announcement, announced
+from redrive.engine.worker_registry import Announcement, announced
 from tests.cli.shell import Shell
 from tests.support import locked
 

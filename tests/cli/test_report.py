@@ -12,7 +12,7 @@ import pytest
 import redrive
 from redrive.doors.cli.charts import BLOCKS, PLAIN, aligned, bar, can_draw, short_number, sparkline, squeezed
 from tests.cli.shell import Shell, refused
-from tests.fleet import YEAR, Fleet, at
+from tests.fleet_hosts import YEAR, Fleet, at
 from tests.support import FakeClock
 
 

@@ -172,7 +172,7 @@ from redrive.doors.cli import cli
 try:
     cli.main(["{word}"], prog_name="redrive")
 except SystemExit:
-    heavy = {{"apsw", "asyncio", "httpx2", "msgspec", "redrive.app", "rich", "ssl"}} & sys.modules.keys()
+    heavy = {{"apsw", "asyncio", "httpx2", "msgspec", "redrive.api.redrive", "rich", "ssl"}} & sys.modules.keys()
     print("heavy:", *sorted(heavy))
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -21,14 +21,14 @@ import msgspec
 import pytest
 
 import redrive
-from redrive.core.breakers import Breaker
 from redrive.core.deploys import Deploy
 from redrive.core.store import Group
+from redrive.deadletters.new_groups import newcomers
 from redrive.doors.cli.top import _frame_now, frame, shares
-from redrive.insight.activity import Activity, activity
-from redrive.insight.glance import Glance, glance
-from redrive.insight.health import Health
-from redrive.insight.newcomers import newcomers
+from redrive.reports.activity import Activity, activity
+from redrive.reports.health import Health
+from redrive.reports.top_screen import Glance, glance
+from redrive.retries.breaker import Breaker
 from tests.cli.shell import DEADLINE, Shell
 
 NOW = 1_900_000_000.0
@@ -80,7 +80,7 @@ def crowded(queues: int = 40, troubles: int = 40, breakers: int = 5) -> Glance:
     issues = [f"queue-{n}: {n} dead letters" for n in range(queues)]
     health = Health("degraded", 10**6, 10**6, issues)
     from redrive.core.policy import DEFAULT
-    from redrive.insight.health import QueueNumbers
+    from redrive.reports.health import QueueNumbers
 
     numbers = [QueueNumbers(f"queue-{n}" * 3, DEFAULT, due=10**n % 10**9, dead=n) for n in range(queues)]
     new = newcomers(NOW, Deploy(NOW - 60, "2.4"), groups, {group.fingerprint: 3 for group in groups})

@@ -23,7 +23,7 @@ from tempfile import TemporaryFile
 ROOT = Path(__file__).resolve().parents[2]
 LARGEST = 100_000
 """Bytes of a request: an environment and the words of a command."""
-NEEDED = ("redrive.doors.cli", "redrive.app", "redrive.stores.sqlite", "redrive.runtime.worker", "rich.table")
+NEEDED = ("redrive.doors.cli", "redrive.api.redrive", "redrive.stores.sqlite", "redrive.engine.worker", "rich.table")
 
 
 class Zygote:

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from redrive.core.changes import AddInstruction, CompressContext, SetModel, encode
-from redrive.core.changes.change import edited
+from redrive.core.change import edited
 from redrive.core.consent import Approval, Grant, covers, granted, subject_of, wish_of
 from redrive.core.job import Attempt, Job
+from redrive.retries.changes import AddInstruction, CompressContext, SetModel, encode
 from tests.stores.jobs import T0, a_job
 
 

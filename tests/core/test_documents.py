@@ -9,11 +9,10 @@ import msgspec
 import pytest
 
 import redrive
-from redrive.core import documents
-from redrive.core.breakers import Breaker
-from redrive.core.documents import BREAKER, KINDS, RESULT, Kept, Kind, OfJob
+from redrive.core.documents import ERASURES, KINDS, RESULT, Erasure, Kept, Kind, OfJob
 from redrive.core.store import Applied, Commit, Document, Outcome, Put, Stale, Unknown
 from redrive.errors import CommitUnknown, StoreBusy
+from redrive.retries.breaker import BREAKER, Breaker
 
 SOURCE = Path(redrive.__file__).parent
 A_BREAKER = Breaker("mill", "open", "network", 1.0, 5.0, 6.0, 20.0, job="j", error="private words")
@@ -116,10 +115,18 @@ def _import_everything() -> None:
 
 @pytest.mark.behaviour("T-17f")
 def test_what_belongs_to_a_job_is_known_to_every_store() -> None:
-    """A kind that a module declares which a store does not import would not be erased."""
+    """A store imports no types: what it must erase stands in ERASURES, and no kind says anything else."""
     _import_everything()
-    declared = {kind for kind in vars(documents).values() if isinstance(kind, Kind)}
-    assert {kind for kind in KINDS if kind.of_job is not None} <= declared
+    assert all(ERASURES.get(kind.name, Erasure()) == Erasure(kind.of_job, kind.unwritten) for kind in KINDS)
+    assert ERASURES.keys() <= {kind.name for kind in KINDS}
+
+
+@pytest.mark.behaviour("T-17f")
+def test_a_kind_that_belongs_to_a_job_cannot_be_declared_without_the_stores_knowing() -> None:
+    with pytest.raises(TypeError, match="ERASURES"):
+        Kind[bytes]("new_words", bytes, of_job=OfJob.contents)
+    with pytest.raises(TypeError, match="ERASURES"):
+        Kind[bytes]("step", bytes)
 
 
 @pytest.mark.behaviour("T-17f")
@@ -140,4 +147,4 @@ def test_documents_are_written_through_their_kinds() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Put"
     }
-    assert makers == {"core/documents.py", "app/redrives/moving.py"}
+    assert makers == {"core/documents.py", "deadletters/redrives/moves.py"}

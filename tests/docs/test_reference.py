@@ -10,21 +10,21 @@ import pytest
 import redrive
 import redrive.errors
 from redrive.config import Settings, load
-from redrive.core import notices, outcome, policy, workflow
+from redrive.core import notice, outcome, policy, workflow
 from redrive.core.agents import CONTEXTS
-from redrive.core.breakers import OPENING
-from redrive.core.classify import ALIASES, CLASSES, DETAILS, RULES
-from redrive.core.classify.codes import CODES, plain
-from redrive.core.cycle import WORDS
 from redrive.core.lifecycle import MOVES
-from redrive.core.notices import NotifyPolicy
+from redrive.core.notice import NotifyPolicy
 from redrive.core.policy import Policy
 from redrive.core.presets import PRESETS
-from redrive.core.records import FIVE
-from redrive.core.remedies import WAYS
 from redrive.doors.cli import cli
-from redrive.runtime import probes
-from redrive.runtime.delivery import DeliveryPolicy
+from redrive.engine import probes
+from redrive.failures.classify import ALIASES, CLASSES, DETAILS, RULES
+from redrive.failures.classify.codes import CODES, plain
+from redrive.http.delivery import DeliveryPolicy
+from redrive.jobs.records import FIVE
+from redrive.retries.breaker import OPENING
+from redrive.retries.remedies import WAYS
+from redrive.scripts.cycle_rules import WORDS
 from tests.docs.pages import PAGES, ROOT, anchors, blocks, inline, links
 from tools import agents, docs, failures, tables
 from tools.commands import walk
@@ -122,7 +122,7 @@ def test_the_numbers_of_the_pages_on_agents_are_those_of_the_code() -> None:
     assert policy.REASONS["retry"].max_age == 1800 and "half an hour" in text("agents.md")
     waits = policy.schedule(policy.effective(None, None, None, "retry"))
     assert waits == [10, 20, 45, 90] and "after 10, 20, 45 and 90 seconds" in text("agents.md")
-    assert (notices.BURST, notices.FOLD_SECONDS, notices.ACKNOWLEDGED_FOR) == (6, 300, 7 * 86400)
+    assert (notice.BURST, notice.FOLD_SECONDS, notice.ACKNOWLEDGED_FOR) == (6, 300, 7 * 86400)
     told = text("howto/notifications.md")
     assert "at most six messages go out in five minutes" in told and "age out after a week" in told
     assert (NotifyPolicy().page_after, NotifyPolicy().page_window) == (3, 3600)
@@ -177,7 +177,7 @@ def test_every_settings_file_of_a_page_is_taken(page: str, line: int, lines: str
 
 def test_every_option_of_a_job_is_mentioned_where_people_learn() -> None:
     """`Task.options` takes nothing that no page but the reference knows."""
-    from redrive.app.accept import OPTIONS
+    from redrive.jobs.enqueuer import OPTIONS
 
     taught = " ".join(span for page in PAGES if page.parent != REFERENCE for span in inline(page))
     taught += " ".join(page.read_text("utf-8") for page in PAGES if page.parent != REFERENCE)

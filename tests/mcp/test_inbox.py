@@ -7,7 +7,7 @@ import pytest
 
 from redrive.core.documents import INBOX
 from redrive.core.job import iso
-from redrive.core.notices import Notice
+from redrive.core.notice import Notice
 from redrive.core.store import Commit
 from redrive.doors.mcp import make_server
 from tests.mcp.agents import World, ask, client_of, names, refused

@@ -10,7 +10,7 @@ import pytest
 import redrive
 from redrive.core.outcome import INLINE
 from redrive.doors.mcp.wording import Wording
-from redrive.runtime.capture import MESSAGE_LIMIT
+from redrive.failures.capture import MESSAGE_LIMIT
 from tests.mcp.agents import Busy, World, client_of, text_of
 
 CANARIES = {

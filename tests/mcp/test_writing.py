@@ -12,7 +12,7 @@ from redrive.core.outcome import INLINE
 from redrive.doors.mcp import make_server
 from redrive.errors import StoreBusy
 from tests.mcp.agents import Busy, World, ask, client_of, names, refused
-from tests.runtime.receiver import answer, receiving
+from tests.receiver import answer, receiving
 from tests.support import may_have_landed, opened, soon
 
 WRITING = {"call", "submit", "retry", "redrive_failure", "acknowledge"}

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from redrive.core.classify import DETAILS, classify
 from redrive.core.job import Cause, Failure
-from redrive.runtime.capture import capture
+from redrive.failures.capture import capture
+from redrive.failures.classify import DETAILS, classify
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -533,8 +533,8 @@ def test_pygithub(error: BaseException, expected: str) -> None:
 
 
 def test_githubs_reset_is_an_instant() -> None:
-    from redrive.core.classify import classify
-    from redrive.runtime.capture import capture
+    from redrive.failures.capture import capture
+    from redrive.failures.classify import classify
 
     headers = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "1800000090"}
     error = github.RateLimitExceededException(403, {"message": "API rate limit exceeded"}, headers)

@@ -8,9 +8,9 @@ import warnings
 
 import pytest
 
-from redrive.core.classify import CLASSES
-from redrive.core.classify.classes import canonical, moved, package_of
-from redrive.runtime.capture import qualified
+from redrive.failures.capture import qualified
+from redrive.failures.classify import CLASSES
+from redrive.failures.classify.classes import canonical, moved, package_of
 
 NEWER = {"agents.exceptions.ModelTimeoutError"}
 """What the pinned versions do not have yet."""

@@ -17,8 +17,8 @@ from google.genai import errors as genai_errors
 from google.genai import types as genai_types
 from openai.types.chat import ChatCompletion
 
-from redrive.core.classify.codes import _CODES_BY_DETAIL
-from redrive.runtime.capture import soft
+from redrive.failures.capture import soft
+from redrive.failures.classify.codes import _CODES_BY_DETAIL
 from tests.sdks.answers import HANG_UP, Answer, Server
 from tests.sdks.judging import cause_of, detail_of, failure_of, raised_by
 

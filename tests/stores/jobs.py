@@ -6,10 +6,10 @@ import itertools
 from typing import Any
 
 from redrive.core import lifecycle
-from redrive.core.classify import classify
-from redrive.core.fingerprint import fingerprint
 from redrive.core.job import Attempt, Failure, Job, State, hash_payload, keyed_id, new_id
 from redrive.core.lifecycle import Transition
+from redrive.failures.classify import classify
+from redrive.failures.fingerprint import fingerprint
 
 T0 = 1_000_000.0
 """The time at which these stories begin."""

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from redrive.core import lifecycle
-from redrive.core.breakers import closed, opened
-from redrive.core.documents import BREAKER
 from redrive.core.job import Job, State
 from redrive.core.store import Commit, Filter, Wanted
-from redrive.runtime.breakers import Breakers
+from redrive.engine.breakers import Breakers
+from redrive.retries.breaker import BREAKER, closed, opened
 from redrive.stores.replica import MemoryLog, ReplicaStore
 from redrive.stores.replica.log import Entry
 from redrive.stores.replica.memory import Kept

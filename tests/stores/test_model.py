@@ -28,17 +28,17 @@ from hypothesis.stateful import (
 )
 
 from redrive.core import lifecycle
-from redrive.core.classify import classify
-from redrive.core.decision import Case
-from redrive.core.fingerprint import fingerprint
 from redrive.core.job import Failure, Job, State
 from redrive.core.lifecycle import MAX_GRANTS, Transition
 from redrive.core.policy import DEFAULT, Policy, merge
 from redrive.core.store import Applied, Commit, Filter, Lease, Outcome, Stale, Wanted
-from redrive.core.strategy import decide
+from redrive.engine.settle import transition_for
 from redrive.errors import IllegalMove, StoreError
-from redrive.runtime.capture import lost
-from redrive.runtime.settle import transition_for
+from redrive.failures.capture import lost
+from redrive.failures.classify import classify
+from redrive.failures.fingerprint import fingerprint
+from redrive.retries.decision import Case
+from redrive.retries.strategy import decide
 from redrive.stores.sqlite import SqliteStore
 from tests.stores.jobs import T0, a_job, an_attempt, keyed
 from tests.stores.openers import Steady

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import redrive
-from redrive.app.moving import move, undo_move
 from redrive.core.store import Filter
 from redrive.errors import ConfigError, StoreError, StoreRefused
+from redrive.fleet.migration import move, undo_move
 from redrive.stores.replica.envelope import Arrived, Moved
 from tests import nats
 from tests.postgres_server import Server
@@ -24,7 +24,7 @@ STEPS_OUT = ["replay", "write", "finish"]
 OURS = ("replica", "replica_chain", "replica_parts", "clients", "answers")
 KILLED = """
 import asyncio, os, signal, sys
-from redrive.app.moving import move
+from redrive.fleet.migration import move
 step = sys.argv[3]
 def told(name, done, total):
     if name == step:

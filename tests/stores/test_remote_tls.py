@@ -11,7 +11,7 @@ from redrive.errors import ConfigError
 from redrive.stores.remote.http import MEDIA, HttpTransport, servers
 from redrive.stores.remote.transport import HubUnavailable
 from tests.certificates import CA_CERTIFICATE, resolve_to_loopback, server_context, write
-from tests.runtime.receiver import answer, receiving
+from tests.receiver import answer, receiving
 
 pytestmark = pytest.mark.behaviour("H-6a")
 

@@ -13,23 +13,23 @@ from typing import Any, assert_type
 
 import redrive
 from redrive import BlockingContext, BusEvent, Context, Item, Job, JobHandle, Many, Pain, Redrive, State
-from redrive.app.blocking import Blocking
-from redrive.app.cycles import Result
-from redrive.app.exchange import Exported, Imported
-from redrive.app.workflows import Step, Workflow, WorkflowHandle
+from redrive.api.blocking import Blocking
 from redrive.core.effects import EffectRecord
 from redrive.core.job import Usage
-from redrive.core.redrives import RedriveRun
 from redrive.core.store import Page
 from redrive.core.tokens import NewToken, Token
-from redrive.core.triage import Acted, PatchPreview
 from redrive.core.workflow import WorkflowStatus
-from redrive.insight.groups import GroupView
-from redrive.insight.health import Health
-from redrive.insight.newcomers import Newcomers
-from redrive.insight.queue_numbers import QueueView
-from redrive.runtime.schedules import Scheduled
-from redrive.tasks import AsyncContextTask, AsyncTask, BlockingHandle, Bound, PlainContextTask, PlainTask
+from redrive.deadletters.bulk import RedriveRun
+from redrive.deadletters.group import GroupView
+from redrive.deadletters.new_groups import Newcomers
+from redrive.deadletters.triage import Acted, PatchPreview
+from redrive.flows.schedules import Scheduled
+from redrive.flows.workflows import Step, Workflow, WorkflowHandle
+from redrive.jobs.tasks import AsyncContextTask, AsyncTask, BlockingHandle, Bound, PlainContextTask, PlainTask
+from redrive.reports.health import Health
+from redrive.reports.queue_numbers import QueueView
+from redrive.scripts.cycle import Result
+from redrive.scripts.import_export import Exported, Imported
 
 rd = Redrive("jobs.db", include=["app.tasks"], queues={"mail": {"max_attempts": 3}, "web": redrive.Policy(base=1.0)})
 

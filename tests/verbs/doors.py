@@ -9,7 +9,7 @@ import msgspec
 from click.testing import CliRunner
 
 import redrive
-from redrive.core.verbs import Verb, Word
+from redrive.deadletters.verbs import Verb, Word
 from redrive.doors.cli import cli
 from tests.mcp.agents import ask, client_of, names
 from tests.support import soon

@@ -8,7 +8,7 @@ import pytest
 
 import redrive
 from redrive.core.job import Job, State
-from redrive.core.verbs import TABLE, VERBS, Verb
+from redrive.deadletters.verbs import TABLE, VERBS, Verb
 from tests.support import process, soon
 from tests.verbs.doors import DAY, Dashboard, Door, Model, Python, Rest, Terminal, said
 from tests.web.serving import Served, serving
@@ -135,7 +135,8 @@ async def test_a_model_has_the_tools_that_the_table_gives_it(served: Served, ver
 
 ONE_PLACE = """
     import asyncio, sys
-    from redrive.core import lifecycle, verbs
+    from redrive.core import lifecycle
+    from redrive.deadletters import verbs
 
     def shelve(asked):
         return lifecycle.rerouted(asked.job, asked.now, lane="manual", who=asked.who, why=asked.why)

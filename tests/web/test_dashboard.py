@@ -19,11 +19,11 @@ from redrive.doors.dashboard.queues import rules, waits
 from redrive.doors.dashboard.rendering import STATIC, Site
 from redrive.doors.dashboard.workflows import LOOKS, columns
 from redrive.doors.web.feed import Feed, Tick
+from redrive.engine.worker_registry import living
 from redrive.errors import StoreBusy
-from redrive.insight.activity import Moved, activity
-from redrive.insight.health import QueueNumbers
-from redrive.insight.needs import NeedKind
-from redrive.runtime.living import living
+from redrive.reports.activity import Moved, activity
+from redrive.reports.health import QueueNumbers
+from redrive.reports.needs import NeedKind
 from tests.support import eventually, run_sql, soon
 from tests.web.serving import serving
 

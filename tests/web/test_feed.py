@@ -13,13 +13,13 @@ import jsonschema
 import pytest
 
 import redrive
-from redrive.core import breakers
 from redrive.core.store import Commit
 from redrive.doors.rest import TABLE
 from redrive.doors.rest.events import written
 from redrive.doors.rest.openapi import document
 from redrive.doors.web import feed as feeding
 from redrive.doors.web.feed import Feed, Tick
+from redrive.retries import breaker
 from tests.support import eventually, process, soon
 from tests.web.serving import TOKEN, Served
 
@@ -129,9 +129,9 @@ async def test_the_stream_tells_that_a_breaker_opens_and_closes_in_another_proce
 
     async with redrive.Redrive(database) as other:
         await eventually(lambda: served.feed._down is not None, "the reader has looked once")
-        from redrive.core.documents import BREAKER  # a new name: the other tests here also run on the source before it
+        from redrive.retries.breaker import BREAKER  # a new name: the other tests here also run on the source before it
 
-        down = breakers.opened("host:x:443", "network", "0" * 32, other.clock.now(), pause=900.0, release=20.0)
+        down = breaker.opened("host:x:443", "network", "0" * 32, other.clock.now(), pause=900.0, release=20.0)
         await other.store.apply([Commit(puts=(BREAKER.put("host:x:443", down),))])
         await eventually(lambda: told() == ["dev.redrive.breaker.opened"], "the breaker that opened is told")
         assert await other.close_breaker("host:x:443")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.shell import Shell, make_shell
-from tests.runtime.receiver import answer, receiving
+from tests.receiver import answer, receiving
 from tests.support import eventually, soon
 from tests.web.test_serve import Running, bearer, served
 

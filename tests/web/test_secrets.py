@@ -19,8 +19,8 @@ from click.testing import CliRunner
 import redrive
 from redrive.doors.cli import cli
 from redrive.doors.rest import TABLE
-from redrive.runtime.capture import MESSAGE_LIMIT
-from tests.runtime.receiver import Seen, answer, receiving
+from redrive.failures.capture import MESSAGE_LIMIT
+from tests.receiver import Seen, answer, receiving
 from tests.support import count_in_files, soon
 from tests.web.hostile import pages
 from tests.web.serving import TOKEN, Served, serving

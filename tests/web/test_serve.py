@@ -156,7 +156,7 @@ async def test_open_streams_do_not_keep_it_and_running_jobs_finish(shell: Shell,
 
 
 async def test_without_an_app_it_delivers_for_anybody_and_leaves_other_tasks_alone(shell: Shell) -> None:
-    from tests.runtime.receiver import answer, receiving
+    from tests.receiver import answer, receiving
 
     (shell.folder / "redrive.toml").write_text('[delivery]\nallow = ["127.0.0.1/32"]\n')
     other = await enqueued(shell, "greet", {"name": "x"})

@@ -16,7 +16,7 @@ from redrive.doors.dashboard import PAGES
 from redrive.doors.dashboard.rendering import Site
 from redrive.doors.rest import TABLE
 from redrive.doors.rest.table import Route
-from redrive.runtime.clock import SystemClock
+from redrive.engine.clock import SystemClock
 from tests.chaos.processes import until
 from tests.support import count_in_files, snapshot, soon
 from tests.web.serving import TOKEN, Served, make_rd, raw, serving

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from redrive.core.changes.change import Edit, decode
+from redrive.core.change import Edit, decode
 from redrive.core.job import At, Job
 
 NO_SESSION: Final = "\n"

@@ -2,32 +2,26 @@
 
 A document keeps a job's id, never its words (an error text, a part of a payload). Where words are needed, they are read
 from the job when they are shown or sent; or the kind belongs to the job (`of_job`), and `erase` takes it along because
-the kind says so. A kind that belongs to a job is declared here, so that every store knows it; other kinds may stand
-beside their types. A new kind is one line: `THING: Final = Kind[Thing]("thing", Thing, of_job=OfJob.contents)`.
+the kind says so. A kind is declared beside its type, or here: `THING: Final = Kind[Thing]("thing", Thing)`. What a
+store must know of a kind to erase a job stands in ERASURES as well, because a store does not import the types; a kind
+that says anything else than ERASURES cannot be declared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from redrive.core.breakers import Breaker
-from redrive.core.comebacks import Answers, First
 from redrive.core.consent import Approval, Grant
-from redrive.core.cycle import Note as CycleNote
 from redrive.core.effects import EffectRecord
 from redrive.core.job import Json
-from redrive.core.notices import Notice, Paged
-from redrive.core.redrives import Flights, RedriveRun
-from redrive.core.redrives import Item as RedriveItem
+from redrive.core.notice import Notice, Paged
 from redrive.core.schedule import Standing as ScheduleStanding
 from redrive.core.store import Applied, Commit, Document, Put, Store, Unknown
 from redrive.core.tokens import Token
-from redrive.core.triage import Act, Chunk
-from redrive.core.triage import Note as JobNote
 from redrive.core.workflow import Flow
 from redrive.errors import CommitUnknown, StoreBusy
 
@@ -56,6 +50,39 @@ class OfJob(StrEnum):
     """Its field `job_id` names the job. It leaves when the job is erased."""
 
 
+class Erasure(NamedTuple):
+    """What erasing a job does to the documents of a kind."""
+
+    of_job: OfJob | None = None
+    unwritten: tuple[str, ...] = ()
+    """Fields that are filled in from the job when the value is shown. What an older version wrote there is removed by
+    the next erase."""
+
+
+_CONTENTS: Final = Erasure(OfJob.contents)
+ERASURES: Final[Mapping[str, Erasure]] = {
+    "step": _CONTENTS,
+    "effect": _CONTENTS,
+    "blob": _CONTENTS,
+    "result": _CONTENTS,
+    "progress": _CONTENTS,
+    "alone": _CONTENTS,
+    "witness": _CONTENTS,
+    "absent": _CONTENTS,
+    "approval": _CONTENTS,
+    "note": _CONTENTS,
+    "act_items": _CONTENTS,
+    "act": Erasure(OfJob.key),
+    "investigated": Erasure(OfJob.key),
+    "grant": Erasure(OfJob.field),
+    "notice": Erasure(OfJob.field, ("result", "truncated")),
+    "inbox": Erasure(OfJob.field, ("result", "truncated")),
+    "cycle": Erasure(unwritten=("error",)),
+    "breaker": Erasure(unwritten=("error",)),
+}
+"""Every kind that erasing a job concerns."""
+
+
 class Kept(NamedTuple, Generic[T]):
     """A document as it was read: its value, and the version that a change must still find there."""
 
@@ -80,8 +107,8 @@ class Kind(Generic[T]):
         self.type = type
         self.of_job = of_job
         self.unwritten = unwritten
-        """Fields that are filled in from the job when the value is shown. What an older version wrote there is removed
-        by the next erase."""
+        if ERASURES.get(name, Erasure()) != Erasure(of_job, unwritten):
+            raise TypeError(f"kind {name!r}: say the same in core/documents.py, ERASURES, so that stores know it")
         self._encode = msgspec.json.Encoder(order=order).encode
         self._decoder: msgspec.json.Decoder[Any] | None = None
         KINDS.append(self)
@@ -154,9 +181,9 @@ KINDS: Final[list[Kind[Any]]] = []
 """Every kind that was declared so far."""
 
 
-def of_job(*how: OfJob) -> list[Kind[Any]]:
-    """Lists the kinds that belong to a job in one of these ways."""
-    return [kind for kind in KINDS if kind.of_job in how]
+def of_job(*how: OfJob) -> list[str]:
+    """Lists the names of the kinds that belong to a job in one of these ways."""
+    return [name for name, erasure in ERASURES.items() if erasure.of_job in how]
 
 
 # ---- a job's own
@@ -172,21 +199,8 @@ ALONE: Final = Kind[int]("alone", int, of_job=OfJob.contents)
 WITNESS: Final = Kind[bytes]("witness", bytes, of_job=OfJob.contents)
 ABSENT: Final = Kind[int]("absent", int, of_job=OfJob.contents)
 APPROVAL: Final = Kind[Approval]("approval", Approval, of_job=OfJob.contents)
-JOB_NOTE: Final = Kind[JobNote]("note", JobNote, of_job=OfJob.contents)
-
 INVESTIGATED: Final = Kind[str]("investigated", str, of_job=OfJob.key)
 """Under the job's id and the investigation's: a job that was given the words of this one, and is erased with it."""
-
-# ---- what was done to dead letters
-
-ACT: Final = Kind[Act]("act", Act, of_job=OfJob.key)
-"""Under the job's id where it is about one job."""
-ACT_ITEMS: Final = Kind[Chunk]("act_items", Chunk, of_job=OfJob.contents)
-ACT_BEFORE: Final = Kind[dict[str, Json]]("act_items", dict[str, Json], of_job=OfJob.contents)
-"""Beside the chunks, under the job's id: what the latest act on many has overwritten of this job's contents."""
-REDRIVE: Final = Kind[RedriveRun]("redrive", RedriveRun)
-REDRIVE_ITEMS: Final = Kind[tuple[RedriveItem, ...]]("redrive_items", tuple[RedriveItem, ...])
-REDRIVE_FLIGHTS: Final = Kind[Flights]("redrive_flights", Flights)
 
 # ---- what people and sessions are told and asked
 
@@ -204,12 +218,6 @@ OPEN_EFFECT: Final = Kind[float]("open_effect", float)
 """Under the key of each effect without a job that was begun and not closed: since when. The effect itself is in EFFECT;
 these are few, however many effects have landed."""
 
-CYCLE_NOTE: Final = Kind[CycleNote]("cycle", CycleNote, unwritten=("error",))
-BREAKER: Final = Kind[Breaker]("breaker", Breaker, unwritten=("error",))
-FIRST: Final = Kind[First]("first_back", First)
-"""Under the group's key (`comebacks.group_key`): the dead letter that went first of its group."""
-ANSWERS: Final = Kind[Answers]("answers", Answers)
-"""Under a breaker's key: what dead letters wait for answers again."""
 DUTY: Final = Kind[Duty]("duty", Duty)
 """Under a duty's name: the process that sees to it, so that a fleet does it once."""
 WORKFLOW: Final = Kind[Flow]("workflow", Flow)

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from redrive.core.job import iso
-from redrive.core.notices import Notice
+from redrive.core.notice import Notice
 from redrive.errors import InvalidInput
 
 REPEAT_AFTER: Final = 300.0

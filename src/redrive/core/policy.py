@@ -10,9 +10,9 @@ from typing import Any, Final, Literal, get_args, get_origin
 import msgspec
 
 from redrive.core.checks import MOST, check_choice, check_number, check_range
-from redrive.core.classify.details import DETAILS
+from redrive.core.details import DETAILS
 from redrive.core.job import Reason
-from redrive.core.moments import span_seconds
+from redrive.core.times import span_seconds
 from redrive.errors import InvalidOption
 
 Backoff = str | Callable[[int], float]

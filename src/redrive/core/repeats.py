@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from redrive.core.checks import check_range
-from redrive.core.notices import Notice
+from redrive.core.notice import Notice
 from redrive.errors import InvalidInput
 
 WIDEST = 1_000

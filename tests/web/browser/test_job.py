@@ -10,7 +10,7 @@ from playwright.async_api import Page, expect
 
 import redrive
 from redrive.doors.dashboard import job as job_page
-from redrive.insight import story
+from redrive.reports import timeline
 from tests.web.browser.conftest import Tabs
 from tests.web.browser.ward import SECRET, became, buried, make_ward, press, world_of
 from tests.web.serving import Served
@@ -62,7 +62,7 @@ async def test_of_a_long_story_the_beginning_and_the_end_are_told_and_the_rest_o
     for _ in range(4):
         await served.rd.dead.redrive(id)
         await became(served.rd, id, "dead")
-    whole = story.tell(await served.rd.jobs.get(id), await served.rd.jobs.story(id), served.rd.clock.now()).entries
+    whole = timeline.tell(await served.rd.jobs.get(id), await served.rd.jobs.story(id), served.rd.clock.now()).entries
     page = await at(tabs, served, id)
     moments, left_out = page.locator(".moment:not(.moment-left-out)"), page.locator(".moment-left-out")
     await expect(moments).to_have_count(len(whole))

@@ -13,7 +13,7 @@ from redrive.doors.cli.problems import Broken, Problem, hint_for
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -95,7 +95,7 @@ def judge(work: Callable[[Redrive], Coroutine[Any, Any, T]]) -> T:
 
 
 def _spooled() -> str:
-    from redrive.insight.needs import Snapshot, needs
+    from redrive.reports.needs import Snapshot, needs
 
     told = needs(Snapshot(0.0, 0.0, spooled=connect(creates=True).spool.count()))
     return "".join(f"; {need.sentence}" for need in told)
@@ -118,7 +118,7 @@ def connect(*, creates: bool = False) -> Redrive:
     """The app on the chosen database. Only what `creates` may make one that does not exist."""
     import logging
 
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
 
     logging.getLogger("redrive").addHandler(logging.NullHandler())  # a command says by itself what matters
     rd = Redrive(asked().url)

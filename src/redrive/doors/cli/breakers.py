@@ -12,7 +12,7 @@ from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.text import ago, clean, short
 
 if TYPE_CHECKING:
-    from redrive.core.breakers import Breaker
+    from redrive.retries.breaker import Breaker
 
 
 @click.command(short_help="List what is down, and when it is tried again.")

@@ -12,7 +12,7 @@ from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.text import ago, clean
 
 if TYPE_CHECKING:
-    from redrive.core.cycle_history import CycleStanding
+    from redrive.scripts.cycle_history import CycleStanding
 
 COLUMNS = ("cycle", "last", "begun", "outcome", "jobs", "usual", "next", "runs")
 

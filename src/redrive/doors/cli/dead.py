@@ -17,10 +17,10 @@ from redrive.doors.cli.redrives import careful, edit_many
 from redrive.doors.cli.text import ago, clean, counted, short
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
     from redrive.core.job import Job
     from redrive.core.store import Page
-    from redrive.core.triage import EditPreview
+    from redrive.deadletters.triage import EditPreview
 
 
 class DeadLetters(click.Group):

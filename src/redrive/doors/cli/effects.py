@@ -16,7 +16,7 @@ from redrive.doors.cli.text import ago, clean, short
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
     from redrive.core.effects import EffectRecord
 
 NAMED = "effect:"

@@ -16,8 +16,8 @@ from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.text import clean, counted
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
-    from redrive.app.exchange import Exported, Imported, Target
+    from redrive.api.redrive import Redrive
+    from redrive.scripts.import_export import Exported, Imported, Target
 
 TOLD = 10
 """So many lines that were kept aside are told one by one."""

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from redrive.core.moments import earlier, read
+from redrive.core.times import earlier, read
 from redrive.doors.cli import output
 from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.text import clean
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
 
 F = TypeVar("F", bound=Callable[..., Any])
 NAMES: Final = {"session": "session_id"}

@@ -15,9 +15,9 @@ from redrive.doors.cli.worker import leave, load, log_to_stderr, names, status_o
 if TYPE_CHECKING:
     import asyncio
 
-    from redrive.app import Redrive
-    from redrive.app.fleet_doctor import Check
-    from redrive.app.fleet_view import FleetStatus, HubView, OpenStream, ReplicaView, WorkerView
+    from redrive.api.redrive import Redrive
+    from redrive.fleet.doctor import Check
+    from redrive.fleet.status import FleetStatus, HubView, OpenStream, ReplicaView, WorkerView
     from redrive.stores.open_side.streams import Ensured
 
 
@@ -129,7 +129,7 @@ def doctor() -> int:
 
     WRONG is what is broken, and makes the exit status 1. WARN is what works as configured and could be safer.
     """
-    from redrive.app.fleet_doctor import examine
+    from redrive.fleet.doctor import examine
 
     checks = perform(connect(creates=True), lambda rd: examine(rd.fleet))
     ok = all(check.ok for check in checks)
@@ -187,7 +187,7 @@ def run(app: str, roles: list[str]) -> int:
     redrives, upkeep prunes. Workers of APP do them as well where no such process runs. APP is a `module:attribute`
     that names a Redrive, because its policies decide.
     """
-    from redrive.runtime.interrupts import run_until_told
+    from redrive.engine.interrupts import run_until_told
 
     rd = load(app)
     log_to_stderr()

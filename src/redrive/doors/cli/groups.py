@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from redrive.core.moments import read_time
+from redrive.core.times import read_time
 from redrive.doors.cli import output
 from redrive.doors.cli.asking import ask, shared, who
 from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.text import ago, clean, counted, one_line, short
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
-    from redrive.insight.groups import GroupView
+    from redrive.api.redrive import Redrive
+    from redrive.deadletters.group import GroupView
 
 COLUMNS = ("group", "what", "task", "dead", "total", "first", "last", "status", "trend", "suggestion")
 why = click.option("--why", metavar="TEXT", help="The reason, kept in the group's story.")
@@ -111,7 +111,7 @@ def _status(view: GroupView) -> str:
 
 
 def _lessons(view: GroupView) -> Iterator[str]:
-    from redrive.insight.groups import tried
+    from redrive.deadletters.group import tried
 
     if view.lessons:
         yield "what was tried"

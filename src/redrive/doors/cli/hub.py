@@ -13,7 +13,7 @@ from redrive.doors.cli.worker import leave, log_to_stderr, status_of_the_end
 if TYPE_CHECKING:
     import asyncio
 
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
 
 
 @click.command(short_help="Answer the workers and producers of a NATS fleet.")
@@ -24,8 +24,8 @@ def hub() -> int:
     For nats:// URLs. A small fleet runs three hubs; `redrive serve` is one, too, with REST and the dashboard. Hubs of a
     file or of PostgreSQL are reached over HTTP: there `redrive serve` is the hub.
     """
-    from redrive.app.opening import NATS, scheme_of
-    from redrive.runtime.interrupts import run_until_told
+    from redrive.engine.interrupts import run_until_told
+    from redrive.jobs.open_store import NATS, scheme_of
 
     rd = connect(creates=True)
     if scheme_of(rd.settings.url) not in NATS:

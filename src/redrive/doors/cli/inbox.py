@@ -11,8 +11,8 @@ from redrive.doors.cli.asking import ask, shared
 from redrive.doors.cli.text import ago, clean, short
 
 if TYPE_CHECKING:
-    from redrive.core.notices import Notice
-    from redrive.insight.inboxes import InboxView
+    from redrive.core.notice import Notice
+    from redrive.notices.inboxes import InboxView
 
 COLUMNS = ("notice", "when", "kind", "status", "title", "said")
 

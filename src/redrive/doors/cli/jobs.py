@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from redrive.core.moments import read_time
+from redrive.core.times import read_time
 from redrive.doors.cli import effects, output, payload, story
 from redrive.doors.cli.asking import ask, confirm, connect, perform, shared, who, why
 from redrive.doors.cli.filters import filtered, understood
@@ -17,11 +17,11 @@ from redrive.doors.cli.text import ago, clean, counted, due, short
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
     from redrive.core.job import Job
     from redrive.core.store import Event, Page
-    from redrive.core.triage import Note
-    from redrive.tasks import JobHandle
+    from redrive.deadletters.verbs import Note
+    from redrive.jobs.tasks import JobHandle
 
 
 @click.command()
@@ -126,7 +126,7 @@ class Whole(NamedTuple):
 
 
 async def with_story(rd: Redrive, wanted: Awaitable[Job]) -> Whole:
-    from redrive.insight.trace import trace_link
+    from redrive.reports.traceback_view import trace_link
 
     job = await wanted
     link = trace_link(rd.settings.trace_url, job)

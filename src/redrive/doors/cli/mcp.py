@@ -16,7 +16,7 @@ from redrive.doors.cli.worker import load
 from redrive.errors import ConfigError
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
 
 ADDRESS: Final = "127.0.0.1:8421"
 PARTS: Final = frozenset({"mcp", "mcp_types", "pydantic", "starlette", "uvicorn", "anyio"})

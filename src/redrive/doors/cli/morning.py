@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.core.moments import read
+from redrive.core.times import read
 from redrive.doors.cli import output
 from redrive.doors.cli.asking import judge, shared
 from redrive.doors.cli.filters import doubt
@@ -14,9 +14,9 @@ from redrive.doors.cli.report import noticed, tell_noticed
 from redrive.doors.cli.text import ago, clean, short
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
-    from redrive.insight.morning import Morning
-    from redrive.insight.needs import Need
+    from redrive.api.redrive import Redrive
+    from redrive.reports.morning import Morning
+    from redrive.reports.needs import Need
 
 
 @click.command(short_help="Show what needs you, since when, and what to do.")
@@ -49,7 +49,7 @@ async def _looked(rd: Redrive, since: Any, queue: str | None, spike: int) -> Mor
 
 
 def _tell(page: Morning) -> None:
-    from redrive.insight.morning import SHOWN, headline, in_words
+    from redrive.reports.morning import SHOWN, headline, in_words
 
     output.say(clean(headline(page)))
     if page.ok:
@@ -77,7 +77,7 @@ def _tell(page: Morning) -> None:
 
 
 def _tell_need(need: Need) -> None:
-    from redrive.insight.needs import course, label, lasting
+    from redrive.reports.needs import course, label, lasting
 
     if not need.task or not need.what:
         output.say(f"{need.count:>4} {label(need)}: {clean(need.sentence)}")

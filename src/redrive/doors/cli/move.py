@@ -32,16 +32,16 @@ def move(source: str, target: str, undo: bool) -> None:
     import asyncio
     import logging
 
-    from redrive.app import moving
-    from redrive.app.opening import shown
+    from redrive.fleet import migration
+    from redrive.jobs.open_store import shown
 
     logging.getLogger("redrive").addHandler(logging.NullHandler())  # this command says by itself what matters
     if undo:
-        asyncio.run(moving.undo_move(source, target))
+        asyncio.run(migration.undo_move(source, target))
         click.echo(f"{shown(source)} is open again; nothing was moved")
         return
     with _progress() as told:
-        count = asyncio.run(moving.move(source, target, told))
+        count = asyncio.run(migration.move(source, target, told))
     _tell(count, shown(source), shown(target))
 
 

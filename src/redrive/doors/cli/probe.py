@@ -16,7 +16,7 @@ from redrive.doors.cli.text import one_line
 from redrive.errors import RedriveError
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
 
 SECONDS: Final = 10.0
 

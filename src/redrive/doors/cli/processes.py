@@ -19,10 +19,10 @@ from redrive.doors.cli.asking import asked
 from redrive.doors.cli.problems import BROKEN, TERMINATED, USER_ERROR
 from redrive.doors.cli.reloading import LOOK_SECONDS, changed, sources
 from redrive.doors.cli.text import clean
-from redrive.runtime.logbook import EXPECTED
+from redrive.engine.failure_log import EXPECTED
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
 
 log = logging.getLogger("redrive.processes")
 PAUSES: Final = (1.0, 2.0, 5.0, 10.0, 30.0)

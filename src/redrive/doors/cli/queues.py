@@ -11,8 +11,8 @@ from redrive.doors.cli.asking import ask, connect, path_of, perform, shared, who
 from redrive.doors.cli.text import PACE, clean, counted, pace
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
-    from redrive.insight.health import Health
+    from redrive.api.redrive import Redrive
+    from redrive.reports.health import Health
 
 COLUMNS = ("queue", "due", "waiting", "running", "held", "done", "dead", "discarded", "purged")
 
@@ -101,8 +101,8 @@ def _listed(totals: dict[str, int]) -> str:
 
 def health_of(rd: Redrive) -> Health:
     """How the store stands; one that is not there is broken, and looking makes none."""
-    from redrive.insight.health import broken
-    from redrive.insight.needs import Snapshot, needs, store_failed
+    from redrive.reports.health import broken
+    from redrive.reports.needs import Snapshot, needs, store_failed
 
     path = path_of(rd)
     if path is not None and not path.exists():

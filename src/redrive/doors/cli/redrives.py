@@ -18,9 +18,9 @@ from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.text import ago, clean, counted, one_line, short
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
-    from redrive.core.redrives import ItemView, Plan, RedriveRun
-    from redrive.core.triage import PatchPreview
+    from redrive.api.redrive import Redrive
+    from redrive.deadletters.bulk import ItemView, Plan, RedriveRun
+    from redrive.deadletters.triage import PatchPreview
 
 COLUMNS: Final = ("id", "state", "started", "who", "moved", "succeeded", "failed again", "skipped", "open", "what")
 SCORES: Final = ("group", "task", "what", "number", "moved", "succeeded", "failed again", "skipped", "open")

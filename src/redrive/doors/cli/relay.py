@@ -11,7 +11,7 @@ from redrive.doors.cli.asking import connect, perform, shared
 from redrive.doors.cli.text import counted
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
 
 PAUSE_SECONDS: Final = 1.0
 

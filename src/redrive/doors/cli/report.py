@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from redrive.core.moments import read
+from redrive.core.times import read
 from redrive.doors.cli import output
 from redrive.doors.cli.asking import ask, shared
 from redrive.doors.cli.charts import aligned, bar, short_number, sparkline
 from redrive.doors.cli.text import ago, clean, counted, short, span
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
-    from redrive.insight.activity import Activity, AgentLoad
-    from redrive.insight.morning import Morning
-    from redrive.insight.report import FailureLog, Report, Row
+    from redrive.api.redrive import Redrive
+    from redrive.reports.activity import Activity, AgentLoad
+    from redrive.reports.morning import Morning
+    from redrive.reports.periods import FailureLog, Report, Row
 
 F = TypeVar("F", bound=Callable[..., Any])
 SHOWN: Final = 15
@@ -82,7 +82,7 @@ def tell_noticed(told: int | None) -> None:
 
 
 def _tell_report(found: Report, told: int | None) -> None:
-    from redrive.insight.report import advice, headline
+    from redrive.reports.periods import advice, headline
 
     if output.as_json():
         output.say_json(found.public() | ({} if told is None else {"notified": told}))
@@ -115,7 +115,7 @@ def _tell_rows(found: Report) -> None:
 
 
 def _cells(row: Row, *, opens: bool, defers: bool) -> list[str]:
-    from redrive.insight.report import percent
+    from redrive.reports.periods import percent
 
     total = row.name == "total"
     cells = [clean(row.label), f"{row.processed:,}", f"{row.died:,}", percent(row.rate, 2)]
@@ -148,7 +148,7 @@ def span_of(seconds: float) -> str:
 
 
 def _tell_agents(found: Report) -> None:
-    from redrive.insight.report import percent
+    from redrive.reports.periods import percent
 
     if found.agents:
         rows = [
@@ -161,7 +161,7 @@ def _tell_agents(found: Report) -> None:
 
 
 def _tell_strategies(found: Report) -> None:
-    from redrive.insight.report import percent, tried
+    from redrive.reports.periods import percent, tried
 
     if found.strategies:
         rows = [
@@ -304,7 +304,7 @@ LOAD: Final = ("agent", "waiting", "running", "held", "dead", "done", "retried",
 
 
 def _load(one: AgentLoad) -> Sequence[str]:
-    from redrive.insight.report import percent
+    from redrive.reports.periods import percent
 
     numbers = (one.waiting, one.running, one.held, one.dead, one.done, one.retried, one.buried)
     why = ", ".join(f"{category} {short_number(number)}" for category, number in one.mix.items())

@@ -12,7 +12,7 @@ from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.text import ago, clean, short
 
 if TYPE_CHECKING:
-    from redrive.runtime.schedules import Scheduled
+    from redrive.flows.schedules import Scheduled
 
 COLUMNS = ("schedule", "line", "zone", "last slot", "next slot", "last job", "state", "note")
 

@@ -15,7 +15,7 @@ from redrive.doors.cli.worker import load, log_to_stderr, names, status_of_the_e
 if TYPE_CHECKING:
     import socket
 
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
     from redrive.doors.web.feed import Feed
 
 HOST: Final = "127.0.0.1"
@@ -132,7 +132,7 @@ def _run(
     from redrive.doors.web import make_app, token_file
     from redrive.doors.web.feed import Feed
     from redrive.doors.web.guard import allowed_hosts
-    from redrive.runtime.interrupts import run_until_told
+    from redrive.engine.interrupts import run_until_told
 
     feed = Feed(rd)
     app = make_app(rd, feed, token=None if auth else False, hosts=allowed_hosts(host, port, also))
@@ -180,7 +180,7 @@ async def _working(rd: Redrive, work: dict[str, Any] | None) -> AsyncIterator[No
         return
     import sys
 
-    from redrive.app.workers import SWITCH_SECONDS
+    from redrive.api.workers import SWITCH_SECONDS
 
     sys.setswitchinterval(SWITCH_SECONDS)
     async with rd.worker(**work):

@@ -37,7 +37,7 @@ def sql(query: str, raw: bool) -> None:
 
 
 def _tell(answer: Answer, *, raw: bool) -> None:
-    from redrive.insight.cells import masked_row, readable
+    from redrive.reports.cells import masked_row, readable
 
     rows = [[readable(cell) for cell in row] if raw else masked_row(answer.columns, row) for row in answer.rows]
     if output.as_json():

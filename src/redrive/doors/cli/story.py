@@ -11,9 +11,9 @@ from redrive.doors.cli.text import ago, clean, due, one_line, span
 if TYPE_CHECKING:
     from redrive.core.job import Job
     from redrive.core.store import Event
-    from redrive.core.triage import Note
-    from redrive.insight.story import Entry, Story
-    from redrive.insight.trace import Raised
+    from redrive.deadletters.verbs import Note
+    from redrive.reports.timeline import Entry, Story
+    from redrive.reports.traceback_view import Raised
 
 
 def tell(
@@ -27,9 +27,9 @@ def tell(
     """Print one job: its facts, contents, story and what can be done next."""
     import time
 
-    from redrive.insight import story
+    from redrive.reports import timeline
 
-    told = story.tell(job, moves, time.time(), notes)
+    told = timeline.tell(job, moves, time.time(), notes)
     for line in _head(told, trace_url):
         say(line)
     for text in _contents(job, secrets=secrets):
@@ -46,7 +46,7 @@ def move_json(move: Event) -> dict[str, Any]:
 
 def _head(told: Story, trace_url: str | None) -> Iterator[str]:
     from redrive.core.job import iso
-    from redrive.insight.story import used
+    from redrive.reports.timeline import used
 
     job = told.job
     allowed = f" of {job.allowed}" if job.allowed is not None else ""

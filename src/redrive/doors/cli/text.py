@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from redrive.insight.wording import duration
+from redrive.core.words import duration
 
 if TYPE_CHECKING:
     from redrive.core.timings import Span
-    from redrive.insight.queue_numbers import QueueView
-    from redrive.insight.workforce import TaskView
+    from redrive.reports.queue_numbers import QueueView
+    from redrive.reports.workforce import TaskView
 
 PACE: Final = ("wait p50", "wait p95", "took p50", "took p95", "failed")
 """The columns of `pace`."""

@@ -105,9 +105,9 @@ def _check_place(role: str, *, link: bool, show: bool) -> None:
 def _expiry(expires: str | None) -> Any:
     from datetime import UTC
 
-    from redrive.core import moments
+    from redrive.core import times
 
-    return None if expires is None else moments.read("expires", expires, zone=UTC)
+    return None if expires is None else times.read("expires", expires, zone=UTC)
 
 
 def _tell(made: NewToken, address: str, *, link: bool) -> None:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from redrive.app import Redrive
-    from redrive.core.breakers import Breaker
-    from redrive.insight.glance import Glance, QueueGlance, RunningGlance, TroubleGlance
+    from redrive.api.redrive import Redrive
+    from redrive.reports.top_screen import Glance, QueueGlance, RunningGlance, TroubleGlance
+    from redrive.retries.breaker import Breaker
 
 EVERY: Final = 1.0
 FULL_FRAME: Final = 60
@@ -214,7 +214,7 @@ def _new(found: Glance) -> list[Text]:
     """New groups, before everything else; where there are none, nothing is said."""
     from rich.text import Text
 
-    from redrive.insight.newcomers import in_lines
+    from redrive.deadletters.new_groups import in_lines
 
     some = found.new.since_deploy or found.new.last_hour
     return [Text(clean(line), style="bold red", no_wrap=True) for line in in_lines(found.new)] if some else []

@@ -17,8 +17,8 @@ from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.text import ago, clean, counted, one_line, short
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
-    from redrive.core.triage import Act, Acted
+    from redrive.api.redrive import Redrive
+    from redrive.deadletters.triage import Act, Acted
 
 F = TypeVar("F", bound=Callable[..., Any])
 Perform = Callable[..., Coroutine[Any, Any, Any]]

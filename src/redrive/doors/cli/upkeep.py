@@ -12,7 +12,7 @@ from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.text import clean, counted
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
     from redrive.stores.sqlite.doctor import Check
 
 
@@ -47,7 +47,7 @@ async def _checked(rd: Redrive, *, full: bool) -> list[Check]:
 
 
 async def _left_behind(rd: Redrive) -> list[Check]:
-    from redrive.insight.needs import Snapshot, needs
+    from redrive.reports.needs import Snapshot, needs
     from redrive.stores.sqlite.doctor import Check
 
     now = rd.clock.now()

@@ -1,4 +1,4 @@
-"""Makes a command of each verb of core/verbs.py. The table is imported only where `redrive dead` is used."""
+"""Makes a command of each verb of deadletters/verbs.py. The table is imported only where `redrive dead` is used."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 import click
 
 from redrive.core.job import Lane
-from redrive.core.moments import read
-from redrive.core.verbs import TABLE, Verb, Word
+from redrive.core.times import read
+from redrive.deadletters.verbs import TABLE, Verb, Word
 from redrive.doors.cli.asking import who
 from redrive.doors.cli.asking import why as reason
 from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.triage import Meant, act, chosen
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
 
 F = TypeVar("F", bound=Callable[..., Any])
 OWN: Final = ("redrive", "edit")

@@ -15,7 +15,7 @@ from redrive.doors.cli.text import counted
 if TYPE_CHECKING:
     import logging
 
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
 
 
 LAST_SECONDS: Final = 5.0
@@ -65,7 +65,7 @@ def load(app: str) -> Redrive:
     """The Redrive that APP names. The caller's folder is searched first, as `python` itself would."""
     import os
 
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
 
     module, _, attribute = app.partition(":")
     if not module or not attribute or module.endswith(".py") or "/" in module:
@@ -125,7 +125,7 @@ def _same_database(rd: Redrive, app: str) -> None:
 def _work(rd: Redrive, options: dict[str, Any]) -> int:
     import logging
 
-    from redrive.runtime.interrupts import run_until_told
+    from redrive.engine.interrupts import run_until_told
 
     tasks = ", ".join(sorted(rd.registry.handlers))
     logging.getLogger("redrive.worker").info("working on %s; tasks: %s", rd.shown_url, tasks)
@@ -139,7 +139,7 @@ def status_of_the_end() -> int:
     """0 where a signal from outside ended the process. One that a job sent is told, and no process manager likes it."""
     import logging
 
-    from redrive.runtime.interrupts import ended_by_a_job
+    from redrive.engine.interrupts import ended_by_a_job
 
     if (said := ended_by_a_job()) is None:
         return 0
@@ -188,7 +188,7 @@ def _end_within(seconds: float, status: int) -> None:
 
 
 def _drain(rd: Redrive, options: dict[str, Any]) -> int:
-    from redrive.runtime.interrupts import run_until_told
+    from redrive.engine.interrupts import run_until_told
 
     attempts = run_until_told(_until_drained(rd, options))
     if output.as_json():

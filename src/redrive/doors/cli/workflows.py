@@ -11,7 +11,7 @@ from redrive.doors.cli.asking import ask, shared
 from redrive.doors.cli.text import ago, clean, one_line, short
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
     from redrive.core.workflow import StepStatus, WorkflowStatus
 
 

@@ -11,7 +11,7 @@ from redrive.doors.cli.asking import ask, shared
 from redrive.doors.cli.text import PACE, ago, pace
 
 if TYPE_CHECKING:
-    from redrive.insight.workforce import TaskView, WorkerView
+    from redrive.reports.workforce import TaskView, WorkerView
 
 WORKERS: Final = ("worker", "since", "heard of", "runs", "longest", "version", "queues", "now")
 TASKS: Final = ("task", "queue", "waiting", "running", "held", "done", "dead", "workers", *PACE)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
     from redrive.doors.web.feed import Feed
 
 PAGES: Final = (

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from starlette.responses import RedirectResponse
 
-from redrive.core import verbs as core_verbs
 from redrive.core.job import State
-from redrive.core.triage import Acted
-from redrive.core.verbs import Verb
+from redrive.deadletters import verbs as core_verbs
+from redrive.deadletters.triage import Acted
+from redrive.deadletters.verbs import Verb
 from redrive.doors.dashboard import choosing, editing_many, words
 from redrive.doors.dashboard.choosing import Choice, by_group
 from redrive.doors.dashboard.numbers import number_of, pass_rate_of, whole_of
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import BaseRoute
 
-    from redrive.app import Redrive
-    from redrive.core.triage import Act
+    from redrive.api.redrive import Redrive
+    from redrive.deadletters.triage import Act
     from redrive.doors.dashboard.rendering import Form
 
 ROWS: Final = 12

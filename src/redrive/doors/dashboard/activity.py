@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from redrive.doors.dashboard.rendering import Site
-from redrive.insight.activity import Activity, AgentLoad
+from redrive.reports.activity import Activity, AgentLoad
 
 
 async def last_hour(site: Site) -> Activity:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.activity import loads
 from redrive.doors.dashboard.rendering import Site, page, rd_of, site_of
-from redrive.insight.activity import HOUR, AgentLoad
+from redrive.reports.activity import HOUR, AgentLoad
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from redrive.app.filters import make_filter
-from redrive.core import moments
-from redrive.core.classify import DETAILS
+from redrive.core import times
 from redrive.core.job import DEAD_REASONS
+from redrive.deadletters.filters import make_filter
 from redrive.errors import InvalidInput
-from redrive.insight.story import reason
+from redrive.failures.classify import DETAILS
+from redrive.reports.timeline import reason
 
 if TYPE_CHECKING:
     from starlette.datastructures import ImmutableMultiDict
 
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
 
 PLAIN: Final = ("queue", "task", "agent", "lane", "category", "detail", "error_class", "because", "owner")
 FIELDS: Final = (*PLAIN, "session", "group", "since", "no_agent")
@@ -113,7 +113,7 @@ async def scope(rd: Redrive, choice: Choice) -> dict[str, Any]:
 
 def instant(text: str, now: float, field: str = "since") -> float:
     """`24h`, `7d`, or a time with its zone; one without a zone is UTC, which is what the pages show."""
-    return moments.earlier(field, moments.read(field, text, zone=UTC), now)
+    return times.earlier(field, times.read(field, text, zone=UTC), now)
 
 
 def options(groups: list[Any]) -> Mapping[str, list[Any]]:

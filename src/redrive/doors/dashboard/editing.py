@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from redrive.core.changes.change import Edit, decode
-from redrive.core.changes.difference import same
+from redrive.core.change import Edit, decode
 from redrive.core.job import Job, Json
 from redrive.core.json_keys import RepeatedKey, unique
 from redrive.core.redact import redact
-from redrive.core.triage import EditPreview
+from redrive.deadletters.masked_input import unmasked
+from redrive.deadletters.triage import EditPreview
 from redrive.doors.dashboard.rendering import Site, address, form_of, page, rd_of, to, who
 from redrive.errors import InvalidInput
-from redrive.insight.masked import unmasked
+from redrive.retries.changes.difference import same
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.routing import BaseRoute
 
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
 
 MOST_ROWS: Final = 32
 

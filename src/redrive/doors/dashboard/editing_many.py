@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from redrive.core.json_keys import RepeatedKey, unique
-from redrive.core.merge_patch import patch_between
 from redrive.core.redact import redact
+from redrive.deadletters.merge_patch import patch_between
 from redrive.doors.dashboard import choosing, words
 from redrive.doors.dashboard.choosing import Choice
 from redrive.doors.dashboard.editing import as_edited, read_payload
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import BaseRoute
 
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
     from redrive.core.job import Job, Json
     from redrive.doors.dashboard.rendering import Form
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import BaseRoute
 
-    from redrive.app.fleet_view import FleetStatus
+    from redrive.fleet.status import FleetStatus
 
 MEANS: Final = {
     "synced": "An accepted job is on disk.",

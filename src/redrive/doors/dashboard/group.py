@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from redrive.app.acts import GROUP
+from redrive.deadletters.acts import GROUP
+from redrive.deadletters.group import HOUR, GroupView, tried
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.acting import CANARY, OFFERED
 from redrive.doors.dashboard.letters import hours
@@ -16,14 +17,13 @@ from redrive.doors.dashboard.rendering import Site, address, back, form_of, page
 from redrive.doors.dashboard.verbs import days_of
 from redrive.doors.web.problems import missing
 from redrive.errors import InvalidInput
-from redrive.insight.groups import HOUR, GroupView, tried
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.routing import BaseRoute
 
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
     from redrive.doors.dashboard.rendering import Form
 
 COURSES: Final = {

@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 
-from redrive.app.following import result_text
 from redrive.core.consent import Approval
 from redrive.core.effects import EffectRecord
 from redrive.core.job import Job, State, legible
 from redrive.core.redact import redact
-from redrive.core.verbs import VERBS
+from redrive.deadletters.verbs import VERBS
 from redrive.doors.dashboard import editing, verbs, words
 from redrive.doors.dashboard.rendering import Site, page, rd_of
 from redrive.doors.dashboard.tree import tree
 from redrive.errors import InvalidInput
-from redrive.insight import story
-from redrive.insight.comparison import Comparison, compare
-from redrive.insight.needs import FOR_A_PERSON
-from redrive.insight.trace import trace_link
+from redrive.jobs.wait_for_job import result_text
+from redrive.reports import timeline
+from redrive.reports.needs import FOR_A_PERSON
+from redrive.reports.run_diff import Comparison, compare
+from redrive.reports.traceback_view import trace_link
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.routing import BaseRoute
 
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
     from redrive.core.job import Attempt
 
 EFFECTS: Final = {
@@ -58,7 +58,7 @@ async def shown(request: Request) -> Response:
     rd = rd_of(request)
     job = await rd.jobs.get(request.path_params["id"])
     asked = await rd.sessions.questions(job)
-    told = story.tell(job, await rd.jobs.story(job.id), rd.clock.now(), await rd.dead.notes(job.id))
+    told = timeline.tell(job, await rd.jobs.story(job.id), rd.clock.now(), await rd.dead.notes(job.id))
     effects = await rd.jobs.effects(job.id)
     left_out = 0 if request.query_params.get("story") == "all" else len(told.entries) - STORY_BEGIN - STORY_END
     begin = told.entries[:STORY_BEGIN] if left_out > 0 else ()

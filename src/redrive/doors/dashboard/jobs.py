@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from redrive.app.filters import make_filter
 from redrive.core.job import State
 from redrive.core.store import Filter
+from redrive.deadletters.filters import make_filter
 from redrive.doors.dashboard import choosing
 from redrive.doors.dashboard.rendering import Site, page, rd_of, site_of
 from redrive.errors import InvalidInput
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import BaseRoute
 
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
     from redrive.core.store import Page
 
 JOBS: Final = 50

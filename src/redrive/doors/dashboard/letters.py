@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from redrive.core.consent import Approval
 from redrive.core.job import Job, State
 from redrive.core.store import Filter, Group
+from redrive.deadletters.group import HOUR, STATUSES, GroupView
+from redrive.deadletters.new_groups import New, when
 from redrive.doors.dashboard import acting, choosing, verbs
 from redrive.doors.dashboard.choosing import by_group
 from redrive.doors.dashboard.rendering import Site, page, rd_of
@@ -17,16 +19,14 @@ from redrive.doors.web.callers import lacking
 from redrive.doors.web.exporting import exported
 from redrive.doors.web.problems import Refused
 from redrive.errors import InvalidInput
-from redrive.insight import story
-from redrive.insight.groups import HOUR, STATUSES, GroupView
-from redrive.insight.newcomers import New, when
+from redrive.reports import timeline
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.routing import BaseRoute
 
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
 
 LETTERS: Final = 50
 GROUPS: Final = 12
@@ -179,7 +179,7 @@ async def held(request: Request) -> Response:
     lead = "Nothing waits for you." if not number else HELD_LEADS.get(because, "Nothing happens before you decide.")
     return await page(
         request, "held.html", section="letters", because=because, kinds=kinds, listed=jobs, cursor=cursor, lead=lead,
-        choices={job.id: story.tell(job, [], rd.clock.now()).choices for job in jobs.jobs},
+        choices={job.id: timeline.tell(job, [], rd.clock.now()).choices for job in jobs.jobs},
         questions=await _questions(rd, jobs.jobs), verb_texts=verbs.QUESTIONS,
     )  # fmt: skip
 

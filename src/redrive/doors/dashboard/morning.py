@@ -9,17 +9,17 @@ from redrive.doors.dashboard import words
 from redrive.doors.dashboard.needs import list_of, place
 from redrive.doors.dashboard.rendering import Site, numbers_of, page, rd_of, site_of
 from redrive.errors import InvalidInput
-from redrive.insight.morning import SHOWN, headline, window_start
-from redrive.insight.morning import in_words as delta_in_words
-from redrive.insight.needs import course, lasting
+from redrive.reports.morning import SHOWN, headline, window_start
+from redrive.reports.morning import in_words as delta_in_words
+from redrive.reports.needs import course, lasting
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.routing import BaseRoute
 
-    from redrive.insight.morning import Delta, Morning
-    from redrive.insight.needs import Need
+    from redrive.reports.morning import Delta, Morning
+    from redrive.reports.needs import Need
 
 MORNING_SECONDS: Final = 10.0
 """It is looked at once a day: nobody minds that it was put together a moment ago."""

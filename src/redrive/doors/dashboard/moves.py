@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import UTC
 from typing import TYPE_CHECKING, Final
 
-from redrive.core import moments
+from redrive.core import times
 from redrive.core.store import MoveFilter
 from redrive.doors.dashboard import choosing, words
 from redrive.doors.dashboard.live import LOOKS
 from redrive.doors.dashboard.rendering import Site, page, rd_of
 from redrive.errors import InvalidInput
-from redrive.insight.morning import DONE, FAILED
+from redrive.reports.morning import DONE, FAILED
 
 if TYPE_CHECKING:
     from starlette.datastructures import QueryParams
@@ -60,4 +60,4 @@ def _until(asked: QueryParams, now: float) -> float:
     text = asked.get("until", "").strip()
     if not text:
         return now + words.MOMENT
-    return moments.moment("until", moments.read_time("until", text, zone=UTC))
+    return times.moment("until", times.read_time("until", text, zone=UTC))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from redrive.core.words import clipped
 from redrive.doors.dashboard.rendering import address, site_of
-from redrive.insight.needs import FOR_A_PERSON, Need
-from redrive.insight.wording import clipped
+from redrive.reports.needs import FOR_A_PERSON, Need
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from redrive.deadletters.new_groups import New, named, nothing_new, when
 from redrive.doors.dashboard.activity import failures, last_days, last_hour, throughput
 from redrive.doors.dashboard.live import LOOKS, latest
 from redrive.doors.dashboard.needs import needs_of, row
 from redrive.doors.dashboard.rendering import Site, back, form_of, numbers_of, page, rd_of, site_of
-from redrive.insight.newcomers import New, named, nothing_new, when
-from redrive.insight.standing import standing
-from redrive.runtime.living import living
+from redrive.engine.worker_registry import living
+from redrive.reports.headline import standing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import BaseRoute
 
-    from redrive.insight.groups import GroupView
-    from redrive.insight.needs import Need
-    from redrive.insight.queue_numbers import QueueNumbers
+    from redrive.deadletters.group import GroupView
+    from redrive.reports.needs import Need
+    from redrive.reports.queue_numbers import QueueNumbers
 
 FIRST_SECONDS: Final = 5.0
 LISTED: Final = 6

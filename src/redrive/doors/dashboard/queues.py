@@ -8,8 +8,8 @@ from redrive.core.policy import schedule
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.activity import last_hour
 from redrive.doors.dashboard.rendering import Site, back, form_of, numbers_of, page, rd_of, site_of, who
-from redrive.insight.queue_numbers import viewed
-from redrive.runtime.switches import paused_queues
+from redrive.engine.queue_pauses import paused_queues
+from redrive.reports.queue_numbers import viewed
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from redrive.core.policy import Policy
-    from redrive.insight.queue_numbers import QueueNumbers, QueueView
+    from redrive.reports.queue_numbers import QueueNumbers, QueueView
 
 
 PACES_SECONDS: Final = 5.0

@@ -45,7 +45,7 @@ from redrive.errors import (
 )
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
     from redrive.core.tokens import Role
     from redrive.doors.web.feed import Feed, Tick
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from redrive.core.notices import Notice
+from redrive.core.notice import Notice
 from redrive.core.redact import redact
 from redrive.doors.dashboard.rendering import Site, back, form_of, page, rd_of, site_of, who
 from redrive.errors import InvalidInput

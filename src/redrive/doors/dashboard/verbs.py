@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from redrive.core.verbs import JOB_VERBS, VERBS, Reading, Verb, undoable
+from redrive.deadletters.verbs import JOB_VERBS, VERBS, Reading, Verb, undoable
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.rendering import Site, address, back, form_of, rd_of, who
 from redrive.errors import InvalidInput
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import BaseRoute
 
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
     from redrive.doors.dashboard.rendering import Form
 
 QUESTIONS: Final = {

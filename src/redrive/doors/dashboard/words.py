@@ -8,12 +8,12 @@ from functools import lru_cache
 from typing import Any, Final
 
 from redrive.core.redact import redact_text
-from redrive.insight.story import reason
-from redrive.insight.wording import clipped as clipped
-from redrive.insight.wording import counted as counted
-from redrive.insight.wording import duration, few
-from redrive.insight.wording import number as number
-from redrive.insight.wording import plain as plain
+from redrive.core.words import clipped as clipped
+from redrive.core.words import counted as counted
+from redrive.core.words import duration, few
+from redrive.core.words import number as number
+from redrive.core.words import plain as plain
+from redrive.reports.timeline import reason
 
 MOMENT: Final = 0.001
 """The precision of times in addresses, in seconds."""

@@ -20,7 +20,7 @@ from redrive.core.job import State
 from redrive.doors.demo.cluster import NODES, Processes, clean_environment, find_server, write_nodes
 from redrive.doors.demo.view import View
 from redrive.errors import StoreError
-from redrive.insight.report import Row, percent
+from redrive.reports.periods import Row, percent
 
 HUBS: Final = 2
 DEADLINE: Final = 150.0

@@ -20,7 +20,7 @@ from redrive.doors.mcp.wording import Wording
 from redrive.doors.mcp.writing import Writing
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
 
 READS: Final = (
     "redrive is a durable queue: jobs that fail are retried or become dead letters. `morning` says what needs a "

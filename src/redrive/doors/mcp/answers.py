@@ -15,16 +15,16 @@ from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetad
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import ValidationError
 
-from redrive.app.following import result_text
 from redrive.core.job import Job, Json, State, iso
 from redrive.core.outcome import INLINE, Outcome, unknown_outcome
 from redrive.core.tokens import signed
 from redrive.doors.mcp.sessions import calling
 from redrive.doors.mcp.wording import NOTE, Wording, as_text, without_none
 from redrive.errors import IllegalMove, InvalidInput, JobNotFound, RedriveError, StaleJob, StoreBusy, StoreError
+from redrive.jobs.wait_for_job import result_text
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
 
 P = ParamSpec("P")
 MESSAGE: Final = 600

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
     from starlette.types import ASGIApp
 
-    from redrive.app.tokens import Tokens
+    from redrive.api.tokens import Tokens
 
 PATH: Final = "/mcp"
 CLIENT: Final = Caller(None, "act")

@@ -8,7 +8,7 @@ from mcp.server.mcpserver.tools import Tool
 from pydantic import Field
 
 from redrive.core.job import iso
-from redrive.core.notices import Notice
+from redrive.core.notice import Notice
 from redrive.doors.mcp.answers import Desk, tool
 from redrive.doors.mcp.sessions import ON_STDIO
 from redrive.doors.mcp.wording import without_none

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 
-from redrive.app.following import result_text
 from redrive.core.job import public
 from redrive.doors.mcp.answers import Desk, refusal
 from redrive.errors import JobNotFound, RedriveError
+from redrive.jobs.wait_for_job import result_text
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from mcp.server.mcpserver import MCPServer
 
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
 
 GRACE: Final = 1.0
 """Seconds that calls have to end when the client is gone; then they are given back to the queue."""

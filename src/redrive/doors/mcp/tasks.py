@@ -20,11 +20,11 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Field
 
 from redrive.core.job import Job, State, iso
-from redrive.core.notices import comes_back
+from redrive.core.notice import comes_back
 from redrive.doors.mcp.answers import Desk, answer, as_task, refusal
 from redrive.doors.mcp.sessions import ON_STDIO
 from redrive.errors import IllegalMove, RedriveError
-from redrive.insight.needs import FOR_A_PERSON
+from redrive.reports.needs import FOR_A_PERSON
 
 IDENTIFIER: Final = "io.modelcontextprotocol/tasks"
 LEAST_POLL: Final = 1.0

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from mcp.server.mcpserver.tools import Tool
 from pydantic import Field
 
-from redrive.app.explaining import why_rule
+from redrive.api.explain import why_rule
 from redrive.core.job import Attempt, Job, Json, State, iso
 from redrive.doors.mcp.answers import Desk, advice_from_outside, held_step, tool, without_words
 from redrive.doors.mcp.wording import without_none
+from redrive.engine.inputs import effective
 from redrive.errors import InvalidInput, JobDead, JobDiscarded
-from redrive.insight.morning import headline, in_words
-from redrive.insight.needs import FOR_A_PERSON, lasting
-from redrive.runtime.inputs import effective
-from redrive.tasks import JobHandle
+from redrive.jobs.tasks import JobHandle
+from redrive.reports.morning import headline, in_words
+from redrive.reports.needs import FOR_A_PERSON, lasting
 
 if TYPE_CHECKING:
-    from redrive.core.breakers import Breaker
-    from redrive.insight.groups import GroupView
-    from redrive.insight.needs import Need
-    from redrive.insight.queue_numbers import QueueView
+    from redrive.deadletters.group import GroupView
+    from redrive.reports.needs import Need
+    from redrive.reports.queue_numbers import QueueView
+    from redrive.retries.breaker import Breaker
 
 QUEUES: Final = 20
 ROWS: Final = 20

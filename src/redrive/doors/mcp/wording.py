@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from redrive.core.changes.quoting import safe_quote, without_hidden
 from redrive.core.job import Json
 from redrive.core.redact import MASK, redact, redact_text
+from redrive.retries.changes.quoting import safe_quote, without_hidden
 
 LINE: Final = 300
 """Characters of a line in a list or a sentence."""

@@ -17,13 +17,13 @@ from mcp_types import CallToolResult
 from pydantic import Field
 
 from redrive.core.job import Lane, State
-from redrive.core.triage import hands_off
-from redrive.core.verbs import NOTE_LIMIT, TABLE, Reading, Verb
+from redrive.deadletters.triage import hands_off
+from redrive.deadletters.verbs import NOTE_LIMIT, TABLE, Reading, Verb
 from redrive.doors.mcp.answers import AsGiven, Desk, answering, as_task, described, hints_for, tool
 from redrive.doors.mcp.schema import schema_of
 from redrive.doors.mcp.tools import Id
+from redrive.engine.registry import Handler
 from redrive.errors import InvalidInput, JobNotReady
-from redrive.runtime.registry import Handler
 
 WAIT: Final = 30.0
 """Seconds that a call waits for its end. It goes on after that; clients give up on a tool after a minute or so."""

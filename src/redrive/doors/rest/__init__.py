@@ -25,7 +25,7 @@ from redrive.doors.rest.table import Route
 if TYPE_CHECKING:
     from starlette.routing import Route as Endpoint
 
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
     from redrive.doors.web.feed import Feed
 
 TABLE: Final[tuple[Route, ...]] = (

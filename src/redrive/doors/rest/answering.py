@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
     from redrive.doors.web.feed import Feed
 
 log = logging.getLogger("redrive.rest")

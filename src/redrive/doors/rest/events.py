@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from redrive.core.breakers import Breaker, named, trouble
 from redrive.core.job import State, iso
 from redrive.core.redact import redact_text
 from redrive.core.store import Event
 from redrive.doors.rest import schemas
 from redrive.doors.rest.table import Asked, Route
 from redrive.doors.web.stream import MEDIA, Stream
+from redrive.retries.breaker import Breaker, named, trouble
 
 if TYPE_CHECKING:
     from redrive.doors.web.feed import Tick

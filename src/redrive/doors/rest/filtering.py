@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from redrive.doors.rest.schemas import Filters, instant
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
 
 SAME: Final = (
     "queue", "task", "agent", "key", "lane", "because", "category", "detail", "error_class", "error_kind", "owner",

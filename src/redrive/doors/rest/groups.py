@@ -8,13 +8,13 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 
 from redrive.core.view import view
+from redrive.deadletters.group import GroupView, Status
+from redrive.deadletters.new_groups import New
 from redrive.doors.rest import schemas
 from redrive.doors.rest.shapes import many, shape
 from redrive.doors.rest.showing import cut
 from redrive.doors.rest.table import WHO, Asked, Route
 from redrive.doors.web.problems import missing
-from redrive.insight.groups import GroupView, Status
-from redrive.insight.newcomers import New
 
 
 class GroupQuery(schemas.Taken):

@@ -18,9 +18,9 @@ from redrive.doors.rest.showing import masked, page, whole
 from redrive.doors.rest.table import Asked, Reply, Route
 from redrive.doors.web.problems import Refused, problem
 from redrive.errors import InvalidInput, InvalidOption, InvalidPayload, JobDead, JobDiscarded
-from redrive.insight.story import tell
-from redrive.insight.trace import Raised
-from redrive.tasks import Item
+from redrive.jobs.tasks import Item
+from redrive.reports.timeline import tell
+from redrive.reports.traceback_view import Raised
 
 KEY_HEADER: Final = "Idempotency-Key"
 OPTIONS: Final = tuple(name for name in schemas.Wanted.__struct_fields__ if name not in ("payload", "budget"))

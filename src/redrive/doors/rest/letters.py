@@ -8,11 +8,11 @@ from typing import Annotated, Any, Final, Union
 import msgspec
 from msgspec import Meta
 
-from redrive.app.purging import PurgePlan
 from redrive.core.job import Job, Lane
-from redrive.core.triage import Act, Acted, Note
-from redrive.core.verbs import NOTE_LIMIT, TABLE, VERBS, Reading, Verb, Word
 from redrive.core.view import view
+from redrive.deadletters.purge import PurgePlan
+from redrive.deadletters.triage import Act, Acted
+from redrive.deadletters.verbs import NOTE_LIMIT, TABLE, VERBS, Note, Reading, Verb, Word
 from redrive.doors.rest import schemas
 from redrive.doors.rest.filtering import filters_of
 from redrive.doors.rest.jobs import too_large

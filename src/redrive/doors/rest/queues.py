@@ -9,9 +9,9 @@ from redrive.doors.rest import schemas
 from redrive.doors.rest.shapes import listed, shape
 from redrive.doors.rest.table import Asked, Route
 from redrive.errors import StoreUnavailable
-from redrive.insight.health import Health
-from redrive.insight.queue_numbers import QueueNumbers, QueueView
-from redrive.insight.workforce import TaskView, WorkerView
+from redrive.reports.health import Health
+from redrive.reports.queue_numbers import QueueNumbers, QueueView
+from redrive.reports.workforce import TaskView, WorkerView
 
 
 class Stats(schemas.Given):

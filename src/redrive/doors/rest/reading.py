@@ -14,8 +14,8 @@ from msgspec import inspect
 from starlette.requests import ClientDisconnect
 
 from redrive.core.json_keys import RepeatedKey, refuse_repeated_keys
+from redrive.core.words import clipped
 from redrive.doors.web.problems import Refused, problem
-from redrive.insight.wording import clipped
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from redrive.core.redrives import PASS_RATE, ItemPage, Plan, RedriveRun
-from redrive.core.triage import PatchPreview
 from redrive.core.view import view
+from redrive.deadletters.bulk import PASS_RATE, ItemPage, Plan, RedriveRun
+from redrive.deadletters.triage import PatchPreview
 from redrive.doors.rest import schemas
 from redrive.doors.rest.letters import Patch, chosen
 from redrive.doors.rest.shapes import many, shape

@@ -10,9 +10,9 @@ from redrive.core.view import view
 from redrive.doors.rest import schemas
 from redrive.doors.rest.shapes import listed, shape
 from redrive.doors.rest.table import Asked, Route
-from redrive.insight.activity import Activity, AgentLoad
-from redrive.insight.morning import Morning
-from redrive.insight.report import FailureLog, Report
+from redrive.reports.activity import Activity, AgentLoad
+from redrive.reports.morning import Morning
+from redrive.reports.periods import FailureLog, Report
 
 Zone = Annotated[str, Meta(min_length=1, max_length=64, description="An IANA time zone, e.g. Europe/Rome.")]
 

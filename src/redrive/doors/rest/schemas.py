@@ -12,9 +12,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from redrive.app.filters import WORDS
 from redrive.core.job import Category, Lane, OnLost, Priority, Reason, State
-from redrive.core.moments import read_time
+from redrive.core.times import read_time
+from redrive.deadletters.filters import WORDS
 from redrive.doors.rest.table import WHO
 
 # -- words

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from redrive.core.consent import Grant
 from redrive.core.job import Usage
-from redrive.core.notices import Notice
+from redrive.core.notice import Notice
 from redrive.core.view import view
 from redrive.doors.rest import schemas
 from redrive.doors.rest.shapes import listed, many, shape

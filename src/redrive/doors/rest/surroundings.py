@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from redrive.app.fleet_view import FleetStatus
-from redrive.core.breakers import Breaker
 from redrive.core.store import Filter
 from redrive.core.view import view
 from redrive.core.workflow import WorkflowStatus
@@ -14,7 +12,9 @@ from redrive.doors.rest.shapes import listed, many, shape
 from redrive.doors.rest.showing import cut
 from redrive.doors.rest.table import Asked, Route
 from redrive.doors.web.problems import Refused, problem
-from redrive.runtime.schedules import Scheduled
+from redrive.fleet.status import FleetStatus
+from redrive.flows.schedules import Scheduled
+from redrive.retries.breaker import Breaker
 
 # -- breakers
 

@@ -15,7 +15,7 @@ from redrive.core.job import Json
 from redrive.core.tokens import Role
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
     from redrive.doors.web.feed import Feed
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]

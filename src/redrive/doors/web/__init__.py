@@ -6,13 +6,13 @@ import importlib.util
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from redrive.app.opening import is_file, local_files
 from redrive.errors import ConfigError
+from redrive.jobs.open_store import is_file, local_files
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
     from redrive.doors.web.feed import Feed
     from redrive.doors.web.keys import Keys
     from redrive.doors.web.tokens import TokenFile

@@ -13,7 +13,7 @@ from starlette.responses import StreamingResponse
 from redrive.core.redact import redact
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
 
 MEDIA: Final = "application/x-ndjson"
 IN_MEMORY: Final = 1024 * 1024

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from redrive.core.breakers import Breaker
 from redrive.core.store import Event
+from redrive.retries.breaker import Breaker
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
 
 log = logging.getLogger("redrive.feed")
 PACE: Final = 0.5

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from starlette.routing import Route
     from starlette.types import Receive, Scope, Send
 
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
 
 LIMIT: Final = 64 * 1024 * 1024
 """Bytes of one request: many jobs may come at once."""

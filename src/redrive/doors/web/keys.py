@@ -14,7 +14,7 @@ from redrive.doors.web.callers import THE_OWNER, Caller
 from redrive.errors import RedriveError
 
 if TYPE_CHECKING:
-    from redrive.app.tokens import Tokens
+    from redrive.api.tokens import Tokens
 
 log = logging.getLogger("redrive")
 _OURS: Final = re.compile(r"redrive_[0-9a-f]{8}")

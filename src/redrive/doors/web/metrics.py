@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 import redrive
 from redrive.core.job import State
 from redrive.core.store import Filter
-from redrive.insight.needs import NeedKind
-from redrive.insight.queue_numbers import QueueNumbers
+from redrive.reports.needs import NeedKind
+from redrive.reports.queue_numbers import QueueNumbers
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.api.redrive import Redrive
     from redrive.doors.web.feed import Feed
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

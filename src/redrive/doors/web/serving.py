@@ -16,7 +16,7 @@ from redrive.doors.web.connections import AT_ONCE, IDLE_SECONDS, WAITING, bounde
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from redrive.runtime.ending import Ending
+    from redrive.engine.shutdown import Ending
 
 GRACE: Final = 2
 """Seconds that open streams have when the server stops."""

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from redrive.core.breakers import host_of
 from redrive.core.bulkheads import Filling
 from redrive.core.job import Job, State
 from redrive.core.policy import Rate
 from redrive.core.store import Wanted
+from redrive.retries.breaker import host_of
 from redrive.stores.sqlite.reads import records
 from redrive.stores.sqlite.routes import Routes
 from redrive.stores.sqlite.rows import Route, Row, listed, select, select_at_once

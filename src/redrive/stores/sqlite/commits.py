@@ -11,10 +11,10 @@ import apsw
 import msgspec
 
 from redrive.core.commands import Forget
-from redrive.core.documents import KINDS, OfJob, of_job
+from redrive.core.documents import ERASURES, OfJob, of_job
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import ERASED, Transition, wrong_beginning
-from redrive.core.notices import LOOK_THERE
+from redrive.core.notice import LOOK_THERE
 from redrive.core.store import MAX_PARTS, Applied, Commit, Guard, Inserted, Lease, Outcome, Pruned, Put, Stale
 from redrive.errors import StoreError
 from redrive.stores.sqlite import reads, schema, spans
@@ -339,13 +339,13 @@ def heartbeat(connection: apsw.Connection, leases: Sequence[Lease], now: float |
     return lost
 
 
-_CONTENTS: Final = sorted({kind.name for kind in of_job(OfJob.contents)})
+_CONTENTS: Final = sorted(of_job(OfJob.contents))
 """Kinds of documents that leave with a job's contents."""
-_UNDER_ITS_ID: Final = sorted({kind.name for kind in of_job(OfJob.contents, OfJob.key)})
+_UNDER_ITS_ID: Final = sorted(of_job(OfJob.contents, OfJob.key))
 """Kinds of documents that an erased job takes along, under its id."""
-_NAMING_IT: Final = sorted({kind.name for kind in of_job(OfJob.field)})
+_NAMING_IT: Final = sorted(of_job(OfJob.field))
 """Kinds of documents that an erased job takes along since they name it."""
-_UNWRITTEN: Final = sorted({(kind.name, field) for kind in KINDS for field in kind.unwritten})
+_UNWRITTEN: Final = sorted((name, field) for name, erasure in ERASURES.items() for field in erasure.unwritten)
 """Fields with a job's words that older versions have written."""
 _SHORTEN_OLD_MESSAGES: Final = (
     "UPDATE docs SET value = CAST(json_set(CAST(value AS TEXT), '$.text', ?1) AS BLOB) WHERE kind = 'notice'"

@@ -1,0 +1,1 @@
+"""What users call: Redrive and its namespaces."""

@@ -1,0 +1,498 @@
+"""`rd.dead`: dead letters, and the verbs that a person, or an agent for them, has for them."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, overload
+
+from redrive.core.checks import check_limit
+from redrive.core.job import Job, Json, State
+from redrive.core.store import Page
+from redrive.deadletters import edit, orders
+from redrive.deadletters.acts import Acts
+from redrive.deadletters.bulk import PASS_RATE
+from redrive.deadletters.filters import make_filter
+from redrive.deadletters.group import GroupView
+from redrive.deadletters.orders import read_words
+from redrive.deadletters.purge import Purging
+from redrive.deadletters.redrives import How
+from redrive.deadletters.triage import Act, Acted, EditPreview, PatchPreview
+from redrive.deadletters.undo import Undoing
+from redrive.deadletters.verbs import VERBS, Note, verb_named
+from redrive.errors import InvalidInput
+from redrive.jobs.lookup import SOMEBODY, find_job
+from redrive.reports import input_diff
+
+if TYPE_CHECKING:
+    import asyncio
+    from pathlib import Path
+
+    from redrive.deadletters.bulk import RedriveRun
+    from redrive.deadletters.groups import Groups
+    from redrive.deadletters.purge import PurgePlan
+    from redrive.deadletters.redrives import Redrives
+    from redrive.jobs.core import Core
+    from redrive.jobs.records import Mapping as Fields
+    from redrive.scripts.failure_records import Letters
+    from redrive.scripts.import_export import Exported, Form, Imported, Source, Target
+
+
+class Dead:
+    """Dead letters: what failed, why, and what to do about it.
+
+    The verbs of triage take one id and give the job; or `ids=[…]`, or the filters of `list` (all=True for everything),
+    and give what became of them all. Whatever was done can be taken back with `undo`, except a purge.
+    """
+
+    def __init__(
+        self, core: Core, acts: Acts, redrives: Redrives, groups: Groups, letters: Callable[[], Letters]
+    ) -> None:
+        """`letters` is asked for when it is needed: enqueueing stands between both, and needs this class."""
+        self._core = core
+        self._acts = acts
+        self._redrives = redrives
+        self._groups = groups
+        self._letters = letters
+        self._undoing = Undoing(core, acts, redrives, groups)
+        self._purging = Purging(core, acts)
+
+    async def list(self, *, limit: int = 100, cursor: str | None = None, **filters: Any) -> Page:
+        """Newest first. Filters: queue, task, agent, lane, because, category, detail, error_class, …"""
+        chosen = make_filter({**filters, "state": "dead"})
+        return await self._core.store.find(chosen, cursor, check_limit(limit))
+
+    async def show(self, id: str) -> Job:
+        """One dead letter with every attempt, its cause, the decision and why."""
+        return await find_job(self._core.store, id, (State.dead,))
+
+    async def groups(self, **filters: Any) -> builtins.list[GroupView]:
+        """The error groups of the dead letters, unresolved ones first; `rd.groups` resolves or ignores them."""
+        return await self._groups.list(**filters)
+
+    @overload
+    async def redrive(self, id: str, *, who: str = ..., why: str | None = ...) -> Job: ...
+    @overload
+    async def redrive(
+        self, *, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., why: str | None = ..., **filters: Any
+    ) -> RedriveRun: ...
+    async def redrive(
+        self,
+        id: str | None = None,
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        **filters: Any,
+    ) -> Job | RedriveRun:
+        """Back to the queue: same id, key and history; fresh attempts where they were used up.
+
+        Many at once are a redrive of their own, which workers carry out: see `rd.redrives`.
+        """
+        if id is None:
+            return await self._redrives.start(ids, all=all, who=who, why=why, **filters)
+        _check_alone(ids, filters, all=all)
+        return await self._one("redrive", {}, id, who, why)
+
+    async def _revive(self, id: str, *, who: str, why: str) -> Job:
+        """The same for programs, which have not looked: what may have landed stays dead."""
+        return await self._acts.one(orders.reviving(self._core, who, why), id)
+
+    @overload
+    async def do(self, verb: str, id: str, *, who: str = ..., why: str | None = ..., **words: Any) -> Job: ...
+    @overload
+    async def do(
+        self, verb: str, *, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., why: str | None = ...,
+        where: Mapping[str, Any] | None = ..., **words: Any,
+    ) -> Acted | RedriveRun: ...  # fmt: skip
+    async def do(
+        self,
+        verb: str,
+        id: str | None = None,
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        **words: Any,
+    ) -> Job | Acted | RedriveRun:
+        """Any verb of triage by its name: one job by its id, or many by ids, `where` (the filters) or all=True.
+
+        The verb's own words go by their names, as in `rd.dead.defer`.
+        """
+        found = verb_named(verb)
+        if id is not None:
+            _check_alone(ids, where or {}, all=all)
+            return await self._one(verb, words, id, who, why)
+        if verb == "redrive":
+            read_words(self._core, found, words)
+            return await self._redrives.start(ids, all=all, who=who, why=why, **(where or {}))
+        if verb == "edit":
+            return await self.edit_many(ids=ids, all=all, who=who, why=why, where=where, **words)
+        return await self._many(verb, words, ids, where or {}, all, who, why)
+
+    async def _one(self, verb: str, words: Mapping[str, Any], id: str, who: str, why: str | None) -> Job:
+        found = VERBS[verb]
+        read = read_words(self._core, found, words)
+        order = orders.order(self._core, found, read, who, why)
+        if verb == "edit":
+            return await edit.edit(self._core, self._acts, id, order, read["repeat"])
+        return await self._acts.one(order, id)
+
+    async def _many(
+        self, verb: str, words: Mapping[str, Any], ids: Sequence[str], where: Mapping[str, Any], all: bool, who: str,
+        why: str | None,
+    ) -> Acted:  # fmt: skip
+        found = VERBS[verb]
+        read = read_words(self._core, found, words, many=True)
+        return await self._acts.many(found, read, ids, where, all=all, who=who, why=why)
+
+    async def _act(
+        self, verb: str, words: Mapping[str, Any], id: str | None, ids: Sequence[str], filters: Mapping[str, Any],
+        *, all: bool, who: str, why: str | None = None,
+    ) -> Job | Acted:  # fmt: skip
+        if id is None:
+            return await self._many(verb, words, ids, filters, all, who, why)
+        _check_alone(ids, filters, all=all)
+        return await self._one(verb, words, id, who, why)
+
+    @overload
+    async def reassign(self, id: str, *, agent: str, who: str = ..., why: str | None = ...) -> Job: ...
+    @overload
+    async def reassign(
+        self, *, agent: str, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., why: str | None = ...,
+        where: Mapping[str, Any] | None = ..., **filters: Any,
+    ) -> Acted: ...  # fmt: skip
+    async def reassign(
+        self,
+        id: str | None = None,
+        *,
+        agent: str,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        **filters: Any,
+    ) -> Job | Acted:
+        """Back to the queue for another agent. Consents that were given for the one before do not count for it.
+
+        `agent` names the new one; `where={"agent": "writer"}` are filters whose names the verb has taken.
+        """
+        chosen = {**filters, **(where or {})}
+        return await self._act("reassign", {"agent": agent}, id, ids, chosen, all=all, who=who, why=why)
+
+    @overload
+    async def defer(
+        self, id: str, *, owner: str, until: datetime | timedelta | float, who: str = ..., why: str | None = ...
+    ) -> Job: ...
+    @overload
+    async def defer(
+        self, *, owner: str, until: datetime | timedelta | float, ids: Sequence[str] = ..., all: bool = ...,
+        who: str = ..., why: str | None = ..., where: Mapping[str, Any] | None = ..., **filters: Any,
+    ) -> Acted: ...  # fmt: skip
+    async def defer(
+        self,
+        id: str | None = None,
+        *,
+        owner: str,
+        until: datetime | timedelta | float,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        **filters: Any,
+    ) -> Job | Acted:
+        """Out of the way until then (a time, or a span from now); `owner` sees to it. It comes back by itself.
+
+        `where={"owner": "ada"}` are filters whose names the verb has taken.
+        """
+        words, chosen = {"owner": owner, "until": until}, {**filters, **(where or {})}
+        return await self._act("defer", words, id, ids, chosen, all=all, who=who, why=why)
+
+    @overload
+    async def recall(self, id: str, *, who: str = ..., why: str | None = ...) -> Job: ...
+    @overload
+    async def recall(
+        self, *, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., why: str | None = ..., **filters: Any
+    ) -> Acted: ...
+    async def recall(
+        self,
+        id: str | None = None,
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        **filters: Any,
+    ) -> Job | Acted:
+        """What was deferred is a dead letter again, before its time."""
+        return await self._act("recall", {}, id, ids, filters, all=all, who=who, why=why)
+
+    async def edit(
+        self,
+        id: str,
+        payload: dict[str, Json],
+        *,
+        repeat: Sequence[str] = (),
+        who: str = SOMEBODY,
+        why: str | None = None,
+    ) -> Job:
+        """Back to the queue with another input. The payload as it was enqueued stays; receivers get a new key.
+
+        Effects of `ctx.once` that have landed are kept, except those named in `repeat`, which are done again.
+        """
+        return await self._one("edit", {"payload": payload, "repeat": repeat}, id, who, why)
+
+    async def preview_edit(self, id: str, payload: Mapping[str, Json]) -> EditPreview:
+        """What an edit would mean: differences in words, errors by field, what it voids, what landed, what is tainted.
+
+        Changes nothing.
+        """
+        return await edit.preview(self._core, self._acts, id, payload)
+
+    async def edit_many(
+        self,
+        patch: Mapping[str, Json],
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        canary: int = 0,
+        pass_rate: float = PASS_RATE,
+        rate: float | None = None,
+        token: str | None = None,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        **filters: Any,
+    ) -> RedriveRun:
+        """Edit all of these in the same way and bring them back: one run, as `rd.redrives` lists them.
+
+        `patch` is a JSON merge patch (RFC 7396): the fields to change; null removes one. Each job keeps the payload as
+        it was enqueued. Where the patched input does not fit its task, or changes nothing, the job is skipped.
+        `canary`, `pass_rate`, `rate` and `token` are those of `rd.redrives.start`; `undo` takes the run's id.
+        """
+        words = read_words(self._core, VERBS["edit"], {"patch": patch}, many=True)
+        how = How(canary, pass_rate, rate, token)
+        chosen = {**filters, **(where or {})}
+        return await self._redrives.begin(
+            VERBS["edit"], words, ids, chosen, all=all, who=who, why=why, how=how, some=True
+        )
+
+    async def preview_edit_many(
+        self,
+        patch: Mapping[str, Json],
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        where: Mapping[str, Any] | None = None,
+        **filters: Any,
+    ) -> PatchPreview:
+        """What `edit_many` would do: how many change, samples of the differences, errors by field, what is refused.
+
+        Changes nothing. `token`, given to `edit_many`, refuses to edit anything but exactly these.
+        """
+        words = read_words(self._core, VERBS["edit"], {"patch": patch}, many=True)
+        return await edit.preview_many(
+            self._core, self._redrives, words["patch"], ids, {**filters, **(where or {})}, all=all
+        )
+
+    async def diff(self, id: str, one: int, other: int, *, secrets: bool = False) -> builtins.list[str]:
+        """What two runs of a job were given differently, in words; empty where nothing was. Secrets are masked."""
+        return input_diff.difference(self._core, await find_job(self._core.store, id), one, other, secrets=secrets)
+
+    async def inputs(self, id: str, *, secrets: bool = False) -> dict[int, Json]:
+        """What each run of a job was given. Secrets are masked."""
+        return input_diff.inputs(self._core, await find_job(self._core.store, id), secrets=secrets)
+
+    @overload
+    async def move_lane(self, id: str, lane: str, *, who: str = ..., why: str | None = ...) -> Job: ...
+    @overload
+    async def move_lane(
+        self, *, lane: str, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., why: str | None = ...,
+        where: Mapping[str, Any] | None = ..., **filters: Any,
+    ) -> Acted: ...  # fmt: skip
+    async def move_lane(
+        self,
+        id: str | None = None,
+        lane: str = "",
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        **filters: Any,
+    ) -> Job | Acted:
+        """`delayed`: it comes back by itself. `manual`: it waits for eyes. `where={"lane": …}` says from which."""
+        chosen = {**filters, **(where or {})}
+        return await self._act("move_lane", {"lane": lane}, id, ids, chosen, all=all, who=who, why=why)
+
+    @overload
+    async def discard(self, id: str, *, who: str = ..., why: str | None = ...) -> Job: ...
+    @overload
+    async def discard(
+        self, *, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., why: str | None = ..., **filters: Any
+    ) -> Acted: ...
+    async def discard(
+        self,
+        id: str | None = None,
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        **filters: Any,
+    ) -> Job | Acted:
+        """Discard it. It can be restored."""
+        return await self._act("discard", {}, id, ids, filters, all=all, who=who, why=why)
+
+    @overload
+    async def restore(self, id: str, *, who: str = ..., why: str | None = ...) -> Job: ...
+    @overload
+    async def restore(
+        self, *, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., why: str | None = ..., **filters: Any
+    ) -> Acted: ...
+    async def restore(
+        self,
+        id: str | None = None,
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        **filters: Any,
+    ) -> Job | Acted:
+        """A discarded job is a dead letter again, in the manual lane."""
+        return await self._act("restore", {}, id, ids, filters, all=all, who=who, why=why)
+
+    @overload
+    async def note(self, id: str, text: str, *, who: str = ...) -> Job: ...
+    @overload
+    async def note(
+        self, *, text: str, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., **filters: Any
+    ) -> Acted: ...
+    async def note(
+        self,
+        id: str | None = None,
+        text: str = "",
+        *,
+        ids: Sequence[str] = (),
+        all: bool = False,
+        who: str = SOMEBODY,
+        **filters: Any,
+    ) -> Job | Acted:
+        """Write something beside it for whoever looks next; it moves nothing."""
+        return await self._act("note", {"text": text}, id, ids, filters, all=all, who=who)
+
+    async def matching(self, verb: str, ids: Sequence[str] = (), *, all: bool = False, **filters: Any) -> int:
+        """How many jobs a verb would be about, as things are now; for asking before acting."""
+        return await self._acts.matching(verb, ids, filters, all=all)
+
+    async def notes(self, id: str) -> Sequence[Note]:
+        """What was written beside a job, in order."""
+        return await self._acts.notes(id)
+
+    async def acts(self, limit: int = 50) -> Sequence[Act]:
+        """What was done to dead letters and said of groups, by whom and why, the latest first."""
+        return await self._acts.latest(check_limit(limit))
+
+    async def undo(self, act_id: str, *, who: str = SOMEBODY, why: str | None = None) -> Acted:
+        """Take an act back: every job that nobody has touched since goes where it was; the others are told.
+
+        By the act's id; the last act on a single job by that job's id. A purge cannot be taken back.
+        """
+        return await self._undoing.undo(act_id, who, why)
+
+    async def prune_acts(self) -> int:
+        """Forget what can no longer be taken back. The scheduler does it."""
+        return await self._acts.prune()
+
+    async def add(
+        self, job_id: str, payload: Json, error: BaseException | type[BaseException] | str | None = None, **said: Any
+    ) -> Job:
+        """Record a failed job, as `redrive.to_dead_letter` does and with its options: attempt, task, queue, lane, …"""
+        from redrive.scripts.failure_records import said_of
+
+        return await self._letters().add(job_id, payload, error, said_of(said))
+
+    async def take_in(self, job: Job) -> Job:
+        """A dead letter that waited beside the store. The same failure twice is one; another one of its job counts."""
+        from redrive.scripts.failure_records import Letter
+
+        return await self._letters().take_in(Letter(job))
+
+    async def import_(
+        self,
+        source: Source,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        mapping: Fields | Mapping[str, str] | None = None,
+        completed: str | Path | Iterable[str] | None = None,
+        aside: str | Path | None = None,
+        as_: Form = "dead",
+        dry_run: bool = False,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        progress: Callable[[int], None] | None = None,
+        follow: asyncio.Event | None = None,
+    ) -> Imported:
+        """Take in lines of JSON: our records, or another program's queue by `mapping`. Repeating it changes nothing.
+
+        Ids that `completed` names are not taken in, and dead letters of them that stand here are closed. Lines that
+        cannot be taken in are kept in `aside` (`<path>.aside.jsonl`), with number and reason. With `follow`, what other
+        programs append to the files is taken in as well, until the event is set; a renamed or truncated file is fine.
+        """
+        from redrive.scripts import import_export
+
+        return await import_export.import_(
+            self._core, self._letters(), source, queue=queue, task=task, mapping=mapping, completed=completed,
+            aside=aside, as_=as_, dry_run=dry_run, who=who, why=why, progress=progress, follow=follow,
+        )  # fmt: skip
+
+    async def export(
+        self,
+        path: Target = None,
+        *,
+        secrets: bool = False,
+        overwrite: bool = False,
+        append: bool = False,
+        **filters: Any,
+    ) -> Exported:
+        """Write dead letters as lines of JSON that `import_`, grep and jq read. Takes the filters of `list`."""
+        from redrive.scripts import import_export
+
+        chosen = make_filter({**filters, "state": "dead"})
+        how = {"secrets": secrets, "overwrite": overwrite, "append": append}
+        return await import_export.export(self._core, path, chosen, **how)
+
+    async def purge_plan(self, ids: Sequence[str] = (), *, all: bool = False, **filters: Any) -> PurgePlan:
+        """How many dead letters a purge would remove for good, and a token that stands for exactly these."""
+        return await self._purging.plan(ids, filters, all=all)
+
+    async def purge(
+        self,
+        ids: Sequence[str] = (),
+        *,
+        who: str = SOMEBODY,
+        why: str | None = None,
+        all: bool = False,
+        confirm: str | None = None,
+        **filters: Any,
+    ) -> int:
+        """Remove contents for good, by id or by filter (dead letters only); the keys stay remembered. Counted.
+
+        `confirm` is the token of `purge_plan`: nothing goes unless it is exactly what was counted there.
+        """
+        return await self._purging.purge(await self._acts.meant("purge", ids, filters, all=all), who, why, confirm)
+
+
+def _check_alone(ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> None:
+    """One id, or many: both would say two things."""
+    if ids or filters or all:
+        raise InvalidInput(field=min(filters, default="ids"), problem="give one id, or ids or a filter, not both")

@@ -1,0 +1,268 @@
+"""`rd.jobs`: single jobs, whatever their state."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from redrive.core import lifecycle
+from redrive.core.checks import check_limit, check_words, suggestion
+from redrive.core.documents import INVESTIGATED
+from redrive.core.effects import EffectRecord
+from redrive.core.job import Job, Json, State
+from redrive.core.lifecycle import Transition
+from redrive.core.redact import redact, redact_text
+from redrive.core.store import Event, Filter, Page, Put
+from redrive.deadletters.filters import make_filter
+from redrive.deadletters.orders import redriven
+from redrive.engine.consents import Consents
+from redrive.engine.effects import effects_of, kept
+from redrive.engine.paging import pages
+from redrive.engine.verify import nothing_landed
+from redrive.engine.worker_registry import living
+from redrive.engine.written import written
+from redrive.errors import IllegalMove, InvalidInput, StaleJob
+from redrive.jobs.lookup import SOMEBODY, TRIES, find_job, move_job
+from redrive.jobs.tasks import JobHandle, Seconds
+from redrive.jobs.wait_for_job import events_of, result_of, result_text
+from redrive.notices.sessions import Sessions, check_asks, refused
+
+if TYPE_CHECKING:
+    from redrive.api.dead import Dead
+    from redrive.api.gateway import Gateway
+    from redrive.api.workers import Workers
+    from redrive.jobs.core import Core
+    from redrive.notices.repeats import Repeats
+    from redrive.scripts.import_export import Exported, Target
+
+PAGE: Final = 1000
+SEARCH_PAGE: Final = 500
+MOST_SEARCHED: Final = 20_000
+TOGETHER: Final = 200
+"""So many effects are closed in the commit that moves their job."""
+
+
+class Searched(NamedTuple):
+    """What a search found, and how many jobs it looked at."""
+
+    page: Page
+    looked_at: int
+
+
+def _has(job: Job, text: str) -> bool:
+    """Whether a job's input or last error has this text, whatever its case."""
+    wanted = text.casefold()
+    escaped = msgspec.json.encode(text).decode()[1:-1].casefold()
+    return wanted in (job.error or "").casefold() or escaped in (job.payload or "").casefold()
+
+
+def _masked(job: Job) -> Job:
+    """The job as it is shown: with what looks like a secret masked in its input and its error."""
+    try:
+        payload = msgspec.json.encode(redact(msgspec.json.decode(job.payload or "null"))).decode()
+    except msgspec.MsgspecError:  # a disk has damaged it
+        payload = ""
+    return msgspec.structs.replace(job, payload=payload, error=redact_text(job.error or ""))
+
+
+class Jobs:
+    """Single jobs, whatever their state."""
+
+    def __init__(
+        self, core: Core, workers: Workers, gateway: Gateway, sessions: Sessions, repeats: Repeats, dead: Dead
+    ) -> None:
+        self._core = core
+        self._workers = workers
+        self._gateway = gateway
+        self._sessions = sessions
+        self._repeats = repeats
+        self._dead = dead
+
+    async def get(self, id: str) -> Job:
+        """The record itself, with its history. A part of the id is enough where it is unique."""
+        return await find_job(self._core.store, id)
+
+    async def story(self, id: str) -> Sequence[Event]:
+        """Every move of a job, with who and why, from the beginning."""
+        return await self._core.store.story((await find_job(self._core.store, id)).id)
+
+    async def list(self, *, limit: int = 100, cursor: str | None = None, **filters: Any) -> Page:
+        """Newest first. Filters: state, queue, task, agent, session_id, key, category, detail, …"""
+        return await self._core.store.find(make_filter(filters), cursor, check_limit(limit))
+
+    async def export_completed(
+        self, path: Target = None, *, overwrite: bool = False, append: bool = False, **filters: Any
+    ) -> Exported:
+        """Write the ids of done jobs, one per line, the oldest first: a list that `dead.import_(completed=…)` reads.
+
+        The id is the one that the other program gave (its `job_id`, the idempotency key), else the job's own. Takes the
+        filters of `list`.
+        """
+        from redrive.scripts import import_export
+
+        chosen = make_filter({**filters, "state": State.done})
+        return await import_export.export_completed(self._core, path, chosen, overwrite=overwrite, append=append)
+
+    async def search(
+        self, text: str, *, limit: int = 50, cursor: str | None = None, secrets: bool = True, **filters: Any
+    ) -> Searched:
+        """Jobs whose input or last error has this text, newest first. Takes the filters of `list`.
+
+        Without `secrets` only what is shown is searched: else who may not see a secret could guess it letter by letter.
+        One search looks at no more than the newest 20,000 jobs that match the filters; its cursor looks further back.
+        It reads in pages and stops once `limit` were found, so that a few more than `limit` may be given.
+        """
+        if not text:
+            raise InvalidInput(field="text", problem="is empty; give some letters to look for")
+        chosen, found, looked_at = make_filter(filters), list[Job](), 0
+        check_limit(limit)
+        while True:
+            page = await self._core.store.find(chosen, cursor, SEARCH_PAGE)
+            looked_at += len(page.jobs)
+            found += [job for job in page.jobs if _has(job, text) and (secrets or _has(_masked(job), text))]
+            cursor = page.cursor
+            if cursor is None or len(found) >= limit or looked_at >= MOST_SEARCHED:
+                return Searched(Page(found, cursor, page.as_of), looked_at)
+
+    async def waits_for_worker(self, job: Job) -> str | None:
+        """Says that no live worker takes a job, and which task may be meant instead; None where one takes it."""
+        workers = await living(self._core.store, self._core.clock.now())
+        if any(worker.takes(job.queue, job.task, job.agent) for worker in workers):
+            return None
+        announced = frozenset[str]().union(*(worker.tasks for worker in workers))
+        if job.task in announced:
+            return f"no live worker takes the task {job.task!r} in queue {job.queue!r}: the job waits until one does"
+        done = await self._core.store.count(Filter(states=(State.done,)), by=("task",))
+        known = announced | self._core.registry.handlers.keys() | {str(task) for (task,) in done}
+        meant = suggestion(job.task, known - {job.task})
+        said = f"no live worker announces the task {job.task!r}: the job waits until one does"
+        return f"{said}; {meant}" if meant else said
+
+    async def cancel(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
+        """No longer wanted. A running task sees ctx.cancelled; what it still says does not count."""
+        check_words(who, why)
+        job = await move_job(self._core, id, lambda job, now: lifecycle.cancelled(job, now, who=who, why=why))
+        self._workers.tell(lambda worker: worker.cancelled(job.id))
+        self._gateway.cancelled(job.id)
+        return job
+
+    async def result(self, id: str) -> Json:
+        """The whole result of a done job, however long; None where it has none."""
+        text = await result_text(self._core.store, await find_job(self._core.store, id))
+        return msgspec.json.decode(text) if text else None
+
+    async def _result_of(self, handle: JobHandle[Any], timeout: Seconds | None) -> Any:
+        """Waits for the end of a handle's job, as `handle.result()` does."""
+        return await result_of(self._core, handle, timeout)
+
+    def _events_of(self, job_id: str) -> AsyncIterator[Event]:
+        return events_of(self._core, job_id)
+
+    async def approve(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
+        """Yes to what a held job asks for: consent to exactly this, or its question. It goes on."""
+        check_words(who, why)
+        job = await find_job(self._core.store, id)
+        puts = await self._sessions.approved(job, who, why)
+
+        def arrow(job: Job, now: float) -> Transition:
+            check_asks(job)
+            return lifecycle.unblocked(job, now, who=who, why=why)
+
+        return await move_job(self._core, job.id, arrow, puts)
+
+    async def reject(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
+        """No. A job that needed consent is discarded; a task that asked a question goes on with the answer."""
+        check_words(who, why)
+        job = await find_job(self._core.store, id)
+        puts = await self._sessions.rejected(job, who, why)
+        return await move_job(self._core, job.id, lambda job, now: refused(job, now, who, why), puts)
+
+    async def effects(self, id: str | None = None, *, agent: str | None = None) -> Sequence[EffectRecord]:
+        """What was done outside, effect by effect, as far as it is known: of one job, or of all, by agent."""
+        found = await effects_of(
+            self._core.store, (await find_job(self._core.store, id)).id if id is not None else None
+        )
+        return [effect for effect in found if agent in (None, effect.agent)]
+
+    async def resolve(self, id: str, *, why: str, who: str = SOMEBODY, landed: bool = True) -> Job:
+        """A person's word about an outcome nobody knew. Landed: the job is done. Not landed: it runs again."""
+        check_words(who, why)
+        if landed:
+            return await move_job(self._core, id, lambda job, now: lifecycle.resolved(job, now, who=who, why=why))
+        job = await find_job(self._core.store, id)
+        if job.state is State.held and job.because == lifecycle.DEFERRED:
+            job = await self._dead.recall(job.id, who=who, why=why)
+
+        def again(job: Job, now: float) -> Transition:
+            lifecycle.check_legal("resolved", job)
+            if job.state is State.held:
+                return lifecycle.unblocked(job, now, who=who, why=why)
+            return redriven(self._core, job, now, who, why)
+
+        puts = [*nothing_landed(job), *await self._absent(job, f"{who}: {why}")]
+        if len(puts) > TOGETHER:
+            again(job, self._core.clock.now())  # what is refused must not have written anything
+        for start in range(TOGETHER, len(puts), TOGETHER):  # harmless to repeat
+            what = f"the effects of job {job.short_id} were noted as absent"
+            await written(self._core.store, what, *puts[start : start + TOGETHER])
+        return await move_job(self._core, job.id, again, puts[:TOGETHER])
+
+    async def _absent(self, job: Job, note: str) -> Sequence[Put]:
+        """The job's open effects, closed by a person: they did not land."""
+        now = self._core.clock.now()
+        return [
+            kept(job.id, msgspec.structs.replace(effect, status="absent", at=now, note=note))
+            for effect in await effects_of(self._core.store, job.id)
+            if effect.status in ("intended", "unknown")
+        ]
+
+    async def erase(self, id: str | None = None, *, session_id: str | None = None, who: str = SOMEBODY) -> int:
+        """Forget the contents of a job or of all jobs of a session, for privacy; live ones are cancelled first.
+
+        Investigations that `[signals]` has started for them are erased, too: they were given their errors.
+        """
+        check_words(who, None)
+        if (id is None) == (session_id is None):
+            raise InvalidInput(field="erase", problem="give a job id or session_id=, one of them")
+        if id is not None:
+            jobs = [await find_job(self._core.store, id)]
+        else:
+            of_session = pages(self._core.store, Filter(session_id=session_id), PAGE)
+            jobs = [job async for page in of_session for job in page]
+        jobs += await self._investigations([job.id for job in jobs])
+        for job in jobs:
+            await self._end(job, who)
+        if session_id is not None:
+            await Consents(self._core.store, self._core.clock).forget(session_id)
+            await self._repeats.forget(session_id)
+        return await self._core.store.erase([job.id for job in jobs])
+
+    async def lingering(self) -> Sequence[str]:
+        """Where erased contents can still be read, and what ends that; empty once they are gone.
+
+        On a fleet that is the log with its snapshots, and every replica that has not read the erasure.
+        """
+        return await self._core.store.lingering()
+
+    async def _investigations(self, ids: Sequence[str]) -> Sequence[Job]:
+        """The jobs that a pain started and gave the words of these."""
+        store = self._core.store
+        found = {kept.value for id in ids for kept in await INVESTIGATED.all(store, f"{id}.")}
+        return await store.get(sorted(found.difference(ids)))
+
+    async def _end(self, job: Job, who: str) -> None:
+        """Cancelled where it lives, purged where it is dead; looked at anew where it ended meanwhile."""
+        for _ in range(TRIES):
+            try:
+                if job.state in (State.waiting, State.running, State.held):
+                    await self.cancel(job.id, who=who, why=lifecycle.ERASED)
+                elif job.state is State.dead:
+                    await move_job(
+                        self._core, job.id, lambda job, now: lifecycle.purged(job, now, who=who, why=lifecycle.ERASED)
+                    )
+                return
+            except IllegalMove:
+                job = await find_job(self._core.store, job.id)
+        raise StaleJob(f"job {job.short_id} keeps changing; try again", job_id=job.id)

@@ -1,0 +1,67 @@
+"""`rd.queues`: queues as they are now; pausing and resuming."""
+
+from __future__ import annotations
+
+import builtins
+from typing import TYPE_CHECKING
+
+from redrive.core.checks import MOST_NAMED, check_name, check_words
+from redrive.core.store import Filter
+from redrive.engine.queue_pauses import Switch, switched
+from redrive.engine.written import written
+from redrive.errors import InvalidInput
+from redrive.jobs.lookup import SOMEBODY
+from redrive.reports.gather_workforce import paces
+from redrive.reports.queue_numbers import QueueView, viewed
+from redrive.reports.workforce import Paces
+
+if TYPE_CHECKING:
+    from redrive.api.workers import Workers
+    from redrive.jobs.core import Core
+    from redrive.reports.watch import Watch
+
+
+class Queues:
+    """Queues as they are now; pausing and resuming."""
+
+    def __init__(self, core: Core, watch: Watch, workers: Workers) -> None:
+        self._core = core
+        self._watch = watch
+        self._workers = workers
+
+    async def list(self) -> builtins.list[QueueView]:
+        """Every queue as it is now, with how long its last successes waited and took, and the day's failures."""
+        return viewed(await self._watch.numbers(), await self.paces())
+
+    async def paces(self) -> Paces:
+        """How fast every queue goes, for those who look at the numbers more often than at this."""
+        return await paces(self._core, "queue")
+
+    async def doubt(self, name: str) -> str | None:
+        """Why there may be no such queue, in words: it has no policy, and no job was ever in it. Else None."""
+        used = sorted({str(queue) for (queue,) in await self._core.store.count(Filter(), by=("queue",))})
+        registry = self._core.registry
+        if name in used or name in registry.queues or any(one.queue == name for one in registry.handlers.values()):
+            return None
+        shown, more = ", ".join(used[:MOST_NAMED]), len(used) - MOST_NAMED
+        others = f"the queues are {shown}{f' and {more} more' if more > 0 else ''}" if used else "there are none yet"
+        return f"no job was ever in it; {others}"
+
+    async def pause(self, name: str, *, who: str = SOMEBODY, why: str | None = None, new: bool = False) -> None:
+        """Pause a queue: workers take nothing from it until it is resumed; what runs goes on.
+
+        A queue in which no job ever was is refused, because it is probably misspelt; `new=True` pauses it all the same.
+        """
+        if not new and (doubt := await self.doubt(check_name("queue", name))) is not None:
+            raise InvalidInput(field="queue", problem=f"there is no queue {name!r}: {doubt}")
+        await self._set(name, Switch(True, who, why, self._core.clock.now()))
+
+    async def resume(self, name: str, *, who: str = SOMEBODY, why: str | None = None) -> None:
+        await self._set(name, Switch(False, who, why, self._core.clock.now()))
+
+    async def _set(self, name: str, switch: Switch) -> None:
+        check_name("queue", name)
+        check_words(switch.who, switch.why)
+        done = "paused" if switch.paused else "resumed"
+        await written(self._core.store, f"queue {name} was {done}", switched(name, switch))
+        self._workers.tell(lambda worker: worker.refresh())

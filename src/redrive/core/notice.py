@@ -1,0 +1,516 @@
+"""Notices as values: who is told what about a move, what counts as the same, and what is told together.
+
+A session that asked for work is told how it ended, by why the job was in the queue; a person is told only what a person
+must see. Success is an acknowledgement: nobody has to answer it. What failed for good, or waits for an answer, is
+actionable and stays until it is dealt with. Nothing here reads a clock or writes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final, Literal, NamedTuple
+
+import msgspec
+
+from redrive.core.job import At, Job, State, iso
+from redrive.core.lifecycle import Transition
+from redrive.core.store import Group
+from redrive.core.tokens import signers
+from redrive.core.view import Name, Outside, Shown
+from redrive.errors import InvalidInput
+
+Audience = Literal["session", "user", "both"]
+Level = Literal["acknowledgement", "actionable"]
+
+TEXT_CAP: Final = 2_000
+ACKNOWLEDGED_FOR: Final = 7 * 86400.0
+"""An acknowledgement that nobody read is dropped after so long; an actionable notice stays until it is dealt with."""
+FOLD_SECONDS: Final = 300.0
+"""The same thing is not told to people again for so long, counted from its delivery."""
+BURST: Final = 6
+"""Messages of one kind in FOLD_SECONDS; where there is more to tell, the last of them sums it up."""
+LISTED: Final = 20
+LONGEST_PAUSE: Final = 300.0
+LONGEST_WINDOW: Final = 366 * 86400.0
+
+
+class NotifyPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whom to tell, and when so many dead letters are a matter for a person at once."""
+
+    urls: tuple[str, ...] = ()
+    page_after: int = 3
+    page_window: float = 3600.0
+
+
+def check_notify(policy: NotifyPolicy) -> None:
+    """Refuses impossible values by name. What a URL says is never repeated: it may hold a secret."""
+    if policy.page_after < 1:
+        raise InvalidInput(field="notify.page_after", problem=f"{policy.page_after} is not at least 1")
+    if not 0 < policy.page_window <= LONGEST_WINDOW:
+        problem = f"{policy.page_window:g} is not more than 0 and at most {LONGEST_WINDOW:.0f} seconds, a year"
+        raise InvalidInput(field="notify.page_window", problem=problem)
+    for number, url in enumerate(policy.urls):
+        if not url.startswith("env:") and "://" not in url:
+            raise InvalidInput(field=f"notify.urls[{number}]", problem='is neither "env:NAME" nor an Apprise URL')
+
+
+QUOTED: Final = "\N{OBJECT REPLACEMENT CHARACTER}"
+"""Stands in a stored text where a job's words belong."""
+LONGEST_QUOTE: Final = 300
+LOOK_THERE: Final = "See redrive morning."
+"""All that a waiting message about many jobs says after an erase, where an older version wrote it."""
+
+
+class Quote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A job whose words belong into a text. They are read when the text is shown or sent, so that erase finds them."""
+
+    job_id: str
+    otherwise: str = ""
+    """What is said where the job says nothing any more."""
+    longest: int = LONGEST_QUOTE
+
+
+class Notice(Shown, msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing somebody should know. The same event always makes the same id."""
+
+    HIDDEN: ClassVar = ("told", "turn", "settled", "quotes", "severity")
+    SHOWN: ClassVar = ("status", "priority")
+    id: Name
+    kind: str
+    level: Level
+    audience: Audience
+    title: str
+    text: str
+    at: At
+    queue: str = ""
+    task: str = ""
+    job_id: Name | None = None
+    session_id: Name | None = None
+    turn: int = 0
+    """Which start of the job this is about: its run for a question, else the run after which a person brought it
+    back."""
+    fingerprint: str | None = None
+    read_at: At | None = None
+    """When the session said that it has seen it."""
+    settled: bool = False
+    """What it asked for has happened. An acknowledgement asks for nothing."""
+    told: tuple[str, ...] = ()
+    """The channels that have it."""
+    result: Outside = None
+    """Read from the job when the message is read."""
+    truncated: bool = False
+    severity: float = 0.0
+    """How much it hurts, from 0 to 1; only of pain signals."""
+    quotes: tuple[Quote, ...] = ()
+    """Of a message about several jobs: one for each mark in its text, in order."""
+
+    @property
+    def actionable(self) -> bool:
+        return self.level == "actionable"
+
+    @property
+    def status(self) -> Literal["pending", "resolved"]:
+        """Say "pending" only where a person has to act: a pending notice keeps a session from ending its turn."""
+        return "pending" if self.actionable and not self.settled and self.read_at is None else "resolved"
+
+    @property
+    def unread(self) -> bool:
+        """Nobody has seen it, and somebody should: what asked for something that has happened is over."""
+        return self.read_at is None and not (self.actionable and self.settled)
+
+    @property
+    def priority(self) -> Literal["high", "normal"]:
+        return "high" if self.actionable else "normal"
+
+
+def spoken(text: str, quotes: Sequence[Quote], jobs: Mapping[str, Job]) -> str:
+    """Puts the jobs' words into a text, as far as the jobs still say them."""
+    first, *rest = text.split(QUOTED)
+    said = [_quoted(quote, jobs.get(quote.job_id)) for quote in quotes]
+    said += [""] * (len(rest) - len(said))
+    return first + "".join(words + part for words, part in zip(said, rest, strict=False))
+
+
+def _quoted(quote: Quote, job: Job | None) -> str:
+    """Takes what a job asks, where it waits for an answer, else what its error says."""
+    if job is None:
+        return quote.otherwise
+    asked = job.history[-1].decision if job.because == "approval" and job.history else None
+    return (asked or job.error or quote.otherwise)[: quote.longest]
+
+
+def with_words(notice: Notice, jobs: Mapping[str, Job]) -> Notice:
+    """The notice as a person reads it."""
+    if not notice.quotes:
+        return notice
+    return msgspec.structs.replace(notice, text=spoken(notice.text, notice.quotes, jobs), quotes=())
+
+
+# ---- who is told what
+
+
+class Told(NamedTuple):
+    """Under which name, to whom, and whether somebody has to do something."""
+
+    kind: str
+    audience: Audience
+    level: Level = "acknowledgement"
+
+
+class Rule(NamedTuple):
+    """What is told of the jobs that are in the queue for one reason."""
+
+    success: Told | None = None
+    failed: Told | None = None
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    "direct": Rule(),
+    "retry": Rule(Told("retry_success", "session"), Told("retry_exhausted", "both", "actionable")),
+    "deferred_submit": Rule(Told("deferred_done", "session"), Told("deferred_failed", "session", "actionable")),
+    "scheduled_job": Rule(None, Told("scheduled_failed", "session", "actionable")),
+}
+QUESTIONS: Final[Mapping[str, str]] = {
+    "consent": "needs_consent",
+    "approval": "needs_approval",
+    "outcome_unknown": "needs_check",
+}
+"""Reasons to hold a job that only somebody's answer ends."""
+COMES_BACK: Final = "comes_back"
+"""A dead letter that comes back by itself. One notice for all its comebacks: written anew each time, and replaced by
+the notice of the end."""
+FAILED: Final = frozenset(rule.failed.kind for rule in RULES.values() if rule.failed)
+
+
+def notice_for(move: Transition, rules: Mapping[str, Rule] = RULES) -> Notice | None:
+    """What a move means for the session that asked for the job, and for people; mostly nothing."""
+    if move.move == "held_back":
+        return _question(move)
+    if move.answered:
+        return None
+    reason = str(move.set.get("reason", move.job.reason))
+    rule = rules.get(reason, rules["retry"])
+    if rule == Rule() or (told := _ending(move, rule)) is None:
+        return None
+    job = move.after(0)
+    return _made(told, job, move.at, job.fresh_from, *_words(told, move, job))
+
+
+OWNER: Final = "owner:"
+"""The inbox of whoever owns dead letters, an agent or a person, is that of a session of this name: `owner:ada`."""
+ESCALATED: Final = "escalated"
+DEFERRED: Final = "deferred"
+
+
+def owner_inbox(owner: str) -> str:
+    return f"{OWNER}{owner}"
+
+
+_BROUGHT_BEFORE: Final = ("recalled", "rerouted")
+"""Moves that may bring a job before the owner it has."""
+
+
+def escalates(move: Transition) -> bool:
+    """Whether it may mean something for an owner: most moves name none, and need no further look."""
+    return move.set.get("owner") is not None or move.move in _BROUGHT_BEFORE
+
+
+def escalation_for(move: Transition) -> Notice | None:
+    """What a move means for the one who must see to it: one message per trouble, however many jobs it buries."""
+    if move.move not in ("buried", "deferred", *_BROUGHT_BEFORE):
+        return None
+    job = move.after(0)
+    if job.owner is None or job.owner in signers(move.who or "") or (job.state is State.dead and job.lane != "manual"):
+        return None
+    if move.move in _BROUGHT_BEFORE and move.who not in ("scheduler", "redrive"):
+        return None  # somebody has it in hand
+    kind = DEFERRED if move.to is State.held else ESCALATED
+    title = f"{job.task} is put off for you" if kind == DEFERRED else f"{job.task} needs {job.owner}"
+    until = f"It comes back at {iso(job.run_at)}" if kind == DEFERRED else None
+    see = f"See redrive dead show {job.short_id}."
+    text = _sentences(job.error, move.why, until, job.recommendation, see)
+    fold = job.fingerprint or job.id
+    return Notice(
+        f"{fold}.{kind}", kind, "actionable", "session", title, text, move.at, job.queue, job.task, job.id,
+        owner_inbox(job.owner), job.fresh_from, job.fingerprint,
+    )  # fmt: skip
+
+
+def _question(move: Transition) -> Notice | None:
+    """A held job says what it waits for. Without a session to ask, people are asked."""
+    job = move.after(0)
+    kind = QUESTIONS.get(job.because or "")
+    if kind is None:
+        return None
+    audience: Audience = "both" if kind == "needs_check" else "session" if job.session_id else "user"
+    title = {
+        "needs_consent": f"{job.task} needs consent",
+        "needs_approval": f"{job.task} asks for approval",
+        "needs_check": f"{job.task}: it may or may not have landed",
+    }[kind]
+    text = _sentences(
+        move.why, job.recommendation or f"redrive approve {job.short_id} or redrive reject {job.short_id}"
+    )
+    return _made(Told(kind, audience, "actionable"), job, move.at, job.run, title, text)
+
+
+def _ending(move: Transition, rule: Rule) -> Told | None:
+    """What the end of a job is told as; None where it is not the end, or nobody waits for it."""
+    if move.move == "succeeded":
+        return rule.success
+    if move.move == "buried":
+        return _comes_back_told(move, rule) if comes_back(move.after(0)) else rule.failed
+    if move.move == "rerouted":
+        return rule.failed if move.set.get("lane") == "manual" else None
+    if rule.success is None:
+        return None
+    if move.move == "resolved":
+        return rule.success if move.job.state is State.held else Told("resolved", "session")
+    return Told("cancelled", "session") if move.move == "cancelled" else None
+
+
+def _comes_back_told(move: Transition, rule: Rule) -> Told | None:
+    """A session that would be told of the end hears when the job comes back; a script's cycle tells by itself."""
+    timed = move.set.get("comes_back_at") is not None
+    return Told(COMES_BACK, "session") if timed and rule.failed is not None else None
+
+
+def comes_back(job: Job) -> bool:
+    """Whether a dead letter comes back by itself, at its time or in its script's next cycle: its story is not over."""
+    if job.comes_back_at is not None:
+        return True
+    return job.lane == "delayed" and (job.allowed is None or job.attempts < job.allowed)
+
+
+def _words(told: Told, move: Transition, job: Job) -> tuple[str, str]:
+    if told.kind in FAILED:
+        see = f"See redrive dead show {job.short_id}."
+        return f"{job.task} failed for good", _sentences(job.error, move.why, job.recommendation, see)
+    if told.kind == COMES_BACK:
+        when = f"It comes back by itself at {iso(job.comes_back_at)}; wait for the notice of how that ended"
+        return f"{job.task} failed and comes back", _sentences(job.error, when)
+    if told.kind == "cancelled":
+        return f"{job.task} was cancelled", _sentences(_by(move))
+    if move.move == "resolved":
+        return f"{job.task} is done", _sentences(f"{move.who or 'Somebody'} confirmed that it landed", move.why)
+    tries = f"It succeeded after {job.attempts} attempts" if job.attempts > 1 else "It succeeded"
+    return f"{job.task} is done", _sentences(tries, move.attempt.decision if move.attempt else None)
+
+
+def _by(move: Transition) -> str:
+    return f"By {move.who}: {move.why}" if move.who and move.why else move.why or f"By {move.who or 'somebody'}"
+
+
+def _sentences(*parts: str | None) -> str:
+    said = [part.strip() for part in parts if part and part.strip()]
+    text = " ".join(part if part[-1] in ".!?" else f"{part}." for part in dict.fromkeys(said))
+    return text if len(text) <= TEXT_CAP else f"{text[:TEXT_CAP]}…"
+
+
+def _made(told: Told, job: Job, at: float, turn: int, title: str, text: str) -> Notice | None:
+    audience = told.audience
+    if job.session_id is None:
+        if audience == "session":
+            return None
+        audience = "user"
+    return Notice(
+        f"{job.id}.{told.kind}.{turn}", told.kind, told.level, audience, title, text, at, job.queue, job.task,
+        job.id, job.session_id, turn, job.fingerprint if told.kind in FAILED else None,
+    )  # fmt: skip
+
+
+def replaced_by(notice: Notice, job: Job) -> str | None:
+    """The id of the notice that this one replaces: that the job comes back, once it is told how that ended."""
+    return f"{job.id}.{COMES_BACK}.{notice.turn}" if job.comebacks and notice.kind != COMES_BACK else None
+
+
+def dealt_with(notice: Notice, job: Job | None) -> bool:
+    """Whether what a notice asked for has happened: its job was answered, brought back or is no more."""
+    if not notice.actionable or notice.read_at is not None or job is None:
+        return True
+    if notice.kind in QUESTIONS.values():
+        return job.state is not State.held or job.run != notice.turn
+    return job.state is not State.dead or job.fresh_from != notice.turn
+
+
+# ---- what people are told, and how much of it at once
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """A message that was taken."""
+
+    at: float
+    kind: str
+    alike: str
+
+
+class Message(msgspec.Struct, frozen=True):
+    """What a channel is given: one notice, several that say the same, or a summary of many."""
+
+    kind: str
+    level: Level
+    title: str
+    text: str
+    at: float
+    count: int
+    notice: Notice
+    """The first one."""
+    keys: tuple[str, ...]
+    """Of all notices that this tells."""
+    alike: str = ""
+
+    @property
+    def actionable(self) -> bool:
+        return self.level == "actionable"
+
+
+Waiting = tuple[str, Notice]
+"""A notice and the key it waits under."""
+
+
+def waiting_key(notice: Notice) -> str:
+    """Sorts by time."""
+    return f"{max(0, int(notice.at * 1000)):012x}.{notice.id}"
+
+
+def alike(notice: Notice) -> str:
+    """The same for notices that say the same: one group of one task, or the same words. A pain that came back, or is
+    told again because it lasts, is another one."""
+    quoted = "".join(f"\0{quote.job_id}" for quote in notice.quotes)
+    said = notice.fingerprint or f"{notice.title}\0{notice.text}{quoted}"
+    if notice.severity:
+        said = f"{notice.id}\0{notice.at}\0{notice.turn}"
+    return hashlib.sha256(f"{notice.kind}\0{notice.task}\0{said}".encode()).hexdigest()[:16]
+
+
+def plan(waiting: Sequence[Waiting], sent: Sequence[Sent], now: float, *, one_by_one: bool = False) -> list[Message]:
+    """What to tell now, in order. What says the same is told once with its number; of each kind a few messages go out
+    in a while, the last of them a summary of all the rest. What is left out waits, and is part of a later one.
+
+    `one_by_one` is for a channel that acts on pains: each of them is a message.
+    """
+    if one_by_one:
+        pains = [_folded([one]) for one in sorted(waiting) if one[1].severity]
+        return pains + plan([one for one in waiting if not one[1].severity], sent, now)
+    recently = [one for one in sent if is_recent(one, now)]
+    used = Counter(one.kind for one in recently)
+    groups: dict[str, list[Waiting]] = {}
+    for key, notice in sorted(waiting):
+        groups.setdefault(alike(notice), []).append((key, notice))
+    for one in recently:
+        groups.pop(one.alike, None)
+    by_kind: dict[str, list[list[Waiting]]] = {}
+    for group in groups.values():
+        by_kind.setdefault(group[0][1].kind, []).append(group)
+    messages = [message for kind, found in by_kind.items() for message in _within(found, BURST - used[kind])]
+    return sorted(messages, key=lambda message: message.keys[0])
+
+
+def is_recent(sent: Sent, now: float) -> bool:
+    """A time in the future is a clock's mistake and keeps nobody quiet."""
+    return 0 <= now - sent.at < FOLD_SECONDS
+
+
+def _within(groups: list[list[Waiting]], room: int) -> list[Message]:
+    if room <= 0:
+        return []
+    alone = groups if len(groups) <= room else groups[: room - 1]
+    rest = groups[len(alone) :]
+    return [_folded(group) for group in alone] + ([_summary(rest)] if rest else [])
+
+
+def _folded(group: list[Waiting]) -> Message:
+    """One notice, or how often the same one came."""
+    first, last, number = group[0][1], group[-1][1], len(group)
+    keys = tuple(key for key, _ in group)
+    title = first.title if number == 1 else f"{number} × {first.title}"
+    often = "" if number == 1 else f"\n{number} times from {iso(first.at)} to {iso(last.at)}: {_jobs(group)}"
+    text = f"{first.text}\n{_line(first)}{often}"
+    return Message(first.kind, first.level, title, text, first.at, number, first, keys, alike(first))
+
+
+def _summary(groups: list[list[Waiting]]) -> Message:
+    """Everything that would be too much to tell one by one."""
+    every = sorted(waiting for group in groups for waiting in group)
+    if len(groups) == 1:
+        return _folded(every)
+    first, last = every[0][1], every[-1][1]
+    lines = [f"{len(group)} × {group[0][1].title}: {_jobs(group)}" for group in groups[:LISTED]]
+    if len(groups) > LISTED:
+        left = sum(len(group) for group in groups[LISTED:])
+        lines.append(f"and {left} of {len(groups) - LISTED} other kinds")
+    title = f"{len(every)} more: {first.kind.replace('_', ' ')}"
+    text = "\n".join(
+        [f"From {iso(first.at)} to {iso(last.at)}; each of them is kept. See redrive dead groups.", *lines]
+    )
+    return Message(first.kind, first.level, title, text, first.at, len(every), first, tuple(key for key, _ in every))
+
+
+def _line(notice: Notice) -> str:
+    parts = [
+        f"job {notice.job_id}" if notice.job_id else "",
+        f"session {notice.session_id}" if notice.session_id else "",
+    ]
+    return " · ".join(part for part in (*parts, iso(notice.at) or "") if part)
+
+
+def _jobs(group: Sequence[Waiting]) -> str:
+    ids = [notice.job_id[-8:] for _, notice in group if notice.job_id]
+    more = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
+    return ", ".join(ids[:5]) + more
+
+
+def pause_after(failures: int) -> float:
+    """Seconds until a channel that failed so often in a row is tried again."""
+    return min(LONGEST_PAUSE, 5.0 * 2.0 ** min(failures - 1, 10))
+
+
+# ---- cycles
+
+
+def stale(job_id: str, task: str, cycle: str | None, queue: str, at: float, message: str, severity: float) -> Notice:
+    """Says that a job of a cycle has failed in too many cycles in a row; `cycle` is the last of them."""
+    title = message.partition(";")[0][:200]
+    return Notice(
+        f"{job_id}.stale_failure.{cycle}", "stale_failure", "actionable", "user", title, message, at,
+        queue, task, job_id, severity=severity,
+    )  # fmt: skip
+
+
+# ---- pages
+
+
+class Paged(msgspec.Struct, frozen=True):
+    """The last page: when, and which groups of dead letters it was about."""
+
+    at: float
+    groups: tuple[str, ...] = ()
+
+
+def page_due(letters: Mapping[str, int], last: Paged | None, now: float, policy: NotifyPolicy) -> bool:
+    """So many dead letters within the window are systemic: a person must know, once per window, or sooner for a
+    group that the last page did not name.
+    """
+    if sum(letters.values()) < policy.page_after:
+        return False
+    if last is None or last.at > now or now - last.at >= policy.page_window:
+        return True
+    return now - last.at >= FOLD_SECONDS and not letters.keys() <= set(last.groups)
+
+
+def page(letters: Mapping[str, int], groups: Sequence[Group], now: float, policy: NotifyPolicy) -> Notice:
+    """Says how many, of what, and where to look. What the errors say is quoted: a page may wait for a channel."""
+    number = sum(letters.values())
+    named = sorted(groups, key=lambda group: -letters.get(group.fingerprint, 0))[:5]
+    lines = [f"{letters[group.fingerprint]} × {group.task}: {QUOTED}" for group in named]
+    quotes = tuple(Quote(group.sample, group.error_class or "") for group in named)
+    if len(letters) > len(named):
+        lines.append(f"and {number - sum(letters[group.fingerprint] for group in named)} others")
+    window = "hour" if policy.page_window == 3600 else f"{policy.page_window / 60:g} minutes"
+    text = _sentences("; ".join(lines), "See redrive dead groups")
+    return Notice(
+        f"page.{int(now * 1000):x}", "page", "actionable", "user", f"{number} dead letters in the last {window}", text,
+        now, named[0].queue if named else "", named[0].task if named else "", quotes=quotes,
+    )  # fmt: skip

@@ -1,0 +1,333 @@
+"""Acts: what is done to dead letters, one or many at a time, and what was done so far.
+
+An act on one job is one commit: the move, what it overwrote, and the act itself. An act on many is a run (redrives/):
+its jobs are frozen when it begins and moved in commits of some hundred; killed on the way, it is carried on by any
+worker. Documents: `act` and `act_items` for one job, `redrive` and `redrive_items` for many.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from redrive.core import lifecycle
+from redrive.core.checks import check_words, the_only
+from redrive.core.job import Job, new_id
+from redrive.core.lifecycle import Transition
+from redrive.core.store import MAX_PARTS, Applied, Commit, Put, Stale
+from redrive.deadletters.bulk import RedriveRun
+from redrive.deadletters.filters import filter_of_many
+from redrive.deadletters.orders import SIZE, SIZE_WITH_DOCUMENTS, Arrow, Order
+from redrive.deadletters.redrives.moves import before_key, is_deferred, recalled_for
+from redrive.deadletters.triage import (
+    ACT,
+    ACT_BEFORE,
+    ACT_ITEMS,
+    ACTS_KEPT,
+    ITEMS_KEPT,
+    REFUSED_KEPT,
+    Act,
+    Acted,
+    Chunk,
+    Item,
+    Refused,
+    needs_its_own,
+    overwritten,
+)
+from redrive.deadletters.verbs import JOB_NOTE, PAST, Decided, Note, Verb
+from redrive.engine.paging import pages
+from redrive.engine.trusted_time import time_for_destroying
+from redrive.engine.workflow_steps import Workflows
+from redrive.errors import CommitUnknown, InvalidInput, JobError, StaleJob
+from redrive.jobs.lookup import TRIES, find_job
+
+if TYPE_CHECKING:
+    from redrive.deadletters.redrives import Redrives
+    from redrive.jobs.core import Core
+
+__all__ = ["GROUP", "SIZE", "SIZE_WITH_DOCUMENTS", "Acts", "Arrow", "Decided", "Order"]
+log = logging.getLogger("redrive.acts")
+GROUP: Final = "group."
+"""What is said of a group is an act, too: it stands in the group's own document, and its id begins so."""
+PAGE: Final = 1000
+DROPPED_AT_ONCE: Final = 200
+
+
+class Acts:
+    """Does what was ordered, and says what was done. Taking it back stands in undoing.py."""
+
+    def __init__(self, core: Core, redrives: Redrives) -> None:
+        self._core = core
+        self._redrives = redrives
+
+    # -- one job
+
+    async def one(self, order: Order, id: str, puts: Sequence[Put] = ()) -> Job:
+        """Load, decide, commit; decided anew when another process was faster. A deferred job is recalled first.
+
+        `puts` overwrite documents of the job; what stood there comes back with it when the act is taken back.
+        """
+        check_words(order.who, order.why)
+        job = await find_job(self._core.store, id)
+        for _ in range(TRIES):
+            now = self._core.clock.now()
+            if order.recalls and is_deferred(job):
+                order.decide(lifecycle.recalled(job, now, who=order.who, why=order.why).after(job.version), now)
+                job = await self._recall(job, order)
+                continue
+            decided = order.decide(job, now)
+            moved = await self._written(order, job, decided, puts, now)
+            if moved is not None:
+                return moved
+            job = await find_job(self._core.store, job.id)
+        raise StaleJob(f"job {job.short_id} keeps changing; try again", job_id=job.id)
+
+    async def checked(self, order: Order, id: str) -> Job:
+        """The job, if the order can be carried out as things are; else the refusal. Changes nothing."""
+        check_words(order.who, order.why)
+        job, now = await find_job(self._core.store, id), self._core.clock.now()
+        recalls = order.recalls and is_deferred(job)
+        dead = lifecycle.recalled(job, now, who=order.who, why=order.why).after(job.version) if recalls else job
+        order.decide(dead, now)
+        return job
+
+    async def _written(self, order: Order, job: Job, decided: Decided, puts: Sequence[Put], now: float) -> Job | None:
+        """The job as it then is; None where another process was faster."""
+        move, others = decided.move, await self._companions(decided.move)
+        act = Act(
+            job.id, order.verb, now, order.who, order.why, dict(order.said), job_id=job.id, number=1, moved=1, chunks=1
+        )
+        documents = tuple([await self._document(put) for put in puts])
+        kept = ACT_ITEMS.put(items_key(job.id, 0), Chunk(now, (_item(job, decided, documents),)))
+        whole = (*puts, *decided.puts, put_act(act), kept)
+        moves = (() if move is None else (move,)) + others[: MAX_PARTS - 1 - len(whole)]
+        (outcome,) = await self._core.store.apply([Commit(moves, whole)])
+        if isinstance(outcome, Applied):
+            return move.after(outcome.fences[0]) if move is not None else job
+        if isinstance(outcome, Stale):
+            return None
+        raise CommitUnknown(
+            f"the store did not confirm that job {job.short_id} was {PAST[order.verb]}; look at it before you repeat it"
+        )
+
+    async def _document(self, put: Put) -> tuple[str, str, str | None]:
+        """What stands where something will be written."""
+        document = await self._core.store.doc(put.kind, put.key)
+        return put.kind, put.key, document.value.decode() if document is not None else None
+
+    async def _recall(self, job: Job, order: Order) -> Job:
+        move = lifecycle.recalled(job, self._core.clock.now(), who=order.who, why=recalled_for(order))
+        await self._core.store.apply([Commit((move,))])
+        return await find_job(self._core.store, job.id)
+
+    async def _companions(self, move: Transition | None) -> tuple[Transition, ...]:
+        return await Workflows(self._core.store, self._core.clock).companions(move) if move is not None else ()
+
+    # -- many
+
+    async def many(
+        self,
+        verb: Verb,
+        words: Mapping[str, Any],
+        ids: Sequence[str] = (),
+        filters: Mapping[str, Any] | None = None,
+        *,
+        all: bool = False,
+        who: str,
+        why: str | None = None,
+    ) -> Acted:
+        """Freeze them as a run and carry it to its end. What was killed on the way is carried on by a worker."""
+        runs = self._redrives
+        run = await runs.begin(verb, words, ids, filters or {}, all=all, who=who, why=why)
+        if run.total:
+            run = await runs.carry(run.id)
+        return await self.acted(run)
+
+    async def acted(self, run: RedriveRun) -> Acted:
+        """What became of the jobs of a run, with the first hundred that did not move."""
+        refused: list[Refused] = []
+        if run.skipped or run.left:
+            stopped = f"{run.undone_by or 'another process'} took the act back meanwhile"
+            stopped = run.reason or "it is paused" if run.state == "paused" else stopped
+            async for items in self._redrives.chunks(run):
+                refused += [Refused(one.id, one.why or "") for one in items if one.status == "skipped"]
+                refused += [Refused(one.id, stopped) for one in items if one.status == "pending"]
+                if len(refused) >= REFUSED_KEPT:
+                    break
+        return Acted(run.verb, run.id, run.total, run.moved, refused[:REFUSED_KEPT])
+
+    async def together(self, order: Order, ids: Sequence[str]) -> int:
+        """Move a few by the order of a machine, in one commit for each hundred or so; how many moved.
+
+        Each commit is an act of its own, whole or not at all. A job that the order refuses is left alone.
+        """
+        return sum(
+            [
+                await self._in_one_commit(order, ids[start : start + order.size])
+                for start in range(0, len(ids), order.size)
+            ]
+        )
+
+    async def _in_one_commit(self, order: Order, ids: Sequence[str]) -> int:
+        for _ in range(TRIES):
+            now = self._core.clock.now()
+            decided = _decided(order, await self._core.store.get(ids), now)
+            if not decided:
+                return 0
+            (outcome,) = await self._core.store.apply([_act_on(order, decided, len(ids), now)])
+            if isinstance(outcome, Applied):
+                return len(decided)
+        return 0  # other processes are at work on these
+
+    # -- which jobs a verb would be about
+
+    async def matching(self, verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> int:
+        chosen = filter_of_many(verb, ids, filters, all=all)
+        if chosen is None:
+            return len(await self._found(ids))
+        return sum((await self._core.store.count(chosen)).values())
+
+    async def meant(self, verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> list[str]:
+        """The ids of all that a verb would be about, as things are now."""
+        chosen = filter_of_many(verb, ids, filters, all=all)
+        if chosen is None:
+            return await self._found(ids)
+        return [job.id async for jobs in pages(self._core.store, chosen, PAGE) for job in jobs]
+
+    async def _found(self, ids: Sequence[str]) -> list[str]:
+        """Every id in full; a part that only one job has is enough."""
+        known: set[str] = set()
+        for start in range(0, len(ids), SIZE):
+            known |= {job.id for job in await self._core.store.get(ids[start : start + SIZE])}
+        return list(dict.fromkeys([id if id in known else (await find_job(self._core.store, id)).id for id in ids]))
+
+    # -- what was done
+
+    async def whole_id(self, part: str) -> str:
+        """The id of an act, by a part of it that only one act has; for an act on one job, that is the job's id."""
+        if await ACT.get(self._core.store, part) or await self._redrives.run_of(part):
+            return part
+        known = [kept.key for kept in await ACT.all(self._core.store)]
+        known += [run.id for run in await self._redrives.acts()]
+        found = the_only([id for id in known if part in id], part, "act")
+        if found is None:
+            raise InvalidInput(field="act", problem=f"there is no act {part!r}")
+        return found
+
+    async def read(self, act_id: str) -> tuple[Act, int]:
+        """An act that is one commit, and the version of its document."""
+        kept = await ACT.get(self._core.store, act_id)
+        if kept is None:
+            raise InvalidInput(field="act", problem=f"there is no act {act_id!r}")
+        return kept.value, kept.version
+
+    async def latest(self, limit: int) -> list[Act]:
+        """The latest first: what was done to jobs, one or many, and what was said of groups that still holds."""
+        acts = [kept.value for kept in await ACT.all(self._core.store)]
+        acts += [act_of(run) for run in await self._redrives.acts()]
+        acts += await self._said_of_groups()
+        return sorted(acts, key=lambda act: (-act.at, act.id))[:limit]
+
+    async def _said_of_groups(self) -> Iterable[Act]:
+        from redrive.deadletters.group_alerts import GROUP_STATE
+
+        for_now = []
+        for fingerprint, state, _ in await GROUP_STATE.all(self._core.store):
+            spoken = [said for said in state.story if said.what.startswith(("resolved", "ignored"))]
+            if state.status == "unresolved" or not spoken:
+                continue
+            last, verb = spoken[-1], "resolve_group" if state.status == "resolved" else "ignore_group"
+            named = {"group": fingerprint}
+            for_now.append(Act(GROUP + fingerprint, verb, last.at, last.who, last.why, named, number=1, moved=1))
+        return for_now
+
+    async def notes(self, id: str) -> Sequence[Note]:
+        """What was written beside a job, in order."""
+        job = await find_job(self._core.store, id)
+        return [kept.value for kept in await JOB_NOTE.all(self._core.store, f"{job.id}/")]
+
+    async def prune(self) -> int:
+        """Acts can be taken back for a month and looked up for a year; the scorecards of redrives stay."""
+        now = await time_for_destroying(self._core.store, self._core.clock)
+        puts: list[Put] = []
+        for _, act, _ in await ACT.all(self._core.store):
+            if now - act.at > ITEMS_KEPT and act.chunks:
+                puts += [ACT_ITEMS.drop(items_key(act.id, number)) for number in range(act.chunks)]
+                puts.append(put_act(msgspec.structs.replace(act, chunks=0)))
+            if now - act.at > (ITEMS_KEPT if act.job_id else ACTS_KEPT):
+                puts.append(ACT.drop(act.id))
+        for start in range(0, len(puts), DROPPED_AT_ONCE):
+            await self._core.store.apply([Commit(puts=tuple(puts[start : start + DROPPED_AT_ONCE]))])
+        return len(puts) + await self._prune_runs(now)
+
+    async def _prune_runs(self, now: float) -> int:
+        old = [run for run in await self._redrives.every() if run.over and now - run.at > ITEMS_KEPT]
+        dropped = 0
+        for run in old:
+            whole = now - run.at > ACTS_KEPT and not run.brings_back
+            if run.items_kept or whole:
+                await self._redrives.forget(run, whole=whole)
+                dropped += 1
+        return dropped
+
+
+def act_of(run: RedriveRun) -> Act:
+    """A run as an act: what was done, to how many, and whether it can be taken back."""
+    return Act(
+        run.id, run.verb, run.at, run.who, run.why, run.said, run.filter, number=run.total, moved=run.moved,
+        refused=run.skipped, chunks=len(run.open_in) if run.items_kept else 0, finished=not run.left,
+        undone=run.undone, undone_at=run.undone_at, undone_by=run.undone_by,
+    )  # fmt: skip
+
+
+def _decided(order: Order, jobs: Iterable[Job], now: float) -> list[tuple[Job, Decided]]:
+    found = []
+    for job in jobs:
+        try:
+            found.append((job, order.decide(job, now)))
+        except JobError as refused:
+            log.info("job %s is left alone: %s", job.short_id, refused)
+    return found
+
+
+def _act_on(order: Order, decided: Sequence[tuple[Job, Decided]], number: int, now: float) -> Commit:
+    """One commit: all moves, what they overwrote, and the act."""
+    puts = {(put.kind, put.key): put for _, one in decided for put in one.puts}
+    items = []
+    for job, one in decided:
+        if one.move is not None and needs_its_own(one.move):
+            apart = ACT_BEFORE.put(before_key(job.id), overwritten(one.move, whole=True))
+            puts[apart.kind, apart.key] = apart
+            items.append(Item(job.id, apart=True))
+        elif one.move is not None:
+            items.append(Item(job.id, overwritten(one.move)))
+    moves = tuple(one.move for _, one in decided if one.move is not None)
+    act = Act(
+        new_id(now, secrets.randbits(74)), order.verb, now, order.who, order.why, dict(order.said), number=number,
+        moved=len(moves), refused=number - len(moves), chunks=1,
+    )  # fmt: skip
+    kept = ACT_ITEMS.put(items_key(act.id, 0), Chunk(now, tuple(items)))
+    return Commit(moves, (*puts.values(), put_act(act), kept))
+
+
+def _item(job: Job, decided: Decided, documents: tuple[tuple[str, str, str | None], ...]) -> Item:
+    """What an act on one job overwrites; it stands with the job itself."""
+    if decided.move is None:
+        return Item(job.id, {JOB_NOTE.name: _put_note(decided)}, documents)
+    return Item(job.id, overwritten(decided.move, whole=True), documents)
+
+
+def _put_note(decided: Decided) -> str | None:
+    return next((put.key for put in decided.puts if put.kind == JOB_NOTE.name), None)
+
+
+def items_key(act_id: str, number: int) -> str:
+    return f"{act_id}/{number:06d}"
+
+
+def put_act(act: Act, expect: int | None = None) -> Put:
+    return ACT.put(act.id, act, expect)

@@ -1,0 +1,264 @@
+"""How a redrive goes on: how fast, what a step has done, what follows from its numbers, and what people decide."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from redrive.deadletters.bulk.run import (
+    CHUNK,
+    GOING,
+    HOLDS_GROUPS,
+    PASS_RATE,
+    SETTLED,
+    Canary,
+    GroupScore,
+    Item,
+    ItemStatus,
+    Pace,
+    RedriveRun,
+    RunLine,
+    Verdict,
+)
+
+REASONS_KEPT: Final = 20
+STORY_KEPT: Final = 50
+SETTLES_SECONDS: Final = 86400.0
+"""So long after the last move a redrive waits for its jobs to end; then it finishes, and says what is still open."""
+BURST_SECONDS: Final = 2.0
+"""How much of the rate may gather unused: a late step catches up with a moment, not with a night."""
+UNJUDGED: Final = "cannot be judged"
+MANY_UNJUDGED: Final = 10
+"""So many items that could not be judged, and half of all: something is wrong here, not with the items."""
+OTHER_REASONS: Final = "other reasons"
+REDRIVE: Final = "redrive"
+"""Who speaks in the story where nobody in person did."""
+
+
+def turns(run: RedriveRun, last: int) -> list[int]:
+    """The chunks that have open items, those after the one that was looked at last first."""
+    open_ones = [number for number, count in enumerate(run.open_in) if count]
+    return [*(number for number in open_ones if number > last), *(number for number in open_ones if number <= last)]
+
+
+# ---- how fast
+
+
+def room(run: RedriveRun, now: float, most: int = CHUNK) -> int:
+    """How many may be moved now: by the rate, by what the canary still needs, and at most so many."""
+    if run.state not in GOING:
+        return 0
+    if run.rate is not None:
+        most = min(most, int(_refilled(run, now).saved))
+    if run.state == "canary" and run.canary is not None:
+        most = min(most, run.canary.size - run.canary.moved)
+    return max(0, min(most, run.left))
+
+
+def paced(run: RedriveRun) -> bool:
+    """Whether only time is wanting for the next move."""
+    waits_for_canary = run.state == "canary" and run.canary is not None and run.canary.moved >= run.canary.size
+    return run.state in GOING and run.rate is not None and bool(run.left) and not waits_for_canary
+
+
+def _refilled(run: RedriveRun, now: float) -> Pace:
+    """A clock that went back allows nothing, and counts from where it is."""
+    pace, rate = run.pace or Pace(now), run.rate or 0.0
+    saved = pace.saved + max(0.0, now - pace.at) * rate
+    return Pace(now, min(saved, max(1.0, rate * BURST_SECONDS)))
+
+
+# ---- what a step has done
+
+
+def noted(
+    run: RedriveRun, number: int, before: Sequence[Item], after: Sequence[Item], now: float, *, took: int = 0
+) -> RedriveRun:
+    """The run once these items of chunk `number` became so; `took` items were taken for the first time."""
+    changed = [
+        (number * CHUNK + place, new)
+        for place, (old, new) in enumerate(zip(before, after, strict=True))
+        if old.status != new.status
+    ]
+    totals = Counter(item.status for _, item in changed)
+    moved, ended = totals["moved"], sum(totals[status] for status in SETTLED)
+    open_in = list(run.open_in)
+    open_in[number] += moved - ended
+    return msgspec.structs.replace(
+        run,
+        **_added(run, totals),
+        by_group=_scored(run.by_group, [item for _, item in changed]),
+        skipped_because=_reasons(
+            run.skipped_because, [item.why or "" for _, item in changed if item.status == "skipped"]
+        ),
+        canary=_watched(run.canary, changed),
+        unjudged=run.unjudged + sum((item.why or "").startswith(UNJUDGED) for _, item in changed),
+        position=run.position + took,
+        open_in=tuple(open_in),
+        pace=_spent(run, moved, now) if took else run.pace,
+        moved_at=now if moved else run.moved_at,
+    )
+
+
+_COUNTS: Final[tuple[ItemStatus, ...]] = ("moved", "skipped", "succeeded", "failed_again", "discarded")
+
+
+def _added(counts: RedriveRun | GroupScore, totals: Counter[ItemStatus]) -> dict[str, Any]:
+    return {name: getattr(counts, name) + totals[name] for name in _COUNTS if totals[name]}
+
+
+def _scored(scores: Sequence[GroupScore], changed: Sequence[Item]) -> tuple[GroupScore, ...]:
+    by_group: dict[int, Counter[ItemStatus]] = {}
+    for item in changed:
+        by_group.setdefault(item.group, Counter())[item.status] += 1
+    return tuple(
+        msgspec.structs.replace(score, **_added(score, by_group[place])) if place in by_group else score
+        for place, score in enumerate(scores)
+    )
+
+
+def _reasons(known: dict[str, int], found: Sequence[str]) -> dict[str, int]:
+    """Counted; when there are too many different ones, the further ones are one."""
+    counted = dict(known)
+    for why in found:
+        name = why if why in counted or len(counted) < REASONS_KEPT else OTHER_REASONS
+        counted[name] = counted.get(name, 0) + 1
+    return counted
+
+
+def reasons(found: Iterable[str]) -> dict[str, int]:
+    """How often each, the most frequent first."""
+    return dict(sorted(_reasons({}, list(found)).items(), key=lambda pair: -pair[1]))
+
+
+def _watched(canary: Canary | None, changed: Sequence[tuple[int, Item]]) -> Canary | None:
+    if canary is None or canary.verdict is not None:
+        return canary
+    totals = Counter(item.status for place, item in changed if place >= canary.start)
+    return msgspec.structs.replace(
+        canary,
+        moved=canary.moved + totals["moved"] - totals["discarded"],
+        succeeded=canary.succeeded + totals["succeeded"],
+        failed_again=canary.failed_again + totals["failed_again"],
+    )
+
+
+def _spent(run: RedriveRun, moved: int, now: float) -> Pace | None:
+    if run.rate is None:
+        return None
+    pace = _refilled(run, now)
+    return Pace(pace.at, pace.saved - moved)
+
+
+def defective(before: RedriveRun, after: RedriveRun) -> bool:
+    """Whether a step that skips items for want of a judgement should rather not be taken.
+
+    One strange item is skipped, so that it does not stop the others. When most are strange, the code that judges is
+    broken, and skipping them all would be how it is found out.
+    """
+    more = after.unjudged > before.unjudged
+    return more and after.unjudged >= MANY_UNJUDGED and 2 * after.unjudged >= after.position
+
+
+# ---- what follows from it
+
+
+def judged(canary: Canary, left: int) -> Verdict | None:
+    """As soon as nothing can change it. Where nothing is left to move, those that moved are the whole canary."""
+    size = canary.size if left else canary.moved
+    if not size:
+        return None
+    needed = max(1, math.ceil(canary.pass_rate * size - 1e-9))
+    if size - canary.failed_again < needed:
+        return "failed"
+    return "passed" if canary.succeeded >= needed else None
+
+
+def turned(run: RedriveRun, now: float) -> RedriveRun:
+    """The run in the state that its numbers call for; itself where that is the one it is in."""
+    run = _judged(run, now)
+    if run.words and not run.left:
+        run = msgspec.structs.replace(run, words={})  # nothing needs them any more, and they may tell of jobs
+    if run.state in GOING and not run.left:
+        run = msgspec.structs.replace(run, state="settling")
+    if run.state == "settling" and (not run.open or _waited(run, now)):
+        still = f"{run.open} still open" if run.open else None
+        return _told(run, RunLine(now, "finished", REDRIVE, still), state="finished", ended_at=now)
+    if run.state == "cancelled" and not run.over and (not run.open or _waited(run, now)):
+        return msgspec.structs.replace(run, ended_at=now)
+    return run
+
+
+def _judged(run: RedriveRun, now: float) -> RedriveRun:
+    """A canary that failed stops the rest, where there is a rest; one that passed lets it go."""
+    canary = run.canary
+    if canary is None or canary.verdict is not None or (verdict := judged(canary, run.left)) is None:
+        return run
+    canary = msgspec.structs.replace(canary, verdict=verdict, judged_at=now)
+    said = RunLine(now, f"canary {verdict}", REDRIVE, f"{canary.score}, {canary.pass_rate:.0%} had to")
+    if run.state != "canary" or not run.left:
+        return _told(run, said, canary=canary)
+    if verdict == "passed":
+        return _told(run, said, canary=canary, state="moving")
+    return _told(run, said, canary=canary, state="paused", paused_in="canary", reason=canary.text)
+
+
+def _waited(run: RedriveRun, now: float) -> bool:
+    last = run.moved_at if run.moved_at is not None else run.at
+    return now - last >= SETTLES_SECONDS
+
+
+def _told(run: RedriveRun, said: RunLine, **changes: Any) -> RedriveRun:
+    return msgspec.structs.replace(run, story=(*run.story, said)[-STORY_KEPT:], **changes)
+
+
+# ---- what people decide
+
+
+def paused(run: RedriveRun, now: float, who: str, why: str | None) -> RedriveRun | None:
+    """Nothing more moves until it is resumed; what was moved goes on. None where there is nothing to pause."""
+    if run.state not in GOING:
+        return None
+    reason = f"paused by {who}" + (f": {why}" if why else "")
+    return _told(run, RunLine(now, "paused", who, why), state="paused", paused_in=run.state, reason=reason)
+
+
+def resumed(run: RedriveRun, now: float, who: str, why: str | None, canary: int | None = None) -> RedriveRun | None:
+    """Goes on where it stopped; None where it is not paused.
+
+    `canary` is the size of a fresh one, 0 for none. Unless it is said, a canary that failed is followed by another of
+    the same size: somebody says that the cause is gone, and this shows it.
+    """
+    if run.state != "paused":
+        return None
+    last = run.canary
+    if canary is None and last is not None and last.verdict == "failed":
+        canary = last.size
+    changes: dict[str, Any] = {"state": "moving", "reason": None, "paused_in": None}
+    changes["pace"] = Pace(now) if run.rate is not None else None
+    if canary:
+        fresh = Canary(canary, last.pass_rate if last is not None else PASS_RATE, start=run.position)
+        changes |= {"state": "canary", "canary": fresh}
+    elif canary is None and last is not None and last.verdict is None:
+        changes["state"] = run.paused_in or "moving"
+    return _told(run, RunLine(now, "resumed", who, why), **changes)
+
+
+def cancelled(run: RedriveRun, now: float, who: str, why: str | None) -> RedriveRun | None:
+    """Nothing more moves; what was moved stays moved, and is still counted when it ends. None where it is over."""
+    if run.state not in HOLDS_GROUPS:
+        return None
+    reason = f"cancelled by {who}" + (f": {why}" if why else "")
+    return turned(_told(run, RunLine(now, "cancelled", who, why), state="cancelled", reason=reason), now)
+
+
+def stopped_for_undo(run: RedriveRun, now: float, who: str) -> RedriveRun:
+    """Nothing more moves and nothing more is counted: the act is being taken back."""
+    if run.over:
+        return run
+    reason = f"taken back by {who}"
+    return _told(run, RunLine(now, "taken back", who), state="cancelled", reason=reason, ended_at=now, words={})

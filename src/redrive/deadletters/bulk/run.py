@@ -1,0 +1,341 @@
+"""A redrive and its items as they are kept, and what became of each item."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final, Literal
+
+import msgspec
+
+from redrive.core.documents import Kind
+from redrive.core.job import At, Job, Json, State
+from redrive.core.lifecycle import DEFERRED
+from redrive.core.view import Shown
+from redrive.deadletters.bulk.choice import Chosen
+from redrive.deadletters.verbs import ACTS, undoable
+
+CHUNK: Final = 200
+"""Items in one document, which are moved in one commit."""
+PASS_RATE: Final = 0.8
+"""How much of a canary must succeed, unless somebody says otherwise."""
+LONGEST_REASON: Final = 300
+NOTHING: Final[Mapping[str, Json]] = {}
+UNDO: Final = "undo"
+"""The verb of a run that takes an act back."""
+
+RunState = Literal["canary", "moving", "paused", "settling", "finished", "cancelled"]
+ItemStatus = Literal["pending", "skipped", "moved", "succeeded", "failed_again", "discarded"]
+Verdict = Literal["passed", "failed"]
+GOING: Final[frozenset[RunState]] = frozenset({"canary", "moving"})
+"""States in which items are moved."""
+HOLDS_GROUPS: Final[frozenset[RunState]] = GOING | {"paused"}
+"""States in which no other redrive may take the same groups: there is still something to move."""
+SETTLED: Final[frozenset[ItemStatus]] = frozenset({"succeeded", "failed_again", "discarded"})
+
+
+# ---- items
+
+
+class Item(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """One frozen dead letter and what became of it."""
+
+    id: str
+    group: int
+    """Its place in the run's `by_group`."""
+    status: ItemStatus = "pending"
+    why: str | None = None
+    run: int | None = None
+    """The job's last run before it was moved: what it ran later, it ran for this redrive."""
+    at: float | None = None
+    """When it was moved: what has not changed since can be taken back."""
+    before: dict[str, Json] = {}
+    """What the move overwrote, without the job's contents."""
+    apart: bool = False
+    """What the move overwrote stands with the job itself, because it tells of its contents."""
+
+
+REDRIVE_ITEMS: Final = Kind[tuple[Item, ...]]("redrive_items", tuple[Item, ...])
+
+
+class ItemView(msgspec.Struct, frozen=True):
+    """An item as the outside sees it."""
+
+    id: str
+    fingerprint: str | None
+    task: str
+    status: ItemStatus
+    why: str | None = None
+
+
+class ItemPage(msgspec.Struct, frozen=True):
+    """Items in the order in which they are taken. `cursor` continues; None at the end."""
+
+    items: list[ItemView]
+    cursor: str | None
+    kept: bool = True
+    """False for a redrive of long ago: only its scorecard is still there."""
+
+
+def viewed(run: RedriveRun, item: Item) -> ItemView:
+    group = run.by_group[item.group]
+    return ItemView(item.id, group.fingerprint, group.task, item.status, item.why)
+
+
+def chunked(items: Sequence[tuple[str, int]]) -> list[tuple[Item, ...]]:
+    return [
+        tuple(Item(id, group) for id, group in items[start : start + CHUNK]) for start in range(0, len(items), CHUNK)
+    ]
+
+
+def taken(item: Item, run: int, at: float | None = None, before: Mapping[str, Json] = NOTHING) -> Item:
+    """The item was moved, and this is what the move overwrote; None of it where that stands with the job."""
+    return msgspec.structs.replace(item, status="moved", run=run, at=at, before=dict(before))
+
+
+def skipped(item: Item, why: str) -> Item:
+    return msgspec.structs.replace(item, status="skipped", why=why[:LONGEST_REASON])
+
+
+def settled(item: Item, job: Job | None) -> Item:
+    """What became of a moved item, by its job as it is now; the item as it was where that is still open."""
+    if item.status != "moved":
+        return item
+    if job is None or job.state in (State.discarded, State.purged):
+        why = "its record is gone" if job is None else job.because or str(job.state)
+        return msgspec.structs.replace(item, status="discarded", why=why)
+    if job.state is State.done:
+        return msgspec.structs.replace(item, status="succeeded")
+    if _died_again(item, job):
+        return msgspec.structs.replace(item, status="failed_again", why=f"{job.because}: {job.error_class}")
+    return item
+
+
+def _died_again(item: Item, job: Job) -> bool:
+    """Dead, put off by somebody after it had died, or already brought back once more by somebody else."""
+    put_off = job.state is State.held and job.because == DEFERRED
+    return job.state is State.dead or put_off or job.fresh_from > (item.run or 0)
+
+
+# ---- the run
+
+
+class GroupScore(msgspec.Struct, frozen=True):
+    """What became of one group."""
+
+    SHOWN: ClassVar = ("open",)
+    fingerprint: str | None
+    task: str
+    error_class: str | None
+    number: int
+    error: str | None = None
+    """What its latest dead letter says. Never kept here, only shown: an error is erased in one place."""
+    moved: int = 0
+    skipped: int = 0
+    succeeded: int = 0
+    failed_again: int = 0
+    discarded: int = 0
+
+    @property
+    def open(self) -> int:
+        return self.moved - self.succeeded - self.failed_again - self.discarded
+
+
+class Canary(msgspec.Struct, frozen=True):
+    """A few that go first and are judged before the rest may follow. What was let go meanwhile is no evidence."""
+
+    HIDDEN: ClassVar = ("start",)
+    SHOWN: ClassVar = ("open", "text")
+    size: int
+    pass_rate: float
+    start: int = 0
+    """The first item of it."""
+    moved: int = 0
+    succeeded: int = 0
+    failed_again: int = 0
+    verdict: Verdict | None = None
+    judged_at: At | None = None
+
+    @property
+    def open(self) -> int:
+        return self.moved - self.succeeded - self.failed_again
+
+    @property
+    def text(self) -> str:
+        """How it stands, in words."""
+        if self.verdict is None:
+            return f"the canary of {self.size} is not judged yet: {self.score}, {self.open} open"
+        return f"the canary {self.verdict}: {self.score}, {self.pass_rate:.0%} had to"
+
+    @property
+    def score(self) -> str:
+        ended = self.succeeded + self.failed_again
+        return f"{self.succeeded} of {ended} succeeded" if ended else "nothing has ended yet"
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """When moves were last allowed, and how many of the allowed ones have not been made."""
+
+    at: float
+    saved: float = 1.0
+
+
+class RunLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of a redrive's story."""
+
+    SPARSE: ClassVar = True
+    at: At
+    what: str
+    who: str
+    why: str | None = None
+
+
+class RedriveRun(Shown, msgspec.Struct, frozen=True):
+    """A bulk redrive: who wanted what and why, how far it is, and its scorecard.
+
+    total = moved + skipped + left, and moved = succeeded + failed_again + discarded + open, at every moment.
+    """
+
+    HIDDEN: ClassVar = (
+        "position", "open_in", "pace", "paused_in", "unjudged", "items_kept", "unknown_too", "words", "filter",
+        "undo_id",
+    )  # fmt: skip
+    SHOWN: ClassVar = ("left", "open", "over", "text")
+    id: str
+    state: RunState
+    who: str
+    why: str | None
+    at: At
+    chosen: str
+    """The filter, in words."""
+    total: int
+    by_group: tuple[GroupScore, ...] = ()
+    rate: float | None = None
+    """Moves a second, at most."""
+    moved: int = 0
+    """How many went back to their queue."""
+    skipped: int = 0
+    """How many were no longer dead, would have died again at once, or may have landed."""
+    skipped_because: dict[str, int] = {}
+    succeeded: int = 0
+    failed_again: int = 0
+    discarded: int = 0
+    """Let go by somebody after they were moved."""
+    canary: Canary | None = None
+    reason: str | None = None
+    """Why it is paused or cancelled."""
+    moved_at: At | None = None
+    """The last move."""
+    ended_at: At | None = None
+    story: tuple[RunLine, ...] = ()
+    position: int = 0
+    """Items before this one were taken."""
+    open_in: tuple[int, ...] = ()
+    """Open items by chunk, so that only those chunks are looked at."""
+    pace: Pace | None = None
+    paused_in: RunState | None = None
+    items_kept: bool = True
+    unjudged: int = 0
+    """Of the skipped ones, those of which nobody could say whether they may go back."""
+    unknown_too: bool = False
+    """Whether dead letters of which nobody knows whether they landed were meant, too."""
+    verb: str = "redrive"
+    """What is done to each: any verb that works on many, or `undo`."""
+    said: dict[str, Json] = {}
+    """The verb's own words, as far as the record keeps them."""
+    words: dict[str, Json] = {}
+    """All of the verb's words, until the last item was taken."""
+    filter: dict[str, Json] = {}
+    """Which jobs were meant, where a filter said so."""
+    undone: int = 0
+    undone_at: At | None = None
+    undone_by: str | None = None
+    """Who took it back, or has begun to."""
+    undo_id: str | None = None
+    """The run that takes it back."""
+
+    @property
+    def short_id(self) -> str:
+        return self.id[-8:]
+
+    @property
+    def left(self) -> int:
+        """Not taken yet."""
+        return self.total - self.moved - self.skipped
+
+    @property
+    def open(self) -> int:
+        """Moved, and not ended yet. Where a verb leaves jobs where they stay, nothing is open."""
+        return self.moved - self.succeeded - self.failed_again - self.discarded if self.settles else 0
+
+    @property
+    def settles(self) -> bool:
+        """Whether something remains to be seen of what was moved: how its jobs end, or that its contents are gone."""
+        return self.verb in ACTS and (ACTS[self.verb].brings_back or ACTS[self.verb].final)
+
+    @property
+    def brings_back(self) -> bool:
+        """Whether it sends jobs to their queue: the runs that `rd.redrives` lists."""
+        return self.verb in ACTS and ACTS[self.verb].brings_back
+
+    @property
+    def undoable(self) -> bool:
+        return undoable(self.verb) and self.undone_by is None and self.items_kept and bool(self.moved)
+
+    @property
+    def over(self) -> bool:
+        """Nothing changes any more."""
+        return self.ended_at is not None
+
+    @property
+    def text(self) -> str:
+        """How it stands, in one sentence."""
+        ended = f"{self.succeeded} succeeded, {self.failed_again} failed again"
+        let_go = f", {self.discarded} were discarded" if self.discarded else ""
+        rest = f"{self.skipped} skipped, {self.open} open, {self.left} left"
+        because = f" ({self.reason})" if self.reason else ""
+        back = f", {self.undone} taken back by {self.undone_by}" if self.undone_at is not None else ""
+        return f"{self.state}{because}: {self.moved} of {self.total} moved, {ended}{let_go}, {rest}{back}"
+
+
+REDRIVE: Final = Kind[RedriveRun]("redrive", RedriveRun)
+
+
+def begun(
+    id: str,
+    now: float,
+    *,
+    who: str,
+    why: str | None,
+    chosen: str,
+    groups: Sequence[Chosen],
+    total: int,
+    canary: int,
+    pass_rate: float,
+    rate: float | None,
+    unknown_too: bool = False,
+    verb: str = "redrive",
+    said: Mapping[str, Json] = NOTHING,
+    words: Mapping[str, Json] = NOTHING,
+    filter: Mapping[str, Json] = NOTHING,
+) -> RedriveRun:
+    """A redrive whose items are frozen and of which nothing has moved yet."""
+    return RedriveRun(
+        id, "canary" if canary else "moving", who, why, now, chosen, total,
+        by_group=tuple(GroupScore(g.fingerprint, g.task, g.error_class, g.number) for g in groups),
+        rate=rate,
+        canary=Canary(canary, pass_rate) if canary else None,
+        story=(RunLine(now, "started", who, why),),
+        open_in=(0,) * -(-total // CHUNK),
+        pace=Pace(now) if rate is not None else None,
+        unknown_too=unknown_too,
+        verb=verb,
+        said=dict(said),
+        words=dict(words),
+        filter=dict(filter),
+    )  # fmt: skip
+
+
+def with_errors(run: RedriveRun, errors: Mapping[str, str | None]) -> RedriveRun:
+    """For eyes only."""
+    groups = [msgspec.structs.replace(group, error=errors.get(group.fingerprint or "")) for group in run.by_group]
+    return msgspec.structs.replace(run, by_group=tuple(groups))

@@ -1,0 +1,338 @@
+"""Brings dead letters back whose cause may have healed: the scheduler's duty behind `comes_back_at`.
+
+One dead letter of a group goes first. Where it succeeds, or anything else shows that what the group calls answers
+again, the others follow at a bounded rate. Where it fails for the same reason, they wait for their next time. Each
+return is an act of "redrive" and can be taken back. retries/comebacks.py decides who may return, and when.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from redrive.core import lifecycle
+from redrive.core.budget import overspent
+from redrive.core.change import anew, named_in
+from redrive.core.documents import Kept
+from redrive.core.job import Job, State
+from redrive.core.lifecycle import Transition
+from redrive.core.store import Applied, Commit, Filter, Put, Returning
+from redrive.deadletters.acts import SIZE_WITH_DOCUMENTS, Acts, Decided, Order
+from redrive.deadletters.triage import hands_off, next_changes
+from redrive.engine.consents import Consents
+from redrive.engine.duty_lease import holds
+from redrive.engine.effects import effects_of
+from redrive.engine.inputs import preflight
+from redrive.engine.paging import pages
+from redrive.engine.queue_pauses import paused_queues
+from redrive.engine.registry import Handler
+from redrive.errors import IllegalMove
+from redrive.retries.breaker import BREAKER, Breaker, named, verdict
+from redrive.retries.changes import Change, decode, merge
+from redrive.retries.comebacks import (
+    ANSWERS,
+    BY_ITSELF,
+    FIRST,
+    Answers,
+    First,
+    alike,
+    asks_for,
+    following,
+    group_key,
+    may_follow,
+    next_time,
+    same_trouble,
+    sentence,
+    still_down,
+    times_for,
+    tries_for,
+)
+from redrive.retries.preflight import NotReady
+
+if TYPE_CHECKING:
+    from redrive.engine.breakers import Breakers
+    from redrive.jobs.core import Core
+
+log = logging.getLogger("redrive.comebacks")
+DUTY: Final = "comebacks"
+"""The duty of sending the first ones of a task's groups."""
+PAGE: Final = 200
+LOOK_AGAIN: Final = 5.0
+"""Seconds until the next look where nothing is due."""
+FORGOTTEN_AFTER: Final = 600.0
+"""Seconds after which followers that may not go yet, as in a paused queue, wait for their own time again."""
+FAR: Final = 1e15
+INSTANT: Final = 0.001
+"""As exactly as the store keeps times: who died in the moment of the success died before it."""
+LATER: Final = "later"
+"""The verdict on a dead letter that keeps its place: its queue is paused, or what it calls is known to be down."""
+
+
+class Go(NamedTuple):
+    """The verdict on a dead letter that comes back now, with these changes."""
+
+    changes: tuple[Change, ...] = ()
+
+
+class ForPerson(NamedTuple):
+    """The verdict on a dead letter that a machine must not bring back."""
+
+    why: str
+
+
+Verdict = Go | ForPerson | str
+
+
+class Comebacks:
+    """One round after the other. Safe in several processes: for each task a lease document names one of them."""
+
+    def __init__(self, core: Core, acts: Acts) -> None:
+        self._core = core
+        self._acts = acts
+        self._next_look = 0.0
+        self._paused: frozenset[str] = frozenset()
+        self._breakers: Mapping[str, Breaker] = {}
+        self._asked: set[str | None] = set()
+        """Downstreams of which a first one finds out whether they answer again, for all groups that wait for them."""
+
+    async def work(self, breakers: Breakers | None = None, *, thorough: bool = True) -> int:
+        """Bring back what is due; returns how many came back. Workers do it by themselves.
+
+        `breakers` is told what dead letters wait for. Without `thorough` a look is spared where none was due lately.
+        """
+        now, store = self._core.clock.now(), self._core.store
+        if not thorough and now < self._next_look <= now + LOOK_AGAIN:
+            return 0
+        groups, firsts, answers = await store.returning(now), await FIRST.all(store), await ANSWERS.all(store)
+        if breakers is not None:
+            breakers.watched = frozenset(group.held_for for group in groups if group.held_for)
+        if not firsts and not answers and not any(group.due for group in groups):
+            self._next_look = min([now + LOOK_AGAIN, *(group.next_at for group in groups)])
+            return 0
+        self._next_look = now
+        return await self._round(groups, firsts)
+
+    async def _round(self, groups: Sequence[Returning], firsts: Sequence[Kept[First]]) -> int:
+        self._paused = frozenset(await paused_queues(self._core.store))
+        self._breakers = {kept.key: kept.value for kept in await BREAKER.all(self._core.store)}
+        under_way = {kept.key: kept.value for kept in firsts if await self._under_way(kept)}
+        now = self._core.clock.now()
+        self._asked = {asks_for(first, now) for first in under_way.values()} - {None}
+        moved = 0
+        answers = await ANSWERS.all(self._core.store)
+        for kept in answers:
+            moved += await self._follow(kept)
+        answering = {kept.key for kept in answers}
+        ours = [group for group in groups if group.due and await self._ours(group)]
+        for fingerprint, waits_for in dict.fromkeys((group.fingerprint, group.held_for) for group in ours):
+            if fingerprint is None:
+                moved += await self._each_alone()
+            elif waits_for not in answering and group_key(fingerprint, waits_for) not in under_way:
+                moved += await self._send_first(fingerprint, waits_for)
+        return moved
+
+    async def _ours(self, group: Returning) -> bool:
+        """Whether this process brings back dead letters of this task: one of those that have its code, at a time."""
+        if group.task not in self._core.registry.handlers or group.queue in self._paused:
+            return False
+        return await holds(self._core.store, self._core.clock, f"{DUTY}/{group.task}")
+
+    # -- the first of a group
+
+    async def _send_first(self, fingerprint: str, waits_for: str | None) -> int:
+        """The oldest that may go. Its document is part of the same commit: at most one of a group is under way."""
+        async for job in self._due(fingerprint, waits_for):
+            asked = waits_for is not None and waits_for in self._asked and job.category == "transient"
+            found = LATER if asked else await self._verdict(job)
+            if isinstance(found, ForPerson):
+                await self._leave_to_a_person(job, found.why)
+            elif isinstance(found, Go):
+                first = First(job.id, self._core.clock.now(), fingerprint, waits_for, job.category)
+                self._asked.add(asks_for(first, first.at))
+                return await self._bring_back(
+                    {job.id: found}, (FIRST.put(group_key(fingerprint, waits_for), first, 0),)
+                )
+        return 0
+
+    async def _each_alone(self) -> int:
+        """Dead letters without a group."""
+        going = {}
+        async for job in self._due(None, None):
+            found = await self._verdict(job) if job.fingerprint is None else LATER
+            if isinstance(found, ForPerson):
+                await self._leave_to_a_person(job, found.why)
+            elif isinstance(found, Go):
+                going[job.id] = found
+        return await self._bring_back(going) if going else 0
+
+    async def _under_way(self, kept: Kept[First]) -> bool:
+        """Whether the first one of a group is still trying. Where it ended, what that means for the others is done."""
+        first = kept.value
+        found = await self._core.store.get([first.job_id])
+        job = found[0] if found else None
+        if job is not None and (job.state in (State.waiting, State.running) or job.because == "circuit_open"):
+            return True
+        puts: tuple[Put, ...] = (FIRST.drop(kept.key, kept.version),)
+        if job is not None and job.state is State.done and first.waits_for is not None:
+            puts += (self._answering(first.waits_for, job),)
+        elif job is not None and job.state is State.dead and still_down(job, first):
+            await self._pass_over(first, job)
+        await self._core.store.apply([Commit(puts=puts)])
+        return False
+
+    def _answering(self, key: str, job: Job) -> Put:
+        now = self._core.clock.now()
+        return ANSWERS.put(key, Answers(now, now, self._core.registry.policy_for(job).breaker_release or 1.0))
+
+    async def _pass_over(self, first: First, failed: Job) -> None:
+        """The others whose time it was wait for their next one. After the last, a person decides about its own group;
+        those of other groups, of which none has tried, try themselves."""
+        why = f"job {failed.short_id} {{}} went first and failed again: {failed.error_class}"
+        within = alike(self._core.registry.policy_for(failed), failed)
+        moves = [
+            move
+            async for job in self._due(None if first.waits_for else first.fingerprint, first.waits_for, within)
+            if job.id != failed.id
+            and job.state is State.dead
+            and same_trouble(job, failed, first)
+            and (move := self._passed_over(job, why, first)) is not None
+        ]
+        for start in range(0, len(moves), PAGE):
+            await self._apply(moves[start : start + PAGE])
+
+    def _passed_over(self, job: Job, why: str, first: First) -> Transition | None:
+        now, own = self._core.clock.now(), job.fingerprint == first.fingerprint
+        why = why.format("of its group" if own else f"that calls {named(first.waits_for or '')}, too,")
+        found = next_time(job, self._core.registry.policy_for(job), now, self._core.clock.chance())
+        if found is None and not own:
+            return None
+        if found is None:
+            return lifecycle.rerouted(
+                job, now, lane="manual", who=BY_ITSELF, why=f"{why}; no time is left in its table"
+            )
+        place, at = found
+        return lifecycle.passed_over(job, now, comebacks=place, comes_back_at=at, who=BY_ITSELF, why=why)
+
+    # -- those that follow
+
+    async def _follow(self, kept: Kept[Answers]) -> int:
+        """Bring back those that died before what they call answered again, as many as the rate allows by now."""
+        now, store = self._core.clock.now(), self._core.store
+        number, after = following(kept.value, now)
+        if number < 1:
+            return 0
+        chosen = Filter(states=(State.dead,), held_for=kept.key, returns_by=FAR, until=kept.value.at + INSTANT)
+        page = await store.find(chosen, limit=PAGE, oldest=True)
+        going, held_back = await self._followers([job.id for job in page.jobs], number, sure=kept.value.sure)
+        idle = now - kept.value.at > FORGOTTEN_AFTER or not kept.value.sure
+        over = not going and (idle or not (held_back or page.cursor))
+        put = ANSWERS.drop(kept.key, kept.version) if over else ANSWERS.put(kept.key, after, kept.version)
+        (outcome,) = await store.apply([Commit(puts=(put,))])
+        return await self._bring_back(going) if going and isinstance(outcome, Applied) else 0
+
+    async def _followers(self, ids: Sequence[str], number: int, *, sure: bool) -> tuple[dict[str, Go], bool]:
+        """The first of them that may go now, at most so many, and whether any is held back for a while only.
+
+        One that must wait keeps no other back.
+        """
+        going: dict[str, Go] = {}
+        held_back = False
+        for start in range(0, len(ids), number):
+            for job in await self._core.store.get(ids[start : start + number]):
+                if len(going) == number or not self._may_follow(job, sure=sure):
+                    continue
+                found = await self._verdict(job)
+                held_back |= found == LATER
+                if isinstance(found, ForPerson):
+                    await self._leave_to_a_person(job, found.why)
+                elif isinstance(found, Go):
+                    going[job.id] = found
+            if len(going) == number:
+                break
+        return going, held_back
+
+    def _may_follow(self, job: Job, *, sure: bool) -> bool:
+        return may_follow(job, self._core.registry.policy_for(job), self._core.clock.now(), sure=sure)
+
+    # -- one dead letter
+
+    async def _due(self, fingerprint: str | None, waits_for: str | None, within: float = 0.0) -> AsyncIterator[Job]:
+        """The ones of a group that are due by then, with their histories, the oldest first."""
+        by = self._core.clock.now() + within
+        chosen = Filter(states=(State.dead,), fingerprint=fingerprint, held_for=waits_for, returns_by=by)
+        async for found in pages(self._core.store, chosen, PAGE, oldest=True):
+            for job in await self._core.store.get([job.id for job in found]):
+                yield job
+
+    async def _verdict(self, job: Job) -> Verdict:
+        """Whether it comes back now. A process without its task's code leaves it to one that has it."""
+        handler = self._core.registry.handlers.get(job.task)
+        if handler is None or job.state is not State.dead or job.queue in self._paused or self._parked(job):
+            return LATER
+        why = await self._forbidden(job, handler)
+        if why is not None:
+            return ForPerson(why)
+        changes = await self._changes(job, handler) if job.category == "conditional" else ()
+        if changes is None:
+            return ForPerson("nothing is left that could be changed")
+        now = self._core.clock.now()
+        back = self._came_back(job, now, changes).after(job.version)
+        ready = preflight(back, handler, self._core.registry, now)
+        return ForPerson(f"it would die again: {ready.why}") if isinstance(ready, NotReady) else Go(changes)
+
+    def _parked(self, job: Job) -> bool:
+        breaker = self._breakers.get(job.held_for or "")
+        return breaker is not None and verdict(breaker, job.id, self._core.clock.now()) == "park"
+
+    async def _forbidden(self, job: Job, handler: Handler) -> str | None:
+        """Why only a person may bring it back; None where nothing speaks against it."""
+        core, now = self._core, self._core.clock.now()
+        effects = [] if handler.idempotent else await effects_of(core.store, job.id)
+        if (why := hands_off(job, effects)) is not None:
+            return why
+        if handler.consent and not await Consents(core.store, core.clock).covers(job, handler):
+            return "the consent that it needs has run out"
+        budget = job.readable_options.budget
+        over = overspent(budget, job, None, now) if budget is not None else None
+        return f"its budget is used up: {over}" if over is not None else None
+
+    async def _changes(self, job: Job, handler: Handler) -> tuple[Change, ...] | None:
+        """What the group's record says that helped, else what has not been tried; None where nothing is left."""
+        registry = self._core.registry
+        lessons = await self._core.store.lessons(job.fingerprint) if job.fingerprint else []
+        abilities = handler.abilities(registry.fleet, registry.count)
+        return next_changes(job, lessons, abilities, registry.policy_for(job), self._core.clock.now())
+
+    # -- moves
+
+    async def _bring_back(self, going: Mapping[str, Go], puts: tuple[Put, ...] = ()) -> int:
+        """One act for all of them."""
+
+        def arrow(job: Job, now: float) -> Decided:
+            if job.comes_back_at is None:
+                raise IllegalMove(f"job {job.short_id} does not come back by itself any more", job_id=job.id)
+            return Decided(self._came_back(job, now, going[job.id].changes), puts)
+
+        why = "its time has come" if puts else "what it calls answers again"
+        order = Order("redrive", BY_ITSELF, why, arrow, size=SIZE_WITH_DOCUMENTS, recalls=False)
+        return await self._acts.together(order, list(going))
+
+    def _came_back(self, job: Job, now: float, changes: tuple[Change, ...]) -> Transition:
+        policy = self._core.registry.policy_for(job)
+        most = max(len(times_for(policy, job.category)), job.comebacks + 1)
+        why = f"It comes back by itself (comeback {job.comebacks + 1} of {most})"
+        changed = anew(merge(decode(job.changes_json), changes), *named_in(changes)) if changes else {}
+        tries = tries_for(job.category)
+        return lifecycle.came_back(job, now, tries=tries, who=BY_ITSELF, why=f"{why}.", changed=changed)
+
+    async def _leave_to_a_person(self, job: Job, why: str) -> None:
+        now = self._core.clock.now()
+        why = sentence(f"It does not come back by itself: {why}")
+        await self._apply([lifecycle.rerouted(job, now, lane="manual", who=BY_ITSELF, why=why)])
+
+    async def _apply(self, moves: Sequence[Transition]) -> None:
+        outcomes = await self._core.store.apply([Commit((move,)) for move in moves])
+        for move, outcome in zip(moves, outcomes, strict=True):
+            if isinstance(outcome, Applied):
+                log.warning("job %s (%s): %s", move.job.short_id, move.job.task, move.why)

@@ -1,0 +1,225 @@
+"""Another input for a dead letter: what it would mean, field by field, and the order that brings it back with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from redrive.core import lifecycle
+from redrive.core.consent import ANY_AGENT, subject_of
+from redrive.core.documents import GRANT
+from redrive.core.job import Job, Json
+from redrive.core.store import Filter
+from redrive.deadletters import orders
+from redrive.deadletters.acts import Acts, Order
+from redrive.deadletters.bulk import reasons
+from redrive.deadletters.edited_input import check_fits, difference, input_now, text_of
+from redrive.deadletters.filters import filter_of_many, means_unknown
+from redrive.deadletters.forgotten_input import KEPT, forgotten
+from redrive.deadletters.merge_patch import fields_of, patched
+from redrive.deadletters.redrives.moves import is_deferred
+from redrive.deadletters.redrives.selection import filter_in_words, judged, sealed_token, select, without_id
+from redrive.deadletters.triage import (
+    GONE,
+    EditPreview,
+    EffectChoice,
+    FieldError,
+    PatchError,
+    PatchPreview,
+    PatchSample,
+    field_error,
+    taint_of,
+)
+from redrive.deadletters.verbs import VERBS
+from redrive.engine.approvals import questions_of
+from redrive.engine.consents import quoted
+from redrive.engine.effects import effects_of
+from redrive.engine.written import written
+from redrive.errors import InvalidInput, JobError
+from redrive.jobs.lookup import SOMEBODY, find_job
+
+if TYPE_CHECKING:
+    from redrive.deadletters.redrives import Redrives
+    from redrive.jobs.core import Core
+
+SAMPLES: Final = 5
+DIFFERENCES: Final = 12
+"""Lines that a sample shows."""
+ERRORS: Final = 20
+MOST_JUDGED: Final = 1_000
+"""Where a filter matches more dead letters than these, a preview judges the first of them only."""
+FIRST: Final = 50
+"""How many dead letters a preview of such a filter judges."""
+
+
+async def preview(core: Core, acts: Acts, id: str, payload: Mapping[str, Json]) -> EditPreview:
+    """What an edit would mean, field by field. Changes nothing."""
+    job = await find_job(core.store, id)
+    errors = _errors(core, job, payload) or await _refusal(core, acts, job, payload)
+    unusable = any(error.field == "payload" for error in errors)
+    lines = [] if unusable else difference(core, job, payload)
+    voided = await _voided(core, job)
+    effects = await _effects(core, job)
+    ok = not errors
+    text = _summary(errors, lines, voided, effects)
+    given = {} if unusable else dict(payload)
+    return EditPreview(job.id, job.task, ok, text, lines, errors, voided, effects, taint_of(job, given))
+
+
+async def edit(core: Core, acts: Acts, id: str, order: Order, repeat: Sequence[str]) -> Job:
+    """What is refused must not have forgotten anything."""
+    job = await acts.checked(order, id)
+    found = await forgotten(core.store, job, repeat)
+    if found.gone:
+        order = order._replace(said={**order.said, GONE: len(found.gone)})
+    for start in range(0, len(found.gone), KEPT):  # harmless to repeat
+        await written(core.store, f"the steps of job {job.short_id} were forgotten", *found.gone[start : start + KEPT])
+    return await acts.one(order, job.id, found.puts)
+
+
+# -- the same for many
+
+
+class _Tally:
+    """What a patch would do, job by job; of the jobs nothing is kept but a few samples."""
+
+    def __init__(self, core: Core, patch: dict[str, Json], *, unknown_too: bool) -> None:
+        self._core, self.patch, self._unknown_too = core, patch, unknown_too
+        self._order = orders.order(core, VERBS["edit"], {"patch": patch}, SOMEBODY, None)
+        self._now = core.clock.now()
+        self.samples: list[PatchSample] = []
+        self.changed: list[Job] = []
+        self.changing = 0
+        self.errors: Counter[tuple[str, str]] = Counter()
+        self.refused: Counter[str] = Counter()
+
+    def judge(self, job: Job) -> None:
+        payload = patched(input_now(job), self.patch)
+        if isinstance(payload, dict) and (wrong := _errors(self._core, job, payload)):
+            self.errors.update({(error.field, error.problem) for error in wrong})
+            return
+        dead = (
+            lifecycle.recalled(job, self._now, who=SOMEBODY, why=None).after(job.version) if is_deferred(job) else job
+        )
+        found = judged(self._order, dead, self._now, unknown_too=self._unknown_too)
+        if isinstance(found, str):
+            self.refused[without_id(found, job).removeprefix("payload: ")] += 1
+            return
+        self.changing += 1
+        if len(self.samples) < SAMPLES:
+            self.changed.append(job)
+            self.samples.append(PatchSample(job.id, job.task, difference(self._core, job, payload)[:DIFFERENCES]))
+
+
+async def preview_many(
+    core: Core, redrives: Redrives, patch: dict[str, Json], ids: Sequence[str], filters: Mapping[str, Any], *, all: bool
+) -> PatchPreview:
+    """What the patch would mean for each of these. Changes nothing."""
+    tally = _Tally(core, patch, unknown_too=means_unknown(ids, filters))
+    chosen = filter_of_many("edit", ids, filters, all=all)
+    if chosen is not None and sum((await core.store.count(chosen)).values()) > MOST_JUDGED:
+        return await _preview_some(core, redrives, tally, chosen, filters)
+    selection = await select(core, ids, filters, all=all, verb="edit", judge=tally.judge)
+    running = await redrives.in_the_way(selection.fingerprints)
+    return await _told(core, tally, len(selection), selection.chosen, selection.token, running)
+
+
+async def _preview_some(
+    core: Core, redrives: Redrives, tally: _Tally, chosen: Filter, filters: Mapping[str, Any]
+) -> PatchPreview:
+    """The oldest of many: the others are counted by an index, and their inputs are not read."""
+    seal = await core.store.seal(chosen)
+    groups = await core.store.count(chosen, by=("fingerprint",))
+    running = await redrives.in_the_way([name for (name,) in groups if name is not None])
+    page = await core.store.find(chosen, limit=FIRST, oldest=True)
+    for job in page.jobs:
+        tally.judge(job)
+    found = await _told(core, tally, seal.number, filter_in_words(filters), sealed_token(seal), running)
+    return msgspec.structs.replace(found, looked_at=len(page.jobs))
+
+
+async def _told(core: Core, tally: _Tally, number: int, chosen: str, token: str, running: list[str]) -> PatchPreview:
+    errors = [PatchError(field, problem, times) for (field, problem), times in tally.errors.most_common(ERRORS)]
+    samples = [
+        msgspec.structs.replace(sample, voided=await _voided(core, job))
+        for sample, job in zip(tally.samples, tally.changed, strict=True)
+    ]
+    return PatchPreview(
+        number, chosen, fields_of(tally.patch), tally.changing, samples, errors, reasons(tally.refused.elements()),
+        token, running,
+    )  # fmt: skip
+
+
+# -- what cannot be an input
+
+
+def _errors(core: Core, job: Job, payload: Mapping[str, Json]) -> list[FieldError]:
+    """The same refusals, as many as can be told at once."""
+    try:
+        text = text_of(core, payload)
+    except InvalidInput as error:
+        return [FieldError(error.field, error.problem)]
+    try:
+        check_fits(core, job, text)
+    except InvalidInput as error:
+        first, known = field_error(error.problem), core.registry.handlers[job.task].signature.names
+        strange = [name for name in payload if name not in known and name != first.field]
+        return [first, *(FieldError(name, "is not a parameter of the task") for name in strange)]
+    return []
+
+
+async def _refusal(core: Core, acts: Acts, job: Job, payload: Mapping[str, Json]) -> list[FieldError]:
+    """Why it would not be done although the input fits."""
+    try:
+        words = {"payload": dict(payload), "repeat": []}
+        await acts.checked(orders.order(core, VERBS["edit"], words, SOMEBODY, None), job.id)
+    except InvalidInput as error:
+        return [FieldError(error.field, error.problem)]
+    except JobError as error:
+        return [FieldError("job", str(error).removeprefix("job "))]
+    return []
+
+
+# -- what it would mean
+
+
+async def _voided(core: Core, job: Job) -> list[str]:
+    """Consents and approvals that are bound to the input as it is."""
+    approvals = [one for one in await questions_of(core.store, job.id) if one.answer == "approved"]
+    found = [f"the approval by {approval.by}: {approval.question}" for approval in approvals]
+    now, subject = core.clock.now(), subject_of(job)
+    if job.session_id is not None:
+        for _, grant, _ in await GRANT.all(core.store, f"{quoted(job.session_id)}/"):
+            bound = grant.subject == subject or (grant.agent is not ANY_AGENT and grant.job_id == job.id)
+            if bound and grant.revoked_at is None and (grant.expires_at is None or now < grant.expires_at):
+                found.append(f"the consent of {grant.by} to {grant.scope}")
+    return found
+
+
+_THEN: Final = {
+    "landed": "kept: it is not done again, unless you name it to be repeated",
+    "absent": "done: nothing of it is there",
+    "intended": "looked for first: it may have landed",
+    "unknown": "looked for first: it may have landed",
+}
+
+
+async def _effects(core: Core, job: Job) -> list[EffectChoice]:
+    effects = await effects_of(core.store, job.id)
+    return [EffectChoice(effect.name, effect.status, _THEN[effect.status]) for effect in effects]
+
+
+def _summary(
+    errors: Sequence[FieldError], lines: Sequence[str], voided: Sequence[str], effects: Sequence[EffectChoice]
+) -> str:
+    if errors:
+        return "It cannot be edited so: " + "; ".join(f"{error.field} {error.problem}" for error in errors[:3]) + "."
+    said = [f"{len(lines)} {'difference' if len(lines) == 1 else 'differences'}"]
+    if voided:
+        said.append(f"{len(voided)} given for the old input will not count")
+    if landed := [effect.name for effect in effects if effect.status == "landed"]:
+        said.append(f"what landed is kept: {', '.join(landed)}")
+    return "; ".join(said) + "."

@@ -1,0 +1,484 @@
+"""Error groups: one kind of failure, its life, and what helps. Pure: what is known and the time are arguments.
+
+A group is unresolved, resolved (perhaps in a version) or ignored (until a time, a rate or a count is passed). Three
+things are worth waking somebody for, and nothing else: a failure that is new, one that came back after it was resolved,
+and one that is worse than what was ignored. That it goes on, or grows, was told already.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, ClassVar, Final, Literal
+
+import msgspec
+
+from redrive.core.advice import ADVICE
+from redrive.core.agents import Fleet
+from redrive.core.job import At, Job, iso
+from redrive.core.store import Group, Lesson
+from redrive.core.view import Shown
+from redrive.failures.classify import DETAILS
+
+HOUR: Final = 3600.0
+DAY: Final = 86400.0
+HOURS_KEPT: Final = 48
+STORY_KEPT: Final = 30
+SHORT: Final = 8
+"""So much of a fingerprint is shown; any unique beginning of it names the group."""
+SYSTEMIC: Final = 3
+"""So many dead letters of one group are no accident."""
+REDRIVE: Final = "redrive"
+"""Who speaks in a group's story where nobody in person did."""
+
+Status = Literal["unresolved", "resolved", "ignored"]
+Kind = Literal["new", "regressed", "unignored"]
+Trend = Literal["new", "growing", "steady", "shrinking", "quiet", "cured"]
+Action = Literal["redrive", "change", "fix", "look"]
+STATUSES: Final[tuple[Status, ...]] = ("unresolved", "resolved", "ignored")
+
+
+class GroupLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of a group's story."""
+
+    at: At
+    what: str
+    who: str
+    why: str | None = None
+
+
+class Alert(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that somebody must hear of. What the error said stands in the group alone, where it can be erased."""
+
+    kind: Kind
+    fingerprint: str
+    at: float
+    queue: str
+    task: str
+    buried: int
+    because: str
+    error_class: str | None = None
+
+
+class GroupState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was said and judged of a group: the store's document of kind "group" under its fingerprint."""
+
+    HIDDEN: ClassVar = ("seen_buried", "seen_at", "hours", "ignored_from")
+    status: Status = "unresolved"
+    resolved_at: At | None = None
+    resolved_in: str | None = None
+    ignored_at: At | None = None
+    ignored_until: At | None = None
+    ignored_rate: float | None = None
+    """Burials an hour that may go on unheard."""
+    ignored_count: int | None = None
+    """More burials that may go on unheard."""
+    ignored_from: int = 0
+    """The burials there were when it was ignored."""
+    who: str | None = None
+    why: str | None = None
+    note: str | None = None
+    seen_buried: int = 0
+    """How many burials were judged."""
+    seen_at: float = 0.0
+    hours: tuple[tuple[int, int], ...] = ()
+    """Burials by the hour, as they were noticed, for two days."""
+    alerted_at: At | None = None
+    """When an alert was last handed to the channels."""
+    story: tuple[GroupLine, ...] = ()
+
+
+_CLEARED: Final[dict[str, Any]] = {
+    "resolved_at": None, "resolved_in": None, "ignored_at": None, "ignored_until": None, "ignored_rate": None,
+    "ignored_count": None, "ignored_from": 0,
+}  # fmt: skip
+
+
+# ---- judging
+
+
+def judge(
+    group: Group, state: GroupState | None, now: float, recent: int, version: str | None = None
+) -> tuple[GroupState, Alert | None]:
+    """What the burials since the last judgement mean: `recent` in the last hour, the latest made by `version`."""
+    known = state if state is not None else GroupState()
+    seen = _seen(group, known, now)
+    if group.buried <= known.seen_buried:
+        return known, None
+    found = _breach(group, known, recent, version)
+    if found is None:
+        return seen, None
+    kind, because = found
+    alert = Alert(kind, group.fingerprint, now, group.queue, group.task, group.buried, because, group.error_class)
+    return _changed(seen, "unresolved", GroupLine(now, kind, REDRIVE, because), alerted_at=now), alert
+
+
+def _breach(group: Group, state: GroupState, recent: int, version: str | None) -> tuple[Kind, str] | None:
+    """Whether new burials are news: the first ever, or against what a person said of the group."""
+    if state.seen_buried == 0:
+        return "new", "first seen"
+    if state.status == "resolved" and _is_regression(group, state, version):
+        return "regressed", f"resolved{f' in {state.resolved_in}' if state.resolved_in else ''}, and it happened again"
+    if state.status == "ignored" and (because := _over(group, state, recent)):
+        return "unignored", because
+    return None
+
+
+def _is_regression(group: Group, state: GroupState, version: str | None) -> bool:
+    """Buried after it was resolved, and not by code that is older than the cure."""
+    if state.resolved_at is not None and group.last_at <= state.resolved_at:
+        return False
+    return not (state.resolved_in and version) or not _older(version, state.resolved_in)
+
+
+def _older(version: str, than: str) -> bool:
+    """By their numbers, where both begin with some; versions that cannot be compared are not older."""
+    ours, theirs = _numbers(version), _numbers(than)
+    if not ours or not theirs:
+        return False
+    pairs = zip_longest(ours, theirs, fillvalue=0)
+    return next((one < other for one, other in pairs if one != other), False)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    found = re.match(r"v?(\d{1,18}(?:\.\d{1,18})*)", version.strip())
+    return tuple(int(part) for part in found[1].split(".")) if found else ()
+
+
+def _over(group: Group, state: GroupState, recent: int) -> str | None:
+    """Which of the limits that it was ignored with is passed; without any it is ignored until it is reopened."""
+    if state.ignored_until is not None and group.last_at >= state.ignored_until:
+        return "the time it was ignored for is over, and it still happens"
+    if state.ignored_rate is not None and recent > state.ignored_rate:
+        return f"{recent} in the last hour, more than the {state.ignored_rate:g} that are ignored"
+    more = group.buried - state.ignored_from
+    if state.ignored_count is not None and more > state.ignored_count:
+        return f"{more} since it was ignored, more than the {state.ignored_count} that are ignored"
+    return None
+
+
+def _seen(group: Group, state: GroupState, now: float) -> GroupState:
+    """With the burials since then noted under the hour of the latest."""
+    fresh, hour = group.buried - state.seen_buried, int(group.last_at // HOUR)
+    if fresh <= 0:
+        return state
+    noted = dict(state.hours)
+    noted[hour] = noted.get(hour, 0) + fresh
+    kept = tuple(sorted((at, number) for at, number in noted.items() if at > hour - HOURS_KEPT))
+    return msgspec.structs.replace(state, seen_buried=group.buried, seen_at=now, hours=kept)
+
+
+def _changed(state: GroupState, status: Status, said: GroupLine, **fields: Any) -> GroupState:
+    """Another status: what belonged to the one before is over, and the story has a line more."""
+    story = (*state.story, said)[-STORY_KEPT:]
+    now = {**_CLEARED, "status": status, "who": said.who, "why": said.why, "story": story}
+    return msgspec.structs.replace(state, **{**now, **fields})
+
+
+# ---- what a person says
+
+
+def resolved(
+    group: Group, state: GroupState | None, now: float, *, who: str, why: str | None, in_version: str | None = None
+) -> GroupState:
+    """The failure is cured. It is told again if it comes back, by code of this version or later where one is named."""
+    seen = _seen(group, state or GroupState(), now)
+    what = f"resolved in {in_version}" if in_version else "resolved"
+    return _changed(seen, "resolved", GroupLine(now, what, who, why), resolved_at=now, resolved_in=in_version)
+
+
+def ignored(
+    group: Group,
+    state: GroupState | None,
+    now: float,
+    *,
+    who: str,
+    why: str | None,
+    until: float | None = None,
+    rate: float | None = None,
+    count: int | None = None,
+) -> GroupState:
+    """The failure is known and may go on: until then, up to so many an hour, for so many more; else until reopened."""
+    seen = _seen(group, state or GroupState(), now)
+    limits = {"ignored_until": until, "ignored_rate": rate, "ignored_count": count, "ignored_from": group.buried}
+    what = f"ignored {_limits(until, rate, count)}".rstrip()
+    return _changed(seen, "ignored", GroupLine(now, what, who, why), ignored_at=now, **limits)
+
+
+def _limits(until: float | None, rate: float | None, count: int | None) -> str:
+    said = [
+        f"until {iso(until)}" if until is not None else "",
+        f"up to {rate:g} an hour" if rate is not None else "",
+        f"for {count} more" if count is not None else "",
+    ]
+    return ", ".join(filter(None, said))
+
+
+def reopened(group: Group, state: GroupState | None, now: float, *, who: str, why: str | None) -> GroupState:
+    """Unresolved again, by somebody's word."""
+    seen = _seen(group, state or GroupState(), now)
+    return _changed(seen, "unresolved", GroupLine(now, "reopened", who, why))
+
+
+def noted(state: GroupState | None, now: float, *, who: str, text: str) -> GroupState:
+    """A note for the next person; changes nothing else."""
+    known = state if state is not None else GroupState()
+    story = (*known.story, GroupLine(now, "noted", who, text))[-STORY_KEPT:]
+    return msgspec.structs.replace(known, note=text, story=story)
+
+
+# ---- alerts
+
+
+_LEAST: Final[dict[Kind, float]] = {"new": 0.4, "unignored": 0.5, "regressed": 0.6}
+
+
+def severity(kind: Kind, dead: int) -> float:
+    """What came back hurts more than what is new, three dead letters of one group at least 0.7, more of them more."""
+    least = max(_LEAST[kind], 0.7 if dead >= SYSTEMIC else 0.0)
+    return round(least + (1.0 - least) * (1.0 - 1.0 / (1.0 + max(dead - 1, 0) / 30.0)), 6)
+
+
+_TOLD: Final[dict[Kind, str]] = {
+    "new": "new kind of failure",
+    "regressed": "a failure is back",
+    "unignored": "no longer ignored",
+}
+
+
+def message(alert: Alert, group: Group, suggestion: Suggestion) -> str:
+    """An alert in words: what, where, how much, what to do, where to look."""
+    error = (group.error or alert.error_class or "an error that was not recorded")[:200]
+    letters = "1 dead letter" if alert.buried == 1 else f"{alert.buried} dead letters"
+    return (
+        f"{_TOLD[alert.kind]} in {alert.task} (queue {alert.queue}): {error}; {letters} in all, {alert.because}. "
+        f"{suggestion.text} Look closer: redrive dead group {alert.fingerprint[:SHORT]}"
+    )
+
+
+# ---- what helps
+
+
+class Suggestion(Shown, msgspec.Struct, frozen=True, omit_defaults=True):
+    """What to do about a group, and how often that has worked."""
+
+    SHOWN: ClassVar = ("rate",)
+    RENAMED: ClassVar = {"rate": "success_rate"}
+    text: str
+    action: Action
+    strategy: str | None = None
+    worked: int = 0
+    tried: int = 0
+
+    @property
+    def rate(self) -> float | None:
+        """The share of the tries that worked; None where nothing was tried."""
+        return self.worked / self.tried if self.tried else None
+
+
+def lessons_by_group(lessons: Sequence[Lesson]) -> dict[str, list[Lesson]]:
+    found: dict[str, list[Lesson]] = {}
+    for lesson in lessons:
+        found.setdefault(lesson.fingerprint, []).append(lesson)
+    return found
+
+
+UNCHANGED: Final = frozenset({
+    "redriven", "retry", "run_again", "retry_after", "once_more", "on_the_spot", "bury", "hold", "undecided",
+    "released", "interrupted", "waited_for_room", "breaker", "verify",
+})  # fmt: skip
+"""Strategies that change nothing but the time."""
+_IN_WORDS: Final = {
+    "compress_context": "less context",
+    "add_instruction": "another instruction",
+    "add_constraint": "a constraint",
+    "simplify_task": "a shorter answer",
+    "set_model": "another model",
+    "set_agent": "another agent",
+    "edit": "an edited input",
+}
+
+
+def in_words(strategy: str) -> str:
+    """How a strategy tries it: `as it is`, or `with less context and another model`."""
+    if strategy in UNCHANGED:
+        return "as it is"
+    return "with " + " and ".join(_IN_WORDS.get(part, part) for part in strategy.split("+"))
+
+
+BROUGHT_BACK: Final = frozenset({"redriven", "bury", "hold", "edit"})
+"""What a job went through when somebody brought it back; anything else it tried by itself."""
+
+
+class Tried(msgspec.Struct, frozen=True):
+    """What was tried in words, how often it worked and how often not."""
+
+    text: str
+    worked: int
+    failed: int
+
+    @property
+    def times(self) -> int:
+        return self.worked + self.failed
+
+
+def tried(lessons: Sequence[Lesson]) -> list[Tried]:
+    """What worked most often first. Several strategies may be the same to a person, and are told as one."""
+    sums: dict[str, tuple[int, int]] = {}
+    for lesson in lessons:
+        text = f"{'Redriven' if lesson.strategy in BROUGHT_BACK else 'Retried'} {in_words(lesson.strategy)}"
+        worked, failed = sums.get(text, (0, 0))
+        sums[text] = (worked + lesson.worked, failed + lesson.failed)
+    found = [Tried(text, worked, failed) for text, (worked, failed) in sums.items()]
+    return sorted(found, key=lambda one: (-one.worked, one.failed))
+
+
+_BY_HEALING: Final[dict[str, tuple[Action, str]]] = {
+    "at_once": ("redrive", "See whether what it calls is well again, then redrive."),
+    "later": ("redrive", "It heals with time. Redrive later."),
+    "changed": (
+        "change",
+        "The same again fails again. Redrive it changed: less context, another model or agent.",
+    ),
+    "person": ("fix", "Waiting does not heal it. Fix the cause, then redrive, or discard."),
+    "unknown": ("look", "Find out what the error means, fix it, then redrive."),
+}
+
+
+def suggest(
+    group: Group, lessons: Sequence[Lesson], detail: str | None = None, letter: Job | None = None
+) -> Suggestion:
+    """What worked before; else what its latest letter recommends; else the advice for its cause."""
+    action, advice = _advice(detail or group.detail or "unknown")
+    if letter is not None and letter.recommendation:
+        advice = " ".join(letter.recommendation.split())
+    tried = [lesson for lesson in lessons if lesson.worked + lesson.failed]
+    if not tried:
+        return Suggestion(advice, action)
+    best = max(tried, key=_promise)
+    times = f"{best.worked} of {best.worked + best.failed} times"
+    how = in_words(best.strategy)
+    if 2 * best.worked >= best.worked + best.failed:
+        return _learned(f"Redriving {how} worked {times}.", "redrive", best)
+    if best.worked:
+        return _learned(f"Redriving {how} worked only {times}. {advice}", action, best)
+    return _learned(f"Nothing tried so far helps: redriving {how} worked {times}. {advice}", action, best)
+
+
+def _promise(lesson: Lesson) -> float:
+    """How likely it works next time: one lucky try does not beat eight of nine."""
+    return (lesson.worked + 1) / (lesson.worked + lesson.failed + 2)
+
+
+def _learned(text: str, action: Action, best: Lesson) -> Suggestion:
+    return Suggestion(text, action, best.strategy, best.worked, best.worked + best.failed)
+
+
+def _advice(detail: str) -> tuple[Action, str]:
+    heals = DETAILS[detail][1] if detail in DETAILS else "unknown"
+    action, general = _BY_HEALING[heals]
+    return action, ADVICE.get(detail, general)
+
+
+ANOTHERS: Final = frozenset({"authority", "refusal", "model_confusion", "hallucination_loop", "context_overflow"})
+"""Failures that another agent may not have."""
+
+
+def other_agent(group: Group, fleet: Fleet) -> str | None:
+    """An agent that does this work, too, where the failure has to do with who does the work."""
+    if not group.agent or group.detail not in ANOTHERS:
+        return None
+    found = fleet.alternate(group.agent, group.task)
+    return found if found in fleet.agents else None
+
+
+# ---- seeing
+
+
+class GroupView(Shown, msgspec.Struct, frozen=True):
+    """A group as every door shows it."""
+
+    FLAT: ClassVar = ("group", "state")
+    HIDDEN: ClassVar = ("samples", "other_agent", "manual", "letter")
+    SHOWN: ClassVar = ("_samples",)
+    RENAMED: ClassVar = {"_samples": "samples"}
+    group: Group
+    state: GroupState
+    dead: int
+    """How many of its jobs are dead now."""
+    trend: Trend
+    last_day: int
+    """Burials noticed in the last 24 hours, and in the 24 before."""
+    day_before: int
+    suggestion: Suggestion
+    lessons: tuple[Lesson, ...] = ()
+    samples: tuple[Job, ...] = ()
+    other_agent: str | None = None
+    """Who may do better, where the failure has to do with who does the work; said where one group is looked at."""
+    manual: int | None = None
+    """How many of the dead wait for a person; said of the one to begin with."""
+    letter: Job | None = None
+    """Its latest dead letter, whose own words the suggestion may be."""
+
+    @property
+    def fingerprint(self) -> str:
+        return self.group.fingerprint
+
+    @property
+    def short(self) -> str:
+        return self.group.fingerprint[:SHORT]
+
+    @property
+    def status(self) -> Status:
+        return self.state.status
+
+    @property
+    def _samples(self) -> list[str]:
+        return [job.id for job in self.samples]
+
+
+def view(
+    group: Group,
+    state: GroupState | None,
+    dead: int,
+    now: float,
+    lessons: Sequence[Lesson] = (),
+    samples: Sequence[Job] = (),
+    letter: Job | None = None,
+) -> GroupView:
+    known = state or _seen(group, GroupState(), now)
+    return GroupView(
+        group,
+        known,
+        dead,
+        trend(group, known, dead, now),
+        _burials(known, now - DAY, now),
+        _burials(known, now - 2 * DAY, now - DAY),
+        suggest(group, lessons, letter=letter),
+        tuple(lessons),
+        tuple(samples),
+        letter=letter,
+    )
+
+
+def largest(counted: Mapping[tuple[str | None, ...], int], number: int) -> list[str]:
+    """The fingerprints with the most letters, the most first; what has none, or no name, is no group to name."""
+    named = [(name, letters) for (name,), letters in counted.items() if name and letters]
+    return [name for name, _ in sorted(named, key=lambda one: -one[1])[:number]]
+
+
+def trend(group: Group, state: GroupState, dead: int, now: float) -> Trend:
+    """The last day against the day before."""
+    if now - group.last_at >= DAY:
+        return "quiet" if dead else "cured"
+    if now - group.first_at < DAY:
+        return "new"
+    today, before = _burials(state, now - DAY, now), _burials(state, now - 2 * DAY, now - DAY)
+    return "growing" if today > before else "shrinking" if today < before else "steady"
+
+
+def _burials(state: GroupState, since: float, until: float) -> int:
+    """Burials noticed in the hours after that of `since`, up to that of `until`."""
+    first, last = int(since // HOUR), int(until // HOUR)
+    return sum(number for hour, number in state.hours if first < hour <= last)

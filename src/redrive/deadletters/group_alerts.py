@@ -1,0 +1,224 @@
+"""The watch over error groups: judges what changed, and writes an alert into the outbox of notices.
+
+Judging is a move of one document per group, by compare-and-set: of any number of processes that see the same burials
+one judges. The alert is written in the same commit and waits there until every channel has it, so a process that dies,
+or has no channel, loses nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from redrive.core.documents import WAITING
+from redrive.core.documents import Kind as DocumentKind
+from redrive.core.job import Job, State
+from redrive.core.notice import Level, Notice, waiting_key
+from redrive.core.store import Applied, Commit, Filter, Group, Put, Store
+from redrive.deadletters import group as insight
+from redrive.deadletters.group import HOUR, Alert, GroupState, Kind, Suggestion
+from redrive.engine.bus import BusEvent
+
+if TYPE_CHECKING:
+    from redrive.jobs.core import Core
+
+log = logging.getLogger("redrive.groups")
+GROUP_STATE: Final = DocumentKind[GroupState]("group", GroupState)
+OWED: Final = DocumentKind[int]("group_alert", int)
+"""Marks a group with an alert that an older version has judged and told to no channel: its document holds the alert."""
+ALERT: Final = "group_"
+"""So the kinds of notices begin that are alerts on groups."""
+LEVELS: Final[Mapping[Kind, Level]] = {
+    "new": "acknowledgement", "regressed": "actionable", "unignored": "actionable"
+}  # fmt: skip
+"""A new group is worth knowing; one that came back against what a person said of it wants to be looked at."""
+LATE: Final = 120.0
+"""A burial may be committed so long after the time it says."""
+SWEEP_SECONDS: Final = 60.0
+"""How often all groups are looked at: an import brings burials of long ago."""
+FEW: Final = 20
+
+Known = tuple[GroupState | None, int]
+"""What is known of a group, and the version it was read at."""
+_NONE: Final[Known] = (None, 0)
+
+
+async def read_states(store: Store, fingerprints: Sequence[str]) -> dict[str, Known]:
+    """What was said and judged of these groups."""
+    if len(fingerprints) > FEW:
+        wanted = set(fingerprints)
+        found = [
+            GROUP_STATE.read(document) for document in await store.docs(GROUP_STATE.name) if document.key in wanted
+        ]
+    else:
+        asked = [await GROUP_STATE.get(store, fingerprint) for fingerprint in fingerprints]
+        found = [kept for kept in asked if kept is not None]
+    return {kept.key: (kept.value, kept.version) for kept in found}
+
+
+async def latest_letters(store: Store, fingerprints: Sequence[str]) -> dict[str, Job]:
+    """The latest dead letter of each of these groups, where there is one: what it recommends is the group's advice."""
+    found = await store.first([Filter(states=(State.dead,), fingerprint=name) for name in fingerprints])
+    return {name: job for name, job in zip(fingerprints, found, strict=True) if job is not None}
+
+
+def write(fingerprint: str, state: GroupState, version: int, *also: Put) -> Commit:
+    """The document as it is from now on, if no other process was faster, and what belongs to it."""
+    return Commit(puts=(GROUP_STATE.put(fingerprint, state, version), *also))
+
+
+async def silence(store: Store, fingerprint: str) -> None:
+    """Drop the alerts on a group that wait to be told: a person has seen to it."""
+    waiting = [kept for kept in await WAITING.all(store) if kept.value.fingerprint == fingerprint]
+    puts = tuple(WAITING.drop(kept.key) for kept in waiting if kept.value.kind.startswith(ALERT))
+    if puts:
+        await store.apply([Commit(puts=puts)])
+
+
+class Verdict(NamedTuple):
+    """What a look makes of a group; `new` where that is not what the document (of this version) says already."""
+
+    group: Group
+    state: GroupState
+    version: int
+    alert: Alert | None
+    new: bool
+
+
+class Owed(msgspec.Struct, frozen=True):
+    """What older versions kept of an alert until it was told."""
+
+    alert: Alert
+
+
+class Owing(msgspec.Struct, frozen=True):
+    """A group's document as older versions wrote it: only what is owed."""
+
+    owed: Owed | None = None
+
+
+class GroupWatch:
+    """Looks at the groups of the whole store."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._store: Store | None = None
+        self._judged: dict[str, int] = {}
+        self._latest = 0.0
+        self._swept = float("-inf")
+
+    async def look(self) -> None:
+        """One round: judge every group with new burials."""
+        now = self._core.clock.now()
+        if self._store is not self._core.store:
+            await self._take_over(now)
+        if changed := await self._changed(now):
+            await self._judge(changed, now)
+
+    async def _take_over(self, now: float) -> None:
+        """Put the alerts that an older version still owed into the outbox, before the groups are written anew."""
+        store = self._core.store
+        for marker in await OWED.all(store):
+            state = await store.doc(GROUP_STATE.name, marker.key)
+            owed = msgspec.json.decode(state.value, type=Owing).owed if state is not None else None
+            groups = await store.groups(fingerprints=[marker.key])
+            verdicts = [Verdict(group, GroupState(), 0, owed.alert, True) for group in groups] if owed else []
+            notices = [notice for verdict in verdicts for notice in await self._told(verdict, now)]
+            await store.apply([Commit(puts=(OWED.drop(marker.key, marker.version), *map(_waiting, notices)))])
+
+    async def _changed(self, now: float) -> list[Group]:
+        """The groups with burials that this process has not seen judged."""
+        store, steady = self._core.store, self._core.clock.monotonic()
+        if store is not self._store:
+            self._store, self._latest, self._swept = store, 0.0, float("-inf")
+            self._judged.clear()
+        sweep = steady - self._swept >= SWEEP_SECONDS
+        found = await store.groups(0.0 if sweep else self._latest - LATE)
+        if sweep:
+            self._swept = steady
+        self._latest = min(now, max([self._latest, *(group.last_at for group in found)]))
+        return [group for group in found if self._judged.get(group.fingerprint) != group.buried]
+
+    # -- judging
+
+    async def _judge(self, groups: Sequence[Group], now: float) -> None:
+        """Commits what the burials mean. Where another process was faster, the next look sees to it."""
+        known = await read_states(self._core.store, [group.fingerprint for group in groups])
+        verdicts = [await self._verdict(group, known.get(group.fingerprint, _NONE), now) for group in groups]
+        fresh = [verdict for verdict in verdicts if verdict.new]
+        told = [await self._told(verdict, now) for verdict in fresh]
+        commits = [
+            write(verdict.group.fingerprint, verdict.state, verdict.version, *map(_waiting, notices))
+            for verdict, notices in zip(fresh, told, strict=True)
+        ]
+        outcomes = await self._core.store.apply(commits) if commits else []
+        won = [verdict for verdict, outcome in zip(fresh, outcomes, strict=True) if isinstance(outcome, Applied)]
+        for group, *_ in (*won, *(verdict for verdict in verdicts if not verdict.new)):
+            self._judged[group.fingerprint] = group.buried
+        for verdict, notices, outcome in zip(fresh, told, outcomes, strict=True):
+            if isinstance(outcome, Applied) and verdict.alert is not None:
+                await self._announce(verdict.group, verdict.alert, notices[0])
+
+    async def _verdict(self, group: Group, known: Known, now: float) -> Verdict:
+        (state, version), recent, code = known, 0, None
+        if state is not None and state.ignored_rate is not None:
+            recent = await self._recent(group, state, now)
+        if state is not None and state.resolved_in is not None:
+            code = await self._version(group)
+        judged, alert = insight.judge(group, state, now, recent, code)
+        return Verdict(group, judged, version, alert, judged is not state)
+
+    async def _recent(self, group: Group, state: GroupState, now: float) -> int:
+        """Burials of the last hour: what is still dead of them, or what came since the last look if that is more."""
+        last_hour = Filter(states=(State.dead,), fingerprint=group.fingerprint, since=now - HOUR)
+        still_dead = sum((await self._core.store.count(last_hour)).values())
+        return max(still_dead, group.buried - state.seen_buried if now - state.seen_at <= HOUR else 0)
+
+    async def _version(self, group: Group) -> str | None:
+        """Which version of the code made the latest burial, where that is known."""
+        found = await self._core.store.get([group.sample])
+        return found[0].history[-1].version if found and found[0].history else None
+
+    async def _told(self, verdict: Verdict, now: float) -> list[Notice]:
+        """What people are told of it: mostly nothing."""
+        group, alert = verdict.group, verdict.alert
+        if alert is None:
+            return []
+        text, hurts = insight.message(alert, group, await self._suggested(group)), await self._severity(group, alert)
+        title, level = text.partition("; ")[0][:200], LEVELS[alert.kind]
+        return [
+            Notice(
+                f"{group.fingerprint}.{ALERT}{alert.kind}", f"{ALERT}{alert.kind}", level, "user", title, text, now,
+                group.queue, group.task, group.sample, fingerprint=group.fingerprint, severity=hurts,
+            )
+        ]  # fmt: skip
+
+    async def _suggested(self, group: Group) -> Suggestion:
+        store = self._core.store
+        letter = (await latest_letters(store, [group.fingerprint])).get(group.fingerprint)
+        return insight.suggest(group, await store.lessons(group.fingerprint), letter=letter)
+
+    async def _severity(self, group: Group, alert: Alert) -> float:
+        return insight.severity(alert.kind, await self._dead(group))
+
+    async def _dead(self, group: Group) -> int:
+        dead = Filter(states=(State.dead,), fingerprint=group.fingerprint)
+        return sum((await self._core.store.count(dead)).values())
+
+    async def _announce(self, group: Group, alert: Alert, notice: Notice) -> None:
+        """Into the log and on this process's bus, once it is committed."""
+        log.warning("%s", notice.text)
+        suggestion = await self._suggested(group)
+        data = {
+            "kind": alert.kind, "fingerprint": alert.fingerprint, "error_class": alert.error_class,
+            "count": alert.buried, "dead": await self._dead(group), "severity": notice.severity,
+            "message": notice.text, "suggestion": suggestion.public(),
+        }  # fmt: skip
+        self._core.bus.publish(BusEvent("group_alert", alert.queue, notice.at, group.sample, alert.task, data=data))
+
+
+def _waiting(notice: Notice) -> Put:
+    return WAITING.put(waiting_key(notice), notice)

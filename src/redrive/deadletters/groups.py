@@ -1,0 +1,276 @@
+"""`rd.groups`: error groups, the unit of triage. Resolve, ignore or reopen a group; alerts follow by themselves."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+import msgspec
+
+from redrive.core import times
+from redrive.core.checks import check_id, check_limit, check_texts, check_words, is_number, the_only
+from redrive.core.job import State
+from redrive.core.store import Applied, Filter, Group, Stale
+from redrive.core.times import Given
+from redrive.deadletters import group as insight
+from redrive.deadletters.gather_new_groups import look as new_groups
+from redrive.deadletters.group import STATUSES, GroupState, GroupView
+from redrive.deadletters.group_alerts import GroupWatch, latest_letters, read_states, silence, write
+from redrive.deadletters.new_groups import New, Newcomers
+from redrive.errors import CommitUnknown, InvalidInput, StoreBusy, StoreError
+from redrive.jobs.lookup import SOMEBODY, TRIES
+
+if TYPE_CHECKING:
+    from redrive.jobs.core import Core
+
+log = logging.getLogger("redrive.groups")
+SAMPLES: Final = 5
+LARGEST: Final = 5
+"""How many of the largest groups are searched for an unresolved one."""
+FILTERS: Final = ("queue", "task", "agent", "detail", "error_class")
+Decide = Callable[[Group, GroupState | None, float], GroupState]
+
+
+class Groups:
+    """Error groups: every kind of failure that ever buried a job."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._watch = GroupWatch(core)
+
+    async def look(self) -> None:
+        """Judge what was buried since the last look and tell what is new, back, or worse than what was ignored."""
+        await self._watch.look()
+
+    async def _look_if_possible(self) -> None:
+        """Before groups are shown. What is known of them is shown as well where nothing can be written now."""
+        try:
+            await self.look()
+        except StoreError as error:
+            log.warning("groups are shown as they were judged last: %s", error)
+
+    async def list(
+        self, *, status: str | None = None, new: New | None = None, limit: int = 100, **filters: Any
+    ) -> builtins.list[GroupView]:
+        """Unresolved ones first, the latest first. Filters: status, queue, task, agent, detail, error_class.
+
+        `new="deploy"` lists those that `new()` finds since the last deploy, `new="hour"` those of the last hour.
+        """
+        _check_filters(status, limit, filters, new)
+        await self._look_if_possible()
+        groups = await self._core.store.groups() if new is None else [one.group for one in (await self.new()).of(new)]
+        found = [group for group in groups if _fits(group, filters)]
+        return await self.ranked(found, await self._dead(found), status=status, limit=limit)
+
+    async def new(self) -> Newcomers:
+        """Groups that appeared since the last deploy, and in the last hour, and still have dead letters.
+
+        A deploy is the first time that a worker ran a new `version` of the application. Where no worker ever named one,
+        the last start of a worker counts.
+        """
+        return await new_groups(self._core)
+
+    async def ranked(
+        self,
+        groups: Sequence[Group],
+        dead: Mapping[str | None, int],
+        *,
+        status: str | None = None,
+        limit: int = 100,
+    ) -> builtins.list[GroupView]:
+        """These in the order of `list`, for whoever has counted how many dead letters each has."""
+        now, known = (
+            self._core.clock.now(),
+            await read_states(self._core.store, [group.fingerprint for group in groups]),
+        )
+        stated = [(group, known.get(group.fingerprint, (None, 0))[0]) for group in groups]
+        chosen = [entry for entry in stated if status in (None, _status(entry[1]))]
+        shown = sorted(chosen, key=_urgency)[:limit]
+        lessons = await self._core.store.lessons(*(group.fingerprint for group, _ in shown))
+        helped = insight.lessons_by_group(lessons)
+        named = {group.fingerprint: (group, state) for group, state in shown}
+        letters = await latest_letters(self._core.store, [name for name in named if dead.get(name)])
+        return [
+            insight.view(group, state, dead.get(name, 0), now, helped.get(name, ()), letter=letters.get(name))
+            for name, (group, state) in named.items()
+        ]
+
+    async def with_status(self, groups: Sequence[Group], status: str) -> builtins.list[str]:
+        """The fingerprints of those that have this status."""
+        known = await read_states(self._core.store, [group.fingerprint for group in groups])
+        return [group.fingerprint for group in groups if _status(known.get(group.fingerprint, (None, 0))[0]) == status]
+
+    async def show(self, fingerprint: str) -> GroupView:
+        """One group by its fingerprint or a unique beginning of it: what was tried, and its latest dead letters."""
+        await self._look_if_possible()
+        group = await self.find(fingerprint)
+        (view,) = await self._views([group])
+        dead = Filter(states=(State.dead,), fingerprint=group.fingerprint)
+        samples = (await self._core.store.find(dead, limit=SAMPLES)).jobs
+        shown = await self._with_lessons(view, samples)
+        return msgspec.structs.replace(shown, other_agent=insight.other_agent(group, self._core.registry.fleet))
+
+    async def as_judged(self, fingerprint: str) -> GroupView | None:
+        """One group as it was judged last: this writes nothing, and waits for nobody who writes."""
+        found = await self._core.store.groups(fingerprints=[fingerprint])
+        if not found:
+            return None
+        (view,) = await self.ranked(found, await self._dead(found))
+        return view
+
+    async def first(self) -> GroupView | None:
+        """What to begin with: the unresolved group with the most dead letters in the manual lane."""
+        store = self._core.store  # a lane is counted group by group, hence only for the largest
+        dead = await store.count(Filter(states=(State.dead,)), by=("fingerprint",))
+        manual: dict[tuple[str | None, ...], int] = {
+            (name,): sum((await store.count(Filter(states=(State.dead,), lane="manual", fingerprint=name))).values())
+            for name in insight.largest(dead, LARGEST)
+        }
+        names = insight.largest(manual, LARGEST)
+        known = {group.fingerprint for group in await store.groups(fingerprints=names)}
+        for name in filter(known.__contains__, names):
+            view = await self.show(name)
+            if view.status == "unresolved":
+                return msgspec.structs.replace(view, manual=manual[name,])
+        return None
+
+    async def find(self, fingerprint: str, *, field: str = "fingerprint") -> Group:
+        """The bare numbers of one, by its fingerprint or a unique beginning of it. `field` is what a refusal names."""
+        found = await self.beginning(fingerprint, field=field)
+        if found is None:
+            raise InvalidInput(field=field, problem=f"there is no group {fingerprint!r}")
+        return found
+
+    async def beginning(self, fingerprint: str, *, field: str = "fingerprint") -> Group | None:
+        """The same, and None where no group begins so; what several begin with is refused."""
+        check_texts(**{field: check_id(field, fingerprint)})
+        exact = await self._core.store.groups(fingerprints=[fingerprint])
+        if exact:
+            return exact[0]
+        alike = [group for group in await self._core.store.groups() if group.fingerprint.startswith(fingerprint)]
+        return the_only(alike, fingerprint, field)
+
+    async def resolve(
+        self, fingerprint: str, *, who: str = SOMEBODY, why: str | None = None, in_version: str | None = None
+    ) -> GroupView:
+        """The failure is cured. You are told if it comes back, in this version or later where one is named."""
+        check_words(who, why)
+        check_texts(in_version=in_version)
+        return await self._change(
+            fingerprint,
+            lambda group, state, now: insight.resolved(group, state, now, who=who, why=why, in_version=in_version),
+        )
+
+    async def ignore(
+        self,
+        fingerprint: str,
+        *,
+        until: Given | None = None,
+        rate: float | None = None,
+        count: int | None = None,
+        who: str = SOMEBODY,
+        why: str | None = None,
+    ) -> GroupView:
+        """Known, and may go on: until then, up to `rate` an hour, for `count` more. Without any, until reopened."""
+        check_words(who, why)
+        _check_number("rate", rate)
+        _check_number("count", count, whole=True)
+        end = None if until is None else times.later("until", until, self._core.clock.now())
+        return await self._change(
+            fingerprint,
+            lambda group, state, now: insight.ignored(
+                group, state, now, who=who, why=why, until=end, rate=rate, count=count
+            ),
+        )
+
+    async def reopen(self, fingerprint: str, *, who: str = SOMEBODY, why: str | None = None) -> GroupView:
+        """Unresolved again."""
+        check_words(who, why)
+        return await self._change(
+            fingerprint, lambda group, state, now: insight.reopened(group, state, now, who=who, why=why)
+        )
+
+    async def note(self, fingerprint: str, text: str, *, who: str = SOMEBODY) -> GroupView:
+        """A note for whoever looks at it next."""
+        check_words(who, None)
+        check_texts(text=text)
+        return await self._change(fingerprint, lambda _, state, now: insight.noted(state, now, who=who, text=text))
+
+    async def _change(self, fingerprint: str, decide: Decide) -> GroupView:
+        """Load, decide, commit; decided anew when somebody was faster."""
+        name = (await self.find(fingerprint)).fingerprint
+        store = self._core.store
+        for _ in range(TRIES):
+            (group,) = await store.groups(fingerprints=[name])
+            state, version = (await read_states(store, [name])).get(name, (None, 0))
+            after = decide(group, state, self._core.clock.now())
+            (outcome,) = await store.apply([write(name, after, version)])
+            if isinstance(outcome, Applied):
+                if after.status != "unresolved":
+                    await silence(store, name)
+                (view,) = await self._views([group])
+                return await self._with_lessons(view)
+            if not isinstance(outcome, Stale):
+                raise CommitUnknown(
+                    f"the store did not confirm that group {name} was changed; check it, then try again"
+                )
+        raise StoreBusy(f"group {name} keeps changing, nothing was written; try again")
+
+    async def _views(self, groups: Sequence[Group]) -> builtins.list[GroupView]:
+        store, now = self._core.store, self._core.clock.now()
+        known = await read_states(store, [group.fingerprint for group in groups])
+        dead = await self._dead(groups)
+        return [
+            insight.view(group, known.get(group.fingerprint, (None, 0))[0], dead.get(group.fingerprint, 0), now)
+            for group in groups
+        ]
+
+    async def _dead(self, groups: Sequence[Group]) -> dict[str | None, int]:
+        """How many dead letters each has now: all at once, or the one that is asked for."""
+        if len(groups) == 1:
+            name = groups[0].fingerprint
+            one = await self._core.store.count(Filter(states=(State.dead,), fingerprint=name))
+            return {name: sum(one.values())}
+        counted = await self._core.store.count(Filter(states=(State.dead,)), by=("fingerprint",))
+        return {name: number for (name,), number in counted.items()}
+
+    async def _with_lessons(self, seen: GroupView, samples: Sequence[Any] = ()) -> GroupView:
+        store, name = self._core.store, seen.fingerprint
+        letter = (await latest_letters(store, [name])).get(name)
+        lessons = await store.lessons(name)
+        return insight.view(seen.group, seen.state, seen.dead, self._core.clock.now(), lessons, samples, letter)
+
+
+def _status(state: GroupState | None) -> str:
+    """Nothing was said of one that nobody has looked at."""
+    return (state or GroupState()).status
+
+
+def _urgency(entry: tuple[Group, GroupState | None]) -> tuple[int, float]:
+    """Unresolved ones first, the latest first."""
+    group, state = entry
+    return ("unresolved", "ignored", "resolved").index(_status(state)), -group.last_at
+
+
+def _fits(group: Group, filters: dict[str, Any]) -> bool:
+    return all(value is None or getattr(group, name) == value for name, value in filters.items())
+
+
+def _check_filters(status: str | None, limit: int, filters: dict[str, Any], new: str | None) -> None:
+    if unknown := filters.keys() - set(FILTERS):
+        raise InvalidInput(field=min(unknown), problem="is not a filter of groups")
+    if status is not None and status not in STATUSES:
+        raise InvalidInput(field="status", problem=f"{status!r} is not one of {', '.join(STATUSES)}")
+    if new is not None and new not in get_args(New):
+        raise InvalidInput(field="new", problem=f"{new!r} is not one of {', '.join(get_args(New))}")
+    check_limit(limit)
+
+
+def _check_number(field: str, value: object, *, whole: bool = False) -> None:
+    if value is None:
+        return
+    if not is_number(value) or (whole and not isinstance(value, int)) or not 0 <= value < 1e12:
+        kind = "a whole number" if whole else "a number"
+        raise InvalidInput(field=field, problem=f"{value!r} is not {kind} from 0 on")

@@ -1,0 +1,152 @@
+"""What runs are written in: the run, its frozen items in chunks, and one document of which runs fly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from redrive.core.store import MAX_PARTS, Applied, Commit, Outcome, Put, Stale, Store
+from redrive.deadletters import bulk as rules
+from redrive.deadletters.bulk import Flight, Flights, Item, RedriveRun
+from redrive.deadletters.bulk.flights import REDRIVE_FLIGHTS
+from redrive.deadletters.bulk.run import REDRIVE, REDRIVE_ITEMS
+from redrive.errors import CommitUnknown, StoreBusy
+
+if TYPE_CHECKING:
+    from redrive.jobs.core import Core
+
+ALL: Final = "all"
+FROZEN_AT_ONCE: Final = 25
+"""Chunks that are written in one commit."""
+
+
+class Loaded(NamedTuple):
+    """A run, and the version it was read at."""
+
+    run: RedriveRun
+    version: int
+
+
+class Chunk(NamedTuple):
+    """Some items in a row, and the version they were read at."""
+
+    number: int
+    items: tuple[Item, ...]
+    version: int
+
+
+class Documents:
+    """Reads them, and writes them only as they were read."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    @property
+    def _store(self) -> Store:
+        return self._core.store
+
+    # -- reading
+
+    async def load(self, id: str) -> Loaded | None:
+        kept = await REDRIVE.get(self._store, id)
+        return Loaded(kept.value, kept.version) if kept is not None else None
+
+    async def ids(self) -> list[str]:
+        """Of every redrive there ever was, the latest first."""
+        return sorted((document.key for document in await self._store.docs(REDRIVE.name)), reverse=True)
+
+    async def latest(self, limit: int | None) -> list[RedriveRun]:
+        documents = sorted(await self._store.docs(REDRIVE.name), key=lambda document: document.key, reverse=True)
+        return [REDRIVE.decode(document.value) for document in documents[:limit]]
+
+    async def chunk(self, id: str, number: int) -> Chunk | None:
+        kept = await REDRIVE_ITEMS.get(self._store, _key(id, number))
+        return Chunk(number, kept.value, kept.version) if kept is not None else None
+
+    async def flights(self) -> tuple[Flights, int]:
+        kept = await REDRIVE_FLIGHTS.get(self._store, ALL)
+        return (kept.value, kept.version) if kept is not None else ({}, 0)
+
+    # -- writing
+
+    async def wrote(self, commit: Commit) -> bool:
+        """Whether it was written; False when somebody was faster, and nothing was."""
+        outcome: Outcome
+        (outcome,) = await self._store.apply([commit])
+        if isinstance(outcome, Applied | Stale):
+            return isinstance(outcome, Applied)
+        raise CommitUnknown(
+            f"the store did not confirm a step of a redrive ({outcome.problem}); check it and try again"
+        )
+
+    async def freeze(self, id: str, chunks: Sequence[tuple[Item, ...]]) -> None:
+        puts = [REDRIVE_ITEMS.put(_key(id, number), items) for number, items in enumerate(chunks)]
+        for start in range(0, len(puts), FROZEN_AT_ONCE):
+            if not await self.wrote(Commit(puts=tuple(puts[start : start + FROZEN_AT_ONCE]))):
+                raise StoreBusy("the items could not be written; nothing was moved, try again")
+
+    async def drop_items(self, id: str) -> None:
+        keys = [document.key for document in await self._store.docs(REDRIVE_ITEMS.name, f"{id}/")]
+        for start in range(0, len(keys), MAX_PARTS):
+            await self.wrote(Commit(puts=tuple(REDRIVE_ITEMS.drop(key) for key in keys[start : start + MAX_PARTS])))
+
+    async def drop(self, id: str) -> None:
+        await self.wrote(Commit(puts=(REDRIVE.drop(id),)))
+
+    async def saved(self, run: RedriveRun, version: int) -> bool:
+        """The run as it is from now on, and what it still holds, if nobody was faster."""
+        put = REDRIVE.put(run.id, run, version)
+        flights, read_at = await self.flights()
+        flight = rules.flight_of(run, flights.get(run.id))
+        if flight == flights.get(run.id):
+            return await self.wrote(Commit(puts=(put,)))
+        return await self.wrote(Commit(puts=(put, flown(flights, read_at, run.id, flight))))
+
+    async def fly(
+        self,
+        id: str,
+        known: Flight | None,
+        flight: Flight | None,
+        run: RedriveRun | None = None,
+        also: Sequence[Put] = (),
+    ) -> bool:
+        """Change a flight, if it is still the one that is known; with the run that begins with it, if one does."""
+        flights, version = await self.flights()
+        if flights.get(id) != known:
+            return False
+        begun = (REDRIVE.put(run.id, run, 0),) if run is not None else ()
+        return await self.wrote(Commit(puts=(*begun, *also, flown(flights, version, id, flight))))
+
+    async def keep(self, run: RedriveRun, also: Sequence[Put] = ()) -> bool:
+        """A run without items: it is over as it begins. False where what goes along was changed meanwhile."""
+        return await self.wrote(Commit(puts=(REDRIVE.put(run.id, run, 0), *also)))
+
+    async def tell_undone(self, undo: RedriveRun, now: float) -> None:
+        """Writes into the run that was taken back how much of it was. Harmless to repeat."""
+
+        def told(run: RedriveRun | None) -> RedriveRun | None:
+            if run is None or run.undone_at is not None:
+                return run
+            return msgspec.structs.replace(run, undone=undo.moved, undone_at=now)
+
+        await REDRIVE.update(self._store, str(undo.said["act"]), told)
+
+
+def parts(chunk: Chunk, items: Sequence[Item], loaded: Loaded, run: RedriveRun) -> tuple[Put, Put]:
+    """What a step writes beside its moves: its items and the run, if both are still as they were read."""
+    return (
+        REDRIVE_ITEMS.put(_key(run.id, chunk.number), tuple(items), chunk.version),
+        REDRIVE.put(run.id, run, loaded.version),
+    )
+
+
+def flown(flights: Flights, version: int, id: str, flight: Flight | None) -> Put:
+    """The flights as they were read, with this one as it is from now on."""
+    others = {other: flying for other, flying in flights.items() if other != id}
+    return REDRIVE_FLIGHTS.put(ALL, others if flight is None else {**others, id: flight}, version)
+
+
+def _key(id: str, number: int) -> str:
+    return f"{id}/{number:06d}"

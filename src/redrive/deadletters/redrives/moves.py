@@ -1,0 +1,206 @@
+"""What one commit of a run does: the moves of its next items, what they overwrite, and the documents that go along."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from redrive.core import lifecycle
+from redrive.core.job import Job, Json, State
+from redrive.core.lifecycle import DEFERRED, Transition
+from redrive.core.store import MAX_PARTS, Applied, Commit, Put
+from redrive.deadletters import bulk as rules
+from redrive.deadletters import orders
+from redrive.deadletters.bulk import Item, RedriveRun
+from redrive.deadletters.forgotten_input import forgotten
+from redrive.deadletters.orders import Order
+from redrive.deadletters.redrives.selection import judged, without_id
+from redrive.deadletters.triage import ACT_BEFORE, needs_its_own, overwritten, untouched
+from redrive.deadletters.verbs import ACTS, JOB_NOTE, PAST, VERBS, Back, Decided, taken_back
+from redrive.engine.workflow_steps import Workflows, is_step
+from redrive.errors import JobError
+
+if TYPE_CHECKING:
+    from redrive.jobs.core import Core
+
+SPARE: Final = 2
+"""Parts of a commit that are the run and its items."""
+DOCUMENTS: Final = "documents"
+"""Beside the fields that a move overwrote: documents of the job that went with it, each as it stood."""
+COUNTED: Final = ("redrive", "edit")
+"""Runs whose reasons are told by how many met each; those of the others are told with each job."""
+LETS_GO: Final = (State.discarded, State.purged)
+"""Where a workflow's step takes others along, so that it moves alone."""
+
+
+class Moved(NamedTuple):
+    """One item as it then is, and what is written for it."""
+
+    item: Item
+    move: Transition | None = None
+    puts: tuple[Put, ...] = ()
+
+    @property
+    def parts(self) -> int:
+        return (self.move is not None) + len(self.puts)
+
+
+class Moves(NamedTuple):
+    """What one commit does, for the items that it takes."""
+
+    items: tuple[Item, ...]
+    transitions: tuple[Transition, ...]
+    puts: tuple[Put, ...]
+
+    @property
+    def first_reason(self) -> str | None:
+        return next((item.why for item in self.items if item.status == "skipped"), None)
+
+
+class Mover:
+    """Decides for each item, by the run's verb or by its way back."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def moves(self, run: RedriveRun, items: Sequence[Item], jobs: dict[str, Job], now: float) -> Moves:
+        """As many of the items, in order, as one commit holds."""
+        order = None if run.verb == rules.UNDO else self.order(run)
+        if order is not None:
+            items = _alone(run, items[: order.size], jobs)
+            jobs = await self._recalled(run, order, items, jobs)
+        found: list[Moved] = []
+        for item in items:
+            job = jobs.get(item.id)
+            decides = (
+                self._backwards(run, item, job, now) if order is None else self._forwards(run, order, item, job, now)
+            )
+            one = await decides
+            if found and SPARE + sum(other.parts for other in found) + one.parts > MAX_PARTS:
+                break
+            found.append(one)
+        others = await self._companions(found[0].move) if order is not None and len(found) == 1 else ()
+        return _together(found, others)
+
+    def order(self, run: RedriveRun) -> Order:
+        """What was ordered, made again from what was written down."""
+        why = run.why
+        if run.verb == "redrive":
+            why = f"redrive {run.short_id}" + (f": {run.why}" if run.why else "")
+        return orders.order(self._core, ACTS[run.verb], run.words, run.who, why)
+
+    # -- forwards
+
+    async def _forwards(self, run: RedriveRun, order: Order, item: Item, job: Job | None, now: float) -> Moved:
+        if job is None:
+            return Moved(rules.skipped(item, "its record is gone"))
+        decided = judged(order, job, now, unknown_too=run.unknown_too)
+        if isinstance(decided, str):
+            return Moved(rules.skipped(item, without_id(decided, job) if run.verb in COUNTED else decided))
+        if run.verb == "edit":
+            return await self._edited(item, job, decided, now)
+        if ACTS[run.verb].final:
+            return Moved(rules.taken(item, job.run, now), decided.move, decided.puts)  # nothing of it stays
+        return _kept(item, job, decided, now)
+
+    async def _edited(self, item: Item, job: Job, decided: Decided, now: float) -> Moved:
+        """With what was remembered for the old input, so that taking it back brings it back."""
+        gone = await forgotten(self._core.store, job)
+        if gone.gone:
+            many = len(gone.puts) + len(gone.gone)
+            return Moved(rules.skipped(item, f"has {many} remembered steps, which are too many: edit it by its id"))
+        documents: list[Json] = []
+        for put in gone.puts:
+            document = await self._core.store.doc(put.kind, put.key)
+            documents.append([put.kind, put.key, document.value.decode() if document is not None else None])
+        return _kept(item, job, decided._replace(puts=(*decided.puts, *gone.puts)), now, documents)
+
+    async def _recalled(
+        self, run: RedriveRun, order: Order, items: Sequence[Item], jobs: dict[str, Job]
+    ) -> dict[str, Job]:
+        """Deferred ones become dead letters again, as far as the order can then be done."""
+        now, recalls = self._core.clock.now(), []
+        for job in (jobs[item.id] for item in items if item.id in jobs):
+            if not order.recalls or run.verb == "redrive" or not is_deferred(job):
+                continue
+            move = lifecycle.recalled(job, now, who=order.who, why=recalled_for(order))
+            if isinstance(judged(order, move.after(job.version), now, unknown_too=run.unknown_too), Decided):
+                recalls.append(move)
+        if not recalls:
+            return jobs
+        outcomes = await self._core.store.apply([Commit((move,)) for move in recalls])
+        done = [move.job.id for move, outcome in zip(recalls, outcomes, strict=True) if isinstance(outcome, Applied)]
+        return {**jobs, **{job.id: job for job in await self._core.store.get(done)}}
+
+    async def _companions(self, move: Transition | None) -> tuple[Transition, ...]:
+        return await Workflows(self._core.store, self._core.clock).companions(move) if move is not None else ()
+
+    # -- backwards
+
+    async def _backwards(self, run: RedriveRun, item: Item, job: Job | None, now: float) -> Moved:
+        verb = VERBS[str(run.said["verb"])]
+        if verb.leaves is None:
+            return Moved(rules.taken(item, 0, now), None, (JOB_NOTE.drop(str(item.before[JOB_NOTE.name])),))
+        if job is None:
+            return Moved(rules.skipped(item, "it is no more"))
+        if not untouched(job, verb.name, item.at):
+            return Moved(rules.skipped(item, f"it was changed since: it is {job.state}"))
+        before = dict(item.before)
+        if item.apart:
+            kept = await ACT_BEFORE.get(self._core.store, before_key(job.id))
+            before = kept.value if kept is not None else {}
+        documents = before.pop(DOCUMENTS, None) or ()
+        why = run.why or f"{verb.name} taken back"
+        try:
+            move = taken_back(verb, Back(job, before, now, run.who, why))
+        except JobError as refused:
+            return Moved(rules.skipped(item, str(refused).removeprefix(f"job {job.short_id} ")))
+        return Moved(rules.taken(item, job.run, now), move, restored(documents))
+
+
+def restored(documents: Sequence[tuple[str, str, str | None]]) -> tuple[Put, ...]:
+    """Writes documents as they stood."""
+    return tuple(Put(kind, key, None if text is None else text.encode()) for kind, key, text in documents)
+
+
+def _kept(item: Item, job: Job, decided: Decided, now: float, documents: Sequence[Json] = ()) -> Moved:
+    """The item with what its move overwrites; what tells of the job's contents goes to a document of the job."""
+    move = decided.move
+    if move is None:
+        note = next((put.key for put in decided.puts if put.kind == JOB_NOTE.name), None)
+        return Moved(rules.taken(item, job.run, now, {JOB_NOTE.name: note}), None, decided.puts)
+    if not needs_its_own(move):
+        return Moved(rules.taken(item, job.run, now, overwritten(move)), move, decided.puts)
+    before = {**overwritten(move, whole=True), **({DOCUMENTS: list(documents)} if documents else {})}
+    apart = msgspec.structs.replace(rules.taken(item, job.run, now), apart=True)
+    return Moved(apart, move, (*decided.puts, ACT_BEFORE.put(before_key(job.id), before)))
+
+
+def _alone(run: RedriveRun, items: Sequence[Item], jobs: Mapping[str, Job]) -> Sequence[Item]:
+    """A workflow's step goes on its own where others are let go with it; the rest together."""
+    if ACTS[run.verb].leaves not in LETS_GO:
+        return items
+    steps = [place for place, item in enumerate(items) if item.id in jobs and is_step(jobs[item.id])]
+    return items[: max(1, steps[0])] if steps else items
+
+
+def _together(found: Sequence[Moved], others: tuple[Transition, ...]) -> Moves:
+    transitions = tuple(one.move for one in found if one.move is not None)
+    puts = tuple(put for one in found for put in one.puts)
+    room = MAX_PARTS - SPARE - len(transitions) - len(puts)
+    return Moves(tuple(one.item for one in found), (*transitions, *others[:room]), puts)
+
+
+def is_deferred(job: Job) -> bool:
+    return job.state is State.held and job.because == DEFERRED
+
+
+def recalled_for(order: Order) -> str:
+    return f"to be {PAST[order.verb]}" + (f": {order.why}" if order.why else "")
+
+
+def before_key(job_id: str) -> str:
+    """What the latest act on many has overwritten of this job's contents."""
+    return f"{job_id}/before"

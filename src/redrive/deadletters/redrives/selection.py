@@ -1,0 +1,184 @@
+"""Which dead letters a bulk redrive is about, and what there is to say of them before anything moves."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from redrive.core.job import Job, Json, iso
+from redrive.core.store import Filter, Seal
+from redrive.deadletters import bulk as rules
+from redrive.deadletters import orders
+from redrive.deadletters.bulk import Chosen, Estimate
+from redrive.deadletters.filters import TIMES, filter_of_many, make_filter, said_of_many
+from redrive.deadletters.orders import Order
+from redrive.deadletters.verbs import VERBS, Decided
+from redrive.engine.paging import pages
+from redrive.engine.queue_pauses import paused_queues
+from redrive.errors import InvalidInput, JobError
+from redrive.jobs.lookup import find_job
+
+if TYPE_CHECKING:
+    from redrive.jobs.core import Core
+
+log = logging.getLogger("redrive.redrives")
+PAGE: Final = 1000
+MOST_ITEMS: Final = 500_000
+SAMPLE: Final = 200
+"""Jobs whose usage is read for an estimate."""
+SHOWN_ERROR: Final = 200
+Judge = Callable[[Job], None]
+
+
+class Selection:
+    """The dead letters that were chosen: their ids in order, and what there is to say of them, never the jobs."""
+
+    def __init__(self, chosen: str, filter: dict[str, Json] | None = None) -> None:
+        self.chosen = chosen
+        self.filter = filter or {}
+        self.group_of: dict[str, str] = {}
+        self.groups: dict[str, Chosen] = {}
+        self.queues: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self.group_of)
+
+    def __contains__(self, job: Job) -> bool:
+        return job.id in self.group_of
+
+    def add(self, job: Job) -> None:
+        name = job.fingerprint or f"task {job.task}"
+        group = self.groups.get(name)
+        if group is None:
+            error = job.error[:SHOWN_ERROR] if job.error else None
+            group = self.groups[name] = Chosen(job.fingerprint, job.task, job.error_class, error)
+        group.number += 1
+        self.group_of[job.id] = name
+        self.queues[job.queue] += 1
+
+    @property
+    def token(self) -> str:
+        return rules.token_for(self.group_of)
+
+    @property
+    def fingerprints(self) -> list[str]:
+        """Only one redrive at a time moves a group; what has no group is nobody else's business."""
+        return [group.fingerprint for group in self.groups.values() if group.fingerprint]
+
+    def rows(self) -> tuple[Chosen, ...]:
+        return rules.largest(self.groups.values())
+
+    def places(self) -> list[tuple[str, int]]:
+        """Each id with the place of its group among the rows."""
+        rows = self.rows()
+        known = {row.fingerprint or f"task {row.task}": place for place, row in enumerate(rows)}
+        return [(id, known.get(name, len(rows) - 1)) for id, name in self.group_of.items()]
+
+
+async def select(
+    core: Core,
+    ids: Sequence[str],
+    filters: Mapping[str, Any],
+    *,
+    all: bool,
+    verb: str = "redrive",
+    judge: Judge = lambda job: None,
+) -> Selection:
+    """Page by page; of the jobs themselves nothing is kept. One that a changing listing shows twice counts once."""
+    said = said_of_many(verb, ids, filters, all=all)
+    if len(ids) > MOST_ITEMS:
+        raise InvalidInput(field="ids", problem=f"{len(ids):,} are more than {MOST_ITEMS:,}")
+    chosen = filter_of_many(verb, ids, filters, all=all) or Filter()
+    selection = Selection(_in_words(ids, said), {} if ids else msgspec.to_builtins(chosen))
+    oldest_first = pages(core.store, chosen, PAGE, oldest=True)  # as they would have run
+    async for jobs in _named(core, ids) if ids else oldest_first:
+        for job in jobs:
+            if job not in selection:
+                selection.add(job)
+                judge(job)
+        if len(selection) > MOST_ITEMS:
+            raise InvalidInput(field="filter", problem=f"matches more than {MOST_ITEMS:,}; narrow it")
+    return selection
+
+
+def filter_in_words(filters: Mapping[str, Any]) -> str:
+    return _in_words((), {name: value for name, value in filters.items() if value is not None})
+
+
+_SEALED: Final = "sealed-"
+
+
+def sealed_token(seal: Seal) -> str:
+    """Stands for exactly these jobs without reading them, as the token of a plan does."""
+    return f"{_SEALED}{seal.number}-{seal.digest[:32]}"
+
+
+async def fits(core: Core, selection: Selection, token: str) -> bool:
+    """Whether the token of a plan or of a preview is for exactly what was selected now."""
+    if not token.startswith(_SEALED):
+        return token == selection.token
+    return token == sealed_token(await core.store.seal(Filter(ids=tuple(selection.group_of))))
+
+
+async def _named(core: Core, ids: Sequence[str]) -> AsyncIterator[list[Job]]:
+    """Every id is found before anything is written; a part of one is enough where only one job has it."""
+    for start in range(0, len(ids), PAGE):
+        asked = ids[start : start + PAGE]
+        found = {job.id: job for job in await core.store.get(asked)}
+        yield [found[id] if id in found else await find_job(core.store, id) for id in asked]
+
+
+def judged(order: Order, job: Job, now: float, *, unknown_too: bool) -> Decided | str:
+    """What the order does to a job, or why it does nothing. One bad item does not stop the others.
+
+    What may have landed goes along only where it was meant (`unknown_too`): it could happen twice.
+    """
+    try:
+        if not unknown_too and order.unless is not None:
+            order.unless(job)
+        return order.decide(job, now)
+    except JobError as refused:
+        return str(refused)
+    except InvalidInput as refused:
+        return str(refused)
+    except Exception as error:
+        log.warning("job %s (%s) cannot be judged for a %s", job.short_id, job.task, order.verb, exc_info=True)
+        return f"{rules.UNJUDGED}: {type(error).__name__}"  # what it says may be private, and this is kept
+
+
+def without_id(reason: str, job: Job) -> str:
+    """The reason alone, so that those of many jobs can be counted."""
+    return reason.removeprefix(f"job {job.short_id} ")
+
+
+def redriving(core: Core, who: str, why: str | None) -> Order:
+    return orders.order(core, VERBS["redrive"], {}, who, why)
+
+
+async def estimate(core: Core, ids: Sequence[str], number: int) -> Estimate | None:
+    step = max(1, -(-len(ids) // SAMPLE))
+    sample = await core.store.get(ids[::step])
+    return rules.estimated([rules.last_usage(job) for job in sample], number)
+
+
+async def at_both_ends(core: Core, filters: Mapping[str, Any]) -> list[str]:
+    """The newest and the oldest of what the filters say, where there are too many to look at each."""
+    chosen = make_filter({**filters, "state": "dead"})
+    ends = [await core.store.find(chosen, limit=SAMPLE // 2, oldest=oldest) for oldest in (False, True)]
+    return list(dict.fromkeys(job.id for page in ends for job in page.jobs))
+
+
+async def warnings(core: Core, selection: Selection) -> tuple[str, ...]:
+    paused = selection.queues.keys() & await paused_queues(core.store)
+    return tuple(f"queue {name} is paused: what is moved waits there" for name in sorted(paused))
+
+
+def _in_words(ids: Sequence[str], filters: Mapping[str, Any]) -> str:
+    if ids:
+        return f"{len(ids):,} by id"
+    said = {name: iso(value) if name in TIMES else value for name, value in filters.items()}
+    return ", ".join(f"{name} {value}" for name, value in said.items()) or "all dead letters"

@@ -1,0 +1,506 @@
+"""The table of triage verbs: one row says what the doors, the record and the way back need to know of a verb.
+
+`rd.dead`, the commands of `redrive dead`, the bodies of REST, the forms of the dashboard, the tools of MCP and undo are
+made from it. A new verb is a row here, with its arrow (what it does to a job) and its way back. Pure: time, people's
+words and what only the app knows (`Able`) are arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, cast
+
+import msgspec
+
+from redrive.core import change, lifecycle
+from redrive.core.advice import advice_for
+from redrive.core.documents import Kind, OfJob
+from redrive.core.job import At, Job, Json, Lane, State
+from redrive.core.lifecycle import DEFERRED, Transition
+from redrive.core.store import Put
+from redrive.core.view import Shown
+from redrive.deadletters.merge_patch import patched
+from redrive.errors import IllegalMove, InvalidInput, JobNotFound, JobNotReady
+from redrive.retries.changes import SetAgent, decode, merge
+
+Reading = Literal["name", "moment", "lane", "text", "input", "effects", "patch"]
+"""How a word is read: each door has one way for each of these."""
+NOTE_LIMIT: Final = 10_000
+NOTE: Final = "note"
+"""The kind of the documents that notes are, and the verb that writes them."""
+FOR_EYES: Final = {"lane": "manual"}
+"""A person wanted to see to it: it does not come back by itself."""
+WOULD_REPEAT: Final = "has an unknown outcome: verify by hand whether it landed, then resolve it, or name it by its id"
+
+
+class Note(Shown, msgspec.Struct, frozen=True):
+    """A text that a person or an agent wrote beside a job."""
+
+    TITLE: ClassVar = "NoteBesideJob"
+    at: At
+    who: str
+    text: str
+
+
+JOB_NOTE: Final = Kind[Note]("note", Note, of_job=OfJob.contents)
+
+
+class Word(msgspec.Struct, frozen=True):
+    """What a verb is told besides which jobs, by whom and why."""
+
+    name: str
+    """As Python, REST and MCP call it."""
+    reading: Reading
+    label: str
+    """As a form calls it."""
+    option: str | None = None
+    """As the command line calls it; None for an argument without a name."""
+    metavar: str = ""
+    help: str = ""
+    hint: str = ""
+    """Beside the field of a form."""
+    default: str | None = None
+    """What a terminal and a form take where nothing is said; None where it must be said."""
+    kept: bool = True
+    """Whether the record of an act keeps it. What belongs to the jobs is not kept apart from them."""
+    one: bool = True
+    many: bool = True
+    """Whether the verb takes it for one job, and for many."""
+
+
+class Able(Protocol):
+    """What an arrow needs of the app: whether a job could start as it would then be, and whether an input fits."""
+
+    def again(self, job: Job, now: float, who: str, why: str | None, changed: Mapping[str, str]) -> Transition:
+        """Makes the move back to the queue, or refuses it."""
+
+    def changed_input(self, job: Job, payload: dict[str, Json], who: str, why: str | None) -> Mapping[str, str]:
+        """Gives the fields that another input writes; refuses one that does not fit, or is the same."""
+
+    def input_now(self, job: Job) -> dict[str, Json]:
+        """Gives the input that a patch changes: as it was enqueued, or as it was edited last."""
+
+
+class Decided(NamedTuple):
+    """What a verb does to one job: a move, documents beside it, or documents alone."""
+
+    move: Transition | None
+    puts: tuple[Put, ...] = ()
+
+
+class Asked(NamedTuple):
+    """One job, what was said of it, and when."""
+
+    job: Job
+    now: float
+    who: str
+    why: str | None
+    words: Mapping[str, Any]
+    able: Able
+    key: str = ""
+    """Random, for what needs a key of its own."""
+
+
+class Back(NamedTuple):
+    """One job that an act moved, what was there before, and who takes the act back."""
+
+    job: Job
+    before: Mapping[str, Json]
+    at: float
+    who: str
+    why: str
+
+
+Arrow = Callable[[Asked], "Transition | Decided"]
+Spare = Callable[[Job, Mapping[str, Any]], None]
+
+
+class Verb(msgspec.Struct, frozen=True):
+    """One row of the table."""
+
+    name: str
+    past: str
+    """`deferred 3 of 4`."""
+    did: str
+    """`ada deferred 3 jobs`."""
+    label: str
+    """On a button."""
+    says: str
+    """What it does, for a command, a body and a tool."""
+    question: str
+    """What a form says before it is done to one job."""
+    questions: str
+    """What a form says before it is done to many."""
+    told: str
+    """What a page says afterwards."""
+    done: str
+    """What a terminal says afterwards, after the job's id."""
+    then: str
+    """The command that follows it."""
+    arrow: Arrow
+    words: tuple[Word, ...] = ()
+    title: str = ""
+    """The question about many, with `{}` for how many; by default the label."""
+    acts_on: State = State.dead
+    """The state of the jobs that a filter means."""
+    noun: str = "dead letter"
+    leaves: State | None = None
+    """Where it leaves a job; None where it moves nothing."""
+    back: Callable[[Back], Transition] | None = None
+    """The way back; None where a move cannot be taken back."""
+    many: bool = True
+    why: bool = True
+    """Whether it takes a reason."""
+    command: str = ""
+    """Its name at a terminal, where that is another one."""
+    help: str = ""
+    """What its command says of itself, where that is more."""
+    short_help: str | None = None
+    tool: str | None = None
+    """Its name as a tool for models; None: not for models."""
+    tool_says: str = ""
+    recalls: bool = True
+    """Whether what is deferred is recalled for it."""
+    documents: int = 0
+    """Documents that each job brings into a commit, about so many."""
+    spares: Spare | None = None
+    """Refuses what must be named by its id: it does not go along with many others."""
+    key: str | None = None
+    """The letter that opens its form."""
+    danger: bool = False
+    final: bool = False
+    """It cannot be taken back, whatever becomes of the job."""
+
+    @property
+    def cli_name(self) -> str:
+        return self.command or self.name
+
+    @property
+    def asks(self) -> str:
+        return self.title or f"{self.label} {{}}?"
+
+    @property
+    def brings_back(self) -> bool:
+        """Whether it sends jobs to their queue, so that what becomes of them says how good it was."""
+        return self.leaves is State.waiting
+
+    def takes(self, *, many: bool = False) -> tuple[Word, ...]:
+        """The words for one job, or for many."""
+        return tuple(word for word in self.words if (word.many if many else word.one))
+
+    def command_for(self, id: str) -> str:
+        """The whole command for one job, with places for what must be said."""
+        needed = [word for word in self.takes() if word.default is None]
+        named = " ".join(f"{word.option} {word.metavar}" if word.option else word.metavar for word in needed)
+        why = " --why TEXT" if self.why else ""
+        return f"redrive dead {self.cli_name} {id}{f' {named}' if named else ''}{why}"
+
+
+# ---- arrows: what each verb does to one job
+
+
+def _redrive(asked: Asked) -> Transition:
+    return asked.able.again(asked.job, asked.now, asked.who, asked.why, lifecycle.NO_CHANGE)
+
+
+def _reassign(asked: Asked) -> Transition:
+    """Another agent is another subject: no consent carries over."""
+    agent = asked.words["agent"]
+    changed = change.anew(merge(decode(asked.job.changes_json), [SetAgent(agent)]), agent, None)
+    return asked.able.again(asked.job, asked.now, asked.who, asked.why, changed)
+
+
+def _edit(asked: Asked) -> Transition:
+    """A whole input for one job, the same patch for many."""
+    payload = asked.words.get("payload")
+    if payload is None:
+        payload = patched(asked.able.input_now(asked.job), asked.words["patch"])
+        if not isinstance(payload, dict):
+            raise JobNotReady("the patch does not leave an object", job_id=asked.job.id)
+    changed = asked.able.changed_input(asked.job, payload, asked.who, asked.why)
+    return asked.able.again(asked.job, asked.now, asked.who, asked.why, changed)
+
+
+def _defer(asked: Asked) -> Transition:
+    owner, until = asked.words["owner"], asked.words["until"]
+    return lifecycle.deferred(asked.job, asked.now, owner=owner, until=until, who=asked.who, why=asked.why)
+
+
+def _recall(asked: Asked) -> Transition:
+    """Only what is deferred; what was redriven is taken back with `undo`."""
+    job = asked.job
+    if job.state is not State.held:
+        raise IllegalMove(f"job {job.short_id} is {job.state}, not deferred; it has no recall", job_id=job.id)
+    return lifecycle.recalled(job, asked.now, who=asked.who, why=asked.why, trouble=FOR_EYES)
+
+
+def _discard(asked: Asked) -> Transition:
+    return lifecycle.discarded(asked.job, asked.now, who=asked.who, why=asked.why)
+
+
+def _restore(asked: Asked) -> Transition:
+    return lifecycle.restored(asked.job, asked.now, who=asked.who, why=asked.why)
+
+
+def _move_lane(asked: Asked) -> Transition:
+    lane = cast(Lane, asked.words["lane"])
+    return lifecycle.rerouted(asked.job, asked.now, lane=lane, who=asked.who, why=asked.why)
+
+
+def _note(asked: Asked) -> Decided:
+
+    job = asked.job
+    if job.state is State.purged:
+        raise JobNotFound(f"job {job.short_id} was purged: there is nothing left to note", job_id=job.id)
+    key = f"{job.id}/{int(asked.now * 1000):013x}.{asked.key}"
+    return Decided(None, (JOB_NOTE.put(key, Note(asked.now, asked.who, asked.words["text"])),))
+
+
+def _purge(asked: Asked) -> Transition:
+    return lifecycle.purged(asked.job, asked.now, who=asked.who, why=asked.why)
+
+
+# ---- ways back
+
+
+def _let_go_again(back: Back) -> Transition:
+    move = lifecycle.discarded(back.job, back.at, who=back.who, why=back.why)
+    return _with(move, {"because": back.before.get("because")})
+
+
+def _in_its_lane(back: Back) -> Transition:
+    lane: Lane = "delayed" if back.before.get("lane") == "delayed" else "manual"
+    move = lifecycle.rerouted(back.job, back.at, lane=lane, who=back.who, why=back.why)
+    return _with(move, {**move.set, **back.before, "lane": lane})
+
+
+def _not_deferred(back: Back) -> Transition:
+    move = lifecycle.recalled(back.job, back.at, who=back.who, why=back.why)
+    return _with(move, {**move.set, **back.before})
+
+
+def _deferred_again(back: Back) -> Transition:
+    job = back.job
+    return lifecycle.deferred(
+        job, back.at, owner=job.owner or back.who, until=job.run_at, who=back.who, why=back.why
+    )  # fmt: skip
+
+
+def _restored(back: Back) -> Transition:
+    return _with(lifecycle.restored(back.job, back.at, who=back.who, why=back.why), back.before)
+
+
+def _dead_again(back: Back) -> Transition:
+    """It has not run since it was brought back: a dead letter as before, and no further burial."""
+    trouble = {**_last_words(back.job), **back.before}
+    return lifecycle.recalled(back.job, back.at, who=back.who, why=back.why, trouble=trouble)
+
+
+def _with(move: Transition, before: Mapping[str, object]) -> Transition:
+    """As it was, instead of what a first look would say of it."""
+    return msgspec.structs.replace(move, set=dict(before))
+
+
+def _last_words(job: Job) -> dict[str, Json]:
+    """What its last failure says of itself, for letters whose words were not kept apart from them."""
+    last = next((one for one in reversed(job.history) if one.failure is not None), None)
+    failure, cause = last.failure if last else None, last.cause if last else None
+    general = "Find out what the error means, fix it, then redrive or discard it."
+    advice = advice_for(cause, general) if cause else general
+    own = failure.recommendation if failure else None
+    return {"error": failure.summary if failure else None, "recommendation": own or advice}
+
+
+def taken_back(verb: Verb, back: Back) -> Transition:
+    """The move that puts a job where it was before the act.
+
+    One whose time to come back has passed is left to the person who acts, or it would be off again at once.
+    """
+    if verb.back is None:
+        raise IllegalMove(f"{verb.name} cannot be taken back", job_id=back.job.id)
+    move = verb.back(back)
+    returns = move.set.get("comes_back_at")
+    passed = isinstance(returns, float) and returns <= back.at
+    return _with(move, {**move.set, "lane": "manual", "comes_back_at": None}) if passed else move
+
+
+# ---- what does not go along with many
+
+
+def check_not_landed(job: Job, words: Mapping[str, Any] | None = None) -> None:
+    """What may have landed goes back only where it was meant: it could happen twice."""
+    if job.state is State.dead and job.may_have_landed:
+        raise JobNotReady(f"job {job.short_id} {WOULD_REPEAT}", job_id=job.id)
+
+
+def _spare_for_delayed(job: Job, words: Mapping[str, Any]) -> None:
+    if words.get("lane") == "delayed":
+        check_not_landed(job)
+
+
+# ---- the table
+
+_AGENT: Final = Word(
+    "agent", "name", "To which agent", "--to", "NAME", "Who is to do it.",
+    "A consent or an approval that was given for another agent does not carry over.",
+)  # fmt: skip
+_OWNER: Final = Word("owner", "name", "Who sees to it", "--to", "NAME", "Who sees to it.")
+_UNTIL: Final = Word("until", "moment", "When it comes back", "--for", "TIME", "e.g. 8h, 3d, or a time.", default="1d")
+_LANE: Final = Word("lane", "lane", "Lane", None, "LANE")
+_TEXT: Final = Word("text", "text", "Note", None, "TEXT", kept=False)
+_PAYLOAD: Final = Word("payload", "input", "Input, as JSON", None, "JSON", kept=False, many=False)
+_REPEAT: Final = Word(
+    "repeat", "effects", "Effects to do again", "--repeat", "EFFECT", "Do this effect again, although it has landed.",
+    default="", many=False,
+)  # fmt: skip
+_PATCH: Final = Word(
+    "patch", "patch", "Patch, as JSON", "--patch", "JSON", "A merge patch: the fields to change; null removes one.",
+    kept=False, one=False,
+)  # fmt: skip
+
+TABLE: Final = (
+    Verb(
+        "redrive", "redriven", "redrove", "Redrive", "Back to the queue: same id, key and history.",
+        "Back to its queue: same id, key and history; fresh attempts where they were used up.",
+        "Back to their queues: same ids, keys and histories.", "Redriven: it waits for a worker.", "redriven",
+        "redrive status {id}", _redrive, leaves=State.waiting, back=_dead_again, key="r", tool="redrive_failure",
+        tool_says="Bring ONE dead letter back to its queue: same id, key and history, fresh attempts. A worker runs it."
+        " Do so only after its cause is gone (`explain_failure`). One that may have landed is refused: a person must"
+        " look.", spares=check_not_landed,
+    ),
+    Verb(
+        "edit", "edited and redriven", "edited and redrove", "Edit and redrive",
+        "Back to the queue with another input. Effects that landed are kept, except those to repeat.",
+        "Back to its queue with another input. What was enqueued stays on record.",
+        "The same fields change in each input, and they go back to their queues. What was enqueued stays on record.",
+        "Edited and redriven: it waits for a worker.", "edited and redriven", "redrive status {id}", _edit,
+        (_PAYLOAD, _REPEAT, _PATCH), "Edit {}?", leaves=State.waiting, back=_dead_again, spares=check_not_landed,
+        documents=2,
+    ),
+    Verb(
+        "reassign", "reassigned", "reassigned", "Reassign",
+        "Back to the queue for another agent; consents for the one before do not count for it.",
+        "Back to its queue, to be done by another agent.", "Back to their queues, to be done by another agent.",
+        "Reassigned: it waits for {agent}.", "is {agent}'s now", "redrive status {id}", _reassign, (_AGENT,),
+        leaves=State.waiting, back=_dead_again, spares=check_not_landed, documents=1,
+        help="Send it back to the queue for another agent. Consents given for the one before do not count for it.",
+    ),
+    Verb(
+        "defer", "deferred", "deferred", "Defer", "Out of the way until then; the owner sees to it.",
+        "It is set aside until then, for the named owner.",
+        "They are set aside until then, for the named owner.", "Deferred to {owner}: it is back {until}.",
+        "deferred to {owner}", "redrive dead recall {id}", _defer, (_OWNER, _UNTIL), leaves=State.held,
+        back=_not_deferred,
+        help="Set it aside until then, for an owner. It comes back by itself.",
+    ),
+    Verb(
+        "recall", "recalled", "recalled", "Recall", "Make a deferred job a dead letter again before its time.",
+        "A dead letter again, to be seen to now.", "Dead letters again, to be seen to now.", "A dead letter again.",
+        "recalled", "redrive dead show {id}", _recall, acts_on=State.held, noun="deferred job", leaves=State.dead,
+        back=_deferred_again, recalls=False,
+    ),
+    Verb(
+        "discard", "discarded", "discarded", "Discard", "Discard it. It can be restored.",
+        "It is let go. You can bring it back.", "They are let go. You can bring them back.", "Discarded.",
+        "discarded", "redrive dead restore {id}", _discard, leaves=State.discarded, back=_restored, danger=True,
+    ),
+    Verb(
+        "restore", "restored", "restored", "Restore", "Make a discarded job a dead letter again.",
+        "A dead letter again, waiting for a person.", "Dead letters again, waiting for a person.",
+        "A dead letter again.", "restored", "redrive dead redrive {id}", _restore, acts_on=State.discarded,
+        noun="discarded job", leaves=State.dead, back=_let_go_again,
+    ),
+    Verb(
+        "move_lane", "moved to the other lane", "moved", "Move lane",
+        "`delayed`: it comes back by itself. `manual`: it waits for eyes.",
+        "Where it waits, and whether it comes back by itself.",
+        "Where they wait, and whether they come back by themselves.", "In the {lane} lane.", "in the {lane} lane",
+        "redrive dead show {id}", _move_lane, (_LANE,), "Move {} to another lane?", leaves=State.dead,
+        back=_in_its_lane, command="lane", short_help="Move it to the other LANE, delayed or manual.",
+        spares=_spare_for_delayed,
+        help="Move it to the other LANE: delayed comes back by itself, manual waits for you.",
+    ),
+    Verb(
+        "note", "noted", "wrote about", "Note", "A note for the next reader. The job stays where it is.",
+        "A note for the next reader. The job stays where it is.",
+        "The same note beside each. The jobs stay where they are.",
+        "Noted.", "noted", "redrive dead show {id}", _note, (_TEXT,), why=False, recalls=False, documents=1,
+        help="Write TEXT beside it for the next reader. The job stays where it is.", tool="note_failure",
+        tool_says="Write a note beside ONE dead letter for the person or agent who looks next: what you found out, or"
+        " what you tried. It moves nothing.",
+    ),
+)  # fmt: skip
+PURGE: Final = Verb(
+    "purge", "purged", "purged", "Purge", "Remove the contents for good.", "Its contents are removed.",
+    "Their contents are removed.", "Purged.", "purged", "redrive dead list", _purge, title="Purge {} for good?",
+    leaves=State.purged, danger=True, final=True, recalls=True,
+)  # fmt: skip
+"""Not a verb of triage: it is counted and confirmed first, and nothing brings it back."""
+VERBS: Final[dict[str, Verb]] = {verb.name: verb for verb in TABLE}
+ACTS: Final[dict[str, Verb]] = {**VERBS, PURGE.name: PURGE}
+"""Whatever leaves an act, by its verb's name."""
+PAST: Final[dict[str, str]] = {**{name: verb.past for name, verb in ACTS.items()}, "undo": "taken back"}
+
+
+def verb_named(name: str, known: Mapping[str, Verb] = VERBS) -> Verb:
+    """The row of a verb; what is none is refused by name."""
+    if name not in known:
+        raise InvalidInput(field="verb", problem=f"{name!r:.80} is not one of {', '.join(known)}")
+    return known[name]
+
+
+def undoable(name: str) -> bool:
+    """Whether an act of this verb can be taken back: a note is removed, a move has its way back."""
+    return name in VERBS and (VERBS[name].back is not None or VERBS[name].leaves is None)
+
+
+def kept_words(verb: Verb, words: Mapping[str, Any]) -> dict[str, Any]:
+    """What the record of an act keeps of what was said."""
+    return {word.name: words[word.name] for word in verb.words if word.kept and word.name in words}
+
+
+def meant_filter(verb: Verb, said: Mapping[str, Any]) -> dict[str, Any]:
+    """The filter that a verb on many means: only jobs in the state that it acts on."""
+    if verb.acts_on is not State.held:
+        return {**said, "state": str(verb.acts_on)}
+    if said.get("because") not in (None, DEFERRED):
+        raise InvalidInput(field="because", problem=f"only what is deferred can be {verb.past}")
+    return {**said, "state": "held", "because": DEFERRED}
+
+
+class JobVerb(NamedTuple):
+    """What can be done with one job beside triage: a method of `rd.jobs`, and the words around it."""
+
+    name: str
+    method: str
+    question: str
+    told: str
+    fixed: Mapping[str, Any] = {}
+    known: bool = False
+    """Whether the person must say how they know."""
+
+
+JOB_VERBS: Final[dict[str, JobVerb]] = {
+    verb.name: verb
+    for verb in (
+        JobVerb("approve", "approve", "Yes to exactly this. It goes on.", "Approved: it goes on."),
+        JobVerb("reject", "reject", "No. It does not do what it asked for.", "Rejected."),
+        JobVerb(
+            "cancel", "cancel", "It is no longer wanted. A running task is told; what it still says does not count.",
+            "Cancelled.",
+        ),
+        JobVerb(
+            "landed", "resolve", "You looked outside, and its effect is there. The job is done; nothing runs again.",
+            "Done: its effect landed.", {"landed": True}, known=True,
+        ),
+        JobVerb(
+            "not_landed", "resolve",
+            "You looked outside, and nothing is there. Its open effects count as absent, and it runs again.",
+            "It runs again; its open effects count as absent.", {"landed": False}, known=True,
+        ),
+    )
+}  # fmt: skip
+
+
+def names(verbs: Sequence[Verb] = TABLE) -> list[str]:
+    return [verb.name for verb in verbs]

@@ -1,0 +1,1 @@
+"""Runs jobs: workers, attempts, settling, leases, the scheduler."""

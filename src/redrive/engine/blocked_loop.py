@@ -1,0 +1,117 @@
+"""What is done for a worker whose event loop is blocked: its unbegun jobs are given back, and the store is told."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
+
+from redrive.core.job import Job, State
+from redrive.core.lifecycle import Transition
+from redrive.core.store import Commit, Filter, Put, Store, Unknown
+from redrive.engine.paging import pages
+from redrive.engine.runners import Key
+from redrive.engine.worker_registry import ANNOUNCE_SECONDS, Blocked
+
+log = logging.getLogger("redrive.worker")
+LOOK_SECONDS: Final = 2.0
+"""How often the store is asked for jobs that it claimed for the worker and that did not arrive."""
+LOOKED_AFTER: Final = 1.0
+HURRIED_AFTER: Final = 0.5
+"""An event loop that was silent for so long when its process was told to end begins nothing more."""
+PAGE: Final = 500
+KEPT_SECONDS: Final = 5.0
+"""An event loop that is silent for so long is said to be blocked, and what it has not begun is given back."""
+
+
+class Relieved(Protocol):
+    """What a worker lets the thread of its heartbeats do. Each of these may be called from any thread."""
+
+    id: str
+
+    def withdraw(self, silent: float) -> list[Job]:
+        """Keeps jobs from beginning that have waited for some seconds, or for a third of a short lease."""
+
+    def refuse(self, claimed: Iterable[Job]) -> list[Job]:
+        """Those of these claimed jobs that have not arrived at the worker; they will not be begun when they do."""
+
+    def given_back(self, settled: Sequence[Key]) -> None:
+        """These jobs are no longer the worker's, and these moves were committed."""
+
+    def release(self, job: Job, why: str) -> Transition:
+        """The move that gives an unbegun job back."""
+
+    def announcement(self, blocked: Blocked | None) -> Put:
+        """What the worker says of itself."""
+
+    def recovered(self) -> None:
+        """The event loop answers again."""
+
+
+class Relief:
+    """Acts for a worker in the thread of its heartbeats. A job is given back only if it has not begun."""
+
+    def __init__(self, worker: Relieved, store: Store) -> None:
+        self._worker = worker
+        self._store = store
+        self._held: dict[Key, Job] = {}
+        """Kept from beginning, and not yet given back."""
+        self._looked = float("-inf")
+        self._announced: tuple[Blocked | None, float] = (None, float("-inf"))
+        self.hurried = False
+        """The process was told to end: what has not begun will not."""
+
+    async def act(self, silent: float, blocked: Blocked | None, *, told: bool) -> None:
+        if blocked is None:
+            await self._hand_in("the worker's event loop was blocked")
+            return
+        if told:
+            await self._announce(blocked)
+        hurried = self.hurried and silent >= HURRIED_AFTER
+        await self._give_back(float("inf") if hurried else silent, blocked)
+
+    def ended(self) -> None:
+        self._announced = (None, float("-inf"))
+        self._worker.recovered()
+
+    async def _announce(self, blocked: Blocked) -> None:
+        """Says in the store what blocks the worker, so that every other process can read it."""
+        said, at = self._announced
+        if said == blocked and time.monotonic() - at < ANNOUNCE_SECONDS:
+            return
+        self._announced = blocked, time.monotonic()
+        await self._store.apply([Commit(puts=(self._worker.announcement(blocked),))])
+
+    async def _give_back(self, silent: float, blocked: Blocked) -> None:
+        jobs = [*self._worker.withdraw(silent), *await self._not_arrived(silent)]
+        self._held |= {(job.id, job.token): job for job in jobs}
+        await self._hand_in(f"it had not begun, and the worker's event loop was blocked by {blocked}")
+
+    async def _hand_in(self, why: str) -> None:
+        """Gives back what is kept from beginning; what the store does not take is handed in again."""
+        if not self._held:
+            return
+        moves = [self._worker.release(job, why) for job in self._held.values()]
+        outcomes = await self._store.apply([Commit((move,)) for move in moves])
+        answered = [move for move, how in zip(moves, outcomes, strict=True) if not isinstance(how, Unknown)]
+        settled = [(move.job.id, move.job.token) for move in answered]
+        for key in settled:
+            del self._held[key]
+        log.warning("%d jobs are given back: %s", len(settled), why)
+        self._worker.given_back(settled)
+
+    async def _not_arrived(self, silent: float) -> list[Job]:
+        """Jobs that the store has claimed for the worker in answer to a claim that the blocked loop cannot hear."""
+        if silent < LOOKED_AFTER or time.monotonic() - self._looked < LOOK_SECONDS:
+            return []
+        self._looked = time.monotonic()
+        late: list[Job] = []
+        async for page in pages(self._store, Filter(states=(State.running,)), PAGE):
+            late += [job for job in page if job.worker == self._worker.id and waited(job, silent)]
+        return self._worker.refuse(late) if late else []
+
+
+def waited(job: Job, silent: float) -> bool:
+    """Whether an event loop that was silent for so long keeps this unbegun job for too long."""
+    return silent >= min(KEPT_SECONDS, (job.lease or 3 * KEPT_SECONDS) / 3)

@@ -1,0 +1,92 @@
+"""Consent at work: grants are looked up before a job runs; where there is none it is held, and somebody is asked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from redrive.core import lifecycle
+from redrive.core.consent import NO_SESSION, Grant, Wish, granted, wish_of
+from redrive.core.documents import GRANT
+from redrive.core.job import Job, State
+from redrive.core.lifecycle import Transition
+from redrive.core.store import MAX_PARTS, Filter, Store
+from redrive.engine.clock import Clock
+from redrive.engine.paging import pages
+from redrive.engine.registry import Handler, Registry
+from redrive.engine.written import written
+
+HELD_FOR: Final = "consent:"
+PAGE: Final = 500
+
+
+def waits_for(session: str) -> str:
+    """What a job is held for that needs a session's consent."""
+    return f"{HELD_FOR}{session}"
+
+
+def quoted(session: str) -> str:
+    """A session as the first part of a document's key: none is the beginning of another."""
+    return quote(session, safe="")
+
+
+def key_of(grant: Grant) -> str:
+    return f"{quoted(grant.session_id)}/{grant.id}"
+
+
+class Consents:
+    """Reads the grants of sessions."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def of(self, session_id: str) -> list[Grant]:
+        grants = await GRANT.all(self._store, f"{quoted(session_id)}/")
+        return [kept.value for kept in grants if kept.value.session_id == session_id]
+
+    async def forget(self, session_id: str) -> None:
+        """Drop all that an erased session has agreed to."""
+        puts = [GRANT.drop(key_of(grant)) for grant in await self.of(session_id)]
+        for start in range(0, len(puts), MAX_PARTS):
+            await written(self._store, "the session's grants were erased", *puts[start : start + MAX_PARTS])
+
+    async def gate(self, job: Job, handler: Handler) -> Transition | None:
+        """Held where the session that asked for the job has not agreed to it as it now is."""
+        if not handler.consent or await self.covers(job, handler):
+            return None
+        session, now, id = job.session_id or NO_SESSION, self._clock.now(), job.short_id
+        whose = f"session {job.session_id}" if job.session_id else "anybody"
+        return lifecycle.held_back(
+            job,
+            now,
+            because="consent",
+            why=f"{job.task} needs the consent of {whose}: nothing that was granted covers it as it is now.",
+            recommendation=f"redrive approve {id} lets exactly this run; redrive reject {id} ends it.",
+            held_for=waits_for(session),
+        )
+
+    async def covers(self, job: Job, handler: Handler) -> bool:
+        """Whether something that the job's session granted covers the job as it is now."""
+        grants = await self.of(job.session_id or NO_SESSION)
+        return granted(grants, _wish(job, handler), self._clock.now()) is not None
+
+    async def overlooked(self, registry: Registry) -> AsyncIterator[Job]:
+        """Jobs held for a consent that is there: given while they were being held, or by one that died then."""
+        held = Filter(states=(State.held,), because="consent")
+        for (whose,) in await self._store.count(held, by=("held_for",)):
+            grants = await self.of((whose or "").removeprefix(HELD_FOR))
+            if not grants:
+                continue
+            async for page in pages(self._store, msgspec.structs.replace(held, held_for=whose), PAGE, oldest=True):
+                for job in await self._store.get([job.id for job in page]):
+                    if granted(grants, _wish(job, registry.handlers.get(job.task)), self._clock.now()) is not None:
+                        yield job
+
+
+def _wish(job: Job, handler: Handler | None) -> Wish:
+    label = handler.consent if handler is not None else None
+    return wish_of(job, label if isinstance(label, str) else None)

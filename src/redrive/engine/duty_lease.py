@@ -1,0 +1,40 @@
+"""Decides which process of a store does a duty that only one of them should do, by a lease document."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from redrive.core.documents import DUTY, Duty
+from redrive.core.store import Applied, Commit, Store
+from redrive.engine.clock import Clock
+
+LEASE: Final = 30.0
+"""Seconds for which a process has a duty. Renewed when a third of them is left."""
+
+
+async def holds(store: Store, clock: Clock, name: str) -> bool:
+    """Whether the duty is this process's now. Takes it where its holder ended, or has not renewed it."""
+    me, now = await store.process(), clock.now()
+    kept = await DUTY.get(store, name)
+    duty = kept.value if kept is not None else None
+    if duty is not None and duty.holder == me and duty.until - now > LEASE / 3:
+        return True
+    if duty is not None and duty.holder != me and not await _free(store, duty, now):
+        return False
+    put = DUTY.put(name, Duty(me, now + LEASE), kept.version if kept is not None else 0)
+    (outcome,) = await store.apply([Commit(puts=(put,))])
+    return isinstance(outcome, Applied)
+
+
+async def release(store: Store, name: str) -> None:
+    """Leave a duty of this process to the others at once."""
+    kept = await DUTY.get(store, name)
+    if kept is not None and kept.value.holder == await store.process():
+        await store.apply([Commit(puts=(DUTY.drop(name, kept.version),))])
+
+
+async def _free(store: Store, duty: Duty, now: float) -> bool:
+    """A time further ahead than any lease was written by a clock that was wrong."""
+    if not 0 < duty.until - now <= LEASE:
+        return True
+    return (await store.ended([duty.holder])).get(duty.holder, False)

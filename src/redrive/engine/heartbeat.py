@@ -1,0 +1,170 @@
+"""A worker's heartbeats, from a thread with an event loop of its own, so that a blocked loop does not lose leases."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from redrive.core.job import Job
+from redrive.core.store import Lease, Store
+from redrive.engine.worker_registry import Blocked
+from redrive.errors import StoreFailed
+
+log = logging.getLogger("redrive.worker")
+BEAT_SECONDS = 5.0
+"""How often a running job's lease is renewed at the latest; also how soon a cancelled job is noticed."""
+PULSE_SECONDS = 1.0
+BLOCKED_AFTER = 5.0
+DEAF_AFTER = 2.0
+"""An event loop that has not answered for so long is given nothing new to do."""
+
+Named = Callable[[asyncio.Task[Any]], tuple[str, str | None]]
+"""The name of a task of the event loop, and the id of the job that it runs."""
+
+
+class Helps(Protocol):
+    """Acts for a worker while its event loop is blocked; called in the thread of its heartbeats."""
+
+    async def act(self, silent: float, blocked: Blocked | None, *, told: bool) -> None:
+        """The loop has been silent for so long, and by what; `told`: for long enough to say so."""
+
+    def ended(self) -> None:
+        """The loop answers again; called on that loop."""
+
+
+class Heart:
+    """Renews the leases of what runs, tells which were lost, and notices when the event loop stands still."""
+
+    def __init__(
+        self,
+        store: Store,
+        loop: asyncio.AbstractEventLoop,
+        running: Callable[[], list[Job]],
+        lost: Callable[[Lease], None],
+        *,
+        named: Named = lambda task: (task.get_name(), None),
+        blocked_after: float = BLOCKED_AFTER,
+        helps: Helps | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._loop = loop
+        self._running = running
+        self._lost = lost
+        self._named = named
+        self._blocked_after = blocked_after
+        self._helps = helps
+        self._now = now
+        self._stopping = threading.Event()
+        self._asked = False
+        """Whether the event loop was asked for a sign of life that it has not given."""
+        self._looked = 0.0
+        self.silent = 0.0
+        """For how many seconds the event loop has not answered while this thread went on: a freeze is not a block."""
+        self._blocked: Blocked | None = None
+        self._beaten: dict[tuple[str, str | None], float] = {}
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="redrive-heart", daemon=True)
+
+    @property
+    def blocked(self) -> str | None:
+        """The name of the task that blocks the event loop now, if one does."""
+        return str(self._blocked) if self._blocked is not None else None
+
+    def hears(self) -> bool:
+        """Whether the event loop would notice soon what it is given."""
+        return self.silent < DEAF_AFTER
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def stop(self) -> None:
+        self._stopping.set()
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+
+    async def _main(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                await self._round()
+            except StoreFailed:
+                return  # no lease can be kept any more; the worker's own loop tells
+            except Exception:
+                log.warning("heartbeat failed and will be repeated", exc_info=True)
+            await self._pause(min([PULSE_SECONDS, *(_interval(job) / 2 for job in self._running())]))
+
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self._stopping.wait, seconds)
+
+    async def _round(self) -> None:
+        """Renews leases, then looks after the event loop, also where a renewal failed."""
+        try:
+            await self._beat()
+        finally:
+            await self._look()
+
+    async def _beat(self) -> None:
+        jobs = self._running()
+        now = time.monotonic()
+        self._beaten = {_run(job): self._beaten.get(_run(job), now) for job in jobs}
+        due = [job for job in jobs if now - self._beaten[_run(job)] >= _interval(job)]
+        if not due:
+            return
+        self._beaten.update((_run(job), now) for job in due)
+        lost = await self._store.heartbeat([Lease(job.id, job.token or "") for job in due], self._now())
+        for lease in lost:
+            self._tell(self._lost, lease)
+
+    async def _look(self) -> None:
+        """Ask the worker's loop to answer; if it does not for long, say which task keeps it."""
+        now, before = time.monotonic(), self._looked
+        self._looked = now
+        if self._asked:
+            self.silent += min(now - before, 2 * PULSE_SECONDS)
+            self._report()
+        else:
+            self._asked, self.silent = True, 0.0
+            self._tell(self._answered)
+        if self._helps is not None:
+            blocked = self._blocked or (self.culprit() if self.silent else None)
+            await self._helps.act(self.silent, blocked, told=self._blocked is not None)
+
+    def _report(self) -> None:
+        if self._blocked is not None or self.silent <= self._blocked_after:
+            return
+        self._blocked = self.culprit()
+        log.warning(
+            "the event loop has been blocked for %.1f s by %s: use `await`, or make it a plain `def` task, which "
+            "runs in a thread",
+            self.silent,
+            self._blocked,
+        )
+
+    def _answered(self) -> None:
+        self._asked, self.silent = False, 0.0
+        if self._blocked is not None:
+            self._blocked = None
+            if self._helps is not None:
+                self._helps.ended()
+
+    def culprit(self) -> Blocked:
+        """What the event loop is busy with."""
+        task = asyncio.current_task(self._loop)
+        name, job_id = self._named(task) if task is not None else ("something outside redrive's tasks", None)
+        return Blocked(name, job_id, self._now() - self.silent)
+
+    def _tell(self, function: Callable[..., None], *args: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            self._stopping.set()  # the loop is closed: nobody is left to tell
+
+
+def _run(job: Job) -> tuple[str, str | None]:
+    return job.id, job.token
+
+
+def _interval(job: Job) -> float:
+    return min((job.lease or 90.0) / 3.0, BEAT_SECONDS)

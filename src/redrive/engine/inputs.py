@@ -1,0 +1,131 @@
+"""What an attempt is given: payload plus changes, checked before a token is spent, as the task's arguments."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import msgspec
+
+from redrive.core.change import named
+from redrive.core.documents import BLOB
+from redrive.core.job import Job
+from redrive.core.payload import Blob, blob_from
+from redrive.core.policy import Policy
+from redrive.core.store import Store
+from redrive.engine.clock import Clock
+from redrive.engine.context import BlockingContext, Context
+from redrive.engine.registry import Handler, Registry
+from redrive.engine.trusted_time import time_for_destroying
+from redrive.errors import InvalidPayload
+from redrive.http.policy import HTTP_TASK
+from redrive.retries.changes import Applied, apply, decode
+from redrive.retries.preflight import Conditions, NotReady, check, credentials, fits, still_wanted, surely_fits
+
+log = logging.getLogger("redrive.attempt")
+ENV = "env:"
+
+
+class Rejected(Exception):
+    """Preflight said no: the task is not called."""
+
+    def __init__(self, verdict: NotReady) -> None:
+        super().__init__(verdict.why)
+        self.verdict = verdict
+
+
+class Inputs:
+    """Prepares the input of attempts."""
+
+    def __init__(self, store: Store, registry: Registry, clock: Clock) -> None:
+        self._store = store
+        self._registry = registry
+        self._clock = clock
+
+    def quick(self, job: Job, handler: Handler) -> dict[str, Any] | None:
+        """The arguments of a job of which there is nothing to say, which most are; None for the others."""
+        text = job.payload
+        if text is None or job.changes_json is not None or handler.credentials:
+            return None
+        if job.first_failed_at is not None and self._registry.policy_for(job).max_age is not None:
+            return None
+        if not surely_fits(text, self._registry.short) or job.task == HTTP_TASK:
+            return None
+        try:
+            return handler.signature.arguments(text)
+        except InvalidPayload:
+            return None  # the long way says what is wrong with it
+
+    async def prepare(self, job: Job, handler: Handler, context: Context | BlockingContext) -> dict[str, Any]:
+        """The effective input as arguments; raises Rejected where it cannot succeed."""
+        text = job.payload or "{}"
+        if job.changes_json is not None:
+            text = self._changed(job, handler, context)
+        await self._preflight(job, handler, text)
+        blobs = await self._blobs(job) if '"$blob"' in text else None
+        try:
+            return handler.signature.arguments(text, blobs)
+        except InvalidPayload as error:
+            error.error_kind = "invalid_input"
+            raise
+
+    def _changed(self, job: Job, handler: Handler, context: Context | BlockingContext) -> str:
+        """What the task cannot take is told, and not recorded as applied."""
+        applied = effective(job, handler, self._registry)
+        for change, why in applied.refused:
+            log.warning("job %s (%s) runs without %r: %s", job.short_id, job.task, change, why)
+        context._taken = applied.taken
+        return msgspec.json.encode(applied.payload).decode()
+
+    async def _preflight(self, job: Job, handler: Handler, text: str) -> None:
+        verdict = credentials(missing(job, handler)) if handler.credentials or job.task == HTTP_TASK else None
+        if job.first_failed_at is not None and verdict is None:
+            verdict = await self._still_wanted(job, self._registry.policy_for(job))
+        if verdict is None and not surely_fits(text, self._registry.short):
+            conditions = _conditions(self._registry.policy_for(job), handler, self._registry)
+            judged = fits(msgspec.json.decode(text), job.model, conditions)
+            if isinstance(judged, NotReady):
+                verdict = judged
+            elif judged is not None:
+                log.warning("job %s (%s): %s", job.short_id, job.task, "; ".join(judged.warnings))
+        if verdict is not None:
+            raise Rejected(verdict)
+
+    async def _still_wanted(self, job: Job, policy: Policy) -> NotReady | None:
+        if policy.max_age is None:
+            return None
+        return still_wanted(job, policy, await time_for_destroying(self._store, self._clock))
+
+    async def _blobs(self, job: Job) -> dict[int, Blob]:
+        kept = await BLOB.all(self._store, f"{job.id}/")
+        return {int(key.rpartition("/")[2]): blob_from(value) for key, value, _ in kept}
+
+
+def effective(job: Job, handler: Handler | None, registry: Registry) -> Applied:
+    """The payload with the job's changes in it."""
+    names = named(job)
+    adapt = handler.adapt if handler else None
+    return apply(job.arguments, decode(job.changes_json), adapt, registry.count, names=names)
+
+
+def _conditions(policy: Policy, handler: Handler | None, registry: Registry) -> Conditions:
+    if handler is None:
+        return Conditions(policy, registry.fleet, None, registry.count)
+    return Conditions(policy, registry.fleet, handler.adapt, registry.count, handler.default_model)
+
+
+def missing(job: Job, handler: Handler | None) -> tuple[str, ...]:
+    """Credentials that a job needs and this process does not have."""
+    wanted = list(handler.credentials) if handler is not None else []
+    if job.task == HTTP_TASK and isinstance(auth := job.arguments.get("auth"), str):
+        wanted.append(auth)
+    names = [name.removeprefix(ENV) for name in wanted]
+    return tuple(name for name in names if not os.environ.get(name))
+
+
+def preflight(job: Job, handler: Handler | None, registry: Registry, now: float) -> NotReady | tuple[str, ...]:
+    """The check for whoever accepts or redrives a job, perhaps where no credentials are: a refusal, or warnings."""
+    conditions = _conditions(registry.policy_for(job), handler, registry)
+    verdict = check(job, effective(job, handler, registry).payload, conditions, now)
+    return verdict if isinstance(verdict, NotReady) else verdict.warnings

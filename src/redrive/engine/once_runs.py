@@ -1,0 +1,318 @@
+"""Performs an effect once without a job: an intent on disk before the call, its end after it.
+
+Calls of one key in this process take turns (`_flights`). Between processes the intent is written only if the record is
+still as it was read, and it names the process, whose lock file tells whether it lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextvars import ContextVar
+from shlex import quote
+from typing import Any, Final, NamedTuple, NoReturn
+
+import msgspec
+
+from redrive.core.documents import EFFECT, OPEN_EFFECT, Kept
+from redrive.core.effects import EffectRecord, Holder, Status, is_open, is_seen, once_step
+from redrive.core.payload import encode_result
+from redrive.core.store import Commit, Put, Stale, Store, Unknown
+from redrive.engine.clock import Clock
+from redrive.engine.context import ABSENT
+from redrive.engine.effects import judge
+from redrive.engine.loop import carried_through
+from redrive.engine.steps import Ask, Call, Steps
+from redrive.errors import CommitUnknown, OnceInProgress, OutcomeUnknown, RedriveError, StoreError
+from redrive.failures.capture import capture
+
+log = logging.getLogger("redrive.effects")
+PREFIX: Final = "once/"
+"""What the documents of effects without a job begin with."""
+AGAIN: Final = object()
+"""Another process was faster: look again."""
+
+
+class OnceCall(NamedTuple):
+    """One call of a function whose effect must happen once."""
+
+    name: str
+    key: str
+    function: Callable[[], Any]
+    verify: Callable[[], Any] | None
+    read: Callable[[str | None], Any]
+    """Reads a recorded result as the type that the function returns."""
+    blocking: bool
+    """The caller's thread stands still until it is done."""
+
+
+# ---- calls of one key in this process take turns
+
+
+class Flight(NamedTuple):
+    """A call that is under way in this process."""
+
+    over: Future[None]
+    loop: asyncio.AbstractEventLoop | None
+
+
+_flights: dict[tuple[str, str], Flight] = {}
+_lock = threading.Lock()
+_performing: ContextVar[frozenset[str]] = ContextVar("redrive_once", default=frozenset())
+"""The keys whose functions run here, however deep in the call stack."""
+
+
+def _forget_parents_flights() -> None:
+    """A forked child performs none of them."""
+    global _lock
+    _flights.clear()
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_parents_flights)
+
+
+def _begin(process: str, key: str) -> Flight | None:
+    """The call that is under way already; None where this one has its turn now."""
+    with _lock:
+        if (other := _flights.get((process, key))) is not None:
+            return other
+        over: Future[None] = Future()
+        over.set_running_or_notify_cancel()  # whoever waits and is cancelled must not end it
+        _flights[process, key] = Flight(over, _running_loop())
+        return None
+
+
+def _end(process: str, key: str) -> None:
+    with _lock:
+        flight = _flights.pop((process, key), None)
+    if flight is not None:
+        flight.over.set_result(None)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _waited(flight: Flight, call: OnceCall) -> Steps:
+    """Waits for the other call, unless that one could not go on meanwhile."""
+    if call.key in _performing.get():
+        raise RedriveError(f"{call.name} calls itself with the same key ({call.key}): it would wait for itself")
+    if call.blocking and flight.loop is not None and flight.loop is _running_loop():
+        raise OnceInProgress(
+            f"effect:{call.key} is being performed on this event loop, which a plain function would block; await it",
+            key=call.key,
+        )
+    yield Ask(_until(flight.over))
+
+
+async def _until(over: Future[None]) -> None:
+    await asyncio.wrap_future(over)
+
+
+# ---- the steps
+
+
+def once(store: Store, clock: Clock, call: OnceCall) -> Steps:
+    """Performs the effect, or says what became of it when it was begun before."""
+    process: str = yield Ask(store.process())
+    while (other := _begin(process, call.key)) is not None:
+        yield from _waited(other, call)
+    try:
+        turn = _Turn(store, clock, call, process)
+        while (found := (yield from turn.steps())) is AGAIN:
+            continue
+        return found
+    finally:
+        _end(process, call.key)
+
+
+class _Turn:
+    """The only call of this key in this process."""
+
+    def __init__(self, store: Store, clock: Clock, call: OnceCall, process: str) -> None:
+        self._store = store
+        self._clock = clock
+        self._call = call
+        self._process = process
+
+    def steps(self) -> Steps:
+        call = self._call
+        kept: Kept[EffectRecord] | None = yield Ask(EFFECT.get(self._store, PREFIX + call.key))
+        known, version = (kept.value, kept.version) if kept is not None else (None, 0)
+        holder: Holder = yield Ask(self._holder(known))
+        step = once_step(known, holder, can_verify=call.verify is not None)
+        if step == "return_recorded" and known is not None:
+            return self._recorded(known)
+        if step == "wait" and known is not None:
+            yield from self._wait(known)
+            return AGAIN
+        if step == "refuse" and known is not None:
+            raise _in_progress(known, holder)
+        if step == "hold" and known is not None:
+            return (yield from self._unknown(version, known.note or "its process ended before it said more"))
+        if step == "verify" and call.verify is not None:
+            found = yield from self._verified(version, call.verify)
+            if found is not ABSENT:
+                return found
+        return (yield from self._perform(version))
+
+    async def _holder(self, known: EffectRecord | None) -> Holder:
+        """Where the process is that has begun it. Ours does not perform it: this is our only call of the key."""
+        if known is None or known.process is None or known.process == self._process:
+            return "gone"
+        if (known.process, known.key) in _flights:
+            return "here"
+        ended = await self._store.ended([known.process])
+        if known.process not in ended:
+            return "unseen"
+        return "gone" if ended[known.process] else "alive"
+
+    def _wait(self, known: EffectRecord) -> Steps:
+        flight = _flights.get((known.process or "", known.key))
+        if flight is not None:
+            yield from _waited(flight, self._call)
+
+    def _recorded(self, known: EffectRecord) -> Any:
+        if _bare(known.name) != _bare(self._call.name):
+            log.warning("effect:%s was performed by %s: %s has the same key, and was not called",
+                        known.key, known.name, self._call.name)  # fmt: skip
+        if known.forgotten:
+            log.warning("effect:%s has landed; its result was forgotten, so that None is returned", known.key)
+            return None
+        return self._call.read(None if known.result is None else msgspec.json.encode(known.result).decode())
+
+    def _perform(self, version: int) -> Steps:
+        """Intent, call, end. The function is called only when the intent is on disk."""
+        try:
+            written = yield Ask(carried_through(self._write("intended", expect=version)))
+        except GeneratorExit:
+            raise
+        except BaseException:
+            yield from self._note("absent", "it was not called")
+            raise
+        if not written:
+            return AGAIN
+        try:
+            value = yield from self._called()
+        except GeneratorExit:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised again unless the effect is there
+            return (yield from self._failed(error))
+        except BaseException as error:
+            yield from self._note("unknown", f"interrupted: {type(error).__name__}")
+            raise
+        yield from self._landed(value)
+        return value
+
+    def _called(self) -> Steps:
+        token = _performing.set(_performing.get() | {self._call.key})
+        try:
+            return (yield Call(self._call.function))
+        finally:
+            _performing.reset(token)
+
+    def _failed(self, error: Exception) -> Steps:
+        """The error closes the intent where it proves that nothing happened; else the verifier is asked."""
+        status, note = judge(error)
+        if status == "absent" or self._call.verify is None:
+            yield from self._note(status, note)
+            raise error
+        try:
+            found = yield Call(self._call.verify)
+            seen = is_seen(found)
+        except Exception as blind:  # noqa: BLE001 - recorded; it could not tell
+            yield from self._note("unknown", f"{note}; its verifier failed: {capture(blind).summary}"[:500])
+            raise error from None
+        if not seen:
+            yield from self._note("absent", note, doubtful=True)
+            raise error
+        log.warning("effect:%s was seen outside, although its call failed: %s", self._call.key, note)
+        yield from self._landed(found, note="verified")
+        return found
+
+    def _verified(self, version: int, verify: Callable[[], Any]) -> Steps:
+        """Asks the outside about an open intent. A value means landed, nothing absent, an error unknown."""
+        try:
+            found = yield Call(verify)
+            seen = is_seen(found)
+        except Exception as error:  # noqa: BLE001 - recorded; it could not tell
+            problem = f"its verifier failed: {capture(error).summary}"[:500]
+            return (yield from self._unknown(version, problem, error))
+        if not seen:
+            return ABSENT
+        yield from self._landed(found, note="verified")
+        return found
+
+    def _unknown(self, version: int, note: str, error: Exception | None = None) -> Steps:
+        """Leaves it to a person, unless another process has learned more meanwhile."""
+        if not (yield Ask(carried_through(self._write("unknown", note=note, expect=version)))):
+            return AGAIN
+        _raise_unknown(self._call, note, error)
+
+    def _landed(self, value: object, note: str | None = None) -> Steps:
+        """Records the result. Where that fails, it is told: the effect is there, so its value is returned."""
+        text, problem = encode_result(value)
+        result = msgspec.json.decode(text) if text and not problem else None
+        if problem:
+            note = f"its result, of type {type(value).__qualname__}, is not JSON: later calls return None"
+            log.warning("effect:%s has landed; %s", self._call.key, note)
+        try:
+            yield Ask(carried_through(self._write("landed", result=result, note=note, forgotten=problem is not None)))
+        except StoreError as error:
+            log.error("effect:%s has landed, and this could not be recorded: %s", self._call.key, error)
+
+    def _note(self, status: Status, note: str, *, doubtful: bool = False) -> Steps:
+        """Records how it stands, as far as the store takes it; the error that led here goes on."""
+        try:
+            yield Ask(carried_through(self._write(status, note=note, doubtful=doubtful)))
+        except StoreError as error:
+            log.error("effect:%s is %s, and this could not be recorded: %s", self._call.key, status, error)
+
+    async def _write(self, status: Status, *, expect: int | None = None, **said: Any) -> bool:
+        """Whether it was written: not where the record has changed meanwhile."""
+        now, process = self._clock.now(), self._process if status == "intended" else None
+        effect = EffectRecord(self._call.name, self._call.key, status, now, 0, process=process, **said)
+        (outcome,) = await self._store.apply([Commit(puts=tuple(kept_alone(effect, expect)))])
+        if isinstance(outcome, Unknown):
+            raise CommitUnknown(f"the store did not confirm that effect:{effect.key} was {status}: {outcome.problem}")
+        return not isinstance(outcome, Stale)
+
+
+def kept_alone(effect: EffectRecord, expect: int | None = None) -> Sequence[Put]:
+    """Makes the parts of a commit that write an effect without a job, and note whether it is open."""
+    mark = OPEN_EFFECT.put(effect.key, effect.at) if is_open(effect) else OPEN_EFFECT.drop(effect.key)
+    return EFFECT.put(PREFIX + effect.key, effect, expect), mark
+
+
+def _bare(name: str) -> str:
+    """A function's own name: its module is called otherwise where it is run as a script."""
+    return name.rpartition(".")[2]
+
+
+def _named(key: str) -> str:
+    """An effect as a person copies it into a terminal: a key may hold words from outside."""
+    return quote(f"effect:{key}")
+
+
+def _in_progress(known: EffectRecord, holder: Holder) -> OnceInProgress:
+    """Of another host only its silence is known."""
+    if holder == "alive":
+        return OnceInProgress(f"effect:{known.key} is being performed by process {known.process}", key=known.key)
+    said = f"effect:{known.key} was begun by process {known.process}, which cannot be seen from here"
+    return OnceInProgress(f"{said}; if that process is gone, `redrive resolve {_named(known.key)}`", key=known.key)
+
+
+def _raise_unknown(call: OnceCall, note: str, error: Exception | None) -> NoReturn:
+    raise OutcomeUnknown(
+        f"{call.name} was begun before and its outcome is unknown ({note}); it was not called again. Look at the "
+        f"receiver, then `redrive resolve {_named(call.key)} --landed` or `--not-landed`"
+    ) from error

@@ -1,0 +1,113 @@
+"""Probes: whether what a task needs is there. Where something is missing the task is not called."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from redrive.engine.clock import Clock
+from redrive.engine.threads import asked_within
+from redrive.errors import RedriveError
+
+log = logging.getLogger("redrive.probes")
+COOL_DOWN: Final = 30.0
+"""Seconds before a probe that said no is asked again."""
+TIMEOUT: Final = 10.0
+
+
+class ResourceDown(RedriveError):
+    """Something that the task needs is not there now. Tried again when its probe may be asked again."""
+
+    error_kind = "contention"
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Probe:
+    """Something a task needs, and how to see whether it is there: `requires=[Probe("vault", is_open)]`.
+
+    `check()` says True where it is; it may be async, a plain function runs in a thread. An exception, or no answer
+    within `timeout` seconds, says no and does not start the cool-down.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        check: Callable[[], Awaitable[bool] | bool],
+        *,
+        cool_down: float = COOL_DOWN,
+        timeout: float = TIMEOUT,
+    ) -> None:
+        self.name = name
+        self.cool_down = cool_down
+        self.timeout = timeout
+        self.problem = ""
+        self._check = check
+        self._down = False
+        self._asked = float("-inf")
+        self._lock = threading.Lock()
+        self._asking: dict[asyncio.AbstractEventLoop, asyncio.Task[bool]] = {}
+
+    @property
+    def down(self) -> bool:
+        """As far as anybody knows, without asking."""
+        return self._down
+
+    def cooling(self, clock: Clock) -> float:
+        """Seconds until it may be asked again."""
+        return max(0.0, self._asked + self.cool_down - clock.monotonic()) if self._down else 0.0
+
+    async def ready(self, clock: Clock) -> bool:
+        """Asked afresh unless it said no a moment ago. Who comes while it is asked hears the same answer."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if self.cooling(clock) > 0:
+                return False
+            asking = self._asking.get(loop)
+            if asking is None or asking.done():
+                asking = self._asking[loop] = loop.create_task(self._ask(clock))
+        try:
+            return await asyncio.shield(asking)
+        finally:
+            with self._lock:
+                if asking.done() and self._asking.get(loop) is asking:
+                    del self._asking[loop]
+
+    async def _ask(self, clock: Clock) -> bool:
+        try:
+            there = bool(await asked_within(self.timeout, self._check))
+        except Exception as error:  # noqa: BLE001 - the probe itself is broken, which is told with the job
+            self._note(there=False, asked=float("-inf"), problem=f"{type(error).__name__}: {error}".rstrip(": "))
+            return False
+        self._note(there=there, asked=clock.monotonic(), problem="" if there else "its probe says no")
+        return there
+
+    def _note(self, *, there: bool, asked: float, problem: str) -> None:
+        with self._lock:
+            self._down, self._asked, self.problem = not there, asked, problem
+
+
+async def lacking(probes: Sequence[Probe], clock: Clock) -> tuple[list[Probe], bool]:
+    """What is not there, of these alone; and whether something that was down is back."""
+    missing, back = [], []
+    for probe in probes:
+        was_down = probe.down
+        if not await probe.ready(clock):
+            missing.append(probe)
+        elif was_down:
+            back.append(probe.name)
+    if back:
+        log.warning("back again: %s", ", ".join(back))
+    return missing, bool(back) and not missing
+
+
+def down(missing: Sequence[Probe], clock: Clock) -> ResourceDown:
+    """The typed failure of a task that was not called."""
+    said = ", ".join(f"{probe.name} ({probe.problem})" for probe in missing)
+    wait = max(max(probe.cooling(clock), 1.0) for probe in missing)
+    return ResourceDown(f"not called: {said} is not there", wait)

@@ -1,0 +1,323 @@
+"""What must happen from time to time: lapsed leases, pruning, comebacks, unroutable jobs, cron slots."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
+from typing import Any, Final, NamedTuple
+
+from redrive.core import lifecycle
+from redrive.core.advice import RESOLVE
+from redrive.core.documents import CLOCK
+from redrive.core.job import CYCLE, Ending, Failure, Job, State
+from redrive.core.lifecycle import Transition
+from redrive.core.store import Applied, Commit, Filter, Put, Store, Wanted
+from redrive.engine.approvals import question_of
+from redrive.engine.clock import Clock
+from redrive.engine.consents import Consents
+from redrive.engine.duty_lease import holds, release
+from redrive.engine.loop import Loop
+from redrive.engine.paging import pages
+from redrive.engine.registry import Registry
+from redrive.engine.trusted_time import look, meet, time_for_destroying
+from redrive.engine.worker_registry import roster_unchanged, take_down
+from redrive.errors import IllegalMove, StoreError, StoreFailed
+from redrive.failures.classify import cause_of
+from redrive.failures.fingerprint import fingerprint
+from redrive.http.policy import HTTP_TASK
+
+log = logging.getLogger("redrive.scheduler")
+HOUR: Final = 3600.0
+WEEK: Final = 7 * 86400.0
+UNROUTABLE_AFTER: Final = HOUR
+UNSEEN: Final = 600.0
+"""A time so long between two looks counts for nothing: a worker may have come and gone."""
+BACKWARDS: Final = 5.0
+MOMENT: Final = 1.0
+"""Seconds that a round waits for the look around, in which functions of the user's are told of what hurts."""
+PAGE: Final = 1000
+
+
+ROLES: Final = ("monitor", "triage", "retry", "upkeep")
+LOOK_SECONDS: Final = 3.0
+"""How often a process looks whether a role is still its own. A lease lasts ten times as long."""
+TAKE_OVER: Final = 30.0
+"""A duty that another process has is looked at again after so long, however seldom it is done."""
+
+
+class Duty(NamedTuple):
+    """What is done from time to time: how often, and as part of which role. Without a role every process does it."""
+
+    every: float
+    perform: Callable[[], Awaitable[object]]
+    role: str | None = None
+
+
+class Scheduler(Loop):
+    """One round a second; each duty at its own pace. A duty that fails is told and does not stop the others."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        clock: Clock,
+        settle_lapsed: Callable[[list[Job], Mapping[str, Ending]], Awaitable[None]],
+        *,
+        retention: float,
+        key_retention: float | None = None,
+        watch: Callable[[], Coroutine[Any, Any, object]] | None = None,
+        drain_spool: Callable[[], Awaitable[None]] | None = None,
+        mind_breakers: Callable[[], Awaitable[object]] | None = None,
+        resume_workflows: Callable[[], Awaitable[object]] | None = None,
+        mind_schedules: Callable[[], Awaitable[object]] | None = None,
+        prune_notices: Callable[[], Awaitable[object]] | None = None,
+        advance_redrives: Callable[[], Awaitable[object]] | None = None,
+        comebacks: Callable[[], Awaitable[object]] | None = None,
+        prune_acts: Callable[[], Awaitable[object]] | None = None,
+        prune_effects: Callable[[], Awaitable[object]] | None = None,
+        mind_inbox: Callable[[], Awaitable[object]] | None = None,
+        shared: bool = False,
+        roles: Collection[str] | None = None,
+    ) -> None:
+        """`shared`: processes of other hosts have schedulers, too, and one of them at a time has each role.
+
+        `roles`: do the duties of these roles and no others.
+        """
+        super().__init__("scheduler")
+        self._shared = shared
+        meet(clock)
+        self._store = store
+        self._registry = registry
+        self._clock = clock
+        self._settle_lapsed = settle_lapsed
+        self._retention = retention
+        self._key_retention = key_retention
+        self._unannounced: dict[str, float] = {}
+        self._looked = float("-inf")
+        self._watch = watch or _nothing
+        self._looking: asyncio.Task[object] | None = None
+        duties: list[Duty] = [
+            Duty(5.0, self.mind_the_clock),  # first: the others may destroy by it
+            Duty(1.0, self.recover),
+            Duty(1.0, mind_breakers or _nothing),
+            Duty(1.0, resume_workflows or _nothing),
+            Duty(1.0, mind_schedules or _nothing),
+            Duty(1.0, advance_redrives or _nothing, "retry"),
+            Duty(5.0, self.look_around, "monitor"),
+            Duty(5.0, drain_spool or _nothing),
+            Duty(1.0, mind_inbox or _nothing),
+            Duty(10.0, self.expire_questions, "triage"),
+            Duty(10.0, self.recall_deferred, "triage"),
+            Duty(60.0, self.let_consented_go, "triage"),
+            Duty(60.0, self.bury_unroutable, "triage"),
+            Duty(1.0, comebacks or _nothing, "triage"),
+            Duty(600.0, self.bury_unresolved, "triage"),
+            Duty(HOUR, self.prune, "upkeep"),
+            Duty(HOUR, prune_notices or _nothing, "upkeep"),
+            Duty(HOUR, prune_acts or _nothing, "upkeep"),
+            Duty(6 * HOUR, prune_effects or _nothing, "upkeep"),
+        ]
+        self._duties = [duty for duty in duties if roles is None or duty.role in roles]
+        self._mine: dict[str, tuple[float, bool]] = {}
+        """When it was last looked whether a role is this process's, and whether it was."""
+        self._last: dict[int, float] = {}
+
+    async def tick(self) -> float:
+        now = self._clock.monotonic()
+        for number, duty in enumerate(self._duties):
+            if self._stopping.is_set():
+                break  # the next process does the rest
+            if now - self._last.get(number, float("-inf")) >= duty.every:
+                self._last[number] = now
+                try:
+                    if await self._has(duty.role):
+                        await duty.perform()
+                    else:
+                        self._last[number] = now + min(0.0, TAKE_OVER - duty.every)
+                except StoreFailed:
+                    raise  # no duty can be done any more
+                except Exception:
+                    self.errors += 1
+                    name = getattr(duty.perform, "__name__", duty.perform)
+                    log.warning("%s failed and will be tried again", name, exc_info=True)
+        return 1.0
+
+    async def _has(self, role: str | None) -> bool:
+        """Whether this process does the duties of a role now; looked at every few seconds."""
+        if role is None or not self._shared:
+            return True
+        now = self._clock.monotonic()
+        at, mine = self._mine.get(role, (float("-inf"), False))
+        if now - at >= LOOK_SECONDS:
+            mine = await holds(self._store, self._clock, f"role/{role}")
+            self._mine[role] = now, mine
+        return mine
+
+    async def _release(self) -> None:
+        """Leave the roles of this process to the others."""
+        for role, (_, mine) in self._mine.items():
+            if mine:
+                await release(self._store, f"role/{role}")
+        self._mine.clear()
+
+    async def see_to_the_overdue(self) -> None:
+        """What has waited long enough, for whoever drains where no scheduler runs."""
+        await self.expire_questions()
+        await self.recall_deferred()
+        await self.bury_unresolved()
+
+    async def stop(self) -> None:
+        """Whom a look is still telling something is told again later: it was not written down as told."""
+        await super().stop()
+        if (looking := self._looking) is not None:
+            self._looking = None
+            looking.cancel()
+            (left,) = await asyncio.gather(looking, return_exceptions=True)
+            if isinstance(left, Exception):
+                log.warning("the last look around failed: %r", left)
+        try:
+            await self._release()
+        except StoreError as error:
+            log.warning("other processes take over the roles of this one when its leases end: %s", error)
+
+    # -- duties
+
+    async def look_around(self) -> None:
+        """One look at a time. A function that hangs while it is told something keeps no job waiting for a scheduler."""
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._watch())
+        done, _ = await asyncio.wait({self._looking}, timeout=MOMENT)
+        if done:
+            looked, self._looking = self._looking, None
+            looked.result()
+
+    async def recover(self) -> None:
+        """Running jobs whose lease ended take the normal failure path."""
+        claim = await self._store.claim(Wanted(slots=0), "scheduler", self._clock.now())
+        await self._settle_lapsed(claim.lapsed, claim.endings)
+
+    async def prune(self) -> None:
+        now = await time_for_destroying(self._store, self._clock)
+        await prune(self._store, self._registry, now, self._retention, self._key_retention)
+
+    async def mind_the_clock(self) -> None:
+        """Records what time it is. If the clock has gone back, jobs stamped in the future get their delay from now."""
+        await look(self._store, self._clock)
+        now = self._clock.now()
+        kept = await CLOCK.get(self._store, "last")
+        last = kept.value if kept is not None else 0.0
+        if last > now + BACKWARDS:
+            for line in await self._store.repair(now):
+                log.warning("looked through the store because the clock went back %.0f s: %s", last - now, line)
+        await self._store.apply([Commit(puts=(CLOCK.put("last", now),))])
+
+    async def recall_deferred(self) -> None:
+        """What somebody put off is a dead letter again when its time comes: nothing is put off for ever."""
+        now = self._clock.now()
+        due = Filter(states=(State.held,), because=lifecycle.DEFERRED, due_at=now)
+        async for job in self._every(due):
+            await self._move(
+                lifecycle.recalled, job, who="scheduler", why="the time it was deferred to has come",
+                trouble={"lane": "manual"},
+            )  # fmt: skip
+
+    async def bury_unresolved(self) -> None:
+        """An unknown outcome that nobody looked at for a week becomes a dead letter, where somebody will."""
+        now = await time_for_destroying(self._store, self._clock)
+        held = Filter(states=(State.held,), because="outcome_unknown", until=now - WEEK)
+        async for job in self._every(held):
+            failure = Failure("exception", ("redrive.errors.OutcomeUnknown",), job.error or "unknown outcome")
+            await self._move(
+                lifecycle.buried, job, because="outcome_unknown", why="It was not resolved for seven days.",
+                recommendation=RESOLVE,
+                failure=failure, cause=cause_of("outcome_unknown", "unresolved", failure), fingerprint=job.fingerprint,
+                who="scheduler",
+            )  # fmt: skip
+
+    async def expire_questions(self) -> None:
+        """A question that nobody answered in time: its task goes on, and hears that."""
+        now = await time_for_destroying(self._store, self._clock)
+        held = Filter(states=(State.held,), because="approval")
+        async for job in self._every(held):
+            asked = await question_of(self._store, job)  # an older one, not asked any more, says nothing about it
+            if asked is not None and asked.approval.expired(now):
+                await self._move(lifecycle.unblocked, job, who="scheduler", why="it was not answered in time")
+
+    async def let_consented_go(self) -> None:
+        """Whoever gives consent lets go what waits for it. What they did not see, or did not live to, is seen here."""
+        async for job in Consents(self._store, self._clock).overlooked(self._registry):
+            await self._move(lifecycle.unblocked, job, who="scheduler", why="consent was given")
+
+    async def bury_unroutable(self) -> None:
+        """Due jobs whose task no live worker has announced for an hour, while some worker lives."""
+        now, steady = self._clock.now(), self._clock.monotonic()
+        announced = await self._announced(now)
+        if announced is None or steady - self._looked > UNSEEN:
+            self._unannounced.clear()  # who came and went meanwhile was not seen
+        self._looked = steady
+        if announced is None:
+            return
+        waiting = await self._store.count(Filter(states=(State.waiting,)), by=("task",))
+        orphans = {str(task) for (task,) in waiting} - announced
+        self._unannounced = {task: self._unannounced.get(task, steady) for task in orphans}
+        for task, since in self._unannounced.items():
+            if steady - since >= UNROUTABLE_AFTER:
+                await self._bury_task(task, await time_for_destroying(self._store, self._clock))
+
+    async def _announced(self, now: float) -> frozenset[str] | None:
+        """What living workers know; None where none lives. Whoever is gone is taken down.
+
+        A worker that knows nothing but the built-in delivery, as a dashboard has one, tells nothing of the others.
+        """
+        known = [worker.tasks for worker in await take_down(self._store, now) if worker.tasks - {HTTP_TASK}]
+        return frozenset({HTTP_TASK}).union(*known) if known else None
+
+    async def _bury_task(self, task: str, now: float) -> None:
+        due = Filter(states=(State.waiting,), task=task, due_at=now - UNROUTABLE_AFTER)
+        async for job in self._every(due):
+            if job.queue.startswith(CYCLE):
+                continue  # waits for its script, not for a worker
+            fence = await roster_unchanged(self._store)
+            if task in (await self._announced(self._clock.now()) or {task}):
+                return  # a worker came meanwhile, or none is left
+            failure = Failure("exception", ("redrive.Unroutable",), f"no worker knows the task {task!r}")
+            await self._move(
+                lifecycle.buried, job, because="unroutable",
+                why=f"No handler: no live worker has announced the task {task!r} for an hour.",
+                recommendation=f"Start a worker whose code has the task {task!r} (is its module imported?); redrive.",
+                failure=failure, cause=cause_of("unroutable", "unroutable", failure),
+                fingerprint=fingerprint(failure, task), who="scheduler", fence=fence,
+            )  # fmt: skip
+
+    async def _every(self, chosen: Filter) -> AsyncIterator[Job]:
+        """The oldest first, however many are passed over: none of them hides another."""
+        async for page in pages(self._store, chosen, PAGE, oldest=True):
+            for job in page:
+                yield job
+
+    async def _move(
+        self, arrow: Callable[..., Transition], job: Job, *, fence: Put | None = None, **how: object
+    ) -> None:
+        try:
+            transition = arrow(job, self._clock.now(), **how)
+        except IllegalMove as error:
+            log.warning("%s", error)
+            return
+        (outcome,) = await self._store.apply([Commit((transition,), (fence,) if fence is not None else ())])
+        if isinstance(outcome, Applied):
+            log.warning("job %s (%s): %s: %s", job.short_id, job.task, transition.move, transition.why)
+
+
+async def prune(store: Store, registry: Registry, now: float, retention: float, keys: float | None) -> None:
+    """Drops contents batch by batch, until nothing is left that is older than its queue keeps it.
+
+    `now` is the time for destroying, not the clock's: what is dropped does not come back when the clock does.
+    """
+    own = {name: policy.retention for name, policy in registry.queues.items() if policy.retention is not None}
+    while (pruned := await store.prune(now, own, retention, keys)).payloads or pruned.keys:
+        continue
+
+
+async def _nothing() -> None:
+    return

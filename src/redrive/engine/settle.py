@@ -1,0 +1,495 @@
+"""How an attempt ends: capture → classify → strategy → lifecycle, as one commit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, Literal
+
+import msgspec
+
+from redrive.core import lifecycle
+from redrive.core.advice import RESOLVE, advise_unknown
+from redrive.core.budget import recent
+from redrive.core.change import anew
+from redrive.core.documents import RESULT
+from redrive.core.effects import before_replay
+from redrive.core.job import Attempt, Cause, Ending, Failure, Job, Usage
+from redrive.core.lifecycle import Transition
+from redrive.core.payload import encode as encode_payload
+from redrive.core.payload import encode_result, lost_numbers
+from redrive.core.policy import Policy
+from redrive.core.store import Commit, Store
+from redrive.engine.breakers import Breakers, downstream_of
+from redrive.engine.clock import Clock
+from redrive.engine.context import BlockingContext, Context, Held
+from redrive.engine.effects import effects_of
+from redrive.engine.failure_log import Logbook
+from redrive.engine.registry import Handler, Registry
+from redrive.engine.threads import asked_within
+from redrive.engine.trusted_time import time_for_destroying
+from redrive.engine.verify import LOOK_SECONDS, Look, Verifier, keep
+from redrive.errors import Cancel, GiveUp, Retry, Signal, Snooze
+from redrive.failures.capture import capture, lost, words_of
+from redrive.failures.classify import cause_of
+from redrive.failures.fingerprint import fingerprint
+from redrive.failures.safe_getattr import whole
+from redrive.retries.breaker import key_of
+from redrive.retries.changes import Change, CompressContext, Edit, can_take, dropped
+from redrive.retries.comebacks import without_promise
+from redrive.retries.decision import Bury, Case, Decision, Hold, RetryLater
+from redrive.retries.preflight import NotReady
+from redrive.retries.strategy import INTERRUPTED, decide, recognised, rest_after_interruption, undecided
+
+log = logging.getLogger("redrive.attempt")
+RESULT_INLINE = 256 * 1024
+"""Larger results are stored beside the job."""
+RESULT_APART = '{"$result":"stored apart"}'
+BROKEN = (
+    "Look whether what it does has happened. Its record may come from another version: enqueue it anew and discard"
+    " this one. If redrive made the mistake, please report it with the log."
+)
+OVERRAN = "It went on after its timeout of {:g} s; how it ended counts."
+LANDED_PERHAPS = "It does not come back by itself, because an effect of it may have landed."
+SUMMARY_SHARE = 10
+"""A summary may take a tenth of what its context was compressed to."""
+
+AnyContext = Context | BlockingContext
+
+
+class Settlement:
+    """Turns what an attempt said into the commit that ends it."""
+
+    def __init__(self, store: Store, registry: Registry, clock: Clock, breakers: Breakers, verifier: Verifier) -> None:
+        self._store = store
+        self._registry = registry
+        self._clock = clock
+        self._breakers = breakers
+        self._verifier = verifier
+        self.logbook = Logbook()
+
+    # -- good ends
+
+    async def succeeded(self, job: Job, handler: Handler, context: AnyContext, value: object) -> Commit:
+        if context._sitting is not None:
+            context._value = value
+        if self._breakers.counting:
+            await self._answered(job, handler, context)
+        now = self._clock.now()
+        text, problem = encode_result(value)
+        problem = problem or lost_numbers(text, value)
+        if problem:
+            log.warning("job %s (%s): %s", job.short_id, job.task, problem)
+        plain = context._usage is None and not context._taken and context._overran is None
+        plain = plain and context._look is None and not context._recovered
+        attempt = None if plain else self._attempt(job, "done", now, context)
+        apart = text is not None and len(text) > RESULT_INLINE
+        puts = (RESULT.put(f"{job.id}/", text.encode()),) if apart and text is not None else ()
+        move = lifecycle.succeeded(job, now, RESULT_APART if apart else text, attempt)
+        if job.history or context._sitting is not None:
+            move = _learned(move, job, worked=True)
+        return Commit((move,), puts)
+
+    async def _answered(self, job: Job, handler: Handler, context: AnyContext) -> None:
+        """What it called is well. Whoever must stop does not throw away a result of ours for the sake of saying so."""
+        try:
+            await self._breakers.succeeded(job, handler)
+        except asyncio.CancelledError:
+            if context._cancelled:
+                raise
+
+    async def signalled(self, job: Job, handler: Handler, context: AnyContext, signal: Signal) -> Commit:
+        now = self._clock.now()
+        if isinstance(signal, Snooze | Cancel | Held):
+            await self._breakers.no_verdict(job)
+        if isinstance(signal, Snooze):
+            attempt = self._attempt(job, "snoozed", now, context, decision=words_of(signal))
+            return Commit((lifecycle.snoozed(job, now, run_at=now + signal.seconds, attempt=attempt),))
+        if isinstance(signal, Cancel):
+            why = words_of(signal.reason)
+            attempt = self._attempt(job, "cancelled", now, context, decision=why)
+            return Commit((lifecycle.cancelled(job, now, who=job.task, why=why, attempt=attempt),))
+        if isinstance(signal, Held):
+            log.warning("job %s (%s) is held: %s", job.short_id, job.task, signal)
+            attempt = self._attempt(job, "held", now, context, decision=str(signal))
+            held = lifecycle.held_back(
+                job, now, because=signal.because, why=str(signal), recommendation=signal.recommendation,
+                attempt=attempt, held_for=signal.held_for,
+            )  # fmt: skip
+            return Commit((held,))
+        return await self.failed(job, handler, context, capture(signal, now=now))
+
+    def released(self, job: Job, why: str = "the worker stopped") -> Transition:
+        """Given back at shutdown: costs no attempt."""
+        now = self._clock.now()
+        return lifecycle.released(job, now, self._attempt(job, "released", now, None, decision=why))
+
+    def interrupted(self, job: Job, why: str = "the worker stopped", *, sole: bool = False) -> Transition:
+        """The same for one that has begun; what must never start twice is lost, as if its worker had died.
+
+        `sole`: a worker ran nothing else when it was told to end. It rests where that has happened several times.
+        """
+        if self._registry.policy_for(job).on_lost == "dead_letter":
+            return self.lost(job, self._registry.handlers.get(job.task), alone=False, ending="stopped")
+        return self._rested(job, why) if sole else self.released(job, why)
+
+    def _rested(self, job: Job, why: str) -> Transition:
+        now, rest = self._clock.now(), rest_after_interruption(job.history)
+        if rest:
+            why = f"{why}; several processes in a row have ended with it, so it rests {rest:.0f} s and others run first"
+            log.warning("job %s (%s) is given back: %s", job.short_id, job.task, why)
+        attempt = self._attempt(job, "released", now, None, decision=why, strategy=INTERRUPTED)
+        return lifecycle.released(job, now, attempt, rest=rest)
+
+    # -- failures
+
+    async def failed(
+        self,
+        job: Job,
+        handler: Handler,
+        context: AnyContext,
+        failure: Failure,
+        *,
+        witness: object = None,
+        asks_first: bool = False,
+    ) -> Commit:
+        """Failure → cause → effects → decision → transition.
+
+        `asks_first`: it came out of a `ctx.once` whose verifier the next attempt asks before it does anything.
+        """
+        cause = self._cause(job, handler, failure)
+        puts = context._witness = (keep(job, witness),) if witness is not None else ()
+        look = await self._look(job, handler, context, "after", witness) if _uncertain(cause, handler) else None
+        if look is not None and look.verdict == "verified":
+            return self._recovered(job, context, look, failure)
+        if cause.detail == "outcome_unknown" and look is not None:
+            cause = _cleared(cause, look, handler)
+        elif cause.detail == "outcome_unknown" and asks_first:
+            cause = _certain(cause, "asked_before_replay")
+        group, policy = fingerprint(failure, job.task, job.model), self._registry.policy_for(job)
+        breaker, probes = await self._breakers.failed(job, handler, failure, cause, group, policy)
+        case = Case(
+            job, failure, cause, policy, self._clock.now(), self._clock.chance(), handler.idempotent,
+            abilities=handler.abilities(self._registry.fleet, self._registry.count),
+            effects=bool(handler.effects), manual=handler.retry_policy == "manual",
+            usage=context._usage, breaker=breaker, probes=probes, sitting=context._sitting, tries=context._tries,
+            trusted_now=await self._trusted_now(job, policy), effects_seen=_seen(handler, look),
+        )  # fmt: skip
+        decision = await self._unless_open(job, handler, context, await self._decided(case, handler))
+        return Commit((self._transition(case, decision, group, context),), puts)
+
+    async def _unless_open(self, job: Job, handler: Handler, context: AnyContext, decision: Decision) -> Decision:
+        """A dead letter with an effect that may have landed does not come back by itself."""
+        if not isinstance(decision, Bury) or decision.comes_back_at is None or handler.idempotent:
+            return decision
+        if not context._used("once") or not any(effect.open for effect in await effects_of(self._store, job.id)):
+            return decision
+        why = f"{without_promise(decision.why)} {LANDED_PERHAPS}"
+        return msgspec.structs.replace(decision, lane="manual", comes_back_at=None, why=why, recommendation=RESOLVE)
+
+    async def _trusted_now(self, job: Job, policy: Policy) -> float | None:
+        """The time by which the job may be too old, read only where its age counts."""
+        if policy.max_age is None or job.first_failed_at is None:
+            return None
+        return await time_for_destroying(self._store, self._clock)
+
+    async def landed(self, job: Job, handler: Handler, context: AnyContext) -> Commit | None:
+        """Done where all its effects are seen outside, although it cannot run now."""
+        if not handler.verifiable or not await self._begun(job):
+            return None
+        look = await self._look(job, handler, context, "before")
+        return self._recovered(job, context, look, None) if look.verdict == "verified" else None
+
+    async def _look(
+        self, job: Job, handler: Handler, context: AnyContext, when: Literal["before", "after"], witness: object = None
+    ) -> Look:
+        """Asks the verifiers, and keeps with the attempt what they saw."""
+        look = context._look = await self._verifier.look(job, handler, witness)
+        context._looked = when
+        return look
+
+    async def _begun(self, job: Job) -> bool:
+        """Whether an earlier attempt may have left something outside."""
+        absent = await self._verifier.absent_until(job)
+        begun = [attempt for attempt in job.history if attempt.outcome in ("failed", "lost", "released")]
+        return any(attempt.run > absent for attempt in begun)
+
+    async def looked(self, job: Job, handler: Handler, context: AnyContext) -> Commit | None:
+        """Before a replay: done where everything is seen outside, held where nobody can tell, else it runs."""
+        if not await self._begun(job):
+            return None
+        look = await self._look(job, handler, context, "before")
+        replay = before_replay(look.effects.values(), idempotent=handler.idempotent)
+        if replay == "run":
+            return None
+        if replay == "done":
+            return self._recovered(job, context, look, None)
+        held = Held(
+            "outcome_unknown",
+            f"It is not known whether an earlier attempt landed ({look}), and the task is not idempotent.",
+            advise_unknown(look.words),
+        )
+        return await self.signalled(job, handler, context, held)
+
+    def _recovered(self, job: Job, context: AnyContext, look: Look, failure: Failure | None) -> Commit:
+        """It failed, and all its effects are there all the same: it is done, and says how that is known."""
+        now = self._clock.now()
+        said = f"Its effects were seen outside ({look}): done, although the attempt did not say so."
+        log.warning("job %s (%s): %s", job.short_id, job.task, said)
+        attempt = self._attempt(job, "recovered", now, context, failure, decision=said, strategy="verify")
+        move = lifecycle.succeeded(job, now, None, attempt)
+        return Commit((_learned(move, job, worked=True),))
+
+    async def _decided(self, case: Case, handler: Handler) -> Decision:
+        """There is no path to silence: where deciding itself fails, the job is retried slowly, or buried at its cap."""
+        try:
+            if case.cause.detail in handler.ways:
+                case = await self._offered(case, handler)
+            decision = decide(case)
+            return decision if self._registry.summarise is None else await self._summarised(case, decision)
+        except Exception as error:
+            log.critical("job %s (%s): deciding failed", case.job.short_id, case.job.task, exc_info=True)
+            return undecided(case, capture(error).summary)
+
+    def unsettled(
+        self, job: Job, handler: Handler, context: AnyContext, failure: Failure, error: BaseException
+    ) -> Transition:
+        """Settling itself failed: slow and safe, and never a second try of what may have landed."""
+        cause = self._cause(job, handler, failure)
+        case = Case(job, failure, cause, self._registry.policy_for(job), self._clock.now(), self._clock.chance())
+        problem = capture(error).summary if isinstance(error, Exception) else type(error).__name__
+        decision = undecided(case, problem)
+        if handler.verifiable and not handler.idempotent:
+            decision = Hold("outcome_unknown", f"It failed, and settling it failed, too: {problem}", RESOLVE)
+        return self._transition(case, decision, fingerprint(failure, job.task, job.model), context)
+
+    def broken(self, job: Job, error: Exception) -> Transition:
+        """Redrive itself, or the job's record, is broken: it cannot be decided what to do, only that somebody looks."""
+        log.critical(
+            "job %s (%s): redrive could not end it; it is a dead letter", job.short_id, job.task, exc_info=error
+        )
+        failure = capture(error, now=self._clock.now())
+        return lifecycle.buried(
+            job, self._clock.now(), because="permanent", why=f"Redrive could not end it: {failure.summary}",
+            recommendation=BROKEN, failure=failure, cause=cause_of("unknown", "broken", failure),
+            fingerprint=fingerprint(failure, job.task, job.model), owner=self._registry.fleet.escalation,
+        )  # fmt: skip
+
+    def lost(self, job: Job, handler: Handler | None, *, alone: bool, ending: Ending = "died") -> Transition:
+        """The worker is gone: there is nothing to ask and nothing to change."""
+        failure = lost(job.worker, ending)
+        cause = self._cause(job, handler, failure)
+        idempotent = handler.idempotent if handler else False
+        case = Case(
+            job, failure, cause, self._registry.policy_for(job), self._clock.now(), self._clock.chance(), idempotent,
+            alone, ending, manual=handler is not None and handler.retry_policy == "manual",
+        )  # fmt: skip
+        return self._transition(case, decide(case), fingerprint(failure, job.task, job.model), None)
+
+    def rejected(self, job: Job, verdict: NotReady) -> Transition:
+        """A dead letter at once, without an attempt."""
+        failure = Failure("exception", ("redrive.NotReady",), verdict.why)
+        log.warning("job %s (%s): %s", job.short_id, job.task, verdict.why)
+        return lifecycle.buried(
+            job, self._clock.now(), because=verdict.because, why=verdict.why, recommendation=verdict.recommendation,
+            failure=failure, cause=cause_of(verdict.detail, "preflight", failure),
+            fingerprint=fingerprint(failure, job.task, job.model), owner=self._registry.fleet.escalation,
+        )  # fmt: skip
+
+    def _cause(self, job: Job, handler: Handler | None, failure: Failure) -> Cause:
+        cause = self._registry.cause_of(failure, handler, job)
+        return recognised(cause, failure, recent(job)) if cause.category == "conditional" else cause
+
+    def _transition(self, case: Case, decision: Decision, group: str, context: AnyContext | None) -> Transition:
+        job, failure = case.job, case.failure
+        outcome = "lost" if failure.kind == "lease_expired" else "failed"
+        attempt = self._attempt(
+            job, outcome, case.now, context, failure, case.cause, decision.why, group, decision.strategy,
+            decision.tier if isinstance(decision, RetryLater) else None,
+        )  # fmt: skip
+        self.logbook.failed(case, decision, group, _raised_in(context))
+        return _learned(
+            transition_for(case, decision, attempt, self._waits_for(case, decision, group)), job, worked=False
+        )
+
+    def _waits_for(self, case: Case, decision: Decision, group: str) -> str | None:
+        """What must answer again before a dead letter is worth another try, where it comes back by itself."""
+        if not isinstance(decision, Bury) or decision.comes_back_at is None:
+            return None
+        called = downstream_of(case.job, self._registry.handlers.get(case.job.task))
+        return key_of(case.job, downstream=called, failure=case.failure, fingerprint=group)
+
+    def _attempt(
+        self,
+        job: Job,
+        outcome: str,
+        now: float,
+        context: AnyContext | None,
+        failure: Failure | None = None,
+        cause: Cause | None = None,
+        decision: str | None = None,
+        group: str | None = None,
+        strategy: str | None = None,
+        tier: str | None = None,
+    ) -> Attempt:
+        changes = context.changes if context is not None and context._taken else None
+        usage: Usage | None = context._usage if context is not None else None
+        if context is not None and context._overran is not None:
+            decision = " ".join(filter(None, (decision, OVERRAN.format(context._overran))))
+        attempt = Attempt(
+            job.run, outcome, job.started_at, now, job.worker, job.agent, job.model, changes, failure, cause, group,
+            decision, usage, strategy, tier, self._registry.version,
+        )  # fmt: skip
+        return attempt if context is None else _with_findings(attempt, context)
+
+    # -- the user's own code
+
+    async def _offered(self, case: Case, handler: Handler) -> Case:
+        """With the task's own way to try again: a new payload, where it gives one that the task can take."""
+        job, detail = case.job, case.cause.detail
+        try:
+            found = await asked_within(handler.timeout or LOOK_SECONDS, handler.ways[detail], case.input())
+            if found is None:
+                return case
+            text = encode_payload(found).text
+            handler.signature.arguments(text)
+        except Exception as error:  # noqa: BLE001 - the built-in way is tried instead
+            log.warning("job %s (%s): its way out of %s failed: %r", job.short_id, job.task, detail, error)
+            return case
+        edit = Edit(msgspec.json.decode(text), why=f"{job.task}.on({detail})")
+        abilities = msgspec.structs.replace(case.abilities, offer=(edit,))
+        return msgspec.structs.replace(case, abilities=abilities)
+
+    async def _summarised(self, case: Case, decision: Decision) -> Decision:
+        """What compressing would leave out is summed up, where somebody gave a function for that."""
+        if not isinstance(decision, RetryLater) or not decision.changes:
+            return decision
+        changes: list[Change] = []
+        for change in decision.changes:
+            if isinstance(change, CompressContext) and change.summary is None:
+                change = await self._with_summary(case, change)
+            changes.append(change)
+        return msgspec.structs.replace(decision, changes=tuple(changes))
+
+    async def _with_summary(self, case: Case, change: CompressContext) -> CompressContext:
+        abilities, summarise = case.abilities, self._registry.summarise
+        text = dropped(case.input(), change.max_tokens, abilities.adapt, abilities.count)
+        if text is None or summarise is None:
+            return change
+        try:
+            found = await asked_within(LOOK_SECONDS, summarise, text, change.max_tokens // SUMMARY_SHARE)
+            if not isinstance(found, str):
+                raise TypeError(f"a summary must be text, this is {type(found).__name__}")
+            summed_up = msgspec.structs.replace(change, summary=whole(found))
+            payload, names = case.input(), case.names
+            if can_take(summed_up, payload, abilities.adapt, abilities.count, names=names):
+                return summed_up
+            log.warning("job %s (%s): the summary is too long and left out", case.job.short_id, case.job.task)
+            return change
+        except Exception as error:  # noqa: BLE001 - compressed without a summary, and told so
+            log.warning("job %s (%s): summarising failed: %r", case.job.short_id, case.job.task, error)
+            return change
+
+
+def _with_findings(attempt: Attempt, context: AnyContext) -> Attempt:
+    """With what the attempt found out beside its own end: what was seen of its effects, and that something is back."""
+    look = context._look
+    if look is None and not context._recovered:
+        return attempt
+    return msgspec.structs.replace(
+        attempt,
+        effects={name: str(seen) for name, seen in look.effects.items()} if look is not None else None,
+        looked=context._looked,
+        witness=look.witness if look is not None else None,
+        registry_auto_recovered=context._recovered,
+    )
+
+
+def _seen(handler: Handler, look: Look | None) -> str | None:
+    """What the verifiers of a task saw, in words: nothing where they were not asked, None where it has none."""
+    return look.words if look is not None else "" if handler.verifiable else None
+
+
+def _raised_in(context: AnyContext | None) -> BaseException | None:
+    """The exception that ended the attempt, let go of: its traceback holds the context alive."""
+    if context is None:
+        return None
+    error, context._error = context._error, None
+    return error
+
+
+def _uncertain(cause: Cause, handler: Handler) -> bool:
+    return handler.verifiable and (cause.detail == "outcome_unknown" or handler.retry_policy == "verify_first")
+
+
+def _cleared(cause: Cause, look: Look, handler: Handler) -> Cause:
+    """What was seen outside takes the doubt away where a replay can do no harm."""
+    if before_replay(look.effects.values(), idempotent=handler.idempotent) != "run":
+        return cause
+    return _certain(cause, "seen_outside")
+
+
+def _certain(cause: Cause, rule: str) -> Cause:
+    """The cause of a failure that may be retried, since nothing is repeated that has landed."""
+    return msgspec.structs.replace(
+        cause, category="transient", detail="server_error", heals="at_once", subclass="Transient", rule=rule
+    )
+
+
+def _learned(move: Transition, job: Job, *, worked: bool) -> Transition:
+    """Whether what the last failure led to has helped."""
+    last = job.history[-1] if job.history else None
+    if last is None or last.fingerprint is None or last.strategy is None:
+        return move
+    return msgspec.structs.replace(move, lesson=(last.fingerprint, _tried(last, job), worked))
+
+
+_GIVEN_UP: Final = frozenset({"bury", "hold", "undecided"})
+
+
+def _tried(last: Attempt, job: Job) -> str:
+    """What was decided after the last attempt; where that was to give up, what somebody changed to bring it back."""
+    if last.strategy not in _GIVEN_UP:
+        return last.strategy or ""
+    before = last.changes or []
+    changed = dict.fromkeys(change["change"] for change in job.changes if change not in before)
+    return "+".join(changed) or "redriven"
+
+
+def transition_for(case: Case, decision: Decision, attempt: Attempt, waits_for: str | None = None) -> Transition:
+    """A decision as the move that the store will write."""
+    job, now, failure, cause = case.job, case.now, case.failure, case.cause
+    group = attempt.fingerprint
+    changed = {} if isinstance(decision, Hold) else anew(decision.changes, decision.agent, decision.model)
+    if isinstance(decision, RetryLater):
+        return lifecycle.retried(
+            job, now, run_at=now + decision.delay, allowed=case.allowed_with(decision.on_top), failure=failure,
+            cause=cause, fingerprint=group, attempt=attempt, costs_attempt=decision.costs_attempt,
+            crashed=decision.crashed, asked=decision.asked, changed=changed,
+        )  # fmt: skip
+    if isinstance(decision, Hold):
+        return lifecycle.held_back(
+            job, now, because=decision.because, why=decision.why, recommendation=decision.recommendation,
+            failure=failure, cause=cause, fingerprint=group, attempt=attempt, held_for=decision.held_for,
+        )  # fmt: skip
+    return lifecycle.buried(
+        job, now, because=decision.because, why=decision.why, recommendation=decision.recommendation,
+        lane=decision.lane, failure=failure, cause=cause, fingerprint=group, attempt=attempt,
+        allowed=case.allowed_with(decision.on_top), costs_attempt=decision.costs_attempt, crashed=decision.crashed,
+        owner=decision.owner, changed=changed, comes_back_at=decision.comes_back_at, waits_for=waits_for,
+    )  # fmt: skip
+
+
+def signal_in(error: BaseException) -> Signal | None:
+    """The signal that was raised, also from inside a TaskGroup; the strongest where there are several."""
+    if isinstance(error, Signal):
+        return error
+    if not isinstance(error, BaseExceptionGroup):
+        return None
+    found = [signal for member in error.exceptions if (signal := signal_in(member)) is not None]
+    return min(found, key=_strength, default=None)
+
+
+def _strength(signal: Signal) -> int:
+    order = (GiveUp, Cancel, Held, Retry, Snooze)
+    return next((place for place, kind in enumerate(order) if isinstance(signal, kind)), len(order))

@@ -1,0 +1,89 @@
+"""Reads the clocks and keeps the record in the store by which core/trusted_time decides what may be destroyed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from typing import Final
+
+from redrive.core.documents import Kind
+from redrive.core.store import Commit, Store
+from redrive.core.trusted_time import Hold, Reading, Record, advance, describe
+from redrive.core.trusted_time import time_for_destroying as decide
+from redrive.engine.clock import Clock, SystemClock
+
+log = logging.getLogger("redrive.clock")
+TRUSTED_TIME: Final = Kind[Record]("trusted_time", Record)
+KEY: Final = "record"
+_PROCESS: Final = secrets.token_hex(8)
+EARLIER: Final = 1000
+"""Moves that are looked through for one that was made before this process began."""
+_first: dict[str, Reading] = {}
+"""What each clock of this process said first."""
+_met: list[Clock] = []
+"""Clocks other than the system's. They are kept: another one in the place of a lost clock would be taken for it."""
+
+
+def meet(clock: Clock) -> Reading:
+    """Notes what a clock says when this process sees it first: from then on its own steady clock vouches for it."""
+    now = _read(clock, 0.0)
+    found = _first.get(now.process)
+    if found is None:
+        found = _first[now.process] = _read(clock, now.steady)
+        if not isinstance(clock, SystemClock):
+            _met.append(clock)
+    return found
+
+
+def read(clock: Clock) -> Reading:
+    """Reads both clocks."""
+    return _read(clock, meet(clock).began)
+
+
+async def look(store: Store, clock: Clock, *, write: bool = True) -> Record:
+    """Reads the clocks, adds the reading to the record and tells of a jump. Gives the record as it was before."""
+    kept = await TRUSTED_TIME.get(store, KEY)
+    before = kept.value if kept else await _first_record(store, clock)
+    after = advance(before, read(clock))
+    told = _tell(before if kept else Record(before.trusted), after)
+    if write or told or kept is None:
+        put = TRUSTED_TIME.put(KEY, after, kept.version if kept else None)
+        await store.apply([Commit(puts=(put,))])  # where another process was faster, its reading is as good
+    return before
+
+
+async def time_for_destroying(store: Store, clock: Clock) -> float:
+    """Gives the time by which something may be old enough to be deleted, buried or forgotten."""
+    return decide(await look(store, clock, write=False), read(clock))
+
+
+async def clock_jumped(store: Store) -> Hold | None:
+    """Gives the jump of the clock that has not held yet: since when, and by how much. None where there is none."""
+    kept = await TRUSTED_TIME.get(store, KEY)
+    hold = kept.value.hold if kept else None
+    return hold if hold is not None and hold.jumped else None
+
+
+async def _first_record(store: Store, clock: Clock) -> Record:
+    """Where no process has read the clock yet, the latest move of a job says what time it was then."""
+    first = meet(clock)
+    earlier = [event.at for event in await store.latest(EARLIER) if event.at < first.wall]
+    return advance(Record(Reading(max(earlier))), first) if earlier else Record(first)
+
+
+def _tell(before: Record, after: Record) -> bool:
+    """Logs a new time that begins to be held, or the end of it; True where there was something to tell."""
+    if after.hold is not None and (before.hold is None or before.hold.since != after.hold.since):
+        log.warning("%s", describe(after.hold))
+        return True
+    if before.hold is not None and after.hold is None:
+        log.warning("the clock is trusted again: what is old enough by it is deleted, buried and forgotten from now on")
+        return True
+    return False
+
+
+def _read(clock: Clock, began: float) -> Reading:
+    if isinstance(clock, SystemClock):
+        return Reading(clock.now(), clock.uptime(), f"{_PROCESS}.{os.getpid()}", clock.boot(), began)
+    return Reading(clock.now(), clock.monotonic(), f"{_PROCESS}.{os.getpid()}.{id(clock):x}", None, began)

@@ -1,0 +1,118 @@
+"""Looking outside: whether the effects of an earlier attempt landed. One function for every path that may replay."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+import msgspec
+
+from redrive.core.documents import ABSENT, WITNESS
+from redrive.core.effects import Effect, Verdict, in_words, seen, together, witness_path
+from redrive.core.job import Job, Json
+from redrive.core.payload import encode_result, repr_of
+from redrive.core.redact import redact, redact_text
+from redrive.core.store import Put, Store
+from redrive.engine.inputs import effective
+from redrive.engine.registry import Handler, Registry
+from redrive.engine.threads import asked_within
+from redrive.errors import StoreError
+
+log = logging.getLogger("redrive.effects")
+LOOK_SECONDS: Final = 60.0
+"""So long a verifier or another function that goes with a task may take, unless the task has a timeout of its own."""
+WITNESS_LIMIT: Final = 64 * 1024
+SHOWN_WITNESS: Final = 2_000
+"""Characters of a witness that an attempt keeps and shows; the whole is kept beside the job, for the verifiers."""
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What was seen of each effect, and in one word."""
+
+    verdict: Verdict
+    effects: dict[str, Verdict]
+    removing: frozenset[str] = frozenset()
+    """The effects that remove something."""
+    witness: Json = None
+    """What there was to look for."""
+
+    @property
+    def words(self) -> str:
+        """As the advice names it: `note: there; mail: missing`."""
+        return "; ".join(
+            f"{name}: {in_words(verdict, 'absent' if name in self.removing else 'present')}"
+            for name, verdict in self.effects.items()
+        )
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {verdict}" for name, verdict in self.effects.items()) or "nothing to look at"
+
+
+class Verifier:
+    """Walks a task's manifest. A task that replays another operation is verified by that one's manifest."""
+
+    def __init__(self, store: Store, registry: Registry) -> None:
+        self._store = store
+        self._registry = registry
+
+    async def look(self, job: Job, handler: Handler, witness: Json = None) -> Look:
+        """With the witness of this moment, else with the one that was kept. Whoever cannot look cannot tell."""
+        try:
+            inner, manifest = await self._inner(job, handler)
+            witness = await self.witness(inner) if witness is None else witness
+        except StoreError as error:
+            log.warning("job %s (%s): its effects cannot be looked for: %s", job.short_id, job.task, error)
+            return Look("indeterminate", dict.fromkeys((effect.name for effect in handler.effects), "indeterminate"))
+        payload = effective(inner, manifest, self._registry).payload
+        limit = manifest.timeout or LOOK_SECONDS
+        found = {effect.name: await _seen(effect, payload, witness, inner, limit) for effect in manifest.effects}
+        removing = frozenset(effect.name for effect in manifest.effects if effect.mode == "absent")
+        return Look(together(list(found.values())), found, removing, _kept_short(witness))
+
+    async def _inner(self, job: Job, handler: Handler) -> tuple[Job, Handler]:
+        """The operation whose effects count; its own where the inner one cannot be loaded."""
+        wrapped = job.arguments.get(handler.wraps) if handler.wraps else None
+        found = await self._store.get([str(wrapped)]) if wrapped else []
+        inner = self._registry.handlers.get(found[0].task) if found else None
+        return (found[0], inner) if found and inner is not None and inner.effects else (job, handler)
+
+    async def witness(self, job: Job) -> Json:
+        """What the last uncertain attempt left to look for."""
+        kept = await WITNESS.get(self._store, f"{job.id}/")
+        return msgspec.json.decode(kept.value) if kept is not None else None
+
+    async def absent_until(self, job: Job) -> int:
+        """The last run of which a person said that nothing landed."""
+        kept = await ABSENT.get(self._store, f"{job.id}/")
+        return kept.value if kept is not None else 0
+
+
+def _kept_short(witness: object) -> Json:
+    """A witness as an attempt keeps it: a short one whole, else only its path where it has one."""
+    text, problem = encode_result(witness)
+    if problem is None and text is not None and len(text) <= SHOWN_WITNESS:
+        return redact(msgspec.json.decode(text))
+    path = witness_path(witness)
+    return {"path": redact_text(path)} if path is not None else None
+
+
+def keep(job: Job, witness: object) -> Put:
+    """The witness of the latest uncertainty; an older one no longer counts."""
+    text, problem = encode_result(witness)
+    if problem or text is None or len(text) > WITNESS_LIMIT:
+        log.warning("job %s (%s): its witness cannot be kept: %s", job.short_id, job.task, problem or "too long")
+        text = msgspec.json.encode(repr_of(witness)[:1000]).decode()
+    return WITNESS.put(f"{job.id}/", text.encode())
+
+
+def nothing_landed(job: Job) -> list[Put]:
+    """Somebody knows that no attempt so far has left anything outside: none of them is looked for any more."""
+    return [WITNESS.drop(f"{job.id}/"), ABSENT.put(f"{job.id}/", job.run)]
+
+
+async def _seen(effect: Effect, payload: dict[str, Any], witness: Json, job: Job, limit: float) -> Verdict:
+    try:
+        return seen(await asked_within(limit, effect.verify, dict(payload), witness), effect.mode)
+    except Exception as error:  # noqa: BLE001 - it could not tell, which is an answer
+        log.warning("job %s (%s): effect %s cannot be verified: %r", job.short_id, job.task, effect.name, error)
+        return "indeterminate"

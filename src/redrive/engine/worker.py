@@ -1,0 +1,581 @@
+"""The worker: claims what fits its free slots, runs it, hands the commits to the outbox."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from redrive.core.job import Ending, Job, State
+from redrive.core.lifecycle import Transition
+from redrive.core.store import Applied, Claim, Commit, Filter, Lease, Put, Store, Unknown, Wanted
+from redrive.engine.attempt import UNMARKED, Attempts
+from redrive.engine.blocked_loop import Relief, waited
+from redrive.engine.breakers import Breakers, downstream_of
+from redrive.engine.bus import Bus
+from redrive.engine.capacity import Slots
+from redrive.engine.clock import Clock
+from redrive.engine.context import BlockingContext, Context
+from redrive.engine.deploys import note_version
+from redrive.engine.heartbeat import Heart
+from redrive.engine.interrupts import Interrupts
+from redrive.engine.loop import Loop
+from redrive.engine.outbox import Outbox
+from redrive.engine.queue_pauses import paused_queues
+from redrive.engine.registry import Handler, Registry
+from redrive.engine.runners import Key, Runners
+from redrive.engine.threads import Threads
+from redrive.engine.worker_registry import (
+    ANNOUNCE_SECONDS,
+    GONE_AFTER,
+    Announcement,
+    Blocked,
+    announced,
+    joined,
+    withdrawn,
+)
+from redrive.engine.workflow_steps import LOOKED_AT
+from redrive.errors import StoreError
+from redrive.http.policy import HTTP_TASK
+from redrive.retries.strategy import CRASHES_BEFORE_ALONE
+
+log = logging.getLogger("redrive.worker")
+POLL_SECONDS = 5.0
+GRACE_SECONDS = 30.0
+PAUSED_SECONDS = 1.0
+NOT_KNOWN: Final[Mapping[str, Ending]] = {}
+FLUSH_SECONDS = 5.0
+"""The least time a stopping worker gives the store to take the last results."""
+LAST_SECONDS = 0.2
+"""The same where the store is on other machines and none of them answers."""
+LATEST = 100
+"""So many deliveries are looked at to know which hosts there are."""
+TOLD_TO_END = "the worker was told to end while its event loop was blocked"
+
+
+class Worker(Loop):
+    """Runs jobs until stopped. Stopping waits for what runs, then gives back the rest without burning an attempt.
+
+    Where the store has stopped itself, stopping does not wait: no result could be stored, and the next process to open
+    the store sees by the lock file that this one is gone and runs the jobs again.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        clock: Clock,
+        *,
+        concurrency: int = 100,
+        queues: Iterable[str] | None = None,
+        agents: Iterable[str] | None = None,
+        agent_concurrency: int | None = None,
+        agent_scope: str = "process",
+        poll: float = POLL_SECONDS,
+        grace: float = GRACE_SECONDS,
+        heartbeats: bool = True,
+        bus: Bus | None = None,
+    ) -> None:
+        super().__init__("worker")
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.grace = grace
+        self.slots = Slots(
+            concurrency,
+            frozenset(),
+            queues=frozenset(queues) if queues is not None else None,
+            agents=frozenset(agents) if agents is not None else None,
+            agent_limit=agent_concurrency,
+            agents_in_store=agent_scope == "store",
+        )
+        self._store = store
+        self._registry = registry
+        self._clock = clock
+        self._poll = poll
+        self._threads = Threads()
+        self._attempts = Attempts(store, registry, clock, self._threads, bus)
+        self._attempts.stopping, self._attempts.dying = self._stopping.is_set, self._dies
+        self._interrupts = Interrupts()
+        settlement, resume = self._attempts.settlement, self._attempts.workflows.resume_after
+        self.outbox = Outbox(store, self._settled, resume, settlement.broken)
+        self._unsettled: dict[Key, Job] = {}
+        """Finished, and not yet on disk: their leases are kept until they are."""
+        self._runners = Runners(self.nudge)
+        self._contexts: dict[Key, Context | BlockingContext] = {}
+        """Of what runs. A job may come back while an attempt that was cancelled cleans up: then it is here twice."""
+        self._leases: dict[str, float] = {}
+        self._synced_claims = False
+        self._paused: frozenset[str] = frozenset()
+        self._paused_at = float("-inf")
+        self._alone: list[Job] = []
+        """Claimed, and waiting to have the process to themselves."""
+        self._lone: str | None = None
+        """The job that has it now."""
+        self._beats = heartbeats
+        self.heart: Heart | None = None
+        self.relief: Relief | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._arriving = threading.Lock()
+        """Held while claimed jobs arrive, and while the heart's thread decides that some have not."""
+        self._refused: set[str | None] = set()
+        """Tokens of claims that the heart's thread has given back before they arrived."""
+        self._withdrawn: dict[Key, Job] = {}
+        """Jobs with a slot that the heart's thread keeps from beginning."""
+        self._since = clock.now()
+        self._announced = float("-inf")
+        self._enrolled: frozenset[str] | None = None
+        """The tasks with which it has joined the others."""
+        self._noted = False
+        """Whether the store knows that this version of the application runs."""
+        self.channels: Collection[str] = ()
+        """The ways to people that a courier of this process serves."""
+        self.made = 0
+        """Attempts begun by this worker."""
+        self._claims = 0
+        self._quiet_claim = 0
+        """The number of the last that found nothing due and began in quiet: nothing running, all results on disk."""
+        self._learn_tasks()
+
+    def _learn_tasks(self) -> None:
+        """What the registry knows by now: a notebook and a late import register tasks while a worker runs."""
+        if len(self._registry.handlers) != len(self.slots.tasks):
+            handlers = list(self._registry.handlers.values())  # another thread may register more meanwhile
+            self._leases = self._task_leases(handlers)
+            self._synced_claims = any(self._registry.starts_once(handler) for handler in handlers)
+            self.slots.tasks = frozenset(handler.name for handler in handlers)
+            named = {handler.name: handler.downstream for handler in handlers}
+            self.slots.calls = {task: name for task, name in named.items() if name is not None}
+            self._announced = float("-inf")
+
+    def _dies(self) -> bool:
+        """Nobody stops this worker, and its event loop cancels everything: something ended the loop under it."""
+        return self._task is not None and self._task.cancelling() > 0
+
+    def _task_leases(self, handlers: Iterable[Handler]) -> dict[str, float]:
+        leases = {}
+        for handler in handlers:
+            policy = self._registry.policy(handler.queue, handler.name, "direct", agent=False, options=None, job=None)
+            if policy.lease is not None:
+                leases[handler.name] = policy.lease
+        return leases
+
+    # -- life
+
+    def start(self) -> None:
+        self._interrupts.join()
+        if self.heart is None and self._beats:
+            loop = asyncio.get_running_loop()
+            relief = self.relief = Relief(self, self._store)
+            heart = self.heart = Heart(
+                self._store, loop, self._running, self._lost, named=self._named, helps=relief, now=self._clock.now
+            )
+            self._loop = loop
+            heart.start()
+        super().start()
+
+    async def stop(self) -> None:
+        """Claim no more, wait for what runs, give back the rest, sync everything."""
+        began = time.monotonic()
+        await super().stop()
+        await self._say_stopping()
+        await self._finish_or_release()
+        try:
+            async with asyncio.timeout(self._flush_seconds(began)):
+                await self.outbox.flushed()
+        except TimeoutError:
+            log.critical("stopping with results the store would not take; their jobs will run again")
+        if self.heart is not None:
+            await self.heart.stop()
+            self.heart = None
+        await self._withdraw()
+        self._threads.stop()
+        self._interrupts.leave()
+        self._attempts.settlement.logbook.sum_up()
+
+    def _flush_seconds(self, began: float) -> float:
+        """What is left of the grace; a store that answers gets some seconds more, one that does not gets a moment."""
+        left = self.grace - (time.monotonic() - began)
+        return max(left, FLUSH_SECONDS if self._store.answers else LAST_SECONDS)
+
+    async def _finish_or_release(self) -> None:
+        """Wait for what runs, cancel what is late, give back what will not stop: its result will be refused."""
+        begun = self._runners.running
+        unstarted = [*self._alone, *(self._contexts.pop(key).job for key in self._runners.take_back())]
+        self._alone.clear()
+        for job in unstarted:
+            self.slots.freed(job)
+            self._hand_over(job, Commit((self._attempts.settlement.released(job),)))
+        for context in self._contexts.values():
+            context._sole = len(self._contexts) == 1
+        await self._rest_within(0.0 if self._store.failed else self.grace)
+        for key, task in list(begun.items()):
+            self._contexts[key]._releasing = True
+            task.cancel()
+        await self._rest_within(1.0)
+        for context in list(self._contexts.values()):
+            log.warning("job %s (%s) does not stop; it is given back", context.job.short_id, context.job.task)
+            context._cancelled = True
+            self._hand_over(context.job, Commit((self._attempts.give_back(context.job, context),)))
+
+    async def _rest_within(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._runners.idle()
+        except TimeoutError:
+            return  # what is late is dealt with next
+
+    async def idle(self) -> None:
+        """Nothing runs and every result is on disk."""
+        await self._runners.idle()
+        await self.outbox.flushed()
+
+    async def drained(self) -> bool:
+        """Let everything due run; True when a claim made after the last result was on disk found nothing more."""
+        await self.idle()
+        seen = self._claims
+        self.nudge()
+        for _ in range(500):
+            if self._quiet_claim > seen:
+                return True
+            await asyncio.sleep(0.001)  # a turn for the others: a job that is to run alone has not begun
+            if self.slots.running or self.failing is not None:
+                return False
+        return False
+
+    # -- the round
+
+    async def tick(self) -> float:
+        self._learn_tasks()
+        if self._clock.monotonic() - self._announced >= ANNOUNCE_SECONDS:
+            await self._learn_queues()
+            await self._announce()
+        if self._alone and not self._runners and not self._unsettled:
+            for job in self._alone[:1]:
+                await self._begin_alone(job)
+        if self.slots.free <= 0 or self._alone or self._lone is not None:
+            return self._poll  # nudged when a slot is freed
+        if self._runners.waiting and self.slots.free < self.slots.share:
+            return self._poll  # most of them end in a moment, or have begun: then one claim for many, not many for few
+        self._claims = number = self._claims + 1
+        quiet = not self._runners and not self._unsettled
+        wanted = await self._wanted()
+        await self._attempts.breakers.refresh()
+        claim = await self._store.claim(wanted, self.id, self._clock.now())
+        await self._take(claim)
+        if not claim.jobs:
+            if quiet and not claim.lapsed:  # settling those may have made them due
+                self._quiet_claim = number
+            await self._wait(claim, wanted)
+        return 0.0
+
+    async def _take(self, claim: Claim) -> None:
+        if claim.jobs:
+            self._interrupts.renew()
+        with self._arriving:
+            for job in claim.jobs:
+                if job.token not in self._refused:
+                    self._begin(job)
+        await self.settle_lapsed(claim.lapsed, claim.endings)
+
+    async def _wanted(self) -> Wanted:
+        paused, limited = await self.paused(), self._registry.limited()
+        return self.slots.wanted(limited, paused, self._leases, self._clock.now(), synced=self._synced_claims)
+
+    async def paused(self) -> frozenset[str]:
+        """Queues somebody paused, looked up at most once a second; `refresh` asks for a new look."""
+        now = self._clock.monotonic()
+        if now - self._paused_at >= PAUSED_SECONDS:
+            self._paused_at = now
+            self._paused = frozenset(await paused_queues(self._store))
+        return self._paused
+
+    def refresh(self) -> None:
+        """A queue was paused or resumed in this process."""
+        self._paused_at = float("-inf")
+        self.nudge()
+
+    async def _wait(self, claim: Claim, wanted: Wanted) -> None:
+        """Sleep until something is due, changes or frees a slot; a job that becomes due here comes by itself."""
+        now = self._clock.now()
+        until_due = claim.next_due - now if claim.next_due is not None else self._poll
+        rate = self.slots.rate_pause(self._registry.limited(), now)
+        poll = min(self._poll, PAUSED_SECONDS) if self._paused else self._poll
+        seconds = max(0.0, min(until_due, poll, rate if rate is not None else poll))
+        if seconds <= 0 or self._nudged.is_set():
+            return
+        hears = self.heart.hears if self.heart is not None else always
+        found = await self._store.claim_next(wanted, self.id, self._clock.now, claim.mark, seconds, self._nudged, hears)
+        if found is not None:
+            await self._take(found)
+            await asyncio.sleep(0)  # they begin before the next claim is prepared
+
+    # -- jobs
+
+    def _begin(self, job: Job) -> None:
+        self.slots.taken(job, job.started_at or 0.0)
+        if job.crashes >= CRASHES_BEFORE_ALONE:
+            self._alone.append(job)
+            return
+        self._spawn(job)
+
+    def _spawn(self, job: Job) -> None:
+        key = job.id, job.token
+        context = self._contexts[key] = self._attempts.context_for(job)
+        context._interrupts = self._interrupts
+        self.made += 1
+        self._runners.add(key, job.task, self._one, job, context)
+
+    async def _one(self, job: Job, context: Context | BlockingContext) -> None:
+        try:
+            commit = await self._attempts.run(job, context)
+            if commit is not None:
+                self._hand_over(job, commit)
+            else:
+                _taken_away(job)
+        except asyncio.CancelledError:
+            self._stopped(job, context)
+        except StoreError as error:
+            log.critical("job %s (%s) comes back when its lease ends: %s", job.short_id, job.task, error)
+        except Exception as error:  # noqa: BLE001 - told, and visible as a dead letter
+            self._hand_over(job, Commit((self._attempts.settlement.broken(job, error),)))
+        except BaseException:  # a signal interrupted it: attempts raise nothing else that ends a process
+            self._hand_over(job, Commit((self._attempts.settlement.interrupted(job, "the process was told to end"),)))
+            raise
+        finally:
+            del self._contexts[job.id, job.token]
+            self.slots.freed(job)
+            if job.id == self._lone:
+                self._lone = None
+            self._nudged.set()
+
+    def _stopped(self, job: Job, context: Context | BlockingContext) -> None:
+        """Stopped while its end was being settled, e.g. by somebody's slow verifier."""
+        if context._cancelled:
+            _taken_away(job)
+            return
+        why = "the worker stopped while its end was being settled"
+        log.warning("job %s (%s) is given back: %s", job.short_id, job.task, why)
+        self._hand_over(job, Commit((self._attempts.settlement.interrupted(job, why),), context._witness))
+
+    def _hand_over(self, job: Job, commit: Commit) -> None:
+        self._unsettled[job.id, job.token] = job
+        self.outbox.add(commit)
+
+    def _settled(self, applied: Sequence[Commit], refused: Sequence[Commit]) -> None:
+        for commit in (*applied, *refused):
+            for move in commit.transitions:
+                self._unsettled.pop((move.job.id, move.job.token), None)
+        if self._alone:
+            self._nudged.set()
+
+    async def resume_workflows(self, most: int | None = LOOKED_AT) -> bool:
+        """Whether steps of workflows moved that nobody else had moved."""
+        return bool(await self._attempts.workflows.mind(most))
+
+    async def _begin_alone(self, job: Job) -> None:
+        """A job that was there at two crashes gets the process to itself, and the store knows before it starts.
+
+        While the store fails it goes on waiting, and its lease is kept. If nobody knows whether the store knows, it is
+        given back: the mark of a run that never began must not bury it.
+        """
+        outcome = await self._attempts.alone(job)
+        if not self._begins(job):
+            return
+        if isinstance(outcome, Applied):
+            self._lone = job.id
+            self._spawn(job)
+            return
+        self.slots.freed(job)
+        if isinstance(outcome, Unknown):
+            self._hand_over(job, Commit((self._attempts.settlement.released(job, UNMARKED),)))
+
+    def _begins(self, job: Job) -> bool:
+        """Takes a job out of those that wait to be alone; False where the heart's thread has given it back."""
+        try:
+            self._alone.remove(job)
+        except ValueError:
+            return False
+        return True
+
+    @property
+    def breakers(self) -> Breakers:
+        return self._attempts.breakers
+
+    async def mind_breakers(self) -> bool:
+        """Whether parked jobs were let go, if only one that probes."""
+        return bool(await self._attempts.breakers.mind())
+
+    async def settle_lapsed(self, jobs: list[Job], endings: Mapping[str, Ending] = NOT_KNOWN) -> None:
+        """Jobs that lost their worker take the normal failure path."""
+        for job in jobs:
+            if job.state is not State.running:
+                continue  # somebody else has settled it since it was found
+            if any(job.id == ours.id and job.token == ours.token for ours in self._running()):
+                continue  # ours and alive: the heart will see to it
+            transition = await self._attempts.lost(job, endings.get(job.id, "lapsed"))
+            (outcome,) = await self._store.apply([Commit((transition,))])
+            if isinstance(outcome, Applied):
+                self._attempts.trace_lost(transition)
+
+    # -- leases
+
+    def _running(self) -> list[Job]:
+        """Every job whose lease this worker must keep."""
+        return [*(c.job for c in list(self._contexts.values())), *list(self._unsettled.values()), *list(self._alone)]
+
+    def _named(self, task: asyncio.Task[Any]) -> tuple[str, str | None]:
+        """The name of what the event loop is busy with, and the job's id where it is one."""
+        jobs = (id for (id, _), running in list(self._runners.running.items()) if running is task)
+        return task.get_name(), next(jobs, None)
+
+    def _lost(self, lease: Lease) -> None:
+        """The lease is gone (cancelled, or expired while we slept): tell the task and stop it."""
+        key = lease.job_id, lease.token
+        context, task = self._contexts.get(key), self._runners.running.get(key)
+        if context is not None and task is not None:
+            context._cancelled = True
+            task.cancel()
+
+    def cancelled(self, job_id: str) -> None:
+        """Somebody in this process cancelled a job: no need to wait for the heartbeat."""
+        for context in list(self._contexts.values()):
+            if context.job.id == job_id:
+                self._lost(context._lease)
+
+    # -- announcing
+
+    async def _learn_queues(self) -> None:
+        """Look which queues it may claim: those of its tasks, those with a policy, and those of jobs in the store."""
+        stored = await self._store.count(Filter(), by=("queue", "task", "agent"))
+        routes = [(str(queue), str(task), agent) for queue, task, agent in stored]
+        taken = Wanted(0, self.slots.tasks, self.slots.queues, self.slots.agents)
+        mine = [(queue, task) for queue, task, agent in routes if taken.takes(queue, task, agent)]
+        self.slots.known_queues = self._registry.spoken_of().union(queue for queue, _ in mine)
+        if any(task == HTTP_TASK for _, task in mine):
+            latest = await self._store.find(Filter(task=HTTP_TASK), limit=LATEST)
+            hosts = {host for job in latest.jobs if (host := downstream_of(job, None)) is not None}
+            self.slots.known_hosts = frozenset(hosts)
+
+    async def _announce(self) -> None:
+        """Tell the store which tasks this worker knows, so that nothing is buried for lack of a worker."""
+        before, self._announced = self._announced, self._clock.monotonic()
+        puts: tuple[Put, ...] = (self.announcement(None),)
+        if self._announced - before >= GONE_AFTER or self._enrolled != self.slots.tasks:
+            puts = (*puts, joined(self._clock.now()))
+        await self._store.apply([Commit(puts=puts)])
+        self._enrolled = self.slots.tasks
+        if not self._noted and (version := self._registry.version) is not None:
+            await note_version(self._store, version, self._since)
+            self._noted = True
+
+    def announcement(self, blocked: Blocked | None) -> Put:
+        slots = self.slots
+        said = Announcement(
+            slots.tasks,
+            self._clock.now(),
+            slots.total,
+            slots.running,
+            frozenset(self.channels),
+            slots.queues,
+            slots.agents,
+            self._registry.stalled_after(),
+            blocked,
+            self._since,
+            self._registry.version,
+            self._stopping.is_set(),
+        )
+        return announced(self.id, said)
+
+    # -- while the event loop is blocked: called by the heart's thread
+
+    def withdraw(self, silent: float) -> list[Job]:
+        """Keeps jobs from beginning that have waited for some seconds, or for a third of a short lease."""
+        contexts = {key: self._contexts.get(key) for key in self._runners.unbegun()}
+        late = {key: c.job for key, c in contexts.items() if c is not None and waited(c.job, silent)}
+        jobs = [late[key] for key in self._runners.withdraw(late)]
+        jobs += [job for job in list(self._alone) if waited(job, silent) and self._begins(job)]
+        self._withdrawn |= {(job.id, job.token): job for job in jobs}
+        return jobs
+
+    def refuse(self, claimed: Iterable[Job]) -> list[Job]:
+        """Those of these claimed jobs that have not arrived; they are not begun when they do."""
+        with self._arriving:
+            known = {(job.id, job.token) for job in self._running()}
+            missing = [job for job in claimed if (job.id, job.token) not in known]
+            self._refused |= {job.token for job in missing}
+        return missing
+
+    def release(self, job: Job, why: str) -> Transition:
+        """The move that gives an unbegun job back."""
+        return self._attempts.settlement.released(job, why)
+
+    def given_back(self, settled: Sequence[Key]) -> None:
+        """Has the event loop free the slots of jobs that are no longer ours, once it can."""
+        self._later(self._free, settled)
+
+    def _free(self, settled: Sequence[Key]) -> None:
+        for key in settled:
+            self._contexts.pop(key, None)
+            if (job := self._withdrawn.pop(key, None)) is not None:
+                self.slots.freed(job)
+        self._runners.rest()
+        self.nudge()
+
+    def recovered(self) -> None:
+        """The event loop answers again: says so in the store soon."""
+        self._announced = float("-inf")
+        self.nudge()
+
+    def hurry(self) -> None:
+        """The process was told to end: if the event loop is blocked, what has not begun is given back at once."""
+        if self.relief is not None:
+            self.relief.hurried = True
+
+    async def abandon(self) -> None:
+        """Hands in results and gives back jobs for an event loop that cannot, on another loop; then the process ends.
+
+        What blocks the loop still runs, and so do effects of it: that job is left to its lease.
+        """
+        await self._store.apply([*self.outbox.waiting(), Commit(puts=(withdrawn(self.id),))])
+        blocking = self.heart.culprit().job_id if self.heart is not None else None
+        begun = set(self._runners.running)
+        moves = [
+            self._attempts.settlement.interrupted(job, TOLD_TO_END) if key in begun else self.release(job, TOLD_TO_END)
+            for job in self._running()
+            if (key := (job.id, job.token)) not in self._unsettled and job.id != blocking
+        ]
+        await self._store.apply([Commit((move,)) for move in moves])
+
+    def _later(self, function: Callable[..., None], *arguments: object) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    async def _say_stopping(self) -> None:
+        """Say that the end of this process is not the doing of a job, unless one of them has asked for it."""
+        running = list(self._contexts.values())
+        if not running or any(context._signalled for context in running):
+            return
+        try:
+            await self._announce()
+        except Exception as error:  # noqa: BLE001 - if it is killed now, its jobs are counted as crashed
+            log.warning("worker %s could not say that it stops: %r", self.id, error)
+
+    async def _withdraw(self) -> None:
+        self._announced = float("-inf")
+        try:
+            await self._store.apply([Commit(puts=(withdrawn(self.id),))])
+        except Exception:  # noqa: BLE001 - the announcement ages by itself
+            log.warning("worker %s could not withdraw its announcement", self.id)
+
+
+def always() -> bool:
+    return True
+
+
+def _taken_away(job: Job) -> None:
+    log.warning("job %s (%s) was taken away while it ran: its result does not count", job.short_id, job.task)

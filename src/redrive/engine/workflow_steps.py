@@ -1,0 +1,289 @@
+"""What a worker does for workflows: gives a step its upstream results, and moves its dependents when it ends.
+
+Dependents move in the commit that ends the step. What does not fit, and what two processes did not see of each other,
+is looked at again when the commit is on disk, and once more by the scheduler in case somebody died in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from redrive.core import lifecycle
+from redrive.core.change import edited_payload
+from redrive.core.documents import RESULT, WORKFLOW
+from redrive.core.job import Job, Json, State
+from redrive.core.lifecycle import Transition
+from redrive.core.store import MAX_PARTS, Applied, Commit, Filter, Store
+from redrive.core.workflow import BLOCKED, HELD_FOR, Flow, FlowStep, filled, judge
+from redrive.engine.clock import Clock
+from redrive.engine.paging import pages
+from redrive.engine.settle import RESULT_APART
+from redrive.errors import JobError
+
+if TYPE_CHECKING:
+    from redrive.engine.context import BlockingContext, Context
+
+log = logging.getLogger("redrive.workflow")
+WHO: Final = WORKFLOW.name
+"""Who moves steps."""
+COMPANIONS: Final = 200
+"""How many dependents move in the commit of the step they wait for."""
+LOOKED_AT: Final = 25
+"""Workflows that the scheduler looks at in one round."""
+FEW: Final = 4
+FLOWS: Final = 500
+DONE: Final = 50_000
+_WAITING: Final = Filter(states=(State.held,), because=BLOCKED)
+_LET_GO: Final = (State.discarded, State.purged)
+
+
+def is_step(job: Job) -> bool:
+    return job.options_json is not None and job.options.workflow is not None
+
+
+class Workflows:
+    """Reads workflows, decides what moves with a step, and looks after those that wait."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._flows: dict[str, Flow] = {}
+        """Documents never change, so one look is enough."""
+        self._done: set[str] = set()
+        """Steps known to be done: no move leads out of that."""
+        self._looked_at = ""
+
+    async def flow(self, id: str) -> Flow | None:
+        """The workflow with this id."""
+        if id not in self._flows:
+            kept = await WORKFLOW.get(self._store, id)
+            if kept is None:
+                return None
+            if len(self._flows) >= FLOWS:
+                self._flows.clear()
+            self._flows[id] = kept.value
+        return self._flows[id]
+
+    # -- at a step's start
+
+    async def enter(self, job: Job, context: Context | BlockingContext) -> Job | Transition:
+        """The step's job with its upstream outputs in place; or the move that stops a step that may not run."""
+        flow = await self._flow_of(job)
+        step, now = flow.by_job.get(job.id), self._clock.now()
+        if step is None:
+            return self._stranger(job, flow)
+        jobs = await self._store.get([each.job_id for each in flow.before(step)])
+        waits_for = _not_done(flow, step, jobs)
+        if waits_for:
+            why = f"It waits for {', '.join(waits_for)} of workflow {flow.name}."
+            return lifecycle.held_back(
+                job, now, because=BLOCKED, why=why, recommendation=recommended(flow), held_for=flow.held_for
+            )
+        context.results = results = await self._results(flow, jobs)
+        lost = {flow.by_job[each.id].name for each in jobs} - results.keys()
+        changes = _filled(job.changes_json, results, lost)
+        if edited_payload(job) is not None:  # what the edit leaves out is no longer needed
+            return msgspec.structs.replace(job, changes_json=changes)
+        return msgspec.structs.replace(job, payload=_filled(job.payload, results, lost), changes_json=changes)
+
+    async def _flow_of(self, job: Job) -> Flow:
+        flow = await self.flow(job.options.workflow or "")
+        if flow is None:
+            raise JobError(f"job {job.short_id}: the document of its workflow is gone", job_id=job.id)
+        return flow
+
+    def _stranger(self, job: Job, flow: Flow) -> Transition:
+        """A job of somebody who started another workflow under the same key in the same instant, and was refused."""
+        why = f"Workflow {flow.name} was started with other steps under the same key; this is not one of them."
+        return lifecycle.cancelled(job, self._clock.now(), who=WHO, why=why)
+
+    async def _results(self, flow: Flow, jobs: Sequence[Job]) -> dict[str, Json]:
+        """By step. What retention has dropped is left out, and told: a step that needs it will say so."""
+        results: dict[str, Json] = {}
+        for job in jobs:
+            name = flow.by_job[job.id].name
+            if job.payload is None:
+                log.warning("workflow %s: the result of step %s is no longer kept", flow.name, name)
+                continue
+            text = job.result_json
+            if text == RESULT_APART and (kept := await RESULT.get(self._store, f"{job.id}/")) is not None:
+                text = kept.value.decode()
+            results[name] = msgspec.json.decode(text) if text is not None else None
+        return results
+
+    # -- at a step's end
+
+    async def accompanied(self, commit: Commit) -> Commit:
+        """The commit that ends a step, with its dependents' moves. Trouble with those is not the step's."""
+        try:
+            found = await self.companions(commit.transitions[0])
+        except asyncio.CancelledError:
+            return commit  # we are being stopped; the step has ended all the same, and its end must be kept
+        except Exception as error:  # noqa: BLE001 - told; the scheduler moves them
+            log.warning("dependents of job %s move later: %r", commit.transitions[0].job.short_id, error)
+            return commit
+        room = MAX_PARTS - len(commit.transitions) - len(commit.puts) - len(commit.guards)
+        return msgspec.structs.replace(commit, transitions=(*commit.transitions, *found[:room]))
+
+    async def companions(self, move: Transition) -> tuple[Transition, ...]:
+        """What moves together with a step: steps that need wait no longer, or that wait for what will not come."""
+        id = move.job.readable_options.workflow
+        if id is None or move.to not in (State.done, *_LET_GO):
+            return ()
+        flow = await self.flow(id)
+        step = flow.by_job.get(move.job.id) if flow is not None else None
+        if flow is None or step is None:
+            return ()
+        if move.to is State.done:
+            found = await self._ready(flow, flow.dependents[step.name], done=step)
+            return tuple(self._unblocked(job, step.name) for job in found)
+        behind = await self._jobs(flow.behind(step)[:COMPANIONS])
+        return tuple(self._let_go(job, step.name, move.who) for job in behind if flow.holds(job))
+
+    async def _ready(self, flow: Flow, steps: Iterable[FlowStep], done: FlowStep) -> list[Job]:
+        """The jobs of those steps that wait for nothing else, as many as fit into a commit."""
+        states: dict[str, State] = {done.job_id: State.done}
+        ready: list[FlowStep] = []
+        for step in steps:
+            if len(ready) == COMPANIONS:
+                break
+            if await self._all_done((flow.by_name[name].job_id for name in reversed(step.after)), states):
+                ready.append(step)
+        return [job for job in await self._jobs(ready) if flow.holds(job)]
+
+    async def _all_done(self, ids: Iterable[str], states: dict[str, State]) -> bool:
+        """Stops at the first that is not: of a thousand, few are read each time if the likely ones come first."""
+        unknown = (id for id in ids if id not in self._done and states.get(id) is not State.done)
+        size = FEW
+        while some := list(islice(unknown, size)):
+            await self._look([id for id in some if id not in states], states)
+            if any(states.get(id, State.done) is not State.done for id in some):
+                return False
+            size *= FEW
+        return True
+
+    async def _look(self, ids: Sequence[str], states: dict[str, State]) -> None:
+        if not ids:
+            return
+        if len(self._done) > DONE:
+            self._done.clear()
+        for job in await self._store.get(ids):
+            states[job.id] = job.state
+            if job.state is State.done:
+                self._done.add(job.id)
+
+    async def _jobs(self, steps: Sequence[FlowStep]) -> list[Job]:
+        return await self._store.get([step.job_id for step in steps]) if steps else []
+
+    def _unblocked(self, job: Job, step: str) -> Transition:
+        """Not before the time it was asked for, if that is still to come."""
+        now = self._clock.now()
+        move = lifecycle.unblocked(job, now, who=WHO, why=f"step {step} is done")
+        return msgspec.structs.replace(move, set={**move.set, "run_at": max(now, job.run_at)})
+
+    def _let_go(self, job: Job, step: str, who: str | None) -> Transition:
+        return lifecycle.cancelled(job, self._clock.now(), who=who or WHO, why=f"its step {step} was let go")
+
+    # -- looking again
+
+    async def resume_after(self, commits: Sequence[Commit]) -> list[Transition]:
+        """Steps that ended together did not see each other: look again at what waits for them, now that they are done.
+
+        Never raises: a look that failed is repeated by the scheduler.
+        """
+        ended = [commit for commit in commits if _ends_a_step(commit)]
+        return [move for commit in ended for move in await self._spared(self._left_by, commit)]
+
+    async def _left_by(self, commit: Commit) -> list[Transition]:
+        job = commit.transitions[0].job
+        flow = await self._flow_of(job)
+        if job.id not in flow.by_job:
+            return []
+        moved = {move.job.id for move in commit.transitions}
+        step = flow.by_job[job.id]
+        left = [each for each in flow.dependents[step.name] if each.job_id not in moved]
+        moves: list[Transition] = []
+        while left and (ready := await self._ready(flow, left, step)):
+            moves += await self._apply([self._unblocked(job, step.name) for job in ready])
+            seen = {job.id for job in ready}
+            left = [each for each in left if each.job_id not in seen]
+        return moves
+
+    async def mind(self, most: int | None = LOOKED_AT) -> list[Transition]:
+        """Some of the workflows that have waiting steps, in turn: moves what should have moved."""
+        counted = await self._store.count(_WAITING, by=("held_for",))
+        waiting = sorted(str(key) for (key,) in counted if key is not None and key.startswith(HELD_FOR))
+        turn = [key for key in waiting if key > self._looked_at] + [key for key in waiting if key <= self._looked_at]
+        moves: list[Transition] = []
+        for key in turn[:most]:
+            self._looked_at = key
+            moves += await self._spared(self.resume, key.removeprefix(HELD_FOR))
+        return moves
+
+    async def resume(self, id: str) -> list[Transition]:
+        """Everything of one workflow that need not wait, or waits in vain."""
+        flow = await self.flow(id)
+        if flow is None:
+            log.warning("the document of workflow %s is gone; its steps stay held", id)
+            return []
+        held = await self._held(flow)
+        strangers = [self._stranger(job, flow) for job in held if job.id not in flow.by_job]
+        states: dict[str, State] = {}
+        before = {
+            flow.by_name[name].job_id for job in held if job.id in flow.by_job for name in flow.by_job[job.id].after
+        }
+        await self._look(sorted(before - self._done), states)
+        found = judge(flow, held, states)
+        moves = [self._unblocked(job, _last_before(flow, job)) for job in found.ready]
+        moves += [self._let_go(job, step, None) for job, step in found.doomed]
+        return await self._apply([*strangers, *moves])
+
+    async def _held(self, flow: Flow) -> list[Job]:
+        wanted = msgspec.structs.replace(_WAITING, held_for=flow.held_for)
+        return [job async for page in pages(self._store, wanted, 1000) for job in page]
+
+    async def _apply(self, moves: Sequence[Transition]) -> list[Transition]:
+        """Each on its own; one that somebody else was faster with is left to them."""
+        if not moves:
+            return []
+        outcomes = await self._store.apply([Commit((move,)) for move in moves])
+        return [move for move, outcome in zip(moves, outcomes, strict=True) if isinstance(outcome, Applied)]
+
+    async def _spared(self, look: Callable[..., Awaitable[list[Transition]]], *what: object) -> list[Transition]:
+        try:
+            return await look(*what)
+        except Exception as error:  # noqa: BLE001 - one workflow's trouble is not the others'
+            log.warning("a workflow could not be looked after, it will be tried again: %r", error)
+            return []
+
+
+def _ends_a_step(commit: Commit) -> bool:
+    first = commit.transitions[0] if commit.transitions else None
+    return first is not None and first.to is State.done and is_step(first.job)
+
+
+def recommended(flow: Flow) -> str:
+    """For a step that waits."""
+    return f"Nothing to do: it runs when the steps before it are done; see `redrive workflows {flow.id[-8:]}`."
+
+
+def _last_before(flow: Flow, job: Job) -> str:
+    return ", ".join(flow.by_job[job.id].after)
+
+
+def _not_done(flow: Flow, step: FlowStep, jobs: Sequence[Job]) -> list[str]:
+    """The steps directly before this one that are not done. One that is not there was done, and forgotten."""
+    states: Mapping[str, State] = {job.id: job.state for job in jobs}
+    return [name for name in step.after if states.get(flow.by_name[name].job_id, State.done) is not State.done]
+
+
+def _filled(text: str | None, results: Mapping[str, Json], lost: Collection[str]) -> str | None:
+    if text is None or '"$output"' not in text:
+        return text
+    return msgspec.json.encode(filled(msgspec.json.decode(text), results, lost)).decode()

@@ -1,0 +1,1 @@
+"""Turns what went wrong into a failure record, and the record into a cause."""

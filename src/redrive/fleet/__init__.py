@@ -1,0 +1,1 @@
+"""Several machines: hubs, roles, the open streams, the doctor."""

@@ -1,0 +1,49 @@
+"""Makes a process a hub: its store answers the requests of workers and producers on other machines."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from redrive.errors import ConfigError
+from redrive.jobs.open_store import NATS, POSTGRES, scheme_of
+
+if TYPE_CHECKING:
+    from redrive.jobs.core import Core
+    from redrive.scripts.failure_records import Letters
+
+
+def become_hub(core: Core) -> None:
+    """Keep a replica in this process, where its URL would make it a client of hubs. Before the store is used."""
+    if scheme_of(core.settings.url) in NATS and not core.settings.replica:
+        if core.holder.store is not None:
+            raise ConfigError("replica: the store is open as a client of hubs; set replica=true before it is used")
+        core.holder.settings = msgspec.structs.replace(core.settings, replica=True)
+
+
+@asynccontextmanager
+async def serving_hub(core: Core, letters: Letters) -> AsyncIterator[None]:
+    """Answer requests over NATS while the block runs. Over HTTP the server's own route does."""
+    store: Any = core.store
+    if scheme_of(core.settings.url) in POSTGRES:
+        await store.serve_others()
+    if scheme_of(core.settings.url) not in NATS:
+        yield
+        return
+    from redrive.fleet.open_side import open_side
+    from redrive.stores.remote import Hub
+    from redrive.stores.remote.nats import NatsHub
+    from redrive.stores.remote.presence import answer
+
+    hub = NatsHub(core.settings.url, Hub(core.store))
+    await hub.open()
+    try:
+        await store.serve_others()
+        await answer(hub.connection, store.presence)
+        async with open_side(core, letters):
+            yield
+    finally:
+        await hub.close()

@@ -1,0 +1,124 @@
+"""Takes published tasks in as jobs. A task is acknowledged after its job is committed, never before."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from redrive.core.job import Job, State
+from redrive.core.store import Filter
+from redrive.engine.loop import Loop
+from redrive.engine.worker_registry import living
+from redrive.errors import JobError, StoreError, StoreFailed
+from redrive.fleet.open_side.published import Published, read
+from redrive.fleet.open_side.turns import LOOK_SECONDS, Turn
+from redrive.scripts.failure_records import Letters, Said, letter_of
+from redrive.stores.open_side.names import OpenNames
+from redrive.stores.open_side.tasks import Message, Tasks
+from redrive.stores.replica.log import LogUnavailable
+from redrive.stores.replica.nats_connection import Connection
+
+if TYPE_CHECKING:
+    from redrive.jobs.core import Core
+
+log = logging.getLogger("redrive.open_side")
+AGAIN_SECONDS: Final = 5.0
+"""After so long a task that the store could not take is handed out again."""
+WENT_IN: Final = (State.waiting, State.running, State.held, State.done)
+
+
+class UnroutableTask(Exception):
+    """No worker knows the task, and no job of it was ever accepted."""
+
+
+class Intake(Loop):
+    """Follows the work queue while it is this process's turn."""
+
+    def __init__(self, core: Core, letters: Letters, connection: Connection, names: OpenNames) -> None:
+        super().__init__("intake")
+        self._core = core
+        self._letters = letters
+        self._names = names
+        self._turn = Turn(core, connection, names, "intake")
+        self._tasks = Tasks(connection, names)
+        self._handled: set[str] = set()
+        """Tasks that somebody handles, as far as this process has asked."""
+
+    async def stop(self) -> None:
+        await super().stop()
+        await self._tasks.close()
+
+    async def tick(self) -> float:
+        try:
+            if not await self._turn.is_mine():
+                return LOOK_SECONDS
+            messages = await self._tasks.fetch()
+            await asyncio.gather(*(self._take_in(message) for message in messages))
+        except (LogUnavailable, StoreError) as error:
+            if isinstance(error, StoreFailed):
+                raise
+            self._turn.lost()
+            log.warning("no tasks are taken in: %s; trying again", error)
+            return AGAIN_SECONDS
+        return 0.0
+
+    async def _take_in(self, message: Message) -> None:
+        """One task: a job, a dead letter, or left in the work queue for a later try."""
+        published = read(message, self._names)
+        try:
+            problem = published.problem or await self._refusal(published)
+            if problem is None:
+                await self._tasks.done(message)
+                return
+            await self._bury(published, problem, message)
+            await self._tasks.terminate(message, str(problem))
+        except (StoreError, JobError) as error:
+            if isinstance(error, StoreFailed):
+                raise
+            log.warning("task %s stays in the work queue, the store cannot take it: %s", message.place, error)
+            await self._tasks.later(message, AGAIN_SECONDS)
+        except LogUnavailable as error:
+            log.warning("task %s was taken in and not acknowledged, so it comes again: %s", message.place, error)
+
+    async def _refusal(self, published: Published) -> Exception | None:
+        """Commit the job of a task; why not, where it cannot be one."""
+        if not await self._is_known(published.task):
+            return UnroutableTask(f"no worker knows the task {published.task!r}, and no job of it was ever accepted")
+        try:
+            await self._letters.desk.hand_in(published.task, published.payload, published.options)
+        except (StoreError, JobError):
+            raise  # a later try may do better
+        except Exception as error:  # noqa: BLE001 - whatever it is, the dead letter says it
+            return error
+        return None
+
+    async def _is_known(self, task: str) -> bool:
+        """Whether somebody handles it, or did: a worker that is being restarted is no reason to bury its work.
+
+        Where no worker lives at all, nobody can say: the job waits for one.
+        """
+        if task in self._handled or task in self._core.registry.handlers:
+            return True
+        workers = await living(self._core.store, self._core.clock.now())
+        announced = frozenset[str]().union(*(worker.tasks for worker in workers)) - self._core.registry.handlers.keys()
+        self._handled |= announced
+        if task in announced or not announced:
+            return True
+        return bool((await self._core.store.find(Filter(WENT_IN, task=task), limit=1)).jobs)
+
+    async def _bury(self, published: Published, problem: Exception, message: Message) -> Job:
+        """What cannot be a job is a dead letter, with what was published and why. Again, it is the same one."""
+        said = Said(
+            attempt=1, task=published.task, agent=published.agent, lane="manual", recommendation=_advice(problem)
+        )
+        letter = letter_of(message.place, published.payload, problem, said, message.at, self._core.registry)
+        job = await self._letters.take_in(letter)
+        log.warning("task %s on %s is a dead letter (%s): %s", message.place, message.subject, job.short_id, problem)
+        return job
+
+
+def _advice(problem: Exception) -> str:
+    if isinstance(problem, UnroutableTask):
+        return "Start a worker whose code has this task, or correct the subject; then redrive it."
+    return "See what was published and correct its sender; edit this one and redrive it, or discard it."

@@ -1,0 +1,59 @@
+"""What the streams say of a job: the record that exports have, with what tells its versions apart."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from redrive.core.job import Job, Json
+from redrive.core.redact import redact
+from redrive.core.store import Event
+from redrive.jobs.records import record_of
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def letter_body(job: Job, room: int) -> bytes:
+    """A dead letter. One that is larger than a message may be leaves its payload in the store, and says so."""
+    record = record_of(job) | {"version": job.version}
+    return _fitting(record, room)
+
+
+def retry_body(job: Job, event: Event, room: int) -> bytes:
+    """A retry that changed something: what the next attempt runs with."""
+    record = record_of(job) | {"version": job.version, "move": event.move, "run": event.run}
+    record["changes"] = redact(changes_after(job, event))
+    if event.who is not None:
+        record["who"] = event.who
+    return _fitting(record, room)
+
+
+def _fitting(record: dict[str, Json], room: int) -> bytes:
+    body = _encode(record)
+    if len(body) <= room:
+        return body
+    return _encode(record | {"payload": None, "changes": None, "left_out": "payload: larger than a message may be"})
+
+
+def headers_of(job: Job) -> dict[str, str]:
+    """What a reader can choose by without opening the body, and the headers that the task came with."""
+    headers = {name: value for name, value in job.readable_options.headers.items() if value.isascii()}
+    own = {"Redrive-Id": job.id, "Redrive-Task": job.task, "Redrive-Queue": job.queue, "Redrive-Agent": job.agent}
+    return headers | {name: value for name, value in own.items() if value is not None and value.isascii()}
+
+
+def changed(job: Job, event: Event) -> bool:
+    """Whether the move gave the next attempt something that the last one did not have."""
+    after = changes_after(job, event)
+    return bool(after) and after != changes_of_run(job, event.run)
+
+
+def changes_after(job: Job, event: Event) -> Json:
+    """What the attempt after the move ran with; what the job has now, where no later attempt says."""
+    later = [attempt.run for attempt in job.history if attempt.run > event.run]
+    return changes_of_run(job, min(later)) if later else job.changes
+
+
+def changes_of_run(job: Job, run: int) -> Json:
+    return next((attempt.changes for attempt in job.history if attempt.run == run and attempt.changes), None)

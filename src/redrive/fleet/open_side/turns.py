@@ -1,0 +1,46 @@
+"""Whose turn a part of the open side is: one hub's at a time, and nobody's before its streams are made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from redrive.engine.duty_lease import holds
+from redrive.stores.open_side import streams
+from redrive.stores.open_side.names import OpenNames
+from redrive.stores.replica.nats_connection import Connection
+
+if TYPE_CHECKING:
+    from redrive.jobs.core import Core
+
+LOOK_SECONDS: Final = 3.0
+"""How often a hub looks whether the duty is still its own. A lease lasts ten times as long."""
+
+
+class Turn:
+    """One duty of the open side."""
+
+    def __init__(self, core: Core, connection: Connection, names: OpenNames, duty: str) -> None:
+        self._core = core
+        self._connection = connection
+        self._names = names
+        self._duty = duty
+        self._looked_at = -LOOK_SECONDS
+        self._mine = False
+        self._made = False
+
+    async def is_mine(self) -> bool:
+        """Whether this process does it now."""
+        now = self._core.clock.monotonic()
+        if now - self._looked_at >= LOOK_SECONDS:
+            self._mine = await self._are_made() and await holds(self._core.store, self._core.clock, self._duty)
+            self._looked_at = now
+        return self._mine
+
+    async def _are_made(self) -> bool:
+        if not self._made:
+            self._made = await streams.find(self._connection, self._names.tasks) is not None
+        return self._made
+
+    def lost(self) -> None:
+        """Look anew before anything else is done."""
+        self._looked_at, self._made = -LOOK_SECONDS, False

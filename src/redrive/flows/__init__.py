@@ -1,0 +1,1 @@
+"""Work that follows other work: workflows and schedules."""

@@ -1,0 +1,352 @@
+"""Cron lines, and the duty that turns their slots into jobs: one job per slot, however many processes look.
+
+A schedule's document says up to where its slots are dealt with. Whoever moves it on (compare and set) has decided; what
+is decided stands there as pending until it is a job, under a key that names the slot. So a process may die anywhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, tzinfo
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from redrive.core.documents import SCHEDULE
+from redrive.core.job import At, Job, Json, State
+from redrive.core.schedule import (
+    ON_TIME,
+    SLOT_HEADER,
+    Cron,
+    Due,
+    Mark,
+    Standing,
+    due_slots,
+    run_at,
+    schedule_name,
+    skipped,
+    slot_key,
+    slot_text,
+)
+from redrive.core.store import Applied, Commit, Document, Filter, Store, Unknown
+from redrive.core.view import Shown
+from redrive.engine.bus import Bus, BusEvent
+from redrive.engine.clock import Clock
+from redrive.engine.paging import pages
+from redrive.engine.registry import Registry
+from redrive.engine.written import written
+from redrive.errors import InvalidOption
+
+log = logging.getLogger("redrive.scheduler")
+BEYOND: Final = 1_000
+"""So many slots beyond the cap are counted exactly when they are left out."""
+OPEN: Final = (State.running, State.held, State.waiting)
+
+# ---- cron lines
+
+_NICKNAMES: Final[Mapping[str, str]] = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+
+
+@lru_cache(maxsize=1024)
+def next_slot(line: str, tz: str, after: float) -> float:
+    """When a cron line fires next after an instant. Five fields or a nickname; DST fires once."""
+    slot = next(_slots(line, tz, after), None)
+    if slot is None:
+        raise InvalidOption(field="schedule", problem=f"{line!r} is not a cron line: it never fires")
+    return slot
+
+
+def _slots(line: str, tz: str, after: float) -> Iterator[float]:
+    """Every slot after an instant, in order."""
+    from cronsim import CronSim, CronSimError
+
+    expression = _NICKNAMES.get(line.strip(), line)
+    zone = _zone(tz)
+    try:
+        if len(expression.split()) != 5:
+            raise CronSimError("needs five fields")
+        slots = CronSim(expression, datetime.fromtimestamp(after, zone))
+    except CronSimError as error:
+        raise InvalidOption(field="schedule", problem=f"{line!r} is not a cron line: {error}") from None
+    for found in slots:
+        slot = found.timestamp()
+        if slot > after:  # in the hour that comes twice, cronsim begins with the first one
+            yield slot
+
+
+def _zone(tz: str) -> tzinfo:
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        return UTC if tz == "UTC" else ZoneInfo(tz)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise InvalidOption(field="schedule.tz", problem=f"{tz!r} is not a time zone") from None
+
+
+def slots_between(line: str, tz: str, after: float, until: float, most: int) -> list[float]:
+    """The newest slots in (after, until], in order, at most so many; a year of minutes costs no more than they do."""
+    width = 3600.0
+    while True:
+        start = max(after, until - width)
+        found: list[float] = []
+        for slot in _slots(line, tz, start):
+            if slot > until:
+                break
+            found.append(slot)
+        if start == after or len(found) >= most:
+            return found[-most:]
+        width *= 2
+
+
+# ---- the duty
+
+Enqueue = Callable[[str, Mapping[str, Json], dict[str, Any]], Awaitable[str]]
+"""(task, payload, options) → the id of the slot's job, new or known."""
+
+
+class Schedules:
+    """The schedules of the tasks that this process knows."""
+
+    def __init__(self, store: Store, registry: Registry, bus: Bus, clock: Clock, enqueue: Enqueue) -> None:
+        self._store = store
+        self._registry = registry
+        self._bus = bus
+        self._clock = clock
+        self._enqueue = enqueue
+
+    async def mind(self) -> int:
+        """Make jobs of the slots that are due; how many. A schedule that fails does not stop the others."""
+        known = list(_registered(self._registry))
+        if not known:
+            return 0
+        documents = {document.key: document for document in await self._store.docs(SCHEDULE.name)}
+        made, failed = 0, None
+        for name, task, cron in known:
+            try:
+                made += await _Minded(self, name, task, cron).look(documents.get(name))
+            except Exception as error:  # noqa: BLE001 - told here and, once all had their turn, to the scheduler
+                log.warning("schedule %s failed and will be tried again: %s", name, error)
+                failed = error
+        if failed is not None:
+            raise failed
+        return made
+
+
+class _Minded:
+    """One schedule's turn."""
+
+    def __init__(self, schedules: Schedules, name: str, task: str, cron: Cron) -> None:
+        self._store = schedules._store
+        self._bus = schedules._bus
+        self._enqueue = schedules._enqueue
+        self._queue = schedules._registry.handlers[task].queue
+        self._now = schedules._clock.now()
+        self._name = name
+        self._task = task
+        self._cron = cron
+
+    async def look(self, document: Document | None) -> int:
+        """How many jobs were made."""
+        standing = SCHEDULE.decode(document.value) if document is not None else Standing()
+        version = document.version if document is not None else 0
+        if standing.pending:  # decided by somebody who may be gone
+            return await self._hand_in()
+        begins = self._begins(standing)
+        if begins is not None:
+            await self._save(begins, version)
+            return 0
+        decision = await self._decide(standing)
+        if decision is None:
+            return 0
+        due, note = decision
+        if not await self._save(standing.decided(self._cron, due, note), version):
+            return 0  # another process was faster: its decision counts
+        if note is not None:
+            self._tell(due, note)
+        return await self._hand_in() if due.run else 0
+
+    def _begins(self, standing: Standing) -> Standing | None:
+        """Where the line is new, was replaced for a while, or was last seen by a clock that has since gone back."""
+        cron, now, mark = self._cron, self._now, standing.mark_of(self._cron)
+        if mark is None:
+            return standing.begun(cron, now)
+        if mark.last > now + ON_TIME:
+            log.warning("schedule %s: the clock went back %.0f s; it goes on from now", self._name, mark.last - now)
+            return standing.begun(cron, now)
+        replaced = not standing.is_newest(mark) and next_slot(cron.line, cron.tz, mark.last) < now - ON_TIME
+        return standing.begun(cron, now) if replaced else None
+
+    async def _decide(self, standing: Standing) -> tuple[Due, str | None] | None:
+        """What becomes of the due slots, and what there is to tell; None where there is nothing to decide."""
+        cron, mark = self._cron, standing.mark_of(self._cron)
+        if mark is None or next_slot(cron.line, cron.tz, mark.last) > self._now:
+            return None
+        earlier = None if cron.overlap else await self._open_job(standing)
+        if earlier is not None and cron.catch_up == "all":
+            return None  # it waits for its turn
+        slots = slots_between(cron.line, cron.tz, mark.last, self._now, cron.cap + BEYOND)
+        if earlier is not None:
+            return skipped(slots), f"{_listed(slots)} skipped: job {earlier.short_id} is still {earlier.state}"
+        due = due_slots(cron, slots, self._now)
+        return due, _left_out(cron, due, slots)
+
+    async def _open_job(self, standing: Standing) -> Job | None:
+        """An earlier job of this schedule that is not over. Dead ones wait for a person and do not block."""
+        last = await self._store.get([standing.job]) if standing.job else []
+        if last and last[0].state in OPEN:
+            return last[0]
+        for state in OPEN:
+            slots = Filter(states=(state,), task=self._task, reason="scheduled_job")
+            async for page in pages(self._store, slots, 100):
+                for job in page:
+                    if (job.key or "").startswith(f"{self._name}@"):
+                        return job
+        return None
+
+    async def _hand_in(self) -> int:
+        """What is pending becomes jobs, oldest first; those that exist already stay as they are."""
+        kept = await SCHEDULE.get(self._store, self._name)
+        if kept is None or not kept.value.pending:
+            return 0  # another process did it
+        standing = kept.value
+        made = [await self._enqueue(self._task, self._cron.payload, self._options(slot)) for slot in standing.pending]
+        await self._save(standing.handed_in(standing.pending[-1], made[-1]), kept.version)
+        return len(made)
+
+    def _options(self, slot: float) -> dict[str, Any]:
+        return {
+            "idempotency_key": slot_key(self._name, slot),
+            "run_at": datetime.fromtimestamp(run_at(self._name, self._cron, slot), UTC),
+            "headers": {SLOT_HEADER: slot_text(slot)},
+        }
+
+    async def _save(self, standing: Standing, version: int) -> bool:
+        """Whether this was written; not where somebody else moved the schedule on meanwhile."""
+        put = SCHEDULE.put(self._name, standing, version)
+        (outcome,) = await self._store.apply([Commit(puts=(put,))])
+        if isinstance(outcome, Unknown):
+            log.warning("schedule %s: the store did not confirm its state: %s", self._name, outcome.problem)
+        return isinstance(outcome, Applied)
+
+    def _tell(self, due: Due, note: str) -> None:
+        log.warning("schedule %s: %s", self._name, note)
+        data = {"schedule": self._name, "why": note, "left_out": due.left_out}
+        self._bus.publish(BusEvent("schedule_skipped", self._queue, self._now, None, self._task, 0, data))
+
+
+def _registered(registry: Registry) -> Iterator[tuple[str, str, Cron]]:
+    for handler in list(registry.handlers.values()):
+        for number, cron in enumerate(handler.schedules):
+            yield schedule_name(handler.name, number), handler.name, cron
+
+
+def _listed(slots: Sequence[float]) -> str:
+    last = slot_text(slots[-1])
+    return f"slot {last}" if len(slots) == 1 else f"{len(slots)} slots up to {last}"
+
+
+def _left_out(cron: Cron, due: Due, slots: Sequence[float]) -> str | None:
+    if not due.left_out:
+        return None
+    number = f"{due.left_out} or more" if len(slots) == cron.cap + BEYOND else str(due.left_out)
+    reached = "none of them is run" if cron.catch_up == "skip" else "only the last is run"
+    done = f"no more than {cron.cap} are caught up on" if cron.catch_up == "all" else reached
+    return f"{number} slots from {slot_text(slots[0])} were missed and left out: {done}"
+
+
+# ---- looking
+
+
+class Scheduled(Shown, msgspec.Struct, frozen=True):
+    """A schedule as it stands."""
+
+    name: str
+    task: str
+    line: str
+    tz: str
+    last_slot: At | None
+    """The last one that became a job."""
+    next_slot: At | None
+    due_since: At | None
+    """A slot that should have been taken by now: no worker has this schedule, or an earlier job is not over."""
+    job: str | None
+    state: State | None
+    """Of that job."""
+    note: str | None
+    """What was left out last, in words."""
+
+
+async def listed(store: Store, registry: Registry, now: float) -> list[Scheduled]:
+    """What the store knows and what this process has registered, by name."""
+    found = {name: standing for name, standing, _ in await SCHEDULE.all(store)}
+    for name, _, cron in _registered(registry):
+        found[name] = _shown(found.get(name, Standing()), cron, now)
+    jobs = {job.id: job for job in await store.get([one.job for one in found.values() if one.job])}
+    return [_scheduled(name, found[name], jobs, now) for name in sorted(found)]
+
+
+async def not_taken(store: Store, before: float, now: float) -> list[Scheduled]:
+    """Schedules with a slot from before then that nobody has taken, unless an earlier job of them is not over."""
+    found: dict[str, Standing] = {}
+    for document in await store.docs(SCHEDULE.name):
+        try:
+            found[document.key] = SCHEDULE.decode(document.value)
+        except msgspec.MsgspecError as error:
+            log.warning("schedule %s cannot be read: %s", document.key, error)
+    jobs = {job.id: job for job in await store.get([one.job for one in found.values() if one.job])}
+    standing = [_scheduled(name, found[name], jobs, now) for name in sorted(found)]
+    late = [one for one in standing if one.due_since is not None and one.due_since < before]
+    return [one for one in late if one.state not in OPEN]
+
+
+def _shown(standing: Standing, cron: Cron, now: float) -> Standing:
+    """What a process has registered is shown with its own line, also before a worker has seen it."""
+    mark = standing.mark_of(cron)
+    if mark is None:
+        return standing.begun(cron, now)
+    others = tuple(one for one in standing.marks if one is not mark)
+    return msgspec.structs.replace(standing, marks=(*others, mark))
+
+
+def _scheduled(name: str, standing: Standing, jobs: Mapping[str, Job], now: float) -> Scheduled:
+    mark = standing.marks[-1]
+    job = jobs.get(standing.job or "")
+    waits = _known_slot(mark, mark.last)
+    return Scheduled(
+        name,
+        name.rpartition("#")[0],
+        mark.line,
+        mark.tz,
+        standing.slot,
+        _known_slot(mark, now),
+        waits if waits is not None and waits < now - ON_TIME else None,
+        standing.job,
+        job.state if job else None,
+        standing.note,
+    )
+
+
+def _known_slot(mark: Mark, after: float) -> float | None:
+    """None where this machine cannot read the line: it may lack the time zone."""
+    try:
+        return next_slot(mark.line, mark.tz, after)
+    except InvalidOption:
+        return None
+
+
+async def forget(store: Store, name: str) -> bool:
+    """Drop what is known of a schedule that no code has any more; False where nothing was. A worker begins anew."""
+    if await SCHEDULE.get(store, name) is None:
+        return False
+    await written(store, f"schedule {name} was forgotten", SCHEDULE.drop(name))
+    return True

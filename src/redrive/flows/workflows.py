@@ -1,0 +1,375 @@
+"""`rd.workflow(name)` puts a workflow together and starts it; `rd.workflows` shows how workflows stand."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from redrive.core.checks import KEY_LIMIT, check_id, check_limit, check_name, optional_name
+from redrive.core.documents import WORKFLOW
+from redrive.core.job import Job, State, hash_payload, new_id
+from redrive.core.lifecycle import Transition
+from redrive.core.store import Inserted, Put
+from redrive.core.workflow import (
+    BLOCKED,
+    Flow,
+    FlowStep,
+    Output,
+    WorkflowStatus,
+    check_references,
+    in_order,
+    shape_of,
+    status_of,
+    step_id,
+    stored,
+    workflow_id,
+)
+from redrive.engine.workflow_steps import WHO, recommended
+from redrive.engine.workflow_steps import Workflows as Flows
+from redrive.errors import (
+    IllegalMove,
+    InvalidOption,
+    InvalidPayload,
+    JobDead,
+    JobDiscarded,
+    JobNotFound,
+    KeyReused,
+)
+from redrive.jobs.lookup import find_job
+from redrive.jobs.tasks import Bound, JobAccess, JobHandle, Seconds, Task, seconds
+from redrive.jobs.wait_for_job import followed
+
+if TYPE_CHECKING:
+    from redrive.jobs.core import Core
+    from redrive.jobs.enqueuer import Desk, Plan, Prepared
+
+log = logging.getLogger("redrive.workflow")
+REFUSED: Final = ("idempotency_key", "on_duplicate", "fallback")
+"""Options of jobs that a step cannot have: it is known, and accepted or not, together with its workflow."""
+AnyTask = Task[Any, Any] | Bound[Any, Any] | str
+
+
+class JobVerbs(JobAccess, Protocol):
+    """What a workflow needs of `rd.jobs`."""
+
+    async def cancel(self, id: str, *, who: str = ..., why: str | None = None) -> Job: ...
+
+
+class Discard(Protocol):
+    """Discards one dead letter: `rd.dead.discard`."""
+
+    async def __call__(self, id: str, *, who: str = ..., why: str | None = ...) -> Job: ...
+
+
+class Step:
+    """A step that was added to a workflow: name it in `after=`, or pass its `output` on."""
+
+    def __init__(
+        self, home: Workflow, name: str, prepared: Prepared, after: tuple[str, ...], options: Mapping[str, Any]
+    ) -> None:
+        self._home = home
+        self.name = name
+        self.after = after
+        self._prepared = prepared
+        self._options = options
+
+    @property
+    def output(self) -> Any:
+        """What the step will return, as an argument of a later one; `output["title"]` and `output.title` are parts."""
+        return Output(self.name, home=self._home)
+
+    def __repr__(self) -> str:
+        return f"<step {self.name!r}>"
+
+
+class Workflow:
+    """A workflow being put together. Nothing is written before `start`."""
+
+    def __init__(self, workflows: Workflows, name: str) -> None:
+        self._workflows = workflows
+        self._core = workflows._core
+        self._desk = workflows._desk
+        self.name = check_name("workflow", name)
+        self._steps: dict[str, Step] = {}
+        self._numbers: dict[str, int] = {}
+        """How far the numbers of each task's steps are known to be taken."""
+
+    def add(
+        self,
+        task: AnyTask,
+        *args: Any,
+        after: Iterable[Step | str] | Step | str = (),
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> Step:
+        """A step: a task (with its options: `write.options(priority="high")`) and its arguments.
+
+        It waits for the steps in `after` and for those whose `output` it is given. Its name is the task's, with a
+        number where that is taken. An argument that is itself called `after` or `name` is given by position.
+        """
+        task_name, options = _task_of(task)
+        used: list[str] = []
+        payload = stored(self._bound(task_name, args, kwargs), used, self)
+        step = self._named(name, task_name)
+        prepared = self._prepared(self._desk.plan(task_name, options), payload, len(used))
+        waits_for = dict.fromkeys([*(self._name_of(each) for each in _each(after)), *used])
+        added = self._steps[step] = Step(self, step, prepared, tuple(waits_for), options)
+        return added
+
+    def _bound(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+        """The arguments by name. A task that is known only by its name takes named ones, or one mapping."""
+        handler = self._core.registry.handlers.get(name)
+        if handler is not None:
+            return handler.signature.bind(args, kwargs)
+        if len(args) == 1 and isinstance(args[0], Mapping) and not kwargs:
+            return args[0]
+        if args:
+            raise InvalidPayload(field="arguments", problem=f"task {name!r} is not known here: name its arguments")
+        return kwargs
+
+    def _named(self, name: str | None, task: str) -> str:
+        if name is not None:
+            if check_name("name", name) in self._steps:
+                raise InvalidOption(field="name", problem=f"there is a step {name!r} already")
+            return name
+        number = self._numbers.get(task, 1)
+        while (found := task if number == 1 else f"{task}-{number}") in self._steps:
+            number += 1
+        self._numbers[task] = number
+        return found
+
+    def _name_of(self, step: object) -> str:
+        if isinstance(step, str):
+            return step
+        if not isinstance(step, Step):
+            raise InvalidOption(field="after", problem=f"{step!r} is neither a step nor a step's name")
+        if step._home is not self:
+            raise InvalidOption(field="after", problem=f"{step!r} belongs to another workflow")
+        return step.name
+
+    def _prepared(self, plan: Plan, payload: Mapping[str, Any], outputs: int) -> Prepared:
+        """Checked now, as far as that is possible before the outputs are there."""
+        prepared = self._desk.prepare(plan._replace(handler=None) if outputs else plan, payload)
+        check_references(msgspec.json.decode(prepared.job.payload or "{}"), outputs)
+        return prepared
+
+    # -- starting
+
+    async def start(self, *, idempotency_key: str | None = None, session_id: str | None = None) -> WorkflowHandle:
+        """Accept all of it durably, or nothing. With a key it is safe to repeat: the same workflow comes back."""
+        optional_name("idempotency_key", idempotency_key, KEY_LIMIT)
+        optional_name("session_id", session_id)
+        in_order({name: step.after for name, step in self._steps.items()})
+        flow = self._flow(idempotency_key)
+        known = await self._workflows._flows.flow(flow.id)
+        if known is not None:
+            return self._again(flow, known)
+        prepared = [self._job(flow, step, session_id) for step in flow.steps]
+        document = WORKFLOW.put(flow.id, flow)
+        inserted = await self._desk.insert(
+            [job for job, _ in prepared], [document, *(put for _, puts in prepared for put in puts)]
+        )
+        return await self._accepted(flow, inserted)
+
+    def _flow(self, key: str | None) -> Flow:
+        """What is written: which steps there are, whom they wait for, and the jobs that do them."""
+        now = self._core.clock.now()
+        id = new_id(now, random.getrandbits(74)) if key is None else workflow_id(self.name, key)
+        jobs = {name: step._prepared.job for name, step in self._steps.items()}
+        shape = shape_of(
+            (name, job.task, job.queue, self._steps[name].after, hash_payload(job.payload or "{}", job.task))
+            for name, job in jobs.items()
+        )
+        steps = [
+            FlowStep(name, step_id(id, name) if number else id, job.task, self._steps[name].after)
+            for number, (name, job) in enumerate(jobs.items())
+        ]
+        return Flow(id, self.name, tuple(steps), shape, now)
+
+    def _job(self, flow: Flow, step: FlowStep, session_id: str | None) -> tuple[Job, builtins.list[Put]]:
+        """The step's job as it begins: waiting, or held until the steps before it are done."""
+        said, now = self._steps[step.name], flow.created_at
+        job = said._prepared.job
+        options = msgspec.structs.replace(job.options, workflow=flow.id, step=step.name)
+        held: dict[str, Any] = {
+            "state": State.held, "because": BLOCKED, "held_for": flow.held_for, "held_at": now,
+            "recommendation": recommended(flow),
+        }  # fmt: skip
+        documents = [
+            msgspec.structs.replace(put, key=put.key.replace(job.id, step.job_id, 1))
+            for put in said._prepared.documents
+        ]
+        return msgspec.structs.replace(
+            job, id=step.job_id, created_at=now, updated_at=now,
+            session_id=said._options.get("session_id") or session_id or job.session_id,
+            run_at=job.run_at if "run_at" in said._options else now + (job.run_at - job.created_at),
+            options_json=msgspec.json.encode(options).decode(), **(held if step.after else {}),
+        ), documents  # fmt: skip
+
+    async def _accepted(self, flow: Flow, inserted: Sequence[Inserted]) -> WorkflowHandle:
+        if not inserted[0].duplicate:
+            return WorkflowHandle(self._workflows, flow)
+        known = await self._workflows._flows.flow(flow.id)  # somebody else was faster, perhaps with other steps
+        for job in [each.job for each in inserted if not each.duplicate]:
+            await self._take_back(job)
+        if known is None:
+            raise KeyReused(field="idempotency_key", problem=f"job {flow.id} owns it, and is no workflow's step")
+        return self._again(flow, known)
+
+    async def _take_back(self, job: Job) -> None:
+        try:
+            await self._workflows._jobs.cancel(
+                job.id, who=WHO, why="its workflow was refused: the key was taken meanwhile"
+            )
+        except IllegalMove as error:
+            log.warning("%s", error)  # a worker was faster: it does not run what is no step
+
+    def _again(self, flow: Flow, known: Flow) -> WorkflowHandle:
+        if flow.shape != known.shape:
+            raise KeyReused(
+                field="idempotency_key",
+                problem=f"already stands for workflow {known.id}, which has other steps or other inputs; use a new key",
+            )
+        return WorkflowHandle(self._workflows, known, duplicate=True)
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name!r} with {len(self._steps)} steps>"
+
+
+def _task_of(task: AnyTask) -> tuple[str, Mapping[str, Any]]:
+    options: Mapping[str, Any] = task._options if isinstance(task, Bound) else {}
+    if refused := [name for name in REFUSED if name in options]:
+        raise InvalidOption(field=refused[0], problem="is not for a step; a workflow's key is given to start()")
+    if isinstance(task, Bound):
+        return task._task.name, options
+    return (task if isinstance(task, str) else task.name), options
+
+
+def _each(after: Iterable[Step | str] | Step | str) -> Iterable[Step | str]:
+    return [after] if isinstance(after, Step | str) else after
+
+
+class WorkflowHandle:
+    """A workflow that was started, here or elsewhere, now or long ago."""
+
+    def __init__(self, workflows: Workflows, flow: Flow, *, duplicate: bool = False) -> None:
+        self._workflows = workflows
+        self._core = workflows._core
+        self._flow = flow
+        self.duplicate = duplicate
+        """The key was known: this is the workflow that was there already."""
+
+    @property
+    def id(self) -> str:
+        return self._flow.id
+
+    @property
+    def name(self) -> str:
+        return self._flow.name
+
+    @property
+    def steps(self) -> dict[str, str]:
+        """The job of every step."""
+        return {step.name: step.job_id for step in self._flow.steps}
+
+    async def status(self) -> WorkflowStatus:
+        """How it stands, from the jobs themselves."""
+        jobs = await self._core.store.get([step.job_id for step in self._flow.steps])
+        return status_of(self._flow, {job.id: job for job in jobs})
+
+    async def result(self, timeout: Seconds | None = None) -> dict[str, Any]:
+        """Wait until all of it is done: the results of the steps that nobody waits for, by name.
+
+        Raises JobDead when a step dies (redriven, it goes on), JobDiscarded when steps were let go, TimeoutError.
+        """
+        status = await self._settled(seconds(timeout, "timeout") if timeout is not None else None)
+        if status.state == "blocked":
+            step = status.failed[0]
+            raise JobDead(
+                status.text, job_id=step.job_id, reason=step.because or "", recommendation=step.recommendation
+            )
+        if status.state == "discarded":
+            step = next(step for step in status.steps if step.state == "DISCARDED")
+            raise JobDiscarded(status.text, job_id=step.job_id)
+        return await self._results()
+
+    async def _results(self) -> dict[str, Any]:
+        jobs = {job.id: job for job in await self._core.store.get([step.job_id for step in self._flow.final])}
+        return {
+            step.name: await JobHandle[Any](self._workflows._jobs, jobs[step.job_id]).result()
+            for step in self._flow.final
+            if step.job_id in jobs
+        }
+
+    async def _settled(self, limit: float | None) -> WorkflowStatus:
+        seen: builtins.list[WorkflowStatus] = []
+
+        async def settled() -> WorkflowStatus | None:
+            seen[:] = [await self.status()]
+            return seen[0] if seen[0].state != "running" else None
+
+        try:
+            return await followed(self._core, set(self.steps.values()), settled, limit)
+        except TimeoutError:
+            if limit is None or not seen:
+                raise
+            raise TimeoutError(f"not over after {limit:g} s, and goes on. {seen[0].text}") from None
+
+    async def cancel(self, reason: str | None = None, *, who: str = "api") -> WorkflowStatus:
+        """No longer wanted: what has not ended is cancelled, dead steps are discarded, what is done stays done."""
+        for step in self._flow.in_order:
+            for job in await self._core.store.get([step.job_id]):
+                try:
+                    if job.state is State.dead:
+                        await self._workflows._discard(job.id, who=who, why=reason)
+                    elif not job.ended:
+                        await self._workflows._jobs.cancel(job.id, who=who, why=reason)
+                except IllegalMove:
+                    continue  # it ended while we looked
+        return await self.status()
+
+    def __repr__(self) -> str:
+        return f"WorkflowHandle({self.id}, {self.name!r}{', duplicate=True' if self.duplicate else ''})"
+
+
+class Workflows:
+    """Workflows as they are now, whoever started them."""
+
+    def __init__(self, core: Core, desk: Desk, jobs: JobVerbs, discard: Discard) -> None:
+        self._core = core
+        self._desk = desk
+        self._jobs = jobs
+        self._discard = discard
+
+    @property
+    def _flows(self) -> Flows:
+        return Flows(self._core.store, self._core.clock)
+
+    async def get(self, id: str) -> WorkflowHandle:
+        """By the id of the workflow or of one of its steps' jobs; a part that only one job has is enough."""
+        flow = await self._flows.flow(check_id("id", id))
+        if flow is None:
+            job = await find_job(self._core.store, id)
+            flow = await self._flows.flow(job.readable_options.workflow or job.id)
+        if flow is None:
+            raise JobNotFound(f"job {id!r} is no step of a workflow", job_id=id)
+        return WorkflowHandle(self, flow)
+
+    async def list(self, *, limit: int = 100, name: str | None = None) -> builtins.list[WorkflowStatus]:
+        """How the latest stand, newest first."""
+        check_limit(limit)
+        flows = [kept.value for kept in await WORKFLOW.all(self._core.store)]
+        named = [flow for flow in flows if name in (None, flow.name)]
+        listed = sorted(named, key=lambda flow: -flow.created_at)[:limit]
+        steps = [step.job_id for flow in listed for step in flow.steps]
+        jobs = {job.id: job for job in await self._core.store.get(steps)}
+        return [status_of(flow, jobs) for flow in listed]
+
+    async def companions(self, move: Transition) -> tuple[Transition, ...]:
+        """What moves together with a step that a person ended: its dependents go on, or are let go with it."""
+        return await self._flows.companions(move)

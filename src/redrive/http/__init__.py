@@ -1,0 +1,1 @@
+"""Delivers HTTP requests: addresses, requests, transport."""

@@ -1,1 +1,0 @@
-"""The read side: what the numbers mean. Pure."""

@@ -1,0 +1,1 @@
+"""Accepts jobs, finds them, moves one, waits for one; opens the store."""

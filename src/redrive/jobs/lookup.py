@@ -1,0 +1,59 @@
+"""Finds one job and moves it: what the verbs of `rd.jobs` and `rd.dead` stand on. Load → lifecycle → commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from redrive.core.checks import LEAST_PART, check_id, is_part_of_id
+from redrive.core.job import Job, State
+from redrive.core.lifecycle import Transition
+from redrive.core.store import MAX_PARTS, Applied, Commit, Filter, Put, Stale, Store
+from redrive.engine.workflow_steps import Workflows
+from redrive.errors import CommitUnknown, JobNotFound, StaleJob
+
+if TYPE_CHECKING:
+    from redrive.jobs.core import Core
+
+TRIES: Final = 5
+"""How often a command is decided anew when another process was faster."""
+SOMEBODY: Final = "api"
+"""Who does it, where the caller does not say."""
+ROOM: Final = MAX_PARTS - 1
+"""What fits into a commit beside the job itself."""
+
+
+async def find_job(store: Store, id: str, states: tuple[State, ...] = ()) -> Job:
+    """Finds a job by its id, or by a part of the id that only one job has."""
+    found = await store.get([check_id("id", id)])
+    if found:
+        return found[0]
+    part = Filter(states=states, id_part=id.lower())
+    alike = (await store.find(part, limit=2)).jobs if is_part_of_id(id) else []
+    if len(alike) != 1:
+        raise JobNotFound(_not_one(id, several=bool(alike)), job_id=id)
+    return (await store.get([alike[0].id]))[0]
+
+
+async def move_job(core: Core, id: str, arrow: Callable[[Job, float], Transition], puts: Sequence[Put] = ()) -> Job:
+    """Loads a job, decides its move and commits; decides anew where another process was faster."""
+    job = await find_job(core.store, id)
+    for _ in range(TRIES):
+        transition = arrow(job, core.clock.now())
+        others = (await Workflows(core.store, core.clock).companions(transition))[: ROOM - len(puts)]
+        (outcome,) = await core.store.apply([Commit((transition, *others), tuple(puts))])
+        if isinstance(outcome, Applied):
+            return transition.after(outcome.fences[0])
+        if not isinstance(outcome, Stale):
+            raise CommitUnknown(
+                f"the store did not confirm that job {job.short_id} was {transition.move}; check it and try again"
+            )
+        job = await find_job(core.store, job.id)
+    raise StaleJob(f"job {job.short_id} keeps changing; try again", job_id=job.id)
+
+
+def _not_one(id: str, *, several: bool) -> str:
+    if several:
+        return f"{id!r} is part of several ids; give more of it"
+    short = f": a part of an id needs at least {LEAST_PART} characters" if len(id) < LEAST_PART else ""
+    return f"no job {id!r}{short}"

@@ -1,0 +1,167 @@
+"""Makes the store behind a URL: a file, hubs, or a replica of a log."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
+
+from redrive.config import Settings, default_path
+from redrive.engine.clock import Clock, SystemClock
+from redrive.errors import ConfigError
+
+if TYPE_CHECKING:
+    from redrive.core.store import Store
+    from redrive.stores.replica.log import Log
+
+HUBS: Final = ("http", "https")
+NATS: Final = ("nats", "tls")
+POSTGRES: Final = ("postgresql", "postgres")
+FILES: Final = ("", "sqlite")
+
+
+def scheme_of(url: str) -> str:
+    return url.partition("://")[0].lower() if "://" in url else ""
+
+
+def is_file(url: str) -> bool:
+    return scheme_of(url) in FILES
+
+
+def make_store(settings: Settings, clock: Clock) -> Store:
+    """The store behind the URL of these settings."""
+    url = settings.url
+    scheme = scheme_of(url)
+    if scheme in FILES:
+        return _file(url, clock)
+    if scheme in HUBS:
+        return _by_http(url)
+    if scheme in NATS:
+        return _nats_replica(settings, clock) if settings.replica else _by_nats(url)
+    if scheme in POSTGRES:
+        return _postgres_replica(settings, clock)
+    raise ConfigError(
+        f"{shown(url)!r}: redrive knows files (jobs.db), hubs (https://host:8420), nats://host/namespace and"
+        " postgresql://host/database"
+    )
+
+
+def make_log(url: str) -> Log:
+    """The log behind the URL of a fleet."""
+    if scheme_of(url) in NATS:
+        from redrive.stores.replica.jetstream import JetStreamLog
+
+        return JetStreamLog(url)
+    if scheme_of(url) in POSTGRES:
+        from redrive.stores.replica.postgres import PostgresLog
+
+        return PostgresLog(url)
+    raise ConfigError(f"{shown(url)!r} has no log: name nats://host/namespace or postgresql://host/database")
+
+
+def _file(url: str, clock: Clock) -> Store:
+    from redrive.stores.sqlite import SqliteStore
+
+    path = Path(sqlite_path(url)).expanduser()
+    if path == default_path(os.environ):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return SqliteStore(path, monotonic=clock.monotonic)
+
+
+def _by_http(url: str) -> Store:
+    from redrive.stores.remote import RemoteStore
+    from redrive.stores.remote.http import VARIABLE, HttpTransport, servers
+
+    known = servers(url, os.environ.get(VARIABLE))
+    return RemoteStore(lambda: HttpTransport(known), url=shown(url))
+
+
+def _by_nats(url: str) -> Store:
+    from redrive.stores.remote import RemoteStore
+    from redrive.stores.remote.nats import NatsTransport
+
+    return RemoteStore(lambda: NatsTransport(url), url=shown(url))
+
+
+def _nats_replica(settings: Settings, clock: Clock) -> Store:
+    from redrive.stores.replica.jetstream import JetStreamLog
+
+    return _replica(settings, clock, lambda: JetStreamLog(settings.url))
+
+
+def _postgres_replica(settings: Settings, clock: Clock) -> Store:
+    from redrive.stores.replica.postgres import PostgresLog
+
+    return _replica(settings, clock, lambda: PostgresLog(settings.url))
+
+
+def _replica(settings: Settings, clock: Clock, log: Callable[[], Log]) -> Store:
+    from redrive.stores.replica import ReplicaStore
+    from redrive.stores.replica.folder import ReplicaFolder
+
+    folder = ReplicaFolder(replica_folder(settings), settings.replica_days)
+    clamps, days = isinstance(clock, SystemClock), settings.replica_days
+    return ReplicaStore(folder, log, live=folder.live, monotonic=clock.monotonic, clamps=clamps, days=days)
+
+
+def replica_folder(settings: Settings) -> Path:
+    """Where the replicas of this machine live: one folder per fleet, whatever credentials its URL holds."""
+    if settings.replica_folder:
+        return Path(settings.replica_folder).expanduser().absolute()
+    name = hashlib.sha256(shown(settings.url).encode()).hexdigest()[:12]
+    return default_path(os.environ).parent / "replicas" / name
+
+
+def local_files(settings: Settings) -> Path:
+    """The path beside which this machine keeps what belongs to the store: the token, jobs that wait for the store."""
+    if is_file(settings.url):
+        return Path(sqlite_path(settings.url)).expanduser().absolute()
+    return replica_folder(settings) / "fleet"
+
+
+def spool_folder(settings: Settings) -> Path:
+    """Where jobs wait while the store cannot take them; of a store in memory, a folder of its own."""
+    if settings.spool:
+        return Path(settings.spool).expanduser().absolute()
+    if sqlite_path(settings.url) == ":memory:":
+        import tempfile
+
+        return Path(tempfile.gettempdir()) / f"redrive-spool-{os.getpid()}-{next(_in_memory)}"
+    beside = local_files(settings)
+    return beside.with_name(beside.name + "-spool")
+
+
+_in_memory = itertools.count(1)
+"""Numbers the stores in memory of this process."""
+
+
+def shown(url: str) -> str:
+    """The URL as people may see it: without user, password and parameters that hold secrets."""
+    if "://" not in url:
+        return url
+    if scheme_of(url) in POSTGRES:
+        return _shown_one(url)  # its hosts, and passwords, may hold commas
+    return ",".join(_shown_one(one) for one in url.split(",") if one)
+
+
+_SECRET: Final = ("password", "token", "pass", "sslpassword")
+
+
+def _shown_one(url: str) -> str:
+    if "://" not in url:
+        return url.rpartition("@")[2]
+    parts = urlsplit(url)
+    query = "&".join(f"{name}={value}" for name, value in parse_qsl(parts.query) if name.lower() not in _SECRET)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, query, ""))
+
+
+def sqlite_path(url: str) -> str:
+    for prefix in ("sqlite:///", "sqlite://", "sqlite:"):
+        if url.startswith(prefix):
+            rest = url[len(prefix) :]
+            return ("/" if prefix == "sqlite:///" and not rest.startswith("/") else "") + rest
+    return url

@@ -1,0 +1,143 @@
+"""Counts the users of the store: the first one makes it, the last one closes it.
+
+Closed under a worker, the file would say that this process has gone, and others would run its jobs again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from redrive.config import Settings
+from redrive.engine.bus import Bus
+from redrive.engine.clock import Clock
+from redrive.engine.loop import carried_through
+from redrive.engine.trusted_time import meet
+from redrive.jobs.noticing_store import publish_notice, with_notices
+from redrive.jobs.open_store import make_store
+from redrive.jobs.publishing_store import publishing
+
+if TYPE_CHECKING:
+    from redrive.core.store import Store
+
+
+class StoreHolder:
+    """Makes, lends and closes the store of one process, to users on any thread or event loop."""
+
+    def __init__(self, settings: Settings, clock: Clock, bus: Bus) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.store: Store | None = None
+        """The open store; None before the first use and after the store was closed."""
+        self.before_close: list[Callable[[], Awaitable[None]]] = []
+        """What must end before the store does."""
+        self.on_close: list[Callable[[], None]] = []
+        """What is told, without waiting, that the store is closed now."""
+        self._bus = bus
+        self._lock = threading.Lock()
+        """Held for a few steps only, and never across an await: event loops take it, too."""
+        self._users = 0
+        self._closes = False
+        """One of the users that left wants the store closed."""
+        meet(clock)
+
+    # -- making and replacing it
+
+    def make(self) -> Store:
+        """Makes the store once, however many threads ask for it at the same time."""
+        with self._lock:
+            if self.store is None:
+                self.store = self.make_store(self.settings.url, self.clock)
+            return self.store
+
+    def make_store(self, url: str, clock: Clock) -> Store:
+        """Makes a store whose commits write their notices and are published on the bus."""
+        settings = self.settings if url == self.settings.url else msgspec.structs.replace(self.settings, url=url)
+        store = with_notices(make_store(settings, clock), lambda notice: publish_notice(self._bus, notice))
+        return publishing(store, self._bus)
+
+    def use(self, store: Store | None, clock: Clock) -> None:
+        """Uses another store and clock from now on (redrive.testing)."""
+        self.store, self.clock = store, clock
+        meet(clock)
+
+    # -- using and closing it
+
+    def come(self) -> bool:
+        """Counts a user; whether the store was not open: then this user should want it closed when it leaves."""
+        with self._lock:
+            self._users += 1
+            return self.store is None
+
+    async def leave(self, *, closes: bool) -> None:
+        """Closes the store when its last user leaves, where any of them wanted that."""
+        with self._lock:
+            self._users -= 1
+            self._closes = self._closes or closes
+            if self._users or not self._closes:
+                return
+        await carried_through(self._close_unused())
+
+    async def _close_unused(self) -> None:
+        await self._end_services()
+        with self._lock:
+            if self._users:
+                return  # another user came meanwhile, and will close it
+            self._closes = False
+            store = self._put_away()
+        if store is not None:
+            await store.close()
+
+    async def join(self) -> bool:
+        """Counts a user and opens the store; the answer is that of `come`."""
+        first = self.come()
+        try:
+            await self.open()
+        except BaseException:
+            await self.leave(closes=first)
+            raise
+        return first
+
+    @asynccontextmanager
+    async def closing(self) -> AsyncIterator[None]:
+        """Keeps the store open while the block runs, and wants it closed afterwards."""
+        await self.join()
+        try:
+            yield
+        finally:
+            await self.leave(closes=True)
+
+    @asynccontextmanager
+    async def staying(self) -> AsyncIterator[None]:
+        """Keeps the store open while the block runs; another user decides whether it is closed."""
+        await self.join()
+        try:
+            yield
+        finally:
+            await self.leave(closes=False)
+
+    async def open(self) -> None:
+        await (self.store or self.make()).open()
+
+    async def close(self) -> None:
+        """Finishes accepted writes and closes the store, whoever uses it. The next use makes it anew."""
+        await carried_through(self._close())
+
+    async def _close(self) -> None:
+        await self._end_services()
+        if (store := self._put_away()) is not None:
+            await store.close()
+
+    async def _end_services(self) -> None:
+        for end in self.before_close:
+            await end()
+
+    def _put_away(self) -> Store | None:
+        for tell in self.on_close:
+            tell()
+        store, self.store = self.store, None
+        return store

@@ -1,0 +1,423 @@
+"""What `@rd.task` makes: a task that can be called as ever, enqueued, and given options. Fully typed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+
+import msgspec
+
+from redrive.core.job import Budget, Job, Json, OnDuplicate, OnLost, Priority, State
+from redrive.core.option_hints import hint_for_job
+from redrive.core.outcome import Outcome
+from redrive.core.store import Event
+from redrive.core.times import SPANS_SHOWN, span_seconds
+from redrive.engine.context import BlockingContext, Context
+from redrive.engine.registry import Handler
+from redrive.errors import InvalidOption, InvalidPayload
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+Seconds = float | timedelta | str
+"""A duration: seconds, a timedelta, or a text such as "5m"."""
+Fallback = bool | Callable[..., Any]
+Way = TypeVar("Way", bound=Callable[[dict[str, Any]], Any])
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _with_hints(options: F) -> F:
+    """Refuse an unknown option with the name that was probably meant, instead of Python's TypeError."""
+    known = _keywords(options)
+
+    @wraps(options)
+    def hinting(*args: Any, **kwargs: Any) -> Any:
+        for name in kwargs.keys() - known:
+            raise InvalidOption(field=name, problem=f"is not an option of a job: {hint_for_job(name, known)}")
+        return options(*args, **kwargs)
+
+    return cast("F", hinting)
+
+
+def _keywords(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(getattr(function, "__kwdefaults__", None) or {})
+
+
+class JobAccess(Protocol):
+    """What a handle needs to follow its job: `rd.jobs`."""
+
+    async def get(self, id: str) -> Job: ...
+    async def cancel(self, id: str, *, why: str | None = None) -> Job: ...
+    async def _result_of(self, handle: JobHandle[Any], timeout: Seconds | None) -> Any: ...
+    def _events_of(self, job_id: str) -> AsyncIterator[Event]: ...
+
+
+class TaskHome(Protocol):
+    """What a task needs to be enqueued and called: the instance that it is registered with."""
+
+    async def accept(self, task: str, payload: Mapping[str, Any], options: Mapping[str, Any]) -> JobHandle[Any]: ...
+    def accept_now(
+        self, task: str, payload: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> JobHandle[Any] | None: ...
+    async def enqueue_many(
+        self, task: str | Task[Any, Any], items: Iterable[Mapping[str, Json] | Item], **options: Any
+    ) -> Many: ...
+    async def call(
+        self, task: Task[Any, Any] | str, params: Mapping[str, Json] | None = None, **options: Any
+    ) -> Outcome: ...
+    def run_blocking(self, work: Coroutine[Any, Any, T]) -> T: ...
+
+
+class Item:
+    """One job of `enqueue_many` that wants options of its own."""
+
+    def __init__(self, payload: Mapping[str, Json], **options: Any) -> None:
+        self.payload = payload
+        self.options = options
+
+
+class JobHandle(Generic[R_co]):
+    """What enqueue returns: the job's id, and ways to follow it."""
+
+    def __init__(
+        self,
+        jobs: JobAccess,
+        job: Job,
+        *,
+        duplicate: bool = False,
+        spooled: bool = False,
+        direct: bool = False,
+        pending: bool = False,
+        warnings: Sequence[str] = (),
+    ) -> None:
+        self._jobs = jobs
+        self.warnings = tuple(warnings)
+        """What preflight thinks of it: advice, the job is accepted all the same."""
+        self._job = job
+        self.duplicate = duplicate
+        """The key was known: this is the job that was there already."""
+        self.spooled = spooled
+        """The store could not take it: it waits, synced, in the spool and is moved over by itself."""
+        self.direct = direct
+        """Neither store nor spool could take it: the fallback was called directly."""
+        self.pending = pending
+        """Written in your own transaction: it exists once you have committed. `duplicate` says nothing before that."""
+
+    @property
+    def id(self) -> str:
+        return self._job.id
+
+    @property
+    def state(self) -> State:
+        """As last seen; `refresh()` looks again."""
+        return self._job.state
+
+    @property
+    def job(self) -> Job:
+        return self._job
+
+    async def refresh(self) -> Job:
+        self._job = await self._jobs.get(self.id)
+        return self._job
+
+    async def result(self, timeout: Seconds | None = None) -> R_co:
+        """Wait for the end. Raises JobDead, JobDiscarded or TimeoutError."""
+        found: R_co = await self._jobs._result_of(self, timeout)
+        return found
+
+    async def cancel(self, reason: str | None = None) -> Job:
+        self._job = await self._jobs.cancel(self.id, why=reason)
+        return self._job
+
+    async def events(self) -> AsyncIterator[Event]:
+        """What is committed about this job from now on, in any process, until it ends."""
+        async for event in self._jobs._events_of(self.id):
+            yield event
+
+    def __repr__(self) -> str:
+        flags = "".join(
+            f", {name}=True" for name in ("duplicate", "spooled", "direct", "pending") if getattr(self, name)
+        )
+        return f"JobHandle({self.id}, {self.state}{flags})"
+
+
+class BlockingHandle(Generic[R_co]):
+    """A JobHandle for code without an event loop."""
+
+    def __init__(self, handle: JobHandle[R_co], run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._handle = handle
+        self._run = run
+        self.id = handle.id
+        self.duplicate = handle.duplicate
+        self.spooled = handle.spooled
+        self.pending = handle.pending
+
+    @property
+    def state(self) -> State:
+        return self._handle.state
+
+    def refresh(self) -> Job:
+        found: Job = self._run(self._handle.refresh())
+        return found
+
+    def result(self, timeout: Seconds | None = None) -> R_co:
+        found: R_co = self._run(self._handle.result(timeout))
+        return found
+
+    def cancel(self, reason: str | None = None) -> Job:
+        found: Job = self._run(self._handle.cancel(reason))
+        return found
+
+
+class Bound(Generic[P, R]):
+    """A task with options for the jobs that follow."""
+
+    def __init__(self, task: Task[P, R], options: Mapping[str, Any]) -> None:
+        self._task = task
+        self._options = options
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        return await self._task._enqueue(args, kwargs, self._options)
+
+    async def enqueue_many(self, items: Iterable[Mapping[str, Json] | Item]) -> Many:
+        """Enqueue many payloads with these options; see `rd.enqueue_many`."""
+        return await self._task._home.enqueue_many(self._task, items, **self._options)
+
+    async def call(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
+        """Run it now and be told honestly how it stands; see `rd.call`."""
+        return await self._task._home.call(
+            self._task, self._task._handler.signature.bind(args, kwargs), **self._options
+        )
+
+    @property
+    def blocking(self) -> BlockingBound[P, R]:
+        return BlockingBound(self._task, self._options)
+
+
+class BlockingBound(Generic[P, R]):
+    """The same without await, also inside Jupyter and Django."""
+
+    def __init__(self, task: Task[P, R], options: Mapping[str, Any]) -> None:
+        self._task = task
+        self._options = options
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> BlockingHandle[R]:
+        run = self._task._home.run_blocking
+        handle = self._task._enqueue_now(args, kwargs, self._options)
+        return BlockingHandle(handle or run(self._task._enqueue(args, kwargs, self._options)), run)
+
+
+class Task(Generic[P, R]):
+    """A named, registered function. `P` are the payload's parameters, `R` the result."""
+
+    def __init__(self, home: TaskHome, handler: Handler) -> None:
+        self._home = home
+        self._handler = handler
+        self.__doc__ = handler.function.__doc__
+        self.__name__ = getattr(handler.function, "__name__", handler.name)
+        self.__wrapped__ = handler.function
+
+    @property
+    def name(self) -> str:
+        return self._handler.name
+
+    @property
+    def queue(self) -> str:
+        return self._handler.queue
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Accept the work durably: when this returns, it is synced to disk."""
+        return await self._enqueue(args, kwargs, {})
+
+    async def enqueue_many(self, items: Iterable[Mapping[str, Json] | Item]) -> Many:
+        """Enqueue many payloads at once: dicts of arguments, or `redrive.Item` with options of their own.
+
+        Accepted or refused item by item; repeat it safely where the items have keys.
+        """
+        return await self._home.enqueue_many(self, items)
+
+    @_with_hints
+    def options(
+        self,
+        *,
+        queue: str | None = None,
+        run_at: datetime | None = None,
+        delay: Seconds | None = None,
+        priority: Priority | None = None,
+        idempotency_key: str | None = None,
+        session_id: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        max_attempts: int | None = None,
+        lease: Seconds | None = None,
+        max_age: Seconds | None = None,
+        on_lost: OnLost | None = None,
+        on_duplicate: OnDuplicate | None = None,
+        budget: Budget | None = None,
+        headers: Mapping[str, str] | None = None,
+        fallback: Fallback | None = None,
+        fallback_after: Seconds | None = None,
+        message_type: str | None = None,
+        within: Any = None,
+    ) -> Bound[P, R]:
+        """Options for the jobs enqueued through what this returns.
+
+        `within` is a session or connection of yours: the job is committed with your data, or not at all.
+        """
+        said = {name: value for name, value in locals().items() if name != "self" and value is not None}
+        return Bound(self, said)
+
+    @property
+    def blocking(self) -> BlockingBound[P, R]:
+        """`task.blocking.enqueue(...)` for code without an event loop."""
+        return BlockingBound(self, {})
+
+    async def call(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
+        """Run it now and be told honestly how it stands; see `rd.call`."""
+        return await self._home.call(self, self._handler.signature.bind(args, kwargs))
+
+    def as_tool(
+        self, *, timeout: Seconds | None = None, session_id: str | None = None
+    ) -> Callable[P, Coroutine[Any, Any, dict[str, Any]]]:
+        """A plain async function with this task's parameters and docstring, for any agent framework.
+
+        It answers with a dict that never looks like success unless it is one.
+        """
+        said = {"session_id": session_id} if session_id is not None else {}
+
+        async def tool(*args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+            params = self._handler.signature.bind(args, kwargs)
+            return (await self._home.call(self, params, timeout=timeout, **said)).public()
+
+        tool.__name__ = tool.__qualname__ = self.__name__
+        tool.__doc__ = self.__doc__
+        tool.__signature__ = self._handler.signature.public(dict[str, Any])  # type: ignore[attr-defined]
+        tool.__annotations__ = {p.name: p.annotation for p in tool.__signature__.parameters.values()}  # type: ignore[attr-defined]
+        tool.__annotations__["return"] = dict[str, Any]
+        return tool
+
+    def on(self, detail: str) -> Callable[[Way], Way]:
+        """The task's own way out of a failure: a function from the payload to a new one, or to None."""
+        from redrive.failures.classify import DETAILS
+
+        if DETAILS.get(detail, ("",))[0] != "conditional":
+            known = ", ".join(name for name, (category, *_) in DETAILS.items() if category == "conditional")
+            raise InvalidOption(field="detail", problem=f"{detail!r} is not one of {known}")
+
+        def keep(way: Way) -> Way:
+            self._handler.ways[detail] = way
+            return way
+
+        return keep
+
+    async def _enqueue(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> JobHandle[R]:
+        payload, options = self._split(args, kwargs, options)
+        handle: JobHandle[R] = await self._home.accept(self.name, payload, options)
+        return handle
+
+    def _enqueue_now(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> JobHandle[R] | None:
+        """Where there is a `within`: in this thread, to which its connection belongs."""
+        payload, options = self._split(args, kwargs, options)
+        return self._home.accept_now(self.name, payload, options)
+
+    def _split(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
+        """The payload and the options of a call; `within` may stand among the arguments of a task that has none."""
+        if "within" in kwargs and not self._handler.signature.takes("within"):
+            kwargs = dict(kwargs)
+            options = {**options, "within": kwargs.pop("within")}
+        try:
+            return self._handler.signature.bind(args, kwargs), options
+        except InvalidPayload as error:
+            raise self._meant_as_options(kwargs) or error from None
+
+    def _meant_as_options(self, kwargs: Mapping[str, Any]) -> InvalidPayload | None:
+        """What to write where options of the job stand among the arguments of the task."""
+        known = _keywords(Task.options.__wrapped__)  # type: ignore[attr-defined]
+        meant = [name for name in kwargs if name in known and not self._handler.signature.takes(name)]
+        if not meant:
+            return None
+        said = ", ".join(f"{name}={kwargs[name]!r:.40}" for name in meant)
+        problem = f"{self.name} has no parameter {meant[0]!r}. Options of the job stand apart from its arguments"
+        return InvalidPayload(field="arguments", problem=f"{problem}: {self.__name__}.options({said}).enqueue(…)")
+
+    def __repr__(self) -> str:
+        return f"<task {self.name!r} on queue {self.queue!r}>"
+
+
+class AsyncTask(Task[P, R]):
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """A plain call runs it here, as ever."""
+        found: R = await self._handler.function(*args, **kwargs)
+        return found
+
+
+class AsyncContextTask(Task[P, R]):
+    async def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """A plain call runs it here, as ever."""
+        found: R = await self._handler.function(ctx, *args, **kwargs)
+        return found
+
+
+class PlainTask(Task[P, R]):
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """A plain call runs it here, as ever."""
+        found: R = self._handler.function(*args, **kwargs)
+        return found
+
+
+class PlainContextTask(Task[P, R]):
+    def __call__(self, ctx: BlockingContext, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """A plain call runs it here, as ever."""
+        found: R = self._handler.function(ctx, *args, **kwargs)
+        return found
+
+
+class TaskDecorator(Protocol):
+    """What `rd.task("name", …)` returns."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # a coroutine function is a function, too: the first match wins
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncContextTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[BlockingContext, P], R], /) -> PlainContextTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
+
+
+class Many(msgspec.Struct, frozen=True):
+    """What became of an `enqueue_many`, item by item and in order."""
+
+    ids: list[str | None]
+    """The job of each item; None where it was refused."""
+    duplicates: int
+    refused: dict[int, str]
+    """The items that were refused, and why."""
+    spooled: int = 0
+    """How many wait in the spool because the store could not take them."""
+
+    @property
+    def accepted(self) -> int:
+        return len(self.ids) - len(self.refused)
+
+    def __bool__(self) -> bool:
+        return not self.refused
+
+
+def seconds(value: Seconds, field: str) -> float:
+    """A duration as seconds."""
+    number: object = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(value, str):
+        number = span_seconds(value)
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < 1e11:
+        problem = f"{value!r:.80} is no duration: give seconds, a timedelta, or a text such as {SPANS_SHOWN}"
+        raise InvalidOption(field=field, problem=problem)
+    return float(number)
+
+
+Classes = type[BaseException] | Sequence[type[BaseException]]

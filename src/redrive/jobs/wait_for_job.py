@@ -1,0 +1,129 @@
+"""Following a job to its end, in this process or another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from redrive.core.documents import RESULT
+from redrive.core.job import Job, State
+from redrive.core.outcome import death
+from redrive.core.store import Event, Store
+from redrive.engine.bus import BusEvent
+from redrive.engine.settle import RESULT_APART
+from redrive.errors import JobDead, JobDiscarded, JobNotFound
+from redrive.jobs.lookup import find_job
+from redrive.jobs.tasks import JobHandle, Seconds, seconds
+
+if TYPE_CHECKING:
+    from redrive.jobs.core import Core
+
+T = TypeVar("T")
+FOLLOW_SECONDS: Final = 0.25
+PAGE: Final = 1_000
+
+
+async def result_of(core: Core, handle: JobHandle[Any], timeout: Seconds | None) -> Any:
+    limit, seen = seconds(timeout, "timeout") if timeout is not None else None, list[Job]()
+
+    async def ended() -> Job | None:
+        try:
+            seen[:] = [await handle.refresh()]
+        except JobNotFound:
+            if not handle.pending:
+                raise
+            return None  # its transaction is not committed yet, or its row was not moved yet
+        return seen[0] if seen[0].ended else None
+
+    try:
+        job = await followed(core, {handle.id}, ended, limit)
+    except TimeoutError:
+        if limit is None or not seen:
+            raise
+        raise TimeoutError(_not_over(seen[0], limit)) from None
+    if job.state is State.dead:
+        raise JobDead(
+            f"{death(job)}. {job.recommendation}",
+            job_id=job.id, reason=job.because or "", recommendation=job.recommendation,
+        )  # fmt: skip
+    if job.state in (State.discarded, State.purged):
+        raise JobDiscarded(f"job {job.short_id} was {job.state}", job_id=job.id)
+    text = await result_text(core.store, job)
+    handler = core.registry.handlers.get(job.task)
+    return handler.signature.result(text) if handler else (msgspec.json.decode(text) if text else None)
+
+
+def _not_over(job: Job, limit: float) -> str:
+    """How a job stands whose end somebody did not wait for, and what to do."""
+    said = f"job {job.short_id} ({job.task}) is {job.state} after {limit:g} s"
+    if job.state is State.held:
+        return f"{said} ({job.because}). {job.recommendation}"
+    if job.state is State.waiting and not job.run:
+        return f"{said}: no worker has taken it yet. It stays accepted; see that a worker runs"
+    return f"{said} and goes on; see `redrive status {job.short_id}`"
+
+
+async def result_text(store: Store, job: Job) -> str | None:
+    """The whole result as JSON, also where it is stored apart."""
+    if job.result_json != RESULT_APART:
+        return job.result_json
+    kept = await RESULT.get(store, f"{job.id}/")
+    return kept.value.decode() if kept is not None else job.result_json
+
+
+async def followed(
+    core: Core, ids: Collection[str], look: Callable[[], Awaitable[T | None]], limit: float | None = None
+) -> T:
+    """Look until there is an answer: told at once by this process's bus, soon where others work.
+
+    The first look is not limited: what is there already is the answer, however little time there is to wait for it.
+    """
+    changed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def told(event: BusEvent) -> None:
+        if event.job_id in ids:
+            loop.call_soon_threadsafe(changed.set)
+
+    subscription = core.bus.subscribe("*", told)
+    try:
+        found = await look()
+        async with asyncio.timeout(limit):
+            while found is None:
+                await _nudged(changed)
+                found = await look()
+        return found
+    finally:
+        subscription.close()
+
+
+async def _nudged(changed: asyncio.Event) -> None:
+    """Until something was told, or it is time to look again."""
+    try:
+        async with asyncio.timeout(FOLLOW_SECONDS):
+            await changed.wait()
+    except TimeoutError:
+        return
+    changed.clear()
+
+
+async def events_of(core: Core, job_id: str) -> AsyncIterator[Event]:
+    """What is committed about a job from now on, in any process, until it ends: all of it, however busy others are."""
+    (here,) = await core.store.events(None)
+    cursor = here.cursor
+    while True:
+        ended = (await find_job(core.store, job_id)).ended
+        more = True
+        while more:
+            events = await core.store.events(cursor, PAGE)
+            more = len(events) >= PAGE
+            for event in events:
+                cursor = event.cursor
+                if event.job_id == job_id:
+                    yield event
+        if ended:
+            return
+        await asyncio.sleep(FOLLOW_SECONDS)

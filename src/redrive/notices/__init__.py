@@ -1,0 +1,1 @@
+"""Tells people and sessions: notices, the courier, inboxes, sessions."""

@@ -1,0 +1,150 @@
+"""Watches what sessions do through `rd.call`, `rd.submit` and `rd.retry`, and tells who repeats the same in vain.
+
+A session whose actions succeed costs nothing: its window is kept in memory, and written with the next action that does
+not. So that the window also holds for an agent that starts a process for each call, it is a document of the store.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from redrive.core.documents import Kind
+from redrive.core.job import Json
+from redrive.core.outcome import Outcome
+from redrive.core.repeats import Action, Loop, RepeatRule, Watched, action_of, in_words, notice_of, observed, warning
+from redrive.core.store import Commit
+from redrive.engine.context import session_of
+from redrive.engine.written import written
+from redrive.errors import InvalidInput, JobError, StoreError
+from redrive.jobs.enqueuer import SESSION_VARIABLE
+from redrive.jobs.noticing_store import publish_notice, puts_of
+from redrive.jobs.tasks import Task
+
+if TYPE_CHECKING:
+    from redrive.jobs.core import Core
+
+log = logging.getLogger("redrive.gateway")
+REPEATS: Final = Kind[Watched]("repeats", Watched)
+"""Under the session's id: its last actions, as hashes."""
+SESSIONS: Final = 1_000
+"""So many sessions have their successes in memory."""
+TOLD_FOR: Final = 3600.0
+"""A loop that has not gone on for so long is no fact of health any more."""
+KEPT_FOR: Final = 86400.0
+
+
+class Repeats:
+    """Observes every action once it is answered."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._fine: OrderedDict[str, list[Action]] = OrderedDict()
+        """Successes that no document has yet, by session."""
+        self._looping: set[str] = set()
+
+    @property
+    def rule(self) -> RepeatRule:
+        return RepeatRule(self._core.settings.repeats, self._core.settings.repeats_window)
+
+    async def watched(
+        self, made: Awaitable[Outcome], task: Task[Any, Any] | str, params: Mapping[str, Json], session: object
+    ) -> Outcome:
+        """Waits for the answer to an action, and warns in it. What is refused counts, too: its error has the note."""
+        name = task.name if isinstance(task, Task) else str(task)
+        session = session or session_of.get() or os.environ.get(SESSION_VARIABLE)
+        try:
+            outcome = await made
+        except InvalidInput as refused:
+            if (loop := await self._observe(session, name, params, ok=False, job_id=None)) is not None:
+                refused.add_note(warning(loop, self.rule))
+            raise
+        return await self._judged(outcome, session, name, params)
+
+    async def watched_retry(self, made: Awaitable[Outcome]) -> Outcome:
+        """The same for an operation that is tried again by its id."""
+        outcome = await made
+        try:
+            (job,) = await self._core.store.get([outcome.operation_id or ""])
+            session, task, params = job.session_id, job.task, job.arguments
+        except (StoreError, OSError, JobError) as error:
+            log.warning("operation %s was not added to its session's window: %s", outcome.operation_id, error)
+            return outcome
+        return await self._judged(outcome, session, task, params)
+
+    async def _judged(self, outcome: Outcome, session: object, task: str, params: Mapping[str, Json]) -> Outcome:
+        if outcome.status == "queued":
+            return outcome  # accepted and not tried yet: neither a success nor a failure
+        loop = await self._observe(session, task, params, ok=bool(outcome), job_id=outcome.operation_id)
+        if loop is None:
+            return outcome
+        said = f"{warning(loop, self.rule)} {outcome.message}"
+        return msgspec.structs.replace(outcome, message=said, repeats=loop.times)
+
+    async def _observe(
+        self, session: object, task: str, params: Mapping[str, Json], *, ok: bool, job_id: str | None
+    ) -> Loop | None:
+        """Adds the action to the session's window; the loop it belongs to. A store that fails costs no answer."""
+        if not self.rule.times or not isinstance(session, str):
+            return None
+        action = Action(action_of(task, params), ok)
+        if ok and session not in self._looping:
+            self._remember(session, action)
+            return None
+        try:
+            return await self._written(session, action, task, job_id)
+        except (StoreError, OSError) as error:
+            log.warning("session %s: its last action was not added to its window: %s", session, error)
+            return None
+
+    def _remember(self, session: str, action: Action) -> None:
+        """Keeps a success until the next failure is written."""
+        fine = self._fine.setdefault(session, [])
+        self._fine.move_to_end(session)
+        fine[:] = [*fine, action][-self.rule.window :]
+        while len(self._fine) > SESSIONS:
+            self._fine.popitem(last=False)
+
+    async def _written(self, session: str, action: Action, task: str, job_id: str | None) -> Loop | None:
+        actions, now = [*self._fine.pop(session, ()), action], self._core.clock.now()
+
+        def change(known: Watched | None) -> Watched:
+            return observed(known or Watched(), actions, task, self.rule, now)
+
+        after = await REPEATS.update(self._core.store, session, change)
+        loop = after.loop if after is not None else None
+        (self._looping.discard if loop is None else self._looping.add)(session)
+        if loop is None or loop.what != action.what:
+            return None
+        if loop.windows == 2:
+            await self._tell(session, loop, job_id)
+        return loop
+
+    async def _tell(self, session: str, loop: Loop, job_id: str | None) -> None:
+        notice = notice_of(session, loop, self.rule, job_id)
+        log.warning("%s", notice.text)
+        await written(self._core.store, "people will be told that a session repeats itself", *puts_of(notice))
+        publish_notice(self._core.bus, notice)
+
+    async def facts(self) -> list[str]:
+        """Says which sessions repeat themselves now. It ends by itself once they do something else."""
+        since = self._core.clock.now() - TOLD_FOR
+        found = [(kept.key, kept.value.loop) for kept in await REPEATS.all(self._core.store)]
+        return [in_words(session, loop, self.rule) for session, loop in found if loop and loop.at >= since]
+
+    async def forget(self, session: str) -> None:
+        """Drops a session's window."""
+        self._fine.pop(session, None)
+        self._looping.discard(session)
+        await self._core.store.apply([Commit(puts=(REPEATS.drop(session),))])
+
+    async def prune(self, now: float) -> None:
+        """Drops the windows of sessions that have done nothing for a day."""
+        for kept in await REPEATS.all(self._core.store):
+            if kept.value.at < now - KEPT_FOR:
+                await self._core.store.apply([Commit(puts=(REPEATS.drop(kept.key, kept.version),))])

@@ -1,0 +1,1 @@
+"""Reads and explains: needs, health, morning, periods, timelines. Writes nothing but notices."""

@@ -1,0 +1,207 @@
+"""What went in and out over time, and how much was left: series for plots and sparklines. Pure.
+
+How much was left at a moment is not stored anywhere: it is what is left now, less what came in since, plus what went
+out since. So a plot of a day costs a few thousand small rows, however many jobs there are.
+
+The sums do not say whether what a person resolved was held or dead before. It is taken to have been dead, as most are:
+a job that was held and resolved is missing from the past, but no job stands there that was not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, ClassVar, Final, Literal
+
+import msgspec
+
+from redrive.core.job import At
+from redrive.core.store import Minute, Tally
+from redrive.core.view import Keys, Share, Shown
+from redrive.failures.classify import DETAILS
+
+MINUTE: Final = 60.0
+HOUR: Final = 3600.0
+Flow = Literal["enqueued", "succeeded", "retried", "buried", "redriven"]
+FLOWS: Final[tuple[Flow, ...]] = ("enqueued", "succeeded", "retried", "buried", "redriven")
+"""What is plotted."""
+BEGINS: Final = frozenset({"enqueued", "redriven", "deferred"})
+"""Moves after which a job is unfinished and was not before."""
+ENDS: Final = frozenset({"succeeded", "buried", "cancelled", "recalled"})
+"""Moves after which it is not any more. Not `resolved`, which dead letters are, too."""
+UNFINISHED: Final = ("waiting", "running", "held")
+AS: Final[Mapping[str, str]] = {**{flow: flow for flow in FLOWS}, "resolved": "succeeded"}
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """So often a move happened in a queue in the minute or hour that began then."""
+
+    at: float
+    queue: str
+    move: str
+    number: int
+
+
+def from_minutes(minutes: Iterable[Minute]) -> list[Moved]:
+    return [Moved(one.at, one.queue, one.move, one.number) for one in minutes]
+
+
+def from_tallies(tallies: Iterable[Tally]) -> list[Moved]:
+    return [Moved(one.hour, one.queue, one.move, one.number) for one in tallies]
+
+
+class Series(Shown, msgspec.Struct, frozen=True):
+    """One queue, or all of them, bucket by bucket."""
+
+    FLAT: ClassVar = ("flows",)
+    queue: str
+    flows: Annotated[dict[str, list[int]], Keys(FLOWS)]
+    backlog: list[int]
+    """Unfinished jobs (waiting, running or held) at the end of each bucket; the last is now."""
+
+    @property
+    def quiet(self) -> bool:
+        return not any(self.backlog) and not any(map(any, self.flows.values()))
+
+
+class Activity(Shown, msgspec.Struct, frozen=True):
+    """The same buckets for every queue; the last one still goes on."""
+
+    since: At
+    until: At
+    step: float
+    starts: list[float]
+    queues: list[Series]
+    """By name, without those where nothing was and nothing happened."""
+    total: Series
+
+    def of(self, queue: str) -> Series:
+        """A queue's series, flat where it has none."""
+        found = next((series for series in self.queues if series.queue == queue), None)
+        return found or _flat(queue, len(self.starts))
+
+    def rate(self, queue: str | None, flow: Flow) -> float:
+        """How often a minute it happens now: over the bucket that goes on and the one before."""
+        values = (self.total if queue is None else self.of(queue)).flows[flow]
+        seconds = self.until - self.starts[-1] + (self.step if len(self.starts) > 1 else 0.0)
+        return sum(values[-2:]) * MINUTE / max(seconds, 1.0)
+
+
+def _flat(queue: str, length: int) -> Series:
+    return Series(queue, {flow: [0] * length for flow in FLOWS}, [0] * length)
+
+
+def buckets(now: float, number: int, step: float) -> list[float]:
+    """Where so many whole buckets up to now begin."""
+    last = now // step * step
+    return [last - step * back for back in range(number - 1, -1, -1)]
+
+
+def activity(now: float, number: int, step: float, moved: Iterable[Moved], unfinished: Mapping[str, int]) -> Activity:
+    """`unfinished` says how many jobs of each queue wait, run or are held now. A row may be finer than a bucket."""
+    starts = buckets(now, number, step)
+    flows: dict[str, dict[str, list[int]]] = {}
+    gained: dict[str, list[int]] = {}
+    for one in moved:
+        place = int((one.at - starts[0]) // step)
+        if not 0 <= place < number:
+            continue
+        _add(flows, gained, one, place, number)
+    names = sorted(flows.keys() | {name for name, left in unfinished.items() if left})
+    series = [_series(name, flows.get(name), gained.get(name), unfinished.get(name, 0), number) for name in names]
+    return Activity(starts[0], now, step, starts, series, _total(series, number))
+
+
+def _add(
+    flows: dict[str, dict[str, list[int]]], gained: dict[str, list[int]], one: Moved, place: int, number: int
+) -> None:
+    if one.queue not in flows:
+        flows[one.queue] = {flow: [0] * number for flow in FLOWS}
+        gained[one.queue] = [0] * number
+    if one.move in AS:
+        flows[one.queue][AS[one.move]][place] += one.number
+    if one.move in BEGINS:
+        gained[one.queue][place] += one.number
+    elif one.move in ENDS:
+        gained[one.queue][place] -= one.number
+
+
+def _series(
+    name: str, flows: dict[str, list[int]] | None, gained: Sequence[int] | None, left: int, number: int
+) -> Series:
+    flat = _flat(name, number)
+    return Series(name, flows or flat.flows, _backwards(left, gained or [0] * number))
+
+
+def _backwards(left: int, gained: Sequence[int]) -> list[int]:
+    """What was left at the end of each bucket, from what is left now."""
+    found = [0] * len(gained)
+    for place in range(len(gained) - 1, -1, -1):
+        found[place] = max(0, left)
+        left -= gained[place]
+    return found
+
+
+def _total(series: Sequence[Series], number: int) -> Series:
+    if not series:
+        return _flat("", number)
+    flows: dict[str, list[int]] = {flow: _added([one.flows[flow] for one in series]) for flow in FLOWS}
+    return Series("", flows, _added([one.backlog for one in series]))
+
+
+def _added(columns: Sequence[Sequence[int]]) -> list[int]:
+    return [sum(values) for values in zip(*columns, strict=True)]
+
+
+# ---- agents
+
+
+class AgentLoad(Shown, msgspec.Struct, frozen=True):
+    """What one agent has to do now, and how it went lately."""
+
+    SHOWN: ClassVar = ("failure_rate",)
+    agent: str | None
+    waiting: int = 0
+    running: int = 0
+    held: int = 0
+    dead: int = 0
+    done: int = 0
+    """Lately."""
+    retried: int = 0
+    buried: int = 0
+    mix: dict[str, int] = {}
+    """Failed attempts by category, the most first."""
+
+    @property
+    def failure_rate(self) -> Share | None:
+        """Burials as a share of what it brought to an end lately."""
+        ended = self.done + self.buried
+        return self.buried / ended if ended else None
+
+
+def load(
+    counted: Mapping[tuple[str | None, ...], int], tallies: Iterable[Tally], known: Iterable[str] = ()
+) -> list[AgentLoad]:
+    """What is there now, counted by agent and state, and what happened. `known` agents are named in any case."""
+    now: dict[str | None, dict[str, int]] = {name: {} for name in known}
+    for (agent, state), number in counted.items():
+        now.setdefault(agent, {})[str(state)] = number
+    lately: dict[str | None, list[Tally]] = {}
+    for tally in tallies:
+        lately.setdefault(tally.agent, []).append(tally)
+    names = sorted(now.keys() | lately.keys(), key=lambda name: (name is None, name or ""))
+    return [_load(name, now.get(name, {}), lately.get(name, [])) for name in names]
+
+
+def _load(agent: str | None, now: Mapping[str, int], lately: Sequence[Tally]) -> AgentLoad:
+    happened: dict[str, int] = {}
+    mix: dict[str, int] = {}
+    for tally in lately:
+        move = AS.get(tally.move, tally.move)
+        happened[move] = happened.get(move, 0) + tally.number
+        if tally.move in ("retried", "buried") and tally.error_class:
+            category = DETAILS[tally.detail][0] if tally.detail in DETAILS else "unknown"
+            mix[category] = mix.get(category, 0) + tally.number
+    ranked = dict(sorted(mix.items(), key=lambda entry: (-entry[1], entry[0])))
+    states = {state: now.get(state, 0) for state in (*UNFINISHED, "dead")}
+    done, retried, buried = (happened.get(move, 0) for move in ("succeeded", "retried", "buried"))
+    return AgentLoad(agent, **states, done=done, retried=retried, buried=buried, mix=ranked)

@@ -1,0 +1,129 @@
+"""Health in words, and the signals that say when it hurts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from redrive.core.pain import Pain
+from redrive.core.view import Shown
+from redrive.reports.needs import Need
+from redrive.reports.queue_numbers import QueueNumbers, issues_of
+from redrive.retries.breaker import Breaker, in_words
+
+Status = Literal["healthy", "degraded", "broken"]
+
+
+class Health(Shown, msgspec.Struct, frozen=True):
+    """healthy, degraded or broken, in numbers and in words."""
+
+    status: Status
+    total_pending: int
+    total_dead_letter: int
+    issues: list[str]
+    """Everything that is not as it should be: what needs a person, and what heals by itself."""
+    needs: list[Need] = []
+    """What needs a person. Empty where everything is well or heals by itself."""
+    retrying: int = 0
+    parked: int = 0
+    comes_back: int = 0
+
+    @property
+    def exit_code(self) -> int:
+        """0: well, or healing by itself. 1: a person is needed. 3: the store cannot be used."""
+        return 3 if self.status == "broken" else 1 if self.needs else 0
+
+
+_IN_QUEUES: Final = frozenset(
+    {"dead_manual", "conflicting_input", "backed_up", "approval", "consent", "outcome_unknown", "deferred_overdue"}
+)
+"""Needs that the sentence of a queue counts already."""
+
+
+def health(queues: Sequence[QueueNumbers], needs: Sequence[Need] = (), facts: Sequence[str] = ()) -> Health:
+    """Degraded as soon as anything needs a person, is tried again or is parked. `facts` heal by themselves."""
+    issues = [issue for queue in sorted(queues, key=lambda queue: queue.name) for issue in issues_of(queue)]
+    issues += [need.sentence for need in needs if need.kind not in _IN_QUEUES or not need.queue]
+    issues += facts
+    return Health(
+        "degraded" if issues or needs else "healthy",
+        sum(queue.pending for queue in queues),
+        sum(queue.dead for queue in queues),
+        issues,
+        list(needs),
+        sum(queue.retrying for queue in queues),
+        sum(queue.parked for queue in queues),
+        sum(queue.comes_back for queue in queues),
+    )
+
+
+def broken(needs: Sequence[Need]) -> Health:
+    """The store cannot be used: only what is known without it can be said."""
+    return Health("broken", 0, 0, [need.sentence for need in needs], list(needs))
+
+
+def pains(queues: Sequence[QueueNumbers]) -> list[Pain]:
+    """Depth over its threshold hurts more the deeper it is; dead letters over theirs hurt at least 0.7."""
+    return [
+        Pain(kind, queue.name, _scaled(number, threshold, least), f"{queue.name}: {number} {words}")
+        for queue in queues
+        for kind, number, threshold in _measured(queue)
+        if number > threshold
+        for least, words in (_HURTS[kind],)
+    ]
+
+
+def sore(queues: Sequence[QueueNumbers]) -> set[tuple[str, str]]:
+    """What hurts, by kind and queue, and what has hurt and is not over: a number that hovers around its threshold is
+    one pain, not one every time it crosses it. It is over at half of the threshold."""
+    return {
+        (kind, queue.name)
+        for queue in queues
+        for kind, number, threshold in _measured(queue)
+        if number > threshold // 2
+    }
+
+
+_HURTS: Final = {
+    "depth": (0.3, "jobs are pending; is what they call down?"),
+    "dead_letters": (0.7, "dead letters need attention"),
+}
+"""How much it hurts at least, and in which words."""
+
+
+def _measured(queue: QueueNumbers) -> tuple[tuple[str, int, int], ...]:
+    """What of a queue may hurt: its kind, the number, and the threshold of that."""
+    return (
+        ("depth", queue.pending, queue.policy.pain_depth or 0),
+        ("dead_letters", queue.manual, queue.policy.pain_dead or 0),
+    )
+
+
+def _scaled(value: int, threshold: int, least: float) -> float:
+    """From `least` just over the threshold towards 1.0 at ten times as much, and always growing."""
+    over = max(0.0, value / max(threshold, 1) - 1.0)
+    return round(least + (1.0 - least) * (1.0 - 1.0 / (1.0 + over / 3.0)), 6)
+
+
+TOLD: Final = ("process_gone", "cycle_missing", "cycle_died", "cycle_short", "stalled", "loop_blocked", "disk_low",
+               "clock_jumped", "unattended")  # fmt: skip
+"""Needs that hurt: people are told of them without having to look."""
+
+
+def aching(needs: Sequence[Need]) -> list[Pain]:
+    """The needs that people are told of without having to look, as pains."""
+    return [
+        Pain(need.kind, need.queue, 0.7, need.sentence, need.id.partition(":")[2])
+        for need in needs
+        if need.kind in TOLD or (need.kind == "outcome_unknown" and not need.queue)  # an effect without a job
+    ]
+
+
+def downstreams(down: Sequence[tuple[Breaker, int]]) -> list[Pain]:
+    """What is called and does not answer hurts more the more jobs are parked for it."""
+    return [
+        Pain("downstream_down", "", _scaled(parked, 10, 0.5), in_words(breaker, parked), breaker.key)
+        for breaker, parked in down
+    ]

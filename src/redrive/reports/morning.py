@@ -1,0 +1,285 @@
+"""What a person must look at in the morning, and nothing else. Pure: what the store said and the time are arguments.
+
+Only the manual lane needs eyes; the delayed lane comes back by itself and is a number here. What changed since the day
+before says more than what is there: a class of error that is new, or that happens much more often than yesterday, is a
+change in the world (a model, a contract, a token) and not bad luck of one job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Final, Literal
+
+import msgspec
+
+from redrive.core.job import At, Job, iso
+from redrive.core.store import Group, Tally
+from redrive.core.view import Shown
+from redrive.reports.needs import Need, course, label
+from redrive.reports.queue_numbers import returning
+
+HOUR: Final = 3600.0
+DAY: Final = 86400.0
+SHOWN: Final = 20
+"""So many lines are told one by one."""
+MESSAGE_TEXT: Final = 100
+"""So much of an error goes into a message."""
+FAILED: Final = ("buried", "imported")
+DONE: Final = ("succeeded", "resolved")
+
+
+class Spike(msgspec.Struct, frozen=True):
+    """How much more of one error class than the day before is a structural change."""
+
+    more: int = 3
+    times: float = 2.0
+
+    def holds(self, now: int, before: int) -> bool:
+        return now - before >= self.more and now >= self.times * before
+
+
+class Cured(msgspec.Struct, frozen=True):
+    """An error group that buried jobs in the time before and none since; no dead letter of it is left."""
+
+    fingerprint: str
+    queue: str
+    task: str
+    error_class: str | None
+    what: str
+    last_at: At
+
+
+class Delta(msgspec.Struct, frozen=True):
+    """Failures of one class, now and in the same time before."""
+
+    SHOWN: ClassVar = ("more", "structural")
+    error_class: str
+    now: int
+    before: int
+    kind: Literal["new", "spike", "steady"] = "steady"
+    cured: bool = False
+    """Nothing of it is dead or being retried any more: it is told, and needs no eyes."""
+
+    @property
+    def more(self) -> int:
+        return self.now - self.before
+
+    @property
+    def structural(self) -> bool:
+        return self.kind != "steady" and not self.cured
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """Everything that the store said."""
+
+    now: float
+    since: float
+    tallies: Sequence[Tally] = ()
+    """Of the time since `since` and of as much time before."""
+    known_classes: frozenset[str] = frozenset()
+    """Error classes that had buried jobs before `since`."""
+    needs: Sequence[Need] = ()
+    delayed: int = 0
+    next_back: float | None = None
+    """Seconds until the next of them comes back, where that is known."""
+    retrying: int = 0
+    parked: int = 0
+    """Jobs that wait until what they call answers again."""
+    oldest: Job | None = None
+    queue: str | None = None
+    deferred: int = 0
+    """Deferred to a later day, and not to be seen to yet."""
+    cured: Sequence[Group] = ()
+    ignored: int = 0
+    """Dead letters of the manual lane whose groups a person chose to ignore."""
+
+
+class Morning(Shown, msgspec.Struct, frozen=True):
+    """The page. `ok` on a quiet day."""
+
+    HIDDEN: ClassVar = ("oldest_waiting", "next_back")
+    SHOWN: ClassVar = ("ok", "_oldest_due")
+    RENAMED: ClassVar = {"_oldest_due": "oldest_waiting"}
+    since: At
+    until: At
+    done: int
+    failed: int
+    delayed: int
+    retrying: int
+    parked: int
+    ignored: int
+    needs: list[Need]
+    deltas: list[Delta]
+    oldest_waiting: Job | None = None
+    queue: str | None = None
+    deferred: int = 0
+    """Deferred to a later day, and not to be seen to yet."""
+    cured: list[Cured] = []
+    next_back: float | None = None
+    """Seconds until the next dead letter of the delayed lane comes back, where that is known."""
+
+    @property
+    def changes(self) -> list[Delta]:
+        """What is structurally different from the day before."""
+        return [delta for delta in self.deltas if delta.structural]
+
+    @property
+    def steady(self) -> list[Delta]:
+        """Classes that happened about as often as the time before."""
+        return [delta for delta in self.deltas if delta.kind == "steady"]
+
+    @property
+    def cured_classes(self) -> list[Delta]:
+        """Classes that were new or more frequent, and of which nothing is left."""
+        return [delta for delta in self.deltas if delta.cured]
+
+    @property
+    def ok(self) -> bool:
+        return not self.needs and not self.changes
+
+    @property
+    def _oldest_due(self) -> dict[str, Any] | None:
+        """The job that waits longest, in short."""
+        job = self.oldest_waiting
+        return (
+            None if job is None else {"id": job.id, "queue": job.queue, "task": job.task, "due_since": iso(job.run_at)}
+        )
+
+    @property
+    def waiting_for_you(self) -> int:
+        return sum(need.count for need in self.needs)
+
+
+def morning(seen: Seen, spike: Spike | None = None) -> Morning:
+    """What the numbers mean to a person."""
+    here, before = _windows(seen)
+    return Morning(
+        since=seen.since,
+        until=seen.now,
+        done=_count(here, DONE),
+        failed=_count(here, FAILED),
+        delayed=seen.delayed,
+        next_back=seen.next_back,
+        retrying=seen.retrying,
+        parked=seen.parked,
+        ignored=seen.ignored,
+        needs=list(seen.needs),
+        deltas=deltas(here, before, seen.known_classes, spike or Spike()),
+        oldest_waiting=seen.oldest,
+        queue=seen.queue,
+        deferred=seen.deferred,
+        cured=[_cured(group) for group in seen.cured],
+    )
+
+
+def _cured(group: Group) -> Cured:
+    what = group.error or group.error_class or "no error was recorded"
+    return Cured(group.fingerprint, group.queue, group.task, group.error_class, what, group.last_at)
+
+
+# -- numbers
+
+
+def window_start(now: float, since: float) -> float:
+    """Hours are counted whole: the first one of the window, so that two windows are of one length."""
+    hours = max(1, -int(-(now - since) // HOUR))
+    return (now // HOUR) * HOUR - (hours - 1) * HOUR
+
+
+def _windows(seen: Seen) -> tuple[list[Tally], list[Tally]]:
+    """What happened since then, and in as much time before."""
+    start = window_start(seen.now, seen.since)
+    length = (seen.now // HOUR) * HOUR + HOUR - start
+    ours = [tally for tally in seen.tallies if seen.queue in (None, tally.queue)]
+    here = [tally for tally in ours if tally.hour >= start]
+    return here, [tally for tally in ours if start - length <= tally.hour < start]
+
+
+def _count(tallies: Iterable[Tally], moves: Sequence[str]) -> int:
+    return sum(tally.number for tally in tallies if tally.move in moves)
+
+
+def _by_class(tallies: Iterable[Tally]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for tally in tallies:
+        if tally.move in FAILED:
+            name = tally.error_class or "unknown"
+            found[name] = found.get(name, 0) + tally.number
+    return found
+
+
+def deltas(here: Iterable[Tally], before: Iterable[Tally], known: frozenset[str], spike: Spike) -> list[Delta]:
+    """Every class that happened in either time, the largest rise first."""
+    now, then = _by_class(here), _by_class(before)
+    found = [_delta(name, now.get(name, 0), then.get(name, 0), known, spike) for name in now.keys() | then.keys()]
+    return sorted(found, key=lambda delta: (not delta.structural, -delta.more, delta.error_class))
+
+
+def _delta(name: str, now: int, before: int, known: frozenset[str], spike: Spike) -> Delta:
+    if now and not before and name not in known:
+        return Delta(name, now, before, "new")
+    return Delta(name, now, before, "spike" if spike.holds(now, before) else "steady")
+
+
+def without_cured(page: Morning, left: frozenset[str]) -> Morning:
+    """The page with those changes marked as cured of whose class no job is left among the dead and the retrying."""
+    marked = [
+        msgspec.structs.replace(delta, cured=delta.structural and delta.error_class not in left)
+        for delta in page.deltas
+    ]
+    return msgspec.structs.replace(page, deltas=sorted(marked, key=lambda delta: not delta.structural))
+
+
+def unheard_of(seen: Seen) -> set[str]:
+    """Classes of now that the time before did not have: whether they are new, only older records can tell."""
+    here, before = _windows(seen)
+    return _by_class(here).keys() - _by_class(before).keys()
+
+
+# -- in words
+
+
+def headline(page: Morning) -> str:
+    """The whole page in one line."""
+    back = returning(page.delayed, page.next_back) if page.delayed else ""
+    retrying = f" · {page.retrying} retrying" * bool(page.retrying) + f" · {page.parked} parked" * bool(page.parked)
+    if page.ok:
+        comma = f", {back}" if back else ""
+        number = len(page.cured) + len(page.cured_classes)
+        cured = f", {number} cured" if number else ""
+        start = f"{page.done} done{retrying}" if retrying else f"quiet: {page.done} done"
+        return f"{start}{comma}{cured}, nothing needs you"
+    delayed = f" · {back}" if back else ""
+    number = page.waiting_for_you
+    needs = f" · {number} {'needs' if number == 1 else 'need'} you" if number else ""
+    deferred = f" · {page.deferred} deferred" if page.deferred else ""
+    changes = f" · {len(page.changes)} structural change{'s' if len(page.changes) != 1 else ''}" if page.changes else ""
+    return f"{page.done} done{retrying}{delayed}{needs}{deferred}{changes}"
+
+
+def in_words(delta: Delta) -> str:
+    if delta.cured:
+        return f"{delta.error_class}: {delta.now}, {'new' if delta.kind == 'new' else f'+{delta.more}'}, none is left"
+    if delta.kind == "new":
+        return f"{delta.error_class}: {delta.now}, never seen before. A model, a contract or a token may have changed."
+    sign = f"+{delta.more}" if delta.more >= 0 else str(delta.more)
+    said = f"{delta.error_class}: {delta.now} ({sign} against {delta.before} the time before)"
+    return f"{said}. A model, a contract or a token may have changed." if delta.structural else said
+
+
+def in_lines(page: Morning) -> list[str]:
+    """What needs eyes and what changed, for a message; the headline is its title."""
+    lines = [_in_line(need) for need in page.needs[:SHOWN]]
+    if len(page.needs) > SHOWN:
+        lines.append(f"and {sum(need.count for need in page.needs[SHOWN:])} more: redrive dead list --lane manual")
+    lines += [in_words(delta) for delta in page.changes]
+    lines += [f"cured: {in_words(delta)}" for delta in page.cured_classes]
+    lines += [f"cured: {cured.task}: {cured.what[:MESSAGE_TEXT]}" for cured in page.cured[:SHOWN]]
+    return lines
+
+
+def _in_line(need: Need) -> str:
+    said = f" [{course(need)}]" if course(need) else ""
+    if not need.asks:
+        return f"{need.sentence} → {need.action} {need.command}"
+    return f"{need.count} {label(need)} {need.task}: {need.what[:MESSAGE_TEXT]}{said} → {need.action} {need.command}"

@@ -1,0 +1,103 @@
+"""Pain signals: looks at what hurts, and writes what people are to be told into the outbox of notices.
+
+A pain that was told stands in the store as a document until it is over, so that of any number of processes one tells
+it, and a restart tells nothing twice. Only the courier calls the channels and the functions of `signals=`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from redrive.core.documents import WAITING, Kept, Kind
+from redrive.core.job import State
+from redrive.core.notice import Notice, waiting_key
+from redrive.core.pain import Hurting, Pain, notice_of, over, told
+from redrive.core.store import Applied, Commit, Filter, Put
+from redrive.engine.bus import BusEvent
+from redrive.reports.health import aching, downstreams, pains, sore
+from redrive.retries.breaker import Breaker, named
+
+if TYPE_CHECKING:
+    from redrive.jobs.core import Core
+    from redrive.reports.watch import Watch
+
+log = logging.getLogger("redrive.health")
+HURTING: Final = Kind[Hurting]("pain", Hurting)
+NEEDS_SECONDS: Final = 60.0
+"""How often the whole list of needs is looked through for what hurts."""
+
+
+class Pains:
+    """Looks at the whole store for what hurts."""
+
+    def __init__(self, core: Core, watch: Watch) -> None:
+        self._core = core
+        self._watch = watch
+        self._needs_at = float("-inf")
+        self._aching: list[Pain] = []
+
+    async def look(self) -> None:
+        """One round: tell what hurts, and what does not hurt any more."""
+        now, queues, down = self._core.clock.now(), await self._watch.numbers(), await self._down()
+        found = {pain.key: pain for pain in [*pains(queues), *downstreams(down), *await self._needs()]}
+        known = {kept.key: kept for kept in await HURTING.all(self._core.store)}
+        still = found.keys() | {f"{kind}/{queue}" for kind, queue in sore(queues)}
+        for key, kept in known.items():
+            if key not in still:
+                await self._end(kept, now)
+        for key, pain in found.items():
+            await self.tell(pain, known.get(key), now)
+
+    async def _down(self) -> list[tuple[Breaker, int]]:
+        """What does not answer, each with the number of its parked jobs. Who asked to be left alone says until when."""
+        down = [breaker for breaker in await self._watch.breakers() if breaker.down and not breaker.asked]
+        parked = Filter(states=(State.held,), because="circuit_open")
+        counted = await self._core.store.count(parked, by=("held_for",)) if down else {}
+        return [(breaker, counted.get((breaker.key,), 0)) for breaker in down]
+
+    async def _needs(self) -> list[Pain]:
+        """Looked for once a minute: nothing among them is a matter of seconds."""
+        steady = self._core.clock.monotonic()
+        if steady - self._needs_at >= NEEDS_SECONDS:
+            self._needs_at = steady
+            self._aching = aching((await self._watch.health()).needs)
+        return self._aching
+
+    async def tell(self, pain: Pain, known: Kept[Hurting] | None, now: float) -> bool:
+        """Write it into the outbox, unless it was told a moment ago. False where another process was faster."""
+        hurting = told(pain, known.value if known else None, now)
+        if hurting is None:
+            return False
+        notice = notice_of(pain, hurting)
+        state = HURTING.put(pain.key, hurting, known.version if known else 0)
+        if not await self._written(state, notice):
+            return False
+        type = "depth_warning" if pain.kind == "depth" else "pain"
+        data = {"kind": pain.kind, "severity": pain.severity, "message": pain.message, "about": pain.about}
+        self._publish(type, pain.queue, now, data)
+        log.warning("%s (severity %.2f)", pain.message, pain.severity)
+        return True
+
+    async def _end(self, kept: Kept[Hurting], now: float) -> None:
+        """Forget what no longer hurts, so that it is told at once when it comes back. That a downstream answers again
+        is told, too: people who were woken for it want to know."""
+        kind, _, about = kept.key.partition("/")
+        put = HURTING.drop(kept.key, kept.version)
+        if kind != "downstream_down":
+            await self._core.store.apply([Commit(puts=(put,))])
+            return
+        message = f"{named(about)} answers again: its parked jobs come back"
+        if await self._written(put, over(kept.key, kept.value, message, now)):
+            self._publish("pain_over", "", now, {"kind": kind, "about": about, "message": message})
+            log.warning("%s", message)
+
+    async def _written(self, state: Put, notice: Notice) -> bool:
+        """Both or neither, and only by one process."""
+        puts = (state, WAITING.put(waiting_key(notice), notice))
+        (outcome,) = await self._core.store.apply([Commit(puts=puts)])
+        return isinstance(outcome, Applied)
+
+    def _publish(self, type: str, queue: str, now: float, data: Mapping[str, Any]) -> None:
+        self._core.bus.publish(BusEvent(type, queue, now, data=dict(data)))

@@ -1,0 +1,146 @@
+"""The numbers of one queue at one moment, and what they say. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from redrive.core.policy import Policy
+from redrive.core.timings import Span, Timing
+from redrive.core.view import Name, Shown
+from redrive.core.words import span
+from redrive.reports.workforce import Attempts, Paces, failure_rate
+
+OLD_DEFERRAL: Final = 7 * 86400.0
+"""A dead letter that was deferred so long ago may have been forgotten."""
+
+
+class QueueNumbers(Shown, msgspec.Struct, frozen=True):
+    """What is known of one queue at one moment."""
+
+    HIDDEN: ClassVar = ("policy", "retrying_later")
+    SHOWN: ClassVar[tuple[str, ...]] = ("pending", "criticality", "policy.max_attempts")
+    name: Name
+    policy: Policy
+    due: int = 0
+    waiting: int = 0
+    retrying: int = 0
+    """Jobs that wait after a failed attempt: a part of `waiting`."""
+    retrying_later: int = 0
+    """Those of them that are not due yet."""
+    running: int = 0
+    held: int = 0
+    parked: int = 0
+    """Jobs that a breaker holds until what they call answers again: a part of `held`."""
+    blocked: int = 0
+    """Held steps of workflows that only wait for the step before."""
+    deferred: int = 0
+    """Dead letters that a person sees to later."""
+    overdue: int = 0
+    """Deferred ones whose time has come and that were not recalled."""
+    put_off: int = 0
+    """Deferred ones that have been so for longer than a week."""
+    done: int = 0
+    dead: int = 0
+    comes_back: int = 0
+    """Dead letters of the delayed lane, which come back by themselves: a part of `dead`."""
+    next_back: float | None = None
+    """Seconds until the next of them comes back; None where its script brings it back."""
+    discarded: int = 0
+    purged: int = 0
+    forgotten: int = 0
+    paused: bool = False
+    unattended: int = 0
+    """Due ones that no living worker takes."""
+
+    @property
+    def pending(self) -> int:
+        """What is to be done now or after a failure, each job once. Jobs planned for later are not."""
+        return self.due + self.retrying_later + self.parked
+
+    @property
+    def criticality(self) -> str | None:
+        return self.policy.criticality
+
+    @property
+    def manual(self) -> int:
+        """Dead letters that wait for a person."""
+        return self.dead - self.comes_back
+
+    @property
+    def backed_up(self) -> bool:
+        """More is pending than its policy thinks right."""
+        return self.pending > (self.policy.health_depth or 0)
+
+    @property
+    def too_many_due(self) -> bool:
+        """More is due than its policy thinks right: the workers do not keep up."""
+        return self.due > (self.policy.health_depth or 0)
+
+    @property
+    def needs_eyes(self) -> bool:
+        """Whether something is wrong with the queue, or a person has stopped it."""
+        return self.paused or bool(issues_of(self))
+
+
+class QueueView(QueueNumbers, frozen=True):
+    """A queue with how fast it goes: what `rd.queues.list()` gives."""
+
+    SHOWN: ClassVar = (*QueueNumbers.SHOWN, "failure_rate")
+    succeeded: int = 0
+    """Attempts of the last day that succeeded."""
+    failed: int = 0
+    """Attempts of the last day that failed."""
+    waited: Span | None = None
+    """Seconds from the time the last successes were due until they started."""
+    took: Span | None = None
+    """Seconds from there until they were done."""
+
+    @property
+    def failure_rate(self) -> float | None:
+        """The share of the last day's attempts that failed; None where there were none."""
+        return failure_rate(self.succeeded, self.failed)
+
+
+def viewed(queues: Sequence[QueueNumbers], paces: Paces) -> list[QueueView]:
+    """The numbers of queues with how fast they go."""
+    return [_view(msgspec.structs.asdict(numbers), *paces.of(numbers.name)) for numbers in queues]
+
+
+def _view(numbers: dict[str, Any], attempts: Attempts, timing: Timing) -> QueueView:
+    return QueueView(
+        **numbers, succeeded=attempts.succeeded, failed=attempts.failed, waited=timing.waited, took=timing.took
+    )
+
+
+def returning(number: int, next_back: float | None) -> str:
+    """`12 come back by themselves, the next in 8 min`: what nobody has to see to."""
+    one = number == 1
+    who = "1 comes back by itself" if one else f"{number} come back by themselves"
+    if next_back is None:
+        return who
+    when = f"in {span(next_back)}" if next_back >= 1 else "now"
+    return f"{who}, {when}" if one else f"{who}, the next {when}"
+
+
+def issues_of(queue: QueueNumbers) -> list[str]:
+    """What is not as it should be in one queue, in words."""
+    issues = []
+    if queue.manual > 0:
+        issues.append(f"{queue.name}: {queue.manual} dead letter{'s' if queue.manual != 1 else ''}")
+    if queue.comes_back:
+        issues.append(f"{queue.name}: {returning(queue.comes_back, queue.next_back)}")
+    if queue.backed_up:
+        issues.append(f"{queue.name}: {queue.pending} pending (backed up)")
+    if queue.retrying:
+        issues.append(f"{queue.name}: {queue.retrying} retrying after failures")
+    held = queue.held - queue.blocked - queue.deferred - queue.parked
+    if held > 0:
+        issues.append(f"{queue.name}: {held} held (waiting for a person or a dependency)")
+    if queue.overdue:
+        issues.append(f"{queue.name}: {queue.overdue} deferred and overdue (their time has come)")
+    if queue.put_off:
+        issues.append(f"{queue.name}: {queue.put_off} deferred for more than a week (are they still wanted?)")
+    return issues

@@ -1,0 +1,165 @@
+"""Numbers and health: what the store says, read by insight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from redrive.core.job import State
+from redrive.core.lifecycle import DEFERRED
+from redrive.core.store import Filter
+from redrive.deadletters.bulk import RedriveRun
+from redrive.engine.breakers import Breakers
+from redrive.engine.queue_pauses import paused_queues
+from redrive.engine.worker_registry import living, unattended
+from redrive.errors import StoreError
+from redrive.jobs.open_store import is_file
+from redrive.reports.gather_needs import look
+from redrive.reports.health import Health, broken, health
+from redrive.reports.needs import Snapshot, needs, store_failed
+from redrive.reports.queue_numbers import OLD_DEFERRAL, QueueNumbers
+from redrive.retries.breaker import Breaker, in_words
+
+if TYPE_CHECKING:
+    from redrive.deadletters.redrives import Redrives
+    from redrive.jobs.core import Core
+    from redrive.jobs.spool import Spool
+    from redrive.notices.repeats import Repeats
+    from redrive.scripts.once import Effects
+
+COUNTED = (*map(str, State), "forgotten")
+"""Where an accepted job can be."""
+PARTS = ("due", "retrying", "parked", "comes_back", "pending")
+"""Numbers that are parts of others, or sums of them."""
+
+
+class Watch:
+    """Looks at the queues of the whole store."""
+
+    def __init__(self, core: Core, spool: Spool, effects: Effects, repeats: Repeats, redrives: Redrives) -> None:
+        self._core = core
+        self._spool = spool
+        self._effects = effects
+        self._repeats = repeats
+        self._redrives = redrives
+
+    async def numbers(self) -> list[QueueNumbers]:
+        """Every queue that ever had a job or is paused, as it is now."""
+        store, registry, now = self._core.store, self._core.registry, self._core.clock.now()
+        by_state = await store.count(Filter(), by=("queue", "state"))
+        due = await self._by_queue(Filter(states=(State.waiting,), due_at=now))
+        retrying = await self._by_queue(Filter(states=(State.waiting,), failed=True))
+        retrying_due = (
+            await self._by_queue(Filter(states=(State.waiting,), failed=True, due_at=now)) if retrying else {}
+        )
+        lanes = await store.count(Filter(states=(State.dead,)), by=("queue", "lane"))
+        held = await store.count(Filter(states=(State.held,)), by=("queue", "because"))
+        later = Filter(states=(State.held,), because=DEFERRED)
+        deferred = any(because == DEFERRED for _, because in held)
+        overdue = await self._by_queue(replace(later, due_at=now)) if deferred else {}
+        put_off = await self._by_queue(replace(later, until=now - OLD_DEFERRAL)) if deferred else {}
+        alone = await unattended(store, now) if due else {}
+        back = await self._next_back(now)
+        paused = await paused_queues(store)
+        names = sorted({str(queue) for queue, _ in by_state} | paused.keys())
+        return [
+            QueueNumbers(
+                name,
+                registry.queue_policy(name),
+                due=due.get(name, 0),
+                retrying=retrying.get(name, 0),
+                retrying_later=retrying.get(name, 0) - retrying_due.get(name, 0),
+                parked=held.get((name, "circuit_open"), 0),
+                comes_back=lanes.get((name, "delayed"), 0),
+                next_back=back.get(name),
+                paused=name in paused,
+                blocked=held.get((name, "blocked"), 0),
+                deferred=held.get((name, DEFERRED), 0),
+                overdue=overdue.get(name, 0),
+                put_off=put_off.get(name, 0),
+                unattended=sum(number for (queue, _), number in alone.items() if queue == name),
+                **{kind: by_state.get((name, kind), 0) for kind in COUNTED},
+            )
+            for name in names
+        ]
+
+    async def _next_back(self, now: float) -> dict[str, float]:
+        """Seconds until a dead letter of each queue comes back by itself."""
+        found: dict[str, float] = {}
+        for group in await self._core.store.returning(now):
+            found[group.queue] = min(found.get(group.queue, math.inf), max(0.0, group.next_at - now))
+        return found
+
+    async def _by_queue(self, chosen: Filter) -> dict[str, int]:
+        return {
+            str(queue): number for (queue,), number in (await self._core.store.count(chosen, by=("queue",))).items()
+        }
+
+    async def health(self) -> Health:
+        """Also where the store cannot be used: that is the first thing to say."""
+        try:
+            if (stopped := self._core.store.failed) is None:
+                return await self._health()
+            problem = f"it has stopped itself: {stopped}"
+        except StoreError as error:
+            problem = str(error)
+        return broken(
+            [
+                store_failed(problem, fleet=not is_file(self._core.settings.url)),
+                *needs(Snapshot(0.0, 0.0, spooled=self._spool.count())),
+            ]
+        )
+
+    async def _health(self) -> Health:
+        queues = await self.numbers()
+        return health(queues, needs(await self.snapshot(queues)), await self._facts())
+
+    async def snapshot(
+        self, queues: Sequence[QueueNumbers], *, queue: str | None = None, since: float | None = None
+    ) -> Snapshot:
+        """Reads everything that a person may have to see to: in the whole store, or in one queue."""
+        return await look(self._core, self._spool, self._effects, queues, queue=queue, since=since)
+
+    async def _facts(self) -> list[str]:
+        """What is not as it should be and needs no person: what is down, bulk redrives that are paused, and sessions
+        that repeat themselves."""
+        parked = await self._core.store.count(Filter(states=(State.held,), because="circuit_open"), by=("held_for",))
+        down = [in_words(breaker, parked.get((breaker.key,), 0)) for breaker in await self._down()]
+        paused = [f"redrive {run.short_id} is paused ({run.reason})" for run in await self._paused()]
+        return down + paused + await self._one_at_a_time() + await self._repeats.facts()
+
+    async def _one_at_a_time(self) -> list[str]:
+        """Workers with a single slot that a job holds while others are due."""
+        now = self._core.clock.now()
+        workers = [one for one in await living(self._core.store, now) if one.one_at_a_time and one.running]
+        due = sum((await self._by_queue(Filter(states=(State.waiting,), due_at=now))).values()) if workers else 0
+        return [f"a worker takes one job at a time (concurrency 1): {due} due jobs wait behind the one that runs"] * (
+            due > 0
+        )
+
+    async def _paused(self) -> list[RedriveRun]:
+        """Bulk redrives that go on when a person says so: a canary that failed, or a person stopped them."""
+        return [run for run in await self._redrives.live() if run.state == "paused"]
+
+    async def breakers(self) -> list[Breaker]:
+        """What is down, as far as any process noticed, and since when."""
+        return await Breakers(self._core.store, self._core.clock).all()
+
+    async def _down(self) -> list[Breaker]:
+        return [breaker for breaker in await self.breakers() if breaker.down]
+
+    async def stats(self) -> dict[str, Any]:
+        """Per queue and in total; `accepted` is what must equal the sum of all the others."""
+        queues = await self.numbers()
+        totals = {kind: sum(getattr(queue, kind) for queue in queues) for kind in COUNTED}
+        totals["spooled"] = self._spool.count()
+        return {
+            "queues": [queue.public() for queue in queues],
+            "totals": {**totals, **{part: sum(getattr(queue, part) for queue in queues) for part in PARTS}},
+            "accepted": sum(totals.values()),
+            "runtime": self._core.bus.metrics(),
+            "subscriber_failures": self._core.bus.subscriber_failures,
+        }

@@ -1,0 +1,287 @@
+"""What a retry does differently: effective input = payload + changes. The stored payload is never touched.
+
+A change is a value; `apply` is the only place where it meets a payload, and it says which changes the payload could
+take and why it could not take the others. So any two attempts can be compared, and nothing is recorded as applied that
+was not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from redrive.core.change import (
+    ORDER,
+    AddConstraint,
+    AddInstruction,
+    Applied,
+    Change,
+    CompressContext,
+    Edit,
+    Said,
+    SetAgent,
+    SetModel,
+    SimplifyTask,
+    decode,
+    encode,
+    merge,
+    outside_key,
+)
+from redrive.core.job import Json
+from redrive.retries.changes.compress import TooLong, compress, dropped
+from redrive.retries.changes.difference import diff, same
+from redrive.retries.changes.quoting import safe_quote, without_hidden
+from redrive.retries.changes.reading import Counter, estimate, tokens
+from redrive.retries.changes.shapes import (
+    MISSING,
+    SYSTEM_ROLES,
+    Adapt,
+    Path,
+    Shape,
+    get,
+    is_count,
+    locate,
+    put,
+    spell,
+)
+
+__all__ = [
+    "Adapt", "AddConstraint", "AddInstruction", "Applied", "Change", "CompressContext", "Counter", "Edit", "SetAgent",
+    "SetModel", "SimplifyTask", "apply", "can_take", "decode", "diff", "dropped", "encode", "estimate", "merge",
+    "outside_key", "safe_quote", "same", "tokens",
+]  # fmt: skip
+
+ROUNDS: Final = 3
+"""How often compressing is tried again when a counter does not add up."""
+
+
+class _Scene(msgspec.Struct, frozen=True):
+    """What every step needs to know beside the payload."""
+
+    adapt: Adapt | None
+    count: Counter
+    names: frozenset[str]
+    room: int = 0
+    """Tokens to keep free while compressing, for what is said afterwards."""
+
+
+class _Refused(Exception):
+    """A change that the payload cannot take; the message is the reason."""
+
+
+def apply(
+    payload: Mapping[str, Json],
+    changes: Sequence[Change],
+    adapt: Adapt | None = None,
+    count: Counter = estimate,
+    *,
+    names: frozenset[str] = frozenset(),
+) -> Applied:
+    """The payload with the changes in it. `names` are the job's own fields (model, agent) that the task reads."""
+    ordered = sorted(changes, key=lambda change: ORDER.index(type(change)))
+    scene = _Scene(adapt, count, names)
+    whole = _in_order(payload, [one for one in ordered if not isinstance(one, CompressContext)], scene)
+    shorten = [one for one in ordered if isinstance(one, CompressContext)]
+    return _shortened(payload, ordered, scene, whole) if shorten else whole
+
+
+def _shortened(payload: Mapping[str, Json], ordered: Sequence[Change], scene: _Scene, whole: Applied) -> Applied:
+    """All changes, with room left while compressing for what is said afterwards."""
+    room = sum(scene.count(_addition(change)) + 1 for change in whole.taken if isinstance(change, Said))
+    for _ in range(ROUNDS):
+        applied = _in_order(payload, ordered, msgspec.structs.replace(scene, room=room))
+        over = _over(applied, scene)
+        if over <= 0:
+            return applied
+        room += over
+    left = [(one, "the token counter does not add up") for one in ordered if isinstance(one, CompressContext)]
+    return msgspec.structs.replace(whole, refused=(*whole.refused, *left))
+
+
+def _over(applied: Applied, scene: _Scene) -> int:
+    """By how much a compressed input is too long after all: adding up is not exact with every counter."""
+    limits = [change.max_tokens for change in applied.taken if isinstance(change, CompressContext)]
+    if not limits:
+        return 0
+    return (tokens(applied.payload, scene.adapt, scene.count) or 0) - min(limits) + 1
+
+
+def _in_order(payload: Mapping[str, Json], ordered: Sequence[Change], scene: _Scene) -> Applied:
+    current = dict(payload)
+    taken: list[Change] = []
+    refused: list[tuple[Change, str]] = []
+    for change in ordered:
+        try:
+            current = _step(current, change, scene)
+        except _Refused as reason:
+            refused.append((change, str(reason)))
+        else:
+            taken.append(change)
+    return Applied(current, tuple(taken), tuple(refused))
+
+
+def can_take(
+    change: Change,
+    payload: Mapping[str, Json],
+    adapt: Adapt | None = None,
+    count: Counter = estimate,
+    *,
+    names: frozenset[str] = frozenset(),
+) -> bool:
+    """Would `apply` take this change, and would the task see a difference?"""
+    return bool(apply(payload, (change,), adapt, count, names=names).taken)
+
+
+def _step(payload: dict[str, Json], change: Change, scene: _Scene) -> dict[str, Json]:
+    match change:
+        case Edit():
+            return _edited(payload, change)
+        case SetAgent():
+            return _with_agent(payload, change, scene)
+        case SetModel():
+            return _with_model(payload, change, scene)
+        case SimplifyTask():
+            return _simplified(payload, change, scene)
+        case CompressContext():
+            return _compressed(payload, change, scene)
+        case AddInstruction() | AddConstraint():
+            return _told(payload, change, scene)
+
+
+def _edited(payload: dict[str, Json], change: Edit) -> dict[str, Json]:
+    if same(payload, change.payload):
+        raise _Refused("the edited payload is the same as before")
+    return dict(change.payload)
+
+
+def _with_agent(payload: dict[str, Json], change: SetAgent, scene: _Scene) -> dict[str, Json]:
+    if not change.agent:
+        raise _Refused("it names no agent")
+    if "agent" not in scene.names:
+        raise _Refused("the task does not read which agent it is run by")
+    return payload
+
+
+def _with_model(payload: dict[str, Json], change: SetModel, scene: _Scene) -> dict[str, Json]:
+    if not change.model:
+        raise _Refused("it names no model")
+    path = locate(payload, scene.adapt).model
+    found = get(payload, path) if path else MISSING
+    if path is None or not isinstance(found, str | None | msgspec.UnsetType):
+        if "model" in scene.names:
+            return payload
+        raise _Refused("the payload has no place for a model; say where with Adapt(model=...)")
+    if found == change.model and "model" not in scene.names:
+        raise _Refused(f"the model is {change.model} already")
+    return _put(payload, path, change.model)
+
+
+def _simplified(payload: dict[str, Json], change: SimplifyTask, scene: _Scene) -> dict[str, Json]:
+    limit = change.max_output_tokens
+    if limit < 1:
+        raise _Refused(f"an output limit of {limit} leaves nothing")
+    paths = locate(payload, scene.adapt).limits
+    if not paths:
+        raise _Refused("the payload has no output limit; say where with Adapt(max_output_tokens=...)")
+    higher = [path for path in paths if _lowers(get(payload, path), limit)]
+    if not higher:
+        raise _Refused(f"{spell(paths[0])} is not above {limit} already")
+    for path in higher:
+        _check_thinking(payload, path, limit)
+        payload = _put(payload, path, limit)
+    return payload
+
+
+def _lowers(found: Json, limit: int) -> bool:
+    return found is None or found is MISSING or (is_count(found) and found > limit)
+
+
+def _check_thinking(payload: dict[str, Json], path: Path, limit: int) -> None:
+    """Thinking is paid from the same limit, and a request whose limit is not above it is refused by the provider."""
+    thinking = get(payload, (*path[:-1], "thinking", "budget_tokens"))
+    if is_count(thinking) and limit <= thinking:
+        raise _Refused(f"the thinking budget of {thinking} tokens needs a higher limit than {limit}")
+
+
+def _compressed(payload: dict[str, Json], change: CompressContext, scene: _Scene) -> dict[str, Json]:
+    target = change.max_tokens - scene.room
+    now = tokens(payload, scene.adapt, scene.count)
+    if now is None:
+        raise _Refused("the payload has no messages, prompt or context; say where with Adapt(messages=...)")
+    if now < target:
+        raise _Refused(f"it is about {now:,} tokens already, under {change.max_tokens:,}")
+    result = compress(payload, target, scene.adapt, scene.count, change.summary)
+    if isinstance(result, TooLong):
+        raise _Refused(f"even what must be kept is about {result.tokens + scene.room:,} tokens, not under "
+                       f"{change.max_tokens:,}")  # fmt: skip
+    return result.payload
+
+
+# ---- saying something
+
+
+def _told(payload: dict[str, Json], change: Said, scene: _Scene) -> dict[str, Json]:
+    addition = _addition(change)
+    if not _cleaned(change).strip():
+        raise _Refused("it says nothing")
+    shape = locate(payload, scene.adapt)
+    place = _place(payload, shape, change.tainted)
+    if place is None:
+        where = "user message or prompt" if change.tainted else "system prompt, user message or prompt"
+        raise _Refused(f"there is no {where} to add it to")
+    found = get(payload, place)
+    if _says(found, addition):
+        raise _Refused("it is said there already")
+    return _put(payload, place, _extended(found, addition))
+
+
+def _addition(change: Said) -> str:
+    """What is added, word for word."""
+    return f"Constraint: {_cleaned(change)}" if isinstance(change, AddConstraint) else _cleaned(change)
+
+
+def _cleaned(change: Said) -> str:
+    """Failure text is cleaned once more here, whoever composed it."""
+    return without_hidden(change.text) if change.tainted else change.text
+
+
+def _place(payload: dict[str, Json], shape: Shape, tainted: bool) -> Path | None:
+    """Where to say it: as the system where there is such a place and the text is ours, else as the user."""
+    candidates = [] if tainted else [shape.instructions, _spoken(payload, shape, SYSTEM_ROLES, last=False)]
+    candidates += [_spoken(payload, shape, frozenset({"user"}), last=True), shape.prompt]
+    for path in candidates:
+        if path and _extendable(get(payload, path)) and not (tainted and path == shape.instructions != shape.prompt):
+            return path
+    return None
+
+
+def _spoken(payload: dict[str, Json], shape: Shape, roles: frozenset[str], *, last: bool) -> Path | None:
+    """The content of the first or last message in one of these roles."""
+    if shape.messages is None:
+        return None
+    at = [i for i, message in enumerate(get(payload, shape.messages)) if message["role"] in roles]
+    return (*shape.messages, at[-1] if last else at[0], "content") if at else None
+
+
+def _extendable(found: Json) -> bool:
+    return found is None or found is MISSING or isinstance(found, str | list)
+
+
+def _says(found: Json, addition: str) -> bool:
+    if isinstance(found, list):
+        return any(_says(one.get("text") if isinstance(one, Mapping) else one, addition) for one in found)
+    return isinstance(found, str) and f"\n\n{addition}\n\n" in f"\n\n{found}\n\n"
+
+
+def _extended(found: Json, addition: str) -> Json:
+    if isinstance(found, list):
+        plain = bool(found) and all(isinstance(one, str) for one in found)
+        return [*found, addition if plain else {"type": "text", "text": addition}]
+    return f"{found}\n\n{addition}" if found and found is not MISSING else addition
+
+
+def _put(payload: dict[str, Json], path: Path, value: Json) -> dict[str, Json]:
+    changed: dict[str, Json] = put(payload, path, value)
+    return changed

@@ -1,0 +1,154 @@
+"""Making a payload shorter than a number of tokens without making it wrong.
+
+What goes first is oldest and largest: entries of the context, results of tools, past turns. What stays is the system
+prompt, the message that states the task and the newest turn; those are only ever cut in the middle, where a marker
+says how much is missing. Turns go as a whole, so a call is never left without its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from redrive.core.job import Json
+from redrive.retries.changes.draft import Draft, Text, left_out, put_together, take_apart
+from redrive.retries.changes.reading import Counter, estimate, tokens
+from redrive.retries.changes.shapes import Adapt, locate
+
+OLD_TEXT: Final = (10_000, 2_000)
+"""To how many characters an old text is cut before whole turns are dropped: first a little, then a lot."""
+SHORTEST: Final = 80
+"""No text is cut to fewer characters than this."""
+SUMMARY_SHARE: Final = 10
+"""A tenth of what is allowed is kept free for a summary while deciding what to leave out."""
+
+
+class Compressed(msgspec.Struct, frozen=True):
+    payload: dict[str, Json]
+    left_out: tuple[str, ...]
+
+
+class TooLong(msgspec.Struct, frozen=True):
+    """What must be kept is about this long, which is too long."""
+
+    tokens: int
+
+
+def compress(
+    payload: Mapping[str, Json],
+    max_tokens: int,
+    adapt: Adapt | None = None,
+    count: Counter = estimate,
+    summary: str | None = None,
+) -> Compressed | TooLong:
+    """The payload with fewer than `max_tokens`, or the news that even what must be kept is longer."""
+    draft = take_apart(payload, locate(payload, adapt), max_tokens, count, summary)
+    for step in _STEPS:
+        if draft.fits:
+            break
+        step(draft)
+    if not draft.fits:
+        return TooLong(draft.total)
+    _give_back(draft)
+    return Compressed(put_together(draft), tuple(left_out(draft)))
+
+
+def dropped(
+    payload: Mapping[str, Json], max_tokens: int, adapt: Adapt | None = None, count: Counter = estimate
+) -> str | None:
+    """The text that compressing would leave out, for somebody to summarise; None where nothing would be.
+
+    It is decided with some room left, so that a summary does not push out more than it tells of.
+    """
+    now = tokens(payload, adapt, count)
+    if now is None or now < max_tokens:
+        return None
+    for under in (max_tokens - max_tokens // SUMMARY_SHARE, max_tokens):
+        result = compress(payload, under, adapt, count)
+        if isinstance(result, Compressed):
+            return "\n\n".join(result.left_out) or None
+    return None
+
+
+# ---- the steps, gentlest first; each stops as soon as the draft fits
+
+
+def _cut_giants(draft: Draft) -> None:
+    """One text that alone takes much of the room is what made the input too long: cut it before anything else goes."""
+    _cut_above(draft, draft.texts(asked=False), most=draft.under // 4, share=draft.under // 4)
+    _cut_above(draft, draft.texts(asked=True), most=draft.under, share=draft.under // 2)
+
+
+def _cut_above(draft: Draft, found: list[Text], *, most: int, share: int) -> None:
+    for text in found:
+        if draft.fits or text.cost <= most:
+            return
+        draft.cut(text, max(SHORTEST, len(text.whole) * share // text.cost))
+
+
+def _cut_old(keep: int) -> Callable[[Draft], None]:
+    def step(draft: Draft) -> None:
+        for text in draft.texts(pinned=False, asked=False) + draft.texts(pinned=False, asked=True):
+            if draft.fits:
+                return
+            draft.cut(text, keep)
+
+    return step
+
+
+def _drop_old(draft: Draft) -> None:
+    for group in draft.groups:
+        if draft.fits:
+            return
+        if not group.pinned:
+            draft.drop(group)
+
+
+def _level_evidence(draft: Draft) -> None:
+    _level(draft, draft.texts(asked=False))
+
+
+def _level_words(draft: Draft) -> None:
+    _level(draft, draft.texts(asked=True))
+
+
+def _level(draft: Draft, found: list[Text]) -> None:
+    """Cut all these texts to one length, the greatest that fits: the longest lose most and short ones nothing."""
+    longest = max((text.keep for text in found), default=0)
+    level = _greatest(SHORTEST, longest, lambda keep: sum(-draft.saving(text, keep) for text in found), draft)
+    for text in found:
+        draft.cut(text, level)
+
+
+def _give_back(draft: Draft) -> None:
+    """Where more was cut than needed, let the texts that were cut grow again, the shortest of them first."""
+    found = [text for asked in (False, True) for text in draft.texts(asked=asked) if text.is_cut]
+    longest = max((len(text.whole) for text in found), default=0)
+    level = _greatest(0, longest, lambda keep: sum(draft.price(text, keep) for text in found), draft)
+    for text in found:
+        draft.grow(text, level)
+
+
+def _greatest(low: int, high: int, change: Callable[[int], int], draft: Draft) -> int:
+    """The greatest length, to a few parts in a hundred, for which the draft fits; the lowest where none does.
+
+    Counting tokens may be slow, so the search is not driven to the last character.
+    """
+    while high - low > low // 32:
+        middle = (low + high + 1) // 2
+        if draft.total + change(middle) < draft.under:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+_STEPS: Final[tuple[Callable[[Draft], None], ...]] = (
+    _cut_giants,
+    *(_cut_old(keep) for keep in OLD_TEXT),
+    _drop_old,
+    _level_evidence,
+    _level_words,
+)

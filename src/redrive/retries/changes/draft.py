@@ -1,0 +1,294 @@
+"""A payload taken apart, so that it can be made shorter piece by piece, and put together again.
+
+The draft knows what each piece costs and which pieces stand or fall together; what to cut is decided in `compress`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from redrive.core.job import Json
+from redrive.retries.changes.reading import (
+    MESSAGE_TOKENS,
+    TEXT_KEYS,
+    Counter,
+    entries,
+    fixed_tokens,
+    json_text,
+    parts_of,
+    standing_tokens,
+    texts,
+)
+from redrive.retries.changes.shapes import SYSTEM_ROLES, Path, Shape, get, put
+from redrive.retries.changes.turns import calls, task_of, turns
+
+MISSING_TURNS: Final = "[… earlier messages left out …]"
+SUMMARY: Final = "[Summary of earlier content that was left out for length]\n{}\n[End of the summary]"
+_GAP_ENDS: Final = " characters left out …]\n"
+
+
+class Text(msgspec.Struct):
+    """A piece of prose that may be cut."""
+
+    at: Path
+    whole: str
+    cost: int
+    asked: bool
+    """Written by the user: cut last."""
+    keep: int
+    """How many characters of it stay."""
+
+    @property
+    def is_cut(self) -> bool:
+        return cut_middle(self.whole, self.keep) is not self.whole
+
+
+class Part(msgspec.Struct):
+    """A message, a context entry or the prompt."""
+
+    home: Path
+    index: int
+    texts: list[Text]
+    fixed: int
+
+
+class Group(msgspec.Struct):
+    """Parts that stay or go together."""
+
+    parts: list[Part]
+    pinned: bool
+    dropped: bool = False
+
+    @property
+    def cost(self) -> int:
+        return sum(part.fixed + sum(text.cost for text in part.texts) for part in self.parts)
+
+
+class Draft(msgspec.Struct):
+    """A payload on its way to being short enough: it fits when its total is under the limit."""
+
+    payload: Mapping[str, Json]
+    groups: list[Group]
+    seat: Seat
+    total: int
+    under: int
+    count: Counter
+
+    @property
+    def fits(self) -> bool:
+        return self.total < self.under
+
+    def drop(self, group: Group) -> None:
+        group.dropped = True
+        self.total -= group.cost
+
+    def cut(self, text: Text, keep: int) -> None:
+        """Cut a text to about `keep` characters, if that makes it cheaper."""
+        saved = self.saving(text, keep)
+        if saved:
+            self.total -= saved
+            text.cost, text.keep = text.cost - saved, keep
+
+    def saving(self, text: Text, keep: int) -> int:
+        """How much cutting a text would save."""
+        if keep >= text.keep:
+            return 0
+        return max(0, text.cost - self.count(cut_middle(text.whole, keep)))
+
+    def grow(self, text: Text, keep: int) -> None:
+        """Give a text that was cut some of its middle back."""
+        if keep > text.keep:
+            price = self.price(text, keep)
+            self.total += price
+            text.cost, text.keep = text.cost + price, keep
+
+    def price(self, text: Text, keep: int) -> int:
+        """What growing a text would cost."""
+        return self.count(cut_middle(text.whole, keep)) - text.cost if keep > text.keep else 0
+
+    def texts(self, *, asked: bool, pinned: bool | None = None) -> list[Text]:
+        """The texts that are left, the largest first, among equals the oldest."""
+        groups = [one for one in self.groups if not one.dropped and pinned in (None, one.pinned)]
+        found = [text for group in groups for part in group.parts for text in part.texts if text.asked is asked]
+        return sorted(found, key=lambda text: -text.cost)
+
+
+class Seat(msgspec.Struct, frozen=True):
+    """Where a summary goes, and whether somebody must open the conversation once its first turns are gone."""
+
+    home: Path | None
+    index: int | None = None
+    opens: bool = False
+    note: str = ""
+
+    def tokens(self, count: Counter) -> int:
+        words = self.note or (MISSING_TURNS if self.opens else "")
+        return count(f"\n\n{words}") + MESSAGE_TOKENS if words else 0
+
+
+def cut_middle(text: str, keep: int) -> str:
+    """The beginning and the end of a text, and between them how much is missing. Never longer than the text."""
+    head, tail = _ends(text, keep)
+    shorter = f"{text[:head]}\n[… {tail - head:,}{_GAP_ENDS}{text[tail:]}"
+    return shorter if tail > head and len(shorter) < len(text) else text
+
+
+def _ends(text: str, keep: int) -> tuple[int, int]:
+    """Where the beginning ends and where the end begins."""
+    head = (keep + 1) // 2
+    return head, len(text) - (keep - head)
+
+
+# ---- taking apart
+
+
+def take_apart(payload: Mapping[str, Json], shape: Shape, under: int, count: Counter, summary: str | None) -> Draft:
+    groups = [group for home in parts_of(shape) for group in _groups(payload, shape, home, count)]
+    seat = _seat(payload, shape, SUMMARY.format(summary) if summary else "")
+    total = standing_tokens(payload, shape, count) + seat.tokens(count) + sum(group.cost for group in groups)
+    return Draft(payload, groups, seat, total, under, count)
+
+
+def _groups(payload: Mapping[str, Json], shape: Shape, home: Path, count: Counter) -> list[Group]:
+    """Turns of a conversation; entries of a context, of which the newest stays; the prompt."""
+    found = entries(get(payload, home))
+    if home == shape.messages:
+        made = [Group([_part(found[i], home, i, count) for i in turn.members], turn.pinned) for turn in turns(found)]
+        spoken = [_standing(one, home, i, count) for i, one in enumerate(found) if one["role"] in SYSTEM_ROLES]
+        return [*made, Group(spoken, pinned=True)]
+    last = len(found) - 1
+    return [Group([_part(one, home, i, count, asked=home == shape.prompt)], i == last) for i, one in enumerate(found)]
+
+
+def _part(value: Json, home: Path, index: int, count: Counter, *, asked: bool = False) -> Part:
+    words = asked or (isinstance(value, Mapping) and value.get("role") == "user")
+    found = [Text(at, text, count(text), words and not _is_evidence(at), len(text)) for at, text in texts(value)]
+    return Part(home, index, found, fixed_tokens(value, count))
+
+
+def _is_evidence(at: Path) -> bool:
+    """A tool's result inside a message: ("content", 2, "content"), with or without more steps."""
+    return len(at) > 2 and at[2] == "content"
+
+
+def _standing(value: Json, home: Path, index: int, count: Counter) -> Part:
+    """A system message: counted and never cut."""
+    return Part(home, index, [], fixed_tokens(value, count) + sum(count(text) for _, text in texts(value)))
+
+
+def _seat(payload: Mapping[str, Json], shape: Shape, note: str) -> Seat:
+    """The task's message, else the first that stays; where the user says nothing, somebody must open."""
+    if shape.messages is None:
+        return Seat(shape.context or shape.prompt, note=note)
+    messages = get(payload, shape.messages)
+    first = min((turn.members[0] for turn in turns(messages) if turn.pinned), default=None)
+    if first is None or messages[first]["role"] != "user":
+        return Seat(shape.messages, opens=True, note=note)
+    task = task_of(messages)
+    return Seat(shape.messages, first if task is None else task, note=note)
+
+
+# ---- putting together
+
+Kept = list[tuple[int, Json]]
+"""What stays of a list, with the index that each entry had."""
+
+
+def put_together(draft: Draft) -> dict[str, Json]:
+    result: dict[str, Json] = dict(draft.payload)
+    for home in dict.fromkeys(part.home for group in draft.groups for part in group.parts):
+        before = get(draft.payload, home)
+        kept = _kept(entries(before), home, draft)
+        if draft.seat.home == home:
+            kept = _seated(kept, draft.seat, lost=len(kept) < len(entries(before)))
+        result = put(result, home, [one for _, one in kept] if isinstance(before, list) else kept[0][1])
+    return result
+
+
+def _kept(found: list[Json], home: Path, draft: Draft) -> Kept:
+    values = dict(enumerate(found))
+    for group in draft.groups:
+        for part in group.parts:
+            if part.home == home and group.dropped:
+                del values[part.index]
+            elif part.home == home:
+                values[part.index] = _shortened(values[part.index], part.texts)
+    return list(values.items())
+
+
+def _shortened(value: Json, found: list[Text]) -> Json:
+    for text in found:
+        if text.is_cut:
+            value = put(value, text.at, cut_middle(text.whole, text.keep))
+    return value
+
+
+def _seated(kept: Kept, seat: Seat, *, lost: bool) -> Kept:
+    """What stays, with the summary in its seat."""
+    if seat.opens:
+        return _opened(kept, seat.note or MISSING_TURNS) if seat.note or lost else kept
+    if not seat.note:
+        return kept
+    if seat.index is not None:
+        return [(index, _noted(value, seat.note) if index == seat.index else value) for index, value in kept]
+    if len(kept) == 1 and isinstance(kept[0][1], str) and not lost:
+        return [(0, _in_the_gap(kept[0][1], seat.note))]
+    return [(-1, _entry(kept, seat.note)), *kept]
+
+
+def _in_the_gap(text: str, note: str) -> str:
+    """A text with the summary where its middle was, for what stands last is often the question itself."""
+    head, gap, tail = text.partition(_GAP_ENDS)
+    return f"{head}{gap}{note}\n{tail}" if gap else f"{text}\n\n{note}"
+
+
+def _opened(kept: Kept, words: str) -> Kept:
+    """A conversation must not begin with the assistant or a tool: the user says that something is missing."""
+    at = next((at for at, (_, one) in enumerate(kept) if one["role"] not in SYSTEM_ROLES), len(kept))
+    return [*kept[:at], (-1, {"role": "user", "content": words}), *kept[at:]]
+
+
+def _noted(message: Mapping[str, Json], note: str) -> Json:
+    content = message.get("content")
+    if isinstance(content, list):
+        return {**message, "content": [*content, {"type": "text", "text": note}]}
+    return {**message, "content": f"{content}\n\n{note}" if content else note}
+
+
+def _entry(kept: Kept, note: str) -> Json:
+    """A summary among context entries, in the form that they have."""
+    like = kept[0][1] if kept else ""
+    if isinstance(like, str):
+        return note
+    return {next((key for key in TEXT_KEYS if key in like), "text"): note}
+
+
+# ---- what is gone
+
+
+def left_out(draft: Draft) -> Iterator[str]:
+    """Everything that is no longer there, in words."""
+    for group in draft.groups:
+        for part in group.parts:
+            if group.dropped:
+                yield _told(entries(get(draft.payload, part.home))[part.index])
+            else:
+                yield from (_gap(text) for text in part.texts if text.is_cut)
+
+
+def _told(value: Json) -> str:
+    """A message or context entry in words."""
+    words = [text for _, text in texts(value)]
+    if isinstance(value, Mapping) and "role" in value:
+        if calls(value):
+            words.append(json_text(value.get("tool_calls") or value.get("content")))
+        return f"{value['role']}: " + "\n".join(words)
+    return "\n".join(words) or json_text(value)
+
+
+def _gap(text: Text) -> str:
+    head, tail = _ends(text.whole, text.keep)
+    return text.whole[head:tail]

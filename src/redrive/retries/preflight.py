@@ -1,0 +1,138 @@
+"""Checks before a run → Ready | NotReady: what cannot succeed costs neither an attempt nor a token.
+
+Run when work is accepted (as advice), before every run, and before a dead letter is brought back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from redrive.core.agents import Fleet
+from redrive.core.job import Job, Json
+from redrive.core.policy import Policy
+from redrive.retries.changes import Adapt, Counter, estimate, tokens
+from redrive.retries.changes.shapes import get, locate
+from redrive.retries.strategy import age_of, too_old_words
+
+WARN_ABOVE: Final = 0.8
+SPLIT_TO: Final = 7
+"""Tenths of what the model may read that each part is to have: whole numbers, so that the boundary is exact."""
+LEAST_BYTES_PER_TOKEN: Final = 1.0
+MOST_BYTES_PER_CHARACTER: Final = 4
+FEW_IMAGES: Final = 1_000
+"""Characters in which not so many images can be named that they fill a model's window."""
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """It may run; `warnings` say what is close to the edge."""
+
+    warnings: tuple[str, ...] = ()
+
+
+class NotReady(msgspec.Struct, frozen=True):
+    """It may not: the dead letter's reason, the cause's detail, and both in words."""
+
+    because: str
+    detail: str
+    why: str
+    recommendation: str
+
+
+class Conditions(msgspec.Struct, frozen=True):
+    """What the checks need to know beside the job."""
+
+    policy: Policy
+    fleet: Fleet = Fleet()
+    adapt: Adapt | None = None
+    count: Counter = estimate
+    model: str | None = None
+    """The one the task uses where neither job nor payload names one."""
+    missing: tuple[str, ...] = ()
+    """Credentials the task needs and this process does not have."""
+
+
+READY: Final = Ready()
+
+
+def check(job: Job, payload: Mapping[str, Json], conditions: Conditions, now: float) -> Ready | NotReady:
+    """Still wanted, credentials there, short enough for the model."""
+    return (
+        still_wanted(job, conditions.policy, now)
+        or credentials(conditions.missing)
+        or fits(payload, job.model, conditions)
+        or READY
+    )
+
+
+def still_wanted(job: Job, policy: Policy, now: float) -> NotReady | None:
+    """A job that has been failing for longer than max_age is not started again."""
+    age, max_age = age_of(job, now), policy.max_age
+    if max_age is None or age is None or age <= max_age:
+        return None
+    why, recommendation = too_old_words(age, max_age)
+    return NotReady("too_old", "timeout", why, recommendation)
+
+
+def credentials(missing: Sequence[str]) -> NotReady | None:
+    if not missing:
+        return None
+    names = ", ".join(missing)
+    return NotReady(
+        "preflight_rejected",
+        "credentials",
+        f"Not started: {names} is not set where the worker runs.",
+        f"Set {names} for the worker, restart it, then redrive.",
+    )
+
+
+def fits(payload: Mapping[str, Json], model: str | None, conditions: Conditions) -> Ready | NotReady | None:
+    """The estimate against what the model may read. Equal passes; over is refused before a token is spent."""
+    needed = tokens(payload, conditions.adapt, conditions.count)
+    if needed is None:
+        return None
+    name = model or _named_model(payload, conditions.adapt) or conditions.model
+    budget = conditions.fleet.context(name)
+    if needed > WARN_ABOVE * budget and name is not None and conditions.fleet.known_context(name) is None:
+        return Ready((_undeclared(needed, name),))
+    if needed > budget:
+        return _too_long(needed, budget, name)
+    if needed > WARN_ABOVE * budget:
+        share = 100.0 * needed / budget
+        return Ready((f"about {needed:,} tokens, {share:.0f} % of what {name or 'the model'} may read ({budget:,})",))
+    return None
+
+
+def _undeclared(needed: int, model: str) -> str:
+    """A model that nobody declared may read more or less than usual: that is for people to say, not to be guessed."""
+    said = f"about {needed:,} tokens; how many {model} may read is not known here"
+    return f'{said}: declare it in redrive.toml, [models."{model}"] context = …'
+
+
+def _named_model(payload: Mapping[str, Json], adapt: Adapt | None) -> str | None:
+    path = locate(payload, adapt).model
+    found = get(payload, path) if path else None
+    return found if isinstance(found, str) else None
+
+
+def _too_long(needed: int, budget: int, model: str | None) -> NotReady:
+    parts = -(-10 * needed // (SPLIT_TO * budget))
+    return NotReady(
+        "preflight_rejected",
+        "context_overflow",
+        f"Not started: about {needed:,} tokens, and {model or 'the model'} may read {budget:,}.",
+        f"Split it into {parts} subtasks, or compress its context; then enqueue those, or edit it and redrive.",
+    )
+
+
+def short_enough(fleet: Fleet, count: Counter) -> int:
+    """How many characters of a stored payload are so few that no estimate could be near any model's limit."""
+    per_token = 3.5 if count is estimate else LEAST_BYTES_PER_TOKEN
+    return int(WARN_ABOVE * fleet.smallest * per_token / MOST_BYTES_PER_CHARACTER)
+
+
+def surely_fits(text: str, short: int) -> bool:
+    """Whether nothing needs to be counted. Blobs and images count for more than their text; a few do not matter."""
+    return len(text) <= short and '"$blob"' not in text and (len(text) <= FEW_IMAGES or "image" not in text)

@@ -1,0 +1,260 @@
+"""Retrying differently: which changes a failure calls for, and which of them the task can take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from redrive.core.advice import ADVICE
+from redrive.core.change import named_in
+from redrive.retries.changes import (
+    AddConstraint,
+    AddInstruction,
+    Change,
+    CompressContext,
+    Edit,
+    SetAgent,
+    SetModel,
+    SimplifyTask,
+    apply,
+    decode,
+    merge,
+    safe_quote,
+    tokens,
+)
+from redrive.retries.changes.shapes import Shape, get, is_count, locate
+from redrive.retries.decision import LONGEST_WAIT, Bury, Case, Decision, RetryLater
+
+COMPRESSED: Final = 80_000
+SHORTER: Final = 0.6
+NOWHERE: Final = Shape()
+"""A payload in which nothing has a place that a change could go to."""
+
+
+class Way(msgspec.Struct, frozen=True):
+    """How a failure that needs a change is tried again: how soon, changed how, and whether unchanged is worth a try."""
+
+    delay: float
+    plan: Callable[[Case, int], list[Change]]
+    blind: bool = False
+    needs: tuple[type, ...] = (msgspec.Struct,)
+    """At least one change of such a kind must be among those that the task takes."""
+    most: int | None = None
+    """So often at most, where more of the same change would not help; None: as often as there are rungs."""
+
+
+def _smaller_context(case: Case, rung: int) -> list[Change]:
+    size, now = COMPRESSED // 2 ** (rung - 1), tokens(case.input(), case.abilities.adapt, case.abilities.count)
+    if now is not None and now <= size:
+        size = now // 2  # too long all the same: the model reads less than most
+    larger = case.abilities.fleet.larger(_model(case), case.job.agent)
+    focus = AddInstruction("Focus on the core task. Leave out background that it does not need.")
+    return [CompressContext(size), focus, *([SetModel(larger)] if larger else [])]
+
+
+def _model(case: Case) -> str | None:
+    """The job's own, else the one that its input names."""
+    if case.job.model is not None:
+        return case.job.model
+    payload = case.input()
+    path = locate(payload, case.abilities.adapt).model
+    found = get(payload, path) if path else None
+    return found if isinstance(found, str) else case.abilities.model
+
+
+def _out_of_the_loop(case: Case, rung: int) -> list[Change]:
+    other = case.abilities.fleet.other(_model(case), case.job.agent)
+    agent = _alternate(case)
+    new: list[Change] = [_named(case), AddConstraint("Validate the answer against the schema before giving it.")]
+    new += [SetAgent(agent)] if agent else []
+    return new + ([SetModel(other)] if other else [])
+
+
+def _alternate(case: Case) -> str | None:
+    """Name another agent for the job's kind of work; None where the job has no agent, or the fleet no other."""
+    job = case.job
+    return case.abilities.fleet.alternate(job.agent, job.options.message_type or job.task) if job.agent else None
+
+
+def _no_alternate(case: Case) -> str:
+    """Say that a loop stays with its agent, where another one would be better."""
+    stays = case.cause.detail == "hallucination_loop" and case.job.agent and _alternate(case) is None
+    return "; no other agent is configured for it" if stays else ""
+
+
+def _shorter_answer(case: Case, rung: int) -> list[Change]:
+    budget = case.job.options.budget
+    limit = (budget.output_tokens if budget else None) or _output_limit(case)
+    concise = AddInstruction("Be concise: give the result without preamble or repetition.")
+    return [SimplifyTask(int(limit * SHORTER**rung)), concise] if limit else [concise]
+
+
+def _output_limit(case: Case) -> int | None:
+    """What the input itself says that the answer may take, before any try of ours asked for less."""
+    changes, abilities = decode(case.job.changes_json), case.abilities
+    others = [change for change in changes if not isinstance(change, SimplifyTask)]
+    payload = apply(case.job.arguments, others, abilities.adapt, abilities.count, names=case.names).payload
+    limits = [found for path in locate(payload, case.abilities.adapt).limits if is_count(found := get(payload, path))]
+    return min(limits, default=case.abilities.output_tokens)
+
+
+def _what_was_wrong(case: Case, rung: int) -> list[Change]:
+    return [_named(case)]
+
+
+def _another_model(case: Case, rung: int) -> list[Change]:
+    other = case.abilities.fleet.other(_model(case), case.job.agent)
+    return [SetModel(other)] if other else []
+
+
+def _named(case: Case) -> AddInstruction:
+    """Our own name for what went wrong; what the failure said only where the queue allows it."""
+    text = f"Attempt {case.failures} failed with {case.cause.detail}; do not repeat its answer."
+    if not case.policy.quote_errors:
+        return AddInstruction(text)
+    return AddInstruction(f"{text}\n{safe_quote(case.failure.message)}", tainted=True)
+
+
+WAYS: Final[dict[str, Way]] = {
+    "context_overflow": Way(10.0, _smaller_context, needs=(CompressContext, SetModel, Edit)),
+    "hallucination_loop": Way(60.0, _out_of_the_loop),
+    "token_budget": Way(10.0, _shorter_answer),
+    "invalid_output": Way(120.0, _what_was_wrong, blind=True),
+    "model_confusion": Way(120.0, lambda case, rung: [], blind=True),
+    "refusal": Way(120.0, _another_model, most=1),
+}
+"""The default table. Each changed try takes one rung, whatever it is for."""
+OTHERWISE: Final = Way(120.0, lambda case, rung: [], blind=True)
+FOR_A_CALLER: Final = 1.0
+"""Seconds before a changed try where a caller waits."""
+
+
+def changed(case: Case) -> Decision | None:
+    """Try again changed what heals only if something changes, on top of the attempts, until the rungs are used up."""
+    cause = case.cause
+    if cause.category != "conditional":
+        return None
+    way, rung = WAYS.get(cause.detail, OTHERWISE), case.seen(cause.detail) + 1
+    if case.changed_tries >= (case.policy.rungs or 0) or (way.most is not None and rung > way.most):
+        more = another_rung(case, rung) if _comeback_goes_on(case) else None
+        return _no_more_rungs(case) if more is None else _tried_changed(case, way, more, on_top=0)
+    new = _takeable(case, case.abilities.offer)
+    if not new and (case.names or locate(case.input(), case.abilities.adapt) != NOWHERE):
+        new = _takeable(case, way.plan(case, rung))
+    if not way.blind and not any(isinstance(change, way.needs) for change in new):
+        return _cannot_change(case)
+    return _tried_changed(case, way, new, on_top=1)
+
+
+def _comeback_goes_on(case: Case) -> bool:
+    """Whether the job came back by itself and has a try left of those that this gave it. Rungs do not count there."""
+    return case.job.comebacks > 0 and case.failures < case.allowed
+
+
+def _tried_changed(case: Case, way: Way, new: Sequence[Change], *, on_top: int) -> RetryLater:
+    cause = case.cause
+    asked = min(cause.retry_after or 0.0, LONGEST_WAIT)
+    wait = max(changed_wait(case, way), asked)
+    strategy = "+".join(change_name(change) for change in new) or "once_more"
+    return RetryLater(
+        wait,
+        f"{cause.detail}: tried again in {wait:g} s, {_in_words(new)}{_no_alternate(case)}.",
+        strategy,
+        merge(decode(case.job.changes_json), new) if new else None,
+        *named_in(new),
+        on_top=on_top,
+        asked=asked,
+    )
+
+
+def another_rung(case: Case, rung: int) -> list[Change] | None:
+    """What one more changed try would change; empty where trying unchanged is worth it, None where nothing helps."""
+    way, new = WAYS.get(case.cause.detail, OTHERWISE), _takeable(case, case.abilities.offer)
+    if way.most is not None and rung > way.most:
+        return None
+    if not new and (case.names or locate(case.input(), case.abilities.adapt) != NOWHERE):
+        new = _takeable(case, [change for change in way.plan(case, rung) if not _tried_model(case, change)])
+    return new if way.blind or any(isinstance(change, way.needs) for change in new) else None
+
+
+def _tried_model(case: Case, change: Change) -> bool:
+    models = {case.job.model, *(attempt.model for attempt in case.recent)}
+    return isinstance(change, SetModel) and change.model in models
+
+
+def changed_wait(case: Case, way: Way) -> float:
+    """Seconds before a changed try: what `changed_after` says, else the way's own; soon where a caller waits."""
+    said = case.policy.changed_after
+    if isinstance(said, dict):
+        said = said.get(case.cause.detail)
+    if said is None:
+        said = min(way.delay, FOR_A_CALLER) if case.called else way.delay
+    return min(said, case.cap)
+
+
+def _takeable(case: Case, wanted: Iterable[Change]) -> list[Change]:
+    """Those the task can take, all of them together."""
+    abilities, asked = case.abilities, tuple(wanted)
+    if not asked:
+        return []
+    taken = apply(case.input(), asked, abilities.adapt, abilities.count, names=case.names).taken
+    return [change for change in asked if change in taken]
+
+
+def change_name(change: Change) -> str:
+    """`compress_context`, `set_model`, …"""
+    return str(type(change).__struct_config__.tag)
+
+
+def _in_words(changes: Sequence[Change]) -> str:
+    return ", ".join(_said(change) for change in changes) or "unchanged"
+
+
+def _said(change: Change) -> str:
+    match change:
+        case CompressContext():
+            return f"with its context compressed to {change.max_tokens:,} tokens"
+        case SimplifyTask():
+            return f"with at most {change.max_output_tokens:,} tokens of output"
+        case SetModel():
+            return f"with the model {change.model}"
+        case SetAgent():
+            return f"by {change.agent}"
+        case AddInstruction():
+            return "with an instruction"
+        case AddConstraint():
+            return "with a constraint"
+        case _:
+            return "with the input that the task made of it"
+
+
+def _tries(number: int) -> str:
+    return {0: "no changed try", 1: "one changed try"}.get(number, f"{number} changed tries")
+
+
+def _no_more_rungs(case: Case) -> Decision:
+    detail = case.cause.detail
+    way, rungs = WAYS.get(detail, OTHERWISE), case.policy.rungs or 0
+    more = " rungs= allows more changed tries." if case.changed_tries >= rungs and way.most is None else ""
+    return Bury(
+        _no_change(detail),
+        f"Not retried further: {detail}, after {_tries(case.changed_tries)}.",
+        f"{ADVICE.get(detail, 'Look at what the model answered.')}{more}",
+    )
+
+
+def _no_change(detail: str) -> str:
+    """Why it is dead: no change is left that would help."""
+    return "context_overflow" if detail == "context_overflow" else "changes_used_up"
+
+
+def _cannot_change(case: Case) -> Decision:
+    detail = case.cause.detail
+    return Bury(
+        _no_change(detail),
+        f"Not retried: {detail} heals only if something changes, and the task takes no change that would help.",
+        f"{ADVICE.get(detail, '')} adapt=redrive.Adapt(...), @task.on({detail!r}) or [models] in redrive.toml say what "
+        "may change.",
+    )

@@ -1,0 +1,493 @@
+"""(job, cause, history, policy, now) → Decision: tiny strategies, the first that decides wins.
+
+There is one retry-or-bury rule in redrive, and it is `decide`. A lapsed lease comes here like any exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from redrive.core.advice import ADVICE, RULE_ADVICE, advice_for, advise_landed, advise_unknown
+from redrive.core.budget import overspent
+from redrive.core.job import CYCLE as CYCLE_QUEUE
+from redrive.core.job import Attempt, Cause, Ending, Failure, Job, Lane
+from redrive.core.policy import HOUR, SAFE_DELAY, delay_after
+from redrive.retries.comebacks import RETURNING, planned
+from redrive.retries.decision import LONGEST_WAIT, Bury, Case, Decision, Hold, RetryLater
+from redrive.retries.remedies import changed
+
+UNKNOWN_TRIES: Final = 3
+"""An error nobody knows is tried again at most twice: it may heal, and it may not."""
+CRASHES_BEFORE_ALONE: Final = 2
+CRASH_WAITS: Final = (60.0, 600.0, 3600.0)
+"""Seconds before a job runs again whose process ended with the job alone in it: after the first, the second, …"""
+DIED_ALONE: Final = "died_alone"
+INTERRUPTED: Final = "interrupted"
+"""Given back in the middle of a run, because the process was told to end, in which nothing else ran."""
+INTERRUPTIONS: Final = 2
+"""So often in a row a job starts again at once after that. Then it rests: it may be what tells its process to end."""
+FIRST_REST: Final = 10.0
+LONGEST_REST: Final = 60.0
+FINISHED: Final = frozenset({"done", "failed", "recovered"})
+ENDINGS: Final[dict[Ending, tuple[str, bool]]] = {
+    "died": ("Its worker's process ended", True),
+    "lapsed": ("Its worker's lease lapsed", True),
+    "frozen": ("Its worker stood still for longer than its lease", False),
+    "stopped": ("Its worker was told to stop", False),
+}
+"""What happened to the worker, and whether the job may be the cause."""
+RETRY_AFTER_JITTER: Final = 0.10
+SAFE_WAIT: Final = 1.0
+"""The least wait a stranger's Retry-After can ask for, unless the queue's own backoff is shorter still."""
+FIRST_ROOM: Final = 5.0
+LONGEST_ROOM: Final = 60.0
+ROOM_WAITS: Final = 50
+"""So often a job may meet a limit of its own machine at no cost: three quarters of an hour."""
+MEMORY_WAITS: Final = 3
+"""The same for memory, which a task fills by itself more often than others do."""
+SPOT_TRIES: Final = 3
+"""On the spot, where somebody waits, nothing is tried more often than this."""
+SPOT_WAIT: Final = 0.5
+LOOP: Final = 3
+"""The same wrong output so often is a loop."""
+
+Strategy = Callable[[Case], Decision | None]
+
+
+def decide(case: Case) -> Decision:
+    """The one retry-or-bury rule."""
+    if case.probes:
+        return _still_down(case)
+    for strategy in _strategies(case):
+        decision = strategy(case)
+        if decision is not None:
+            return _with_comeback(case, _spared(case, decision))
+    return _backoff(case)
+
+
+def _with_comeback(case: Case, decision: Decision) -> Decision:
+    """A dead letter whose cause may heal by itself comes back by itself, while its age and its budget allow it."""
+    if not isinstance(decision, Bury):
+        return decision
+    if decision.because in RETURNING and (over := _too_old(case) or _over_budget(case)) is not None:
+        return over
+    return planned(case, decision)
+
+
+def _strategies(case: Case) -> tuple[Strategy, ...]:
+    if case.sitting == "cycle":
+        return CYCLE
+    if case.sitting == "call":
+        return CALL_PLAIN if case.policy.strategy == "plain" else CALL
+    return PLAIN if case.policy.strategy == "plain" else CATEGORIZED
+
+
+def _spared(case: Case, decision: Decision) -> Decision:
+    """What it calls is down for everybody: that is no reason to bury one after the other. One try is left to each."""
+    if case.breaker is None or not isinstance(decision, Bury) or decision.because != "attempts_exhausted":
+        return decision
+    if case.cause.category != "transient":
+        return decision
+    return Hold(
+        "circuit_open",
+        f"Its last try failed while {case.breaker} was down; it keeps one and comes back with it.",
+        f"Nothing to do: it runs when {case.breaker} answers again.",
+        case.breaker,
+        "breaker",
+    )
+
+
+def _still_down(case: Case) -> Decision:
+    """It was sent to see whether what it calls answers again. It does not: nothing of this is the job's fault."""
+    after = case.cause.retry_after if case.cause.detail == "rate_limited" else None
+    what = f"asked to wait {after:g} s more" if after else "is still down"
+    return Hold(
+        "circuit_open",
+        f"{case.breaker} {what}: {case.failure.summary}. Parked again, without using an attempt.",
+        f"Nothing to do: it runs when {case.breaker} answers again.",
+        case.breaker,
+        "breaker",
+    )
+
+
+def undecided(case: Case, problem: str) -> Decision:
+    """Deciding failed: slow and safe, and at the cap a dead letter."""
+    if case.failures < case.allowed:
+        return RetryLater(SAFE_DELAY, f"Deciding failed ({problem}): again in {SAFE_DELAY:g} s.", "undecided")
+    return Bury(
+        "attempts_exhausted",
+        f"Failed {case.failures} of {case.allowed} allowed times, and deciding failed, too: {problem}",
+        "Look at the log: this is a defect of redrive, of a rule or of a hook. Then redrive.",
+    )
+
+
+def recognised(cause: Cause, failure: Failure, history: Sequence[Attempt]) -> Cause:
+    """Recognises a loop: the same wrong output, or the same validator's complaint, for the third time.
+
+    `history` are the attempts since a person last brought the job back: that person may have changed what was wrong.
+    """
+    if cause.detail not in ("invalid_output", "model_confusion"):
+        return cause
+    same = 1 + sum(_same_output(failure, attempt.failure) for attempt in history if attempt.failure is not None)
+    if same < LOOP:
+        return cause
+    return msgspec.structs.replace(cause, detail="hallucination_loop", rule="same_output", heals="changed")
+
+
+def _same_output(one: Failure, other: Failure) -> bool:
+    if one.output_hash is not None and other.output_hash is not None:
+        return one.output_hash == other.output_hash
+    return one.types[:1] == other.types[:1] and one.message == other.message
+
+
+# ---- strategies: each decides, or leaves it to the next
+
+
+def _lost(case: Case) -> Decision | None:
+    """Decide about a job that lost its worker. What happened to the worker from outside is not the job's fault.
+
+    A worker that died beside other jobs is counted as a crash for each of them; a job with two of them runs alone.
+    """
+    if case.failure.kind != "lease_expired":
+        return None
+    what, counts = ENDINGS[case.ending]
+    if case.policy.on_lost == "dead_letter" or case.manual:
+        option = "on_lost='dead_letter'" if case.policy.on_lost == "dead_letter" else "retry_policy='manual'"
+        return Bury(
+            "outcome_unknown",
+            f"{what} while it ran, and {option} forbids a second start.",
+            "Check whether its effect landed: resolve it if so, redrive it if not.",
+            crashed=counts,
+        )
+    if not counts:
+        return RetryLater(0.0, f"{what} while it ran: no fault of the job.", "run_again", costs_attempt=False)
+    if case.alone:
+        return _died_alone(case, what)
+    next_one = case.job.crashes + 1
+    alone = " The next run is alone in its process." if next_one >= CRASHES_BEFORE_ALONE else ""
+    return RetryLater(0.0, f"{what} (crash {next_one}).{alone}", "run_again", costs_attempt=False, crashed=True)
+
+
+def _died_alone(case: Case, what: str) -> Decision:
+    """Wait longer after each death, once in the delayed lane, then leave the job to a person.
+
+    A kill from outside looks like a job that uses up all memory; after a wait the next kill hardly hits the same job.
+    """
+    deaths, most = deaths_alone(case) + 1, case.policy.max_crashes or 1
+    said = f"{what} while it ran alone, for the {_ordinal(deaths)} time"
+    if deaths < most:
+        wait = 0.0 if case.job.queue.startswith(CYCLE_QUEUE) else CRASH_WAITS[min(deaths, len(CRASH_WAITS)) - 1]
+        why = f"{said}; {most} are allowed. Again {f'in {wait / 60:g} min' if wait else 'when its script runs'}."
+        return RetryLater(wait, why, DIED_ALONE, costs_attempt=False, crashed=True)
+    advice = "Look for what kills the process (memory, a native crash, os._exit). Fix the task, then redrive."
+    if deaths == most:
+        of_cycle = case.job.queue.startswith(CYCLE_QUEUE)
+        why = f"{said}. It comes back {'in the next cycle' if of_cycle else 'in an hour'}, once more."
+        return Bury(
+            "crash_loop", why, advice, "delayed", costs_attempt=False, crashed=True,
+            comes_back_at=None if of_cycle else case.now + HOUR,
+        )  # fmt: skip
+    return Bury("crash_loop", f"{said}.", advice, crashed=True)
+
+
+def deaths_alone(case: Case) -> int:
+    """How many processes ended with the job alone in them, since an attempt of it last came to an end."""
+    deaths = 0
+    for attempt in reversed(case.recent):
+        if attempt.outcome in FINISHED:
+            break
+        deaths += attempt.outcome == "lost" and attempt.strategy in (DIED_ALONE, "bury")
+    return deaths
+
+
+def rest_after_interruption(history: Sequence[Attempt]) -> float:
+    """Seconds for which a job rests that a worker gives back in the middle of a run, so that others run before it.
+
+    A signal does not say who sent it: a command that the job runs may end a worker with one slot at every start, and
+    nothing else ever runs. A preempted worker does the same to an innocent job, so it costs nothing but time.
+    """
+    seen = 0
+    for attempt in reversed(history):
+        if attempt.strategy != INTERRUPTED:
+            break
+        seen += 1
+    return min(LONGEST_REST, FIRST_REST * 2.0 ** min(seen - INTERRUPTIONS, 10)) if seen >= INTERRUPTIONS else 0.0
+
+
+def _ordinal(number: int) -> str:
+    return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")
+
+
+def _released(case: Case) -> Decision | None:
+    """Drained or shut down by its own framework: nothing failed, so no attempt is used. It waits as after a failure."""
+    if case.cause.detail != "released":
+        return None
+    wait = max(SAFE_WAIT, delay_after(case.policy, case.failures, case.chance))
+    return _too_old(case) or RetryLater(
+        wait, f"Given back: {case.failure.summary}. Again in {wait:.1f} s.", "released", costs_attempt=False
+    )
+
+
+def _met_our_limit(case: Case) -> Decision | None:
+    """The process that ran it was out of descriptors or space: no attempt of the job is used, for a limited time.
+
+    The limit is there because a task may itself be what uses them up; such a job must end as a dead letter.
+    """
+    seen, most = case.seen("own_limits"), MEMORY_WAITS if case.failure.error_class == "MemoryError" else ROOM_WAITS
+    if case.cause.detail != "own_limits" or seen >= most:
+        return None
+    wait = min(LONGEST_ROOM, FIRST_ROOM * 2.0 ** min(seen, 10)) * (0.75 + case.chance / 2)
+    why = f"A limit of this machine, not of the job: {case.failure.summary}. No attempt is used. Again in {wait:.1f} s."
+    return _too_old(case) or _over_budget(case) or RetryLater(wait, why, "waited_for_room", costs_attempt=False)
+
+
+def _gave_up(case: Case) -> Decision | None:
+    if case.cause.detail != "gave_up":
+        return None
+    return Bury(
+        "terminated",
+        f"The task gave up: {case.failure.message}",
+        case.failure.recommendation or "Fix what the message names, then redrive.",
+        owner=case.abilities.fleet.escalation,
+    )
+
+
+def _suspended(case: Case) -> Decision | None:
+    """The task waits for an approval or an answer: nothing failed."""
+    if case.cause.detail != "suspended":
+        return None
+    return Hold(
+        "approval",
+        f"It waits for a person: {case.failure.summary}",
+        "Answer what it asks where it asks it; then `redrive resolve ID --not-landed` runs it again.",
+    )
+
+
+def _uncertain(case: Case) -> Decision | None:
+    """The call was made and nobody knows whether it landed: only idempotent tasks may repeat it."""
+    if case.cause.detail != "outcome_unknown" or case.idempotent:
+        return None
+    return Hold(
+        "outcome_unknown",
+        f"It is not known whether the effect landed: {case.failure.message}",
+        advise_unknown(case.effects_seen),
+    )
+
+
+def _left_to_people(case: Case) -> Decision | None:
+    if not case.manual:
+        return None
+    return Bury(
+        "permanent",
+        f"Not retried: {case.failure.summary}, and the task's retry_policy is manual.",
+        "See what it did, then redrive it or discard it. retry_policy='replay' or 'verify_first' would retry it.",
+        owner=case.abilities.fleet.escalation,
+    )
+
+
+def _too_old(case: Case) -> Decision | None:
+    now = case.now if case.trusted_now is None else case.trusted_now
+    age, max_age = age_of(case.job, now), case.policy.max_age
+    if max_age is None or age is None or age <= max_age:
+        return None
+    return Bury("too_old", *too_old_words(age, max_age))
+
+
+def age_of(job: Job, now: float) -> float | None:
+    """Seconds since its first failure, without the time it was held."""
+    return None if job.first_failed_at is None else now - job.first_failed_at - job.held_seconds
+
+
+def too_old_words(age: float, max_age: float) -> tuple[str, str]:
+    return (
+        f"It has been failing for {age:.0f} s, longer than max_age {max_age:.0f} s.",
+        "Redrive it if it is still wanted, discard it if not. max_age= gives it longer.",
+    )
+
+
+def _exhausted(case: Case) -> Decision | None:
+    """Bury what failed as often as it may. A failure that a change can heal has changed tries on top of those."""
+    if case.failures < case.allowed or _may_change(case):
+        return None
+    advice = advice_for(case.cause, "Find out what the error means, fix it, then redrive.")
+    more_help = case.cause.category != "permanent" or case.policy.strategy == "plain"
+    return Bury(
+        "attempts_exhausted",
+        f"Failed {case.failures} of {case.allowed} allowed times; the last: {case.failure.summary}",
+        f"{advice} max_attempts= allows more tries." if more_help else advice,
+        owner=case.abilities.fleet.escalation if case.cause.category == "permanent" else None,
+    )
+
+
+def _may_change(case: Case) -> bool:
+    by_category = case.policy.strategy != "plain" or case.sitting == "cycle"
+    return case.cause.category == "conditional" and by_category and not case.runs_once
+
+
+def _over_budget(case: Case) -> Decision | None:
+    """All attempts together may spend so much and no more."""
+    budget = case.job.options.budget
+    over = overspent(budget, case.job, case.usage, case.now) if budget is not None else None
+    if over is None:
+        return None
+    return Bury(
+        "budget_exhausted",
+        f"Its budget is used up: {over}. The last failure: {case.failure.summary}",
+        "Redrive it if it is worth as much again; budget=redrive.Budget(...) sets how much.",
+    )
+
+
+def _permanent(case: Case) -> Decision | None:
+    if case.cause.category != "permanent":
+        return None
+    lane: Lane = "delayed" if case.cause.heals == "later" else "manual"
+    found = f"{case.failure.summary} is {case.cause.detail}"
+    otherwise = _told_otherwise(case)
+    if otherwise.startswith(("a ", "an ")):
+        otherwise = f"A{otherwise[1:]}"  # it begins a sentence; an option is spelled as it is
+    return Bury(
+        "permanent",
+        f"Not retried now: {found}." if lane == "delayed" else f"Not retried: {found}, which waiting does not heal.",
+        f"{ADVICE.get(case.cause.detail, 'Fix the cause, then redrive.')} {otherwise} would retry it.",
+        lane,
+        owner=case.abilities.fleet.escalation if lane == "manual" else None,
+    )
+
+
+def _unknown(case: Case) -> Decision | None:
+    if case.cause.category != "unknown" or case.idempotent:
+        return None
+    tries = case.failures if case.job.fresh_from == 0 else len(_failed(case.recent)) + 1
+    tries -= case.changed_tries  # those are on top
+    name = case.failure.error_class
+    if case.effects:
+        return Bury(
+            "permanent",
+            f"Not retried: {name} is not known to heal, and the task has effects that a retry might repeat.",
+            f"{advise_landed(case.effects_seen)} idempotent=True or {_told_otherwise(case)} on it would retry it.",
+        )
+    if tries < UNKNOWN_TRIES:
+        return None
+    return Bury(
+        "not_known_to_heal",
+        f"Not retried further: {name} is not known to heal.",
+        RULE_ADVICE.get(case.cause.rule)
+        or f"Add {_told_otherwise(case)}, {_given_up(case)} or idempotent=True to the task; then redrive.",
+    )
+
+
+def _told_otherwise(case: Case) -> str:
+    """The option by which the task could say that this heals."""
+    if case.job.task.startswith("redrive."):
+        return "a rule of your own ([[rules]] in redrive.toml)"
+    if case.failure.kind != "exception":
+        return "an error_kind in the result"
+    return f"retry_on=({case.failure.error_class},)"
+
+
+def _given_up(case: Case) -> str:
+    return f"give_up_on=({case.failure.error_class},)" if case.failure.kind == "exception" else "redrive.GiveUp"
+
+
+def _failed(attempts: Iterable[Attempt]) -> list[Attempt]:
+    return [attempt for attempt in attempts if attempt.outcome == "failed"]
+
+
+def _told_to_wait_long(case: Case) -> Decision | None:
+    """A server asked for a wait that nothing should be kept in the queue for: the job comes back at that time."""
+    after = case.cause.retry_after
+    if after is None or after <= case.max_wait or case.failure.kind == "signal":
+        return None
+    wait = _spread(case, after)
+    return Bury(
+        "asked_to_wait",
+        f"{case.cause.detail}: asked to wait {after:.0f} s, longer than max_wait {case.max_wait:.0f} s.",
+        "Nothing to do: it comes back by itself at the time that was asked for. Redrive it if that is over sooner.",
+        "delayed",
+        comes_back_at=case.now + wait,
+    )
+
+
+def _told_when(case: Case) -> Decision | None:
+    """The failure said when to come back: the task's own word counts as it is, a server's up to max_wait.
+
+    A server hears of many at once: they come a little later than it asked, never earlier. The time it asked for makes
+    a job no older; the task's own does, for with `max_age` a task can end its own waiting.
+    """
+    after = case.cause.retry_after
+    if after is None:
+        return None
+    if case.failure.kind == "signal":
+        return RetryLater(min(after, LONGEST_WAIT), f"{case.cause.detail}: asked to wait {after:g} s.", "retry_after")
+    least = min(SAFE_WAIT, delay_after(case.policy, case.failures, case.chance))
+    wait = _spread(case, max(after, least))
+    why = f"{case.cause.detail}: asked to wait {after:g} s; again in {wait:.{0 if wait >= 10 else 1}f} s."
+    return RetryLater(wait, why, "retry_after", asked=wait)
+
+
+def _spread(case: Case, wait: float) -> float:
+    return wait * (1.0 + (RETRY_AFTER_JITTER * case.chance if case.policy.jitter != 0 else 0.0))
+
+
+def _backoff(case: Case) -> Decision:
+    wait = delay_after(case.policy, case.failures, case.chance)
+    when = f"in {wait:.1f} s" if wait >= 0.05 else "at once"
+    back = f" ({_ordinal(case.job.comebacks)} comeback)" if case.job.comebacks else ""
+    return RetryLater(wait, f"{case.cause.detail}: attempt {case.failures} of {case.allowed}{back}, again {when}.")
+
+
+# ---- where somebody waits
+
+
+def _immediate(case: Case) -> Decision | None:
+    """On the spot, for what heals at once, at most three tries in all."""
+    if case.cause.category != "transient" or case.cause.heals != "at_once" or case.failure.kind == "lease_expired":
+        return None
+    if case.tries >= SPOT_TRIES or case.failures >= case.allowed or case.cause.retry_after is not None:
+        return None
+    wait = SPOT_WAIT * 2.0 ** (case.tries - 1)
+    why = f"{case.cause.detail}: try {case.tries} of {SPOT_TRIES} on the spot, again in {wait:g} s."
+    return RetryLater(wait, why, "on_the_spot", tier="immediate")
+
+
+def _diverted(case: Case) -> Decision:
+    """A script does not wait: what may heal comes back in the next cycle, the rest needs eyes."""
+    cause = case.cause
+    differently = changed(case) if cause.category == "conditional" else None
+    if cause.category == "transient" or isinstance(differently, RetryLater):
+        retry = differently if isinstance(differently, RetryLater) else None
+        return Bury(
+            "diverted",
+            f"{case.failure.summary} is {cause.detail}: tried again in the next cycle.",
+            f"{ADVICE.get(cause.detail, 'It may heal by itself.')} It comes back by itself in the next cycle.",
+            "delayed",
+            changes=retry.changes if retry else None,
+            agent=retry.agent if retry else None,
+            model=retry.model if retry else None,
+            on_top=retry.on_top if retry else 0,
+        )
+    if isinstance(differently, Bury):
+        return differently
+    return Bury(
+        "diverted",
+        f"Not tried again: {case.failure.summary} is not known to heal by waiting.",
+        f"Look at it, then redrive it. {_told_otherwise(case)} would bring it back in the next cycle.",
+    )
+
+
+_ENDS: Final[tuple[Strategy, ...]] = (
+    _lost, _released, _met_our_limit, _gave_up, _suspended, _uncertain, _left_to_people, _exhausted, _too_old,
+    _over_budget,
+)  # fmt: skip
+_BY_CATEGORY: Final[tuple[Strategy, ...]] = (_permanent, _unknown, _told_to_wait_long, changed, _told_when)
+CATEGORIZED: Final[tuple[Strategy, ...]] = (*_ENDS, *_BY_CATEGORY)
+PLAIN: Final[tuple[Strategy, ...]] = (*_ENDS, _told_to_wait_long, _told_when)
+"""`strategy = "plain"`: every failure is retried until the attempts are used up."""
+CALL: Final[tuple[Strategy, ...]] = (*_ENDS, _immediate, *_BY_CATEGORY)
+CALL_PLAIN: Final[tuple[Strategy, ...]] = (*_ENDS, _immediate, _told_to_wait_long, _told_when)
+"""Where a caller waits: a few tries on the spot first."""
+CYCLE: Final[tuple[Strategy, ...]] = (*_ENDS, _immediate, _permanent, _diverted)
+"""In a script's cycle: a few tries on the spot, then the delayed lane or a person."""

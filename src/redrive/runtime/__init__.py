@@ -1,1 +1,0 @@
-"""What runs, waits or talks. Gets a Store and never imports one."""

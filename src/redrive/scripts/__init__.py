@@ -1,0 +1,1 @@
+"""For scripts without a worker: cycles, failure records, import and export, once."""

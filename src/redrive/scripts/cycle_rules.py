@@ -1,0 +1,382 @@
+"""A script's cycle: what its jobs are called, what is remembered between cycles, and the sum at the end.
+
+A job of a cycle is (task, job_id), done once in each cycle: its key has the cycle's id in it. What failed in one cycle
+comes back in the next under its old key, so a note per (task, job_id) says that this was the next cycle's turn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, tzinfo
+from typing import Final, Literal
+
+import msgspec
+
+from redrive.core.documents import Kind
+from redrive.core.job import CYCLE, Failure, Job, State, hash_payload, keyed_id
+from redrive.core.payload import Signature
+from redrive.errors import InvalidOption
+from redrive.jobs.dead_letter import Born, buried_at_birth, same_work, sorted_out
+
+LONGEST: Final = 150
+"""Characters of a job_id or a cycle id."""
+HOUR: Final = 3600.0
+DAY: Final = 24 * HOUR
+ALERT_AFTER: Final = 3
+SEVERITY: Final = 0.7
+CONFLICTING: Final = "conflicting_input"
+"""Why an input is dead that its cycle refused."""
+
+Repeat = Literal["cycle", "never"]
+Status = Literal["done", "skipped", "diverted", "needs_you", "running_elsewhere", "discarded"]
+
+
+# ---- names
+
+
+def queue_of(name: object) -> str:
+    """The queue of a cycle: its jobs run where the script runs, and no worker takes them."""
+    return CYCLE + _checked("name", name)
+
+
+def cycle_at(now: float, tz: str) -> str:
+    """The id of a cycle that starts now: the date, which it keeps when it runs past midnight."""
+    return datetime.fromtimestamp(now, zone_of(tz)).date().isoformat()
+
+
+def zone_of(tz: str) -> tzinfo:
+    """Return the time zone of this name."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        return UTC if tz == "UTC" else ZoneInfo(tz)
+    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
+        raise InvalidOption(field="tz", problem=f"{tz!r} is not a time zone") from None
+
+
+def checked_id(field: str, value: object) -> str:
+    """A job_id or a cycle id as the caller says it; a number is as good as a name."""
+    return _checked(field, str(value) if isinstance(value, int) and not isinstance(value, bool) else value)
+
+
+def _checked(field: str, value: object) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= LONGEST or not value.isprintable():
+        raise InvalidOption(field=field, problem=f"{value!r} must be 1 to {LONGEST} printable characters")
+    return value
+
+
+def id_from(payload: str) -> str:
+    """The job_id of a call that gives none: the same arguments are the same job."""
+    canonical = msgspec.json.encode(msgspec.json.decode(payload), order="sorted")
+    return hashlib.sha256(canonical).hexdigest()[:16]
+
+
+def key_of(queue: str, task: str, job_id: str, cycle_id: str | None) -> str:
+    """`nightly/publish:site-1@2031-05-17`, or without a date where it is done once for ever.
+
+    Receivers see it as the idempotency key, so it names the cycle: two scripts may well use the same names.
+    """
+    name = f"{key_prefix(queue)}{_escaped(task)}:{_escaped(job_id)}"
+    return name if cycle_id is None else f"{name}@{_escaped(cycle_id)}"
+
+
+def key_prefix(queue: str) -> str:
+    """How the keys of a cycle's jobs and notes begin."""
+    return f"{_escaped(queue.removeprefix(CYCLE))}/"
+
+
+def note_key(queue: str, task: str, job_id: str) -> str:
+    """One note for all cycles."""
+    return key_of(queue, task, job_id, None)
+
+
+def names_of(job: Job) -> tuple[str, str | None]:
+    """(job_id, cycle id) of a job that is found in a cycle's queue; one that came from elsewhere has no cycle."""
+    ours = key_of(job.queue, job.task, "", None)
+    if job.key is None or not job.key.startswith(ours):
+        return job.key or job.id, None
+    job_id, cycle_id, *_ = [*job.key.removeprefix(ours).split("@"), ""]
+    return _plain(job_id), _plain(cycle_id) or None
+
+
+_ESCAPES: Final = (("%", "%25"), ("/", "%2F"), (":", "%3A"), ("@", "%40"))
+
+
+def _escaped(text: str) -> str:
+    for sign, code in _ESCAPES:
+        text = text.replace(sign, code)
+    return text
+
+
+def _plain(text: str) -> str:
+    for sign, code in reversed(_ESCAPES):
+        text = text.replace(code, sign)
+    return text
+
+
+# ---- inputs: a job_id stands for one input in a cycle
+
+
+def checked_ignore(said: object) -> tuple[str, ...]:
+    """Check the names of arguments that do not count; one name may stand alone."""
+    names = (said,) if isinstance(said, str) else said
+    if not isinstance(names, tuple | list) or not all(isinstance(name, str) and name.isidentifier() for name in names):
+        raise InvalidOption(field="ignore", problem=f"{said!r} must be names of arguments, e.g. ('path',)")
+    return tuple(names)
+
+
+def counted(payload: str, ignore: Collection[str]) -> str:
+    """Return the part of a payload that counts."""
+    if not ignore:
+        return payload
+    said = msgspec.json.decode(payload)
+    return msgspec.json.encode({name: value for name, value in said.items() if name not in ignore}).decode()
+
+
+def known_by(job: Job, ignore: Collection[str]) -> Job:
+    """Give a job the hash of the arguments that count: two jobs with the same hash have the same input."""
+    if not ignore or job.payload is None:
+        return job
+    return msgspec.structs.replace(job, payload_hash=hash_payload(counted(job.payload, ignore), job.task))
+
+
+def same_input(known: Job, given: Job, signature: Signature, ignore: Collection[str]) -> bool:
+    """Compare what counts of two inputs. A default is the same, spelled out or left out."""
+    if known.payload_hash == given.payload_hash:
+        return True
+    if known.payload is None or given.payload is None:
+        return False
+    try:
+        texts = [counted(job.payload or "", ignore) for job in (known, given)]
+    except msgspec.MsgspecError:  # a disk has damaged the stored payload
+        return False
+    return signature.same(*texts) or (bool(known.changes_json) and same_work(known, given))
+
+
+CONFLICT: Final = (
+    "Compare the two inputs. Redrive this dead letter if it is work of its own, else discard it. Give each input its"
+    " own job_id; name arguments that change with every start in ignore=(...)."
+)
+
+
+def conflicting(job: Job, failure: Failure, now: float) -> Job:
+    """Make the dead letter that keeps an input which its cycle refused: one for each input, however often it is asked.
+
+    Its key has the input's hash behind the cycle's id, so that it is never taken for the job that was accepted.
+    """
+    key = f"{job.key}{'' if '@' in (job.key or '') else '@'}@{(job.payload_hash or '')[:16]}"
+    refused = msgspec.structs.replace(job, id=keyed_id(job.queue, key), key=key)
+    born = Born(now, because=CONFLICTING)
+    return buried_at_birth(
+        refused,
+        failure,
+        sorted_out(failure),
+        failed_at=now,
+        born=born,
+        attempt=0,
+        said="manual",
+        recommendation=CONFLICT,
+    )
+
+
+# ---- what is remembered between cycles
+
+
+class Note(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the cycles know of one (task, job_id) beyond its jobs."""
+
+    task: str
+    job_id: str
+    job: str
+    """The job that had its turn last."""
+    cycle: str | None = None
+    """The cycle that `turns` and `asked` are about."""
+    turns: tuple[str, ...] = ()
+    """Jobs of earlier cycles that have had their turn in this cycle."""
+    asked: bool = False
+    """Whether the script asked for the input of one of them: then this cycle refuses any other."""
+    failed: str | None = None
+    """The last cycle in which it failed: not tried again before the next."""
+    failing: int = 0
+    """Cycles in a row."""
+    told: str | None = None
+    """The last cycle in which somebody was told that it keeps failing."""
+
+
+CYCLE_NOTE: Final = Kind[Note]("cycle", Note, unwritten=("error",))
+
+
+def turns_in(note: Note | None, cycle_id: str) -> tuple[str, ...]:
+    """Return the ids of the jobs of earlier cycles that have had their turn in this one."""
+    return note.turns if note is not None and note.cycle == cycle_id else ()
+
+
+def was_asked(note: Note | None, cycle_id: str) -> bool:
+    """Say whether this cycle's script has asked for the input of a job of an earlier cycle."""
+    return note is not None and note.cycle == cycle_id and note.asked
+
+
+def after_asking(note: Note | None, job: Job, cycle_id: str) -> Note:
+    """Remember that the input of this job, which is an earlier cycle's, is the one that the script asked for."""
+    before = note or Note(job.task, names_of(job)[0], job.id)
+    return msgspec.structs.replace(before, cycle=cycle_id, turns=_with_turn(note, job, cycle_id), asked=True)
+
+
+def after_success(note: Note | None, job: Job, cycle_id: str) -> Note | None:
+    """Return None where the states of the jobs say it all, and nothing need be remembered."""
+    job_id, _ = names_of(job)
+    once_for_ever = job.key == key_of(job.queue, job.task, job_id, None)
+    turns = turns_in(note, cycle_id) if once_for_ever else _with_turn(note, job, cycle_id)
+    asked = was_asked(note, cycle_id)
+    return Note(job.task, job_id, job.id, cycle=cycle_id, turns=turns, asked=asked) if turns else None
+
+
+def after_failure(note: Note | None, job: Job, cycle_id: str) -> Note:
+    job_id, _ = names_of(job)
+    before = note or Note(job.task, job_id, job.id)
+    more = 0 if before.failed == cycle_id else 1
+    return msgspec.structs.replace(
+        before, job=job.id, failed=cycle_id, failing=before.failing + more, cycle=cycle_id,
+        turns=_with_turn(note, job, cycle_id), asked=was_asked(note, cycle_id),
+    )  # fmt: skip
+
+
+def _with_turn(note: Note | None, job: Job, cycle_id: str) -> tuple[str, ...]:
+    """Add a job of an earlier cycle to those that had their turn; this cycle's own job is known by its key."""
+    turns = turns_in(note, cycle_id)
+    return turns if names_of(job)[1] == cycle_id or job.id in turns else (*turns, job.id)
+
+
+def keeps_failing(note: Note, alert_after: int) -> bool:
+    """Failed in so many cycles in a row, and nobody was told in the last of them."""
+    return note.failing >= alert_after and note.told != note.failed
+
+
+def in_words(note: Note, job: Job | None) -> str:
+    """Says what keeps failing. The error is read from the job: a note outlives what is erased."""
+    error = (job.error or job.because or "")[:300] if job is not None else ""
+    said = f"{note.task} {note.job_id} has failed in {note.failing} cycles in a row: {error}"
+    return f"{said} → redrive dead show {note.job[-8:]}"
+
+
+def severity(note: Note, alert_after: int) -> float:
+    return min(1.0, SEVERITY + 0.1 * (note.failing - alert_after))
+
+
+# ---- moves
+
+
+def status_of(job: Job) -> Status:
+    """How a job stands when its turn in a cycle is over."""
+    match job.state:
+        case State.done:
+            return "done"
+        case State.running:
+            return "running_elsewhere"
+        case State.waiting:
+            return "diverted"
+        case State.dead:
+            return "diverted" if job.lane == "delayed" else "needs_you"
+        case State.held:
+            return "diverted" if job.because == "circuit_open" else "needs_you"
+        case _:
+            return "discarded"
+
+
+# ---- the sum
+
+WORDS: Final[Mapping[Status, tuple[str, str]]] = {
+    "done": ("done", "done"),
+    "skipped": ("already done", "already done"),
+    "diverted": ("comes back next cycle", "come back next cycle"),
+    "running_elsewhere": ("running elsewhere", "running elsewhere"),
+    "discarded": ("discarded", "discarded"),
+    "needs_you": ("needs you", "need you"),
+}
+GOOD: Final = ("done", "skipped")
+
+
+class Left(msgspec.Struct, frozen=True):
+    """Jobs of earlier cycles that this one did not touch, by task and by what becomes of them."""
+
+    task: str
+    status: Status
+    number: int
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """How a cycle went. Every job counts once; a second call for a job that is done counts as already done."""
+
+    name: str
+    cycle_id: str
+    done: int = 0
+    skipped: int = 0
+    diverted: int = 0
+    needs_you: int = 0
+    running_elsewhere: int = 0
+    discarded: int = 0
+    brought_back: int = 0
+    """How many of them came from the delayed lane, or were left by a process that died."""
+    left: tuple[Left, ...] = ()
+    alerts: tuple[str, ...] = ()
+
+    @property
+    def accepted(self) -> int:
+        return sum(getattr(self, status) for status in WORDS)
+
+    @property
+    def exit_code(self) -> int:
+        """0 only where everything was done, now or before."""
+        return 0 if all(status in GOOD or not getattr(self, status) for status in WORDS) else 1
+
+    @property
+    def line(self) -> str:
+        parts = [f"{getattr(self, status)} {_words(status, getattr(self, status))}" for status in WORDS]
+        told = [part for part in parts if not part.startswith("0 ")] or ["nothing to do"]
+        back = f" ({self.brought_back} from earlier)" if self.brought_back else ""
+        look = " → redrive morning" if self.needs_you else ""
+        jobs = f"{self.accepted} job{'' if self.accepted == 1 else 's'}"
+        return f"{self.name} {self.cycle_id}: {jobs}{back}: {', '.join(told)}{look}"
+
+    def __str__(self) -> str:
+        lines = [self.line, *(f"  keeps failing: {alert}" for alert in self.alerts)]
+        if self.left:
+            lines.append("  left from before: " + ", ".join(_left_words(left) for left in self.left))
+        return "\n".join(lines)
+
+
+def _words(status: Status, number: int) -> str:
+    return WORDS[status][0 if number == 1 else 1]
+
+
+def _left_words(left: Left) -> str:
+    if left.status == "diverted":
+        said = "comes back" if left.number == 1 else "come back"
+        return f"{left.number} {left.task} ({said} when a cycle runs {left.task})"
+    return f"{left.number} {left.task} ({_words(left.status, left.number)})"
+
+
+def summary_of(
+    name: str,
+    cycle_id: str,
+    statuses: Iterable[Status],
+    *,
+    skipped: int = 0,
+    brought_back: int = 0,
+    left: Sequence[Left] = (),
+    alerts: Sequence[str] = (),
+) -> Summary:
+    counted = Counter[str](statuses)
+    counted["skipped"] += skipped
+    return Summary(
+        name, cycle_id, brought_back=brought_back, left=tuple(left), alerts=tuple(alerts),
+        **{status: counted[status] for status in WORDS},
+    )  # fmt: skip
+
+
+def left_over(found: Mapping[tuple[str, Status], int], touched: Iterable[tuple[str, Status]]) -> list[Left]:
+    """What stands in the queue without what this cycle has counted itself."""
+    rest = Counter(found) - Counter(touched)
+    return [Left(task, status, number) for (task, status), number in sorted(rest.items())]

@@ -1,0 +1,501 @@
+"""JSONL in and out: other programs' queues into this one without losing a line; dead letters and completed ids out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final, Literal
+
+import msgspec
+
+from redrive.core.checks import optional_name
+from redrive.core.job import Job, State, iso
+from redrive.core.store import Applied, Commit, Filter, Inserted, Unknown
+from redrive.engine.bus import BusEvent
+from redrive.engine.paging import pages
+from redrive.errors import InvalidInput, InvalidOption, StaleJob
+from redrive.jobs import jsonl, records
+from redrive.jobs.dead_letter import (
+    CAP,
+    UNNAMED,
+    Born,
+    generation,
+    id_of,
+    job_from,
+    known_failure,
+    occurrence,
+    place_of,
+    same_work,
+)
+from redrive.jobs.jsonl import Line
+from redrive.jobs.records import Record
+from redrive.scripts.failure_records import TRIES, Letters, failed_again
+
+if TYPE_CHECKING:
+    from redrive.jobs.core import Core
+
+CHUNK: Final = 1_000
+CHUNK_BYTES: Final = 16 * 1024 * 1024
+log = logging.getLogger("redrive")
+COUNTED: Final = ("read", "imported", "updated", "duplicates", "completed", "aside", "closed", "unread")
+PROBLEMS_KEPT: Final = 1_000
+"""Problems that are told one by one; the rest is counted, and stands in the aside file."""
+_SPACE: Final = 4
+"""A line may be so many times larger than the payload limit: it holds spaces and other fields."""
+
+Source = str | Path | Iterable[bytes | str]
+Target = str | Path | IO[bytes] | None
+Form = Literal["dead", "waiting"]
+Pages = AsyncIterator[list[bytes]]
+"""Lines to be written, a page at a time."""
+Progress = Callable[[int], None]
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """What became of every line: `read` is the sum of imported, updated, duplicates, completed and aside."""
+
+    read: int = 0
+    imported: int = 0
+    updated: int = 0
+    """Known already, with fewer tries: one more failure in the same letter."""
+    duplicates: int = 0
+    completed: int = 0
+    """Not taken in, because the completed ids name them."""
+    aside: int = 0
+    """Kept aside with line number and reason, because they could not be taken in."""
+    closed: int = 0
+    """Dead letters that stood here and are done, as the completed ids say."""
+    unread: int = 0
+    """Lines of the completed ids that cannot be read: what they name was not left out."""
+    problems: list[tuple[int, str]] = []
+    """(line, why) of the first thousand that were kept aside or, with `completed:`, could not be read."""
+    kept_in: str | None = None
+    """The file that holds them."""
+    dry_run: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.aside == 0 and self.unread == 0
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """How many records were written, and where; without a path they are here."""
+
+    count: int
+    path: str | None = None
+    lines: list[str] = []
+
+
+# -- in
+
+
+class Import:
+    """One import. Lines are read, understood and inserted a thousand at a time, whatever the size of the file."""
+
+    def __init__(
+        self,
+        core: Core,
+        letters: Letters,
+        source: Source,
+        *,
+        born: Born,
+        mapping: records.Mapping = records.OWN,
+        completed: str | Path | Iterable[str] | None = None,
+        aside: str | Path | None = None,
+        dry_run: bool = False,
+        who: str = "api",
+        why: str | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self._core = core
+        self._letters = letters
+        self._source = source
+        self._born = born
+        self._mapping = mapping
+        self._completed_source = completed
+        self._aside = Aside(_aside_path(source, aside))
+        self._dry_run = dry_run
+        self._who, self._why = who, why or "the completed ids name it"
+        self._progress = progress
+        self._completed: set[bytes] = set()
+        self._closed: set[str] = set()
+        self._caps: dict[str, int] = {}
+        self._counts = dict.fromkeys(COUNTED, 0)
+        self._seen: dict[bytes, int] = {}
+        self._problems: list[tuple[int, str]] = []
+
+    async def run(self) -> Imported:
+        await self._close_completed()
+        with contextlib.ExitStack() as files:
+            lines = await asyncio.to_thread(_opened, self._source, self._line_limit, files)
+            while chunk := await asyncio.to_thread(_some, lines):
+                await self._take(chunk)
+        return self._conclude()
+
+    def _conclude(self) -> Imported:
+        if self._counts["imported"] and not self._dry_run:
+            self._tell()
+        kept_in = str(self._aside.path) if self._counts["aside"] and self._aside.path and not self._dry_run else None
+        return Imported(**self._counts, problems=self._problems, kept_in=kept_in, dry_run=self._dry_run)
+
+    @property
+    def _line_limit(self) -> int:
+        return max(jsonl.LONGEST, _SPACE * self._core.settings.payload_limit)
+
+    def _tell(self) -> None:
+        queue = self._born.queue or self._born.task or ""
+        self._core.bus.publish(BusEvent("imported", queue, self._born.now, data=dict(self._counts)))
+
+    async def _take(self, chunk: list[Line]) -> None:
+        jobs: list[tuple[Line, Job]] = []
+        bad: list[tuple[Line, str]] = []
+        done: list[str] = []
+        for line in chunk:
+            if line.number == 1:
+                self._seen.clear()  # equal lines without a job_id are counted by the file
+            if line.blank:
+                continue
+            self._counts["read"] += 1
+            try:
+                record = self._understood(line)
+            except InvalidInput as error:
+                bad.append((line, _reason(line, error)))
+                continue
+            if _digest(record.job_id) in self._completed:
+                done.append(id_of(record, self._born))
+            else:
+                jobs.append((line, self._job(record)))
+        self._counts["completed"] += len(done)
+        await self._close(done)
+        bad += await (self._rehearse(jobs) if self._dry_run else self._insert(jobs))
+        await self._keep_aside(bad)
+        if self._progress is not None:
+            self._progress(sum(len(line.raw) + 1 for line in chunk))
+
+    def _understood(self, line: Line) -> Record:
+        if line.cut:
+            raise InvalidInput(field="line", problem=f"is longer than {self._line_limit} bytes")
+        record = records.parse(line.raw, self._mapping, limit=self._core.settings.payload_limit)
+        if not record.derived:
+            return record
+        digest = _digest(record.job_id)
+        self._seen[digest] = self._seen.get(digest, 0) + 1
+        return msgspec.structs.replace(record, job_id=occurrence(record.job_id, self._seen[digest]))
+
+    def _job(self, record: Record) -> Job:
+        """The cap is the queue's own where it has one."""
+        queue, _ = place_of(record, self._born)
+        return job_from(record, msgspec.structs.replace(self._born, cap=self._cap(queue)))
+
+    def _cap(self, queue: str) -> int:
+        if queue not in self._caps:
+            self._caps[queue] = self._core.registry.queue_policy(queue).max_attempts or CAP
+        return self._caps[queue]
+
+    async def _insert(self, jobs: list[tuple[Line, Job]]) -> list[tuple[Line, str]]:
+        """What is new goes in; what is known is compared. Returns the lines that contradict what is known."""
+        bad = []
+        answers = await self._core.store.insert([job for _, job in jobs]) if jobs else []
+        for (line, job), answer in zip(jobs, answers, strict=True):
+            what, problem = await self._outcome(job, answer)
+            if problem is not None:
+                bad.append((line, problem))
+            else:
+                self._counts[what] += 1
+        return bad
+
+    async def _outcome(self, job: Job, answer: Inserted) -> tuple[str, str | None]:
+        if not answer.duplicate:
+            return "imported", None
+        if not same_work(answer.job, job):
+            known = answer.job
+            return (
+                "aside",
+                f"job_id: {known.key or known.id!r} stands for another payload already (job {known.short_id})",
+            )
+        further = _is_further(answer.job, job) and await self._updated(job)
+        return ("updated" if further else "duplicates"), None
+
+    async def _updated(self, job: Job) -> bool:
+        """A record that tells of more tries than the letter knows is a further failure of the same job."""
+        perhaps = False
+        for _ in range(TRIES):
+            (known,) = await self._core.store.get([job.id])
+            if not _is_further(known, job):
+                return perhaps  # by us, as it turns out, or by somebody else
+            moves = failed_again(known, job, self._cap(job.queue), job.attempts)
+            (outcome,) = await self._core.store.apply([Commit(moves)])
+            if isinstance(outcome, Applied):
+                return True
+            perhaps = isinstance(outcome, Unknown)
+        raise StaleJob(f"the letter of {job.key!r} keeps changing; import the file again", job_id=job.id)
+
+    async def _rehearse(self, jobs: list[tuple[Line, Job]]) -> list[tuple[Line, str]]:
+        """What an import would do, without doing it."""
+        bad = []
+        known = {job.id: job for job in await self._core.store.get([job.id for _, job in jobs])}
+        for line, job in jobs:
+            digest = _digest(job.id)
+            first = known.get(job.id)
+            if first is None and digest not in self._seen:
+                self._seen[digest] = 1
+                self._counts["imported"] += 1
+            elif first is not None and not same_work(first, job):
+                bad.append((line, f"job_id: {job.key or job.id!r} stands for another payload already"))
+            else:
+                self._counts["updated" if first is not None and _is_further(first, job) else "duplicates"] += 1
+        return bad
+
+    async def _keep_aside(self, bad: list[tuple[Line, str]]) -> None:
+        self._note("aside", [(line.number, why) for line, why in bad])
+        if bad and not self._dry_run:
+            at = iso(self._born.now)
+            await asyncio.to_thread(self._aside.keep, bad, at)
+
+    def _note(self, count: str, problems: list[tuple[int, str]]) -> None:
+        self._counts[count] += len(problems)
+        self._problems += problems[: PROBLEMS_KEPT - len(self._problems)]
+
+    # -- what is done already
+
+    async def _close_completed(self) -> None:
+        """Ids that are known to be done: their lines are not taken in, and their letters that stand here are closed."""
+        if self._completed_source is None:
+            return
+        with contextlib.ExitStack() as files:
+            ids = await asyncio.to_thread(_completed, self._completed_source, self._mapping.job_id, files)
+            while chunk := await asyncio.to_thread(lambda: list(islice(ids, CHUNK))):
+                await self._note_completed(chunk)
+
+    async def _note_completed(self, chunk: list[tuple[int, str | InvalidInput]]) -> None:
+        found = [said for _, said in chunk if isinstance(said, str)]
+        unread = [(number, f"completed: {said}") for number, said in chunk if isinstance(said, InvalidInput)]
+        self._note("unread", unread)
+        self._completed.update(map(_digest, found))
+        await self._close([job_id for job_id in found if len(job_id) == 32])
+        queue = self._born.queue or self._born.task or UNNAMED
+        number = 0
+        while found:
+            ids = {generation(queue, job_id, number): job_id for job_id in found}
+            found = [ids[id] for id in await self._close(list(ids))]
+            number += 1
+
+    async def _close(self, ids: list[str]) -> list[str]:
+        """Those of them that are known here; the dead ones are closed."""
+        known = await self._core.store.get(ids) if ids else []
+        standing = [job for job in known if job.state is State.dead and job.id not in self._closed]
+        self._closed.update(job.id for job in standing)
+        if self._dry_run:
+            self._counts["closed"] += len(standing)
+        else:
+            self._counts["closed"] += await self._letters.close(standing, who=self._who, why=self._why)
+        return [job.id for job in known]
+
+
+def _some(lines: Iterator[Line]) -> list[Line]:
+    """The next lines: a thousand, or fewer large ones, so that no file fills the memory."""
+    taken: list[Line] = []
+    size = 0
+    while len(taken) < CHUNK and size < CHUNK_BYTES and (line := next(lines, None)) is not None:
+        taken.append(line)
+        size += len(line.raw)
+    return taken
+
+
+def _is_further(known: Job, job: Job) -> bool:
+    """Whether a record tells of a failure that the letter does not know."""
+    both_dead = known.state is State.dead and job.state is State.dead
+    return both_dead and job.attempts > known.attempts and not known_failure(known, job.history)
+
+
+def _reason(line: Line, error: InvalidInput) -> str:
+    if line.ended or line.cut or "is not JSON" not in str(error):
+        return str(error)
+    return f"torn: the line does not end, its writer may not be done with it; import it again later ({error})"
+
+
+def _digest(text: str) -> bytes:
+    """Many ids in little room."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).digest()
+
+
+def _opened(source: Source, longest: int, files: contextlib.ExitStack) -> Iterator[Line]:
+    if isinstance(source, str | Path):
+        return jsonl.read(files.enter_context(path_of(source).open("rb")), longest)
+    if hasattr(source, "readline"):
+        file: Any = source
+        return jsonl.read(file, longest)
+    return jsonl.from_lines(source)
+
+
+def path_of(source: str | Path) -> Path:
+    """The path of a file of lines; a folder is refused."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        raise InvalidInput(field="path", problem=f"{path} is a folder, not a file of JSON lines")
+    return path
+
+
+def _completed(
+    source: str | Path | Iterable[str], path: str, files: contextlib.ExitStack
+) -> Iterator[tuple[int, str | InvalidInput]]:
+    """(line, id or what is wrong with it). A file that is not there means that nothing is done yet, which is told."""
+    if isinstance(source, str | Path):
+        file = Path(source).expanduser()
+        if not file.exists():
+            log.warning("there is no file of completed ids at %s: nothing counts as done", file)
+            return
+        lines = jsonl.read(files.enter_context(file.open("rb")))
+    else:
+        lines = jsonl.from_lines(source)
+    yield from ids_in(lines, path)
+
+
+def ids_in(lines: Iterable[Line], path: str) -> Iterator[tuple[int, str | InvalidInput]]:
+    """Read one completed id per line; an error stands for a line that cannot be read."""
+    for line in lines:
+        if line.blank:
+            continue
+        try:
+            yield line.number, records.completed_id(line.raw, path)
+        except InvalidInput as error:
+            yield line.number, error
+
+
+class Aside:
+    """Where lines go that could not be taken in: appended with number and reason, synced, each of them once."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._there: set[bytes] | None = None
+
+    def keep(self, bad: list[tuple[Line, str]], at: str | None) -> None:
+        if self.path is None:
+            return
+        if self._there is None:
+            self._there = set(self._entries(self.path))
+        fresh = []
+        for line, why in bad:
+            text = line.raw.decode("utf-8", "backslashreplace")
+            name = _digest(f"{line.number}\0{text}")
+            if name not in self._there:
+                self._there.add(name)
+                cut = {"cut": True} if line.cut else {}
+                fresh.append(
+                    msgspec.json.encode({"line": line.number, "why": why, "at": at, **cut, "text": text}) + b"\n"
+                )
+        if fresh:
+            jsonl.append(self.path, fresh)
+
+    @staticmethod
+    def _entries(path: Path) -> Iterator[bytes]:
+        """What an earlier import of the same file has kept. An entry is longer than its line: bytes are spelled out."""
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            for line in jsonl.read(file, max(1, path.stat().st_size)):
+                with contextlib.suppress(msgspec.MsgspecError, UnicodeError, KeyError, TypeError):
+                    entry = msgspec.json.decode(line.raw)
+                    yield _digest(f"{entry['line']}\0{entry['text']}")
+
+
+def _aside_path(source: Source, said: str | Path | None) -> Path | None:
+    if said is not None:
+        return Path(said).expanduser()
+    if isinstance(source, str | Path):
+        return Path(f"{Path(source).expanduser()}.aside.jsonl")
+    return None
+
+
+async def import_(
+    core: Core,
+    letters: Letters,
+    source: Source,
+    *,
+    queue: str | None = None,
+    task: str | None = None,
+    mapping: records.Mapping | Mapping[str, str] | None = None,
+    as_: Form = "dead",
+    follow: asyncio.Event | None = None,
+    **options: Any,
+) -> Imported:
+    if as_ not in ("dead", "waiting"):
+        raise InvalidOption(field="as_", problem=f"{as_!r} is neither dead nor waiting")
+    state: Any = State(as_)
+    born = Born(core.clock.now(), optional_name("queue", queue), optional_name("task", task), state=state)
+    fields = records.mapping_of(mapping)
+    if follow is None:
+        return await Import(core, letters, source, born=born, mapping=fields, **options).run()
+    from redrive.scripts.followed_import import FollowedImport
+
+    return await FollowedImport(core, letters, source, born=born, mapping=fields, **options).run_until(follow)
+
+
+# -- out
+
+
+async def export(core: Core, target: Target, chosen: Filter, *, secrets: bool = False, **how: bool) -> Exported:
+    """Write one record per line for each dead letter."""
+    return await _write(_letters(core, chosen, secrets), target, **how)
+
+
+async def export_completed(core: Core, target: Target, chosen: Filter, **how: bool) -> Exported:
+    """Write one id per line for each done job."""
+    return await _write(_ids(core, chosen), target, **how)
+
+
+async def _write(pages: Pages, target: Target, *, overwrite: bool = False, append: bool = False) -> Exported:
+    """Write the lines of all pages. A file is private, and has its name only once it is complete."""
+    if target is None:
+        lines = [line.decode().rstrip("\n") async for page in pages for line in page]
+        return Exported(len(lines), None, lines)
+    if not isinstance(target, str | Path):
+        return Exported(await _write_all(pages, target))
+    path = _file(target)
+    if append:
+        return Exported(await _append_all(pages, path), str(path))
+    with jsonl.replacing(path, overwrite=overwrite) as file:
+        count = await _write_all(pages, file)
+    return Exported(count, str(path))
+
+
+async def _append_all(pages: Pages, path: Path) -> int:
+    count = 0
+    async for page in pages:
+        await asyncio.to_thread(jsonl.append, path, page)
+        count += len(page)
+    return count
+
+
+def _file(target: str | Path) -> Path:
+    path = Path(target).expanduser()
+    if path.is_dir() or not path.parent.is_dir():
+        raise InvalidInput(field="path", problem=f"{path} cannot be a file: it is a folder, or its folder is missing")
+    return path
+
+
+async def _write_all(pages: Pages, file: IO[bytes] | BinaryIO) -> int:
+    count = 0
+    async for page in pages:
+        await asyncio.to_thread(file.writelines, page)
+        count += len(page)
+    return count
+
+
+async def _ids(core: Core, chosen: Filter) -> Pages:
+    """The ids of done jobs, the oldest first, as other programs know them."""
+    async for page in pages(core.store, chosen, CHUNK, oldest=True):
+        yield [records.id_line(job) for job in page]
+
+
+async def _letters(core: Core, chosen: Filter, secrets: bool) -> Pages:
+    """The dead letters themselves with their stories, a page at a time; one that leaves meanwhile is left out."""
+    async for page in pages(core.store, chosen, CHUNK):
+        jobs = [job for job in await core.store.get([job.id for job in page]) if job.state is State.dead]
+        if jobs:
+            yield [records.line_of(job, secrets=secrets) for job in jobs]

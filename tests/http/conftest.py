@@ -1,0 +1,3 @@
+"""What the tests of this room may count on."""
+
+from tests.queue_fixtures import *  # noqa: F403
