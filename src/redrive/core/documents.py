@@ -15,15 +15,15 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
+from redrive.core.commit import Plan, decide_and_commit
 from redrive.core.consent import Approval, Grant
 from redrive.core.effects import EffectRecord
 from redrive.core.job import Json
 from redrive.core.notice import Notice, Paged
 from redrive.core.schedule import Standing as ScheduleStanding
-from redrive.core.store import Applied, Commit, Document, Put, Store, Unknown
+from redrive.core.store import Document, Put, Store
 from redrive.core.tokens import Token
 from redrive.core.workflow import Flow
-from redrive.errors import CommitUnknown, StoreBusy
 
 T = TypeVar("T")
 
@@ -33,10 +33,6 @@ class Duty(msgspec.Struct, frozen=True):
 
     holder: str
     until: float
-
-
-TRIES: Final = 20
-"""How often `update` decides anew when another process was faster."""
 
 
 class OfJob(StrEnum):
@@ -157,20 +153,19 @@ class Kind(Generic[T]):
         `change` is given None where there is no document, and returns None to remove it; the value it was given
         where nothing is to be written.
         """
-        for _ in range(TRIES):
+
+        async def decide() -> Plan[T | None]:
             known = await self.get(store, key)
             before = known.value if known is not None else None
             after = change(before)
             if after is before:
-                return after
+                return Plan(f"{self.name} {key}", after)
             expect = known.version if known is not None else 0
             put = self.drop(key, expect) if after is None else self.put(key, after, expect)
-            (outcome,) = await store.apply([Commit(puts=(put,))])
-            if isinstance(outcome, Applied):
-                return after
-            if isinstance(outcome, Unknown):
-                raise CommitUnknown(f"the store did not confirm that {self.name} {key} was written; look again")
-        raise StoreBusy(f"{self.name} {key} keeps changing; try again")
+            return Plan(f"{self.name} {key}", after, puts=(put,), done="written")
+
+        after, _ = await decide_and_commit(store, decide)
+        return after
 
 
 def _defaults(type: Any, names: tuple[str, ...]) -> dict[str, Any]:
