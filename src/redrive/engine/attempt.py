@@ -8,10 +8,11 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from redrive.core.commit import commit
 from redrive.core.documents import ALONE
 from redrive.core.job import Ending, Failure, Job
 from redrive.core.lifecycle import Transition
-from redrive.core.store import Commit, Guard, Lease, Outcome, Store
+from redrive.core.store import Commit, Guard, Lease, Store
 from redrive.engine.breakers import Breakers
 from redrive.engine.bus import Bus
 from redrive.engine.clock import Clock
@@ -243,11 +244,11 @@ class Attempts:
         except Exception as error:  # noqa: BLE001 - it would keep all others that are lost from being found
             return self.settlement.broken(job, error)
 
-    async def alone(self, job: Job) -> Outcome:
-        """The store knows before it starts that this job has the process to itself. Stale where it is ours no more."""
+    async def alone(self, job: Job) -> bool:
+        """Marks, before it starts, a job that has the process to itself; False where the lease is lost."""
         mark = ALONE.put(f"{job.id}/", job.run)
-        (outcome,) = await self._store.apply([Commit(puts=(mark,), guards=(Guard(Lease(job.id, job.token or "")),))])
-        return outcome
+        guard, what = Guard(Lease(job.id, job.token or "")), f"job {job.short_id} was marked to run alone"
+        return await commit(self._store, puts=[mark], guards=[guard], what=what) is not None
 
     # -- perform
 

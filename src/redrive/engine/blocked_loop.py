@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
+from redrive.core.commit import apply_each, try_commit
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Commit, Filter, Put, Store, Unknown
@@ -81,7 +82,7 @@ class Relief:
         if said == blocked and time.monotonic() - at < ANNOUNCE_SECONDS:
             return
         self._announced = blocked, time.monotonic()
-        await self._store.apply([Commit(puts=(self._worker.announcement(blocked),))])
+        await try_commit(self._store, puts=[self._worker.announcement(blocked)], what="a blocked worker was announced")
 
     async def _give_back(self, silent: float, blocked: Blocked) -> None:
         jobs = [*self._worker.withdraw(silent), *await self._not_arrived(silent)]
@@ -92,10 +93,10 @@ class Relief:
         """Gives back what is kept from beginning; what the store does not take is handed in again."""
         if not self._held:
             return
-        moves = [self._worker.release(job, why) for job in self._held.values()]
-        outcomes = await self._store.apply([Commit((move,)) for move in moves])
-        answered = [move for move, how in zip(moves, outcomes, strict=True) if not isinstance(how, Unknown)]
-        settled = [(move.job.id, move.job.token) for move in answered]
+        given = [Commit((self._worker.release(job, why),)) for job in self._held.values()]
+        answered = await apply_each(self._store, given)
+        jobs = [whole.transitions[0].job for whole, outcome in answered if not isinstance(outcome, Unknown)]
+        settled = [(job.id, job.token) for job in jobs]
         for key in settled:
             del self._held[key]
         log.warning("%d jobs are given back: %s", len(settled), why)

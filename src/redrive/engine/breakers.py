@@ -15,10 +15,11 @@ import msgspec
 
 from redrive.core import lifecycle
 from redrive.core.change import Edit, decode
+from redrive.core.commit import Plan, commit_each, decide_and_commit, try_commit
 from redrive.core.job import Cause, Failure, Job, Json, State
 from redrive.core.lifecycle import Transition
 from redrive.core.policy import DEFAULT, Policy
-from redrive.core.store import Applied, Commit, Put, Store
+from redrive.core.store import Put, Store
 from redrive.engine.bus import Bus, BusEvent
 from redrive.engine.clock import Clock
 from redrive.engine.registry import Handler
@@ -60,7 +61,6 @@ OPENED: Final = "breaker_opened"
 CLOSED: Final = "breaker_closed"
 REFRESH_SECONDS: Final = 3.0
 """How old a look may be that lets a job run. A scheduler looks every second, so that starting one waits for nothing."""
-TRIES: Final = 5
 TELL_AGAIN: Final = 5.0
 """Seconds in which dead letters are told once that what they wait for has answered."""
 GROUP: Final = "group:"
@@ -158,19 +158,22 @@ class Breakers:
 
         Where it has closed since that look the job joins those that are parked: all of them go at one pace.
         """
-        for _ in range(TRIES):
+        about = f"breaker {key}"
+
+        async def decide() -> Plan[Transition | None]:
             await self._look()
-            found = self._known.get(key)
-            if found is None:
-                return None
-            breaker, version = found
-            now = self._clock.now()
-            judged = verdict(breaker, job.id, now)
-            if judged == "park" or breaker.state == "closed":
-                return self._parked(job, breaker, now)
-            if judged == "run" or await self._write(key, probing(breaker, job.id, now), version):
-                return None
-        return None
+            now, (breaker, version) = self._clock.now(), self._known.get(key, (None, 0))
+            judged = verdict(breaker, job.id, now) if breaker is not None else "run"
+            if breaker is not None and (judged == "park" or breaker.state == "closed"):
+                return Plan(about, self._parked(job, breaker, now))
+            if breaker is None or judged == "run":
+                return Plan(about, None)
+            return Plan(about, None, puts=[BREAKER.put(key, probing(breaker, job.id, now), version)], done="probed")
+
+        parked, _ = await decide_and_commit(self._store, decide)
+        if parked is None:
+            await self._look()
+        return parked
 
     def _parked(self, job: Job, breaker: Breaker, now: float) -> Transition:
         matter = trouble(breaker) if breaker.down else "was down until just now"
@@ -215,12 +218,18 @@ class Breakers:
             if breaker.key != key:
                 await self._write(breaker.key, probe_failed(breaker, job.id, now), version)
         pause, release = policy.breaker_pause or 5.0, policy.breaker_release or 20.0
-        for _ in range(TRIES):
-            before, version = self._known.get(key, (None, 0))
+        before: Breaker | None = None
+
+        def change(known: Breaker | None) -> Breaker:
+            nonlocal before
+            before = known
             after = left_alone(key, job, failure, now, asked, pause=pause, release=release, before=before)
-            if after == before or await self._write(key, after, version):
-                self._tell_of_limit(before, after, job, failure)
-                break
+            return known if known is not None and after == known else after
+
+        after = await BREAKER.update(self._store, key, change)
+        await self._look()
+        if after is not None:
+            self._tell_of_limit(before, after, job, failure)
         return key, bool(probed)
 
     def _tell_of_limit(self, before: Breaker | None, after: Breaker, job: Job, failure: Failure) -> None:
@@ -289,7 +298,8 @@ class Breakers:
         self._told_at[key] = now
         sure = key.startswith(GROUP)  # a job that had failed in the same way has succeeded
         answers = Answers(self._clock.now(), self._clock.now(), DEFAULT.breaker_release or 1.0, sure)
-        await self._store.apply([Commit(puts=(ANSWERS.put(key, answers, 0),))])  # unless they are told already
+        what = f"those that wait for {key} were told"
+        await try_commit(self._store, puts=[ANSWERS.put(key, answers, 0)], what=what)  # unless they are told already
 
     def _answering(self, key: str, release: float) -> Put:
         now = self._clock.now()
@@ -310,17 +320,23 @@ class Breakers:
 
     async def close(self, key: str) -> bool:
         """It answers again, or a person says so: its jobs come back. False where it is not open."""
-        for _ in range(TRIES):
+        about = f"breaker {key}"
+
+        async def decide() -> Plan[Breaker | None]:
             await self._look()
-            known = self._known.get(key)
-            if known is None or known[0].state == "closed":
-                return False
-            answering = self._answering(key, known[0].release)
-            if await self._write(key, closed(known[0], self._clock.now()), known[1], answering):
-                log.warning("%s answers again: its parked jobs come back, %g a second", key, known[0].release)
-                self._publish(CLOSED, known[0])
-                return True
-        return False
+            breaker, version = self._known.get(key, (None, 0))
+            if breaker is None or breaker.state == "closed":
+                return Plan(about, None)
+            after = BREAKER.put(key, closed(breaker, self._clock.now()), version)
+            return Plan(about, breaker, puts=[after, self._answering(key, breaker.release)], done="closed")
+
+        breaker, _ = await decide_and_commit(self._store, decide)
+        if breaker is None:
+            return False
+        await self._look()
+        log.warning("%s answers again: its parked jobs come back, %g a second", key, breaker.release)
+        self._publish(CLOSED, breaker)
+        return True
 
     def _publish(self, type: str, breaker: Breaker, job: Job | None = None) -> None:
         """Subscribers of this process hear at once that something is down, or answers again."""
@@ -329,12 +345,12 @@ class Breakers:
             queue, task = (job.queue, job.task) if job is not None else ("", None)
             self._bus.publish(BusEvent(type, queue, self._clock.now(), task=task, data=data))
 
-    async def _write(self, key: str, breaker: Breaker | None, version: int, *beside: Put) -> bool:
+    async def _write(self, key: str, breaker: Breaker | None, version: int) -> bool:
         """Only if nobody else changed it meanwhile; the cache then knows as much as the store."""
         put = BREAKER.put(key, breaker, version) if breaker else BREAKER.drop(key, version)
-        (outcome,) = await self._store.apply([Commit(puts=(put, *beside))])
+        applied = await try_commit(self._store, puts=[put], what=f"the breaker of {key} was changed")
         await self._look()
-        return isinstance(outcome, Applied)
+        return applied is not None
 
     # -- from time to time
 
@@ -392,8 +408,7 @@ class Breakers:
         """The oldest of its parked jobs run again."""
         page = await self._store.find(msgspec.structs.replace(PARKED, held_for=key), limit=number, oldest=True)
         moves = [lifecycle.unblocked(job, self._clock.now(), who="breaker", why=why) for job in page.jobs]
-        outcomes = await self._store.apply([Commit((move,)) for move in moves])
-        return [move for move, outcome in zip(moves, outcomes, strict=True) if isinstance(outcome, Applied)]
+        return await commit_each(self._store, moves)
 
 
 async def _spared(work: Awaitable[T], otherwise: T) -> T:

@@ -9,15 +9,15 @@ from urllib.parse import quote
 import msgspec
 
 from redrive.core import lifecycle
+from redrive.core.commit import commit_in_parts
 from redrive.core.consent import NO_SESSION, Grant, Wish, granted, wish_of
 from redrive.core.documents import GRANT
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
-from redrive.core.store import MAX_PARTS, Filter, Store
+from redrive.core.store import Filter, Store
 from redrive.engine.clock import Clock
 from redrive.engine.paging import pages
 from redrive.engine.registry import Handler, Registry
-from redrive.engine.written import written
 
 HELD_FOR: Final = "consent:"
 PAGE: Final = 500
@@ -51,8 +51,7 @@ class Consents:
     async def forget(self, session_id: str) -> None:
         """Drop all that an erased session has agreed to."""
         puts = [GRANT.drop(key_of(grant)) for grant in await self.of(session_id)]
-        for start in range(0, len(puts), MAX_PARTS):
-            await written(self._store, "the session's grants were erased", *puts[start : start + MAX_PARTS])
+        await commit_in_parts(self._store, puts, what="the session's grants were erased")
 
     async def gate(self, job: Job, handler: Handler) -> Transition | None:
         """Held where the session that asked for the job has not agreed to it as it now is."""

@@ -17,6 +17,7 @@ import msgspec
 
 from redrive.core.budget import check_usage, left
 from redrive.core.checks import check_number
+from redrive.core.commit import commit
 from redrive.core.consent import Approval, asked_subject
 from redrive.core.documents import PROGRESS, STEP
 from redrive.core.effects import EffectRecord, is_seen, next_step
@@ -24,14 +25,14 @@ from redrive.core.job import Budget, Job, Json, Usage
 from redrive.core.payload import encode_result, lost_numbers
 from redrive.core.redact import redact, redact_text
 from redrive.core.schedule import SLOT_HEADER
-from redrive.core.store import Applied, Commit, Guard, Lease, Put, Store, Unknown
+from redrive.core.store import Guard, Lease, Put, Store
 from redrive.engine.approvals import Question, asked, key_of, question, waits_for
 from redrive.engine.clock import Clock
 from redrive.engine.effects import effect_of, judge, kept
 from redrive.engine.steps import Ask, Call, Steps, drive, drive_blocking
 from redrive.engine.threads import NOT_RUN, finished
 from redrive.engine.trusted_time import time_for_destroying
-from redrive.errors import CommitUnknown, OnceInProgress, RedriveError, Signal
+from redrive.errors import OnceInProgress, RedriveError, Signal
 from redrive.failures.capture import capture
 from redrive.failures.safe_getattr import whole
 from redrive.retries.changes import Change, outside_key
@@ -190,10 +191,8 @@ class _Shared:
 
     async def _write(self, put: Put) -> None:
         """A document of this job, synced, and only while the lease holds."""
-        (outcome,) = await self._store.apply([Commit(puts=(put,), guards=(Guard(self._lease, self._clock.now()),))])
-        if isinstance(outcome, Unknown):
-            raise CommitUnknown(outcome.problem)
-        if not isinstance(outcome, Applied):
+        guard, what = Guard(self._lease, self._clock.now()), f"a {put.kind} of job {self.job.short_id} was written"
+        if await commit(self._store, puts=[put], guards=[guard], what=what) is None:
             self._cancelled = True
             raise LeaseLost(f"job {self.job.short_id} is no longer this worker's")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from redrive.core.commit import try_commit
 from redrive.core.documents import DUTY, Duty
-from redrive.core.store import Applied, Commit, Store
+from redrive.core.store import Store
 from redrive.engine.clock import Clock
 
 LEASE: Final = 30.0
@@ -22,15 +23,14 @@ async def holds(store: Store, clock: Clock, name: str) -> bool:
     if duty is not None and duty.holder != me and not await _free(store, duty, now):
         return False
     put = DUTY.put(name, Duty(me, now + LEASE), kept.version if kept is not None else 0)
-    (outcome,) = await store.apply([Commit(puts=(put,))])
-    return isinstance(outcome, Applied)
+    return await try_commit(store, puts=[put], what=f"duty {name} was taken") is not None
 
 
 async def release(store: Store, name: str) -> None:
     """Leave a duty of this process to the others at once."""
     kept = await DUTY.get(store, name)
     if kept is not None and kept.value.holder == await store.process():
-        await store.apply([Commit(puts=(DUTY.drop(name, kept.version),))])
+        await try_commit(store, puts=[DUTY.drop(name, kept.version)], what=f"duty {name} was left to others")
 
 
 async def _free(store: Store, duty: Duty, now: float) -> bool:

@@ -17,9 +17,10 @@ from typing import Any, Final
 
 import msgspec
 
+from redrive.core.commit import commit
 from redrive.core.job import Ending, Job, State
 from redrive.core.lifecycle import Transition
-from redrive.core.store import Applied, Claim, Commit, Lease, Put, Stale, Store, Unknown, Wanted
+from redrive.core.store import Claim, Commit, Lease, Put, Store, Wanted
 from redrive.engine.attempt import UNMARKED, Attempts
 from redrive.engine.bus import Bus
 from redrive.engine.clock import Clock
@@ -29,7 +30,7 @@ from redrive.engine.interrupts import Interrupts, on_a_persons_thread
 from redrive.engine.loop import carried_through
 from redrive.engine.registry import Registry
 from redrive.engine.threads import Steered, Threads
-from redrive.errors import CommitUnknown, StoreError, StoreFailed
+from redrive.errors import StoreBusy, StoreError, StoreFailed
 from redrive.retries.decision import Sitting
 from redrive.retries.strategy import CRASHES_BEFORE_ALONE, SPOT_TRIES
 
@@ -177,16 +178,14 @@ class OnTheSpot:
         If nobody knows whether it does, the job is given back: the mark of a run that never began must not bury it.
         """
         try:
-            outcome = await self.attempts.alone(job)
+            return await self.attempts.alone(job)
         except (StoreError, OSError) as error:
-            outcome = Unknown(str(error))
+            log.warning("job %s (%s) is given back: %s: %s", job.short_id, job.task, UNMARKED, error)
+            await self._give_back(job, UNMARKED)
+            return False
         except BaseException:
             await self._give_back(job, self._why)
             raise
-        if isinstance(outcome, Unknown):
-            log.warning("job %s (%s) is given back: %s: %s", job.short_id, job.task, UNMARKED, outcome.problem)
-            await self._give_back(job, UNMARKED)
-        return isinstance(outcome, Applied)
 
     async def _give_back(self, job: Job, why: str) -> None:
         """It has not begun. Its lease is kept until this is on disk."""
@@ -279,25 +278,25 @@ class OnTheSpot:
         found = await self._store.get([job.id])
         return found[0] if found else job
 
-    async def committed(self, commit: Commit) -> Job:
+    async def committed(self, end: Commit) -> Job:
         """The job after this commit, or as somebody else has made it meanwhile. The store is asked insistently."""
-        move = commit.transitions[0]
-        problem: Exception = CommitUnknown(f"the store did not confirm that job {move.job.short_id} was {move.move}")
+        move = end.transitions[0]
+        what = f"job {move.job.short_id} was {move.move}"
+        problem: Exception = StoreBusy(f"other processes kept changing what goes along with it: whether {what} is open")
         for _ in range(INSIST):
             try:
-                (outcome,) = await self._store.apply([commit])
+                applied = await commit(self._store, end.transitions, end.puts, end.guards, what=what)
             except StoreFailed:
                 raise
             except (StoreError, OSError) as error:
                 problem = error
             else:
-                if isinstance(outcome, Applied):
-                    return move.after(outcome.fences[0])
-                if isinstance(outcome, Stale):
-                    if len(commit.transitions) == 1:
-                        return await self.fresh(move.job)
-                    commit = msgspec.structs.replace(commit, transitions=(move,))  # those beside it moved meanwhile
-                    continue
+                if applied is not None:
+                    return move.after(applied.fences[0])
+                if len(end.transitions) == 1:
+                    return await self.fresh(move.job)
+                end = msgspec.structs.replace(end, transitions=(move,))  # those beside it moved meanwhile
+                continue
             log.warning(
                 "job %s (%s) waits for the store to take its end: %s", move.job.short_id, move.job.task, problem
             )

@@ -18,16 +18,17 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 import msgspec
 
+from redrive.core.commit import commit
 from redrive.core.documents import EFFECT, OPEN_EFFECT, Kept
 from redrive.core.effects import EffectRecord, Holder, Status, is_open, is_seen, once_step
 from redrive.core.payload import encode_result
-from redrive.core.store import Commit, Put, Stale, Store, Unknown
+from redrive.core.store import Put, Store
 from redrive.engine.clock import Clock
 from redrive.engine.context import ABSENT
 from redrive.engine.effects import judge
 from redrive.engine.loop import carried_through
 from redrive.engine.steps import Ask, Call, Steps
-from redrive.errors import CommitUnknown, OnceInProgress, OutcomeUnknown, RedriveError, StoreError
+from redrive.errors import OnceInProgress, OutcomeUnknown, RedriveError, StoreError
 from redrive.failures.capture import capture
 
 log = logging.getLogger("redrive.effects")
@@ -281,10 +282,8 @@ class _Turn:
         """Whether it was written: not where the record has changed meanwhile."""
         now, process = self._clock.now(), self._process if status == "intended" else None
         effect = EffectRecord(self._call.name, self._call.key, status, now, 0, process=process, **said)
-        (outcome,) = await self._store.apply([Commit(puts=tuple(kept_alone(effect, expect)))])
-        if isinstance(outcome, Unknown):
-            raise CommitUnknown(f"the store did not confirm that effect:{effect.key} was {status}: {outcome.problem}")
-        return not isinstance(outcome, Stale)
+        what = f"effect:{effect.key} was noted as {status}"
+        return await commit(self._store, puts=kept_alone(effect, expect), what=what) is not None
 
 
 def kept_alone(effect: EffectRecord, expect: int | None = None) -> Sequence[Put]:

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from redrive.core.commit import apply_each
 from redrive.core.job import Job
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Applied, Commit, Outcome, Stale, Store, Unknown
@@ -102,7 +103,7 @@ class Outbox:
         """A full disk or a lock: the results wait until the store takes them."""
         for tries in count(1):
             try:
-                return list(zip(batch, await self._store.apply(batch), strict=True))
+                return await apply_each(self._store, batch)
             except StoreFailed:
                 raise
             except StoreUnavailable as error:

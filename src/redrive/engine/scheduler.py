@@ -9,10 +9,11 @@ from typing import Any, Final, NamedTuple
 
 from redrive.core import lifecycle
 from redrive.core.advice import RESOLVE
+from redrive.core.commit import try_commit
 from redrive.core.documents import CLOCK
 from redrive.core.job import CYCLE, Ending, Failure, Job, State
 from redrive.core.lifecycle import Transition
-from redrive.core.store import Applied, Commit, Filter, Put, Store, Wanted
+from redrive.core.store import Filter, Put, Store, Wanted
 from redrive.engine.approvals import question_of
 from redrive.engine.clock import Clock
 from redrive.engine.consents import Consents
@@ -210,7 +211,7 @@ class Scheduler(Loop):
         if last > now + BACKWARDS:
             for line in await self._store.repair(now):
                 log.warning("looked through the store because the clock went back %.0f s: %s", last - now, line)
-        await self._store.apply([Commit(puts=(CLOCK.put("last", now),))])
+        await try_commit(self._store, puts=[CLOCK.put("last", now)], what="the time was noted")
 
     async def recall_deferred(self) -> None:
         """What somebody put off is a dead letter again when its time comes: nothing is put off for ever."""
@@ -304,8 +305,8 @@ class Scheduler(Loop):
         except IllegalMove as error:
             log.warning("%s", error)
             return
-        (outcome,) = await self._store.apply([Commit((transition,), (fence,) if fence is not None else ())])
-        if isinstance(outcome, Applied):
+        what = f"job {job.short_id} was {transition.move}"
+        if await try_commit(self._store, [transition], [fence] if fence is not None else [], what=what) is not None:
             log.warning("job %s (%s): %s: %s", job.short_id, job.task, transition.move, transition.why)
 
 

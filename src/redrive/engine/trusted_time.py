@@ -7,8 +7,9 @@ import os
 import secrets
 from typing import Final
 
+from redrive.core.commit import try_commit
 from redrive.core.documents import Kind
-from redrive.core.store import Commit, Store
+from redrive.core.store import Store
 from redrive.core.trusted_time import Hold, Reading, Record, advance, describe
 from redrive.core.trusted_time import time_for_destroying as decide
 from redrive.engine.clock import Clock, SystemClock
@@ -49,7 +50,7 @@ async def look(store: Store, clock: Clock, *, write: bool = True) -> Record:
     told = _tell(before if kept else Record(before.trusted), after)
     if write or told or kept is None:
         put = TRUSTED_TIME.put(KEY, after, kept.version if kept else None)
-        await store.apply([Commit(puts=(put,))])  # where another process was faster, its reading is as good
+        await try_commit(store, puts=[put], what="the time was noted")  # another process's reading is as good
     return before
 
 

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from redrive.core.commit import apply_each, commit_each, try_commit
 from redrive.core.job import Ending, Job, State
 from redrive.core.lifecycle import Transition
-from redrive.core.store import Applied, Claim, Commit, Filter, Lease, Put, Store, Unknown, Wanted
+from redrive.core.store import Claim, Commit, Filter, Lease, Put, Store, Wanted
 from redrive.engine.attempt import UNMARKED, Attempts
 from redrive.engine.blocked_loop import Relief, waited
 from redrive.engine.breakers import Breakers, downstream_of
@@ -41,7 +42,7 @@ from redrive.engine.worker_registry import (
     withdrawn,
 )
 from redrive.engine.workflow_steps import LOOKED_AT
-from redrive.errors import StoreError
+from redrive.errors import CommitUnknown, StoreError
 from redrive.http.policy import HTTP_TASK
 from redrive.retries.strategy import CRASHES_BEFORE_ALONE
 
@@ -383,15 +384,19 @@ class Worker(Loop):
         While the store fails it goes on waiting, and its lease is kept. If nobody knows whether the store knows, it is
         given back: the mark of a run that never began must not bury it.
         """
-        outcome = await self._attempts.alone(job)
+        marked = unsure = False
+        try:
+            marked = await self._attempts.alone(job)
+        except CommitUnknown:
+            unsure = True
         if not self._begins(job):
             return
-        if isinstance(outcome, Applied):
+        if marked:
             self._lone = job.id
             self._spawn(job)
             return
         self.slots.freed(job)
-        if isinstance(outcome, Unknown):
+        if unsure:
             self._hand_over(job, Commit((self._attempts.settlement.released(job, UNMARKED),)))
 
     def _begins(self, job: Job) -> bool:
@@ -418,8 +423,7 @@ class Worker(Loop):
             if any(job.id == ours.id and job.token == ours.token for ours in self._running()):
                 continue  # ours and alive: the heart will see to it
             transition = await self._attempts.lost(job, endings.get(job.id, "lapsed"))
-            (outcome,) = await self._store.apply([Commit((transition,))])
-            if isinstance(outcome, Applied):
+            if await commit_each(self._store, [transition]):
                 self._attempts.trace_lost(transition)
 
     # -- leases
@@ -467,7 +471,7 @@ class Worker(Loop):
         puts: tuple[Put, ...] = (self.announcement(None),)
         if self._announced - before >= GONE_AFTER or self._enrolled != self.slots.tasks:
             puts = (*puts, joined(self._clock.now()))
-        await self._store.apply([Commit(puts=puts)])
+        await try_commit(self._store, puts=puts, what=f"worker {self.id} was announced")
         self._enrolled = self.slots.tasks
         if not self._noted and (version := self._registry.version) is not None:
             await note_version(self._store, version, self._since)
@@ -541,7 +545,7 @@ class Worker(Loop):
 
         What blocks the loop still runs, and so do effects of it: that job is left to its lease.
         """
-        await self._store.apply([*self.outbox.waiting(), Commit(puts=(withdrawn(self.id),))])
+        await apply_each(self._store, [*self.outbox.waiting(), Commit(puts=(withdrawn(self.id),))])
         blocking = self.heart.culprit().job_id if self.heart is not None else None
         begun = set(self._runners.running)
         moves = [
@@ -549,7 +553,7 @@ class Worker(Loop):
             for job in self._running()
             if (key := (job.id, job.token)) not in self._unsettled and job.id != blocking
         ]
-        await self._store.apply([Commit((move,)) for move in moves])
+        await commit_each(self._store, moves)
 
     def _later(self, function: Callable[..., None], *arguments: object) -> None:
         if self._loop is not None and not self._loop.is_closed():
@@ -568,7 +572,7 @@ class Worker(Loop):
     async def _withdraw(self) -> None:
         self._announced = float("-inf")
         try:
-            await self._store.apply([Commit(puts=(withdrawn(self.id),))])
+            await try_commit(self._store, puts=[withdrawn(self.id)], what=f"worker {self.id} has left")
         except Exception:  # noqa: BLE001 - the announcement ages by itself
             log.warning("worker %s could not withdraw its announcement", self.id)
 

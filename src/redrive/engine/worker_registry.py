@@ -6,9 +6,10 @@ from typing import Final
 
 import msgspec
 
+from redrive.core.commit import try_commit
 from redrive.core.documents import Kind
 from redrive.core.job import CYCLE, State
-from redrive.core.store import Commit, Filter, Put, Store, Wanted
+from redrive.core.store import Filter, Put, Store, Wanted
 from redrive.engine.queue_pauses import paused_queues
 
 ANNOUNCE_SECONDS: Final = 20.0
@@ -145,5 +146,5 @@ async def take_down(store: Store, now: float) -> list[Announcement]:
         if said.lives(now):
             left.append(said)
         else:
-            await store.apply([Commit(puts=(withdrawn(worker, version),))])
+            await try_commit(store, puts=[withdrawn(worker, version)], what=f"worker {worker} was forgotten")
     return left

@@ -16,10 +16,11 @@ import msgspec
 
 from redrive.core import lifecycle
 from redrive.core.change import edited_payload
+from redrive.core.commit import commit_each
 from redrive.core.documents import RESULT, WORKFLOW
 from redrive.core.job import Job, Json, State
 from redrive.core.lifecycle import Transition
-from redrive.core.store import MAX_PARTS, Applied, Commit, Filter, Store
+from redrive.core.store import MAX_PARTS, Commit, Filter, Store
 from redrive.core.workflow import BLOCKED, HELD_FOR, Flow, FlowStep, filled, judge
 from redrive.engine.clock import Clock
 from redrive.engine.paging import pages
@@ -210,7 +211,7 @@ class Workflows:
         left = [each for each in flow.dependents[step.name] if each.job_id not in moved]
         moves: list[Transition] = []
         while left and (ready := await self._ready(flow, left, step)):
-            moves += await self._apply([self._unblocked(job, step.name) for job in ready])
+            moves += await commit_each(self._store, [self._unblocked(job, step.name) for job in ready])
             seen = {job.id for job in ready}
             left = [each for each in left if each.job_id not in seen]
         return moves
@@ -242,18 +243,11 @@ class Workflows:
         found = judge(flow, held, states)
         moves = [self._unblocked(job, _last_before(flow, job)) for job in found.ready]
         moves += [self._let_go(job, step, None) for job, step in found.doomed]
-        return await self._apply([*strangers, *moves])
+        return await commit_each(self._store, [*strangers, *moves])
 
     async def _held(self, flow: Flow) -> list[Job]:
         wanted = msgspec.structs.replace(_WAITING, held_for=flow.held_for)
         return [job async for page in pages(self._store, wanted, 1000) for job in page]
-
-    async def _apply(self, moves: Sequence[Transition]) -> list[Transition]:
-        """Each on its own; one that somebody else was faster with is left to them."""
-        if not moves:
-            return []
-        outcomes = await self._store.apply([Commit((move,)) for move in moves])
-        return [move for move, outcome in zip(moves, outcomes, strict=True) if isinstance(outcome, Applied)]
 
     async def _spared(self, look: Callable[..., Awaitable[list[Transition]]], *what: object) -> list[Transition]:
         try:

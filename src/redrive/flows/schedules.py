@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from redrive.core.commit import commit, try_commit
 from redrive.core.documents import SCHEDULE
 from redrive.core.job import At, Job, Json, State
 from redrive.core.schedule import (
@@ -30,13 +31,12 @@ from redrive.core.schedule import (
     slot_key,
     slot_text,
 )
-from redrive.core.store import Applied, Commit, Document, Filter, Store, Unknown
+from redrive.core.store import Document, Filter, Store
 from redrive.core.view import Shown
 from redrive.engine.bus import Bus, BusEvent
 from redrive.engine.clock import Clock
 from redrive.engine.paging import pages
 from redrive.engine.registry import Registry
-from redrive.engine.written import written
 from redrive.errors import InvalidOption
 
 log = logging.getLogger("redrive.scheduler")
@@ -233,10 +233,7 @@ class _Minded:
     async def _save(self, standing: Standing, version: int) -> bool:
         """Whether this was written; not where somebody else moved the schedule on meanwhile."""
         put = SCHEDULE.put(self._name, standing, version)
-        (outcome,) = await self._store.apply([Commit(puts=(put,))])
-        if isinstance(outcome, Unknown):
-            log.warning("schedule %s: the store did not confirm its state: %s", self._name, outcome.problem)
-        return isinstance(outcome, Applied)
+        return await try_commit(self._store, puts=[put], what=f"schedule {self._name} went on") is not None
 
     def _tell(self, due: Due, note: str) -> None:
         log.warning("schedule %s: %s", self._name, note)
@@ -348,5 +345,5 @@ async def forget(store: Store, name: str) -> bool:
     """Drop what is known of a schedule that no code has any more; False where nothing was. A worker begins anew."""
     if await SCHEDULE.get(store, name) is None:
         return False
-    await written(store, f"schedule {name} was forgotten", SCHEDULE.drop(name))
+    await commit(store, puts=[SCHEDULE.drop(name)], what=f"schedule {name} was forgotten")
     return True

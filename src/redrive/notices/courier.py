@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from redrive.core.commit import try_commit
 from redrive.core.documents import WAITING, Kind
 from redrive.core.job import Job
 from redrive.core.notice import (
@@ -34,7 +35,7 @@ from redrive.core.notice import (
     with_words,
 )
 from redrive.core.redact import redact_text
-from redrive.core.store import Applied, Commit, Put, Store
+from redrive.core.store import Put, Store
 from redrive.engine.clock import Clock
 from redrive.engine.loop import Loop
 from redrive.engine.threads import Raised, asked
@@ -377,9 +378,8 @@ class _Round:
 
     async def _commit(self, puts: Sequence[Put]) -> None:
         state = COURIER.put(STATE, self._standing, self._version)
-        (outcome,) = await self._store.apply([Commit(puts=(state, *puts))])
-        if not isinstance(outcome, Applied):
-            raise TurnLost(f"its state could not be written ({type(outcome).__name__})")
+        if await try_commit(self._store, puts=[state, *puts], what="the courier's state was written") is None:
+            raise TurnLost("its state could not be written")
 
 
 async def sent(send: Callable[[Any], Awaitable[None]], message: object) -> str | None:

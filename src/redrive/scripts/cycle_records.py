@@ -7,10 +7,10 @@ from typing import Final
 
 import msgspec
 
+from redrive.core.commit import commit
 from redrive.core.documents import Kind
-from redrive.core.store import Commit, Put, Store, Unknown
+from redrive.core.store import Put, Store
 from redrive.engine.clock import Clock
-from redrive.errors import CommitUnknown
 from redrive.scripts.cycle_history import CycleRun, CycleStanding, Finding, RunOutcome, as_seen, findings, standings
 from redrive.scripts.cycle_rules import key_prefix, queue_of
 
@@ -58,9 +58,7 @@ def _prefix(name: str) -> str:
 
 
 async def _write(store: Store, *puts: Put) -> None:
-    (outcome,) = await store.apply([Commit(puts=puts)])
-    if isinstance(outcome, Unknown):
-        raise CommitUnknown(f"the store did not confirm the record of a cycle: {outcome.problem}")
+    await commit(store, puts=puts, what="the record of a cycle was written")
 
 
 # ---- reading: whoever asks, with or without the script

@@ -19,9 +19,10 @@ from typing import Any, Final
 import msgspec
 
 from redrive.core import lifecycle
+from redrive.core.commit import commit
 from redrive.core.job import Job, State, keyed_id
 from redrive.core.lifecycle import Transition
-from redrive.core.store import Commit, Filter, Put, Store, Unknown
+from redrive.core.store import Commit, Filter, Put, Store
 from redrive.engine.clock import Clock
 from redrive.engine.context import BlockingContext, Context
 from redrive.engine.inline_runs import OnTheSpot, Wait, on_another_loop
@@ -29,7 +30,7 @@ from redrive.engine.interrupts import on_main_thread
 from redrive.engine.paging import pages
 from redrive.engine.registry import Handler, Registry
 from redrive.engine.threads import Threads, _serve
-from redrive.errors import CommitUnknown, KeyReused
+from redrive.errors import KeyReused
 from redrive.failures.capture import capture
 from redrive.jobs.dead_letter import documents_for, same_work, settles
 from redrive.retries.strategy import CRASHES_BEFORE_ALONE
@@ -228,9 +229,7 @@ class Turns:
         if names_of(stands)[1] == self.cycle_id or self._is_for_ever(stands) or was_asked(note, self.cycle_id):
             return note
         asked = after_asking(note, stands, self.cycle_id)
-        (outcome,) = await self._store.apply([Commit(puts=(CYCLE_NOTE.put(key, asked),))])
-        if isinstance(outcome, Unknown):
-            raise CommitUnknown(f"the store did not confirm that {key} was asked for; start the script again")
+        await commit(self._store, puts=[CYCLE_NOTE.put(key, asked)], what=f"{key} was asked for by this script")
         return asked
 
     def _is_for_ever(self, job: Job) -> bool:
