@@ -25,6 +25,7 @@ from unittest.mock import patch
 import msgspec
 
 from redrive.api.redrive import Redrive
+from redrive.core.commit import apply_each, commit_each
 from redrive.core.job import Job, Json, State
 from redrive.core.lifecycle import DEFERRED
 from redrive.core.store import Commit, Filter, Outcome, Store, Wanted
@@ -268,8 +269,8 @@ class Harness:
         attempts = Attempts(store, self._rd.registry, self.clock, Threads())
         for job in (await self._rd.store.claim(Wanted(slots=1, ids=(job_id,)), "harness", self.clock.now())).jobs:
             try:
-                commit = await attempts.run(job, attempts.context_for(job))
-                await store.apply([commit] if commit is not None else [])
+                end = await attempts.run(job, attempts.context_for(job))
+                await apply_each(store, [end] if end is not None else [])
             except Crashed:
                 break
         return await self._rd.jobs.get(job_id)
@@ -288,7 +289,7 @@ class Harness:
         attempts = Attempts(self._rd.store, self._rd.registry, self.clock, Threads())
         claim = await self._rd.store.claim(Wanted(slots=0), "harness", self.clock.now())
         lost = [attempts.settle_lost(job, alone=False) for job in claim.lapsed if job.id == job_id]
-        await self._rd.store.apply([Commit((move,)) for move in lost])
+        await commit_each(self._rd.store, lost)
 
 
 def _at_rest(job: Job, where: str) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from redrive.core.commit import TRIES, Plan, commit, commit_each, commit_in_parts, decide_and_commit, try_commit
+from redrive.core.commit import TRIES, Proposal, commit, commit_each, commit_in_parts, decide_and_commit, try_commit
 from redrive.core.lifecycle import cancelled
 from redrive.core.store import Applied, Commit, Outcome, Put, Stale, Unknown
 from redrive.errors import CommitUnknown, StaleJob, StoreBusy
@@ -58,27 +58,27 @@ async def test_many_documents_are_committed_some_at_a_time() -> None:
 async def test_a_decision_is_made_anew_where_another_was_faster() -> None:
     store, looks = Store(Stale(), Applied((4,))), iter(range(10))
 
-    async def decide() -> Plan[int] | None:
+    async def decide() -> Proposal[int] | None:
         look = next(looks)
-        return Plan("job x", look, [MOVE], done="cancelled") if look else None  # the first look was too early
+        return Proposal("job x", look, [MOVE], done="cancelled") if look else None  # the first look was too early
 
     assert await decide_and_commit(store, decide) == (2, (4,))  # type: ignore[arg-type]
     assert len(store.calls) == 2
 
 
 async def test_a_decision_without_parts_writes_nothing() -> None:
-    async def decide() -> Plan[str]:
-        return Plan("job x", "as it is")
+    async def decide() -> Proposal[str]:
+        return Proposal("job x", "as it is")
 
     assert await decide_and_commit(Store(Unknown()), decide) == ("as it is", ())  # type: ignore[arg-type]
 
 
 async def test_a_decision_that_never_comes_to_its_turn_is_told() -> None:
-    async def move() -> Plan[None]:
-        return Plan("job x", None, [MOVE])
+    async def move() -> Proposal[None]:
+        return Proposal("job x", None, [MOVE])
 
-    async def write() -> Plan[None]:
-        return Plan("document x", None, puts=[PUT])
+    async def write() -> Proposal[None]:
+        return Proposal("document x", None, puts=[PUT])
 
     store = Store(Stale())
     with pytest.raises(StaleJob, match="job x keeps changing"):

@@ -9,6 +9,7 @@ import msgspec
 
 from redrive.core import lifecycle
 from redrive.core.checks import check_limit, check_words, suggestion
+from redrive.core.commit import commit_in_parts
 from redrive.core.documents import INVESTIGATED
 from redrive.core.effects import EffectRecord
 from redrive.core.job import Job, Json, State
@@ -22,7 +23,6 @@ from redrive.engine.effects import effects_of, kept
 from redrive.engine.paging import pages
 from redrive.engine.verify import nothing_landed
 from redrive.engine.worker_registry import living
-from redrive.engine.written import written
 from redrive.errors import IllegalMove, InvalidInput, StaleJob
 from redrive.jobs.lookup import SOMEBODY, TRIES, find_job, move_job
 from redrive.jobs.tasks import JobHandle, Seconds
@@ -204,9 +204,8 @@ class Jobs:
         puts = [*nothing_landed(job), *await self._absent(job, f"{who}: {why}")]
         if len(puts) > TOGETHER:
             again(job, self._core.clock.now())  # what is refused must not have written anything
-        for start in range(TOGETHER, len(puts), TOGETHER):  # harmless to repeat
-            what = f"the effects of job {job.short_id} were noted as absent"
-            await written(self._core.store, what, *puts[start : start + TOGETHER])
+        what = f"the effects of job {job.short_id} were noted as absent"
+        await commit_in_parts(self._core.store, puts[TOGETHER:], what=what)
         return await move_job(self._core, job.id, again, puts[:TOGETHER])
 
     async def _absent(self, job: Job, note: str) -> Sequence[Put]:

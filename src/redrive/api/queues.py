@@ -6,9 +6,9 @@ import builtins
 from typing import TYPE_CHECKING
 
 from redrive.core.checks import MOST_NAMED, check_name, check_words
+from redrive.core.commit import commit
 from redrive.core.store import Filter
 from redrive.engine.queue_pauses import Switch, switched
-from redrive.engine.written import written
 from redrive.errors import InvalidInput
 from redrive.jobs.lookup import SOMEBODY
 from redrive.reports.gather_workforce import paces
@@ -63,5 +63,5 @@ class Queues:
         check_name("queue", name)
         check_words(switch.who, switch.why)
         done = "paused" if switch.paused else "resumed"
-        await written(self._core.store, f"queue {name} was {done}", switched(name, switch))
+        await commit(self._core.store, puts=[switched(name, switch)], what=f"queue {name} was {done}")
         self._workers.tell(lambda worker: worker.refresh())

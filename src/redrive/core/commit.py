@@ -17,7 +17,7 @@ from redrive.errors import CommitUnknown, StaleJob, StoreBusy
 
 log = logging.getLogger("redrive.store")
 T = TypeVar("T")
-TRIES: Final = 20
+TRIES: Final = 25
 """How often a decision is made anew when another process was faster."""
 
 
@@ -74,11 +74,11 @@ async def commit_in_parts(store: Store, puts: Sequence[Put], *, what: str, size:
         await commit(store, puts=puts[start : start + size], what=what)
 
 
-class Plan(NamedTuple, Generic[T]):
+class Proposal(NamedTuple, Generic[T]):
     """Holds one decision: what to write, and the value that the caller is given once it is written."""
 
     subject: str
-    """Whose change it is, in words: "job x"."""
+    """What changes, in words: "job x"."""
     value: T
     moves: Sequence[Transition] = ()
     puts: Sequence[Put] = ()
@@ -87,27 +87,24 @@ class Plan(NamedTuple, Generic[T]):
 
 
 async def decide_and_commit(
-    store: Store, decide: Callable[[], Awaitable[Plan[T] | None]], *, tries: int = TRIES
+    store: Store, decide: Callable[[], Awaitable[Proposal[T] | None]]
 ) -> tuple[T, tuple[int, ...]]:
     """Commits what `decide` makes of the store as it is now, decided anew where another process was faster.
 
-    `decide` reads what it needs at each call. A plan without parts writes nothing; None asks for another look. Returns
-    the plan's value and the new fences of its moves.
+    `decide` reads what it needs at each call. A proposal without parts writes nothing; None asks for another look.
+    Returns the proposal's value and the new fences of its moves.
     """
-    plan: Plan[T] | None = None
-    for _ in range(tries):
-        next_plan = await decide()
-        if next_plan is None:
+    busy: StaleJob | StoreBusy = StoreBusy("what is looked at keeps changing, nothing was written; try again")
+    for _ in range(TRIES):
+        proposal = await decide()
+        if proposal is None:
             continue
-        plan = next_plan
-        if not plan.moves and not plan.puts:
-            return plan.value, ()
-        applied = await commit(store, plan.moves, plan.puts, what=f"{plan.subject} was {plan.done}")
+        subject, value, moves, puts, done = proposal
+        if not moves and not puts:
+            return value, ()
+        applied = await commit(store, moves, puts, what=f"{subject} was {done}")
         if applied is not None:
-            return plan.value, applied.fences
-    raise _too_busy(plan)
-
-
-def _too_busy(plan: Plan[T] | None) -> StaleJob | StoreBusy:
-    problem = f"{plan.subject if plan is not None else 'it'} keeps changing, nothing was written; try again"
-    return StaleJob(problem, job_id=plan.moves[0].job.id) if plan is not None and plan.moves else StoreBusy(problem)
+            return value, applied.fences
+        problem = f"{subject} keeps changing, nothing was written; try again"
+        busy = StaleJob(problem, job_id=moves[0].job.id) if moves else StoreBusy(problem)
+    raise busy

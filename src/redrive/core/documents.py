@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from redrive.core.commit import Plan, decide_and_commit
+from redrive.core.commit import Proposal, decide_and_commit
 from redrive.core.consent import Approval, Grant
 from redrive.core.effects import EffectRecord
 from redrive.core.job import Json
@@ -154,15 +154,15 @@ class Kind(Generic[T]):
         where nothing is to be written.
         """
 
-        async def decide() -> Plan[T | None]:
+        async def decide() -> Proposal[T | None]:
             known = await self.get(store, key)
             before = known.value if known is not None else None
             after = change(before)
             if after is before:
-                return Plan(f"{self.name} {key}", after)
+                return Proposal(f"{self.name} {key}", after)
             expect = known.version if known is not None else 0
             put = self.drop(key, expect) if after is None else self.put(key, after, expect)
-            return Plan(f"{self.name} {key}", after, puts=(put,), done="written")
+            return Proposal(f"{self.name} {key}", after, puts=(put,), done="written")
 
         after, _ = await decide_and_commit(store, decide)
         return after

@@ -16,9 +16,10 @@ import msgspec
 
 from redrive.core import lifecycle
 from redrive.core.checks import check_words, the_only
+from redrive.core.commit import Proposal, commit_each, commit_in_parts, decide_and_commit
 from redrive.core.job import Job, new_id
 from redrive.core.lifecycle import Transition
-from redrive.core.store import MAX_PARTS, Applied, Commit, Put, Stale
+from redrive.core.store import MAX_PARTS, Put
 from redrive.deadletters.bulk import RedriveRun
 from redrive.deadletters.filters import filter_of_many
 from redrive.deadletters.orders import SIZE, SIZE_WITH_DOCUMENTS, Arrow, Order
@@ -38,12 +39,12 @@ from redrive.deadletters.triage import (
     needs_its_own,
     overwritten,
 )
-from redrive.deadletters.verbs import JOB_NOTE, PAST, Decided, Note, Verb
+from redrive.deadletters.verbs import ACTS, JOB_NOTE, Decided, Note, Verb
 from redrive.engine.paging import pages
 from redrive.engine.trusted_time import time_for_destroying
 from redrive.engine.workflow_steps import Workflows
-from redrive.errors import CommitUnknown, InvalidInput, JobError, StaleJob
-from redrive.jobs.lookup import TRIES, find_job
+from redrive.errors import InvalidInput, JobError, StaleJob
+from redrive.jobs.lookup import find_job
 
 if TYPE_CHECKING:
     from redrive.deadletters.redrives import Redrives
@@ -54,7 +55,6 @@ log = logging.getLogger("redrive.acts")
 GROUP: Final = "group."
 """What is said of a group is an act, too: it stands in the group's own document, and its id begins so."""
 PAGE: Final = 1000
-DROPPED_AT_ONCE: Final = 200
 
 
 class Acts:
@@ -72,19 +72,17 @@ class Acts:
         `puts` overwrite documents of the job; what stood there comes back with it when the act is taken back.
         """
         check_words(order.who, order.why)
-        job = await find_job(self._core.store, id)
-        for _ in range(TRIES):
-            now = self._core.clock.now()
+
+        async def decide() -> Proposal[tuple[Job, Transition | None]] | None:
+            job, now = await find_job(self._core.store, id), self._core.clock.now()
             if order.recalls and is_deferred(job):
                 order.decide(lifecycle.recalled(job, now, who=order.who, why=order.why).after(job.version), now)
-                job = await self._recall(job, order)
-                continue
-            decided = order.decide(job, now)
-            moved = await self._written(order, job, decided, puts, now)
-            if moved is not None:
-                return moved
-            job = await find_job(self._core.store, job.id)
-        raise StaleJob(f"job {job.short_id} keeps changing; try again", job_id=job.id)
+                await self._recall(job, order)
+                return None
+            return await self._propose(order, job, order.decide(job, now), puts, now)
+
+        (job, move), fences = await decide_and_commit(self._core.store, decide)
+        return move.after(fences[0]) if move is not None else job
 
     async def checked(self, order: Order, id: str) -> Job:
         """The job, if the order can be carried out as things are; else the refusal. Changes nothing."""
@@ -95,8 +93,10 @@ class Acts:
         order.decide(dead, now)
         return job
 
-    async def _written(self, order: Order, job: Job, decided: Decided, puts: Sequence[Put], now: float) -> Job | None:
-        """The job as it then is; None where another process was faster."""
+    async def _propose(
+        self, order: Order, job: Job, decided: Decided, puts: Sequence[Put], now: float
+    ) -> Proposal[tuple[Job, Transition | None]]:
+        """Makes the one commit of an act: the move, what it overwrites, and the act itself."""
         move, others = decided.move, await self._companions(decided.move)
         act = Act(
             job.id, order.verb, now, order.who, order.why, dict(order.said), job_id=job.id, number=1, moved=1, chunks=1
@@ -105,24 +105,16 @@ class Acts:
         kept = ACT_ITEMS.put(items_key(job.id, 0), Chunk(now, (_item(job, decided, documents),)))
         whole = (*puts, *decided.puts, put_act(act), kept)
         moves = (() if move is None else (move,)) + others[: MAX_PARTS - 1 - len(whole)]
-        (outcome,) = await self._core.store.apply([Commit(moves, whole)])
-        if isinstance(outcome, Applied):
-            return move.after(outcome.fences[0]) if move is not None else job
-        if isinstance(outcome, Stale):
-            return None
-        raise CommitUnknown(
-            f"the store did not confirm that job {job.short_id} was {PAST[order.verb]}; look at it before you repeat it"
-        )
+        return Proposal(f"job {job.short_id}", (job, move), moves, whole, done=ACTS[order.verb].past)
 
     async def _document(self, put: Put) -> tuple[str, str, str | None]:
         """What stands where something will be written."""
         document = await self._core.store.doc(put.kind, put.key)
         return put.kind, put.key, document.value.decode() if document is not None else None
 
-    async def _recall(self, job: Job, order: Order) -> Job:
+    async def _recall(self, job: Job, order: Order) -> None:
         move = lifecycle.recalled(job, self._core.clock.now(), who=order.who, why=recalled_for(order))
-        await self._core.store.apply([Commit((move,))])
-        return await find_job(self._core.store, job.id)
+        await commit_each(self._core.store, [move])
 
     async def _companions(self, move: Transition | None) -> tuple[Transition, ...]:
         return await Workflows(self._core.store, self._core.clock).companions(move) if move is not None else ()
@@ -173,15 +165,16 @@ class Acts:
         )
 
     async def _in_one_commit(self, order: Order, ids: Sequence[str]) -> int:
-        for _ in range(TRIES):
+        async def decide() -> Proposal[int]:
             now = self._core.clock.now()
             decided = _decided(order, await self._core.store.get(ids), now)
-            if not decided:
-                return 0
-            (outcome,) = await self._core.store.apply([_act_on(order, decided, len(ids), now)])
-            if isinstance(outcome, Applied):
-                return len(decided)
-        return 0  # other processes are at work on these
+            return _act_on(order, decided, len(ids), now) if decided else Proposal("act", 0)
+
+        try:
+            moved, _ = await decide_and_commit(self._core.store, decide)
+        except StaleJob:
+            return 0  # other processes are at work on these
+        return moved
 
     # -- which jobs a verb would be about
 
@@ -260,8 +253,7 @@ class Acts:
                 puts.append(put_act(msgspec.structs.replace(act, chunks=0)))
             if now - act.at > (ITEMS_KEPT if act.job_id else ACTS_KEPT):
                 puts.append(ACT.drop(act.id))
-        for start in range(0, len(puts), DROPPED_AT_ONCE):
-            await self._core.store.apply([Commit(puts=tuple(puts[start : start + DROPPED_AT_ONCE]))])
+        await commit_in_parts(self._core.store, puts, what="old acts were dropped")
         return len(puts) + await self._prune_runs(now)
 
     async def _prune_runs(self, now: float) -> int:
@@ -294,8 +286,8 @@ def _decided(order: Order, jobs: Iterable[Job], now: float) -> list[tuple[Job, D
     return found
 
 
-def _act_on(order: Order, decided: Sequence[tuple[Job, Decided]], number: int, now: float) -> Commit:
-    """One commit: all moves, what they overwrote, and the act."""
+def _act_on(order: Order, decided: Sequence[tuple[Job, Decided]], number: int, now: float) -> Proposal[int]:
+    """Makes one commit: all moves, what they overwrite, and the act."""
     puts = {(put.kind, put.key): put for _, one in decided for put in one.puts}
     items = []
     for job, one in decided:
@@ -311,7 +303,7 @@ def _act_on(order: Order, decided: Sequence[tuple[Job, Decided]], number: int, n
         moved=len(moves), refused=number - len(moves), chunks=1,
     )  # fmt: skip
     kept = ACT_ITEMS.put(items_key(act.id, 0), Chunk(now, tuple(items)))
-    return Commit(moves, (*puts.values(), put_act(act), kept))
+    return Proposal(f"act {act.id}", len(decided), moves, (*puts.values(), put_act(act), kept), done="done")
 
 
 def _item(job: Job, decided: Decided, documents: tuple[tuple[str, str, str | None], ...]) -> Item:

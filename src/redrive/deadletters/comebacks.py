@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from redrive.core import lifecycle
 from redrive.core.budget import overspent
 from redrive.core.change import anew, named_in
+from redrive.core.commit import commit_each, try_commit
 from redrive.core.documents import Kept
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
-from redrive.core.store import Applied, Commit, Filter, Put, Returning
+from redrive.core.store import Filter, Put, Returning
 from redrive.deadletters.acts import SIZE_WITH_DOCUMENTS, Acts, Decided, Order
 from redrive.deadletters.triage import hands_off, next_changes
 from redrive.engine.consents import Consents
@@ -173,12 +174,12 @@ class Comebacks:
         job = found[0] if found else None
         if job is not None and (job.state in (State.waiting, State.running) or job.because == "circuit_open"):
             return True
-        puts: tuple[Put, ...] = (FIRST.drop(kept.key, kept.version),)
+        puts = [FIRST.drop(kept.key, kept.version)]
         if job is not None and job.state is State.done and first.waits_for is not None:
-            puts += (self._answering(first.waits_for, job),)
+            puts.append(self._answering(first.waits_for, job))
         elif job is not None and job.state is State.dead and still_down(job, first):
             await self._pass_over(first, job)
-        await self._core.store.apply([Commit(puts=puts)])
+        await try_commit(self._core.store, puts=puts, what=f"job {first.job_id} went first and ended")
         return False
 
     def _answering(self, key: str, job: Job) -> Put:
@@ -228,8 +229,8 @@ class Comebacks:
         idle = now - kept.value.at > FORGOTTEN_AFTER or not kept.value.sure
         over = not going and (idle or not (held_back or page.cursor))
         put = ANSWERS.drop(kept.key, kept.version) if over else ANSWERS.put(kept.key, after, kept.version)
-        (outcome,) = await store.apply([Commit(puts=(put,))])
-        return await self._bring_back(going) if going and isinstance(outcome, Applied) else 0
+        noted = await try_commit(store, puts=[put], what=f"{len(going)} jobs follow that wait for {kept.key}")
+        return await self._bring_back(going) if going and noted is not None else 0
 
     async def _followers(self, ids: Sequence[str], number: int, *, sure: bool) -> tuple[dict[str, Go], bool]:
         """The first of them that may go now, at most so many, and whether any is held back for a while only.
@@ -332,7 +333,5 @@ class Comebacks:
         await self._apply([lifecycle.rerouted(job, now, lane="manual", who=BY_ITSELF, why=why)])
 
     async def _apply(self, moves: Sequence[Transition]) -> None:
-        outcomes = await self._core.store.apply([Commit((move,)) for move in moves])
-        for move, outcome in zip(moves, outcomes, strict=True):
-            if isinstance(outcome, Applied):
-                log.warning("job %s (%s): %s", move.job.short_id, move.job.task, move.why)
+        for move in await commit_each(self._core.store, moves):
+            log.warning("job %s (%s): %s", move.job.short_id, move.job.task, move.why)

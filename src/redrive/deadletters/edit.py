@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from redrive.core import lifecycle
+from redrive.core.commit import commit_in_parts
 from redrive.core.consent import ANY_AGENT, subject_of
 from redrive.core.documents import GRANT
 from redrive.core.job import Job, Json
@@ -18,7 +19,7 @@ from redrive.deadletters.acts import Acts, Order
 from redrive.deadletters.bulk import reasons
 from redrive.deadletters.edited_input import check_fits, difference, input_now, text_of
 from redrive.deadletters.filters import filter_of_many, means_unknown
-from redrive.deadletters.forgotten_input import KEPT, forgotten
+from redrive.deadletters.forgotten_input import forgotten
 from redrive.deadletters.merge_patch import fields_of, patched
 from redrive.deadletters.redrives.moves import is_deferred
 from redrive.deadletters.redrives.selection import filter_in_words, judged, sealed_token, select, without_id
@@ -37,7 +38,6 @@ from redrive.deadletters.verbs import VERBS
 from redrive.engine.approvals import questions_of
 from redrive.engine.consents import quoted
 from redrive.engine.effects import effects_of
-from redrive.engine.written import written
 from redrive.errors import InvalidInput, JobError
 from redrive.jobs.lookup import SOMEBODY, find_job
 
@@ -75,8 +75,7 @@ async def edit(core: Core, acts: Acts, id: str, order: Order, repeat: Sequence[s
     found = await forgotten(core.store, job, repeat)
     if found.gone:
         order = order._replace(said={**order.said, GONE: len(found.gone)})
-    for start in range(0, len(found.gone), KEPT):  # harmless to repeat
-        await written(core.store, f"the steps of job {job.short_id} were forgotten", *found.gone[start : start + KEPT])
+    await commit_in_parts(core.store, found.gone, what=f"the steps of job {job.short_id} were forgotten")
     return await acts.one(order, job.id, found.puts)
 
 

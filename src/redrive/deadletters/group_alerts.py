@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from redrive.core.commit import apply_each, commit_in_parts, try_commit
 from redrive.core.documents import WAITING
 from redrive.core.documents import Kind as DocumentKind
 from redrive.core.job import Job, State
@@ -65,17 +66,12 @@ async def latest_letters(store: Store, fingerprints: Sequence[str]) -> dict[str,
     return {name: job for name, job in zip(fingerprints, found, strict=True) if job is not None}
 
 
-def write(fingerprint: str, state: GroupState, version: int, *also: Put) -> Commit:
-    """The document as it is from now on, if no other process was faster, and what belongs to it."""
-    return Commit(puts=(GROUP_STATE.put(fingerprint, state, version), *also))
-
-
 async def silence(store: Store, fingerprint: str) -> None:
     """Drop the alerts on a group that wait to be told: a person has seen to it."""
     waiting = [kept for kept in await WAITING.all(store) if kept.value.fingerprint == fingerprint]
-    puts = tuple(WAITING.drop(kept.key) for kept in waiting if kept.value.kind.startswith(ALERT))
+    puts = [WAITING.drop(kept.key) for kept in waiting if kept.value.kind.startswith(ALERT)]
     if puts:
-        await store.apply([Commit(puts=puts)])
+        await commit_in_parts(store, puts, what=f"the alerts on group {fingerprint} were dropped")
 
 
 class Verdict(NamedTuple):
@@ -127,7 +123,8 @@ class GroupWatch:
             groups = await store.groups(fingerprints=[marker.key])
             verdicts = [Verdict(group, GroupState(), 0, owed.alert, True) for group in groups] if owed else []
             notices = [notice for verdict in verdicts for notice in await self._told(verdict, now)]
-            await store.apply([Commit(puts=(OWED.drop(marker.key, marker.version), *map(_waiting, notices)))])
+            puts = [OWED.drop(marker.key, marker.version), *map(_waiting, notices)]
+            await try_commit(store, puts=puts, what=f"people will be told of group {marker.key}")
 
     async def _changed(self, now: float) -> list[Group]:
         """The groups with burials that this process has not seen judged."""
@@ -150,16 +147,15 @@ class GroupWatch:
         verdicts = [await self._verdict(group, known.get(group.fingerprint, _NONE), now) for group in groups]
         fresh = [verdict for verdict in verdicts if verdict.new]
         told = [await self._told(verdict, now) for verdict in fresh]
-        commits = [
-            write(verdict.group.fingerprint, verdict.state, verdict.version, *map(_waiting, notices))
-            for verdict, notices in zip(fresh, told, strict=True)
-        ]
-        outcomes = await self._core.store.apply(commits) if commits else []
-        won = [verdict for verdict, outcome in zip(fresh, outcomes, strict=True) if isinstance(outcome, Applied)]
-        for group, *_ in (*won, *(verdict for verdict in verdicts if not verdict.new)):
+        states = [GROUP_STATE.put(one.group.fingerprint, one.state, one.version) for one in fresh]
+        commits = [Commit(puts=(put, *map(_waiting, notices))) for put, notices in zip(states, told, strict=True)]
+        outcomes = [outcome for _, outcome in await apply_each(self._core.store, commits)]
+        judged = zip(fresh, told, outcomes, strict=True)
+        won = [(verdict, notices) for verdict, notices, outcome in judged if isinstance(outcome, Applied)]
+        for group, *_ in (*(verdict for verdict, _ in won), *(verdict for verdict in verdicts if not verdict.new)):
             self._judged[group.fingerprint] = group.buried
-        for verdict, notices, outcome in zip(fresh, told, outcomes, strict=True):
-            if isinstance(outcome, Applied) and verdict.alert is not None:
+        for verdict, notices in won:
+            if verdict.alert is not None:
                 await self._announce(verdict.group, verdict.alert, notices[0])
 
     async def _verdict(self, group: Group, known: Known, now: float) -> Verdict:

@@ -11,16 +11,17 @@ import msgspec
 
 from redrive.core import times
 from redrive.core.checks import check_id, check_limit, check_texts, check_words, is_number, the_only
+from redrive.core.commit import Proposal, decide_and_commit
 from redrive.core.job import State
-from redrive.core.store import Applied, Filter, Group, Stale
+from redrive.core.store import Filter, Group
 from redrive.core.times import Given
 from redrive.deadletters import group as insight
 from redrive.deadletters.gather_new_groups import look as new_groups
 from redrive.deadletters.group import STATUSES, GroupState, GroupView
-from redrive.deadletters.group_alerts import GroupWatch, latest_letters, read_states, silence, write
+from redrive.deadletters.group_alerts import GROUP_STATE, GroupWatch, latest_letters, read_states, silence
 from redrive.deadletters.new_groups import New, Newcomers
-from redrive.errors import CommitUnknown, InvalidInput, StoreBusy, StoreError
-from redrive.jobs.lookup import SOMEBODY, TRIES
+from redrive.errors import InvalidInput, StoreError
+from redrive.jobs.lookup import SOMEBODY
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
@@ -202,21 +203,18 @@ class Groups:
         """Load, decide, commit; decided anew when somebody was faster."""
         name = (await self.find(fingerprint)).fingerprint
         store = self._core.store
-        for _ in range(TRIES):
+
+        async def plan() -> Proposal[tuple[Group, GroupState]]:
             (group,) = await store.groups(fingerprints=[name])
             state, version = (await read_states(store, [name])).get(name, (None, 0))
             after = decide(group, state, self._core.clock.now())
-            (outcome,) = await store.apply([write(name, after, version)])
-            if isinstance(outcome, Applied):
-                if after.status != "unresolved":
-                    await silence(store, name)
-                (view,) = await self._views([group])
-                return await self._with_lessons(view)
-            if not isinstance(outcome, Stale):
-                raise CommitUnknown(
-                    f"the store did not confirm that group {name} was changed; check it, then try again"
-                )
-        raise StoreBusy(f"group {name} keeps changing, nothing was written; try again")
+            return Proposal(f"group {name}", (group, after), puts=[GROUP_STATE.put(name, after, version)])
+
+        (group, after), _ = await decide_and_commit(store, plan)
+        if after.status != "unresolved":
+            await silence(store, name)
+        (view,) = await self._views([group])
+        return await self._with_lessons(view)
 
     async def _views(self, groups: Sequence[Group]) -> builtins.list[GroupView]:
         store, now = self._core.store, self._core.clock.now()

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from redrive.core.checks import check_id, check_words
+from redrive.core.commit import Proposal, decide_and_commit, try_commit
 from redrive.core.job import Json, iso, new_id
 from redrive.core.lifecycle import Transition
-from redrive.core.store import Applied, Commit, Put
+from redrive.core.store import Put
 from redrive.deadletters import bulk as runs
 from redrive.deadletters.acts import GROUP, Acts, items_key, put_act
 from redrive.deadletters.bulk import CHUNK, RedriveRun
@@ -37,8 +38,7 @@ from redrive.deadletters.triage import (
     untouched,
 )
 from redrive.deadletters.verbs import JOB_NOTE, VERBS, Back, taken_back
-from redrive.errors import InvalidInput, StaleJob
-from redrive.jobs.lookup import TRIES
+from redrive.errors import InvalidInput
 
 if TYPE_CHECKING:
     from redrive.deadletters.groups import Groups
@@ -132,27 +132,29 @@ class Undoing:
         for number in range(act.chunks):
             moved += await self._undo_chunk(act, number, who, said, refused)
         done = msgspec.structs.replace(act, undone_at=self._core.clock.now(), undone_by=who, undone=moved)
-        await self._core.store.apply([Commit(puts=(put_act(done, version),))])  # unless another act stands there by now
+        what = f"act {act.id} was noted as taken back"
+        await try_commit(self._core.store, puts=[put_act(done, version)], what=what)  # unless another act stands there
         return Acted(runs.UNDO, act.id, moved + len(refused), moved, refused[:REFUSED_KEPT])
 
     async def _undo_chunk(self, act: Act, number: int, who: str, why: str, refused: list[Refused]) -> int:
-        key = items_key(act.id, number)
-        for _ in range(TRIES * TRIES):
+        key, about = items_key(act.id, number), f"act {act.id}"
+
+        async def decide() -> Proposal[tuple[int, list[Refused]]]:
             read = await ACT_ITEMS.get(self._core.store, key)
             if read is None:
                 raise InvalidInput(field="act", problem=TOO_LATE)
             chunk = read.value
             if chunk.undone_at is not None:
-                return len(chunk.items)  # an undo that was killed has done this
+                return Proposal(about, (len(chunk.items), []))  # an undo that was killed has done this
             moves, puts, left = await self._backwards(act, chunk, who, why)
             now = self._core.clock.now()
             kept = tuple(item for item in chunk.items if item.job_id not in {one.job_id for one in left})
             done = ACT_ITEMS.put(key, Chunk(chunk.at, kept, now), read.version)
-            (outcome,) = await self._core.store.apply([Commit(tuple(moves), (*puts, done))])
-            if isinstance(outcome, Applied):
-                refused += left
-                return len(kept)
-        raise StaleJob("these jobs keep changing; try again", job_id=act.job_id or "")
+            return Proposal(about, (len(kept), left), moves, (*puts, done), done="taken back")
+
+        (moved, left), _ = await decide_and_commit(self._core.store, decide)
+        refused += left
+        return moved
 
     async def _backwards(
         self, act: Act, chunk: Chunk, who: str, why: str

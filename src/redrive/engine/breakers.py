@@ -15,7 +15,7 @@ import msgspec
 
 from redrive.core import lifecycle
 from redrive.core.change import Edit, decode
-from redrive.core.commit import Plan, commit_each, decide_and_commit, try_commit
+from redrive.core.commit import Proposal, commit_each, decide_and_commit, try_commit
 from redrive.core.job import Cause, Failure, Job, Json, State
 from redrive.core.lifecycle import Transition
 from redrive.core.policy import DEFAULT, Policy
@@ -160,15 +160,15 @@ class Breakers:
         """
         about = f"breaker {key}"
 
-        async def decide() -> Plan[Transition | None]:
+        async def decide() -> Proposal[Transition | None]:
             await self._look()
             now, (breaker, version) = self._clock.now(), self._known.get(key, (None, 0))
             judged = verdict(breaker, job.id, now) if breaker is not None else "run"
             if breaker is not None and (judged == "park" or breaker.state == "closed"):
-                return Plan(about, self._parked(job, breaker, now))
+                return Proposal(about, self._parked(job, breaker, now))
             if breaker is None or judged == "run":
-                return Plan(about, None)
-            return Plan(about, None, puts=[BREAKER.put(key, probing(breaker, job.id, now), version)], done="probed")
+                return Proposal(about, None)
+            return Proposal(about, None, puts=[BREAKER.put(key, probing(breaker, job.id, now), version)], done="probed")
 
         parked, _ = await decide_and_commit(self._store, decide)
         if parked is None:
@@ -322,13 +322,13 @@ class Breakers:
         """It answers again, or a person says so: its jobs come back. False where it is not open."""
         about = f"breaker {key}"
 
-        async def decide() -> Plan[Breaker | None]:
+        async def decide() -> Proposal[Breaker | None]:
             await self._look()
             breaker, version = self._known.get(key, (None, 0))
             if breaker is None or breaker.state == "closed":
-                return Plan(about, None)
+                return Proposal(about, None)
             after = BREAKER.put(key, closed(breaker, self._clock.now()), version)
-            return Plan(about, breaker, puts=[after, self._answering(key, breaker.release)], done="closed")
+            return Proposal(about, breaker, puts=[after, self._answering(key, breaker.release)], done="closed")
 
         breaker, _ = await decide_and_commit(self._store, decide)
         if breaker is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from redrive.core.store import Commit
+from redrive.core.commit import commit
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.fleet.hub import become_hub
 from redrive.jobs.open_store import NATS, POSTGRES, scheme_of, shown
@@ -126,7 +126,7 @@ class Fleet:
         await self._core.holder.open()
         if await REPLICA.get(self._core.store, name) is None:
             return False
-        await self._core.store.apply([Commit(puts=(REPLICA.drop(name),))])
+        await commit(self._core.store, puts=[REPLICA.drop(name)], what=f"replica {name} was forgotten")
         return True
 
     def _join(self, schemes: tuple[str, ...]) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from redrive.core.checks import LEAST_PART, check_id, is_part_of_id
+from redrive.core.commit import Proposal, decide_and_commit
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
-from redrive.core.store import MAX_PARTS, Applied, Commit, Filter, Put, Stale, Store
+from redrive.core.store import MAX_PARTS, Filter, Put, Store
 from redrive.engine.workflow_steps import Workflows
-from redrive.errors import CommitUnknown, JobNotFound, StaleJob
+from redrive.errors import JobNotFound
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
@@ -37,19 +38,15 @@ async def find_job(store: Store, id: str, states: tuple[State, ...] = ()) -> Job
 
 async def move_job(core: Core, id: str, arrow: Callable[[Job, float], Transition], puts: Sequence[Put] = ()) -> Job:
     """Loads a job, decides its move and commits; decides anew where another process was faster."""
-    job = await find_job(core.store, id)
-    for _ in range(TRIES):
-        transition = arrow(job, core.clock.now())
-        others = (await Workflows(core.store, core.clock).companions(transition))[: ROOM - len(puts)]
-        (outcome,) = await core.store.apply([Commit((transition, *others), tuple(puts))])
-        if isinstance(outcome, Applied):
-            return transition.after(outcome.fences[0])
-        if not isinstance(outcome, Stale):
-            raise CommitUnknown(
-                f"the store did not confirm that job {job.short_id} was {transition.move}; check it and try again"
-            )
-        job = await find_job(core.store, job.id)
-    raise StaleJob(f"job {job.short_id} keeps changing; try again", job_id=job.id)
+
+    async def decide() -> Proposal[Transition]:
+        job = await find_job(core.store, id)
+        move = arrow(job, core.clock.now())
+        others = (await Workflows(core.store, core.clock).companions(move))[: ROOM - len(puts)]
+        return Proposal(f"job {job.short_id}", move, (move, *others), puts, done=move.move)
+
+    move, fences = await decide_and_commit(core.store, decide)
+    return move.after(fences[0])
 
 
 def _not_one(id: str, *, several: bool) -> str:

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from redrive.core.commit import commit, try_commit
 from redrive.core.documents import Kind
 from redrive.core.job import Json
 from redrive.core.outcome import Outcome
 from redrive.core.repeats import Action, Loop, RepeatRule, Watched, action_of, in_words, notice_of, observed, warning
-from redrive.core.store import Commit
 from redrive.engine.context import session_of
-from redrive.engine.written import written
 from redrive.errors import InvalidInput, JobError, StoreError
 from redrive.jobs.enqueuer import SESSION_VARIABLE
 from redrive.jobs.noticing_store import publish_notice, puts_of
@@ -128,7 +127,8 @@ class Repeats:
     async def _tell(self, session: str, loop: Loop, job_id: str | None) -> None:
         notice = notice_of(session, loop, self.rule, job_id)
         log.warning("%s", notice.text)
-        await written(self._core.store, "people will be told that a session repeats itself", *puts_of(notice))
+        what = "people will be told that a session repeats itself"
+        await commit(self._core.store, puts=puts_of(notice), what=what)
         publish_notice(self._core.bus, notice)
 
     async def facts(self) -> list[str]:
@@ -141,10 +141,11 @@ class Repeats:
         """Drops a session's window."""
         self._fine.pop(session, None)
         self._looping.discard(session)
-        await self._core.store.apply([Commit(puts=(REPEATS.drop(session),))])
+        await commit(self._core.store, puts=[REPEATS.drop(session)], what=f"the window of session {session} was erased")
 
     async def prune(self, now: float) -> None:
         """Drops the windows of sessions that have done nothing for a day."""
         for kept in await REPEATS.all(self._core.store):
             if kept.value.at < now - KEPT_FOR:
-                await self._core.store.apply([Commit(puts=(REPEATS.drop(kept.key, kept.version),))])
+                drop, what = REPEATS.drop(kept.key, kept.version), f"the window of session {kept.key} was dropped"
+                await try_commit(self._core.store, puts=[drop], what=what)

@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from redrive.core.checks import check_limit, the_only
+from redrive.core.commit import commit_in_parts, try_commit
 from redrive.core.documents import INBOX, PAGE, WAITING, Kept, Kind
 from redrive.core.job import CYCLE, Job, State
 from redrive.core.notice import (
@@ -28,7 +29,7 @@ from redrive.core.notice import (
 )
 from redrive.core.outcome import shortened
 from redrive.core.pain import Pain, about
-from redrive.core.store import Applied, Commit, Filter, Store
+from redrive.core.store import Filter, Store
 from redrive.engine.trusted_time import time_for_destroying
 from redrive.errors import InvalidInput
 from redrive.jobs.noticing_store import publish_notice
@@ -57,7 +58,6 @@ Sink = Callable[[Pain], Awaitable[None] | None]
 LAST: Final = "last"
 NOT_PAGED: Final = frozenset({"imported", "restored", "diverted"})
 """Dead letters that no failure of now has made: brought here, brought back, or put off by a script."""
-DROPPED_AT_ONCE: Final = 200
 Owned = dict[tuple[str, str, str | None], int]
 """Letters by inbox, kind of message and group."""
 NOT_LEFT: Final = "The result is no longer kept."
@@ -125,12 +125,13 @@ class Notices:
         groups = await core.store.groups(fingerprints=[name for name in letters if name])
         notice = page(letters, groups, now, policy)
         paged = PAGE.put(LAST, Paged(now, tuple(letters)), last.version if last else 0)
-        (outcome,) = await core.store.apply([Commit(puts=(paged, WAITING.put(waiting_key(notice), notice)))])
-        if isinstance(outcome, Applied):
-            said = with_words(notice, await quoted_by(core.store, [notice]))
-            log.warning("%s: %s", said.title, said.text)
-            publish_notice(self._core.bus, said)
-        return isinstance(outcome, Applied)
+        puts = [paged, WAITING.put(waiting_key(notice), notice)]
+        if await try_commit(core.store, puts=puts, what="a person was paged") is None:
+            return False
+        said = with_words(notice, await quoted_by(core.store, [notice]))
+        log.warning("%s: %s", said.title, said.text)
+        publish_notice(self._core.bus, said)
+        return True
 
     async def _letters(self, since: float, now: float) -> dict[str, int]:
         """By group: what died since then and waits for a person; what comes back by itself pages nobody.
@@ -279,6 +280,4 @@ def _as_it_is_now(notice: Notice, job: Job | None, owned: Owned) -> Notice:
 
 
 async def _drop(store: Store, kind: Kind[Notice], keys: Sequence[str]) -> None:
-    for start in range(0, len(keys), DROPPED_AT_ONCE):
-        puts = tuple(kind.drop(key) for key in keys[start : start + DROPPED_AT_ONCE])
-        await store.apply([Commit(puts=puts)])
+    await commit_in_parts(store, [kind.drop(key) for key in keys], what="old notices were dropped")

@@ -9,17 +9,17 @@ import msgspec
 
 from redrive.core import lifecycle
 from redrive.core.checks import check_id, check_name, check_words, optional_name
+from redrive.core.commit import commit, commit_each
 from redrive.core.consent import NO_AGENT, NO_SESSION, Approval, Grant, subject_of
 from redrive.core.documents import GRANT
 from redrive.core.job import Job, State, Usage, new_id
 from redrive.core.lifecycle import Transition
 from redrive.core.notice import OWNER, Notice
-from redrive.core.store import Commit, Filter, Put
+from redrive.core.store import Filter, Put
 from redrive.engine.approvals import question_of, questions_of
 from redrive.engine.consents import Consents, key_of, waits_for
 from redrive.engine.paging import pages
 from redrive.engine.trusted_time import time_for_destroying
-from redrive.engine.written import written
 from redrive.errors import IllegalMove, InvalidInput
 from redrive.jobs.tasks import Seconds, seconds
 from redrive.notices.inboxes import InboxView
@@ -66,7 +66,7 @@ class Sessions:
         grant = Grant(
             _id(self._core), session_id, scope, now, by, agent, subject, None, until, blanket=blanket, why=why
         )
-        await written(self._core.store, f"session {session_id} was granted {scope}", _put(grant))
+        await commit(self._core.store, puts=[_put(grant)], what=f"session {session_id} was granted {scope}")
         await self._ask_again(session_id, by)
         return grant
 
@@ -76,7 +76,7 @@ class Sessions:
         async for jobs in pages(self._core.store, held, PAGE, oldest=True):
             now = self._core.clock.now()
             moves = [lifecycle.unblocked(job, now, who=who, why="consent was given") for job in jobs]
-            await self._core.store.apply([Commit((move,)) for move in moves])
+            await commit_each(self._core.store, moves)  # what is missed here, the scheduler sees
 
     async def revoke(self, session_id: str, grant_id: str) -> Grant:
         """It counts no more, from now on."""
@@ -84,7 +84,7 @@ class Sessions:
         if found is None:
             raise InvalidInput(field="grant_id", problem=f"session {session_id!r} has no grant {grant_id!r}")
         revoked = msgspec.structs.replace(found, revoked_at=self._core.clock.now())
-        await written(self._core.store, f"grant {grant_id} was revoked", _put(revoked))
+        await commit(self._core.store, puts=[_put(revoked)], what=f"grant {grant_id} was revoked")
         return revoked
 
     async def costs(self, session_id: str) -> Usage:

@@ -10,11 +10,12 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from redrive.core.commit import try_commit
 from redrive.core.documents import WAITING, Kept, Kind
 from redrive.core.job import State
 from redrive.core.notice import Notice, waiting_key
 from redrive.core.pain import Hurting, Pain, notice_of, over, told
-from redrive.core.store import Applied, Commit, Filter, Put
+from redrive.core.store import Filter, Put
 from redrive.engine.bus import BusEvent
 from redrive.reports.health import aching, downstreams, pains, sore
 from redrive.retries.breaker import Breaker, named
@@ -86,7 +87,7 @@ class Pains:
         kind, _, about = kept.key.partition("/")
         put = HURTING.drop(kept.key, kept.version)
         if kind != "downstream_down":
-            await self._core.store.apply([Commit(puts=(put,))])
+            await try_commit(self._core.store, puts=[put], what=f"{kept.key} was forgotten")
             return
         message = f"{named(about)} answers again: its parked jobs come back"
         if await self._written(put, over(kept.key, kept.value, message, now)):
@@ -95,9 +96,8 @@ class Pains:
 
     async def _written(self, state: Put, notice: Notice) -> bool:
         """Both or neither, and only by one process."""
-        puts = (state, WAITING.put(waiting_key(notice), notice))
-        (outcome,) = await self._core.store.apply([Commit(puts=puts)])
-        return isinstance(outcome, Applied)
+        puts = [state, WAITING.put(waiting_key(notice), notice)]
+        return await try_commit(self._core.store, puts=puts, what=f"people will be told: {notice.title}") is not None
 
     def _publish(self, type: str, queue: str, now: float, data: Mapping[str, Any]) -> None:
         self._core.bus.publish(BusEvent(type, queue, now, data=dict(data)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 from msgspec.structs import replace
 
 from redrive.core.checks import check_choice, check_range
+from redrive.core.commit import commit
 from redrive.core.documents import WAITING
 from redrive.core.job import Category, Job, State
 from redrive.core.notice import QUOTED, TEXT_CAP, Level, Notice, Quote, waiting_key, with_words
@@ -16,7 +17,6 @@ from redrive.core.store import Filter, OutcomeTally, Tally, Total
 from redrive.core.times import Given as Instant
 from redrive.core.times import earlier
 from redrive.deadletters.gather_new_groups import look as new_groups
-from redrive.engine.written import written
 from redrive.errors import InvalidOption
 from redrive.failures.classify import ALIASES
 from redrive.jobs.noticing_store import publish_notice
@@ -240,7 +240,8 @@ class Reports:
     async def _tell(self, kind: str, level: Level, title: str, text: str, quotes: tuple[Quote, ...] = ()) -> int:
         core, now = self._core, self._core.clock.now()
         notice = Notice(f"{kind}.{int(now * 1000)}", kind, level, "user", title, text[:TEXT_CAP], now, quotes=quotes)
-        await written(core.store, f"the {kind} report will be told", WAITING.put(waiting_key(notice), notice))
+        put = WAITING.put(waiting_key(notice), notice)
+        await commit(core.store, puts=[put], what=f"the {kind} report will be told")
         publish_notice(core.bus, with_words(notice, await quoted_by(core.store, [notice])))
         return await self._notices.deliver()
 

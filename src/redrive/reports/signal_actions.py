@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from redrive.core.commit import commit
 from redrive.core.documents import INVESTIGATED
 from redrive.core.job import Job, State, iso
 from redrive.core.notice import Message, Notice
 from redrive.core.pain import PAIN, Hurting, about
 from redrive.core.redact import redact_text
 from redrive.core.store import Filter
-from redrive.engine.written import written
 from redrive.errors import KeyReused
 from redrive.notices.courier import Channel, Undelivered
 from redrive.reports.pains import HURTING
@@ -77,7 +77,7 @@ class SignalActions:
         else:
             quoted = sorted(_quoted({**about_it, "job_id": notice.job_id}))
             puts = [INVESTIGATED.put(f"{id}.{started.id}", started.id) for id in quoted]
-            await written(self._core.store, f"the jobs that {started.id} quotes are known", *puts)
+            await commit(self._core.store, puts=puts, what=f"the jobs that {started.id} quotes are known")
         await self._acted(notice, "enqueue")
 
     async def _run(self, command: str, message: Message) -> None:

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, over
 
 import msgspec
 
+from redrive.core.commit import try_commit
 from redrive.core.documents import Kept
 from redrive.core.notice import stale
 from redrive.core.payload import encode
 from redrive.core.policy import Policy
-from redrive.core.store import Commit
 from redrive.engine.bus import BusEvent
 from redrive.engine.context import wants_context_first
 from redrive.engine.inline_runs import Interrupted, Wait
@@ -296,7 +296,7 @@ class RunningCycle(_Going):
         )
         told = CYCLE_NOTE.put(kept.key, msgspec.structs.replace(note, told=note.failed), kept.version)
         notice = stale(note.job, note.task, note.failed, self.queue, self._core.clock.now(), message, hurts)
-        await self._core.store.apply([Commit(puts=(told, *puts_of(notice)))])
+        await try_commit(self._core.store, puts=[told, *puts_of(notice)], what=f"people will be told of {self.name}")
 
     async def _prune(self) -> None:
         """Where no worker ever runs, nobody else does."""

@@ -13,22 +13,21 @@ import msgspec
 
 from redrive.core import lifecycle
 from redrive.core.checks import KEY_LIMIT, NAME_LIMIT
+from redrive.core.commit import Proposal, commit_each, decide_and_commit
 from redrive.core.documents import BLOB
 from redrive.core.job import Failure, Job, Lane, State, hash_payload
 from redrive.core.lifecycle import Transition
 from redrive.core.payload import Blob, Encoded, blob_document, check_kept, encode
 from redrive.core.redact import redact_text
-from redrive.core.store import Applied, Commit, Filter, Put, Stale
+from redrive.core.store import Filter, Put
 from redrive.engine.paging import pages
 from redrive.errors import (
-    CommitUnknown,
     ConfigError,
     InvalidInput,
     InvalidOption,
     InvalidPayload,
     JobError,
     RedriveError,
-    StaleJob,
     StoreError,
     StoreUnavailable,
 )
@@ -64,7 +63,6 @@ T = TypeVar("T")
 log = logging.getLogger("redrive.letters")
 LETTER_LIMIT: Final = 64 * 1024 * 1024
 """A letter keeps its whole input as far as it can: it is all there is to run the job again."""
-TRIES: Final = 8
 PAGE: Final = 100
 TOGETHER: Final = 32
 """So many numbers are looked up at once."""
@@ -271,15 +269,21 @@ class Letters:
 
     async def _settled(self, letter: Letter) -> Job:
         """Durable on return. A further failure of a job that has a letter already is counted there."""
-        for _ in range(TRIES):
+        about = f"job {letter.job.key!r}"
+
+        async def decide() -> Proposal[Job | Transition] | None:
             known = await self._known(letter.job)
             standing = next((job for job in known if _belongs(job, letter.job)), None)
-            if standing is None and any(job.state in OPEN for job in known):
+            if standing is not None:
+                moves = failed_again(standing, letter.job, _cap(self._core.registry, standing))
+                return Proposal(about, moves[-1], moves, done="given one more failure")
+            if any(job.state in OPEN for job in known):
                 log.warning("job_id %r stands for another input: this failure gets its own letter", letter.job.key)
-            found = await (self._again(standing, letter.job) if standing else self._first(letter))
-            if found is not None:
-                return found
-        raise StaleJob(f"job {letter.job.key!r} keeps changing; try again", job_id=letter.job.id)
+            first = await self._first(letter)
+            return Proposal(about, first) if first is not None else None
+
+        found, fences = await decide_and_commit(self._core.store, decide)
+        return found if isinstance(found, Job) else found.after(fences[-1])
 
     async def _known(self, job: Job, *, settled: bool = False) -> list[Job]:
         """The letters of this job_id with their stories, newest first; those that are settled only if asked for."""
@@ -313,16 +317,6 @@ class Letters:
             return None
         return inserted.job
 
-    async def _again(self, standing: Job, letter: Job) -> Job | None:
-        """One more failure of a job that is dead already, or waits to be run again: same letter, longer story."""
-        moves = failed_again(standing, letter, _cap(self._core.registry, standing))
-        (outcome,) = await self._core.store.apply([Commit(moves)])
-        if isinstance(outcome, Applied):
-            return moves[-1].after(outcome.fences[-1])
-        if isinstance(outcome, Stale):
-            return None
-        raise CommitUnknown(f"the store did not confirm that the failure of job {letter.key!r} was written")
-
     async def landed(self, job_id: object, payload: object, said: Said, *, who: str, why: str) -> int:
         """The job succeeded after all: its letters need nobody any more."""
         unnamed = job_id is None or str(job_id) == ""  # then its input is all that it is known by
@@ -340,8 +334,7 @@ class Letters:
         """Dead letters whose work is known to be done. One that somebody else moved meanwhile is left alone."""
         now = self._core.clock.now()
         moves = [lifecycle.resolved(job, now, who=who, why=why) for job in jobs]
-        outcomes = await self._core.store.apply([Commit((move,)) for move in moves]) if moves else []
-        return sum(isinstance(outcome, Applied) for outcome in outcomes)
+        return len(await commit_each(self._core.store, moves))
 
     async def _empty_spool(self) -> None:
         """The store works: what had to wait beside it moves over, without waiting for a worker."""

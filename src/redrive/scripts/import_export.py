@@ -14,11 +14,12 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final, Literal
 import msgspec
 
 from redrive.core.checks import optional_name
+from redrive.core.commit import Proposal, decide_and_commit
 from redrive.core.job import Job, State, iso
-from redrive.core.store import Applied, Commit, Filter, Inserted, Unknown
+from redrive.core.store import Filter, Inserted
 from redrive.engine.bus import BusEvent
 from redrive.engine.paging import pages
-from redrive.errors import InvalidInput, InvalidOption, StaleJob
+from redrive.errors import CommitUnknown, InvalidInput, InvalidOption
 from redrive.jobs import jsonl, records
 from redrive.jobs.dead_letter import (
     CAP,
@@ -34,7 +35,7 @@ from redrive.jobs.dead_letter import (
 )
 from redrive.jobs.jsonl import Line
 from redrive.jobs.records import Record
-from redrive.scripts.failure_records import TRIES, Letters, failed_again
+from redrive.scripts.failure_records import Letters, failed_again
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
@@ -223,17 +224,19 @@ class Import:
 
     async def _updated(self, job: Job) -> bool:
         """A record that tells of more tries than the letter knows is a further failure of the same job."""
-        perhaps = False
-        for _ in range(TRIES):
+
+        async def decide() -> Proposal[bool]:
             (known,) = await self._core.store.get([job.id])
-            if not _is_further(known, job):
-                return perhaps  # by us, as it turns out, or by somebody else
-            moves = failed_again(known, job, self._cap(job.queue), job.attempts)
-            (outcome,) = await self._core.store.apply([Commit(moves)])
-            if isinstance(outcome, Applied):
-                return True
-            perhaps = isinstance(outcome, Unknown)
-        raise StaleJob(f"the letter of {job.key!r} keeps changing; import the file again", job_id=job.id)
+            further = _is_further(known, job)
+            moves = failed_again(known, job, self._cap(job.queue), job.attempts) if further else ()
+            return Proposal(f"job {job.key!r}", further, moves, done="given one more failure")
+
+        try:
+            further, _ = await decide_and_commit(self._core.store, decide)
+        except CommitUnknown:  # it was added a moment ago, or is added now
+            await decide_and_commit(self._core.store, decide)
+            return True
+        return further
 
     async def _rehearse(self, jobs: list[tuple[Line, Job]]) -> list[tuple[Line, str]]:
         """What an import would do, without doing it."""

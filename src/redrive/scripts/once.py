@@ -12,21 +12,22 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
 import msgspec
 
 from redrive.core.checks import KEY_LIMIT, check_name, check_words
+from redrive.core.commit import Proposal, apply_each, decide_and_commit
 from redrive.core.documents import EFFECT, OPEN_EFFECT, Kept
 from redrive.core.effects import EffectRecord, Status, is_open
 from redrive.core.job import Json, hash_payload
 from redrive.core.keys import check_template, key_for
 from redrive.core.payload import canonical, encode_result, result_reader
-from redrive.core.store import Applied, Commit, Put, Unknown
+from redrive.core.store import Commit, Put
 from redrive.engine.context import running
 from redrive.engine.once_runs import PREFIX, OnceCall, kept_alone
 from redrive.engine.once_runs import once as steps_of
 from redrive.engine.steps import Ask, Call, Steps, drive, drive_blocking
 from redrive.engine.threads import NOT_RUN, finished
 from redrive.engine.trusted_time import time_for_destroying
-from redrive.errors import CommitUnknown, EffectNotFound, InvalidOption, InvalidPayload, OnceInProgress, StoreBusy
+from redrive.errors import EffectNotFound, InvalidOption, InvalidPayload, OnceInProgress
 from redrive.jobs.event_loop_thread import portal
-from redrive.jobs.lookup import SOMEBODY, TRIES
+from redrive.jobs.lookup import SOMEBODY
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
@@ -307,7 +308,7 @@ class Effects:
             if (put := _aged(kept, now, settings.retention, settings.key_retention)) is not None
         ]
         for start in range(0, len(puts), AT_ONCE):
-            await self._core.store.apply([Commit(puts=(put,)) for put in puts[start : start + AT_ONCE]])
+            await apply_each(self._core.store, [Commit(puts=(put,)) for put in puts[start : start + AT_ONCE]])
         return len(puts)
 
     async def _check_at_rest(self, effect: EffectRecord) -> None:
@@ -325,15 +326,13 @@ class Effects:
         return kept
 
     async def _changed(self, key: str, change: Any) -> EffectRecord:
-        for _ in range(TRIES):
+        async def decide() -> Proposal[EffectRecord]:
             kept = await self._kept(key)
             after: EffectRecord = await change(kept.value)
-            (outcome,) = await self._core.store.apply([Commit(puts=tuple(kept_alone(after, kept.version)))])
-            if isinstance(outcome, Applied):
-                return after
-            if isinstance(outcome, Unknown):
-                raise CommitUnknown(f"the store did not confirm that effect:{key} was changed; look again")
-        raise StoreBusy(f"effect:{key} keeps changing; try again")
+            return Proposal(f"effect:{key}", after, puts=kept_alone(after, kept.version))
+
+        after, _ = await decide_and_commit(self._core.store, decide)
+        return after
 
 
 def _aged(kept: Kept[EffectRecord], now: float, retention: float, keys: float | None) -> Put | None:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from redrive.core.checks import check_id, check_limit, check_range, check_texts, check_words, is_number, the_only
+from redrive.core.commit import Proposal, decide_and_commit
 from redrive.core.job import Job, new_id
-from redrive.core.store import Commit, Put
+from redrive.core.store import Put
 from redrive.deadletters import bulk as rules
 from redrive.deadletters import orders
 from redrive.deadletters.bulk import (
@@ -33,6 +34,7 @@ from redrive.deadletters.bulk import (
     Plan,
     RedriveRun,
 )
+from redrive.deadletters.bulk.run import REDRIVE
 from redrive.deadletters.filters import means_unknown
 from redrive.deadletters.redrives import selection as choosing
 from redrive.deadletters.redrives.documents import Documents, Loaded, flown
@@ -41,13 +43,14 @@ from redrive.deadletters.verbs import VERBS, Verb
 from redrive.engine.trusted_time import time_for_destroying
 from redrive.engine.worker_registry import living
 from redrive.errors import CommitUnknown, InvalidInput, StoreBusy
-from redrive.jobs.lookup import SOMEBODY, TRIES
+from redrive.jobs.lookup import SOMEBODY
 from redrive.jobs.wait_for_job import FOLLOW_SECONDS
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
 
 log = logging.getLogger("redrive.redrives")
+FLIGHTS: Final = "the list of acts that are under way"
 MOST_CANARY: Final = 10_000
 MOST_RATE: Final = 1_000_000.0
 FORGOTTEN_AT_ONCE: Final = 10
@@ -214,7 +217,7 @@ class Redrives:
                 raise StoreBusy(f"the jobs of act {id} keep changing; a worker carries it on, or try again")
 
     async def _take_flight(self, id: str, flight: Flight) -> Flight:
-        for _ in range(TRIES):
+        async def decide() -> Proposal[Flight]:
             flights, version = await self._documents.flights()
             if taken := rules.in_the_way(flights, flight.groups):
                 group, other = min(taken.items())
@@ -223,27 +226,31 @@ class Redrives:
                     problem=f"redrive {other} is still moving group {group[:8]}; wait for it, or cancel it; "
                     "a paused one waits for you",
                 )
-            if await self._documents.wrote(Commit(puts=(flown(flights, version, id, flight),))):
-                return flight
-        raise StoreBusy("redrives keep being started and ended, nothing was written; try again")
+            return Proposal(FLIGHTS, flight, puts=[flown(flights, version, id, flight)])
+
+        await decide_and_commit(self._core.store, decide)
+        return flight
 
     async def _keep(self, run: RedriveRun, beside: Beside) -> None:
         """Write a run without items."""
-        for _ in range(TRIES * TRIES):
-            if await self._documents.keep(run, await beside()):
-                return
-        raise StoreBusy("what begins with the run keeps changing, nothing was written; try again")
+
+        async def decide() -> Proposal[None]:
+            return Proposal(f"act {run.id}", None, puts=[REDRIVE.put(run.id, run, 0), *await beside()], done="begun")
+
+        await decide_and_commit(self._core.store, decide)
 
     async def _launch(self, run: RedriveRun, flight: Flight, beside: Beside) -> None:
         """From here on it exists."""
         frozen = msgspec.structs.replace(flight, frozen=True)
-        for _ in range(TRIES * TRIES):
-            if await self._documents.fly(run.id, flight, frozen, run, await beside()):
-                return
-            flights, _ = await self._documents.flights()
+
+        async def decide() -> Proposal[None]:
+            flights, version = await self._documents.flights()
             if flights.get(run.id) != flight:
                 raise StoreBusy("starting took so long that it was taken for dead; nothing was moved, try again")
-        raise StoreBusy("redrives keep being started and ended, nothing was moved; try again")
+            puts = [REDRIVE.put(run.id, run, 0), *await beside(), flown(flights, version, run.id, frozen)]
+            return Proposal(f"act {run.id}", None, puts=puts, done="begun")
+
+        await decide_and_commit(self._core.store, decide)
 
     async def _forget_items(self, now: float) -> None:
         """Items of redrives that were over long ago go when a new one comes; the scorecards stay."""
@@ -373,12 +380,15 @@ class Redrives:
 
     async def stop_for_undo(self, id: str, who: str) -> Loaded:
         """The run as it stays: a step that goes on finds it changed, and moves nothing more."""
-        for _ in range(TRIES * TRIES):
+
+        async def decide() -> Proposal[None]:
             loaded = await self._loaded(id)
             stopped = rules.stopped_for_undo(loaded.run, self._core.clock.now(), who)
-            if stopped is loaded.run or await self._documents.saved(stopped, loaded.version):
-                return await self._loaded(id)
-        raise StoreBusy(f"act {id} keeps going on, nothing was taken back; try again")
+            puts = [] if stopped is loaded.run else await self._documents.puts_of(stopped, loaded.version)
+            return Proposal(f"act {id}", None, puts=puts, done="stopped")
+
+        await decide_and_commit(self._core.store, decide)
+        return await self._loaded(id)
 
     async def tell_undone(self, undo: RedriveRun) -> None:
         """Writes into the run that was taken back how much of it was; whoever carried the undo on may have done so."""
@@ -391,7 +401,7 @@ class Redrives:
         if loaded is not None and whole:
             await self._documents.drop(run.id)
         elif loaded is not None:
-            await self._documents.saved(msgspec.structs.replace(loaded.run, items_kept=False), loaded.version)
+            await self._documents.save(msgspec.structs.replace(loaded.run, items_kept=False), loaded.version)
 
     # -- steering
 
@@ -415,15 +425,17 @@ class Redrives:
         return await self._steer(id, "cancelled", lambda run, now: rules.cancelled(run, now, who, why))
 
     async def _steer(self, id: str, what: str, decide: Callable[[RedriveRun, float], RedriveRun | None]) -> RedriveRun:
-        for _ in range(TRIES):
+        async def propose() -> Proposal[RedriveRun]:
             loaded = await self._find(id)
             decided = decide(loaded.run, self._core.clock.now())
             if decided is None:
                 now = f"redrive {loaded.run.id} is {loaded.run.state}"
                 raise InvalidInput(field="redrive", problem=f"{now}: it cannot be {what}")
-            if await self._documents.saved(decided, loaded.version):
-                return decided
-        raise StoreBusy(f"redrive {id} keeps changing, nothing was written; try again")
+            puts = await self._documents.puts_of(decided, loaded.version)
+            return Proposal(f"redrive {id}", decided, puts=puts, done=what)
+
+        run, _ = await decide_and_commit(self._core.store, propose)
+        return run
 
     # -- going on
 

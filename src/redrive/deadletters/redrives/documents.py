@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from redrive.core.store import MAX_PARTS, Applied, Commit, Outcome, Put, Stale, Store
+from redrive.core.commit import commit, commit_in_parts
+from redrive.core.lifecycle import Transition
+from redrive.core.store import Put, Store
 from redrive.deadletters import bulk as rules
 from redrive.deadletters.bulk import Flight, Flights, Item, RedriveRun
 from redrive.deadletters.bulk.flights import REDRIVE_FLIGHTS
 from redrive.deadletters.bulk.run import REDRIVE, REDRIVE_ITEMS
-from redrive.errors import CommitUnknown, StoreBusy
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
@@ -71,57 +72,37 @@ class Documents:
 
     # -- writing
 
-    async def wrote(self, commit: Commit) -> bool:
-        """Whether it was written; False when somebody was faster, and nothing was."""
-        outcome: Outcome
-        (outcome,) = await self._store.apply([commit])
-        if isinstance(outcome, Applied | Stale):
-            return isinstance(outcome, Applied)
-        raise CommitUnknown(
-            f"the store did not confirm a step of a redrive ({outcome.problem}); check it and try again"
-        )
+    async def write_step(self, id: str, puts: Iterable[Put], moves: Iterable[Transition] = ()) -> bool:
+        """Commits a step of a run; False where another process was faster, and nothing was written."""
+        return await commit(self._store, moves, puts, what=f"a step of redrive {id} was taken") is not None
 
     async def freeze(self, id: str, chunks: Sequence[tuple[Item, ...]]) -> None:
         puts = [REDRIVE_ITEMS.put(_key(id, number), items) for number, items in enumerate(chunks)]
-        for start in range(0, len(puts), FROZEN_AT_ONCE):
-            if not await self.wrote(Commit(puts=tuple(puts[start : start + FROZEN_AT_ONCE]))):
-                raise StoreBusy("the items could not be written; nothing was moved, try again")
+        await commit_in_parts(self._store, puts, what=f"the items of redrive {id} were frozen", size=FROZEN_AT_ONCE)
 
     async def drop_items(self, id: str) -> None:
         keys = [document.key for document in await self._store.docs(REDRIVE_ITEMS.name, f"{id}/")]
-        for start in range(0, len(keys), MAX_PARTS):
-            await self.wrote(Commit(puts=tuple(REDRIVE_ITEMS.drop(key) for key in keys[start : start + MAX_PARTS])))
+        drops = [REDRIVE_ITEMS.drop(key) for key in keys]
+        await commit_in_parts(self._store, drops, what=f"the items of redrive {id} were dropped")
 
     async def drop(self, id: str) -> None:
-        await self.wrote(Commit(puts=(REDRIVE.drop(id),)))
+        await self.write_step(id, [REDRIVE.drop(id)])
 
-    async def saved(self, run: RedriveRun, version: int) -> bool:
-        """The run as it is from now on, and what it still holds, if nobody was faster."""
+    async def save(self, run: RedriveRun, version: int) -> bool:
+        """Writes the run, and what it still holds; False where another process was faster."""
+        return await self.write_step(run.id, await self.puts_of(run, version))
+
+    async def puts_of(self, run: RedriveRun, version: int) -> list[Put]:
+        """Makes the parts that write a run, and its flight where that has changed."""
         put = REDRIVE.put(run.id, run, version)
         flights, read_at = await self.flights()
         flight = rules.flight_of(run, flights.get(run.id))
-        if flight == flights.get(run.id):
-            return await self.wrote(Commit(puts=(put,)))
-        return await self.wrote(Commit(puts=(put, flown(flights, read_at, run.id, flight))))
+        return [put] if flight == flights.get(run.id) else [put, flown(flights, read_at, run.id, flight)]
 
-    async def fly(
-        self,
-        id: str,
-        known: Flight | None,
-        flight: Flight | None,
-        run: RedriveRun | None = None,
-        also: Sequence[Put] = (),
-    ) -> bool:
-        """Change a flight, if it is still the one that is known; with the run that begins with it, if one does."""
+    async def fly(self, id: str, known: Flight, flight: Flight | None) -> bool:
+        """Changes a flight; False where it is not the known one any more."""
         flights, version = await self.flights()
-        if flights.get(id) != known:
-            return False
-        begun = (REDRIVE.put(run.id, run, 0),) if run is not None else ()
-        return await self.wrote(Commit(puts=(*begun, *also, flown(flights, version, id, flight))))
-
-    async def keep(self, run: RedriveRun, also: Sequence[Put] = ()) -> bool:
-        """A run without items: it is over as it begins. False where what goes along was changed meanwhile."""
-        return await self.wrote(Commit(puts=(REDRIVE.put(run.id, run, 0), *also)))
+        return flights.get(id) == known and await self.write_step(id, [flown(flights, version, id, flight)])
 
     async def tell_undone(self, undo: RedriveRun, now: float) -> None:
         """Writes into the run that was taken back how much of it was. Harmless to repeat."""

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from redrive.core import lifecycle
+from redrive.core.commit import commit_each
 from redrive.core.job import Job, Json, State
 from redrive.core.lifecycle import DEFERRED, Transition
-from redrive.core.store import MAX_PARTS, Applied, Commit, Put
+from redrive.core.store import MAX_PARTS, Put
 from redrive.deadletters import bulk as rules
 from redrive.deadletters import orders
 from redrive.deadletters.bulk import Item, RedriveRun
@@ -130,8 +131,7 @@ class Mover:
                 recalls.append(move)
         if not recalls:
             return jobs
-        outcomes = await self._core.store.apply([Commit((move,)) for move in recalls])
-        done = [move.job.id for move, outcome in zip(recalls, outcomes, strict=True) if isinstance(outcome, Applied)]
+        done = [move.job.id for move in await commit_each(self._core.store, recalls)]
         return {**jobs, **{job.id: job for job in await self._core.store.get(done)}}
 
     async def _companions(self, move: Transition | None) -> tuple[Transition, ...]:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from redrive.core.job import Job, State
-from redrive.core.store import Commit
 from redrive.deadletters import bulk as rules
 from redrive.deadletters.bulk import CHUNK, Flight, Item, RedriveRun
 from redrive.deadletters.redrives.documents import Documents, Loaded, parts
@@ -76,7 +75,7 @@ class Steps:
 
     async def _changed(self, loaded: Loaded, run: RedriveRun) -> int:
         """Written, and told by whoever wrote it. That it needs a person is a warning; that it is over is not."""
-        if not await self._documents.saved(run, loaded.version):
+        if not await self._documents.save(run, loaded.version):
             return 0
         if run.state != loaded.run.state and (run.brings_back or run.state == "paused"):
             level = logging.WARNING if run.state == "paused" or run.failed_again else logging.INFO
@@ -115,7 +114,7 @@ class Steps:
         if rules.defective(run, noted):
             return await self._stop(loaded, moves.first_reason)
         written = parts(chunk, after, loaded, noted)
-        if not await self._documents.wrote(Commit(moves.transitions, (*moves.puts, *written))):
+        if not await self._documents.write_step(run.id, (*moves.puts, *written), moves.transitions):
             return 0
         return took
 
@@ -160,7 +159,7 @@ class Steps:
         if not changed:
             return 0
         noted = rules.noted(loaded.run, number, chunk.items, after, self._core.clock.now())
-        written = await self._documents.wrote(Commit(puts=parts(chunk, after, loaded, noted)))
+        written = await self._documents.write_step(id, parts(chunk, after, loaded, noted))
         return changed if written else 0
 
     # -- clearing away

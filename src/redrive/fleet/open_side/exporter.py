@@ -10,9 +10,10 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from redrive.core.commit import try_commit
 from redrive.core.documents import Kind
 from redrive.core.job import Job, State
-from redrive.core.store import Applied, Commit, Event, Filter
+from redrive.core.store import Event, Filter
 from redrive.engine.loop import Loop
 from redrive.engine.paging import pages
 from redrive.errors import StoreError, StoreFailed
@@ -135,8 +136,7 @@ class Exporter(Loop):
         if self._cursor is None or (not force and now - self._kept_at < KEEP_SECONDS):
             return
         put = EXPORTED.put(CURSOR, self._cursor, self._version)
-        (outcome,) = await self._core.store.apply([Commit(puts=(put,))])
-        if not isinstance(outcome, Applied):
+        if await try_commit(self._core.store, puts=[put], what="what the open side was told was kept") is None:
             self._give_up("another process tells them, too")
             return
         kept = await EXPORTED.get(self._core.store, CURSOR)
