@@ -101,3 +101,16 @@ def test_only_the_wrapper_publishes_moves() -> None:
         if isinstance(node, ast.Attribute) and node.attr in ("publish_moves", "publish_new")
     }
     assert callers == {"jobs/publishing_store.py"}
+
+
+@pytest.mark.behaviour("T-5e")
+def test_only_three_places_apply_commits() -> None:
+    """Applied, stale and unknown are told apart once: others commit through core/commit.py, or wrap a store."""
+    callers = [
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        if "stores" not in path.relative_to(SOURCE).parts
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr == "apply"
+    ]
+    assert sorted(callers) == ["core/commit.py", "jobs/publishing_store.py", "testing.py"]

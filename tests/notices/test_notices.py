@@ -882,7 +882,7 @@ def test_settings_come_from_the_file_and_bad_ones_are_named(tmp_path: Path) -> N
 
 
 def test_apprise_is_not_imported_before_it_is_needed() -> None:
-    code = "import redrive, sys; redrive.Redrive; import redrive.jobs.noticing_store; print('apprise' in sys.modules)"
+    code = "import redrive, sys; redrive.Redrive; import redrive.jobs.publishing_store; print('apprise' in sys.modules)"
     with process(code) as child:
         out, _ = child.communicate(timeout=30)
     assert out.strip() == "False"

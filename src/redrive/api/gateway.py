@@ -30,7 +30,7 @@ from redrive.errors import IllegalMove, InvalidOption, JobNotReady, StoreError
 from redrive.failures.capture import capture
 from redrive.jobs.enqueuer import Desk, Prepared, SpoolUnusable, wants_back
 from redrive.jobs.lookup import find_job, move_job
-from redrive.jobs.noticing_store import add_notice
+from redrive.jobs.publishing_store import add_notice
 from redrive.jobs.tasks import Seconds, Task, seconds
 from redrive.jobs.wait_for_job import result_text
 

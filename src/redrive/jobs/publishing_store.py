@@ -1,22 +1,36 @@
-"""Wraps a store so that every committed move of this process is published on its bus.
+"""Wraps a store so that every committed move writes its notices and is published on the bus of this process.
 
-Callers commit and publish nothing themselves: a path that forgets to publish cannot exist. Each job is told once per
-commit, by its last move there, and only after the store has said that the commit is durable.
+Workers, the scheduler, people and other processes all move jobs through `apply`, so no path can forget either. A notice
+is written in the move's own commit: it can be neither lost nor made twice, and a job without one costs one look at its
+reason. Only where one commit moves so many jobs that it has no room for all notices does the rest follow in the next
+commit; a crash between the two loses that rest. The bus hears of each job once per commit, by its last move there, and
+only after the store has said that the commit is durable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
+import msgspec
+
+from redrive.core.commit import commit
+from redrive.core.documents import INBOX, WAITING
 from redrive.core.job import Job
 from redrive.core.lifecycle import Transition
-from redrive.core.store import Applied, Commit, Inserted, Outcome, Put, Store
-from redrive.engine.bus import Bus
+from redrive.core.notice import ESCALATED, Notice, escalates, escalation_for, notice_for, replaced_by, waiting_key
+from redrive.core.store import MAX_PARTS, Applied, Commit, Inserted, Outcome, Put, Store
+from redrive.engine.bus import Bus, BusEvent
+
+log = logging.getLogger("redrive.notify")
 
 
 class PublishingStore:
-    """Publishes what `insert` and `apply` commit. All other verbs are the wrapped store's own."""
+    """Writes the notices of what `apply` commits, and publishes what it and `insert` commit.
+
+    All other verbs are the wrapped store's own.
+    """
 
     def __init__(self, store: Store, bus: Bus) -> None:
         self._store = store
@@ -33,22 +47,107 @@ class PublishingStore:
         return inserted
 
     async def apply(self, group: Sequence[Commit]) -> list[Outcome]:
-        outcomes = await self._store.apply(group)
-        answered = zip(group, outcomes, strict=True)
-        if moves := _last_moves(commit for commit, outcome in answered if isinstance(outcome, Applied)):
+        tells = any(_matters(move) or escalates(move) for whole in group for move in whole.transitions)
+        notices = [_notices(whole) for whole in group] if tells else []
+        beside = [_with_notices(whole, told) for whole, told in zip(group, notices, strict=True)] if tells else []
+        outcomes = await self._store.apply([whole for whole, _ in beside] if tells else group)
+        applied = [isinstance(outcome, Applied) for outcome in outcomes]
+        for told, (_, late), done in zip(notices, beside, applied if tells else (), strict=True):
+            if done:
+                await self._write_late(late)
+                self._publish_notices(told)
+        if moves := _last_moves(whole for whole, done in zip(group, applied, strict=True) if done):
             self._bus.publish_moves(moves)
         return outcomes
 
+    async def _write_late(self, puts: Sequence[Put]) -> None:
+        """Writes what did not fit beside the moves of a commit. The moves stand, whatever becomes of it."""
+        for start in range(0, len(puts), MAX_PARTS):
+            part = puts[start : start + MAX_PARTS]
+            try:
+                await commit(self._store, puts=part, what=f"{len(part)} messages were written")
+            except Exception as error:  # noqa: BLE001 - the caller that moved the jobs must not do it again
+                log.critical("%d messages could not be written, their jobs have moved: %r", len(part), error)
+
+    def _publish_notices(self, notices: Sequence[Notice]) -> None:
+        """Publishes all but escalations, which are one message for many dead letters that the bus has heard of."""
+        for notice in notices:
+            if notice.kind != ESCALATED:
+                publish_notice(self._bus, notice)
+
 
 def publishing(store: Store, bus: Bus) -> Store:
-    """Returns the store, wrapped so that its commits are published on this bus."""
+    """Returns the store, wrapped so that its commits write their notices and are published on this bus."""
     return cast("Store", PublishingStore(store, bus))
 
 
 def _last_moves(commits: Iterable[Commit]) -> list[Transition]:
     """Lists the moves of these commits; of a job that one commit moves twice, the last."""
     moves: list[Transition] = []
-    for commit in commits:
-        several = len(commit.transitions) > 1
-        moves += {move.job.id: move for move in commit.transitions}.values() if several else commit.transitions
+    for whole in commits:
+        several = len(whole.transitions) > 1
+        moves += {move.job.id: move for move in whole.transitions}.values() if several else whole.transitions
     return moves
+
+
+def _with_notices(whole: Commit, notices: Sequence[Notice]) -> tuple[Commit, Sequence[Put]]:
+    """Adds its notices to a commit, as far as there is room, and returns what must follow."""
+    puts = [put for notice in notices for put in puts_of(notice)] + _replaced(whole, notices)
+    room = max(0, MAX_PARTS - len(whole.transitions) - len(whole.puts) - len(whole.guards))
+    return msgspec.structs.replace(whole, puts=(*whole.puts, *puts[:room])), puts[room:]
+
+
+def publish_notice(bus: Bus, notice: Notice) -> None:
+    """Publishes a committed notice on this process's bus."""
+    names = ("id", "kind", "level", "audience", "session_id", "title", "text")
+    data = {name: getattr(notice, name) for name in names}
+    bus.publish(BusEvent("notice", notice.queue, notice.at, notice.job_id, notice.task, data=data))
+
+
+async def add_notice(store: Store, bus: Bus, move: Transition) -> None:
+    """Writes the notice of a move whose own commit has not told it."""
+    notice = notice_for(move)
+    if notice is not None:
+        await commit(store, puts=puts_of(notice), what=f"{notice.session_id or 'a person'} will be told")
+        publish_notice(bus, notice)
+
+
+def puts_of(notice: Notice) -> list[Put]:
+    """Makes the parts that write a notice: into the session's inbox, and for people into the channels' outbox."""
+    puts = []
+    if notice.audience != "user" and notice.session_id is not None:
+        puts.append(INBOX.put(f"{notice.session_id}/{notice.id}", notice))
+    if notice.audience != "session":
+        puts.append(WAITING.put(waiting_key(notice), notice))
+    return puts
+
+
+def _replaced(whole: Commit, notices: Sequence[Notice]) -> list[Put]:
+    """Drops what the session was told before: that a job comes back, where it is now told how that ended."""
+    jobs = {move.job.id: move.job for move in whole.transitions}
+    told = [(one, jobs[one.job_id]) for one in notices if one.session_id is not None and one.job_id in jobs]
+    dropped = [(one, id) for one, job in told if (id := replaced_by(one, job)) is not None]
+    return [INBOX.drop(f"{one.session_id}/{id}") for one, id in dropped]
+
+
+def _notices(whole: Commit) -> list[Notice]:
+    """Makes the notices of a commit, each once: an owner is told of a group once, however many of its jobs move."""
+    notices = [notice for move in whole.transitions if _matters(move) and (notice := _composed(move)) is not None]
+    owned = filter(escalates, whole.transitions)
+    notices += [notice for move in owned if (notice := _composed(move, escalation_for)) is not None]
+    return list({(notice.session_id, notice.id): notice for notice in notices}.values())
+
+
+def _matters(move: Transition) -> bool:
+    """Whether a move may have a notice: plain jobs, which are most, have none unless they have a question."""
+    return move.job.reason != "direct" or move.move == "held_back" or "reason" in move.set
+
+
+def _composed(move: Transition, compose: Callable[[Transition], Notice | None] = notice_for) -> Notice | None:
+    """Makes the notice of a move. A notice that cannot be made must not cost the job its result."""
+    try:
+        return compose(move)
+    except Exception:
+        job = move.job
+        log.critical("job %s (%s): no notice could be made of %s", job.short_id, job.task, move.move, exc_info=True)
+        return None

@@ -17,7 +17,6 @@ from redrive.engine.bus import Bus
 from redrive.engine.clock import Clock
 from redrive.engine.loop import carried_through
 from redrive.engine.trusted_time import meet
-from redrive.jobs.noticing_store import publish_notice, with_notices
 from redrive.jobs.open_store import make_store
 from redrive.jobs.publishing_store import publishing
 
@@ -57,8 +56,7 @@ class StoreHolder:
     def make_store(self, url: str, clock: Clock) -> Store:
         """Makes a store whose commits write their notices and are published on the bus."""
         settings = self.settings if url == self.settings.url else msgspec.structs.replace(self.settings, url=url)
-        store = with_notices(make_store(settings, clock), lambda notice: publish_notice(self._bus, notice))
-        return publishing(store, self._bus)
+        return publishing(make_store(settings, clock), self._bus)
 
     def use(self, store: Store | None, clock: Clock) -> None:
         """Uses another store and clock from now on (redrive.testing)."""

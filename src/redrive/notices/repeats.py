@@ -22,7 +22,7 @@ from redrive.core.repeats import Action, Loop, RepeatRule, Watched, action_of, i
 from redrive.engine.context import session_of
 from redrive.errors import InvalidInput, JobError, StoreError
 from redrive.jobs.enqueuer import SESSION_VARIABLE
-from redrive.jobs.noticing_store import publish_notice, puts_of
+from redrive.jobs.publishing_store import publish_notice, puts_of
 from redrive.jobs.tasks import Task
 
 if TYPE_CHECKING:

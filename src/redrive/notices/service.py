@@ -32,7 +32,7 @@ from redrive.core.pain import Pain, about
 from redrive.core.store import Filter, Store
 from redrive.engine.trusted_time import time_for_destroying
 from redrive.errors import InvalidInput
-from redrive.jobs.noticing_store import publish_notice
+from redrive.jobs.publishing_store import publish_notice
 from redrive.jobs.wait_for_job import result_text
 from redrive.notices.courier import (
     SIGNAL,

@@ -19,7 +19,7 @@ from redrive.core.times import earlier
 from redrive.deadletters.gather_new_groups import look as new_groups
 from redrive.errors import InvalidOption
 from redrive.failures.classify import ALIASES
-from redrive.jobs.noticing_store import publish_notice
+from redrive.jobs.publishing_store import publish_notice
 from redrive.notices.courier import quoted_by
 from redrive.reports import periods as insight
 from redrive.reports.activity import (

@@ -38,7 +38,7 @@ from redrive.engine.trusted_time import time_for_destroying
 from redrive.errors import InvalidOption, RedriveError
 from redrive.jobs.enqueuer import Desk
 from redrive.jobs.event_loop_thread import portal
-from redrive.jobs.noticing_store import puts_of
+from redrive.jobs.publishing_store import puts_of
 from redrive.jobs.tasks import Task
 from redrive.jobs.wait_for_job import result_text
 from redrive.scripts.cycle_history import LEARNED, CycleRun, RunOutcome, checked_every
