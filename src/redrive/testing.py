@@ -29,9 +29,10 @@ from redrive.core.commit import apply_each, commit_each
 from redrive.core.job import Job, Json, State
 from redrive.core.lifecycle import DEFERRED
 from redrive.core.store import Commit, Filter, Outcome, Store, Wanted
+from redrive.engine import context
 from redrive.engine.approvals import question_of
 from redrive.engine.attempt import Attempts
-from redrive.engine.context import _Shared
+from redrive.engine.attempt_state import AttemptState
 from redrive.engine.registry import Handler
 from redrive.engine.scheduler import MOMENT, WEEK
 from redrive.engine.steps import Steps
@@ -269,7 +270,7 @@ class Harness:
         attempts = Attempts(store, self._rd.registry, self.clock, Threads())
         for job in (await self._rd.store.claim(Wanted(slots=1, ids=(job_id,)), "harness", self.clock.now())).jobs:
             try:
-                end = await attempts.run(job, attempts.context_for(job))
+                end = await attempts.run(attempts.begin(job))
                 await apply_each(store, [end] if end is not None else [])
             except Crashed:
                 break
@@ -307,14 +308,14 @@ def _killed(where: str) -> str:
 @contextmanager
 def _counted(effects: Counter[str]) -> Iterator[None]:
     """Count the effects that are really performed, whatever is recorded of them."""
-    original = _Shared._performed
+    perform_effect = context.perform_effect
 
-    def performed(self: _Shared, name: str, key: str, function: Callable[[str], Any]) -> Steps:
-        value = yield from original(self, name, key, function)
+    def count(state: AttemptState, name: str, key: str, function: Callable[[str], Any]) -> Steps:
+        value = yield from perform_effect(state, name, key, function)
         effects[name] += 1
         return value
 
-    with patch.object(_Shared, "_performed", performed):
+    with patch.object(context, "perform_effect", count):
         yield
 
 

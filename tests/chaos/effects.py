@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from redrive import Context, Effect, OutcomeUnknown, Redrive
-from redrive.core.effects import EffectRecord
 from redrive.engine import context
 from redrive.engine.settle import Settlement
 from redrive.engine.verify import Verifier
@@ -109,12 +108,12 @@ def caller(folder: str, *, port: int, key: str, deadly: str | None = None) -> No
 
 def _listen(points: Points) -> None:
     """Hear when an attempt comes to the places inside redrive."""
-    note, succeeded, failed, look = context._Shared._note, Settlement.succeeded, Settlement.failed, Verifier.look
+    note, succeeded, failed, look = context.record_effect, Settlement.succeeded, Settlement.failed, Verifier.look
 
-    async def noting(self: Any, effect: EffectRecord) -> None:
-        points(f"before {effect.status}")
-        await note(self, effect)
-        points(f"after {effect.status}")
+    async def noting(state: Any, name: str, key: str, status: str, *rest: Any, **more: Any) -> None:
+        points(f"before {status}")
+        await note(state, name, key, status, *rest, **more)  # type: ignore[arg-type]
+        points(f"after {status}")
 
     async def settling(self: Any, *args: Any, **how: Any) -> Any:
         commit = await succeeded(self, *args, **how)
@@ -132,7 +131,7 @@ def _listen(points: Points) -> None:
         points("after the look")
         return found
 
-    context._Shared._note = noting  # type: ignore[method-assign]
+    context.record_effect = noting  # type: ignore[assignment]
     Settlement.succeeded, Settlement.failed = settling, failing  # type: ignore[method-assign]
     Verifier.look = looking  # type: ignore[method-assign]
 

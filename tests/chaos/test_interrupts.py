@@ -141,7 +141,7 @@ def command(folder: str, *, unguarded: bool = False) -> None:
     if unguarded:
         from redrive.engine.attempt import Attempts
 
-        Attempts._is_the_persons = lambda self, error, context: not isinstance(error, Exception)  # type: ignore[method-assign]
+        Attempts._is_the_persons = lambda self, error, state: not isinstance(error, Exception)  # type: ignore[method-assign]
     sys.modules[__name__].rd, ledger = make_app(Path(folder), grace=GRACE)  # type: ignore[attr-defined]
     add_poisons(sys.modules[__name__].rd, ledger)
     cli.main(["worker", f"{__name__}:rd", f"--concurrency={CONCURRENCY}"])

@@ -13,11 +13,12 @@ from redrive.core.documents import ALONE
 from redrive.core.job import Ending, Failure, Job
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Commit, Guard, Lease, Store
+from redrive.engine.attempt_state import AttemptState, running_attempt
 from redrive.engine.breakers import Breakers
 from redrive.engine.bus import Bus
 from redrive.engine.clock import Clock
 from redrive.engine.consents import Consents
-from redrive.engine.context import NOBODY, BlockingContext, Context, LeaseLost, _current, session_of
+from redrive.engine.context import NOBODY, LeaseLost, context_of, session_of
 from redrive.engine.inputs import Inputs, Rejected
 from redrive.engine.interrupts import ends_a_process
 from redrive.engine.probes import down, lacking
@@ -33,7 +34,6 @@ from redrive.failures.capture import bare, capture, signalled_itself, soft, time
 from redrive.retries.strategy import CRASHES_BEFORE_ALONE
 
 log = logging.getLogger("redrive.attempt")
-"""Documents that say which run of a job had its process to itself."""
 STOP_SECONDS: Final = 1.0
 """How long a task may clean up after its timeout before it is said that it goes on."""
 UNMARKED: Final = "the store did not confirm that it was to run alone"
@@ -60,82 +60,80 @@ class Attempts:
         self.dying: Callable[[], bool] = lambda: False
         """The event loop ends under them."""
 
-    def context_for(self, job: Job) -> Context | BlockingContext:
-        handler = self._registry.handlers[job.task]
-        kind = Context if handler.is_async else BlockingContext
-        return kind(job, self._store, self._clock, idempotent=handler.idempotent)
+    def begin(self, job: Job) -> AttemptState:
+        """Make the state of a new attempt."""
+        return AttemptState(job, self._registry.handlers[job.task], self._store, self._clock)
 
-    def run(self, job: Job, context: Context | BlockingContext) -> Coroutine[Any, Any, Commit | None]:
-        """One attempt from start to end. None means that the job is no longer ours to settle."""
+    def run(self, state: AttemptState) -> Coroutine[Any, Any, Commit | None]:
+        """Run one attempt from start to end. None means that the job is no longer ours to settle."""
         if self._tracer is not None:
-            return self._run_traced(job, context, self._tracer)
-        return self._run_step(job, context) if is_step(job) else self._run(job, context)
+            return self._run_traced(state, self._tracer)
+        return self._run_step(state) if is_step(state.job) else self._run(state)
 
-    async def _run_traced(self, job: Job, context: Context | BlockingContext, tracer: Tracer) -> Commit | None:
-        with tracer.attempt(job, somebody_waits=context._sitting is not None) as span:
-            commit = await (self._run_step(job, context) if is_step(job) else self._run(job, context))
+    async def _run_traced(self, state: AttemptState, tracer: Tracer) -> Commit | None:
+        with tracer.attempt(state.job, somebody_waits=state.sitting is not None) as span:
+            commit = await (self._run_step(state) if is_step(state.job) else self._run(state))
             tracer.settled(span, commit)
             return commit
 
-    async def _run_step(self, job: Job, context: Context | BlockingContext) -> Commit | None:
-        """The dependents of a step move with it."""
-        commit = await self._run(job, context)
+    async def _run_step(self, state: AttemptState) -> Commit | None:
+        """Run a step of a workflow; its dependents move in the same commit."""
+        commit = await self._run(state)
         try:
             return await self.workflows.accompanied(commit) if commit is not None else None
         except StoreError as error:  # the step's own end counts; its dependents are looked after from time to time
+            job = state.job
             log.warning("job %s (%s): its dependents wait for the scheduler: %s", job.short_id, job.task, error)
             return commit
 
-    async def _run(self, job: Job, context: Context | BlockingContext) -> Commit | None:
-        handler = self._registry.handlers[job.task]
+    async def _run(self, state: AttemptState) -> Commit | None:
+        handler = state.handler
         try:
-            if is_step(job):
-                entered = await self.workflows.enter(job, context)
-                if isinstance(entered, Transition):
-                    return Commit((entered,))
-                job = entered
-            arguments = self._inputs.quick(job, handler)
-            if arguments is None:
-                arguments = await self._inputs.prepare(job, handler, context)
-            if handler.guarded or not self.breakers.calm:
-                stopped = await self._stopped(job, handler, context)
+            if is_step(state.job):
+                stopped = await self.workflows.enter(state)
                 if stopped is not None:
-                    return stopped
-            value = await self._perform(handler, context, arguments)
+                    return Commit((stopped,))
+            arguments = self._inputs.quick(state.job, handler)
+            if arguments is None:
+                arguments = await self._inputs.prepare(state)
+            if handler.guarded or not self.breakers.calm:
+                commit = await self._check_may_run(state)
+                if commit is not None:
+                    return commit
+            value = await self._perform(state, arguments)
         except Rejected as rejected:
-            return Commit((self.settlement.rejected(job, rejected.verdict),))
+            return Commit((self.settlement.rejected(state.job, rejected.verdict),))
         except BaseException as raised:  # noqa: BLE001 - this is the place where failures are kept
             error = raised.error if isinstance(raised, Raised) else raised
-            if self._is_the_persons(error, context):
+            if self._is_the_persons(error, state):
                 raise error from None
-            return await self._ended(error, job, handler, context)
-        return await self._returned(value, job, handler, context)
+            return await self._settle(error, state)
+        return await self._settle_returned(value, state)
 
-    async def _returned(
-        self, value: object, job: Job, handler: Handler, context: Context | BlockingContext
-    ) -> Commit | None:
-        """What an attempt that returned has said. A value that ends whoever looks at it is its task's failure."""
+    async def _settle_returned(self, value: object, state: AttemptState) -> Commit | None:
+        """Settle an attempt that returned. A value whose own methods end a process is a failure of its task."""
         try:
-            failure = inspected(handler, value, job.id)
+            failure = inspected(state.handler, value, state.job.id)
             if failure is None:
-                return await self.settlement.succeeded(job, handler, context, value)
+                return await self.settlement.succeeded(state, value)
         except (Exception, asyncio.CancelledError):
             raise
         except BaseException as error:  # raised by the value's own methods, or by a result_policy
-            if self._is_the_persons(error, context):
+            if self._is_the_persons(error, state):
                 raise
-            return await self._ended(error, job, handler, context)
-        return await self._ended(failure, job, handler, context)
+            return await self._settle(error, state)
+        return await self._settle(failure, state)
 
-    async def _stopped(self, job: Job, handler: Handler, context: Context | BlockingContext) -> Commit | None:
-        """Why it does not run now, if so: no consent, something is missing or down, or its effects landed already."""
-        held = await self._consents.gate(context.job, handler)  # as people see it: outputs of other steps named
+    async def _check_may_run(self, state: AttemptState) -> Commit | None:
+        """Say why the job cannot run now: no consent, something is missing or down, or its effects have landed."""
+        job, handler = state.job, state.handler
+        held = await self._consents.gate(state.stored or job, handler)  # as people see it: outputs of other steps named
         if held is not None:
             return Commit((held,))
         if handler.requires:
-            missing, context._recovered = await lacking(handler.requires, self._clock)
+            missing, state.recovered = await lacking(handler.requires, self._clock)
             if missing:
-                landed = await self.settlement.landed(job, handler, context)
+                landed = await self.settlement.landed(state)
                 if landed is not None:
                     return landed
                 raise down(missing, self._clock)
@@ -143,88 +141,83 @@ class Attempts:
         if parked is not None:
             return Commit((parked,))
         if handler.verifiable and job.history:
-            return await self.settlement.looked(job, handler, context)
+            return await self.settlement.looked(state)
         return None
 
-    async def _ended(
-        self, how: BaseException | Failure, job: Job, handler: Handler, context: Context | BlockingContext
-    ) -> Commit | None:
-        """There is no path to silence: whatever goes wrong while a failure is settled, the job is settled."""
+    async def _settle(self, ending: BaseException | Failure, state: AttemptState) -> Commit | None:
+        """Settle an attempt that failed. There is no path to silence: where settling fails, the job is settled, too."""
         try:
-            if isinstance(how, Failure):
-                return await self.settlement.failed(job, handler, context, how)
-            return await self._ended_by(how, job, handler, context)
+            if isinstance(ending, Failure):
+                return await self.settlement.failed(state, ending)
+            return await self._settle_raised(ending, state)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            if self._is_the_persons(error, context):
+            if self._is_the_persons(error, state):
                 raise
-            log.critical("job %s (%s): settling failed", job.short_id, job.task, exc_info=True)
-            failure = how if isinstance(how, Failure) else self._captured(how, context)
-            return Commit((self.settlement.unsettled(job, handler, context, failure, error),))
+            log.critical("job %s (%s): settling failed", state.job.short_id, state.job.task, exc_info=True)
+            failure = ending if isinstance(ending, Failure) else self._capture(ending, state)
+            return Commit((self.settlement.unsettled(state, failure, error),))
 
-    def _captured(self, error: BaseException, context: Context | BlockingContext) -> Failure:
-        """What ended the attempt; an exception that interrupts whoever reads it is known by its name."""
-        context._error = error
+    def _capture(self, error: BaseException, state: AttemptState) -> Failure:
+        """Capture what ended the attempt; an exception that interrupts whatever reads it is known by its name."""
+        state.error = error
         try:
             return capture(error, now=self._clock.now())
         except KeyboardInterrupt as odd:
-            if self._is_the_persons(odd, context):
+            if self._is_the_persons(odd, state):
                 raise
             return bare(error)
 
-    async def _ended_by(
-        self, error: BaseException, job: Job, handler: Handler, context: Context | BlockingContext
-    ) -> Commit | None:
-        """What an attempt that did not return has said."""
-        if isinstance(error, LeaseLost) or (isinstance(error, asyncio.CancelledError) and context._cancelled):
+    async def _settle_raised(self, error: BaseException, state: AttemptState) -> Commit | None:
+        """Turn the exception that ended an attempt into a commit."""
+        settlement = self.settlement
+        if isinstance(error, LeaseLost) or (isinstance(error, asyncio.CancelledError) and state.cancelled):
             return None
-        if self._is_stopped(error, context):
-            if context._signalled is not None:
-                return await self.settlement.failed(job, handler, context, signalled_itself(context._signalled))
-            return Commit((self.settlement.interrupted(job, sole=context._sole),))
-        if isinstance(error, asyncio.CancelledError) and self._loop_ends(context):
-            return await self._ended_with_the_loop(error, job, handler, context)
+        if self._is_stopped(error, state):
+            if state.signalled is not None:
+                return await settlement.failed(state, signalled_itself(state.signalled))
+            return Commit((settlement.interrupted(state.job, sole=state.sole),))
+        if isinstance(error, asyncio.CancelledError) and self._loop_ends(state):
+            return await self._settle_with_the_loop(error, state)
         if isinstance(error, _TimedOut):
-            return await self.settlement.failed(job, handler, context, timed_out(error.seconds))
+            return await settlement.failed(state, timed_out(error.seconds))
         signal = signal_in(error)
         if signal is not None:
-            return await self.settlement.signalled(job, handler, context, signal)
-        failure, witness = self._captured(error, context), getattr(error, "witness", None)
-        asks_first = error is context._open_error
-        return await self.settlement.failed(job, handler, context, failure, witness=witness, asks_first=asks_first)
+            return await settlement.signalled(state, signal)
+        failure, witness = self._capture(error, state), getattr(error, "witness", None)
+        return await settlement.failed(state, failure, witness=witness, asks_first=error is state.open_error)
 
-    def _is_the_persons(self, error: BaseException, context: Context | BlockingContext) -> bool:
+    def _is_the_persons(self, error: BaseException, state: AttemptState) -> bool:
         """Whether it must reach the person's program, because a signal and not the task is behind it."""
-        told = context._interrupts is not None and context._interrupts.explain(error)
-        return told and ends_a_process(error) and context._signalled is None and not self.stopping()
+        is_signal = state.is_signal(error) and ends_a_process(error)
+        return is_signal and state.signalled is None and not self.stopping()
 
-    def _is_stopped(self, error: BaseException, context: Context | BlockingContext) -> bool:
+    def _is_stopped(self, error: BaseException, state: AttemptState) -> bool:
         """Whether the attempt ends because its worker does."""
         ends = isinstance(error, asyncio.CancelledError) or ends_a_process(error)
-        return ends and (context._releasing or self.stopping())
+        return ends and (state.releasing or self.stopping())
 
-    def _loop_ends(self, context: Context | BlockingContext) -> bool:
+    def _loop_ends(self, state: AttemptState) -> bool:
         """Whether not only this attempt was cancelled, but also what runs it or waits for it."""
-        waiting = context._awaited_by
+        waiting = state.awaited_by
         return self.dying() or (waiting is not None and waiting.cancelling() > 0)
 
-    async def _ended_with_the_loop(
-        self, error: BaseException, job: Job, handler: Handler, context: Context | BlockingContext
-    ) -> Commit:
-        """Everything on the event loop was cancelled. If no signal did that, a task did; alone, this one has."""
-        told = context._interrupts is not None and context._interrupts.told
-        if told or context._awaited_by is not None:
+    async def _settle_with_the_loop(self, error: asyncio.CancelledError, state: AttemptState) -> Commit:
+        """Settle an attempt whose event loop was cancelled. If no signal did that, a task did; alone, this one."""
+        job = state.job
+        if state.is_signal(error) or state.awaited_by is not None:
             return Commit((self.settlement.interrupted(job),))
         if job.crashes >= CRASHES_BEFORE_ALONE:
-            return await self.settlement.failed(job, handler, context, self._captured(error, context))
+            return await self.settlement.failed(state, self._capture(error, state))
         return Commit((self.settle_lost(job, alone=False),))
 
-    def give_back(self, job: Job, context: Context | BlockingContext) -> Transition:
-        """The end of an attempt that does not stop when its worker does."""
-        if context._signalled is not None:
+    def give_back(self, state: AttemptState) -> Transition:
+        """End an attempt that does not stop when its worker does."""
+        job = state.job
+        if state.signalled is not None:
             return self.settle_lost(job, alone=job.crashes >= CRASHES_BEFORE_ALONE)
-        return self.settlement.interrupted(job, sole=context._sole)
+        return self.settlement.interrupted(job, sole=state.sole)
 
     async def lost(self, job: Job, ending: Ending = "lapsed") -> Transition:
         """A lapsed lease takes the same way as an exception. Whether it was alone, its worker had written before."""
@@ -252,50 +245,49 @@ class Attempts:
 
     # -- perform
 
-    async def _perform(self, handler: Handler, context: Context | BlockingContext, arguments: dict[str, Any]) -> Any:
-        args = (context,) if handler.wants_context else ()
-        token, session = _current.set(context), session_of.set(context.job.session_id or NOBODY)
+    async def _perform(self, state: AttemptState, arguments: dict[str, Any]) -> Any:
+        handler = state.handler
+        token, session = running_attempt.set(state), session_of.set(state.job.session_id or NOBODY)
         try:
-            if isinstance(context, BlockingContext):
-                return await self._in_thread(handler, context, args, arguments)
-            limit = self._limit(handler, context)
+            args = (context_of(state),) if handler.wants_context else ()
+            if not handler.is_async:
+                return await self._in_thread(state, args, arguments)
+            limit = self._limit(state)
             if limit is not None:
-                return await _within(limit, _to_end(handler.function(*args, **arguments)), context)
+                return await _within(limit, _to_end(handler.function(*args, **arguments)), state)
             value = await handler.function(*args, **arguments)
             return await finished(value) if isinstance(value, NOT_RUN) else value
         finally:
-            _current.reset(token)
+            running_attempt.reset(token)
             session_of.reset(session)
+            state.context = None  # the two refer to each other: without this, only the garbage collector frees them
 
-    def _limit(self, handler: Handler, context: Context | BlockingContext) -> float | None:
-        """The timeout of the task, else of the queue; or what is left of the job's seconds."""
-        timeout, job = handler.timeout, context.job
+    def _limit(self, state: AttemptState) -> float | None:
+        """Find the timeout of the task, else of the queue; or what is left of the job's seconds."""
+        timeout, job = state.handler.timeout, state.job
         if timeout is None and (queue := self._registry.queues.get(job.queue)) is not None:
             timeout = queue.timeout
-        remaining = context.remaining if job.options_json else None
+        remaining = state.budget_left() if job.options_json else None
         if remaining is None:
             return timeout
         return min((limit for limit in (timeout, remaining.seconds) if limit is not None), default=None)
 
-    async def _in_thread(
-        self, handler: Handler, context: BlockingContext, args: tuple[Any, ...], arguments: dict[str, Any]
-    ) -> Any:
+    async def _in_thread(self, state: AttemptState, args: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
         """A thread cannot be killed: at its timeout it is told (`ctx.cancelled`), and what it returns still counts."""
-        loop = asyncio.get_running_loop()
-        context._loop = loop
-        call = contextvars.copy_context().run
-        work = self._threads.run(lambda: call(handler.function, *args, **arguments))
-        limit = self._limit(handler, context)
-        late = loop.call_later(limit, _tell_late, context, handler, limit) if limit else None
+        state.loop = loop = asyncio.get_running_loop()
+        call, function = contextvars.copy_context().run, state.handler.function
+        work = self._threads.run(lambda: call(function, *args, **arguments))
+        limit = self._limit(state)
+        late = loop.call_later(limit, _tell_late, state, limit) if limit else None
         try:
             value = await asyncio.shield(work)
         finally:
             if late is not None:
                 late.cancel()
-            context._overran = limit if context._late else None
+            state.overran = limit if state.late else None
         if not isinstance(value, NOT_RUN):
             return value
-        return await (finished(value) if limit is None else _within(limit, finished(value), context))
+        return await (finished(value) if limit is None else _within(limit, finished(value), state))
 
 
 async def _to_end(work: Any) -> Any:
@@ -323,10 +315,10 @@ class _TimedOut(Exception):
         self.seconds = seconds
 
 
-async def _within(seconds: float, work: Any, context: Context | BlockingContext) -> Any:
+async def _within(seconds: float, work: Any, state: AttemptState) -> Any:
     """Our own timeout, told apart from a TimeoutError that the task itself raised."""
     limit = asyncio.timeout(seconds)
-    late = asyncio.get_running_loop().call_later(seconds + STOP_SECONDS, _tell_unstopped, context, seconds)
+    late = asyncio.get_running_loop().call_later(seconds + STOP_SECONDS, _tell_unstopped, state, seconds)
     try:
         async with limit:
             value = await work
@@ -335,29 +327,25 @@ async def _within(seconds: float, work: Any, context: Context | BlockingContext)
             raise _TimedOut(seconds) from None
         raise
     except Exception:
-        context._overran = seconds if limit.expired() else None
+        state.overran = seconds if limit.expired() else None
         raise
     finally:
         late.cancel()
     if limit.expired():
-        context._overran = seconds
-        _tell_unstopped(context, seconds)
+        state.overran = seconds
+        _tell_unstopped(state, seconds)
     return value
 
 
-def _tell_unstopped(context: Context | BlockingContext, limit: float) -> None:
-    if context._late:
+def _tell_unstopped(state: AttemptState, limit: float) -> None:
+    if state.late:
         return
-    context._late = True
-    log.warning(
-        "job %s (%s) goes on after its timeout of %g s: it was cancelled and caught that; let CancelledError pass",
-        context.job.short_id, context.job.task, limit,
-    )  # fmt: skip
+    state.late = True
+    why = "it was cancelled and caught that; let CancelledError pass"
+    log.warning("job %s (%s) goes on after its timeout of %g s: %s", state.job.short_id, state.job.task, limit, why)
 
 
-def _tell_late(context: BlockingContext, handler: Handler, limit: float) -> None:
-    context._late = True
-    log.warning(
-        "job %s (%s) still runs after its timeout of %g s; a thread cannot be stopped, it was told by ctx.cancelled",
-        context.job.short_id, handler.name, limit,
-    )  # fmt: skip
+def _tell_late(state: AttemptState, limit: float) -> None:
+    state.late = True
+    why = "a thread cannot be stopped, it was told by ctx.cancelled"
+    log.warning("job %s (%s) still runs after its timeout of %g s; %s", state.job.short_id, state.job.task, limit, why)

@@ -22,13 +22,13 @@ from redrive.core.job import Ending, Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Claim, Commit, Lease, Put, Store, Wanted
 from redrive.engine.attempt import UNMARKED, Attempts
+from redrive.engine.attempt_state import AttemptState
 from redrive.engine.bus import Bus
 from redrive.engine.clock import Clock
-from redrive.engine.context import BlockingContext, Context
 from redrive.engine.heartbeat import Heart
 from redrive.engine.interrupts import Interrupts, on_a_persons_thread
 from redrive.engine.loop import carried_through
-from redrive.engine.registry import Registry
+from redrive.engine.registry import Handler, Registry
 from redrive.engine.threads import Steered, Threads
 from redrive.errors import StoreBusy, StoreError, StoreFailed
 from redrive.retries.decision import Sitting
@@ -63,9 +63,9 @@ class Ran(msgspec.Struct, frozen=True):
     """Something the task needs was away and is back."""
 
 
-def on_another_loop(context: Context | BlockingContext) -> bool:
+def on_another_loop(handler: Handler) -> bool:
     """Whether a coroutine runs on an event loop in a person's other thread; plain functions have threads of ours."""
-    return isinstance(context, Context) and on_a_persons_thread()
+    return handler.is_async and on_a_persons_thread()
 
 
 class OnTheSpot:
@@ -80,8 +80,8 @@ class OnTheSpot:
         *,
         threads: Threads | None = None,
         wait: Wait | None = None,
-        can_stop: Callable[[Context | BlockingContext], bool] = lambda context: isinstance(context, Context),
-        elsewhere: Callable[[Context | BlockingContext], bool] = on_another_loop,
+        can_stop: Callable[[Handler], bool] = lambda handler: handler.is_async,
+        elsewhere: Callable[[Handler], bool] = on_another_loop,
         interrupted: str = "whoever waited was interrupted",
         bus: Bus | None = None,
     ) -> None:
@@ -102,7 +102,7 @@ class OnTheSpot:
         self.endings: dict[str, Ending] = {}
         """What is known of those workers' processes."""
         self._heart: Heart | None = None
-        self._running: dict[str, tuple[Context | BlockingContext, asyncio.Task[Commit | None]]] = {}
+        self._running: dict[str, tuple[AttemptState, asyncio.Task[Commit | None]]] = {}
         self._left: set[str] = set()
         """Jobs for which nobody waits any more."""
         self._settling: dict[str, Job] = {}
@@ -148,9 +148,9 @@ class OnTheSpot:
         if job_id in self._settling:
             return False
         self._left.add(job_id)
-        context, _ = self._running.get(job_id, (None, None))
-        if context is not None:
-            context._sitting, context._left = None, True
+        state, _ = self._running.get(job_id, (None, None))
+        if state is not None:
+            state.sitting = None
         return True
 
     async def _pause(self, seconds: float) -> None:
@@ -197,15 +197,14 @@ class OnTheSpot:
 
     async def _attempted(self, job: Job, tries: int, beside: Beside, interrupted: Callable[[Job], None]) -> Ran:
         """One attempt and its commit."""
-        context = self.attempts.context_for(job)
-        left = job.id in self._left
-        context._sitting, context._tries, context._left = None if left else self._sitting, tries, left
-        commit, interruption = await self._performed(job, context)
+        state = self.attempts.begin(job)
+        state.sitting, state.tries = None if job.id in self._left else self._sitting, tries
+        commit, interruption = await self._perform(state)
         if commit is None:
             log.warning("job %s (%s) was taken away while it ran: its result does not count", job.short_id, job.task)
             return Ran(await self.fresh(job))
         move, *others = commit.transitions
-        move = _answered(move, context)
+        move = _answered(move, state)
         commit = msgspec.structs.replace(commit, transitions=(move, *others), puts=(*commit.puts, *beside(move)))
         self._settling[job.id] = job  # from here on whoever waited cannot leave: the answer is what tells of the end
         settling = asyncio.create_task(self._settled(job, commit))
@@ -213,7 +212,7 @@ class OnTheSpot:
         if interruption is not None:
             interrupted(after)
             raise interruption
-        return Ran(after, move, context._value, context._recovered)
+        return Ran(after, move, state.value, state.recovered)
 
     async def _settled(self, job: Job, commit: Commit) -> Job:
         """Its lease is kept until its end is on disk."""
@@ -222,55 +221,50 @@ class OnTheSpot:
         finally:
             del self._settling[job.id]
 
-    async def _performed(
-        self, job: Job, context: Context | BlockingContext
-    ) -> tuple[Commit | None, BaseException | None]:
-        """Runs it as a task of its own, so that whatever stops us gives the job back instead of leaving it behind."""
+    async def _perform(self, state: AttemptState) -> tuple[Commit | None, BaseException | None]:
+        """Run it as a task of its own, so that whatever stops us gives the job back instead of leaving it behind."""
         asked: list[BaseException] = []
-        context._awaited_by = asyncio.current_task()
-        context._interrupts = Interrupts(elsewhere=self._elsewhere(context))
-        with context._interrupts:
-            return await self._watched(job, context, asked)
+        interrupts = Interrupts(elsewhere=self._elsewhere(state.handler))
+        state.awaited_by, state.is_signal = asyncio.current_task(), interrupts.explain
+        with interrupts:
+            return await self._watch(state, asked)
 
-    async def _watched(
-        self, job: Job, context: Context | BlockingContext, asked: list[BaseException]
+    async def _watch(
+        self, state: AttemptState, asked: list[BaseException]
     ) -> tuple[Commit | None, BaseException | None]:
-        work = asyncio.create_task(Steered(self._until_end(job, context, asked)), name=job.task)
-        self._running[job.id] = (context, work)
+        job = state.job
+        work = asyncio.create_task(Steered(self._run_to_end(state, asked)), name=job.task)
+        self._running[job.id] = (state, work)
         self._beat()
         try:
             try:
                 commit = await asyncio.shield(work)
             except asyncio.CancelledError as cancelled:
-                if work.cancelled() and context.cancelled:
+                if work.cancelled() and (state.cancelled or state.late):
                     return None, None  # the lease was lost before it began
-                return await self._given_back(job, context, work), cancelled
+                return await self._stop_or_await(state, work), cancelled
             return commit, Interrupted(asked[0]) if asked else None
         finally:
             del self._running[job.id]
 
-    async def _until_end(
-        self, job: Job, context: Context | BlockingContext, asked: list[BaseException]
-    ) -> Commit | None:
+    async def _run_to_end(self, state: AttemptState, asked: list[BaseException]) -> Commit | None:
         try:
-            return await self.attempts.run(job, context)
+            return await self.attempts.run(state)
         except (Exception, asyncio.CancelledError):
             raise
         except BaseException as error:  # noqa: BLE001 - told outside; through the event loop it would end that
             asked.append(error)
-            return Commit((self.attempts.settlement.interrupted(job, self._why),))
+            return Commit((self.attempts.settlement.interrupted(state.job, self._why),))
 
-    async def _given_back(
-        self, job: Job, context: Context | BlockingContext, work: asyncio.Task[Commit | None]
-    ) -> Commit | None:
-        """We are cancelled. A coroutine is stopped; a thread of ours cannot be, so its result is waited for."""
-        if self._can_stop(context):
-            context._releasing = True
+    async def _stop_or_await(self, state: AttemptState, work: asyncio.Task[Commit | None]) -> Commit | None:
+        """End an attempt whose caller was cancelled: stop a coroutine, wait for the result of a thread."""
+        if self._can_stop(state.handler):
+            state.releasing = True
             work.cancel()
         try:
             return await work
         except asyncio.CancelledError:  # it had not begun
-            return Commit((self.attempts.settlement.released(job, self._why),))
+            return Commit((self.attempts.settlement.released(state.job, self._why),))
 
     # -- the store
 
@@ -311,20 +305,20 @@ class OnTheSpot:
             self._heart.start()
 
     def _leased(self) -> list[Job]:
-        return [*(context.job for context, _ in list(self._running.values())), *list(self._settling.values())]
+        return [*(state.job for state, _ in list(self._running.values())), *list(self._settling.values())]
 
     def _lost(self, lease: Lease) -> None:
         """Cancelled by somebody, or expired while we slept: tell the function and stop it."""
-        context, work = self._running.get(lease.job_id, (None, None))
-        if context is not None and work is not None and context.job.token == lease.token:
-            context._cancelled = True
+        state, work = self._running.get(lease.job_id, (None, None))
+        if state is not None and work is not None and state.job.token == lease.token:
+            state.cancelled = True
             work.cancel()
 
     def cancelled(self, job_id: str) -> None:
         """Somebody here cancelled it."""
-        context, _ = self._running.get(job_id, (None, None))
-        if context is not None:
-            self._lost(context._lease)
+        state, _ = self._running.get(job_id, (None, None))
+        if state is not None:
+            self._lost(state.lease)
 
     async def look_for_lapsed(self) -> None:
         claim = await self._store.claim(Wanted(slots=0), self.worker, self._clock.now())
@@ -335,9 +329,9 @@ class OnTheSpot:
         self.endings.update(claim.endings)
 
 
-def _answered(move: Transition, context: Context | BlockingContext) -> Transition:
+def _answered(move: Transition, state: AttemptState) -> Transition:
     """Marks the end that the waiting caller is answered with. The job's reason stays what callers were told."""
-    if context._sitting != "call" or move.to not in (State.done, State.dead):
+    if state.sitting != "call" or move.to not in (State.done, State.dead):
         return move
     return msgspec.structs.replace(move, answered=True)
 

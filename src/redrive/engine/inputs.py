@@ -14,8 +14,8 @@ from redrive.core.job import Job
 from redrive.core.payload import Blob, blob_from
 from redrive.core.policy import Policy
 from redrive.core.store import Store
+from redrive.engine.attempt_state import AttemptState
 from redrive.engine.clock import Clock
-from redrive.engine.context import BlockingContext, Context
 from redrive.engine.registry import Handler, Registry
 from redrive.engine.trusted_time import time_for_destroying
 from redrive.errors import InvalidPayload
@@ -57,11 +57,12 @@ class Inputs:
         except InvalidPayload:
             return None  # the long way says what is wrong with it
 
-    async def prepare(self, job: Job, handler: Handler, context: Context | BlockingContext) -> dict[str, Any]:
-        """The effective input as arguments; raises Rejected where it cannot succeed."""
+    async def prepare(self, state: AttemptState) -> dict[str, Any]:
+        """Make the effective input into arguments; raise Rejected where it cannot succeed."""
+        job, handler = state.job, state.handler
         text = job.payload or "{}"
         if job.changes_json is not None:
-            text = self._changed(job, handler, context)
+            text = self._apply_changes(state)
         await self._preflight(job, handler, text)
         blobs = await self._blobs(job) if '"$blob"' in text else None
         try:
@@ -70,12 +71,13 @@ class Inputs:
             error.error_kind = "invalid_input"
             raise
 
-    def _changed(self, job: Job, handler: Handler, context: Context | BlockingContext) -> str:
-        """What the task cannot take is told, and not recorded as applied."""
-        applied = effective(job, handler, self._registry)
+    def _apply_changes(self, state: AttemptState) -> str:
+        """Apply the job's changes that fit the task; the others are logged and not recorded as applied."""
+        job = state.job
+        applied = effective(job, state.handler, self._registry)
         for change, why in applied.refused:
             log.warning("job %s (%s) runs without %r: %s", job.short_id, job.task, change, why)
-        context._taken = applied.taken
+        state.taken = applied.taken
         return msgspec.json.encode(applied.payload).decode()
 
     async def _preflight(self, job: Job, handler: Handler, text: str) -> None:

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from redrive.engine.context import _current
+from redrive.engine.attempt_state import running_attempt
 from redrive.errors import Signal
 
 log = logging.getLogger("redrive.worker")
@@ -219,12 +219,12 @@ def _is_own(event: str, target: int) -> bool:
 
 
 def _note(number: int) -> None:
-    context = _current.get()
-    if context is None or number not in ENDING:
+    state = running_attempt.get()
+    if state is None or number not in ENDING:
         return
-    context._signalled = signal.Signals(number).name
+    state.signalled = signal.Signals(number).name
     if number in STOPPING:
-        _Own.ended_by = f"job {context.job.short_id} ({context.job.task}) sent {context._signalled} to its own process"
+        _Own.ended_by = f"job {state.job.short_id} ({state.job.task}) sent {state.signalled} to its own process"
 
 
 # ---- a process of ours

@@ -20,15 +20,16 @@ from redrive.core.payload import encode as encode_payload
 from redrive.core.payload import encode_result, lost_numbers
 from redrive.core.policy import Policy
 from redrive.core.store import Commit, Store
+from redrive.engine.attempt_state import AttemptState, Look
 from redrive.engine.breakers import Breakers, downstream_of
 from redrive.engine.clock import Clock
-from redrive.engine.context import BlockingContext, Context, Held
+from redrive.engine.context import Held
 from redrive.engine.effects import effects_of
 from redrive.engine.failure_log import Logbook
 from redrive.engine.registry import Handler, Registry
 from redrive.engine.threads import asked_within
 from redrive.engine.trusted_time import time_for_destroying
-from redrive.engine.verify import LOOK_SECONDS, Look, Verifier, keep
+from redrive.engine.verify import LOOK_SECONDS, Verifier, keep
 from redrive.errors import Cancel, GiveUp, Retry, Signal, Snooze
 from redrive.failures.capture import capture, lost, words_of
 from redrive.failures.classify import cause_of
@@ -54,8 +55,6 @@ LANDED_PERHAPS = "It does not come back by itself, because an effect of it may h
 SUMMARY_SHARE = 10
 """A summary may take a tenth of what its context was compressed to."""
 
-AnyContext = Context | BlockingContext
-
 
 class Settlement:
     """Turns what an attempt said into the commit that ends it."""
@@ -70,54 +69,55 @@ class Settlement:
 
     # -- good ends
 
-    async def succeeded(self, job: Job, handler: Handler, context: AnyContext, value: object) -> Commit:
-        if context._sitting is not None:
-            context._value = value
+    async def succeeded(self, state: AttemptState, value: object) -> Commit:
+        job = state.job
+        if state.sitting is not None:
+            state.value = value
         if self._breakers.counting:
-            await self._answered(job, handler, context)
+            await self._answered(state)
         now = self._clock.now()
         text, problem = encode_result(value)
         problem = problem or lost_numbers(text, value)
         if problem:
             log.warning("job %s (%s): %s", job.short_id, job.task, problem)
-        plain = context._usage is None and not context._taken and context._overran is None
-        plain = plain and context._look is None and not context._recovered
-        attempt = None if plain else self._attempt(job, "done", now, context)
+        plain = state.usage is None and not state.taken and state.overran is None
+        plain = plain and state.look is None and not state.recovered
+        attempt = None if plain else self._attempt(job, "done", now, state)
         apart = text is not None and len(text) > RESULT_INLINE
         puts = (RESULT.put(f"{job.id}/", text.encode()),) if apart and text is not None else ()
         move = lifecycle.succeeded(job, now, RESULT_APART if apart else text, attempt)
-        if job.history or context._sitting is not None:
+        if job.history or state.sitting is not None:
             move = _learned(move, job, worked=True)
         return Commit((move,), puts)
 
-    async def _answered(self, job: Job, handler: Handler, context: AnyContext) -> None:
+    async def _answered(self, state: AttemptState) -> None:
         """What it called is well. Whoever must stop does not throw away a result of ours for the sake of saying so."""
         try:
-            await self._breakers.succeeded(job, handler)
+            await self._breakers.succeeded(state.job, state.handler)
         except asyncio.CancelledError:
-            if context._cancelled:
+            if state.cancelled:
                 raise
 
-    async def signalled(self, job: Job, handler: Handler, context: AnyContext, signal: Signal) -> Commit:
-        now = self._clock.now()
+    async def signalled(self, state: AttemptState, signal: Signal) -> Commit:
+        job, now = state.job, self._clock.now()
         if isinstance(signal, Snooze | Cancel | Held):
             await self._breakers.no_verdict(job)
         if isinstance(signal, Snooze):
-            attempt = self._attempt(job, "snoozed", now, context, decision=words_of(signal))
+            attempt = self._attempt(job, "snoozed", now, state, decision=words_of(signal))
             return Commit((lifecycle.snoozed(job, now, run_at=now + signal.seconds, attempt=attempt),))
         if isinstance(signal, Cancel):
             why = words_of(signal.reason)
-            attempt = self._attempt(job, "cancelled", now, context, decision=why)
+            attempt = self._attempt(job, "cancelled", now, state, decision=why)
             return Commit((lifecycle.cancelled(job, now, who=job.task, why=why, attempt=attempt),))
         if isinstance(signal, Held):
             log.warning("job %s (%s) is held: %s", job.short_id, job.task, signal)
-            attempt = self._attempt(job, "held", now, context, decision=str(signal))
+            attempt = self._attempt(job, "held", now, state, decision=str(signal))
             held = lifecycle.held_back(
                 job, now, because=signal.because, why=str(signal), recommendation=signal.recommendation,
                 attempt=attempt, held_for=signal.held_for,
             )  # fmt: skip
             return Commit((held,))
-        return await self.failed(job, handler, context, capture(signal, now=now))
+        return await self.failed(state, capture(signal, now=now))
 
     def released(self, job: Job, why: str = "the worker stopped") -> Transition:
         """Given back at shutdown: costs no attempt."""
@@ -144,24 +144,18 @@ class Settlement:
     # -- failures
 
     async def failed(
-        self,
-        job: Job,
-        handler: Handler,
-        context: AnyContext,
-        failure: Failure,
-        *,
-        witness: object = None,
-        asks_first: bool = False,
+        self, state: AttemptState, failure: Failure, *, witness: object = None, asks_first: bool = False
     ) -> Commit:
         """Failure → cause → effects → decision → transition.
 
         `asks_first`: it came out of a `ctx.once` whose verifier the next attempt asks before it does anything.
         """
+        job, handler = state.job, state.handler
         cause = self._cause(job, handler, failure)
-        puts = context._witness = (keep(job, witness),) if witness is not None else ()
-        look = await self._look(job, handler, context, "after", witness) if _uncertain(cause, handler) else None
+        puts = state.witness = (keep(job, witness),) if witness is not None else ()
+        look = await self._look(state, "after", witness) if _uncertain(cause, handler) else None
         if look is not None and look.verdict == "verified":
-            return self._recovered(job, context, look, failure)
+            return self._recovered(state, look, failure)
         if cause.detail == "outcome_unknown" and look is not None:
             cause = _cleared(cause, look, handler)
         elif cause.detail == "outcome_unknown" and asks_first:
@@ -172,17 +166,19 @@ class Settlement:
             job, failure, cause, policy, self._clock.now(), self._clock.chance(), handler.idempotent,
             abilities=handler.abilities(self._registry.fleet, self._registry.count),
             effects=bool(handler.effects), manual=handler.retry_policy == "manual",
-            usage=context._usage, breaker=breaker, probes=probes, sitting=context._sitting, tries=context._tries,
+            usage=state.usage, breaker=breaker, probes=probes, sitting=state.sitting, tries=state.tries,
             trusted_now=await self._trusted_now(job, policy), effects_seen=_seen(handler, look),
         )  # fmt: skip
-        decision = await self._unless_open(job, handler, context, await self._decided(case, handler))
-        return Commit((self._transition(case, decision, group, context),), puts)
+        decision = await self._unless_open(state, await self._decided(case, handler))
+        return Commit((self._transition(case, decision, group, state),), puts)
 
-    async def _unless_open(self, job: Job, handler: Handler, context: AnyContext, decision: Decision) -> Decision:
+    async def _unless_open(self, state: AttemptState, decision: Decision) -> Decision:
         """A dead letter with an effect that may have landed does not come back by itself."""
-        if not isinstance(decision, Bury) or decision.comes_back_at is None or handler.idempotent:
+        if not isinstance(decision, Bury) or decision.comes_back_at is None or state.handler.idempotent:
             return decision
-        if not context._used("once") or not any(effect.open for effect in await effects_of(self._store, job.id)):
+        if not state.has_used("once"):
+            return decision
+        if not any(effect.open for effect in await effects_of(self._store, state.job.id)):
             return decision
         why = f"{without_promise(decision.why)} {LANDED_PERHAPS}"
         return msgspec.structs.replace(decision, lane="manual", comes_back_at=None, why=why, recommendation=RESOLVE)
@@ -193,19 +189,17 @@ class Settlement:
             return None
         return await time_for_destroying(self._store, self._clock)
 
-    async def landed(self, job: Job, handler: Handler, context: AnyContext) -> Commit | None:
+    async def landed(self, state: AttemptState) -> Commit | None:
         """Done where all its effects are seen outside, although it cannot run now."""
-        if not handler.verifiable or not await self._begun(job):
+        if not state.handler.verifiable or not await self._begun(state.job):
             return None
-        look = await self._look(job, handler, context, "before")
-        return self._recovered(job, context, look, None) if look.verdict == "verified" else None
+        look = await self._look(state, "before")
+        return self._recovered(state, look, None) if look.verdict == "verified" else None
 
-    async def _look(
-        self, job: Job, handler: Handler, context: AnyContext, when: Literal["before", "after"], witness: object = None
-    ) -> Look:
+    async def _look(self, state: AttemptState, when: Literal["before", "after"], witness: object = None) -> Look:
         """Asks the verifiers, and keeps with the attempt what they saw."""
-        look = context._look = await self._verifier.look(job, handler, witness)
-        context._looked = when
+        look = state.look = await self._verifier.look(state.job, state.handler, witness)
+        state.looked = when
         return look
 
     async def _begun(self, job: Job) -> bool:
@@ -214,29 +208,29 @@ class Settlement:
         begun = [attempt for attempt in job.history if attempt.outcome in ("failed", "lost", "released")]
         return any(attempt.run > absent for attempt in begun)
 
-    async def looked(self, job: Job, handler: Handler, context: AnyContext) -> Commit | None:
+    async def looked(self, state: AttemptState) -> Commit | None:
         """Before a replay: done where everything is seen outside, held where nobody can tell, else it runs."""
-        if not await self._begun(job):
+        if not await self._begun(state.job):
             return None
-        look = await self._look(job, handler, context, "before")
-        replay = before_replay(look.effects.values(), idempotent=handler.idempotent)
+        look = await self._look(state, "before")
+        replay = before_replay(look.effects.values(), idempotent=state.handler.idempotent)
         if replay == "run":
             return None
         if replay == "done":
-            return self._recovered(job, context, look, None)
+            return self._recovered(state, look, None)
         held = Held(
             "outcome_unknown",
             f"It is not known whether an earlier attempt landed ({look}), and the task is not idempotent.",
             advise_unknown(look.words),
         )
-        return await self.signalled(job, handler, context, held)
+        return await self.signalled(state, held)
 
-    def _recovered(self, job: Job, context: AnyContext, look: Look, failure: Failure | None) -> Commit:
-        """It failed, and all its effects are there all the same: it is done, and says how that is known."""
-        now = self._clock.now()
+    def _recovered(self, state: AttemptState, look: Look, failure: Failure | None) -> Commit:
+        """End a job as done whose attempt failed, because all its effects were seen outside."""
+        job, now = state.job, self._clock.now()
         said = f"Its effects were seen outside ({look}): done, although the attempt did not say so."
         log.warning("job %s (%s): %s", job.short_id, job.task, said)
-        attempt = self._attempt(job, "recovered", now, context, failure, decision=said, strategy="verify")
+        attempt = self._attempt(job, "recovered", now, state, failure, decision=said, strategy="verify")
         move = lifecycle.succeeded(job, now, None, attempt)
         return Commit((_learned(move, job, worked=True),))
 
@@ -251,17 +245,16 @@ class Settlement:
             log.critical("job %s (%s): deciding failed", case.job.short_id, case.job.task, exc_info=True)
             return undecided(case, capture(error).summary)
 
-    def unsettled(
-        self, job: Job, handler: Handler, context: AnyContext, failure: Failure, error: BaseException
-    ) -> Transition:
-        """Settling itself failed: slow and safe, and never a second try of what may have landed."""
+    def unsettled(self, state: AttemptState, failure: Failure, error: BaseException) -> Transition:
+        """End an attempt whose settling failed: slow and safe, and never a second try of what may have landed."""
+        job, handler = state.job, state.handler
         cause = self._cause(job, handler, failure)
         case = Case(job, failure, cause, self._registry.policy_for(job), self._clock.now(), self._clock.chance())
         problem = capture(error).summary if isinstance(error, Exception) else type(error).__name__
         decision = undecided(case, problem)
         if handler.verifiable and not handler.idempotent:
             decision = Hold("outcome_unknown", f"It failed, and settling it failed, too: {problem}", RESOLVE)
-        return self._transition(case, decision, fingerprint(failure, job.task, job.model), context)
+        return self._transition(case, decision, fingerprint(failure, job.task, job.model), state)
 
     def broken(self, job: Job, error: Exception) -> Transition:
         """Redrive itself, or the job's record, is broken: it cannot be decided what to do, only that somebody looks."""
@@ -300,14 +293,14 @@ class Settlement:
         cause = self._registry.cause_of(failure, handler, job)
         return recognised(cause, failure, recent(job)) if cause.category == "conditional" else cause
 
-    def _transition(self, case: Case, decision: Decision, group: str, context: AnyContext | None) -> Transition:
+    def _transition(self, case: Case, decision: Decision, group: str, state: AttemptState | None) -> Transition:
         job, failure = case.job, case.failure
         outcome = "lost" if failure.kind == "lease_expired" else "failed"
         attempt = self._attempt(
-            job, outcome, case.now, context, failure, case.cause, decision.why, group, decision.strategy,
+            job, outcome, case.now, state, failure, case.cause, decision.why, group, decision.strategy,
             decision.tier if isinstance(decision, RetryLater) else None,
         )  # fmt: skip
-        self.logbook.failed(case, decision, group, _raised_in(context))
+        self.logbook.failed(case, decision, group, _raised_in(state))
         return _learned(
             transition_for(case, decision, attempt, self._waits_for(case, decision, group)), job, worked=False
         )
@@ -324,7 +317,7 @@ class Settlement:
         job: Job,
         outcome: str,
         now: float,
-        context: AnyContext | None,
+        state: AttemptState | None,
         failure: Failure | None = None,
         cause: Cause | None = None,
         decision: str | None = None,
@@ -332,15 +325,16 @@ class Settlement:
         strategy: str | None = None,
         tier: str | None = None,
     ) -> Attempt:
-        changes = context.changes if context is not None and context._taken else None
-        usage: Usage | None = context._usage if context is not None else None
-        if context is not None and context._overran is not None:
-            decision = " ".join(filter(None, (decision, OVERRAN.format(context._overran))))
+        taken = state.taken if state is not None else ()
+        changes = [msgspec.to_builtins(change) for change in taken] or None
+        usage: Usage | None = state.usage if state is not None else None
+        if state is not None and state.overran is not None:
+            decision = " ".join(filter(None, (decision, OVERRAN.format(state.overran))))
         attempt = Attempt(
             job.run, outcome, job.started_at, now, job.worker, job.agent, job.model, changes, failure, cause, group,
             decision, usage, strategy, tier, self._registry.version,
         )  # fmt: skip
-        return attempt if context is None else _with_findings(attempt, context)
+        return attempt if state is None else _with_findings(attempt, state)
 
     # -- the user's own code
 
@@ -391,17 +385,17 @@ class Settlement:
             return change
 
 
-def _with_findings(attempt: Attempt, context: AnyContext) -> Attempt:
+def _with_findings(attempt: Attempt, state: AttemptState) -> Attempt:
     """With what the attempt found out beside its own end: what was seen of its effects, and that something is back."""
-    look = context._look
-    if look is None and not context._recovered:
+    look = state.look
+    if look is None and not state.recovered:
         return attempt
     return msgspec.structs.replace(
         attempt,
         effects={name: str(seen) for name, seen in look.effects.items()} if look is not None else None,
-        looked=context._looked,
+        looked=state.looked,
         witness=look.witness if look is not None else None,
-        registry_auto_recovered=context._recovered,
+        registry_auto_recovered=state.recovered,
     )
 
 
@@ -410,11 +404,11 @@ def _seen(handler: Handler, look: Look | None) -> str | None:
     return look.words if look is not None else "" if handler.verifiable else None
 
 
-def _raised_in(context: AnyContext | None) -> BaseException | None:
-    """The exception that ended the attempt, let go of: its traceback holds the context alive."""
-    if context is None:
+def _raised_in(state: AttemptState | None) -> BaseException | None:
+    """Take the exception that ended the attempt out of its state: its traceback holds the state alive."""
+    if state is None:
         return None
-    error, context._error = context._error, None
+    error, state.error = state.error, None
     return error
 
 

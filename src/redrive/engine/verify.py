@@ -8,11 +8,12 @@ from typing import Any, Final
 import msgspec
 
 from redrive.core.documents import ABSENT, WITNESS
-from redrive.core.effects import Effect, Verdict, in_words, seen, together, witness_path
+from redrive.core.effects import Effect, Verdict, seen, together, witness_path
 from redrive.core.job import Job, Json
 from redrive.core.payload import encode_result, repr_of
 from redrive.core.redact import redact, redact_text
 from redrive.core.store import Put, Store
+from redrive.engine.attempt_state import Look
 from redrive.engine.inputs import effective
 from redrive.engine.registry import Handler, Registry
 from redrive.engine.threads import asked_within
@@ -24,28 +25,6 @@ LOOK_SECONDS: Final = 60.0
 WITNESS_LIMIT: Final = 64 * 1024
 SHOWN_WITNESS: Final = 2_000
 """Characters of a witness that an attempt keeps and shows; the whole is kept beside the job, for the verifiers."""
-
-
-class Look(msgspec.Struct, frozen=True):
-    """What was seen of each effect, and in one word."""
-
-    verdict: Verdict
-    effects: dict[str, Verdict]
-    removing: frozenset[str] = frozenset()
-    """The effects that remove something."""
-    witness: Json = None
-    """What there was to look for."""
-
-    @property
-    def words(self) -> str:
-        """As the advice names it: `note: there; mail: missing`."""
-        return "; ".join(
-            f"{name}: {in_words(verdict, 'absent' if name in self.removing else 'present')}"
-            for name, verdict in self.effects.items()
-        )
-
-    def __str__(self) -> str:
-        return ", ".join(f"{name} {verdict}" for name, verdict in self.effects.items()) or "nothing to look at"
 
 
 class Verifier:

@@ -17,12 +17,12 @@ from redrive.core.job import Ending, Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Claim, Commit, Filter, Lease, Put, Store, Wanted
 from redrive.engine.attempt import UNMARKED, Attempts
+from redrive.engine.attempt_state import AttemptState
 from redrive.engine.blocked_loop import Relief, waited
 from redrive.engine.breakers import Breakers, downstream_of
 from redrive.engine.bus import Bus
 from redrive.engine.capacity import Slots
 from redrive.engine.clock import Clock
-from redrive.engine.context import BlockingContext, Context
 from redrive.engine.deploys import note_version
 from redrive.engine.heartbeat import Heart
 from redrive.engine.interrupts import Interrupts
@@ -102,12 +102,13 @@ class Worker(Loop):
         self._attempts = Attempts(store, registry, clock, self._threads, bus)
         self._attempts.stopping, self._attempts.dying = self._stopping.is_set, self._dies
         self._interrupts = Interrupts()
+        self._is_signal = self._interrupts.explain
         settlement, resume = self._attempts.settlement, self._attempts.workflows.resume_after
         self.outbox = Outbox(store, self._settled, resume, settlement.broken)
         self._unsettled: dict[Key, Job] = {}
         """Finished, and not yet on disk: their leases are kept until they are."""
         self._runners = Runners(self.nudge)
-        self._contexts: dict[Key, Context | BlockingContext] = {}
+        self._states: dict[Key, AttemptState] = {}
         """Of what runs. A job may come back while an attempt that was cancelled cleans up: then it is here twice."""
         self._leases: dict[str, float] = {}
         self._synced_claims = False
@@ -206,22 +207,22 @@ class Worker(Loop):
     async def _finish_or_release(self) -> None:
         """Wait for what runs, cancel what is late, give back what will not stop: its result will be refused."""
         begun = self._runners.running
-        unstarted = [*self._alone, *(self._contexts.pop(key).job for key in self._runners.take_back())]
+        unstarted = [*self._alone, *(self._states.pop(key).job for key in self._runners.take_back())]
         self._alone.clear()
         for job in unstarted:
             self.slots.freed(job)
             self._hand_over(job, Commit((self._attempts.settlement.released(job),)))
-        for context in self._contexts.values():
-            context._sole = len(self._contexts) == 1
+        for state in self._states.values():
+            state.sole = len(self._states) == 1
         await self._rest_within(0.0 if self._store.failed else self.grace)
         for key, task in list(begun.items()):
-            self._contexts[key]._releasing = True
+            self._states[key].releasing = True
             task.cancel()
         await self._rest_within(1.0)
-        for context in list(self._contexts.values()):
-            log.warning("job %s (%s) does not stop; it is given back", context.job.short_id, context.job.task)
-            context._cancelled = True
-            self._hand_over(context.job, Commit((self._attempts.give_back(context.job, context),)))
+        for state in list(self._states.values()):
+            log.warning("job %s (%s) does not stop; it is given back", state.job.short_id, state.job.task)
+            state.cancelled = True
+            self._hand_over(state.job, Commit((self._attempts.give_back(state),)))
 
     async def _rest_within(self, seconds: float) -> None:
         try:
@@ -326,20 +327,20 @@ class Worker(Loop):
 
     def _spawn(self, job: Job) -> None:
         key = job.id, job.token
-        context = self._contexts[key] = self._attempts.context_for(job)
-        context._interrupts = self._interrupts
+        state = self._states[key] = self._attempts.begin(job)
+        state.is_signal = self._is_signal
         self.made += 1
-        self._runners.add(key, job.task, self._one, job, context)
+        self._runners.add(key, job.task, self._one, job, state)
 
-    async def _one(self, job: Job, context: Context | BlockingContext) -> None:
+    async def _one(self, job: Job, state: AttemptState) -> None:
         try:
-            commit = await self._attempts.run(job, context)
+            commit = await self._attempts.run(state)
             if commit is not None:
                 self._hand_over(job, commit)
             else:
                 _taken_away(job)
         except asyncio.CancelledError:
-            self._stopped(job, context)
+            self._stopped(job, state)
         except StoreError as error:
             log.critical("job %s (%s) comes back when its lease ends: %s", job.short_id, job.task, error)
         except Exception as error:  # noqa: BLE001 - told, and visible as a dead letter
@@ -348,20 +349,20 @@ class Worker(Loop):
             self._hand_over(job, Commit((self._attempts.settlement.interrupted(job, "the process was told to end"),)))
             raise
         finally:
-            del self._contexts[job.id, job.token]
+            del self._states[job.id, job.token]
             self.slots.freed(job)
             if job.id == self._lone:
                 self._lone = None
             self._nudged.set()
 
-    def _stopped(self, job: Job, context: Context | BlockingContext) -> None:
+    def _stopped(self, job: Job, state: AttemptState) -> None:
         """Stopped while its end was being settled, e.g. by somebody's slow verifier."""
-        if context._cancelled:
+        if state.cancelled:
             _taken_away(job)
             return
         why = "the worker stopped while its end was being settled"
         log.warning("job %s (%s) is given back: %s", job.short_id, job.task, why)
-        self._hand_over(job, Commit((self._attempts.settlement.interrupted(job, why),), context._witness))
+        self._hand_over(job, Commit((self._attempts.settlement.interrupted(job, why),), state.witness))
 
     def _hand_over(self, job: Job, commit: Commit) -> None:
         self._unsettled[job.id, job.token] = job
@@ -430,7 +431,11 @@ class Worker(Loop):
 
     def _running(self) -> list[Job]:
         """Every job whose lease this worker must keep."""
-        return [*(c.job for c in list(self._contexts.values())), *list(self._unsettled.values()), *list(self._alone)]
+        return [
+            *(state.job for state in list(self._states.values())),
+            *list(self._unsettled.values()),
+            *list(self._alone),
+        ]
 
     def _named(self, task: asyncio.Task[Any]) -> tuple[str, str | None]:
         """The name of what the event loop is busy with, and the job's id where it is one."""
@@ -440,16 +445,16 @@ class Worker(Loop):
     def _lost(self, lease: Lease) -> None:
         """The lease is gone (cancelled, or expired while we slept): tell the task and stop it."""
         key = lease.job_id, lease.token
-        context, task = self._contexts.get(key), self._runners.running.get(key)
-        if context is not None and task is not None:
-            context._cancelled = True
+        state, task = self._states.get(key), self._runners.running.get(key)
+        if state is not None and task is not None:
+            state.cancelled = True
             task.cancel()
 
     def cancelled(self, job_id: str) -> None:
         """Somebody in this process cancelled a job: no need to wait for the heartbeat."""
-        for context in list(self._contexts.values()):
-            if context.job.id == job_id:
-                self._lost(context._lease)
+        for state in list(self._states.values()):
+            if state.job.id == job_id:
+                self._lost(state.lease)
 
     # -- announcing
 
@@ -499,8 +504,8 @@ class Worker(Loop):
 
     def withdraw(self, silent: float) -> list[Job]:
         """Keeps jobs from beginning that have waited for some seconds, or for a third of a short lease."""
-        contexts = {key: self._contexts.get(key) for key in self._runners.unbegun()}
-        late = {key: c.job for key, c in contexts.items() if c is not None and waited(c.job, silent)}
+        states = {key: self._states.get(key) for key in self._runners.unbegun()}
+        late = {key: state.job for key, state in states.items() if state is not None and waited(state.job, silent)}
         jobs = [late[key] for key in self._runners.withdraw(late)]
         jobs += [job for job in list(self._alone) if waited(job, silent) and self._begins(job)]
         self._withdrawn |= {(job.id, job.token): job for job in jobs}
@@ -524,7 +529,7 @@ class Worker(Loop):
 
     def _free(self, settled: Sequence[Key]) -> None:
         for key in settled:
-            self._contexts.pop(key, None)
+            self._states.pop(key, None)
             if (job := self._withdrawn.pop(key, None)) is not None:
                 self.slots.freed(job)
         self._runners.rest()
@@ -561,8 +566,8 @@ class Worker(Loop):
 
     async def _say_stopping(self) -> None:
         """Say that the end of this process is not the doing of a job, unless one of them has asked for it."""
-        running = list(self._contexts.values())
-        if not running or any(context._signalled for context in running):
+        running = list(self._states.values())
+        if not running or any(state.signalled for state in running):
             return
         try:
             await self._announce()

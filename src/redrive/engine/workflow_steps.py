@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -22,13 +22,11 @@ from redrive.core.job import Job, Json, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import MAX_PARTS, Commit, Filter, Store
 from redrive.core.workflow import BLOCKED, HELD_FOR, Flow, FlowStep, filled, judge
+from redrive.engine.attempt_state import AttemptState
 from redrive.engine.clock import Clock
 from redrive.engine.paging import pages
 from redrive.engine.settle import RESULT_APART
 from redrive.errors import JobError
-
-if TYPE_CHECKING:
-    from redrive.engine.context import BlockingContext, Context
 
 log = logging.getLogger("redrive.workflow")
 WHO: Final = WORKFLOW.name
@@ -73,8 +71,9 @@ class Workflows:
 
     # -- at a step's start
 
-    async def enter(self, job: Job, context: Context | BlockingContext) -> Job | Transition:
-        """The step's job with its upstream outputs in place; or the move that stops a step that may not run."""
+    async def enter(self, state: AttemptState) -> Transition | None:
+        """Put the outputs of earlier steps into the step's job; or give the move that stops a step that may not run."""
+        job = state.job
         flow = await self._flow_of(job)
         step, now = flow.by_job.get(job.id), self._clock.now()
         if step is None:
@@ -86,12 +85,13 @@ class Workflows:
             return lifecycle.held_back(
                 job, now, because=BLOCKED, why=why, recommendation=recommended(flow), held_for=flow.held_for
             )
-        context.results = results = await self._results(flow, jobs)
+        state.results = results = await self._results(flow, jobs)
         lost = {flow.by_job[each.id].name for each in jobs} - results.keys()
         changes = _filled(job.changes_json, results, lost)
-        if edited_payload(job) is not None:  # what the edit leaves out is no longer needed
-            return msgspec.structs.replace(job, changes_json=changes)
-        return msgspec.structs.replace(job, payload=_filled(job.payload, results, lost), changes_json=changes)
+        edited = edited_payload(job) is not None  # what the edit leaves out is no longer needed
+        payload = job.payload if edited else _filled(job.payload, results, lost)
+        state.stored, state.job = job, msgspec.structs.replace(job, payload=payload, changes_json=changes)
+        return None
 
     async def _flow_of(self, job: Job) -> Flow:
         flow = await self.flow(job.options.workflow or "")

@@ -24,7 +24,6 @@ from redrive.core.job import Job, State, keyed_id
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Commit, Filter, Put, Store
 from redrive.engine.clock import Clock
-from redrive.engine.context import BlockingContext, Context
 from redrive.engine.inline_runs import OnTheSpot, Wait, on_another_loop
 from redrive.engine.interrupts import on_main_thread
 from redrive.engine.paging import pages
@@ -113,17 +112,17 @@ class Callers(Threads):
         return super().run(function) if caller is None else caller.run(function)
 
 
-def _can_stop(context: Context | BlockingContext) -> bool:
+def _can_stop(handler: Handler) -> bool:
     """A coroutine can be stopped, and so can what runs in a caller's own thread; a thread of ours cannot."""
-    return isinstance(context, Context) or _caller.get() is not None
+    return handler.is_async or _caller.get() is not None
 
 
-def _elsewhere(context: Context | BlockingContext) -> bool:
+def _elsewhere(handler: Handler) -> bool:
     """A plain function runs in the thread of whoever called."""
     caller = _caller.get()
-    if isinstance(context, BlockingContext) and caller is not None:
+    if not handler.is_async and caller is not None:
         return not caller.on_main_thread
-    return on_another_loop(context)
+    return on_another_loop(handler)
 
 
 def called_from(caller: Caller) -> None:

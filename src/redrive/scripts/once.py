@@ -19,7 +19,8 @@ from redrive.core.job import Json, hash_payload
 from redrive.core.keys import check_template, key_for
 from redrive.core.payload import canonical, encode_result, result_reader
 from redrive.core.store import Commit, Put
-from redrive.engine.context import running
+from redrive.engine.attempt_state import running_attempt
+from redrive.engine.context import perform_once_again
 from redrive.engine.once_runs import PREFIX, OnceCall, kept_alone
 from redrive.engine.once_runs import once as steps_of
 from redrive.engine.steps import Ask, Call, Steps, drive, drive_blocking
@@ -144,11 +145,12 @@ class _Wanted:
 
     def steps_in_job(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Steps | None:
         """The steps of a call inside a task, whose job is the scope; None outside of tasks."""
-        context = running()
-        if context is None:
+        state = running_attempt.get()
+        if state is None:
             return None
         perform, verify = self._calls(args, kwargs)
-        return context.once_again(
+        return perform_once_again(
+            state,
             self.own_name[:NAME_IN_JOB],
             lambda key: perform(),
             (lambda key: verify()) if verify is not None else None,
