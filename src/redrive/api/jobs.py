@@ -23,8 +23,8 @@ from redrive.engine.effects import effects_of, kept
 from redrive.engine.paging import pages
 from redrive.engine.verify import nothing_landed
 from redrive.engine.worker_registry import living
-from redrive.errors import IllegalMove, InvalidInput, StaleJob
-from redrive.jobs.lookup import SOMEBODY, TRIES, find_job, move_job
+from redrive.errors import IllegalMove, InvalidInput
+from redrive.jobs.lookup import SOMEBODY, find_job, move_job
 from redrive.jobs.tasks import JobHandle, Seconds
 from redrive.jobs.wait_for_job import events_of, result_of, result_text
 from redrive.notices.sessions import Sessions, check_asks, refused
@@ -144,9 +144,13 @@ class Jobs:
         """No longer wanted. A running task sees ctx.cancelled; what it still says does not count."""
         check_words(who, why)
         job = await move_job(self._core, id, lambda job, now: lifecycle.cancelled(job, now, who=who, why=why))
-        self._workers.tell(lambda worker: worker.cancelled(job.id))
-        self._gateway.cancelled(job.id)
+        self._stop_here(job.id)
         return job
+
+    def _stop_here(self, id: str) -> None:
+        """Tells the workers of this process that a job was cancelled; others notice at their next heartbeat."""
+        self._workers.tell(lambda worker: worker.cancelled(id))
+        self._gateway.cancelled(id)
 
     async def result(self, id: str) -> Json:
         """The whole result of a done job, however long; None where it has none."""
@@ -252,16 +256,16 @@ class Jobs:
         return await store.get(sorted(found.difference(ids)))
 
     async def _end(self, job: Job, who: str) -> None:
-        """Cancelled where it lives, purged where it is dead; looked at anew where it ended meanwhile."""
-        for _ in range(TRIES):
-            try:
-                if job.state in (State.waiting, State.running, State.held):
-                    await self.cancel(job.id, who=who, why=lifecycle.ERASED)
-                elif job.state is State.dead:
-                    await move_job(
-                        self._core, job.id, lambda job, now: lifecycle.purged(job, now, who=who, why=lifecycle.ERASED)
-                    )
-                return
-            except IllegalMove:
-                job = await find_job(self._core.store, job.id)
-        raise StaleJob(f"job {job.short_id} keeps changing; try again", job_id=job.id)
+        """Cancels a job that lives and purges a dead one."""
+
+        def end(job: Job, now: float) -> Transition:
+            arrow = lifecycle.purged if job.state is State.dead else lifecycle.cancelled
+            return arrow(job, now, who=who, why=lifecycle.ERASED)
+
+        if job.state not in (State.waiting, State.running, State.held, State.dead):
+            return
+        try:
+            await move_job(self._core, job.id, end)
+        except IllegalMove:
+            return  # it has ended by itself meanwhile
+        self._stop_here(job.id)

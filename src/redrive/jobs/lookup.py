@@ -16,8 +16,6 @@ from redrive.errors import JobNotFound
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
 
-TRIES: Final = 5
-"""How often a command is decided anew when another process was faster."""
 SOMEBODY: Final = "api"
 """Who does it, where the caller does not say."""
 ROOM: Final = MAX_PARTS - 1

@@ -19,12 +19,13 @@ from redrive.deadletters.redrives.moves import Mover
 from redrive.deadletters.verbs import PURGE
 from redrive.engine.bus import BusEvent
 from redrive.errors import StoreError
-from redrive.jobs.lookup import TRIES
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
 
 log = logging.getLogger("redrive.redrives")
+STALE_CHUNKS: Final = 5
+"""After so many chunks that other processes were faster with, a step ends."""
 MOVED_CHUNKS: Final = 20
 """Commits of moves that one step of all redrives together makes, at most; each of them may make one."""
 LOOKED_CHUNKS: Final = 10
@@ -95,7 +96,7 @@ class Steps:
                 break
             moved = await self.move_chunk(loaded, room)
             took, stale = took + moved, stale + (not moved)
-            if stale == TRIES:
+            if stale == STALE_CHUNKS:
                 break  # others are at work on the same items; the next step looks again
         return took
 
