@@ -161,14 +161,14 @@ def _work(writer: Writer, turn: int, dead: list[Job], done: list[Job]) -> None:
 
 def _odd_ones(writer: Writer, dead: list[Job], done: list[Job]) -> None:
     """What happens seldom: people, repeats, strangers, a halted fleet, pruning, erasing."""
-    from redrive.stores.sqlite import reads
+    from redrive.stores.sqlite import records
 
     ids = [job.id for job in dead]
-    for job in reads.get(writer.connection, writer.replay.machine.routes, ids)[:5]:
+    for job in records.get(writer.connection, writer.replay.machine.routes, ids)[:5]:
         writer.say(Apply((Commit((redrive(job, writer.now),)), Commit((redrive(job, writer.now),)))))
     for waiting in writer.take(Wanted(1), "held"):
         writer.say(GiveBack("held"))
-        (found,) = reads.get(writer.connection, writer.replay.machine.routes, [waiting.id])
+        (found,) = records.get(writer.connection, writer.replay.machine.routes, [waiting.id])
         writer.say(Apply((Commit((hold(found, writer.now),)),)))
     writer.append(writer.entries[20].data)
     writer.append(wire.pack(Ticket("stranger", 1), GENERATION, 0, b"", [wire.item(Insert((writer.job("a"),)))]))

@@ -78,7 +78,7 @@ def test_raw_shows_secrets_on_a_terminal_only(shell: Shell) -> None:
 
 
 def test_what_is_too_long_or_too_much_is_cut(shell: Shell) -> None:
-    from redrive.stores.sqlite.snapshot_query import query
+    from redrive.stores.sqlite.doctor import query
 
     shell.enqueue("greet", {"name": "x"})
     with pytest.raises(InvalidInput, match="stopped after"):

@@ -10,7 +10,7 @@ import apsw
 
 from redrive.stores.replica.log import Entry
 from redrive.stores.replica.replay import Replay
-from redrive.stores.sqlite import reads
+from redrive.stores.sqlite import upkeep
 from redrive.stores.sqlite.connection import open_writer
 from redrive.stores.sqlite.machine import Machine, Taken
 
@@ -46,7 +46,7 @@ class Replica:
         for message in replayed:
             for outcome in message.outcomes:
                 if isinstance(outcome, Taken):
-                    got = [(due.id, due.version) for each in outcome.picked for due in each.candidates()]
+                    got = outcome.fences()
                     self.answers.append((message.position, got))
 
     def rows(self) -> dict[str, list[tuple[Any, ...]]]:
@@ -105,7 +105,7 @@ def by_a_snapshot(replica: Replica, entries: Sequence[Entry]) -> Replica:
     if half:
         replica.execute(entries[:half])
     copy = replica.path.with_name(replica.path.name + ".copy")
-    reads.backup(replica.connection, copy)
+    upkeep.backup(replica.connection, copy)
     replica.close()
     second = Replica(copy, "", replica._make)
     second.answers = replica.answers

@@ -21,7 +21,7 @@ from redrive.stores.replica.engine import Engine
 from redrive.stores.replica.jetstream import JetStreamLog
 from redrive.stores.replica.replay import Replay
 from redrive.stores.sqlite import claims
-from redrive.stores.sqlite.reading import ReadVerbs
+from redrive.stores.sqlite.read_verbs import ReadVerbs
 from tests.chaos.processes import until
 from tests.nats import shared_server
 from tests.stores.direct import DirectTransport

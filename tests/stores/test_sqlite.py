@@ -25,10 +25,10 @@ from redrive.core.job import Attempt, Job, State
 from redrive.core.lifecycle import legal_pairs
 from redrive.core.store import Applied, Commit, Filter, Lease, Put, Stale, Store, Wanted
 from redrive.errors import StoreError, StoreFailed, StoreRefused, StoreUnavailable
-from redrive.stores.sqlite import SqliteStore, commits, connection, pace, schema, writer
-from redrive.stores.sqlite.foreign import Foreign
-from redrive.stores.sqlite.ledger import Ledger, groups
-from redrive.stores.sqlite.routes import Routes
+from redrive.stores.sqlite import SqliteStore, connection, schema, search, upkeep, writer
+from redrive.stores.sqlite.records import Routes
+from redrive.stores.sqlite.rollups import Rollup, groups
+from redrive.stores.sqlite.wakeups import ForeignCommits
 from tests.chaos.vfs import RecordingVFS, Synced, installed
 from tests.stores.jobs import T0, a_job, burial, retry, success
 from tests.stores.openers import Openers
@@ -419,7 +419,7 @@ async def test_many_large_jobs_go_through_one_by_one(sqlite: Openers) -> None:
 
 
 class SlowToLookAway(SqliteStore):
-    def _look_around(self, foreign: Foreign, closed: threading.Event) -> None:
+    def _look_around(self, foreign: ForeignCommits, closed: threading.Event) -> None:
         closed.wait()
         time.sleep(0.3)
         super()._look_around(foreign, closed)
@@ -742,8 +742,8 @@ async def test_waits_and_runs_cost_the_same_behind_many_jobs(
     folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The looks are bounded: at moves, then at jobs for a queue that has not ended anything lately."""
-    monkeypatch.setattr(pace, "MOVES", 50)
-    monkeypatch.setattr(pace, "JOBS", 500)
+    monkeypatch.setattr(search, "MOVES", 50)
+    monkeypatch.setattr(search, "JOBS", 500)
     spent = {}
     for number in (1_000, 100_000):
         path = folder / f"{number}.db"
@@ -1193,13 +1193,13 @@ async def test_others_write_while_what_was_erased_waits_for_a_reader_to_end(
 ) -> None:
     store, loop, tried = SqliteStore(folder / "jobs.db"), asyncio.get_running_loop(), asyncio.Event()
     job = await _ended(store, "canary")
-    really = commits.empty_log
+    really = upkeep.empty_log
 
     def empty_log(connection: apsw.Connection) -> Any:
         loop.call_soon_threadsafe(tried.set)
         return really(connection)
 
-    monkeypatch.setattr(commits, "empty_log", empty_log)
+    monkeypatch.setattr(upkeep, "empty_log", empty_log)
     with _somebody_reads(folder / "jobs.db"):
         erasing = asyncio.create_task(store.erase([job.id]))
         await tried.wait()
@@ -1282,14 +1282,14 @@ def test_what_two_have_collected_is_added_up_without_touching_theirs() -> None:
     make = routes.make([(running.queue, running.task, running.agent)])
     assert make is not None
     make(memory)
-    collected = [Ledger(), Ledger()]
-    for number, ledger in enumerate(collected, start=1):
+    collected = [Rollup(), Rollup()]
+    for number, rollup in enumerate(collected, start=1):
         for at in range(number):
-            ledger.moved(burial(running, T0 + at))
+            rollup.add_move(burial(running, T0 + at))
     for _ in range(2):
-        together = Ledger()
-        for ledger in collected:
-            together.include(ledger)
+        together = Rollup()
+        for rollup in collected:
+            together.merge(rollup)
         together.write(memory, routes)
     (group,) = groups(memory, routes, 0.0, None)
     assert (group.buried, group.first_at, group.last_at) == (2 * (1 + 2), T0, T0 + 1)

@@ -17,7 +17,7 @@ import pytest
 
 from redrive.core.job import State
 from redrive.core.store import Commit, Wanted
-from redrive.stores.sqlite import SqliteStore, forks
+from redrive.stores.sqlite import SqliteStore, fork_guard
 from tests.stores.jobs import T0, a_job, retry
 from tests.stores.openers import Openers
 from tests.stores.outside import ROOT, outsider
@@ -73,8 +73,8 @@ def test_a_fork_in_the_middle_of_a_transaction_harms_nobody(folder: Path) -> Non
 def test_a_fork_does_not_wait_for_ever_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(forks, "PATIENCE", 0.01)
-    use = forks.Use()
+    monkeypatch.setattr(fork_guard, "PATIENCE", 0.01)
+    use = fork_guard.Use()
     with use:
         use.before_fork()
         use.after_in_parent()

@@ -12,7 +12,7 @@ import pytest
 from redrive.core.job import Job, State
 from redrive.core.store import Claim, Filter, Wanted
 from redrive.stores.sqlite import SqliteStore
-from redrive.stores.sqlite.standing import Standing, nothing
+from redrive.stores.sqlite.standing_claim import Standing, nothing
 from tests.stores.jobs import a_job
 from tests.support import FakeClock, eventually
 

@@ -13,7 +13,7 @@ from redrive.doors.cli.problems import Problem
 from redrive.doors.cli.text import clean
 
 if TYPE_CHECKING:
-    from redrive.stores.sqlite.snapshot_query import Answer
+    from redrive.stores.sqlite.doctor import QueryResult
 
 
 @click.command(short_help="Ask the database by SQL; it only reads.")
@@ -26,17 +26,17 @@ def sql(query: str, raw: bool) -> None:
     At most 10 seconds and 10,000 rows. Secrets are masked as in lists: by the names of columns and JSON fields, and by
     their looks. That guards against accidents, not against SQL that takes a secret apart.
     """
-    from redrive.stores.sqlite import snapshot_query
+    from redrive.stores.sqlite import doctor
 
     if raw and not sys.stdout.isatty():
         raise Problem("--raw shows secrets, and this is not a terminal", "leave --raw out, or look at it on a terminal")
     path = path_of(connect())
     if path is None:
         raise Problem("SQL is for SQLite files only", "name one with --url")
-    _tell(snapshot_query.query(path, query), raw=raw)
+    _tell(doctor.query(path, query), raw=raw)
 
 
-def _tell(answer: Answer, *, raw: bool) -> None:
+def _tell(answer: QueryResult, *, raw: bool) -> None:
     from redrive.reports.cells import masked_row, readable
 
     rows = [[readable(cell) for cell in row] if raw else masked_row(answer.columns, row) for row in answer.rows]

@@ -58,8 +58,8 @@ from redrive.stores.remote import protocol
 from redrive.stores.remote.backups import Copied, fetch
 from redrive.stores.remote.protocol import Executed
 from redrive.stores.remote.transport import HubUnavailable, Transport
-from redrive.stores.sqlite import forks
-from redrive.stores.sqlite.handing import Gate, is_cancelled
+from redrive.stores.sqlite import fork_guard
+from redrive.stores.sqlite.wakeups import Gate, is_cancelled
 
 log = logging.getLogger("redrive.store")
 T = TypeVar("T")
@@ -94,7 +94,7 @@ class RemoteStore:
         self._fresh()
 
     def _fresh(self) -> None:
-        self._generation = forks.generation
+        self._generation = fork_guard.generation
         self._opening = threading.Lock()
         self._thread: _Thread | None = None
         self._info: Info | None = None
@@ -103,12 +103,12 @@ class RemoteStore:
     # -- opening and closing
 
     async def open(self) -> Info:
-        if self._info is None or self._generation != forks.generation:
+        if self._info is None or self._generation != fork_guard.generation:
             self._info = await self._ask("hello")
         return msgspec.structs.replace(self._info, url=self.url)
 
     def _transport(self) -> _Thread:
-        if self._generation != forks.generation:
+        if self._generation != fork_guard.generation:
             _abandoned.append(self._thread)
             self._fresh()
         with self._opening:
@@ -118,7 +118,7 @@ class RemoteStore:
 
     async def close(self) -> None:
         thread = self._thread
-        if thread is None or self._generation != forks.generation:
+        if thread is None or self._generation != fork_guard.generation:
             return
         self._fresh()
         await asyncio.get_running_loop().run_in_executor(None, thread.stop)

@@ -22,7 +22,7 @@ from redrive.core.store import Commit, Put
 from redrive.errors import StoreError
 from redrive.stores.replica.log import LogUnavailable, Manifest
 from redrive.stores.replica.snapshots import older
-from redrive.stores.sqlite import reads
+from redrive.stores.sqlite import records
 
 if TYPE_CHECKING:
     from redrive.stores.replica.engine import Engine
@@ -126,12 +126,12 @@ class Announcer:
 
 def announced(engine: Engine) -> list[Kept[Replica]]:
     """The announcements of the log's replicas, from this file."""
-    return [REPLICA.read(document) for document in reads.docs(engine.connection, REPLICA.name, "")]
+    return [REPLICA.read(document) for document in records.docs(engine.connection, REPLICA.name, "")]
 
 
 def erased_at(engine: Engine) -> int:
     """The message up to which something was erased; 0 where nothing was."""
-    document = reads.doc(engine.connection, ERASURE.name, LAST)
+    document = records.doc(engine.connection, ERASURE.name, LAST)
     return ERASURE.read(document).value.position if document is not None else 0
 
 

@@ -40,12 +40,12 @@ from redrive.stores.replica.replay import (
     Replayed,
     ReplicaStopped,
 )
-from redrive.stores.sqlite import commits
+from redrive.stores.sqlite import upkeep
 from redrive.stores.sqlite.connection import open_writer, translate
 from redrive.stores.sqlite.file_guard import FileGuard
-from redrive.stores.sqlite.forks import use
-from redrive.stores.sqlite.handing import Gate, handed, is_cancelled
-from redrive.stores.sqlite.outcomes import Refused
+from redrive.stores.sqlite.fork_guard import use
+from redrive.stores.sqlite.sessions import Refused
+from redrive.stores.sqlite.wakeups import Gate, handed, is_cancelled
 
 log = logging.getLogger("redrive.store")
 T = TypeVar("T")
@@ -244,7 +244,7 @@ class Engine:
         if self._connection is not None:
             with use:
                 if self._erased:
-                    commits.empty_log(self._connection)
+                    upkeep.empty_log(self._connection)
                 self._connection.close()
 
     async def _close_log(self) -> None:
@@ -728,7 +728,7 @@ class Engine:
                 self._undo()
                 raise
             self._forget_commit()
-            if self._erased and commits.empty_log(connection):  # where another connection reads, the next one tries
+            if self._erased and upkeep.empty_log(connection):  # where another connection reads, the next one tries
                 self._erased = False
 
     def _undo(self) -> None:

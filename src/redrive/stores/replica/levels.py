@@ -12,7 +12,7 @@ import apsw
 from redrive.core.commands import Hello
 from redrive.errors import StoreError
 from redrive.stores.replica.envelope import Level
-from redrive.stores.sqlite.rows import select
+from redrive.stores.sqlite.records import select
 
 if TYPE_CHECKING:
     from redrive.stores.replica.engine import Engine

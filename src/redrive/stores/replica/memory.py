@@ -21,7 +21,7 @@ from redrive.stores.replica.log import (
     ManifestMoved,
     Snapshot,
 )
-from redrive.stores.sqlite.handing import handed
+from redrive.stores.sqlite.wakeups import handed
 
 BATCH: Final = 100
 

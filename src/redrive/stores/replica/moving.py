@@ -35,10 +35,10 @@ from redrive.stores.replica.folder import fcntl
 from redrive.stores.replica.log import Log, LogInfo, Manifest, Snapshot
 from redrive.stores.replica.replay import FleetMoved
 from redrive.stores.replica.store import ReplicaStore
-from redrive.stores.sqlite.connection import open_writer, sync_folder
+from redrive.stores.sqlite.connection import KIND, Mark, drop_mark, open_writer, read_mark, sync_folder, write_mark
 from redrive.stores.sqlite.file_guard import FileGuard
-from redrive.stores.sqlite.forks import use
-from redrive.stores.sqlite.moved import KIND, Mark, drop_mark, living, read_mark, write_mark
+from redrive.stores.sqlite.fork_guard import use
+from redrive.stores.sqlite.liveness import living
 
 Told = Callable[[str, int, int], None]
 """Hears which step is under way, how much of it is done, and of how much."""

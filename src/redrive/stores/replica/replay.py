@@ -22,9 +22,10 @@ from redrive.stores.replica import levels
 from redrive.stores.replica.envelope import Arrived, Envelope, Halt, Item, Level, Moved, Own, Part
 from redrive.stores.replica.log import Entry
 from redrive.stores.sqlite import sessions
+from redrive.stores.sqlite.commits import is_plain
 from redrive.stores.sqlite.machine import Machine
-from redrive.stores.sqlite.outcomes import Refused, encode, record
-from redrive.stores.sqlite.rows import is_plain, select
+from redrive.stores.sqlite.records import select
+from redrive.stores.sqlite.sessions import Refused, encode, record
 
 SKEW: Final = 2.0
 """Seconds that a claim's clock may be ahead of the log's."""

@@ -24,9 +24,9 @@ import apsw
 from redrive.errors import StoreError
 from redrive.stores.replica.log import Log, LogInfo, LogUnavailable, Manifest, ManifestMoved, Snapshot
 from redrive.stores.replica.replay import Replay, ReplicaStopped, Standing
-from redrive.stores.sqlite import reads
+from redrive.stores.sqlite import upkeep
 from redrive.stores.sqlite.connection import BUSY_MS, open_reader, open_writer
-from redrive.stores.sqlite.forks import use
+from redrive.stores.sqlite.fork_guard import use
 from redrive.stores.sqlite.machine import Machine
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ def copy_file(path: Path, target: Path) -> None:
     with use:
         connection = open_reader(path)
         try:
-            reads.backup(connection, target)
+            upkeep.backup(connection, target)
         finally:
             connection.close()
 

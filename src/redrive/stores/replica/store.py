@@ -28,14 +28,15 @@ from redrive.stores.replica.folder import FixedFile, ReplicaFolder
 from redrive.stores.replica.log import Fill, Log, LogUnavailable, Manifest, ManifestMoved
 from redrive.stores.replica.looking import Look, Presence
 from redrive.stores.replica.replay import Replay
-from redrive.stores.sqlite import claims, commits, forks, reads, spans
-from redrive.stores.sqlite.liveness import Observer, ProcessLock, Running
+from redrive.stores.sqlite import claims, commits, fork_guard, records, rollups, upkeep
+from redrive.stores.sqlite.liveness import RUNNING, Observer, ProcessLock, Running
 from redrive.stores.sqlite.machine import Machine, Taken
-from redrive.stores.sqlite.outcomes import Retaken
-from redrive.stores.sqlite.reading import ReadVerbs
-from redrive.stores.sqlite.rows import select
-from redrive.stores.sqlite.standing import NONE_LAPSED, Found, Lapsed, Standing, nothing
-from redrive.stores.sqlite.waiters import Waiters
+from redrive.stores.sqlite.read_verbs import ReadVerbs
+from redrive.stores.sqlite.records import select
+from redrive.stores.sqlite.schema import schema_number
+from redrive.stores.sqlite.sessions import Retaken
+from redrive.stores.sqlite.standing_claim import NONE_LAPSED, Found, Lapsed, Standing, nothing
+from redrive.stores.sqlite.wakeups import Waiters
 
 log = logging.getLogger("redrive.store")
 T = TypeVar("T")
@@ -81,7 +82,7 @@ class ReplicaStore(ReadVerbs):
 
     def _fresh(self) -> None:
         """Everything that belongs to this process, and is made anew in a forked child."""
-        self._generation = forks.generation
+        self._generation = fork_guard.generation
         self._opening = threading.Lock()
         self._engine: Engine | None = None
         self._announcer: Announcer | None = None
@@ -106,16 +107,16 @@ class ReplicaStore(ReadVerbs):
     async def open(self) -> Info:
         engine = await self._ready()
         info = engine.info
-        return Info(info.url, info.durability, MAX_RECORD, await self._read(reads.schema_number))
+        return Info(info.url, info.durability, MAX_RECORD, await self._read(schema_number))
 
     async def _ready(self) -> Engine:
         engine = self._engine
-        if engine is not None and self._generation == forks.generation and engine.is_open:
+        if engine is not None and self._generation == fork_guard.generation and engine.is_open:
             return engine
         return await self._open()
 
     async def _open(self) -> Engine:
-        if self._generation != forks.generation:
+        if self._generation != fork_guard.generation:
             _abandoned.append((self._engine, self._readers, self._local))
             self._place.forked()
             self._fresh()
@@ -148,7 +149,7 @@ class ReplicaStore(ReadVerbs):
 
     async def close(self) -> None:
         engine, readers, generation = self._engine, self._readers, self._generation
-        if engine is None or generation != forks.generation:
+        if engine is None or generation != fork_guard.generation:
             return
         lock, announcer = self._lock, self._announcer
         self._waiters.wake()
@@ -183,7 +184,7 @@ class ReplicaStore(ReadVerbs):
         engine = await self._ready()
         if engine.failed is not None:
             raise type(engine.failed)(*engine.failed.args)
-        await self._read(reads.schema_number)
+        await self._read(schema_number)
         waited = engine.waited()
         if waited > STUCK_SECONDS:
             why = f" ({engine.trouble})" if engine.trouble else ""
@@ -299,12 +300,12 @@ class ReplicaStore(ReadVerbs):
     async def prune(
         self, now: float, retention: Mapping[str, float], default: float, keys: float | None = None
     ) -> Pruned:
-        chosen = await self._read(lambda connection: commits.choose_old(connection, now, retention, default, keys))
+        chosen = await self._read(lambda connection: upkeep.choose_old(connection, now, retention, default, keys))
         pruned: Pruned = await self._run(chosen)
         if not pruned.payloads and not pruned.keys:
-            since = spans.of_late(now)
-            if await self._read(lambda connection: spans.wrong_days(connection, since)):
-                said = spans.in_words(await self._run(AddUp(since)))
+            since = rollups.of_late(now)
+            if await self._read(lambda connection: rollups.wrong_days(connection, since)):
+                said = rollups.in_words(await self._run(AddUp(since)))
                 log.warning("sums of %s were wrong and have been added up anew: does an older version run here?", said)
         return pruned
 
@@ -340,7 +341,7 @@ class ReplicaStore(ReadVerbs):
     async def repair(self, now: float) -> list[str]:
         said = []
         if days := await self._run(AddUp(0)):
-            said.append(f"sums of {spans.in_words(days)} were wrong and have been added up anew")
+            said.append(f"sums of {rollups.in_words(days)} were wrong and have been added up anew")
         if shifted := await self._run(Unstick(now)):
             said.append(f"{shifted} waiting jobs were stamped in the future and have been moved to now")
         return said
@@ -464,15 +465,15 @@ class ReplicaStore(ReadVerbs):
         if now - self._observed < OBSERVE_SECONDS:
             return NONE_LAPSED
         self._observed = now
-        if not engine.connection.execute(f"{reads.RUNNING} LIMIT 1").fetchall():
+        if not engine.connection.execute(f"{RUNNING} LIMIT 1").fetchall():
             return NONE_LAPSED
         await engine.run_here(Beat(()))
-        running = [Running(*row) for row in engine.connection.execute(reads.RUNNING)]
+        running = [Running(*row) for row in engine.connection.execute(RUNNING)]
         ids = self._observer.lapsed(running, engine.counted)
         if not ids:
             return NONE_LAPSED
         endings = {job.id: self._observer.ending(job.process) for job in running if job.id in ids}
-        return Lapsed(reads.get(engine.connection, self._routes, ids), endings)
+        return Lapsed(records.get(engine.connection, self._routes, ids), endings)
 
 
 async def _lingering(engine: Engine) -> list[str]:

@@ -1,7 +1,8 @@
-"""The claim: which waiting jobs a worker gets. Atomic, because it runs inside the writer's transaction."""
+"""Claims: picks the due jobs that a worker gets. Atomic, because it runs inside the writer's transaction."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,40 +14,45 @@ from redrive.core.job import Job, State
 from redrive.core.policy import Rate
 from redrive.core.store import Wanted
 from redrive.retries.breaker import host_of
-from redrive.stores.sqlite.reads import records
-from redrive.stores.sqlite.routes import Routes
-from redrive.stores.sqlite.rows import Route, Row, listed, select, select_at_once
+from redrive.stores.sqlite.records import (
+    PUT_DOCUMENT,
+    UNREADABLE,
+    Route,
+    Routes,
+    Row,
+    read_later,
+    select,
+    select_at_once,
+    select_leniently,
+    to_json,
+)
 from redrive.stores.sqlite.schema import legal_before
 
+log = logging.getLogger("redrive.store")
 PRIORITIES = range(4)
 _CHOSEN = "jobs.seq IN (SELECT value FROM json_each(?))"
-DUE = "FROM jobs WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at <= ?"
+_DUE = "FROM jobs WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at <= ?"
 _STORIED = (
     "(run > 0 OR key IS NOT NULL OR options_json IS NOT NULL OR session_id IS NOT NULL OR model IS NOT NULL"
     " OR reason <> 'direct' OR changes_json IS NOT NULL OR grants > 0 OR held_seconds > 0 OR died_at IS NOT NULL)"
 )
-"""Whether there is more to a waiting job than a payload: then its whole record is read."""
+"""Whether a waiting job is more than a payload: then its whole record is read."""
 _FIELDS = "seq, id, priority, run_at, version, created_at, payload, allowed, "
-_ROWS = f"SELECT {_FIELDS}{_STORIED} {DUE} ORDER BY run_at, seq LIMIT ? OFFSET ?"
+_ROWS = f"SELECT {_FIELDS}{_STORIED} {_DUE} ORDER BY run_at, seq LIMIT ? OFFSET ?"
 _AT_ONCE = (
     f"SELECT json_group_array(json_array({_FIELDS}storied)), json_group_array(seq),"
     " json_group_array(seq) FILTER (WHERE storied), count(*)"
-    f" FROM (SELECT {_FIELDS}{_STORIED} AS storied {DUE} ORDER BY run_at, seq LIMIT ? OFFSET ?)"
+    f" FROM (SELECT {_FIELDS}{_STORIED} AS storied {_DUE} ORDER BY run_at, seq LIMIT ? OFFSET ?)"
 )
-"""One row for all of them: stepping once lets the interpreter go on with other things meanwhile."""
+"""One row for all jobs: one sqlite3_step instead of many, so the GIL is taken once."""
 _NEXT_DUE = (
     "SELECT run_at FROM jobs WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at > ?"
     " ORDER BY run_at LIMIT 1"
 )
-_OPEN = ", ".join(
-    (
-        "id, queue, task, agent",
-        *(
-            f"EXISTS (SELECT 1 FROM jobs WHERE route = routes.id AND state = 'waiting' AND priority = {priority}"
-            " AND run_at <= ?1)"
-            for priority in PRIORITIES
-        ),
-    )
+_OPEN = "id, queue, task, agent" + "".join(
+    ", EXISTS (SELECT 1 FROM jobs WHERE route = routes.id AND state = 'waiting'"
+    f" AND priority = {priority} AND run_at <= ?1)"
+    for priority in PRIORITIES
 )
 _COUNT = "UPDATE routes SET waiting = waiting - ?, running = running + ? WHERE id = ?"
 _CLAIM = (
@@ -74,23 +80,23 @@ class Candidate(msgspec.Struct, frozen=True, array_like=True, gc=False):
 _candidates = msgspec.json.Decoder(list[Candidate]).decode
 
 
-class Open(NamedTuple):
-    """A route with waiting jobs that this worker may take from."""
+class OpenRoute(NamedTuple):
+    """A route with waiting jobs that a worker may take."""
 
     id: int
     route: Route
     due: tuple[int, ...] = ()
-    """The priorities at which some of them are due."""
+    """The priorities at which some of the jobs are due."""
 
 
-def open_routes(connection: apsw.Connection, wanted: Wanted, now: float) -> list[Open]:
-    """Routes with waiting jobs, without those the worker does not know or does not want.
+def open_routes(connection: apsw.Connection, wanted: Wanted, now: float) -> list[OpenRoute]:
+    """List the routes with waiting jobs that the worker knows and wants.
 
-    Their order decides who gets a slot that several could have: it is by their names, for numbers differ between files.
+    Their order decides which route gets a slot that several could have. It is by name: numbers differ between files.
     """
     rows = sorted(select_at_once(connection, _OPEN, "FROM routes WHERE waiting > 0", (now,))(), key=_by_name)
     return [
-        Open(id, (queue, task, agent), tuple(priority for priority in PRIORITIES if due[priority]))
+        OpenRoute(id, (queue, task, agent), tuple(priority for priority in PRIORITIES if due[priority]))
         for id, queue, task, agent, *due in rows
         if wanted.takes(queue, task, agent)
     ]
@@ -101,22 +107,22 @@ def _by_name(row: Sequence[Any]) -> tuple[str, str, str]:
 
 
 def next_due(
-    connection: apsw.Connection, routes: Iterable[Open], now: float, opens: Iterable[float] = ()
+    connection: apsw.Connection, routes: Iterable[OpenRoute], now: float, opens: Iterable[float] = ()
 ) -> float | None:
-    """When the next job of these routes falls due, or may start at last."""
-    found = [
+    """Return when the next job of these routes falls due, or when a rate lets one start."""
+    times = [
         row[0]
         for route in routes
         for priority in PRIORITIES
         if (row := connection.execute(_NEXT_DUE, (route.id, priority, now)).fetchone())
     ]
-    return min((*found, *opens), default=None)
+    return min((*times, *opens), default=None)
 
 
-_AT_LEAST = f"SELECT count(*) FROM (SELECT 1 {DUE} LIMIT ?)"
+_AT_LEAST = f"SELECT count(*) FROM (SELECT 1 {_DUE} LIMIT ?)"
 
 
-def more_due(connection: apsw.Connection, routes: Iterable[Open], now: float, than: int) -> bool:
+def more_due(connection: apsw.Connection, routes: Iterable[OpenRoute], now: float, than: int) -> bool:
     """Whether more than so many jobs of these routes are due."""
     left = than + 1
     for route in routes:
@@ -128,7 +134,7 @@ def more_due(connection: apsw.Connection, routes: Iterable[Open], now: float, th
 
 
 class Room:
-    """How many jobs may still be taken, in all, by queue and by agent, while a claim fills up."""
+    """Counts how many jobs a claim may still take, in all, by queue and by agent."""
 
     def __init__(self, connection: apsw.Connection, wanted: Wanted, now: float) -> None:
         self.slots = wanted.slots
@@ -139,9 +145,10 @@ class Room:
         self._counted: set[str] = set()
         """Agents whose running jobs in the whole store are counted."""
         self._connection = connection
-        self._filling = Filling(wanted.bulkheads) if wanted.bulkheads is not None else None
-        self._calls = wanted.bulkheads.calls if wanted.bulkheads is not None else {}
-        self._deliveries = wanted.bulkheads.deliveries if wanted.bulkheads is not None else frozenset()
+        bulkheads = wanted.bulkheads
+        self._filling = Filling(bulkheads) if bulkheads is not None else None
+        self._calls = bulkheads.calls if bulkheads is not None else {}
+        self._deliveries = bulkheads.deliveries if bulkheads is not None else frozenset()
         self._delivered = False
         """This claim has taken deliveries without a look at their hosts; the next claim counts them."""
         for queue, limit in wanted.store_limits.items():
@@ -157,7 +164,7 @@ class Room:
     def _limit(self, queue: str, left: int) -> None:
         self._queues[queue] = max(0, min(left, self._queues.get(queue, left)))
 
-    def left(self, open: Open) -> int:
+    def left(self, open: OpenRoute) -> int:
         queue, task, agent = open.route
         room = min(self.slots, self._queues.get(queue, self.slots))
         if self._filling is not None:
@@ -182,13 +189,13 @@ class Room:
             return room
         return min(room, filling.open_room(queue) or (0 if self._delivered else room))
 
-    def by_host(self, open: Open) -> bool:
-        """Whether the jobs of this route are taken one by one, for their hosts: deliveries that need the reserve."""
+    def by_host(self, open: OpenRoute) -> bool:
+        """Whether the jobs of this route are deliveries that need the reserve: they are taken one by one, by host."""
         queue, task, _ = open.route
         return task in self._deliveries and self._filling is not None and not self._filling.open_room(queue)
 
-    def take_by_host(self, open: Open, urls: Iterable[Row], limit: int) -> list[int]:
-        """Takes deliveries whose hosts hold less than their share, at most so many, in this order."""
+    def take_by_host(self, open: OpenRoute, urls: Iterable[Row], limit: int) -> list[int]:
+        """Take deliveries whose hosts hold less than their share, at most so many, in this order."""
         queue, taken = open.route[0], list[int]()
         for seq, url in urls:
             host = host_of(url) if isinstance(url, str) else None
@@ -198,19 +205,19 @@ class Room:
         self._spend(open, len(taken))
         return taken
 
-    def opens(self, routes: Iterable[Open]) -> list[float]:
-        """When due jobs that a rate holds back may start."""
+    def opens(self, routes: Iterable[OpenRoute]) -> list[float]:
+        """List when due jobs that a rate holds back may start."""
         held_back = {open.route[0] for open in routes if open.due}
         return [at for queue, at in self._opens.items() if queue in held_back and self._queues[queue] <= 0]
 
-    def take(self, open: Open, count: int) -> None:
+    def take(self, open: OpenRoute, count: int) -> None:
         queue, task, _ = open.route
         if self._filling is not None:
             self._filling.take(queue, self._calls.get(task), count)
             self._delivered |= task in self._deliveries
         self._spend(open, count)
 
-    def _spend(self, open: Open, count: int) -> None:
+    def _spend(self, open: OpenRoute, count: int) -> None:
         queue, _, agent = open.route
         self.slots -= count
         if queue in self._queues:
@@ -220,23 +227,23 @@ class Room:
 
 
 class Picked(NamedTuple):
-    """Due jobs of one route as SQLite gave them; whoever claims reads them, not the writer's thread."""
+    """Due jobs of one route as SQLite gave them; the claiming thread decodes them, not the writer's."""
 
-    open: Open
-    found: str | list[Row]
+    open: OpenRoute
+    rows: str | list[Row]
     number: int
     seqs: str
     storied: str
-    """Those of them of which there is more to read; both are JSON lists."""
+    """The numbers of those whose whole records are read; both are JSON lists."""
 
     def candidates(self) -> list[Candidate]:
-        if isinstance(self.found, str):
-            return _candidates(self.found)
-        return [Candidate(*row) for row in self.found]
+        if isinstance(self.rows, str):
+            return _candidates(self.rows)
+        return [Candidate(*row) for row in self.rows]
 
 
-def pick(connection: apsw.Connection, routes: list[Open], room: Room, now: float) -> list[Picked]:
-    """The most urgent due jobs, shared evenly between routes of one priority, oldest first in each."""
+def pick(connection: apsw.Connection, routes: list[OpenRoute], room: Room, now: float) -> list[Picked]:
+    """Pick the most urgent due jobs, shared evenly between routes of one priority, oldest first in each."""
     picked = []
     for priority in PRIORITIES:
         alive = [(route, 0) for route in routes if priority in route.due]
@@ -248,12 +255,12 @@ def pick(connection: apsw.Connection, routes: list[Open], room: Room, now: float
                 if limit <= 0:
                     continue
                 if room.by_host(route):
-                    picked.append(_deliveries(connection, route, room, limit, (route.id, priority, now)))
+                    picked.append(_pick_deliveries(connection, route, room, limit, (route.id, priority, now)))
                     continue
-                found = _due(connection, route, (route.id, priority, now, limit, offset))
-                picked.append(found)
-                room.take(route, found.number)
-                if found.number == limit:
+                due = _pick_due(connection, route, (route.id, priority, now, limit, offset))
+                picked.append(due)
+                room.take(route, due.number)
+                if due.number == limit:
                     again.append((route, offset + limit))
             alive = again
     return [each for each in picked if each.number]
@@ -263,42 +270,44 @@ _BY_ID = f"SELECT route, {_FIELDS}{_STORIED} FROM jobs WHERE id = ? AND state = 
 
 
 def pick_ids(connection: apsw.Connection, ids: Iterable[str], names: Mapping[int, Route]) -> list[Picked]:
-    """Just these jobs, as far as they wait; the caller has a place for each."""
+    """Pick just these jobs, as far as they wait; the caller has a slot for each."""
     rows = [row for id in dict.fromkeys(ids) for row in select(connection, _BY_ID, (id,))]
-    return [_by_row(Open(route, names[route]), [tuple(found)]) for route, *found in rows]
+    return [_by_row(OpenRoute(route, names[route]), [tuple(fields)]) for route, *fields in rows]
 
 
-def _due(connection: apsw.Connection, open: Open, bound: tuple[object, ...]) -> Picked:
+def _pick_due(connection: apsw.Connection, open: OpenRoute, bound: tuple[object, ...]) -> Picked:
     try:
-        ((found, seqs, storied, number),) = select(connection, _AT_ONCE, bound)
-    except apsw.TooBigError:  # one by one, then
+        ((rows, seqs, storied, number),) = select(connection, _AT_ONCE, bound)
+    except apsw.TooBigError:
         return _by_row(open, select(connection, _ROWS, bound))
-    return Picked(open, found, number, seqs, storied)
+    return Picked(open, rows, number, seqs, storied)
 
 
-_URLS = f"SELECT seq, iif(json_valid(payload), payload ->> '$.url', NULL) {DUE} ORDER BY run_at, seq LIMIT 500"
-"""Only so many are looked at, because every write waits meanwhile."""
+_URLS = f"SELECT seq, iif(json_valid(payload), payload ->> '$.url', NULL) {_DUE} ORDER BY run_at, seq LIMIT 500"
+"""Only so many are read, because every write waits meanwhile."""
 
 
-def _deliveries(connection: apsw.Connection, open: Open, room: Room, limit: int, bound: tuple[object, ...]) -> Picked:
-    """Picks due deliveries, oldest first, without those to hosts that hold their share of the slots."""
+def _pick_deliveries(
+    connection: apsw.Connection, open: OpenRoute, room: Room, limit: int, bound: tuple[object, ...]
+) -> Picked:
+    """Pick due deliveries, oldest first, without those to hosts that hold their share of the slots."""
     chosen = room.take_by_host(open, select(connection, _URLS, bound), limit)
     rows = f"SELECT {_FIELDS}{_STORIED} FROM jobs WHERE {_CHOSEN} ORDER BY run_at, seq"
-    return _by_row(open, select(connection, rows, (listed(chosen),)) if chosen else [])
+    return _by_row(open, select(connection, rows, (to_json(chosen),)) if chosen else [])
 
 
-def _by_row(open: Open, rows: list[Row]) -> Picked:
+def _by_row(open: OpenRoute, rows: list[Row]) -> Picked:
     storied = [row[0] for row in rows if row[-1]]
-    return Picked(open, rows, len(rows), listed([row[0] for row in rows]), listed(storied))
+    return Picked(open, rows, len(rows), to_json([row[0] for row in rows]), to_json(storied))
 
 
-def _joined(lists: Iterable[str]) -> str:
-    """JSON lists as one."""
+def _join(lists: Iterable[str]) -> str:
+    """Join JSON lists into one."""
     return "[" + ",".join(inside for each in lists if (inside := each[1:-1])) + "]"
 
 
 class Claimant(NamedTuple):
-    """Who claims, under which token, when."""
+    """The worker and process that claim, under which token, when."""
 
     worker: str
     process: str
@@ -314,7 +323,7 @@ def take(connection: apsw.Connection, picked: list[Picked], wanted: Wanted, clai
         by_lease.setdefault(_lease(open, wanted), []).append(seqs)
         connection.execute(_COUNT, (number, number, open.id))
     for lease, lists in by_lease.items():
-        connection.execute(_CLAIM, (token, worker, process, now, now, lease, _joined(lists)))
+        connection.execute(_CLAIM, (token, worker, process, now, now, lease, _join(lists)))
 
 
 _GIVE_BACK = (
@@ -324,7 +333,7 @@ _GIVE_BACK = (
 
 
 def give_back(connection: apsw.Connection, picked: list[Picked], claimant: Claimant) -> None:
-    """As if it had not been claimed: whoever claimed could not read what they got."""
+    """Undo a claim whose jobs its caller could not decode, as if they had not been claimed."""
     for each in picked:
         connection.execute(_GIVE_BACK, (each.seqs, claimant.token))
         number = connection.changes()
@@ -335,40 +344,31 @@ _CLAIMED = " FROM jobs WHERE state = 'running' AND state IN ('running', 'held') 
 
 
 def running_under(connection: apsw.Connection, token: str) -> list[str]:
-    """The ids of the jobs that run under this token."""
+    """List the ids of the jobs that run under this token."""
     return [id for (id,) in select(connection, f"SELECT id{_CLAIMED} ORDER BY seq", (token,))]
 
 
 def give_back_all(connection: apsw.Connection, token: str) -> int:
     """Give back what was claimed under this token and is still running, as if it had not been claimed."""
-    found = select(connection, f"SELECT route, json_group_array(seq), count(*){_CLAIMED} GROUP BY route", (token,))
-    for route, seqs, number in found:
+    rows = select(connection, f"SELECT route, json_group_array(seq), count(*){_CLAIMED} GROUP BY route", (token,))
+    for route, seqs, number in rows:
         connection.execute(_GIVE_BACK, (seqs, token))
         connection.execute(_COUNT, (-number, -number, route))
-    return sum(number for *_, number in found)
+    return sum(number for *_, number in rows)
 
 
-def _lease(open: Open, wanted: Wanted) -> float:
+def _lease(open: OpenRoute, wanted: Wanted) -> float:
     return wanted.leases.get(open.route[1], wanted.lease)
 
 
 def storied(connection: apsw.Connection, routes: Routes, picked: list[Picked]) -> Callable[[], Mapping[str, Job]]:
-    """The whole records of those that have more to tell than a payload, as `reads.records` gives them."""
-    seqs = _joined(each.storied for each in picked)
-    return records(connection, routes, _CHOSEN, seqs) if seqs != "[]" else dict
-
-
-_THESE = f"SELECT json_group_array(json_array({_FIELDS}{_STORIED})) FROM jobs WHERE {_CHOSEN}"
-
-
-def look_at(connection: apsw.Connection, routes: Routes, seqs: Sequence[int]) -> None:
-    """Read these jobs in every way in which a claim reads them; raises what that would raise."""
-    _candidates(connection.execute(_THESE, (listed(seqs),)).get)
-    records(connection, routes, _CHOSEN, listed(seqs))()
+    """Select the whole records of those jobs that are more than a payload."""
+    seqs = _join(each.storied for each in picked)
+    return read_later(connection, routes, _CHOSEN, seqs) if seqs != "[]" else dict
 
 
 def jobs(picked: list[Picked], wanted: Wanted, claimant: Claimant, records: Mapping[str, Job]) -> list[Job]:
-    """What was taken, most urgent first."""
+    """Make the claimed jobs, most urgent first."""
     worker, _, token, now = claimant
     taken = []
     for each in picked:
@@ -377,16 +377,32 @@ def jobs(picked: list[Picked], wanted: Wanted, claimant: Claimant, records: Mapp
             records[due.id]
             if due.storied
             else Job(
-                due.id, queue, task, agent, State.running, due.priority, due.run_at, due.version + 1, due.created_at,
-                now, due.payload, 1, 0, due.allowed, token, worker, now, lease,
+                due.id,
+                queue,
+                task,
+                agent,
+                State.running,
+                due.priority,
+                due.run_at,
+                due.version + 1,
+                due.created_at,
+                now,
+                due.payload,
+                1,
+                0,
+                due.allowed,
+                token,
+                worker,
+                now,
+                lease,
             )
             for due in each.candidates()
-        ]  # fmt: skip
+        ]
     return taken
 
 
 def _starts(connection: apsw.Connection, queue: str, rate: Rate, now: float) -> list[float]:
-    """The starts of a queue inside the running window of a store-wide rate."""
+    """List the starts of a queue inside the running window of a store-wide rate."""
     row = connection.execute("SELECT value FROM docs WHERE kind = 'rate' AND key = ?", (queue,)).fetchone()
     return [at for at in msgspec.json.decode(row[0]) if at > now - rate.per] if row else []
 
@@ -396,8 +412,57 @@ def note_starts(connection: apsw.Connection, picked: list[Picked], wanted: Wante
     for queue, rate in wanted.store_rates.items():
         count = sum(each.number for each in picked if each.open.route[0] == queue)
         if count:
-            connection.execute(
-                "INSERT INTO docs (kind, key, value) VALUES ('rate', ?, ?)"
-                " ON CONFLICT (kind, key) DO UPDATE SET value = excluded.value, version = version + 1",
-                (queue, msgspec.json.encode(_starts(connection, queue, rate, now) + [now] * count)),
-            )
+            starts = msgspec.json.encode(_starts(connection, queue, rate, now) + [now] * count)
+            connection.execute(PUT_DOCUMENT, ("rate", queue, starts))
+
+
+# -- damaged records: none of them may keep the others from running
+
+LOOK_AGAIN = 60.0
+"""Seconds until a damaged job is tried again."""
+_THESE = f"SELECT json_group_array(json_array({_FIELDS}{_STORIED})) FROM jobs WHERE {_CHOSEN}"
+_LATER = "UPDATE jobs SET run_at = ?, version = version + 1 WHERE seq = ? AND state = 'waiting'"
+_DAMAGED = (
+    "job %s is due and cannot be read (%s): it is tried again in %d s. `redrive doctor --full` tells of all such jobs;"
+    " cancel it, or restore a backup"
+)
+
+
+def delay_damaged(connection: apsw.Connection, routes: Routes, wanted: Wanted, now: float) -> int:
+    """Delay the due jobs that a claim cannot read by a minute, and log each; returns how many there are."""
+    seqs = [
+        seq
+        for route in open_routes(connection, wanted, now)
+        for priority in route.due
+        for (seq,) in select(
+            connection, f"SELECT seq {_DUE} ORDER BY run_at, seq LIMIT ?", (route.id, priority, now, wanted.slots)
+        )
+    ]
+    damaged = find_damaged(connection, routes, seqs)
+    for seq, (id, problem) in damaged.items():
+        connection.execute(_LATER, (now + LOOK_AGAIN, seq))
+        log.critical(_DAMAGED, id, problem, LOOK_AGAIN)
+    return len(damaged)
+
+
+def find_damaged(connection: apsw.Connection, routes: Routes, seqs: Sequence[int]) -> dict[int, tuple[str, Exception]]:
+    """Find the jobs among these that a claim cannot read: by number, their ids and why."""
+    if _problem_of(connection, routes, seqs) is None:
+        return {}
+    problems = {seq: problem for seq in seqs if (problem := _problem_of(connection, routes, [seq])) is not None}
+    return {seq: (_id_of(connection, seq), problem) for seq, problem in problems.items()}
+
+
+def _problem_of(connection: apsw.Connection, routes: Routes, seqs: Sequence[int]) -> Exception | None:
+    """Read these jobs in every way in which a claim reads them; returns what that raises, if anything."""
+    try:
+        _candidates(connection.execute(_THESE, (to_json(seqs),)).get)
+        read_later(connection, routes, _CHOSEN, to_json(seqs))()
+    except UNREADABLE as error:
+        return error
+    return None
+
+
+def _id_of(connection: apsw.Connection, seq: int) -> str:
+    ((id,),) = select_leniently(connection, ["id"], "FROM jobs WHERE seq = ?", (seq,))
+    return str(id)

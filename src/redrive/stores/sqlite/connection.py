@@ -1,29 +1,27 @@
-"""Opening the file: pragmas, refusal of places SQLite must not live, and errors in our words."""
+"""Opens the file: pragmas, refusal of places and files that must not be used, and errors in our words."""
 
 from __future__ import annotations
 
 import os
 import stat
+import time
 from pathlib import Path
+from typing import Final, Literal
 
 import apsw
+import msgspec
 
 from redrive.errors import CommitUnknown, StoreBusy, StoreError, StoreFailed, StoreFull, StoreRefused, StoreUnavailable
 from redrive.stores.sqlite import schema
+from redrive.stores.sqlite.records import PUT_DOCUMENT, doc
 
 BUSY_MS = 30_000
 CHECKPOINT_BUSY_MS = 100
-CHECKPOINT_PAGES = 1_000
-LOG_PAGES = 4_000
-"""So large a log is emptied although others have to wait for that."""
-LOG_BUSY_MS = 1_000
-LOG_PAUSE = 0.02
-"""Seconds in which a process leaves the file to the one that empties the log."""
 NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs"})
 
 
 def filesystem_of(folder: Path) -> str:
-    """The type of the filesystem a folder is on, or "" where the system does not say."""
+    """Return the type of the filesystem a folder is on, or "" where the system does not say."""
     try:
         mounts = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -58,7 +56,7 @@ def prepare(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """A new file's name is durable only once its folder is synced."""
+    """Sync a folder, so that the name of a new file in it is durable."""
     if os.name == "nt":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -69,11 +67,11 @@ def sync_folder(folder: Path) -> None:
 
 
 def rewrite_log(path: Path) -> None:
-    """Make the log mean what it says, on disk.
+    """Write the log again, so that all of it is on disk.
 
     A sync that failed in an earlier process may have left parts of the log in memory only, and no later sync would
-    notice: the kernel thinks them clean. Written again, they are synced with the next. Only where nobody else has the
-    file open; otherwise the failure is theirs to notice.
+    notice: the kernel thinks them clean. Written again, they are synced with the next. Only where no other process has
+    the file open; otherwise that process must notice the failure.
     """
     log = path.with_name(path.name + "-wal")
     if not log.exists() or log.stat().st_size == 0:
@@ -100,14 +98,14 @@ _REWRITE = 1 << 16
 
 
 def open_writer(path: Path) -> apsw.Connection:
-    """The one writing connection: WAL and FULL, created under EXTRA, migrated to the newest schema."""
+    """Open the one writing connection: WAL and FULL, created under EXTRA, migrated to the newest schema."""
     try:
         prepare(path)
         rewrite_log(path)
         connection = apsw.Connection(str(path))
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)  # see schema.legal_before
-        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # or every other LIMIT is a reason to compile anew
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # without it SQLite compiles anew for other LIMITs
         connection.set_busy_timeout(BUSY_MS)
         number = schema.check_ours(connection, str(path))
         connection.pragma("mmap_size", 0)
@@ -130,7 +128,7 @@ def open_writer(path: Path) -> apsw.Connection:
 
 
 def _into_wal(connection: apsw.Connection) -> None:
-    """Several processes may create the file at once; SQLite's busy handler does not cover this switch."""
+    """Switch to WAL. Several processes may do so at once, and SQLite's busy handler does not cover it."""
     for _ in range(600):
         try:
             if connection.pragma("journal_mode", "wal") == "wal":
@@ -138,18 +136,12 @@ def _into_wal(connection: apsw.Connection) -> None:
         except apsw.BusyError:
             pass
         connection.execute("SELECT 1")
-        _pause()
+        time.sleep(0.05)
     raise StoreBusy("another process keeps the database from switching to WAL")
 
 
-def _pause() -> None:
-    import time
-
-    time.sleep(0.05)
-
-
 def open_reader(path: Path) -> apsw.Connection:
-    """A query-only connection; every read is a short snapshot."""
+    """Open a query-only connection; every read is a short snapshot."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # only the writer checkpoints, and only while sound
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # as for the writer
@@ -161,7 +153,7 @@ def open_reader(path: Path) -> apsw.Connection:
 
 
 def translate(error: apsw.Error, path: str) -> StoreError:
-    """SQLite's error in our words: what happened, what was written, what to do."""
+    """Say SQLite's error in our words: what happened, what was written, what to do."""
     code = getattr(error, "extendedresult", 0)
     if isinstance(error, apsw.FullError):
         return StoreFull(f"no space left for {path}: nothing was written; free some space")
@@ -182,9 +174,9 @@ def translate(error: apsw.Error, path: str) -> StoreError:
 
 
 def barred(path: Path) -> tuple[str, str] | None:
-    """Why the system does not let us at a file, and what to do about it, in words; None where it would.
+    """Say why the system does not let us use a file, and what to do about it; None where it would.
 
-    Asked without opening it: closing it again would let go of the locks that this process holds on it.
+    Does not open the file: closing it again would drop the locks that this process holds on it.
     """
     if path.is_dir():
         return f"{path} is a directory", "name a file in it"
@@ -194,13 +186,13 @@ def barred(path: Path) -> tuple[str, str] | None:
     ):
         if place.exists() and not _read_only(place) and not os.access(place, needed, effective_ids=_EFFECTIVE):
             owner, mode = _owner(place), stat.S_IMODE(place.stat().st_mode)
-            said = f"permission denied: {place} (mode {mode:04o}, owner {owner}) may not be {wanted}"
-            return said, f"chmod {bits} {place} as {owner}, or work as {owner}"
+            problem = f"permission denied: {place} (mode {mode:04o}, owner {owner}) may not be {wanted}"
+            return problem, f"chmod {bits} {place} as {owner}, or work as {owner}"
     return None
 
 
 def _read_only(place: Path) -> bool:
-    """Whether its disk takes no writes from anybody."""
+    """Whether the disk of a file is mounted read-only."""
     return os.name == "posix" and bool(os.statvfs(place).f_flag & os.ST_RDONLY)
 
 
@@ -215,9 +207,52 @@ def _owner(path: Path) -> str:
 
 
 def failed_sync(error: BaseException) -> bool:
-    """After a failed fsync the kernel may have dropped dirty pages: nothing can be promised any more."""
+    """Whether a sync failed: the kernel may have dropped dirty pages, so no later commit can be promised."""
     return getattr(error, "extendedresult", 0) in (
         apsw.SQLITE_IOERR_FSYNC,
         apsw.SQLITE_IOERR_DIR_FSYNC,
         apsw.SQLITE_IOERR_CLOSE,
+    )
+
+
+# -- the mark of a file whose jobs are moved to a fleet, so that no process works on them in both places
+
+KIND: Final = "moved"
+KEY: Final = "store"
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """Where the jobs of a file go, and how far they are."""
+
+    token: str
+    """Names this move in the log of its target."""
+    to: str
+    """For people: without credentials."""
+    stage: Literal["moving", "moved", "undone"]
+    at: float
+
+
+def read_mark(connection: apsw.Connection) -> Mark | None:
+    document = doc(connection, KIND, KEY)
+    return msgspec.json.decode(document.value, type=Mark) if document else None
+
+
+def write_mark(connection: apsw.Connection, mark: Mark) -> None:
+    connection.execute(PUT_DOCUMENT, (KIND, KEY, msgspec.json.encode(mark)))
+
+
+def drop_mark(connection: apsw.Connection) -> None:
+    connection.execute("DELETE FROM docs WHERE kind = ? AND key = ?", (KIND, KEY))
+
+
+def refuse_moved(connection: apsw.Connection, path: Path) -> None:
+    """Refuse a file whose jobs are elsewhere, and say where."""
+    mark = read_mark(connection)
+    if mark is None or mark.stage == "undone":
+        return
+    if mark.stage == "moved":
+        raise StoreRefused(f"{path} was moved to {mark.to}: set REDRIVE_URL to it")
+    raise StoreRefused(
+        f"{path} is being moved to {mark.to}: run `redrive move --from {path} --to …` again to finish it, or with"
+        " --undo to open the file again"
     )

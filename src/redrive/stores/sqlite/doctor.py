@@ -1,22 +1,26 @@
-"""A look at a database file without changing anything: what `redrive doctor` tells."""
+"""Looks at a database file without changing it: the checks of `redrive doctor`, the query of `redrive sql`."""
 
 from __future__ import annotations
 
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import apsw
+import apsw.ext
 import msgspec
 
 from redrive.core.job import State
-from redrive.stores.sqlite import reads, schema, spans
-from redrive.stores.sqlite.connection import NETWORK, barred, filesystem_of, open_reader
-from redrive.stores.sqlite.routes import Routes
-from redrive.stores.sqlite.unreadable import unreadable
+from redrive.errors import InvalidInput
+from redrive.stores.sqlite import claims, rollups, schema
+from redrive.stores.sqlite.connection import NETWORK, barred, filesystem_of, open_reader, translate
+from redrive.stores.sqlite.records import Routes, select
+from redrive.stores.sqlite.search import COUNTERS
 
 WAL_RESET_FIX: Final = (3, 51, 3)
 BACKPORTS: Final = {(3, 44): 6, (3, 50): 7}
@@ -37,7 +41,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 def examine(path: Path, *, full: bool = False) -> list[Check]:
-    """Every check, from the outside in; the inner ones only where the file is a database of ours."""
+    """Make every check, from the outside in; the inner ones only where the file is a database of ours."""
     if path.is_dir():
         return [_unreadable(apsw.CantOpenError(), path)]
     checks = [library(apsw.sqlite_lib_version()), mode(path), filesystem(path), log_size(path), free_space(path)]
@@ -92,7 +96,7 @@ def free_space(path: Path) -> Check:
 
 
 def _inside(connection: apsw.Connection, path: Path, *, full: bool) -> Iterator[Check]:
-    """Schema, integrity, counters, sums, records; ends at the first that makes the next ones senseless."""
+    """Check schema, integrity, counters, sums and records; ends at the first that is wrong."""
     looks: list[Callable[[apsw.Connection], Check]] = [_schema, lambda c: _integrity(c, full=full), _counters, _sums]
     looks += [_records] if full else []
     for look in looks:
@@ -112,7 +116,7 @@ def _unreadable(error: apsw.Error, path: Path) -> Check:
 
 
 def _schema(connection: apsw.Connection) -> Check:
-    number, newest = reads.schema_number(connection), len(schema.steps())
+    number, newest = schema.schema_number(connection), len(schema.steps())
     if connection.pragma("application_id") != schema.APPLICATION_ID:
         return Check("schema", False, "this is not a database of redrive", "choose another file with --url")
     if number > newest:
@@ -124,24 +128,21 @@ def _schema(connection: apsw.Connection) -> Check:
 
 def _integrity(connection: apsw.Connection, *, full: bool) -> Check:
     pragma = "integrity_check" if full else "quick_check"
-    found = [str(row[0]) for row in connection.execute(f"PRAGMA {pragma}(10)")]
-    if found == ["ok"]:
+    problems = [str(row[0]) for row in connection.execute(f"PRAGMA {pragma}(10)")]
+    if problems == ["ok"]:
         return Check("integrity", True, f"{pragma} found nothing wrong")
-    said = f"{pragma}: {'; '.join(found)}"
+    said = f"{pragma}: {'; '.join(problems)}"
     return Check("integrity", False, said, "stop the workers and restore a backup (redrive backup makes them)")
 
 
 def _counters(connection: apsw.Connection) -> Check:
-    """The counters of every route against its jobs, both from one snapshot."""
-    connection.execute("BEGIN")
-    try:
-        kept = {row[0]: row[1:] for row in connection.execute(reads.COUNTERS)}
+    """Compare the counters of every route with its jobs, both from one snapshot."""
+    with _snapshot(connection):
+        kept = {row[0]: row[1:] for row in connection.execute(COUNTERS)}
         counted = {id: [0] * len(State) for id in kept}
         order = [str(state) for state in State]
         for route, state, number in connection.execute("SELECT route, state, count(*) FROM jobs GROUP BY route, state"):
             counted[route][order.index(state)] = number
-    finally:
-        connection.execute("ROLLBACK")
     wrong = sum(tuple(counted[id]) != tuple(numbers) for id, numbers in kept.items())
     if wrong:
         said = f"the counters of {wrong} of {len(kept)} routes differ from their jobs"
@@ -150,23 +151,118 @@ def _counters(connection: apsw.Connection) -> Check:
 
 
 def _sums(connection: apsw.Connection) -> Check:
-    """What reports over months read, against the hours it was added up from."""
-    if reads.schema_number(connection) < len(schema.steps()):
+    """Compare the days, which reports over months read, with the hours they were added up from."""
+    if schema.schema_number(connection) < len(schema.steps()):
         return Check("sums", True, "the next use adds them up")
-    wrong = spans.wrong_days(connection)
+    wrong = rollups.wrong_days(connection)
     if wrong:
-        said = f"{spans.in_words(wrong)} with sums that differ from the hours"
+        said = f"{rollups.in_words(wrong)} with sums that differ from the hours"
         return Check("sums", False, said, "redrive doctor --fix adds up", fixable=True)
     return Check("sums", True, "the days say what their hours say")
 
 
 def _records(connection: apsw.Connection) -> Check:
-    """Whether every job that has not ended could be run: texts can be damaged where SQLite finds nothing wrong."""
-    if reads.schema_number(connection) < len(schema.steps()):
+    """Read every job that has not ended: texts can be damaged where SQLite finds nothing wrong."""
+    if schema.schema_number(connection) < len(schema.steps()):
         return Check("records", True, "the next use brings them to the newest schema: look again then")
-    found = unreadable(connection, Routes())
-    if found:
-        said = "; ".join(f"{id}: {problem}" for id, problem in islice(found.items(), 10))
+    damaged = _find_damaged(connection)
+    if damaged:
+        said = "; ".join(f"{id}: {problem}" for id, problem in damaged[:10])
         hint = "redrive cancel ID (discard ID where it is a dead letter) lets go of one, or restore a backup"
-        return Check("records", False, f"{len(found)} cannot be read: {said}", hint)
+        return Check("records", False, f"{len(damaged)} cannot be read: {said}", hint)
     return Check("records", True, "every job that has not ended can be read")
+
+
+_UNENDED: Final = (
+    "SELECT seq FROM jobs WHERE state IN ('waiting', 'running', 'held', 'dead') AND seq > ? ORDER BY seq LIMIT 500"
+)
+
+
+def _find_damaged(connection: apsw.Connection) -> list[tuple[str, Exception]]:
+    """Find the jobs that have not ended and that no claim could read: their ids and why."""
+    damaged: list[tuple[str, Exception]] = []
+    routes, after = Routes(), -1
+    while seqs := [seq for (seq,) in select(connection, _UNENDED, (after,))]:
+        after = seqs[-1]
+        damaged += claims.find_damaged(connection, routes, seqs).values()
+    return damaged
+
+
+# -- one query of a person, on a read-only snapshot. For a process of its own: a long read would keep the log of a store
+# -- that is open in the same process from being emptied
+
+SECONDS: Final = 10.0
+ROWS: Final = 10_000
+_STEPS: Final = 10_000
+"""Instructions of SQLite between two looks at the clock."""
+_READING: Final = frozenset({apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE})
+_PRAGMAS: Final = frozenset({"table_list", "table_info", "table_xinfo", "index_list", "index_info", "index_xinfo"})
+"""Pragmas that describe tables and columns; all others could change something."""
+
+Cell = str | bytes | int | float | None
+
+
+class QueryResult(msgspec.Struct, frozen=True):
+    """The rows of one query."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[Cell, ...]]
+    more: bool
+    """Whether there are more rows than these."""
+
+
+def query(path: Path, sql: str, *, seconds: float = SECONDS, rows: int = ROWS) -> QueryResult:
+    """Run one SELECT and return its first rows. Raises InvalidInput for any statement that does more than read."""
+    try:
+        with closing(open_reader(path)) as connection:
+            schema.check_ours(connection, str(path))
+            connection.set_busy_timeout(int(seconds * 1000))
+            with _snapshot(connection), _limited(connection, seconds):
+                return _select(connection, sql, rows)
+    except apsw.AuthError:
+        raise InvalidInput(field="sql", problem="only reads: give one SELECT (or WITH ... SELECT)") from None
+    except apsw.InterruptError:
+        raise InvalidInput(
+            field="sql", problem=f"was stopped after {seconds:g} s: ask for less, or ask a copy (redrive backup)"
+        ) from None
+    except apsw.SQLError as error:
+        raise InvalidInput(field="sql", problem=f"SQLite does not understand it: {error}") from None
+    except apsw.Error as error:
+        raise translate(error, str(path)) from error
+
+
+def _select(connection: apsw.Connection, sql: str, most: int) -> QueryResult:
+    info = apsw.ext.query_info(connection, sql)
+    if (info.query_remaining or "").strip():
+        raise InvalidInput(field="sql", problem="holds several statements: give one")
+    if not info.is_readonly or not info.description:
+        raise apsw.AuthError
+    rows = list(islice(connection.execute(sql), most + 1))
+    return QueryResult(tuple(column[0] for column in info.description), rows[:most], len(rows) > most)
+
+
+@contextmanager
+def _snapshot(connection: apsw.Connection) -> Iterator[None]:
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.execute("ROLLBACK")
+
+
+@contextmanager
+def _limited(connection: apsw.Connection, seconds: float) -> Iterator[None]:
+    """Let statements only read, and interrupt them when their time is over."""
+    end = time.monotonic() + seconds
+    connection.authorizer = _may
+    connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
+    try:
+        yield
+    finally:
+        connection.authorizer = None
+        connection.set_progress_handler(None)
+
+
+def _may(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
+    reads = action in _READING or (action == apsw.SQLITE_PRAGMA and first in _PRAGMAS)
+    return apsw.SQLITE_OK if reads else apsw.SQLITE_DENY

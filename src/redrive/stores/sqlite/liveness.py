@@ -1,4 +1,4 @@
-"""Who is still alive: a lock file per process, and leases measured on the observer's own monotonic clock.
+"""Tells which processes are alive: by a lock file per process, and by leases on the observer's own monotonic clock.
 
 A dead process on the same host is noticed at once, because the kernel releases its lock. A dead host is noticed when
 a job's heartbeat has stood still for its whole lease as *we* saw it, so clock jumps and sleep expire nothing.
@@ -11,14 +11,16 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
+
+import apsw
 
 from redrive.core.job import Ending
 from redrive.core.store import LeftBehind
 from redrive.errors import StoreUnavailable
+from redrive.stores.sqlite.records import Routes, Row, select
 
 fcntl: ModuleType | None
 try:
@@ -26,10 +28,9 @@ try:
 except ImportError:  # Windows: leases alone
     fcntl = None
 
-Row = tuple[Any, ...]
 _held: dict[Path, int | None] = {}
-"""Lock files of this process, without a handle while one is put up. Locks belong to the process: opening one's own
-again would get the lock, and release it when closed, so nobody may."""
+"""Lock files of this process, without a handle while one is made. Locks belong to the process: opening its own file
+again would get the lock, and closing it would release the lock."""
 
 
 def _forget_parents_locks() -> None:
@@ -46,12 +47,12 @@ _ID: Final = ".id"
 
 
 def host_of_process(process: str) -> str:
-    """The host on which a process runs, as its name tells."""
+    """Return the host on which a process runs, as its name tells."""
     return process.rsplit("-", 2)[0].partition(PLACE)[0]
 
 
 def _id_of(folder: Path) -> str:
-    """The random id of a lock folder, written once by the first process that uses it."""
+    """Return the random id of a lock folder, written once by the first process that uses the folder."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / _ID
     if not path.exists():
@@ -64,7 +65,7 @@ def _id_of(folder: Path) -> str:
 
 
 class ProcessLock:
-    """This process's sign of life for one database, in one place however the database is spelled.
+    """The lock file of this process for one database, in one place however the database is spelled.
 
     Processes whose databases are replicas of one log share a `folder` on each host, and the random id in it is a part
     of their names: two containers may have one hostname and different folders, and must not judge each other by them.
@@ -82,20 +83,19 @@ class ProcessLock:
         sign = self.folder / self.name
         _held[sign] = None
         try:
-            _held[sign] = self._locked()
+            _held[sign] = self._make()
         except BaseException:
             del _held[sign]
             raise
         for path in self.folder.iterdir():
-            if path.name.startswith(_ID):
-                continue
-            self.is_dead(path.name)  # takes down the signs of processes that were killed
+            if not path.name.startswith(_ID):
+                self.is_dead(path.name)  # removes the files of processes that were killed
 
-    def _locked(self) -> int:
-        """The file, and our lock on it.
+    def _make(self) -> int:
+        """Make the file and lock it.
 
-        The last process to leave may be removing the folder this moment; and whoever looks at the file before it is
-        locked takes it for that of a dead process and removes it, so that it counts only if it is still there.
+        The last process to leave may be removing the folder this moment. And a process that looks at the file before it
+        is locked takes it for that of a dead process and removes it, so the file counts only if it is still there.
         """
         for _ in range(100):
             with contextlib.suppress(FileExistsError):  # with exist_ok=True it would look again, and find nothing
@@ -107,11 +107,11 @@ class ProcessLock:
             if self._lock(handle):
                 return handle
             os.close(handle)
-            time.sleep(0.001)  # somebody looks at it: that takes no time
+            time.sleep(0.001)  # another process looks at the file: that takes no time
         raise StoreUnavailable(f"cannot create a lock file in {self.folder}")
 
     def _lock(self, handle: int) -> bool:
-        """Whether the file is ours, and the one that others see."""
+        """Whether the lock is ours, and the file is the one that others see."""
         if fcntl is None:
             return True
         try:
@@ -127,76 +127,97 @@ class ProcessLock:
             with contextlib.suppress(FileNotFoundError):
                 (self.folder / self.name).unlink()
             with contextlib.suppress(OSError):
-                self.folder.rmdir()  # the last one tidies up
+                self.folder.rmdir()  # by the last process that leaves
 
     def is_ours(self, process: str) -> bool:
         """Whether this very process claimed under that name."""
         return self.folder / process in _held
 
     def can_see(self, process: str) -> bool:
-        """Whether that process is one of this host, whose lock can be looked at."""
+        """Whether that process is one of this host, whose lock file can be read."""
         return fcntl is not None and process.startswith(self.place + "-")
 
     def is_dead(self, process: str) -> bool:
-        """Whether that process of this host is gone. False where we cannot know."""
+        """Whether that process of this host is gone; False where that cannot be known."""
         return self.lives(process) is False
 
     def lives(self, process: str) -> bool | None:
-        """Whether that process of this host holds its lock. None where we cannot know."""
+        """Whether that process of this host holds its lock; None where that cannot be known."""
         path = self.folder / process
         if path in _held:
             return True
         if fcntl is None or not self.can_see(process):
             return None
         try:
-            handle = os.open(path, os.O_RDWR)
-        except FileNotFoundError:
-            return False  # it closed the store and left its jobs behind
+            return _is_locked(path, remove=True)
         except OSError:
             return None
-        try:
-            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        else:
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
-            return False
-        finally:
-            os.close(handle)
 
 
+def _is_locked(path: Path, *, remove: bool = False) -> bool:
+    """Whether a process holds the lock on this file; it may remove a file that none holds."""
+    if fcntl is None:
+        return True
+    try:
+        handle = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return False  # its process closed the store and left its jobs behind
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    else:
+        if remove:
+            path.unlink(missing_ok=True)
+        return False
+    finally:
+        os.close(handle)
+
+
+def living(path: Path) -> list[str]:
+    """List the processes that have the file open, by the names of their lock files, whatever host they name."""
+    folder = ProcessLock(path).folder
+    if not folder.is_dir():
+        return []
+    return sorted(sign.name for sign in folder.iterdir() if not sign.name.startswith(".") and _is_locked(sign))
+
+
+RUNNING: Final = (
+    "SELECT id, token, beat, ifnull(lease, 90.0), process FROM jobs"
+    " WHERE state = 'running' AND state IN ('running', 'held')"
+)
+_SIGNS: Final = (
+    "SELECT id, route, process, ifnull(lease, 90.0), max(started_at, ifnull(beat_at, 0)) FROM jobs"
+    " WHERE state = 'running' AND state IN ('running', 'held') ORDER BY updated_at"
+)
 LATE: Final = 10.0
-"""A lease counts as ended on somebody's wall clock only so long after its time: clocks differ."""
+"""On a wall clock a lease counts as ended only so many seconds after its time: clocks differ."""
 
 
-def left_behind(
-    lock: ProcessLock, signs: Iterable[Row], names: Mapping[int, tuple[str, str, str | None]], now: float
-) -> list[LeftBehind]:
+def left_behind(connection: apsw.Connection, routes: Routes, lock: ProcessLock, now: float) -> list[LeftBehind]:
     """Group the running jobs that no living process renews, by the process that claimed them.
 
-    A process that asks is alive: its own jobs are never among them.
-
-    `signs` are (job, route, process, lease, last sign of life) rows.
+    The process that asks is alive: its own jobs are never among them.
     """
+    names = routes.names(connection)
     jobs: dict[str, list[Row]] = {}
-    for row in signs:
+    for row in select(connection, _SIGNS):
         jobs.setdefault(row[2] or "", []).append(row)
-    found = []
-    for process, mine in jobs.items():
+    left = []
+    for process, rows in jobs.items():
         if lock.is_ours(process):
             continue
         gone = lock.is_dead(process)
-        lost = mine if gone else [row for row in mine if now - row[4] > row[3] + LATE]
+        lost = rows if gone else [row for row in rows if now - row[4] > row[3] + LATE]
         if lost:
             host = host_of_process(process)
             ids, tasks = tuple(row[0] for row in lost), tuple(sorted({names[row[1]][1] for row in lost}))
-            found.append(LeftBehind(process, host, gone, max(row[4] for row in lost), ids, tasks))
-    return found
+            left.append(LeftBehind(process, host, gone, max(row[4] for row in lost), ids, tasks))
+    return left
 
 
 class Running(NamedTuple):
-    """What an observer sees of a running job."""
+    """A running job as an observer sees it."""
 
     id: str
     token: str
@@ -206,14 +227,14 @@ class Running(NamedTuple):
 
 
 class Observer:
-    """Decides nothing but this: whose lease has ended, as seen from here."""
+    """Tells which leases have ended, as seen from here."""
 
     def __init__(self, lock: ProcessLock) -> None:
         self._lock = lock
         self._seen: dict[tuple[str, str], tuple[int, float]] = {}
 
     def lapsed(self, running: list[Running], now: float) -> list[str]:
-        """Ids of jobs whose process is dead or whose heartbeat stood still for the lease. `now` is monotonic."""
+        """List jobs whose process is dead or whose heartbeat stood still for the lease. `now` is monotonic."""
         dead = {process for process in {job.process for job in running} if self._lock.is_dead(process)}
         seen, lapsed = {}, []
         for job in running:
@@ -227,6 +248,6 @@ class Observer:
         return lapsed
 
     def ending(self, process: str) -> Ending:
-        """What became of the process of a lapsed job."""
+        """Tell what became of the process of a lapsed job."""
         lives = self._lock.lives(process)
         return "lapsed" if lives is None else "frozen" if lives else "died"

@@ -14,23 +14,21 @@ import apsw
 
 from redrive.core.commands import AddUp, Apply, Beat, Command, Erase, Forget, GiveBack, Hello, Insert, Take, Unstick
 from redrive.core.job import Job
-from redrive.core.store import Commit, Inserted, Lease, Outcome, Pruned, Wanted
-from redrive.stores.sqlite import claims, commits, sessions, spans
-from redrive.stores.sqlite.bulk import Bulk, bulks
-from redrive.stores.sqlite.outcomes import Retaken
-from redrive.stores.sqlite.reads import UNREADABLE, get
-from redrive.stores.sqlite.routes import Routes
-from redrive.stores.sqlite.rows import Route
+from redrive.core.store import Commit, Inserted, Outcome, Wanted
+from redrive.stores.sqlite import claims, commits, rollups, sessions, upkeep
+from redrive.stores.sqlite.batches import Batch, make_batches
+from redrive.stores.sqlite.records import UNREADABLE, Route, Routes, get
+from redrive.stores.sqlite.sessions import Retaken
 
 
 class Taken(NamedTuple):
-    """What a Take got: the jobs as rows, which the caller reads in its own thread."""
+    """The jobs that a Take got, as rows, which the caller decodes in its own thread."""
 
     picked: list[claims.Picked]
     wanted: Wanted
     claimant: claims.Claimant
     storied: Callable[[], Mapping[str, Job]]
-    open: list[claims.Open]
+    open: list[claims.OpenRoute]
     room: claims.Room
 
     @property
@@ -39,6 +37,10 @@ class Taken(NamedTuple):
 
     def jobs(self) -> list[Job]:
         return claims.jobs(self.picked, self.wanted, self.claimant, self.storied())
+
+    def fences(self) -> list[tuple[str, int]]:
+        """The ids and versions of the jobs, as they were before."""
+        return [(job.id, job.version) for each in self.picked for job in each.candidates()]
 
     def next_due(self, connection: apsw.Connection) -> float | None:
         """When more will be due; None where the worker has no slot left for it."""
@@ -58,45 +60,44 @@ class Machine:
         self.routes.ensure(connection, routes_of(command))
 
     def execute(self, connection: apsw.Connection, command: Command) -> Any:
-        """Do what the command says and return its outcome. `prepare` comes before."""
+        """Execute the command and return its outcome. `prepare` comes before."""
         match command:
             case Hello():
                 return sessions.begin(connection, command)
             case Insert():
-                return self.insert(connection, [(command.jobs, command.puts)], command.stamp)[0]
+                return self.insert_all(connection, [command])[0]
             case Apply():
-                return self.apply(connection, command.commits, bulks(command.commits))
+                return self.apply(connection, command.commits, make_batches(command.commits))
             case Take():
                 return self.take(connection, command)
             case GiveBack():
                 return claims.give_back_all(connection, command.token)
             case Beat():
-                return self.beat(connection, command.leases, command.now)
+                return commits.heartbeat(connection, command.leases, command.now)
             case Forget():
-                return self.forget(connection, command)
+                return upkeep.forget(connection, command)
             case Erase():
-                return commits.erase(connection, command.ids)
+                return upkeep.erase(connection, command.ids)
             case Unstick():
-                return commits.unstick(connection, command.now)
+                return upkeep.unstick(connection, command.now)
             case AddUp():
-                return spans.add_up(connection, command.since)
+                return rollups.add_up(connection, command.since)
 
     def insert(
-        self, connection: apsw.Connection, callers: Sequence[commits.Accepted], stamp: float | None = None
+        self, connection: apsw.Connection, callers: Sequence[commits.Accepted], stamps: Iterable[float | None] = ()
     ) -> list[list[Inserted]]:
         """Add the jobs of several callers in one go."""
-        if stamp is not None:
-            connection.execute(commits.STAMP, (str(stamp).encode(),))
+        for stamp in stamps:
+            if stamp is not None:
+                connection.execute(commits.STAMP, (str(stamp).encode(),))
         return commits.insert(connection, self.routes, callers)
 
     def insert_all(self, connection: apsw.Connection, commands: Sequence[Insert]) -> list[list[Inserted]]:
         """Execute several inserts in one go, as if one came after the other."""
-        for command in commands:
-            if command.stamp is not None:
-                connection.execute(commits.STAMP, (str(command.stamp).encode(),))
-        return self.insert(connection, [(command.jobs, command.puts) for command in commands])
+        stamps = [command.stamp for command in commands]
+        return self.insert(connection, [(command.jobs, command.puts) for command in commands], stamps)
 
-    def apply(self, connection: apsw.Connection, group: Sequence[Commit], ready: Sequence[Bulk]) -> list[Outcome]:
+    def apply(self, connection: apsw.Connection, group: Sequence[Commit], ready: Sequence[Batch]) -> list[Outcome]:
         """Write commits; `ready` are those of them that can be written together."""
         return commits.apply(connection, self.routes, group, ready)
 
@@ -121,15 +122,9 @@ class Machine:
         claims.note_starts(connection, picked, wanted, now)
         return Taken(picked, wanted, claimant, storied, open, room)
 
-    def beat(self, connection: apsw.Connection, leases: Sequence[Lease], now: float | None) -> list[Lease]:
-        return commits.heartbeat(connection, leases, now)
-
-    def forget(self, connection: apsw.Connection, command: Forget) -> Pruned:
-        return commits.forget(connection, command)
-
 
 def routes_of(command: Command) -> Iterable[Route]:
-    """The routes that executing a command may have to number."""
+    """Return the routes that executing a command may have to number."""
     match command:
         case Insert():
             return {(job.queue, job.task, job.agent) for job in command.jobs}

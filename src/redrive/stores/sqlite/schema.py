@@ -14,24 +14,28 @@ APPLICATION_ID = 0x72647276  # "rdrv"
 
 
 def steps() -> list[str]:
-    """One SQL script per schema number, in order."""
+    """Read the SQL scripts, one per schema number, in order."""
     folder = resources.files("redrive.stores.sqlite") / "sql"
     scripts = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name)
     return [script.read_text(encoding="utf-8") for script in scripts]
 
 
-def legal_before(to: State) -> str:
-    """The lifecycle as a condition: the job is in a state from which it may move there.
+def schema_number(connection: apsw.Connection) -> int:
+    return int(connection.pragma("user_version"))
 
-    Our own writer puts this into every statement that moves a job and runs without triggers, which would cost as much
-    as the rest of the statement. The triggers are for everybody else who opens the file.
+
+def legal_before(to: State) -> str:
+    """Write the lifecycle as a condition: the job is in a state from which it may move there.
+
+    Our own writer puts it into every statement that moves a job and runs without triggers, which would cost as much as
+    the rest of the statement. The triggers are for other programs that open the file.
     """
     return "jobs.state IN (" + ", ".join(f"'{source}'" for source in sources(to)) + ")"
 
 
 def triggers() -> str:
-    """What keeps the file true to the lifecycle whoever else writes to it. Made anew at every migration."""
-    legal = "\n".join(f"WHEN '{source}' THEN NEW.state IN ({_listed(source)})" for source in State if _listed(source))
+    """Write the triggers that refuse illegal moves by other programs. They are made anew at every migration."""
+    legal = "\n".join(f"WHEN '{source}' THEN NEW.state IN ({_targets(source)})" for source in State if _targets(source))
     gone = ", ".join(f"{s} = {s} - (OLD.state = '{s}')" for s in State)
     return f"""
     DROP TRIGGER IF EXISTS jobs_legal;
@@ -54,12 +58,12 @@ def triggers() -> str:
     """
 
 
-def _listed(source: State) -> str:
+def _targets(source: State) -> str:
     return ", ".join(f"'{to}'" for start, to in legal_pairs() if start == source)
 
 
 def recount() -> str:
-    """The counters, made anew from the records."""
+    """Write the statement that makes the counters anew from the records."""
     sets = ", ".join(
         f"{s} = (SELECT count(*) FROM jobs WHERE jobs.route = routes.id AND jobs.state = '{s}')" for s in State
     )
@@ -67,12 +71,12 @@ def recount() -> str:
 
 
 def check_ours(connection: apsw.Connection, path: str) -> int:
-    """The file's schema number; refuses files that are not ours or are newer than this code."""
-    connection.execute("BEGIN")  # one look: another process may be creating the file this moment
+    """Return the file's schema number; refuses files that are not ours or are newer than this code."""
+    connection.execute("BEGIN")  # one snapshot: another process may be creating the file this moment
     try:
         tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
         application = connection.pragma("application_id")
-        number = int(connection.pragma("user_version"))
+        number = schema_number(connection)
     finally:
         connection.execute("COMMIT")
     if application != APPLICATION_ID and (application or number or tables):
@@ -88,7 +92,7 @@ def check_ours(connection: apsw.Connection, path: str) -> int:
 def migrate(connection: apsw.Connection, path: str) -> int:
     """Bring the file to the newest schema: a new one at once, an older one step by step.
 
-    Each of these is one transaction, so a kill leaves what was before it.
+    Each step is one transaction, so a kill leaves what was before it.
     """
     scripts = list(enumerate(steps(), start=1))
     for stage in [scripts] if check_ours(connection, path) == 0 else [[script] for script in scripts]:
@@ -97,13 +101,13 @@ def migrate(connection: apsw.Connection, path: str) -> int:
 
 
 def _take(connection: apsw.Connection, path: str, stage: list[tuple[int, str]]) -> None:
-    """These steps, as far as nobody else has taken them."""
+    """Take these steps, as far as no other process has taken them."""
     last, _ = stage[-1]
     if check_ours(connection, path) >= last:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        known = int(connection.pragma("user_version"))
+        known = schema_number(connection)
         for script in [script for number, script in stage if number > known]:
             connection.execute(script)
         if known < last:

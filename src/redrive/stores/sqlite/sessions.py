@@ -1,22 +1,27 @@
 """Sessions of clients: a command is executed once, however often and by whatever way its client sends it.
 
-The outcome of each command is kept until its client says that it will not send it again. A client that said no hello,
-or whose session has expired, is refused: its late repeat must not be executed a second time.
+The outcome of each command is kept, as a small value, until its client says that it will not send the command again. A
+client that said no hello, or whose session has expired, is refused: its late repeat must not be executed a second time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 import apsw
+import msgspec
 
-from redrive.core.commands import Command, Hello, Ticket
-from redrive.stores.sqlite.outcomes import again, encode, record
-from redrive.stores.sqlite.routes import Routes
+from redrive.core.commands import Apply, Beat, Command, Forget, Hello, Insert, Take, Ticket
+from redrive.core.job import Job
+from redrive.core.store import Applied, Inserted, Outcome, Pruned, Stale
+from redrive.errors import StoreError
+from redrive.stores.sqlite.records import Routes, get
 
 EXPIRES: Final = 86_400.0
 """Seconds after which the session of a silent client may be forgotten."""
+encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder().decode
 
 
 class SessionExpired(Exception):
@@ -28,7 +33,7 @@ class TooLate(Exception):
 
 
 def begin(connection: apsw.Connection, hello: Hello) -> int:
-    """Begin or renew a session, and forget those that are long over; how many were."""
+    """Begin or renew a session, and forget expired ones; returns how many were forgotten."""
     connection.execute("DELETE FROM clients WHERE seen_at < ?", (hello.now - EXPIRES,))
     forgotten = connection.changes()
     if forgotten:
@@ -41,8 +46,25 @@ def begin(connection: apsw.Connection, hello: Hello) -> int:
     return forgotten
 
 
+def once(
+    connection: apsw.Connection,
+    routes: Routes,
+    command: Command,
+    ticket: Ticket,
+    now: float,
+    execute: Callable[[], Any],
+) -> Any:
+    """Execute a command, or give its outcome again where its ticket says that it was executed before."""
+    kept = earlier(connection, ticket)
+    if kept is not None:
+        return _restore(connection, routes, command, kept)
+    outcome = execute()
+    remember(connection, ticket, encode(record(command, outcome)), now)
+    return outcome
+
+
 def earlier(connection: apsw.Connection, ticket: Ticket) -> bytes | None:
-    """The outcome of this command if it was executed before; None if it was not.
+    """Return the kept outcome of this command if it was executed before; None if it was not.
 
     Raises SessionExpired for a client without a session, TooLate for a command that its client had given up.
     """
@@ -51,10 +73,10 @@ def earlier(connection: apsw.Connection, ticket: Ticket) -> bytes | None:
         raise SessionExpired
     if ticket.number < row[0]:
         raise TooLate
-    found = connection.execute(
+    kept = connection.execute(
         "SELECT outcome FROM answers WHERE client = ? AND number = ?", (ticket.client, ticket.number)
     ).fetchone()
-    return found[0] if found else None
+    return kept[0] if kept else None
 
 
 def remember(connection: apsw.Connection, ticket: Ticket, outcome: bytes, now: float) -> None:
@@ -69,18 +91,81 @@ def remember(connection: apsw.Connection, ticket: Ticket, outcome: bytes, now: f
     connection.execute("DELETE FROM answers WHERE client = ? AND number < ?", (ticket.client, ticket.never_below))
 
 
-def once(
-    connection: apsw.Connection,
-    routes: Routes,
-    command: Command,
-    ticket: Ticket,
-    now: float,
-    execute: Callable[[], Any],
-) -> Any:
-    """Execute a command, unless its ticket says that it was executed before: then its outcome is given again."""
-    kept = earlier(connection, ticket)
-    if kept is not None:
-        return again(connection, routes, command, kept)
-    outcome = execute()
-    remember(connection, ticket, encode(record(command, outcome)), now)
-    return outcome
+# -- outcomes as small values, also for the chain over all outcomes of a log
+
+
+class Refused(NamedTuple):
+    """The store refused the command, in the same words everywhere; nothing of the command was written."""
+
+    problem: str
+
+    def error(self) -> StoreError:
+        return StoreError(self.problem)
+
+
+class Retaken(NamedTuple):
+    """The jobs of an earlier Take that still run under its token."""
+
+    found: list[Job]
+
+    @property
+    def number(self) -> int:
+        return len(self.found)
+
+    def jobs(self) -> list[Job]:
+        return self.found
+
+    def next_due(self, connection: apsw.Connection) -> float | None:
+        return None
+
+    def fences(self) -> list[tuple[str, int]]:
+        return [(job.id, job.version) for job in self.found]
+
+
+def record(command: object, outcome: Any) -> Any:
+    """Turn an outcome into plain values that are equal wherever the command had the same effect."""
+    if isinstance(outcome, Refused):
+        return ["refused", outcome.problem]
+    match command:
+        case Insert():
+            return [inserted.duplicate for inserted in outcome]
+        case Apply():
+            return [_record_commit(one) for one in outcome]
+        case Take():
+            return outcome.fences()
+        case Beat():
+            return [lease.job_id for lease in outcome]
+        case Forget():
+            return [outcome.payloads, outcome.events, outcome.keys]
+        case _:
+            return outcome
+
+
+def _record_commit(outcome: Outcome) -> Any:
+    return list(outcome.fences) if isinstance(outcome, Applied) else getattr(outcome, "job_id", None) or ""
+
+
+def _restore(connection: apsw.Connection, routes: Routes, command: Command, kept: bytes) -> Any:
+    """Make the outcome of a command that was executed before from its record and from the rows of today."""
+    recorded = _decode(kept)
+    if isinstance(recorded, list) and recorded[:1] == ["refused"]:
+        return Refused(recorded[1])
+    match command:
+        case Insert():
+            jobs = _by_id(connection, routes, [job.id for job in command.jobs])
+            return [Inserted(jobs.get(job.id, job), twice) for job, twice in zip(command.jobs, recorded, strict=True)]
+        case Apply():
+            return [Applied(tuple(one)) if isinstance(one, list) else Stale(one or None) for one in recorded]
+        case Take():
+            jobs = _by_id(connection, routes, [id for id, _ in recorded])
+            return Retaken([job for job in jobs.values() if job.token == command.token])
+        case Beat():
+            return [lease for lease in command.leases if lease.job_id in recorded]
+        case Forget():
+            return Pruned(*recorded)
+        case _:
+            return recorded
+
+
+def _by_id(connection: apsw.Connection, routes: Routes, ids: Sequence[str]) -> dict[str, Job]:
+    return {job.id: job for job in get(connection, routes, ids)}

@@ -10,6 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,16 +20,14 @@ from redrive.core.commands import Command, Hello, Take, Ticket
 from redrive.core.job import Job, State
 from redrive.core.store import Claim, Commit, Info, Inserted, Lease, Outcome, Pruned, Put, Unknown, Wanted
 from redrive.errors import CommitUnknown, SessionUnknown, StoreBusy, StoreError, StoreFailed
-from redrive.stores.sqlite import claims, commits, forks, reads, sessions, spans
-from redrive.stores.sqlite.bulk import bulks
-from redrive.stores.sqlite.foreign import Foreign
-from redrive.stores.sqlite.liveness import Observer, ProcessLock, Running
+from redrive.stores.sqlite import claims, commits, fork_guard, records, rollups, sessions, upkeep
+from redrive.stores.sqlite.batches import make_batches
+from redrive.stores.sqlite.liveness import RUNNING, Observer, ProcessLock, Running
 from redrive.stores.sqlite.machine import Machine, Taken, routes_of
-from redrive.stores.sqlite.outcomes import Retaken
-from redrive.stores.sqlite.reading import ReadVerbs
-from redrive.stores.sqlite.standing import NONE_LAPSED, Found, Lapsed, Standing, nothing
-from redrive.stores.sqlite.unreadable import put_off
-from redrive.stores.sqlite.waiters import Waiters
+from redrive.stores.sqlite.read_verbs import ReadVerbs
+from redrive.stores.sqlite.schema import schema_number
+from redrive.stores.sqlite.standing_claim import NONE_LAPSED, Found, Lapsed, Standing, nothing
+from redrive.stores.sqlite.wakeups import ForeignCommits, Waiters
 from redrive.stores.sqlite.writer import Work, Writer
 
 log = logging.getLogger("redrive.store")
@@ -41,13 +40,17 @@ STAMP_SECONDS = 3.0
 """How far the latest stamp may be ahead of the one on record."""
 EMPTYING = 25
 EMPTYING_PAUSE = 0.1
-"""How often the log is tried to be emptied of what was erased, and the seconds between two tries."""
+"""How often `erase` tries to empty the log, and the seconds between two tries."""
 STUCK_SECONDS = 10.0
 """A write that has waited so long for its commit means that the store cannot be used now."""
 MAX_RECORD = 512 * 1024 * 1024
 
+_LINGERS = (
+    "what was erased can still be read in %s or its log: a reader keeps the file open. Erase it once more when the"
+    " reader has ended; closing the store empties the log, too"
+)
 _abandoned: list[object] = []
-"""What a forked child inherited: SQLite connections must be neither used nor closed there."""
+"""Connections that a forked child inherited: it must neither use nor close them."""
 
 
 class SqliteStore(ReadVerbs):
@@ -60,8 +63,8 @@ class SqliteStore(ReadVerbs):
         self._fresh()
 
     def _fresh(self) -> None:
-        """Everything that belongs to this process, and is made anew in a forked child."""
-        self._generation = forks.generation
+        """Make everything that belongs to this process; a forked child makes it anew."""
+        self._generation = fork_guard.generation
         self._opening = threading.Lock()
         self._writer: Writer | None = None
         self._fresh_readers()
@@ -71,10 +74,11 @@ class SqliteStore(ReadVerbs):
         self._observed = -OBSERVE_SECONDS
         self._stamped = 0.0
         self._lingers = False
-        """What was erased last can still be read in the file's own log."""
+        """What was erased last can still be read in the log of the file."""
         self._plenty = False
-        """The last claim got all it wanted: the next will not look first whether there is anything."""
-        self._insert = self._insert_waiting(self._machine)
+        """The last claim filled every slot, so skip the cheap "is anything due?" check."""
+        self._insert = partial(self._insert_all, self._machine)
+        """One function for all callers, so that the writer sees that their inserts go together."""
         self._standing: set[Standing] = set()
         self._waiters = Waiters()
         self._failure_waiters = Waiters()
@@ -85,23 +89,23 @@ class SqliteStore(ReadVerbs):
 
     async def open(self) -> Info:
         await self._ready()
-        return Info(f"sqlite:{self.path}", "synced", MAX_RECORD, await self._read(reads.schema_number))
+        return Info(f"sqlite:{self.path}", "synced", MAX_RECORD, await self._read(schema_number))
 
     async def _ready(self) -> Writer:
         writer = self._writer
-        if writer is not None and writer.opened and self._generation == forks.generation:
+        if writer is not None and writer.opened and self._generation == fork_guard.generation:
             return writer
         return await self._open()
 
     async def _open(self) -> Writer:
-        if self._generation != forks.generation:
+        if self._generation != fork_guard.generation:
             _abandoned.append((self._writer, self._readers, self._local))
             self._fresh()
         with self._opening:
             writer = self._writer
             if writer is None or writer.refused:
                 if self._temporary:
-                    self._temporary.mkdir(mode=0o700, exist_ok=True)  # closed before, and used again
+                    self._temporary.mkdir(mode=0o700, exist_ok=True)  # the store was closed and is used again
                 writer = self._writer = Writer(self.path, self._wake, self._lock.take, self._serve_standing)
                 writer.start()
                 self._start_readers()
@@ -109,15 +113,14 @@ class SqliteStore(ReadVerbs):
         return writer
 
     async def close(self) -> None:
-        """Takes the parts out first, so that a cancelled close leaves a store that can be used again.
+        """Take the parts out first, so that a cancelled close leaves a store that can be used again.
 
-        When it returns, nobody here has the file open: whoever opens it next may be the only one, and after a failed
-        sync has to be (see `rewrite_log`).
+        When it returns, this process has the file open nowhere: after a failed sync the next to open the file must be
+        the only one (see `rewrite_log`).
         """
-        writer, readers, lock, closed, watcher = (
-            self._writer, self._readers, self._lock, self._closed, self._watcher,
-        )  # fmt: skip
-        if writer is None or self._generation != forks.generation:
+        writer, readers, watcher = self._writer, self._readers, self._watcher
+        lock, closed = self._lock, self._closed
+        if writer is None or self._generation != fork_guard.generation:
             return
         self._wake()
         self._fresh()
@@ -144,7 +147,7 @@ class SqliteStore(ReadVerbs):
         writer = await self._ready()
         if writer.failed is not None:
             raise StoreFailed(str(writer.failed))
-        await self._read(reads.schema_number)
+        await self._read(schema_number)
         waited = writer.waited()
         if waited > STUCK_SECONDS:
             raise StoreBusy(f"a write to {self.path} has waited for {waited:.0f} s: another process may hold the file")
@@ -161,27 +164,21 @@ class SqliteStore(ReadVerbs):
         inserted: list[Inserted] = await writer.run_batched(self._insert, (jobs, documents), before=before)
         return inserted
 
-    def _insert_waiting(
-        self, machine: Machine
-    ) -> Callable[[apsw.Connection, list[commits.Accepted]], list[list[Inserted]]]:
-        def insert(connection: apsw.Connection, callers: list[commits.Accepted]) -> list[list[Inserted]]:
-            return machine.insert(connection, callers, self._stamp(callers))
-
-        return insert
-
-    def _stamp(self, callers: list[commits.Accepted]) -> float | None:
-        """The latest time anybody stamped a job with, where it must be kept so that a clock gone back is noticed."""
+    def _insert_all(
+        self, machine: Machine, connection: apsw.Connection, callers: list[commits.Accepted]
+    ) -> list[list[Inserted]]:
+        """Insert, and store the latest creation time now and then, so that a clock gone back is noticed."""
         latest = max((job.created_at for jobs, _ in callers for job in jobs), default=0.0)
         if latest <= self._stamped + STAMP_SECONDS:
-            return None
+            return machine.insert(connection, callers)
         self._stamped = latest
-        return latest
+        return machine.insert(connection, callers, [latest])
 
     async def apply(self, group: Sequence[Commit]) -> list[Outcome]:
         moved = [transition for commit in group for transition in commit.transitions]
         wakes = any(move.to is State.waiting for move in moved) or any(commit.puts for commit in group)
         commits.refuse_large(group)
-        machine, ready = self._machine, bulks(group)
+        machine, ready = self._machine, make_batches(group)
         try:
             return await self._write(
                 lambda connection: machine.apply(connection, group, ready),
@@ -202,7 +199,7 @@ class SqliteStore(ReadVerbs):
         return await self._read_claim(found)
 
     async def _read_claim(self, found: Found) -> Claim:
-        """Nobody would run what was claimed and cannot be read, until its lease ends: it is given back."""
+        """Decode the jobs. Gives them back where that fails: no worker would run them until their leases end."""
         try:
             return found.read()
         except Exception as error:
@@ -213,7 +210,7 @@ class SqliteStore(ReadVerbs):
             ) from error
 
     def _peek(self, connection: apsw.Connection, wanted: Wanted, now: float) -> Found | None:
-        """The answer when nothing is due, found without taking the write lock."""
+        """Answer without the write lock where nothing is due; None where the claim must be made."""
         mark = self._waiters.mark
         if wanted.ids:
             return None
@@ -231,20 +228,16 @@ class SqliteStore(ReadVerbs):
         return self._claim_as(connection, take, look_ahead=look_ahead)
 
     def _claim_as(self, connection: apsw.Connection, take: Take, *, look_ahead: bool = True) -> Found:
-        """What cannot be read is put off, and the rest is claimed."""
+        """Claim. Where a record cannot be read, delay such jobs and claim the rest."""
         try:
             return self._take(connection, take, look_ahead=look_ahead)
-        except reads.UNREADABLE:
-            if take.wanted.ids or not self._put_off(connection, take.wanted, take.now):
+        except records.UNREADABLE:
+            if take.wanted.ids or not claims.delay_damaged(connection, self._routes, take.wanted, take.now):
                 raise
             return self._take(connection, take, look_ahead=look_ahead)
 
-    def _put_off(self, connection: apsw.Connection, wanted: Wanted, now: float) -> int:
-        due = claims.open_routes(connection, wanted, now)
-        return put_off(connection, self._routes, due, wanted.slots, now)
-
     def _take(self, connection: apsw.Connection, take: Take, *, look_ahead: bool) -> Found:
-        """Raises, and changes nothing, where a record cannot be read."""
+        """Claim. Raises, and changes nothing, where a record cannot be read."""
         mark = self._waiters.mark
         taken = self._machine.take(connection, take)
         if isinstance(taken, Taken) and not take.wanted.ids:
@@ -257,11 +250,12 @@ class SqliteStore(ReadVerbs):
             lambda connection: self._give_back(connection, taken),
         )
 
-    def _give_back(self, connection: apsw.Connection, taken: Taken | Retaken) -> int:
-        if isinstance(taken, Retaken):
+    def _give_back(self, connection: apsw.Connection, taken: Taken | sessions.Retaken) -> int:
+        if isinstance(taken, sessions.Retaken):
             return 0
         claims.give_back(connection, taken.picked, taken.claimant)
-        return 0 if taken.wanted.ids else self._put_off(connection, taken.wanted, taken.claimant.now)
+        wanted, now = taken.wanted, taken.claimant.now
+        return 0 if wanted.ids else claims.delay_damaged(connection, self._routes, wanted, now)
 
     async def claim_next(
         self,
@@ -283,7 +277,7 @@ class SqliteStore(ReadVerbs):
         return await self._read_claim(found) if found is not None else None
 
     def _serve_standing(self, connection: apsw.Connection) -> Callable[[bool], None]:
-        """Idle workers take what this transaction makes due; told once it is committed."""
+        """Claim for idle workers what this transaction makes due. They are answered once it is committed."""
         served: list[tuple[Standing, Found | None]] = []
         for standing in list(self._standing):
             if standing.begin():
@@ -292,28 +286,28 @@ class SqliteStore(ReadVerbs):
                     found = self._claim(connection, wanted, worker, now, look_ahead=False)
                 except BaseException:
                     standing.end(None)
-                    _tell(served, committed=False)
+                    _end(served, committed=False)
                     raise
                 served.append((standing, found if found.number else None))
-        return lambda committed: _tell(served, committed=committed)
+        return lambda committed: _end(served, committed=committed)
 
     def _lapsed(self, connection: apsw.Connection) -> Lapsed:
-        """Running jobs whose lease ended, looked for at most once a second."""
+        """Find running jobs whose lease ended, at most once a second."""
         now = self._monotonic()
         if now - self._observed < OBSERVE_SECONDS:
             return NONE_LAPSED
         self._observed = now
-        running = [Running(*row) for row in connection.execute(reads.RUNNING)]
+        running = [Running(*row) for row in connection.execute(RUNNING)]
         ids = self._observer.lapsed(running, now)
         if not ids:
             return NONE_LAPSED
         endings = {job.id: self._observer.ending(job.process) for job in running if job.id in ids}
-        return Lapsed(reads.get(connection, self._routes, ids), endings)
+        return Lapsed(records.get(connection, self._routes, ids), endings)
 
     # -- for clients on other machines
 
     async def execute(self, command: Command, ticket: Ticket | None) -> Any:
-        """Execute a command of a client that may send it again: it is executed once, and its outcome stays the same."""
+        """Execute a command of a client once, however often the client sends it; its outcome stays the same."""
         machine = self._machine
         return await self._write(
             lambda connection: self._once(connection, machine, command, ticket),
@@ -332,7 +326,7 @@ class SqliteStore(ReadVerbs):
             raise SessionUnknown(f"{self.path} does not know this client any more") from None
 
     async def stagger(self) -> None:
-        """All workers of one file are alike: none of them waits for another."""
+        """Do nothing: workers of one file do not wait for each other."""
 
     async def take(self, take: Take) -> Claim:
         """Claim as this Take says, for a worker of another process."""
@@ -351,65 +345,65 @@ class SqliteStore(ReadVerbs):
         self, now: float, retention: Mapping[str, float], default: float, keys: float | None = None
     ) -> Pruned:
         pruned = await self._write(
-            lambda connection: commits.forget(connection, commits.choose_old(connection, now, retention, default, keys))
+            lambda connection: upkeep.forget(connection, upkeep.choose_old(connection, now, retention, default, keys))
         )
         if not pruned.payloads and not pruned.keys:
-            await self._add_up(spans.of_late(now))
+            await self._add_up(rollups.of_late(now))
         return pruned
 
     async def _add_up(self, since: int) -> None:
-        """While a deployment goes on, an older process may work on this file, and knows only some of the sums.
+        """Repair sums: during a deployment an older process, which writes only some of them, may work on this file.
 
-        Compared by a reader: it takes longer than writers should wait, and nearly always there is nothing to write.
+        A reader compares them, because that takes longer than writers should wait, and nearly always all are right.
         """
-        if await self._read(lambda connection: spans.wrong_days(connection, since)):
-            days = await self._write(lambda connection: spans.add_up(connection, since))
-            said = spans.in_words(days)
-            log.warning("sums of %s were wrong and have been added up anew: does an older version run here?", said)
+        if await self._read(lambda connection: rollups.wrong_days(connection, since)):
+            days = await self._write(lambda connection: rollups.add_up(connection, since))
+            words = rollups.in_words(days)
+            log.warning("sums of %s were wrong and have been added up anew: does an older version run here?", words)
 
     async def erase(self, ids: Sequence[str]) -> int:
-        erased = await self._write(lambda connection: commits.erase(connection, ids))
+        erased = await self._write(lambda connection: upkeep.erase(connection, ids))
         self._lingers = not await self._empty_log()
         if self._lingers:
-            log.warning(
-                "what was erased can still be read in %s or its log: a reader keeps the file open."
-                " Erase it once more when they have ended; closing the store empties the log, too", self.path,
-            )  # fmt: skip
+            log.warning(_LINGERS, self.path)
         return erased
 
     async def lingering(self) -> list[str]:
         return [f"{self.path} or its log: a reader keeps the file open"] if self._lingers else []
 
     async def _empty_log(self) -> bool:
-        """The old bytes stand there, too. Short tries: between them others write, and whoever reads may end."""
+        """Try to empty the log, which still has the erased bytes. Between the tries others write, and readers end."""
         tried: list[bool] = []
         for _ in range(EMPTYING):
-            await self._write(lambda _: None, before=lambda connection: tried.append(commits.empty_log(connection)))
+            await self._write(lambda _: None, before=lambda connection: tried.append(upkeep.empty_log(connection)))
             if tried[-1]:
                 return True
             await asyncio.sleep(EMPTYING_PAUSE)
         return False
 
     async def repair(self, now: float) -> list[str]:
-        return await self._write(lambda connection: commits.repair(connection, now), wakes=True)
+        return await self._write(lambda connection: upkeep.repair(connection, now), wakes=True)
 
     # -- waking up
 
     def _wake(self) -> None:
-        """Something changed: tell every waiting worker of this process, from whatever thread."""
+        """Wake every waiting worker of this process, from whatever thread."""
         self._waiters.wake()
         if self.failed is not None:
             self._failure_waiters.wake()
 
     def _watch(self) -> None:
-        """Look for other processes' commits from now on, those between this claim and the wait after it included."""
+        """Look for other processes' commits from now on, also those between this claim and the wait after it."""
         if self._watcher is None:
             self._watcher = threading.Thread(
-                target=self._look_around, args=(Foreign(self.path), self._closed), name="redrive-watcher", daemon=True
+                target=self._look_around,
+                args=(ForeignCommits(self.path), self._closed),
+                name="redrive-watcher",
+                daemon=True,
             )
             self._watcher.start()
 
-    def _look_around(self, foreign: Foreign, closed: threading.Event) -> None:
+    def _look_around(self, foreign: ForeignCommits, closed: threading.Event) -> None:
         try:
             while not closed.wait(WATCH_SECONDS):
                 if self._waiters and foreign.came():
@@ -418,7 +412,7 @@ class SqliteStore(ReadVerbs):
             foreign.close()
 
 
-def _tell(served: list[tuple[Standing, Found | None]], *, committed: bool) -> None:
+def _end(served: list[tuple[Standing, Found | None]], *, committed: bool) -> None:
     for standing, found in served:
         standing.end(found if committed else None)
 
@@ -430,8 +424,8 @@ def _remove(folder: Path) -> None:
 
 
 def _temporary_folder() -> Path:
-    """Gone when the process that made it ends; not when a forked child of it does."""
-    import tempfile  # with all that it brings along, a tenth of the time in which a program starts
+    """Make a folder that is removed when this process ends, not when a forked child of it does."""
+    import tempfile  # slow to import: a tenth of the time in which a program starts
 
     folder = Path(tempfile.mkdtemp(prefix="redrive-"))
 

@@ -1,4 +1,4 @@
-"""One thread owns the writing connection and group-commits: everything that waits becomes one transaction.
+"""One thread owns the writing connection and group-commits: all writes that wait become one transaction.
 
 Each caller's future resolves after the commit that holds its write. A cancelled await is an unknown outcome, not a
 cancelled write.
@@ -23,34 +23,36 @@ from redrive.errors import StoreError, StoreUnavailable
 from redrive.stores.sqlite.connection import (
     BUSY_MS,
     CHECKPOINT_BUSY_MS,
-    CHECKPOINT_PAGES,
-    LOG_BUSY_MS,
-    LOG_PAGES,
-    LOG_PAUSE,
     failed_sync,
     open_writer,
+    refuse_moved,
     translate,
 )
 from redrive.stores.sqlite.file_guard import FileGuard
-from redrive.stores.sqlite.forks import use
-from redrive.stores.sqlite.handing import handed
-from redrive.stores.sqlite.moved import refuse_moved
-from redrive.stores.sqlite.rows import select
+from redrive.stores.sqlite.fork_guard import use
+from redrive.stores.sqlite.records import select
+from redrive.stores.sqlite.wakeups import handed
 
 log = logging.getLogger("redrive.store")
 T = TypeVar("T")
 Work = Callable[[apsw.Connection], T]
-Batch = Callable[[apsw.Connection, list[Any]], list[Any]]
+Together = Callable[[apsw.Connection, list[Any]], list[Any]]
 """Does the same for many callers at once: their items in, their answers out."""
 
 BATCH = 1_000
 """How many operations one transaction takes at most."""
 WAITING = 20_000
 """How many operations may wait before callers are slowed down."""
+CHECKPOINT_PAGES = 1_000
+LOG_PAGES = 4_000
+"""A log of so many pages is emptied although other processes have to wait for that."""
+LOG_BUSY_MS = 1_000
+LOG_PAUSE = 0.02
+"""Seconds in which a process leaves the file to the one that empties the log."""
 
 
 class _Op:
-    """One caller's work and where its answer goes."""
+    """One caller's work, and the future that gets its answer."""
 
     __slots__ = ("before", "error", "future", "loop", "peek", "synced", "value", "wakes", "work")
 
@@ -79,7 +81,7 @@ class _Share:
 
     __slots__ = ("batch", "item")
 
-    def __init__(self, batch: Batch, item: Any) -> None:
+    def __init__(self, batch: Together, item: Any) -> None:
         self.batch = batch
         self.item = item
 
@@ -108,7 +110,7 @@ class Writer:
         self._began: float | None = None
         """When the group that is being written was taken up."""
         self._gate = threading.Lock()
-        """Nothing is handed in behind the last one."""
+        """Keeps callers from handing in work after `_Stop`."""
         self._closing = False
         self._wal_pages = 0
         self._log_limit = LOG_PAGES
@@ -155,16 +157,16 @@ class Writer:
         answer: T = await self._hand_in(_Op(work, before, peek, synced=synced, wakes=wakes))
         return answer
 
-    async def run_batched(self, batch: Batch, item: Any, *, before: Work[None] | None = None) -> Any:
+    async def run_batched(self, batch: Together, item: Any, *, before: Work[None] | None = None) -> Any:
         """Like `run`, for work that is cheaper together: all waiting items of one batch are done in one call."""
         return await self._hand_in(_Op(_Share(batch, item), before))
 
     async def _hand_in(self, op: _Op) -> Any:
-        """Whatever passes the gate is answered."""
+        """Hand the operation to the thread. Every operation that passes the gate is answered."""
         while self._ops.qsize() > WAITING:  # noqa: ASYNC110 - the other side is a thread
             await asyncio.sleep(0.01)
         if self.failed is not None:
-            raise _anew(self.failed)
+            raise _copy(self.failed)
         with self._gate:
             if self._closing:
                 raise StoreUnavailable(f"{self.path} is closed")
@@ -189,12 +191,12 @@ class Writer:
             self._end(connection)
 
     def _open_file(self) -> apsw.Connection:
-        """Open the file and show a sign of life, before anybody can claim: others take who shows none for dead."""
+        """Open the file and take the lock file before any claim: others take a process without one for dead."""
         connection = open_writer(self.path)
         try:
             refuse_moved(connection, self.path)
             self._alive()
-            refuse_moved(connection, self.path)  # whoever moves the file marks it first, then looks who lives
+            refuse_moved(connection, self.path)  # a mover marks the file first, then looks for living processes
         except BaseException:
             connection.close()
             raise
@@ -231,7 +233,7 @@ class Writer:
         connection.close()
 
     def _group(self, connection: apsw.Connection, batch: list[_Op]) -> None:
-        """One group commit, from looking whether there is work to telling the callers."""
+        """Run one group commit, from looking whether there is work to answering the callers."""
         if self.failed is not None:
             _answer(batch, self.failed)
             return
@@ -242,12 +244,12 @@ class Writer:
                     self._transaction(connection, batch)
             elif batch:
                 self._transaction(connection, batch)
-        except Exception as error:  # noqa: BLE001 - every caller of the group is told
+        except Exception as error:  # noqa: BLE001 - every caller of the group gets it
             _roll_back(connection)
             _answer(batch, self._broken(error))
             return
         if any(op.wakes for op in batch):
-            self._woken()  # before the answers: it is on disk, and somebody may be idle
+            self._woken()  # before the answers: the commit is on disk, and a worker may be idle
         _answer(batch)
         if self._wal_pages >= CHECKPOINT_PAGES:
             self._shorten_log(connection)
@@ -274,23 +276,23 @@ class Writer:
         served(True)
 
     def _broken(self, error: Exception) -> Exception:
-        """What to tell the callers; a failed sync stops the store for good, not the process."""
+        """Return the error for the callers. A failed sync stops the store for good, not the process."""
         if not isinstance(error, apsw.Error):
             return error
-        told = translate(error, str(self.path))
-        told.__cause__ = error.with_traceback(None)  # its frames hold the whole group
+        translated = translate(error, str(self.path))
+        translated.__cause__ = error.with_traceback(None)  # its frames hold the whole group
         if failed_sync(error):
-            self.failed = told
-            log.critical("store stopped: %s", told)
+            self.failed = translated
+            log.critical("store stopped: %s", translated)
             self._woken()
-        return told
+        return translated
 
     def _shorten_log(self, connection: apsw.Connection) -> None:
-        """After the callers have their answers.
+        """Checkpoint, after the callers have their answers.
 
         Where several processes write all the time, one has always added to the log by the time another has written it
-        back, and it would grow for ever: then they wait for a moment. Not for long, and not again before it has grown
-        further: whoever reads for long cannot be helped.
+        back, and the log would grow for ever: then the writers wait for a moment. Not for long, and not again before
+        the log has grown further: a long read keeps it from being emptied anyway.
         """
         pages = self._wal_pages
         if pages < self._log_limit:
@@ -303,14 +305,14 @@ class Writer:
             self._log_limit = LOG_PAGES if emptied else pages + LOG_PAGES
 
     def _checkpoint(self, connection: apsw.Connection, mode: str, patience: int = CHECKPOINT_BUSY_MS) -> bool | None:
-        """Move the log into the database; True when all of it was, None where somebody else is doing so."""
+        """Move the log into the database; True when all of it was, None where another process is doing so."""
         self._wal_pages = 0
-        connection.set_busy_timeout(patience)  # while we wait for others, nobody else can checkpoint
+        connection.set_busy_timeout(patience)  # while we wait for others, no other process can checkpoint
         try:
             ((busy, pages, _),) = select(connection, f"PRAGMA wal_checkpoint({mode})")
             return None if pages < 0 else not busy
         except apsw.BusyError:
-            return False  # somebody reads: the next checkpoint will do it
+            return False  # a reader holds the log: the next checkpoint will do it
         except apsw.Error as error:
             log.warning("checkpoint of %s failed: %s", self.path, self._broken(error))
             return False
@@ -320,7 +322,7 @@ class Writer:
 
 @contextmanager
 def _patient(connection: apsw.Connection, batch: list[_Op]) -> Iterator[None]:
-    """Waits for the write lock only while a caller of the group waits for its jobs to be inserted.
+    """Wait for the write lock only while a caller of the group waits for its jobs to be inserted.
 
     Jobs whose caller went on without the store are in the spool: nothing is lost where they are not written here, and a
     process that ends need not wait for the lock of another one.
@@ -362,8 +364,8 @@ def _skip_idle(connection: apsw.Connection, batch: list[_Op]) -> list[_Op]:
 
 
 def _several(connection: apsw.Connection, ops: list[_Op]) -> None:
-    """Those that go together, together; the others one by one."""
-    together: dict[Batch, dict[_Op, Any]] = {}
+    """Run the work that is cheaper together in one call, the other work one by one."""
+    together: dict[Together, dict[_Op, Any]] = {}
     alone = []
     for op in ops:
         if isinstance(op.work, _Share):
@@ -378,8 +380,8 @@ def _several(connection: apsw.Connection, ops: list[_Op]) -> None:
         _one(connection, op)
 
 
-def _all_at_once(connection: apsw.Connection, batch: Batch, items: dict[_Op, Any]) -> bool:
-    """One call for all; False, and nothing written, where one of them spoils it for the others."""
+def _all_at_once(connection: apsw.Connection, batch: Together, items: dict[_Op, Any]) -> bool:
+    """Make one call for all; returns False, and writes nothing, where one item makes the call fail."""
     connection.execute("SAVEPOINT batch")
     try:
         values = batch(connection, list(items.values()))
@@ -396,7 +398,7 @@ def _all_at_once(connection: apsw.Connection, batch: Batch, items: dict[_Op, Any
 
 
 def _one(connection: apsw.Connection, op: _Op) -> None:
-    """One operation beside others gets a savepoint, so that its failure is its own."""
+    """Run one operation in a savepoint, so that its failure does not touch the others."""
     connection.execute("SAVEPOINT op")
     try:
         op.value = op.work(connection)
@@ -405,7 +407,7 @@ def _one(connection: apsw.Connection, op: _Op) -> None:
             raise  # the disk, not the caller: the whole group fails
         op.error = StoreError(f"refused by the database: {error}")
         connection.execute("ROLLBACK TO op")
-    except Exception as error:  # noqa: BLE001 - told to its own caller
+    except Exception as error:  # noqa: BLE001 - for its own caller
         op.error = error
         connection.execute("ROLLBACK TO op")
     connection.execute("RELEASE op")
@@ -420,13 +422,13 @@ def _roll_back(connection: apsw.Connection) -> None:
 
 
 def _answer(ops: list[_Op], error: Exception | None = None) -> None:
-    """Tell the callers, one wake-up per event loop."""
+    """Answer the callers, with one wake-up per event loop."""
     loops: dict[asyncio.AbstractEventLoop, list[_Op]] = {}
     for op in ops:
         loops.setdefault(op.loop, []).append(op)
-    for loop, told in loops.items():
-        if not handed(loop, _resolve, told, error):
-            log.warning("%d writes were committed after their callers' event loop was closed", len(told))
+    for loop, answered in loops.items():
+        if not handed(loop, _resolve, answered, error):
+            log.warning("%d writes were committed after their callers' event loop was closed", len(answered))
 
 
 def _resolve(ops: list[_Op], error: Exception | None) -> None:
@@ -434,13 +436,13 @@ def _resolve(ops: list[_Op], error: Exception | None) -> None:
         if op.future.done():
             continue  # cancelled: the write happened all the same
         if failed := error or op.error:
-            op.future.set_exception(_anew(failed))
+            op.future.set_exception(_copy(failed))
         else:
             op.future.set_result(op.value)
 
 
-def _anew(error: Exception) -> Exception:
-    """The same for each caller: one exception that is raised again and again would carry all their stacks along."""
+def _copy(error: Exception) -> Exception:
+    """Copy the error for each caller: one exception that is raised again and again would carry all their stacks."""
     if not isinstance(error, StoreError):
         return error
     fresh = type(error)(*error.args)

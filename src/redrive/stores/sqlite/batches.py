@@ -1,6 +1,6 @@
 """Many moves that write the same columns, as two statements.
 
-Made ready by whoever hands them in, who has the moves at hand: while the writer's thread did it, everybody would wait.
+The caller of `apply` makes them in its own thread: while the writer's thread did it, every other caller would wait.
 """
 
 from __future__ import annotations
@@ -18,62 +18,62 @@ from redrive.core.job import Attempt, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Applied, Commit
 from redrive.stores.sqlite import schema
-from redrive.stores.sqlite.ledger import Ledger
+from redrive.stores.sqlite.rollups import Rollup
 
 _json = msgspec.json.Encoder().encode
-Statement = tuple[str, tuple[object, ...]]
+_Statement = tuple[str, tuple[object, ...]]
 RENAMED: Final = frozenset({"agent", "queue"})
 """A move that writes one of these takes its job to another route."""
 
 
-class Bulk:
+class Batch:
     """Moves of one kind: all of them are written, or none."""
 
     def __init__(self, indexes: Sequence[int], moves: Sequence[Transition], *, plain: bool) -> None:
         self.indexes = indexes
-        """Which commits of the group they are."""
+        """The places of their commits in the group."""
         self.outcomes = [Applied((move.job.version + 1,)) for move in moves]
         self.to = moves[0].to
         self.sources: Counter[tuple[str, str, str | None, State]] = Counter(
             map(attrgetter("queue", "task", "agent", "state"), [move.job for move in moves])
         )
         """How many come from which queue, task, agent and state."""
-        self.ledger = Ledger()
+        self.rollup = Rollup()
         if plain:
             at = max(move.at for move in moves)
-            self._update, self._story = _succeed(moves, at)
+            self._update, self._insert = _succeed(moves, at)
             for (queue, task, agent, _), number in self.sources.items():
-                self.ledger.count(at, (queue, task, agent), "succeeded", number)
+                self.rollup.count(at, (queue, task, agent), "succeeded", number)
         else:
-            self._update, self._story = _move_many(moves)
+            self._update, self._insert = _move_many(moves)
             for move in moves:
-                self.ledger.moved(move)
+                self.rollup.add_move(move)
 
     def write(self, connection: apsw.Connection) -> bool:
-        """False where a fence of one of them does not hold; then the caller takes back what was written."""
+        """Write them; False where a fence of one of them does not hold: then the caller rolls back."""
         connection.execute(*self._update)
         if connection.changes() != len(self.outcomes):
             return False
-        connection.execute(*self._story)
+        connection.execute(*self._insert)
         return True
 
 
-def bulks(group: Sequence[Commit]) -> list[Bulk]:
-    """What can be written together: single moves of one kind, because most of them are."""
+def make_batches(group: Sequence[Commit]) -> list[Batch]:
+    """Batch the commits that are single moves of one kind, as most commits are."""
     return [
-        Bulk(indexes, [group[index].transitions[0] for index in indexes], plain=kind == _PLAIN)
-        for kind, indexes in _alike(group).items()
+        Batch(indexes, [group[index].transitions[0] for index in indexes], plain=kind == _PLAIN)
+        for kind, indexes in _by_kind(group).items()
         if len(indexes) > 1
     ]
 
 
 _PLAIN: Final = ("plain success",)
-"""The kind of a success that says no more than the job's row does: nothing is stored beside it."""
+"""The kind of a success of which the job's row says all: no attempt is stored beside it."""
 _PLAIN_FIELDS: Final = len(("result", "attempts", "token"))
 
 
-def _alike(group: Sequence[Commit]) -> dict[tuple[str, ...], list[int]]:
-    """The commits that are one move each, by what they write."""
+def _by_kind(group: Sequence[Commit]) -> dict[tuple[str, ...], list[int]]:
+    """Sort the commits that are one move each by what they write."""
     kinds: dict[tuple[str, ...], list[int]] = {}
     for index, commit in enumerate(group):
         if len(commit.transitions) != 1 or commit.puts or commit.guards:
@@ -100,21 +100,21 @@ _SUCCEEDED: Final = (
 )
 
 
-def _succeed(moves: Sequence[Transition], at: float) -> tuple[Statement, Statement]:
+def _succeed(moves: Sequence[Transition], at: float) -> tuple[_Statement, _Statement]:
     rows = [(move.job.id, move.job.version, move.job.token, move.set["result"]) for move in moves]
     ids = [move.job.id for move in moves]
     return (_SUCCEED, (at, _json(rows).decode())), (_SUCCEEDED, (at, _json(ids).decode()))
 
 
-_MOVES_OF: Final = (
+_INSERT_MOVES: Final = (
     "INSERT INTO moves (job, move, at, run, attempts, state, who, why, attempt, error_kind)"
     " SELECT jobs.seq, ?, value ->> 0, jobs.run, jobs.attempts, ?, value ->> 1, value ->> 2,"
     " nullif(value -> 3, 'null'), value ->> 4 FROM jsonb_each(?) JOIN jobs ON jobs.id = value ->> 5"
 )
 
 
-def _move_many(moves: Sequence[Transition]) -> tuple[Statement, Statement]:
-    """What is the same for all of them, as most of it is where many fail alike, is said once."""
+def _move_many(moves: Sequence[Transition]) -> tuple[_Statement, _Statement]:
+    """Bind values that all moves share once: where many fail alike, most of them are."""
     name, to = moves[0].move, str(moves[0].to)
     values = dict(zip(moves[0].set, zip(*[move.set.values() for move in moves], strict=True), strict=True))
     shared = {column: many[0] for column, many in values.items() if many.count(many[0]) == len(many)}
@@ -122,7 +122,7 @@ def _move_many(moves: Sequence[Transition]) -> tuple[Statement, Statement]:
     fences = zip(*map(fence, moves), strict=True)
     rows = list(zip(*fences, [move.at for move in moves], *own.values(), strict=True))
     update = _update_many(tuple(shared), tuple(own), moves[0].to), (to, *shared.values(), _json(rows).decode())
-    return update, (_MOVES_OF, (name, to, _json([told(move) for move in moves]).decode()))
+    return update, (_INSERT_MOVES, (name, to, _json([move_values(move) for move in moves]).decode()))
 
 
 @lru_cache(maxsize=256)
@@ -138,15 +138,15 @@ def _update_many(shared: tuple[str, ...], own: tuple[str, ...], to: State) -> st
     )
 
 
-# ---- one move in SQL's words
+# -- the values of one move
 
 
 def fence(move: Transition) -> tuple[object, ...]:
     return move.job.id, move.job.version, move.job.token
 
 
-def told(move: Transition) -> tuple[float, str | None, str | None, Attempt | None, str | None, str]:
-    """A move as its line in the story, besides its name and where it leads."""
+def move_values(move: Transition) -> tuple[float, str | None, str | None, Attempt | None, str | None, str]:
+    """List what a row of `moves` says of a move besides its name and its state."""
     attempt = move.attempt
     kind = attempt.failure.error_kind if attempt and attempt.failure else None
     return move.at, move.who, move.why, attempt, kind, move.job.id

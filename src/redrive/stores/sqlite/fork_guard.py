@@ -1,4 +1,4 @@
-"""No fork in the middle of a transaction: the child would inherit its locks, and nobody who ever releases them."""
+"""Keeps a fork out of transactions: the child would inherit the locks of a transaction and never release them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import threading
 
 log = logging.getLogger("redrive.store")
 PATIENCE = 5.0
-"""Seconds that a fork waits for whoever is at work in SQLite."""
+"""Seconds that a fork waits for threads that work in SQLite."""
 
 
 class Use:
-    """`with` it, a thread works in SQLite: a fork waits until nobody does, and keeps others out meanwhile."""
+    """A thread works in SQLite inside `with`: a fork waits until no thread does, and keeps others out meanwhile."""
 
     def __init__(self) -> None:
         self._fresh()
@@ -38,10 +38,7 @@ class Use:
         self._changed.acquire()
         self._forking = True
         if not self._changed.wait_for(lambda: not self._users, PATIENCE):
-            log.warning(
-                "forked while a transaction has been going on for %g s: a child that uses this store may not be able to"
-                " write; fork earlier, or start processes by spawn", PATIENCE,
-            )  # fmt: skip
+            log.warning(_FORKED_LATE, PATIENCE)
 
     def after_in_parent(self) -> None:
         self._forking = False
@@ -49,10 +46,14 @@ class Use:
         self._changed.release()
 
     def after_in_child(self) -> None:
-        """Of all threads only this one is left."""
+        """Start anew: of all threads only the forking one is left."""
         self._fresh()
 
 
+_FORKED_LATE = (
+    "forked while a transaction has been going on for %g s: a child that uses this store may not be able to write;"
+    " fork earlier, or start processes by spawn"
+)
 use = Use()
 generation = 0
 """Grows in every forked child, so that a store notices at once that it must open anew what it inherited."""

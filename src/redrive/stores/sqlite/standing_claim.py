@@ -1,4 +1,4 @@
-"""A standing claim: an idle worker gets a job in the very commit that makes it due, without asking again."""
+"""The standing claim: an idle worker gets a job in the very commit that makes the job due, without asking again."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
+import apsw
+
 from redrive.core.job import Ending, Job
 from redrive.core.store import Claim, Wanted
-from redrive.stores.sqlite.handing import handed
-from redrive.stores.sqlite.writer import Work
+from redrive.stores.sqlite.wakeups import handed
 
 log = logging.getLogger("redrive.store")
 
 
 class Found(NamedTuple):
-    """What the writer found for a claim."""
+    """What the writer has claimed for a caller."""
 
     number: int
     read: Callable[[], Claim]
-    """Puts the jobs together: the work of whoever asked, in their thread."""
-    give_back: Work[int]
-    """What the writer does where that fails; how many of them cannot be read."""
+    """Decodes the jobs, in the thread of the caller of the claim."""
+    give_back: Callable[[apsw.Connection], int]
+    """Runs in the writer where decoding fails; returns how many of the jobs cannot be read."""
 
 
 class Lapsed(NamedTuple):
@@ -37,11 +38,18 @@ NONE_LAPSED = Lapsed([], {})
 
 
 def nothing(lapsed: Lapsed, mark: int, next_due: float | None = None) -> Found:
+    """Make the answer to a claim that got no jobs."""
     return Found(0, lambda: Claim([], lapsed.jobs, mark, next_due, lapsed.endings), lambda connection: 0)
 
 
+_LOOP_CLOSED = (
+    "%d jobs were claimed for worker %s, whose event loop was closed without stopping it: they come back when their"
+    " leases end"
+)
+
+
 class Standing:
-    """One idle worker's wish. The writer serves it, the worker's loop takes the answer or withdraws; never both."""
+    """The standing claim of one idle worker. The writer serves it, or the worker withdraws it; never both."""
 
     def __init__(
         self,
@@ -62,31 +70,28 @@ class Standing:
         self._begun = 0
         self._ended = 0
         self._over = False
-        """Withdrawn, or served with jobs: nobody may serve it any more."""
+        """Withdrawn, or served with jobs: it is not served any more."""
         self._answered = asyncio.Event()
 
     # -- the writer's thread
 
     def begin(self) -> bool:
-        """Whether the wish still stands and somebody could hear the answer; if so, it is being served from now on."""
+        """Whether the claim still stands and its worker can hear the answer; if so, it is being served from now on."""
         with self._lock:
             stands = not self._over and self._loop.is_running() and self._hears()
             self._begun += stands
             return stands
 
     def end(self, found: Found | None) -> None:
-        """Served with these jobs, or not at all: then the wish stands on.
+        """Answer with these jobs, or with None: then the claim stands on.
 
-        What was claimed for a loop that was closed meanwhile has no heartbeat, and lapses when its lease ends.
+        Jobs that were claimed for a loop that was closed meanwhile have no heartbeat: they lapse when their leases end.
         """
         if found is not None:
             with self._lock:
                 self._over = True
         if not handed(self._loop, self._answer, found) and found is not None:
-            log.warning(
-                "%d jobs were claimed for worker %s, whose event loop was closed without stopping it: they come back"
-                " when their leases end", found.number, self.worker,
-            )  # fmt: skip
+            log.warning(_LOOP_CLOSED, found.number, self.worker)
 
     # -- the worker's loop
 
@@ -98,7 +103,7 @@ class Standing:
         self._answered.set()
 
     async def withdraw(self) -> Found | None:
-        """The wish ends here. If it is being served this moment, the answer is waited for: no job is left behind."""
+        """End the claim. If it is being served this moment, wait for the answer, so that no claimed job is lost."""
         with self._lock:
             self._over = True
             begun = self._begun

@@ -1,0 +1,184 @@
+"""ReadVerbs: what every store on a SQLite file answers from that file, each time from one short snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import apsw
+
+from redrive.core.job import Job
+from redrive.core.store import Document, Filter, LeftBehind
+from redrive.stores.sqlite import feed, records, rollups, search, upkeep
+from redrive.stores.sqlite.connection import open_reader, translate
+from redrive.stores.sqlite.fork_guard import use
+from redrive.stores.sqlite.liveness import ProcessLock, left_behind
+from redrive.stores.sqlite.machine import Machine
+from redrive.stores.sqlite.records import Routes
+from redrive.stores.sqlite.wakeups import Waiters
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def _answer_by(
+    query: Callable[Concatenate[apsw.Connection, Routes, P], T],
+) -> Callable[Concatenate[ReadVerbs, P], Coroutine[Any, Any, T]]:
+    """Make a verb that answers by a query on one snapshot."""
+
+    async def verb(self: ReadVerbs, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._read(lambda connection: query(connection, self._routes, *args, **kwargs))
+
+    return verb
+
+
+class ReadVerbs(ABC):
+    """The reading half of a store. The writing half opens the file and says when it is ready."""
+
+    path: Path
+    _machine: Machine
+    _lock: ProcessLock
+    _waiters: Waiters
+    _failure_waiters: Waiters
+
+    @property
+    @abstractmethod
+    def failed(self) -> str | None:
+        """Why the store has stopped itself."""
+
+    @property
+    def answers(self) -> bool:
+        return True
+
+    def hurry(self) -> None:  # noqa: B027 - for stores on other machines
+        """Do nothing: this store asks no other machine."""
+
+    def _fresh_readers(self) -> None:
+        self._readers: ThreadPoolExecutor | None = None
+        self._local = threading.local()
+
+    def _start_readers(self) -> None:
+        self._readers = ThreadPoolExecutor(2, thread_name_prefix="redrive-reader")
+
+    @abstractmethod
+    async def _ready(self) -> object:
+        """Open the file where it is not open yet."""
+
+    async def until_failed(self) -> str:
+        await self._ready()
+        waiters = self._failure_waiters
+        mark = waiters.mark
+        while (why := self.failed) is None:
+            await waiters.wait(mark, None)
+            mark = waiters.mark
+        return why
+
+    async def wait(self, mark: int, seconds: float, woken: asyncio.Event | None = None) -> bool:
+        await self._ready()
+        return await self._waiters.wait(mark, seconds, woken)
+
+    @property
+    def _routes(self) -> Routes:
+        return self._machine.routes
+
+    def _reader(self) -> apsw.Connection:
+        connection = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = open_reader(self.path)
+        return connection
+
+    async def _read(self, work: Callable[[apsw.Connection], T]) -> T:
+        await self._ready()
+
+        def run() -> T:
+            """Read one short snapshot, however many queries."""
+            try:
+                with use:
+                    connection = self._reader()
+                    connection.execute("BEGIN")
+                    try:
+                        return work(connection)
+                    finally:
+                        connection.execute("COMMIT")
+            except apsw.Error as error:
+                raise translate(error, str(self.path)) from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._readers, run)
+
+    async def _read_current(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Like `_read`, from a file that holds everything that was committed before this call.
+
+        A store on one file always does; a replica may have to wait until it has replayed that.
+        """
+        return await self._read(work)
+
+    find = _answer_by(search.find)
+    first = _answer_by(search.first)
+    seal = _answer_by(search.seal)
+    overdue = _answer_by(search.overdue)
+    returning = _answer_by(search.returning)
+    quiet = _answer_by(search.quiet)
+    durations = _answer_by(search.durations)
+    timings = _answer_by(search.timings)
+    latest = _answer_by(feed.latest)
+    moves = _answer_by(feed.moves)
+    story = _answer_by(feed.story)
+    events = _answer_by(feed.events)
+    tallies = _answer_by(rollups.tallies)
+    totals = _answer_by(rollups.totals)
+    outcomes = _answer_by(rollups.outcomes)
+    minutes = _answer_by(rollups.minutes)
+    groups = _answer_by(rollups.groups)
+    lessons = _answer_by(rollups.lessons)
+
+    async def left_behind(self, now: float) -> list[LeftBehind]:
+        return await self._read(lambda connection: left_behind(connection, self._routes, self._lock, now))
+
+    async def count(
+        self, filter: Filter, by: Sequence[str] = (), *, current: bool = False
+    ) -> dict[tuple[str | None, ...], int]:
+        read = self._read_current if current else self._read
+        return await read(lambda connection: search.count(connection, self._routes, filter, by))
+
+    async def get(self, ids: Sequence[str]) -> list[Job]:
+        return await self._read_current(lambda connection: records.get(connection, self._routes, ids))
+
+    async def doc(self, kind: str, key: str) -> Document | None:
+        return await self._read_current(lambda connection: records.doc(connection, kind, key))
+
+    async def docs(self, kind: str, prefix: str = "") -> list[Document]:
+        return await self._read_current(lambda connection: records.docs(connection, kind, prefix))
+
+    async def scan_page(self, after: int) -> tuple[list[Job], int]:
+        """Return some records after a number, in order, and the number after which to go on."""
+        return await self._read_current(lambda connection: records.scan(connection, self._routes, after))
+
+    async def scan(self) -> AsyncIterator[Job]:
+        last = 0
+        while True:
+            jobs, last = await self.scan_page(last)
+            if not jobs:
+                return
+            for job in jobs:
+                yield job
+
+    async def backup(self, target: str) -> int:
+        return await self._read_current(lambda connection: upkeep.backup(connection, Path(target)))
+
+    async def process(self) -> str:
+        await self._ready()
+        return self._lock.name
+
+    async def ended(self, processes: Collection[str]) -> dict[str, bool]:
+        await self._ready()
+        lock = self._lock
+
+        def look() -> dict[str, bool]:
+            return {process: lock.is_dead(process) for process in processes if lock.can_see(process)}
+
+        return await asyncio.get_running_loop().run_in_executor(self._readers, look)

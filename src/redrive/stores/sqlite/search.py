@@ -1,0 +1,378 @@
+"""Finds, counts and times jobs for the view, by the index that fits each question."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import apsw
+
+from redrive.core.job import PRIORITIES, Job, State
+from redrive.core.store import Filter, Page, Quiet, Returning, Seal
+from redrive.core.timings import TimedBy, Timing, timings_of
+from redrive.errors import InvalidInput
+from redrive.stores.sqlite.records import IN_LIST, LARGEST, Routes, Row, get, list_jobs, match_routes, select, to_json
+
+Counts = dict[tuple[str | None, ...], int]
+
+# -- a filter in SQL
+
+_RUNNING: Final = "jobs.state IN ('running', 'held')"
+_DISCARDED: Final = "jobs.state IN ('discarded', 'purged')"
+_WATCHED: Final = {
+    State.running: _RUNNING,
+    State.held: _RUNNING,
+    State.dead: "jobs.state = 'dead'",
+    State.discarded: _DISCARDED,
+    State.purged: _DISCARDED,
+}
+"""States that are listed by their last change, and the condition of the partial index that holds them."""
+_OF_ROUTE: Final = ("queue", "task", "agent")
+_COUNTED: Final = frozenset({*_OF_ROUTE, "state"})
+_EQUAL: Final = (
+    *("session_id", "key", "lane", "because", "category", "detail"),
+    *("error_class", "fingerprint", "held_for", "owner", "reason"),
+)
+_GROUPABLE: Final = (_COUNTED | {*_EQUAL, "subclass"}) - {"key"}
+
+
+def _where(filter: Filter, routes: Sequence[int] | None) -> tuple[str, list[object]]:
+    """Write the filter as a WHERE clause over `jobs`; `routes` stand for its queue, task and agent, None for any."""
+    clauses = _state_clauses(filter.states)
+    if routes is not None:
+        clauses.append(f"jobs.route IN ({', '.join(map(str, routes))})")
+    if filter.states == (State.waiting,) and filter.reason not in (None, "direct"):
+        clauses.append("jobs.reason <> 'direct'")
+    values: list[object] = []
+    for clause, value in (
+        *((f"jobs.{name} = ?", getattr(filter, name)) for name in _EQUAL),
+        ("jobs.seq IN (SELECT job FROM moves WHERE error_kind = ?)", filter.error_kind),
+        (IN_LIST, to_json(filter.ids) if filter.ids else None),
+        ("instr(jobs.id, ?) > 0", filter.id_part),
+        ("jobs.updated_at >= ?", filter.since),
+        ("jobs.updated_at < ?", filter.until),
+        ("jobs.run_at <= ?", filter.due_at),
+        ("jobs.comes_back_at <= ?", filter.returns_by),
+    ):
+        if value is not None:
+            clauses.append(clause)
+            values.append(value)
+    if filter.failed:
+        clauses.append("jobs.error_class IS NOT NULL")
+    return " AND ".join(clauses) or "true", values
+
+
+def _state_clauses(states: Sequence[State]) -> list[str]:
+    """Spell the states out as the partial indexes do, or SQLite does not see that an index fits."""
+    if not states:
+        return []
+    if len(states) > 1:
+        return ["jobs.state IN (" + ", ".join(f"'{state}'" for state in states) + ")"]
+    watched = [_WATCHED[states[0]]] if states[0] in _WATCHED else []
+    return [f"jobs.state = '{states[0]}'", *watched]
+
+
+def _has_any(connection: apsw.Connection, filter: Filter, routes: Sequence[int] | None) -> bool:
+    """Whether the counters of these routes know of any such job at all."""
+    if routes is None:
+        return True
+    states = " + ".join(filter.states or State)
+    numbers = ", ".join(map(str, routes))
+    return bool(connection.execute(f"SELECT sum({states}) FROM routes WHERE id IN ({numbers})").get)
+
+
+_FEW: Final = 20_000
+_SELECTIVE: Final = frozenset({"session_id", "key", "fingerprint", "ids", "id_part", "error_kind"})
+"""What SQLite finds by better indexes than the one over all dead letters."""
+
+
+def _hint(connection: apsw.Connection, filter: Filter) -> str:
+    """Name the index to use, where SQLite cannot know how the jobs are spread."""
+    if filter.states == (State.dead,):
+        return _dead_hint(filter)
+    if filter.states == (State.waiting,):
+        if filter.failed:
+            return "INDEXED BY jobs_retrying"
+        if filter.reason not in (None, "direct"):
+            return "INDEXED BY jobs_asked"
+        waiting = connection.execute("SELECT sum(waiting) FROM routes").get or 0
+        return "INDEXED BY jobs_due" if waiting <= _FEW and filter.key is None and not filter.ids else ""
+    return ""
+
+
+def _dead_hint(filter: Filter) -> str:
+    if filter.returns_by is not None:
+        return "INDEXED BY jobs_returning"
+    if filter.session_id is not None:
+        return "INDEXED BY jobs_session"
+    return "" if any(getattr(filter, name) for name in _SELECTIVE) else "INDEXED BY jobs_dead"
+
+
+# -- lists
+
+
+def find(
+    connection: apsw.Connection,
+    routes: Routes,
+    filter: Filter,
+    cursor: str | None = None,
+    limit: int = 100,
+    *,
+    oldest: bool = False,
+) -> Page:
+    """List by the last change where one partial index covers the state, else by arrival."""
+    wanted = match_routes(routes.names(connection), filter)
+    if not _has_any(connection, filter, wanted):
+        return Page([], None, time.time())
+    clause, values = _where(filter, wanted)
+    by_change = len(filter.states) == 1 and filter.states[0] in _WATCHED
+    way, beyond = ("ASC", ">") if oldest else ("DESC", "<")
+    order = f"jobs.updated_at {way}, jobs.seq {way}" if by_change else f"jobs.seq {way}"
+    if cursor is not None:
+        at, seq = _read_cursor(cursor)
+        clause += f" AND (jobs.updated_at, jobs.seq) {beyond} (?, ?)" if by_change else f" AND jobs.seq {beyond} ?"
+        values += [at, seq] if by_change else [seq]
+    rows = f"FROM jobs {_hint(connection, filter)} WHERE {clause} ORDER BY {order} LIMIT ?"
+    listed = list_jobs(connection, routes, rows, (*values, limit))
+    more = f"{listed[-1][0].updated_at!r}:{listed[-1][1]}" if listed and len(listed) == limit else None
+    return Page([job for job, _ in listed], more, time.time())
+
+
+def first(
+    connection: apsw.Connection, routes: Routes, filters: Sequence[Filter], *, oldest: bool = False
+) -> list[Job | None]:
+    """Answer all filters from one snapshot: a read of its own for each costs more than finding the job."""
+    pages = (find(connection, routes, filter, None, 1, oldest=oldest) for filter in filters)
+    return [next(iter(page.jobs), None) for page in pages]
+
+
+def _read_cursor(text: object) -> tuple[float, int]:
+    at, _, seq = str(text).partition(":")
+    try:
+        place = float(at), int(seq)
+    except ValueError:
+        place = math.nan, 0
+    if not math.isfinite(place[0]) or not 0 <= place[1] <= LARGEST:
+        raise InvalidInput(field="cursor", problem="not a cursor that a listing gave")
+    return place
+
+
+_OVERDUE: Final = (
+    "SELECT id, run_at FROM jobs INDEXED BY jobs_due"
+    " WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at <= ? ORDER BY run_at LIMIT ?"
+)
+
+
+def overdue(
+    connection: apsw.Connection,
+    routes: Routes,
+    now: float,
+    queue: str | None = None,
+    limit: int = 1,
+    *,
+    task: str | None = None,
+) -> list[Job]:
+    """Find them by one seek per route and priority."""
+    due = [
+        (run_at, id)
+        for route, of_queue, of_task in select(connection, "SELECT id, queue, task FROM routes WHERE waiting > 0")
+        if queue in (None, of_queue) and task in (None, of_task)
+        for priority in range(len(PRIORITIES))
+        for id, run_at in connection.execute(_OVERDUE, (route, priority, now, limit))
+    ]
+    return get(connection, routes, [id for _, id in sorted(due)[:limit]])
+
+
+def seal(connection: apsw.Connection, routes: Routes, filter: Filter) -> Seal:
+    """Digest the jobs' numbers in this file, which the indexes hold; sorting in SQL would cost more than reading."""
+    wanted = match_routes(routes.names(connection), filter)
+    rows: list[Row] = []
+    if _has_any(connection, filter, wanted):
+        clause, values = _where(filter, wanted)
+        rows = select(connection, f"SELECT seq FROM jobs {_count_hint(connection, filter, ())} WHERE {clause}", values)
+    numbers = array("q", sorted(seq for (seq,) in rows))
+    return Seal(len(numbers), hashlib.sha256(numbers.tobytes()).hexdigest())
+
+
+_LAST_SIGN: Final = "max(started_at, ifnull(active_at, started_at))"
+"""When a running job last showed progress. A claim leaves an older `active_at` behind: the later one counts."""
+_QUIET: Final = (
+    "FROM jobs WHERE state = 'running' AND state IN ('running', 'held')"
+    f" AND updated_at < ?1 AND {_LAST_SIGN} < ?1 ORDER BY 1 + {_LAST_SIGN} LIMIT ?2"
+)
+
+
+def quiet(connection: apsw.Connection, routes: Routes, since: float, limit: int = 100) -> list[Quiet]:
+    return [Quiet(*found) for found in list_jobs(connection, routes, _QUIET, (since, limit), _LAST_SIGN)]
+
+
+# -- counts
+
+
+def count(connection: apsw.Connection, routes: Routes, filter: Filter, by: Sequence[str] = ()) -> Counts:
+    """Count from the counters where they can say it, else by the filter's index."""
+    unknown = set(by) - _GROUPABLE
+    if unknown:
+        raise InvalidInput(field="by", problem=f"cannot count by {', '.join(sorted(unknown))}")
+    due = Filter((State.waiting,), due_at=filter.due_at)
+    if filter.due_at is not None and filter == due and set(by) <= set(_OF_ROUTE):
+        return _count_due(connection, filter.due_at, by)
+    plain = Filter(
+        states=filter.states, queue=filter.queue, task=filter.task, agent=filter.agent, no_agent=filter.no_agent
+    )
+    if filter == plain and set(by) <= _COUNTED:
+        return _from_counters(connection, filter, by)
+    if filter.states == (State.dead,) and filter.lane is None and "lane" in by:
+        return _count_by_lane(connection, routes, filter, by)
+    return _count_rows(connection, routes, filter, by)
+
+
+def _count_by_lane(connection: apsw.Connection, routes: Routes, filter: Filter, by: Sequence[str]) -> Counts:
+    """Subtract the other lanes from the sum: most jobs wait in the manual lane, and sorting those by it is slowest."""
+    place = list(by).index("lane")
+    every = count(connection, routes, filter, [*by[:place], *by[place + 1 :]])
+    elsewhere = _count_rows(connection, routes, filter, by, only="jobs.lane IS NOT 'manual'")
+    for key, number in elsewhere.items():
+        rest = key[:place] + key[place + 1 :]
+        every[rest] = every.get(rest, 0) - number
+    return elsewhere | {(*key[:place], "manual", *key[place:]): number for key, number in every.items() if number}
+
+
+def _count_rows(
+    connection: apsw.Connection, routes: Routes, filter: Filter, by: Sequence[str], *, only: str = "true"
+) -> Counts:
+    """Group by columns of the job alone; the names of its route are filled in afterwards."""
+    names = routes.names(connection)
+    wanted = match_routes(names, filter)
+    totals: Counts = {} if by else {(): 0}
+    if not _has_any(connection, filter, wanted):
+        return totals
+    clause, values = _where(filter, wanted)
+    columns = list(dict.fromkeys("route" if name in _OF_ROUTE else name for name in by))
+    grouped = f" GROUP BY {', '.join(columns)}" if columns else ""
+    rows = select(
+        connection,
+        f"SELECT {', '.join([*columns, 'count(*)'])} FROM jobs {_count_hint(connection, filter, columns)}"
+        f" WHERE {clause} AND {only}{grouped}",
+        values,
+    )
+    for row in rows:
+        fields = dict(zip(columns, row, strict=False))
+        if "route" in fields:
+            fields |= zip(_OF_ROUTE, names[fields["route"]], strict=True)
+        key = tuple(fields[name] for name in by)
+        totals[key] = totals.get(key, 0) + row[-1]
+    return totals
+
+
+def _count_hint(connection: apsw.Connection, filter: Filter, columns: Sequence[str]) -> str:
+    """Count by group in the order of the groups, unless few jobs are of that time: sorting few costs less."""
+    plain = Filter(states=(State.dead,), lane=filter.lane, since=filter.since, until=filter.until)
+    if filter == plain and columns and set(columns) <= {"fingerprint", "lane"} and not _few_died(connection, filter):
+        return "INDEXED BY jobs_group"
+    return _hint(connection, filter)
+
+
+def _few_died(connection: apsw.Connection, filter: Filter) -> bool:
+    """Whether few dead letters changed last in the filter's time; stops counting where they are not few."""
+    if filter.since is None and filter.until is None:
+        return False
+    clause, values = _where(Filter(states=(State.dead,), since=filter.since, until=filter.until), None)
+    some = f"SELECT 1 FROM jobs INDEXED BY jobs_dead WHERE {clause} LIMIT {_FEW + 1}"
+    return int(connection.execute(f"SELECT count(*) FROM ({some})", values).get) <= _FEW
+
+
+_SCHEDULED: Final = "SELECT count(*) FROM jobs WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at > ?"
+
+
+def _count_due(connection: apsw.Connection, at: float, by: Sequence[str]) -> Counts:
+    """Subtract what is scheduled for later from the counters: due jobs cost nothing, later ones an index scan."""
+    totals: Counts = {} if by else {(): 0}
+    names = ", ".join(("id", "waiting", *by))
+    for route, waiting, *key in select(connection, f"SELECT {names} FROM routes WHERE waiting > 0"):
+        later = sum(connection.execute(_SCHEDULED, (route, priority, at)).get for priority in range(len(PRIORITIES)))
+        if waiting > later:
+            totals[*key,] = totals.get((*key,), 0) + waiting - later
+    return totals
+
+
+COUNTERS: Final = "SELECT id, " + ", ".join(State) + " FROM routes"
+_NUMBERS: Final = (*State, "forgotten")
+"""What a route counts: its jobs by state, and how many ended ones were forgotten altogether."""
+
+
+def _from_counters(connection: apsw.Connection, filter: Filter, by: Sequence[str]) -> Counts:
+    wanted = filter.states or _NUMBERS
+    totals: Counts = {} if by else {(): 0}
+    for row in connection.execute(f"SELECT queue, task, agent, {', '.join(_NUMBERS)} FROM routes"):
+        route = dict(zip(_OF_ROUTE, row[:3], strict=True))
+        if any(getattr(filter, name) not in (None, route[name]) for name in _OF_ROUTE):
+            continue
+        if filter.no_agent and route["agent"] is not None:
+            continue
+        for state, number in zip(_NUMBERS, row[3:], strict=True):
+            if number and state in wanted:
+                key = tuple(str(state) if name == "state" else route[name] for name in by)
+                totals[key] = totals.get(key, 0) + number
+    return totals
+
+
+_RETURNING: Final = (
+    "SELECT fingerprint, held_for, route, count(*), sum(comes_back_at <= ?), min(comes_back_at)"
+    " FROM jobs INDEXED BY jobs_returning WHERE state = 'dead' AND comes_back_at IS NOT NULL GROUP BY 1, 2, 3"
+)
+
+
+def returning(connection: apsw.Connection, routes: Routes, now: float) -> list[Returning]:
+    names = routes.names(connection)
+    return [
+        Returning(fingerprint, held_for, *names[route][:2], *numbers)
+        for fingerprint, held_for, route, *numbers in select(connection, _RETURNING, (now,))
+    ]
+
+
+# -- how long jobs waited and took, without an index over what is done: every success would pay for one
+
+MOVES: Final = 10_000
+"""Timings look at so many of the last moves: what ended last is there, however long the backlog behind it is."""
+JOBS: Final = 100_000
+"""Routes without a success among those moves are looked for among so many of the newest jobs."""
+_TOOK: Final = (
+    "SELECT updated_at - started_at FROM jobs WHERE state = 'done' AND started_at IS NOT NULL AND route IN ({})"
+    f" AND seq > (SELECT max(seq) FROM jobs) - {JOBS} ORDER BY seq DESC LIMIT ?"
+)
+_ENDED: Final = (
+    "SELECT jobs.route, jobs.started_at - jobs.run_at, moves.at - jobs.started_at"
+    " FROM moves CROSS JOIN jobs ON jobs.seq = moves.job"
+    " WHERE moves.seq > (SELECT max(seq) FROM moves) - ? AND moves.move = 'succeeded'"
+    " AND jobs.state = 'done' AND jobs.started_at IS NOT NULL ORDER BY moves.seq DESC"
+)
+_NEWEST: Final = (
+    "SELECT jobs.route, jobs.started_at - jobs.run_at, jobs.updated_at - jobs.started_at FROM jobs"
+    " WHERE jobs.seq > (SELECT max(seq) FROM jobs) - ? AND jobs.state = 'done' AND jobs.route IN ({})"
+    " AND jobs.started_at IS NOT NULL ORDER BY jobs.seq DESC"
+)
+
+
+def durations(connection: apsw.Connection, routes: Routes, task: str, last: int = 100) -> list[float]:
+    numbers = ", ".join(str(number) for number, route in routes.names(connection).items() if route[1] == task)
+    return [seconds for (seconds,) in select(connection, _TOOK.format(numbers), (last,))]
+
+
+def timings(connection: apsw.Connection, routes: Routes, by: TimedBy) -> list[Timing]:
+    names, place = routes.names(connection), _OF_ROUTE.index(by)
+    return timings_of((str(names[route][place]), waited, took) for route, waited, took in _measure(connection))
+
+
+def _measure(connection: apsw.Connection) -> Iterator[Row]:
+    """Yield route, wait and duration, newest first: by what ended last, then by what was enqueued last."""
+    ended = select(connection, _ENDED, (MOVES,))
+    yield from ended
+    seen = {route for route, _, _ in ended}
+    missing = [route for (route,) in select(connection, "SELECT id FROM routes WHERE done > 0") if route not in seen]
+    if missing:
+        yield from select(connection, _NEWEST.format(", ".join(map(str, missing))), (JOBS,))
