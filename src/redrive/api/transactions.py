@@ -25,7 +25,7 @@ from redrive.jobs.tasks import Many
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
-    from redrive.stores.inbox.batch import Batch, Inbox
+    from redrive.stores.inbox import Batch, Inbox
 
 log = logging.getLogger("redrive.relay")
 LIMIT: Final = 100

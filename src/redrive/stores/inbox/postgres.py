@@ -1,4 +1,4 @@
-"""The inbox in a PostgreSQL database. One process at a time moves rows: the others do not get the advisory lock."""
+"""The inbox in a PostgreSQL database. One process at a time moves rows: the one that has the advisory lock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ _OLDEST: Final = """
 """
 
 
-class _Batch:
+_ASYNCHRONOUS: Final = (
+    "synchronous_commit is off in %s: after a crash of its server a job may run whose own data was lost;"
+    " run ALTER DATABASE … SET synchronous_commit = on"
+)
+
+
+class _PostgresBatch:
     def __init__(self, connection: Connection, rows: Sequence[Row]) -> None:
         self._connection = connection
         self.rows = rows
@@ -47,14 +53,19 @@ class PostgresInbox:
         self._namespace = where.namespace
         self._connection: Connection | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._told = False
+        self._warned = False
 
     @asynccontextmanager
-    async def take(self, limit: int) -> AsyncIterator[_Batch]:
+    async def take(self, limit: int) -> AsyncIterator[_PostgresBatch]:
+        async with self._transaction() as connection:
+            yield _PostgresBatch(connection, await self._rows(connection, limit))
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[Connection]:
         try:
             connection = await self._open()
             async with connection.transaction():
-                yield _Batch(connection, await self._rows(connection, limit))
+                yield connection
         except psycopg.Error as error:
             await self.close()
             raise StoreUnavailable(f"the inbox {self.url} cannot be read: {' '.join(str(error).split())}") from error
@@ -67,25 +78,20 @@ class PostgresInbox:
         return [Row(*row) for row in await cursor.fetchall()]
 
     async def _exists(self, connection: Connection) -> bool:
-        """Make the table where that is allowed. Where it is not, no row can be there either."""
+        """Make the table where that is allowed; False where it is not: then there are no rows either."""
         try:
-            await _all(connection, make_table("postgresql"))
+            await _run_all(connection, make_table("postgresql"))
         except InvalidInput:
             return False
         return True
 
     async def marked(self) -> int:
-        try:
-            connection = await self._open()
-            async with connection.transaction():
-                if not await self._exists(connection):
-                    return 0
-                query = "SELECT count(*) FROM rd_inbox WHERE namespace = %s AND problem IS NOT NULL"
-                ((number,),) = await (await connection.execute(query, [self._namespace])).fetchall()
-                return int(number)
-        except psycopg.Error as error:
-            await self.close()
-            raise StoreUnavailable(f"the inbox {self.url} cannot be read: {' '.join(str(error).split())}") from error
+        async with self._transaction() as connection:
+            if not await self._exists(connection):
+                return 0
+            query = "SELECT count(*) FROM rd_inbox WHERE namespace = %s AND problem IS NOT NULL"
+            ((number,),) = await (await connection.execute(query, [self._namespace])).fetchall()
+            return int(number)
 
     async def _open(self) -> Connection:
         loop = asyncio.get_running_loop()
@@ -96,18 +102,15 @@ class PostgresInbox:
             self._connection = await psycopg.AsyncConnection.connect(
                 self._conninfo, autocommit=True, prepare_threshold=None
             )
-            await self._tell_asynchronous(self._connection)
+            await self._warn_asynchronous(self._connection)
         return self._connection
 
-    async def _tell_asynchronous(self, connection: Connection) -> None:
-        """Tell once of a database that forgets commits in a crash: a job may run though its data is gone."""
+    async def _warn_asynchronous(self, connection: Connection) -> None:
+        """Warn once of a database that forgets commits in a crash: a job may run though its data is gone."""
         cursor = await connection.execute("SHOW synchronous_commit")
-        if await cursor.fetchone() == ("off",) and not self._told:
-            self._told = True
-            log.warning(
-                "synchronous_commit is off in %s: after a crash of its server a job may run whose own data was lost;"
-                " run ALTER DATABASE … SET synchronous_commit = on", self.url,
-            )  # fmt: skip
+        if await cursor.fetchone() == ("off",) and not self._warned:
+            self._warned = True
+            log.warning(_ASYNCHRONOUS, self.url)
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -115,7 +118,7 @@ class PostgresInbox:
             await connection.close()
 
 
-async def _all(connection: Connection, steps: Steps) -> None:
+async def _run_all(connection: Connection, steps: Steps) -> None:
     try:
         statement = next(steps)
         while True:

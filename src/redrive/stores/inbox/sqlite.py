@@ -1,8 +1,8 @@
-"""The inbox in a SQLite file of the caller's.
+"""The inbox in a SQLite file of the caller.
 
-Read by Python's own sqlite3, as the caller's code does: closing a file that two SQLite libraries of one process have
-open drops the locks of both. One process at a time moves rows: the others do not get the lock of a file beside the
-database. No lock of the database itself is held, so that the caller's writes do not wait while the store takes jobs.
+Python's own sqlite3 reads it, as the caller's code does: closing a file that two SQLite libraries of one process have
+open drops the locks of both. One process at a time moves rows: the one that has the lock of a file beside the database.
+No lock of the database itself is held, so that the caller's writes do not wait while the store takes jobs.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from redrive.core.inbox_table import Row
 from redrive.errors import StoreUnavailable
-from redrive.stores.replica.postgres_url import DEFAULT_NAMESPACE
 
 fcntl: ModuleType | None
 try:
@@ -34,7 +33,7 @@ _OLDEST: Final = """
 """
 
 
-class _Batch:
+class _SqliteBatch:
     def __init__(self, inbox: SqliteInbox, rows: Sequence[Row]) -> None:
         self._inbox = inbox
         self.rows = rows
@@ -53,22 +52,16 @@ class _Batch:
 class SqliteInbox:
     """A file, opened for each use."""
 
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self.path = Path(unquote(parts.path.removeprefix("/")))
+    def __init__(self, url: str, namespace: str) -> None:
+        self.path = Path(unquote(urlsplit(url).path.removeprefix("/")))
         self.url = f"sqlite:///{self.path}"
-        options = dict(pair.partition("=")[::2] for pair in parts.query.split("&") if pair)
-        self._namespace = options.get("namespace", DEFAULT_NAMESPACE)
+        self._namespace = namespace
 
     @asynccontextmanager
-    async def take(self, limit: int) -> AsyncIterator[_Batch]:
-        def work(connection: sqlite3.Connection) -> list[Row]:
-            if not _exists(connection):
-                return []
-            return [Row(*row) for row in connection.execute(_OLDEST, (self._namespace, limit))]
-
+    async def take(self, limit: int) -> AsyncIterator[_SqliteBatch]:
         with self._alone() as alone:
-            yield _Batch(self, await self.use(work) if alone and self.path.exists() else [])
+            rows = await self._select(_OLDEST, limit) if alone else []
+            yield _SqliteBatch(self, [Row(*row) for row in rows])
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:
@@ -78,7 +71,7 @@ class SqliteInbox:
             return
         handle = self._open_lock()
         try:
-            yield _locked(handle)
+            yield _lock(handle)
         finally:
             os.close(handle)
 
@@ -90,13 +83,18 @@ class SqliteInbox:
             raise StoreUnavailable(f"the inbox {self.url} cannot be used: {name}: {error.strerror}") from error
 
     async def marked(self) -> int:
-        def work(connection: sqlite3.Connection) -> int:
-            if not _exists(connection):
-                return 0
-            query = "SELECT count(*) FROM rd_inbox WHERE namespace = ? AND problem IS NOT NULL"
-            return int(connection.execute(query, (self._namespace,)).fetchone()[0])
+        query = "SELECT count(*) FROM rd_inbox WHERE namespace = ? AND problem IS NOT NULL"
+        return sum(number for (number,) in await self._select(query))
 
-        return await self.use(work) if self.path.exists() else 0
+    async def _select(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """Select rows of this namespace; none where the file or the table does not exist."""
+
+        def work(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
+            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'rd_inbox'").fetchall():
+                return []
+            return connection.execute(query, (self._namespace, *values)).fetchall()
+
+        return await self.use(work) if self.path.exists() else []
 
     async def use(self, work: Callable[[sqlite3.Connection], T]) -> T:
         def opened() -> T:
@@ -109,10 +107,10 @@ class SqliteInbox:
             raise StoreUnavailable(f"the inbox {self.url} cannot be used: {error}") from error
 
     async def close(self) -> None:
-        """Nothing stays open."""
+        """Do nothing: nothing stays open."""
 
 
-def _locked(handle: int) -> bool:
+def _lock(handle: int) -> bool:
     if fcntl is None:
         return True
     try:
@@ -120,7 +118,3 @@ def _locked(handle: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _exists(connection: sqlite3.Connection) -> bool:
-    return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'rd_inbox'").fetchall())

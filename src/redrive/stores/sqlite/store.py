@@ -189,12 +189,21 @@ class SqliteStore(ReadVerbs):
             return [Unknown(str(error))] * len(group)
 
     async def claim(self, wanted: Wanted, worker: str, now: float) -> Claim:
-        await self._ready()
+        writer = await self._ready()
+        take = Take(wanted, worker, self._lock.name, secrets.token_hex(8), now)
+        return await self._write_claim(writer, take, synced=wanted.synced, sure=self._plenty and wanted.slots > 0)
+
+    async def take(self, take: Take) -> Claim:
+        """Claim as this Take says, for a worker of another process."""
+        return await self._write_claim(await self._ready(), take, synced=True, sure=take.again)
+
+    async def _write_claim(self, writer: Writer, take: Take, *, synced: bool, sure: bool) -> Claim:
+        """Claim in the writer; unless `sure`, only where a look without the write lock finds due jobs."""
         self._watch()
-        found: Found = await self._write(
-            lambda connection: self._claim(connection, wanted, worker, now),
-            synced=wanted.synced,
-            peek=None if self._plenty and wanted.slots > 0 else lambda connection: self._peek(connection, wanted, now),
+        found: Found = await writer.run(
+            lambda connection: self._claim(connection, take),
+            synced=synced,
+            peek=None if sure else lambda connection: self._peek(connection, take.wanted, take.now),
         )
         return await self._read_claim(found)
 
@@ -221,13 +230,7 @@ class SqliteStore(ReadVerbs):
             return None
         return nothing(self._lapsed(connection), mark, claims.next_due(connection, routes, now))
 
-    def _claim(
-        self, connection: apsw.Connection, wanted: Wanted, worker: str, now: float, *, look_ahead: bool = True
-    ) -> Found:
-        take = Take(wanted, worker, self._lock.name, secrets.token_hex(8), now)
-        return self._claim_as(connection, take, look_ahead=look_ahead)
-
-    def _claim_as(self, connection: apsw.Connection, take: Take, *, look_ahead: bool = True) -> Found:
+    def _claim(self, connection: apsw.Connection, take: Take, *, look_ahead: bool = True) -> Found:
         """Claim. Where a record cannot be read, delay such jobs and claim the rest."""
         try:
             return self._take(connection, take, look_ahead=look_ahead)
@@ -282,8 +285,9 @@ class SqliteStore(ReadVerbs):
         for standing in list(self._standing):
             if standing.begin():
                 try:
-                    wanted, worker, now = standing.wanted, standing.worker, standing.clock()
-                    found = self._claim(connection, wanted, worker, now, look_ahead=False)
+                    token, now = secrets.token_hex(8), standing.clock()
+                    take = Take(standing.wanted, standing.worker, self._lock.name, token, now)
+                    found = self._claim(connection, take, look_ahead=False)
                 except BaseException:
                     standing.end(None)
                     _end(served, committed=False)
@@ -327,16 +331,6 @@ class SqliteStore(ReadVerbs):
 
     async def stagger(self) -> None:
         """Do nothing: workers of one file do not wait for each other."""
-
-    async def take(self, take: Take) -> Claim:
-        """Claim as this Take says, for a worker of another process."""
-        await self._ready()
-        self._watch()
-        found: Found = await self._write(
-            lambda connection: self._claim_as(connection, take),
-            peek=None if take.again else lambda connection: self._peek(connection, take.wanted, take.now),
-        )
-        return await self._read_claim(found)
 
     async def heartbeat(self, leases: Sequence[Lease], now: float | None = None) -> list[Lease]:
         return await self._write(lambda connection: commits.heartbeat(connection, leases, now), synced=False)

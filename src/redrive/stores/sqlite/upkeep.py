@@ -44,11 +44,7 @@ _EMPTIED: Final = "payload IS NULL AND state IN ('done', 'discarded', 'purged')"
 
 
 def choose_old(
-    connection: apsw.Connection,
-    now: float,
-    retention: Mapping[str, float],
-    default: float,
-    keys: float | None,
+    connection: apsw.Connection, now: float, retention: Mapping[str, float], default: float, keys: float | None
 ) -> Forget:
     """Choose jobs that ended long enough ago for their contents, and for their keys where `keys` is set."""
     special = to_json(list(retention))
