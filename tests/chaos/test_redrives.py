@@ -16,7 +16,7 @@ import pytest
 
 from redrive import Context, Redrive
 from redrive.core.store import Commit, Put
-from redrive.deadletters.bulk import RedriveRun
+from redrive.deadletters.bulk.run import RedriveRun
 from redrive.deadletters.redrives.documents import Documents
 from redrive.deadletters.redrives.steps import FREEZING_SECONDS
 from redrive.engine.clock import Clock

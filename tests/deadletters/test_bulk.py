@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from redrive.core.job import Attempt, Job, State, Usage
 from redrive.deadletters import bulk as core
-from redrive.deadletters.bulk import CHUNK, Canary, Chosen, Flight, Item, RedriveRun
+from redrive.deadletters.bulk.choice import Chosen
+from redrive.deadletters.bulk.run import CHUNK, Canary, Flight, Item, RedriveRun
 
 NOW = 1_800_000_000.0
 

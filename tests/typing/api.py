@@ -19,7 +19,7 @@ from redrive.core.job import Usage
 from redrive.core.store import Page
 from redrive.core.tokens import NewToken, Token
 from redrive.core.workflow import WorkflowStatus
-from redrive.deadletters.bulk import RedriveRun
+from redrive.deadletters.bulk.run import RedriveRun
 from redrive.deadletters.group import GroupView
 from redrive.deadletters.new_groups import Newcomers
 from redrive.deadletters.triage import Acted, PatchPreview

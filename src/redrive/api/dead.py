@@ -12,7 +12,7 @@ from redrive.core.job import Job, Json, State
 from redrive.core.store import Page
 from redrive.deadletters import edit, orders
 from redrive.deadletters.acts import Acts
-from redrive.deadletters.bulk import PASS_RATE
+from redrive.deadletters.bulk.run import PASS_RATE
 from redrive.deadletters.filters import make_filter
 from redrive.deadletters.group import GroupView
 from redrive.deadletters.orders import read_words
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import asyncio
     from pathlib import Path
 
-    from redrive.deadletters.bulk import RedriveRun
+    from redrive.deadletters.bulk.run import RedriveRun
     from redrive.deadletters.groups import Groups
     from redrive.deadletters.purge import PurgePlan
     from redrive.deadletters.redrives import Redrives

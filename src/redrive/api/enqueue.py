@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from redrive.api.http_requests import http_request
 from redrive.api.transactions import PENDING
 from redrive.core.job import Json
 from redrive.errors import InvalidInput
@@ -74,3 +73,35 @@ def _apart(options: Options) -> tuple[dict[str, Any], Any]:
 
 def _name_of(task: str | Task[Any, Any]) -> str:
     return task.name if isinstance(task, Task) else task
+
+
+_FIELDS: Final = ("method", "url", "json", "body", "headers", "timeout", "auth", "sign")
+
+
+def http_request(line: Sequence[str], said: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split the arguments into payload and options. What the payload may say is checked where it is accepted."""
+    given = {"queue": "http", **_named(line, said), **said}
+    options = {name: value for name, value in given.items() if name not in _FIELDS}
+    payload = {name: _plain(given[name]) for name in _FIELDS if given.get(name) is not None}
+    if payload.get("headers") == {}:
+        del payload["headers"]
+    if "json" not in payload and isinstance(payload.get("body"), dict | list):
+        payload["json"] = payload.pop("body")
+    return payload, options
+
+
+def _named(line: Sequence[str], said: Mapping[str, Any]) -> dict[str, str]:
+    """Name the arguments without a name: method and url, or queue, method and url."""
+    names = ("queue", "method", "url") if len(line) > 2 else ("method", "url")
+    if len(line) > len(names):
+        raise InvalidInput(field="enqueue_http", problem="takes queue, method and url; name every other argument")
+    named = dict(zip(names, line, strict=False))
+    for name in named.keys() & said.keys():
+        raise InvalidInput(field=name, problem="is given twice; keep one")
+    for name in {"method", "url"} - named.keys() - said.keys():
+        raise InvalidInput(field=name, problem="is missing; give method and url")
+    return named
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else value

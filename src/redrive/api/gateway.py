@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -36,6 +36,7 @@ from redrive.jobs.wait_for_job import result_text
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
+    from redrive.notices.repeats import Repeats
 
 log = logging.getLogger("redrive.gateway")
 WHO: Final = "gateway"
@@ -338,3 +339,37 @@ async def _called(handler: Handler, arguments: dict[str, Any]) -> Any:
 def _listed(job: Job) -> dict[str, Json]:
     said = {"status": f"queued_{job.reason}", "retry_at": iso(job.run_at), "max_retries": job.allowed}
     return {**outcome_of(job).public(), **said, "task": job.task}
+
+
+Params = Mapping[str, Json]
+
+
+class Operations:
+    """Answers `rd.call`, `rd.submit` and `rd.retry`; every answer is observed."""
+
+    def __init__(self, core: Core, gateway: Gateway, repeats: Repeats, load: Callable[[], None]) -> None:
+        self._core = core
+        self._gateway = gateway
+        self._repeats = repeats
+        self._load = load
+
+    async def call(
+        self, task: Task[Any, Any] | str, params: Params | None, timeout: Seconds | None, options: Mapping[str, Any]
+    ) -> Outcome:
+        self._load()
+        given = {} if params is None else params
+        made = self._gateway.call(task, given, timeout=timeout, **options)
+        return await self._repeats.watched(made, task, given, options.get("session_id"))
+
+    async def submit(self, task: Task[Any, Any] | str, params: Params | None, options: Mapping[str, Any]) -> Outcome:
+        self._load()
+        given = {} if params is None else params
+        made = self._gateway.submit(task, given, **options)
+        return await self._repeats.watched(made, task, given, options.get("session_id"))
+
+    async def retry(self, operation_id: str, timeout: Seconds | None, who: str) -> Outcome:
+        self._load()
+        return await self._repeats.watched_retry(self._gateway.retry(operation_id, timeout=timeout, who=who))
+
+    async def outcome(self, operation_id: str) -> Outcome:
+        return await self._gateway.outcome(await find_job(self._core.store, operation_id))

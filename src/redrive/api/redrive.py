@@ -13,10 +13,9 @@ from redrive.api.dead import Dead
 from redrive.api.duties import Duties
 from redrive.api.enqueue import Enqueuer
 from redrive.api.explain import Explanation, add_rule, explain
-from redrive.api.gateway import Gateway
+from redrive.api.gateway import Gateway, Operations
 from redrive.api.jobs import Jobs
 from redrive.api.make_registry import make_registry, policies_of
-from redrive.api.operations import Operations
 from redrive.api.queues import Queues
 from redrive.api.task_decorator import Registering
 from redrive.api.tokens import Tokens

@@ -16,10 +16,9 @@ from redrive.core.job import Job, Json
 from redrive.core.store import Filter
 from redrive.deadletters import orders
 from redrive.deadletters.acts import Acts, Order
-from redrive.deadletters.bulk import reasons
-from redrive.deadletters.edited_input import check_fits, difference, input_now, text_of
+from redrive.deadletters.bulk.progress import reasons
+from redrive.deadletters.edited_input import check_fits, difference, forgotten, input_now, text_of
 from redrive.deadletters.filters import filter_of_many, means_unknown
-from redrive.deadletters.forgotten_input import forgotten
 from redrive.deadletters.merge_patch import fields_of, patched
 from redrive.deadletters.redrives.moves import is_deferred
 from redrive.deadletters.redrives.selection import filter_in_words, judged, sealed_token, select, without_id

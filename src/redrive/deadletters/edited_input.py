@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from redrive.core import change
 from redrive.core.change import edited_payload
+from redrive.core.documents import STEP
 from redrive.core.job import Job, Json
 from redrive.core.payload import check_kept, encode
 from redrive.core.redact import redact
+from redrive.core.store import Put, Store
 from redrive.core.workflow import OUTPUT
 from redrive.deadletters.triage import outside_texts, quoted
+from redrive.engine.effects import effects_of
+from redrive.engine.effects import forgotten as forgotten_effect
 from redrive.engine.inputs import effective
+from redrive.engine.verify import nothing_landed
 from redrive.engine.workflow_steps import is_step
 from redrive.errors import InvalidInput
 from redrive.retries.changes import decode, diff, merge
@@ -65,3 +70,27 @@ def changed_input(core: Core, job: Job, payload: Mapping[str, Json], who: str, w
     if quoted(given, outside_texts(job)):
         edit = msgspec.structs.replace(edit, tainted=True)
     return change.anew(merge(decode(job.changes_json), [edit]), None, None)
+
+
+KEPT: Final = 200
+"""So many documents are forgotten in the commit of an edit, and come back if it is taken back."""
+
+
+class Forgotten(NamedTuple):
+    """What an edit forgets: in its own commit, so that taking it back brings it back, and what is too much for that."""
+
+    puts: list[Put]
+    gone: list[Put]
+
+
+async def forgotten(store: Store, job: Job, repeat: Sequence[str] = ()) -> Forgotten:
+    """Steps, what to look for outside, and the effects to be done again."""
+    if repeat:
+        effects = [effect.name for effect in await effects_of(store, job.id)]
+        if unknown := set(repeat) - set(effects):
+            known = ", ".join(effects) or "none"
+            raise InvalidInput(field="repeat", problem=f"{min(unknown)!r} is no effect of this job; there are {known}")
+    steps = [STEP.drop(kept.key) for kept in await STEP.all(store, f"{job.id}/")]
+    puts = [*nothing_landed(job), *(forgotten_effect(job.id, name) for name in repeat)]
+    room = max(0, KEPT - len(puts))
+    return Forgotten([*puts, *steps[:room]], steps[room:])

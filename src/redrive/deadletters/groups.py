@@ -13,13 +13,13 @@ from redrive.core import times
 from redrive.core.checks import check_id, check_limit, check_texts, check_words, is_number, the_only
 from redrive.core.commit import Proposal, decide_and_commit
 from redrive.core.job import State
-from redrive.core.store import Filter, Group
+from redrive.core.store import Filter, Group, Store
 from redrive.core.times import Given
 from redrive.deadletters import group as insight
-from redrive.deadletters.gather_new_groups import look as new_groups
 from redrive.deadletters.group import STATUSES, GroupState, GroupView
-from redrive.deadletters.group_alerts import GROUP_STATE, GroupWatch, latest_letters, read_states, silence
-from redrive.deadletters.new_groups import New, Newcomers
+from redrive.deadletters.group_alerts import GROUP_STATE, GroupWatch, Known, latest_letters, read_states, silence
+from redrive.deadletters.new_groups import New, Newcomers, newcomers, oldest
+from redrive.engine.deploys import latest
 from redrive.errors import InvalidInput, StoreError
 from redrive.jobs.lookup import SOMEBODY
 
@@ -71,7 +71,7 @@ class Groups:
         A deploy is the first time that a worker ran a new `version` of the application. Where no worker ever named one,
         the last start of a worker counts.
         """
-        return await new_groups(self._core)
+        return await gather_new_groups(self._core)
 
     async def ranked(
         self,
@@ -272,3 +272,36 @@ def _check_number(field: str, value: object, *, whole: bool = False) -> None:
     if not is_number(value) or (whole and not isinstance(value, int)) or not 0 <= value < 1e12:
         kind = "a whole number" if whole else "a number"
         raise InvalidInput(field=field, problem=f"{value!r} is not {kind} from 0 on")
+
+
+FEW: Final = 30
+"""Up to so many groups are counted one by one, each by its index; more of them together."""
+
+
+async def gather_new_groups(core: Core) -> Newcomers:
+    """Groups that nobody has resolved or ignored, and that have dead letters."""
+    store, now = core.store, core.clock.now()
+    deploy = await latest(store)
+    since = oldest(now, deploy)
+    fresh = [group for group in await store.groups(since=since) if group.first_at >= since]
+    known = await read_states(store, [group.fingerprint for group in fresh])
+    unresolved = [group for group in fresh if _is_unresolved(known.get(group.fingerprint))]
+    return newcomers(now, deploy, unresolved, await _count_dead(store, unresolved))
+
+
+def _is_unresolved(known: Known | None) -> bool:
+    state = known[0] if known is not None else None
+    return (state or GroupState()).status == "unresolved"
+
+
+async def _count_dead(store: Store, groups: Sequence[Group]) -> dict[str, int]:
+    """How many dead letters each of these has."""
+    if len(groups) > FEW:
+        counted = await store.count(Filter(states=(State.dead,)), by=("fingerprint",))
+        return {str(name): number for (name,), number in counted.items()}
+    return {
+        group.fingerprint: sum(
+            (await store.count(Filter(states=(State.dead,), fingerprint=group.fingerprint))).values()
+        )
+        for group in groups
+    }

@@ -20,9 +20,8 @@ from redrive.core.lifecycle import Transition
 from redrive.core.store import Put
 from redrive.deadletters import bulk as runs
 from redrive.deadletters.acts import GROUP, Acts, items_key, put_act
-from redrive.deadletters.bulk import CHUNK, RedriveRun
-from redrive.deadletters.bulk import Item as RunItem
-from redrive.deadletters.bulk.run import REDRIVE
+from redrive.deadletters.bulk.run import CHUNK, REDRIVE, RedriveRun
+from redrive.deadletters.bulk.run import Item as RunItem
 from redrive.deadletters.redrives.moves import before_key, restored
 from redrive.deadletters.triage import (
     ACT_BEFORE,

@@ -16,7 +16,7 @@ from redrive.core.notice import QUOTED, TEXT_CAP, Level, Notice, Quote, waiting_
 from redrive.core.store import Filter, OutcomeTally, Tally, Total
 from redrive.core.times import Given as Instant
 from redrive.core.times import earlier
-from redrive.deadletters.gather_new_groups import look as new_groups
+from redrive.deadletters.groups import gather_new_groups
 from redrive.errors import InvalidOption
 from redrive.failures.classify import ALIASES
 from redrive.jobs.publishing_store import publish_notice
@@ -215,7 +215,7 @@ class Reports:
             latest,
             dead,
             await self._watch.breakers(),
-            await new_groups(self._core),
+            await gather_new_groups(self._core),
         )
 
     async def running(self, number: int) -> list[Job]:

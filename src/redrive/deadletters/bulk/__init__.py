@@ -11,7 +11,6 @@ writes what is decided here, a chunk and the run together with the moves themsel
 from __future__ import annotations
 
 from redrive.deadletters.bulk.choice import Chosen, Estimate, Plan, estimated, largest, last_usage, spread, token_for
-from redrive.deadletters.bulk.flights import Flight, Flights, flight_of, in_the_way
 from redrive.deadletters.bulk.progress import (
     BURST_SECONDS,
     OTHER_REASONS,
@@ -39,6 +38,8 @@ from redrive.deadletters.bulk.run import (
     PASS_RATE,
     UNDO,
     Canary,
+    Flight,
+    Flights,
     GroupScore,
     Item,
     ItemPage,
@@ -49,6 +50,8 @@ from redrive.deadletters.bulk.run import (
     Verdict,
     begun,
     chunked,
+    flight_of,
+    in_the_way,
     settled,
     skipped,
     taken,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Final, Literal
 
 import msgspec
@@ -339,3 +339,29 @@ def with_errors(run: RedriveRun, errors: Mapping[str, str | None]) -> RedriveRun
     """For eyes only."""
     groups = [msgspec.structs.replace(group, error=errors.get(group.fingerprint or "")) for group in run.by_group]
     return msgspec.structs.replace(run, by_group=tuple(groups))
+
+
+class Flight(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A redrive that is not over, and the groups that nobody else may take meanwhile."""
+
+    at: float
+    groups: tuple[str, ...] = ()
+    frozen: bool = False
+    """Whether its items are all written; until then it is being started, or its starter has died."""
+
+
+Flights = dict[str, Flight]
+REDRIVE_FLIGHTS: Final = Kind[Flights]("redrive_flights", Flights)
+
+
+def in_the_way(flights: Flights, groups: Iterable[str]) -> dict[str, str]:
+    """Which of these groups are being moved, and by which redrive."""
+    wanted = set(groups)
+    return {group: id for id, flight in flights.items() for group in flight.groups if group in wanted}
+
+
+def flight_of(run: RedriveRun, flight: Flight | None) -> Flight | None:
+    """What the run still needs of its flight: nothing when it is over, no groups when all of them have moved."""
+    if run.over or flight is None:
+        return None
+    return flight if run.state in HOLDS_GROUPS else msgspec.structs.replace(flight, groups=())

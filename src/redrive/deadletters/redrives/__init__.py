@@ -23,18 +23,8 @@ from redrive.core.job import Job, new_id
 from redrive.core.store import Put
 from redrive.deadletters import bulk as rules
 from redrive.deadletters import orders
-from redrive.deadletters.bulk import (
-    PASS_RATE,
-    Estimate,
-    Flight,
-    Item,
-    ItemPage,
-    ItemStatus,
-    ItemView,
-    Plan,
-    RedriveRun,
-)
-from redrive.deadletters.bulk.run import REDRIVE
+from redrive.deadletters.bulk.choice import Estimate, Plan
+from redrive.deadletters.bulk.run import PASS_RATE, REDRIVE, Flight, Item, ItemPage, ItemStatus, ItemView, RedriveRun
 from redrive.deadletters.filters import means_unknown
 from redrive.deadletters.redrives import selection as choosing
 from redrive.deadletters.redrives.documents import Documents, Loaded, flown

@@ -11,9 +11,7 @@ from redrive.core.commit import commit, commit_in_parts
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Put, Store
 from redrive.deadletters import bulk as rules
-from redrive.deadletters.bulk import Flight, Flights, Item, RedriveRun
-from redrive.deadletters.bulk.flights import REDRIVE_FLIGHTS
-from redrive.deadletters.bulk.run import REDRIVE, REDRIVE_ITEMS
+from redrive.deadletters.bulk.run import REDRIVE, REDRIVE_FLIGHTS, REDRIVE_ITEMS, Flight, Flights, Item, RedriveRun
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core

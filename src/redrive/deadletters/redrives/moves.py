@@ -14,8 +14,8 @@ from redrive.core.lifecycle import DEFERRED, Transition
 from redrive.core.store import MAX_PARTS, Put
 from redrive.deadletters import bulk as rules
 from redrive.deadletters import orders
-from redrive.deadletters.bulk import Item, RedriveRun
-from redrive.deadletters.forgotten_input import forgotten
+from redrive.deadletters.bulk.run import Item, RedriveRun
+from redrive.deadletters.edited_input import forgotten
 from redrive.deadletters.orders import Order
 from redrive.deadletters.redrives.selection import judged, without_id
 from redrive.deadletters.triage import ACT_BEFORE, needs_its_own, overwritten, untouched

@@ -13,7 +13,7 @@ from redrive.core.job import Job, Json, iso
 from redrive.core.store import Filter, Seal
 from redrive.deadletters import bulk as rules
 from redrive.deadletters import orders
-from redrive.deadletters.bulk import Chosen, Estimate
+from redrive.deadletters.bulk.choice import Chosen, Estimate
 from redrive.deadletters.filters import TIMES, filter_of_many, make_filter, said_of_many
 from redrive.deadletters.orders import Order
 from redrive.deadletters.verbs import VERBS, Decided

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from redrive.core.job import Job, State
 from redrive.deadletters import bulk as rules
-from redrive.deadletters.bulk import CHUNK, Flight, Item, RedriveRun
+from redrive.deadletters.bulk.run import CHUNK, Flight, Item, RedriveRun
 from redrive.deadletters.redrives.documents import Documents, Loaded, parts
 from redrive.deadletters.redrives.moves import Mover
 from redrive.deadletters.verbs import PURGE

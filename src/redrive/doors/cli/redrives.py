@@ -19,7 +19,8 @@ from redrive.doors.cli.text import ago, clean, counted, one_line, short
 
 if TYPE_CHECKING:
     from redrive.api.redrive import Redrive
-    from redrive.deadletters.bulk import ItemView, Plan, RedriveRun
+    from redrive.deadletters.bulk.choice import Plan
+    from redrive.deadletters.bulk.run import ItemView, RedriveRun
     from redrive.deadletters.triage import PatchPreview
 
 COLUMNS: Final = ("id", "state", "started", "who", "moved", "succeeded", "failed again", "skipped", "open", "what")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from redrive.deadletters.bulk import PASS_RATE
+from redrive.deadletters.bulk.run import PASS_RATE
 from redrive.errors import InvalidInput
 
 if TYPE_CHECKING:

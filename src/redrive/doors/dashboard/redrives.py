@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from redrive.deadletters.bulk import GroupScore, ItemStatus, RedriveRun
+from redrive.deadletters.bulk.run import GroupScore, ItemStatus, RedriveRun
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.rendering import Site, address, back, form_of, page, rd_of, who
 from redrive.doors.web.problems import missing

@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from redrive.core.view import view
-from redrive.deadletters.bulk import PASS_RATE, ItemPage, Plan, RedriveRun
+from redrive.deadletters.bulk.choice import Plan
+from redrive.deadletters.bulk.run import PASS_RATE, ItemPage, RedriveRun
 from redrive.deadletters.triage import PatchPreview
 from redrive.doors.rest import schemas
 from redrive.doors.rest.letters import Patch, chosen
