@@ -7,7 +7,7 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from redrive import Context, Redrive
+from redrive.core.lifecycle import Transition
 from redrive.core.store import Commit, Put
 from redrive.deadletters.bulk.run import RedriveRun
 from redrive.deadletters.redrives.documents import Documents
@@ -188,19 +189,19 @@ async def test_killed_three_times_midway_each_item_moves_once(
 def dies_at(folder: str, id: str, *, commit: int, before: bool) -> None:
     """Takes steps and is killed right before, or right after, its so-manieth commit of moves."""
     rd, _ = make_app(Path(folder))
-    real, seen = rd.redrives._documents.wrote, 0
+    real, seen = rd.redrives._documents.write_step, 0
 
-    async def wrote(asked: Commit) -> bool:
+    async def write_step(id: str, puts: Iterable[Put], moves: Iterable[Transition] = ()) -> bool:
         nonlocal seen
-        seen += bool(asked.transitions)
+        seen += bool(moves)
         if before and seen == commit:
             os.kill(os.getpid(), signal.SIGKILL)
-        written = await real(asked)
+        written = await real(id, puts, moves)
         if seen == commit:
             os.kill(os.getpid(), signal.SIGKILL)
         return written
 
-    rd.redrives._documents.wrote = wrote  # type: ignore[method-assign,assignment]
+    rd.redrives._documents.write_step = write_step  # type: ignore[method-assign]
 
     async def carry() -> None:
         while True:
@@ -271,19 +272,19 @@ async def test_a_start_cancelled_at_every_wait_leaves_nothing_behind(folder: Pat
 def splits_commits(folder: str, id: str) -> None:
     """The guard removed: moves first, what became of the items in a commit of its own; killed between the two."""
     rd, _ = make_app(Path(folder))
-    real, seen = rd.redrives._documents.wrote, 0
+    real, seen = rd.redrives._documents.write_step, 0
 
-    async def wrote(asked: Commit) -> bool:
+    async def write_step(id: str, puts: Iterable[Put], moves: Iterable[Transition] = ()) -> bool:
         nonlocal seen
-        if not asked.transitions:
-            return await real(asked)
+        if not moves:
+            return await real(id, puts)
         seen += 1
-        written = await real(Commit(asked.transitions))
+        written = await real(id, (), moves)
         if seen == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-        return written and await real(Commit(puts=asked.puts))
+        return written and await real(id, puts)
 
-    rd.redrives._documents.wrote = wrote  # type: ignore[method-assign,assignment]
+    rd.redrives._documents.write_step = write_step  # type: ignore[method-assign]
 
     async def carry() -> None:
         while True:
@@ -328,11 +329,10 @@ async def test_a_step_decided_on_old_news_is_refused(folder: Path) -> None:
 async def test_control_without_expected_versions_items_move_twice(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Documents.wrote
+    real = Documents.write_step
 
-    async def blindly(self: Documents, commit: Commit) -> bool:
-        puts: tuple[Put, ...] = tuple(msgspec.structs.replace(put, expect=None) for put in commit.puts)
-        return await real(self, msgspec.structs.replace(commit, puts=puts))
+    async def blindly(self: Documents, id: str, puts: Iterable[Put], moves: Iterable[Transition] = ()) -> bool:
+        return await real(self, id, [msgspec.structs.replace(put, expect=None) for put in puts], moves)
 
-    monkeypatch.setattr(Documents, "wrote", blindly)
+    monkeypatch.setattr(Documents, "write_step", blindly)
     assert set(await stale_step(folder)) == {2}
