@@ -364,7 +364,7 @@ async def harness(rd: Redrive, *, start: float = 1_800_000_000.0) -> AsyncIterat
     store = holder.store
     with tempfile.TemporaryDirectory(prefix="redrive-test-") as folder:
         t = Harness(rd, clock)
-        rd._use(holder.make_store(str(Path(folder) / "jobs.db"), clock), clock)
+        rd.use_store(holder.make_store(str(Path(folder) / "jobs.db"), clock), clock)
         loud, rd.notices.quiet = rd.notices.quiet, True  # nobody is told of what a test does
         try:
             yield t
@@ -372,4 +372,4 @@ async def harness(rd: Redrive, *, start: float = 1_800_000_000.0) -> AsyncIterat
             t.restore()
             rd.notices.quiet = loud
             await rd.close()
-            rd._use(store, real_clock)
+            rd.use_store(store, real_clock)

@@ -772,7 +772,7 @@ async def test_a_job_that_was_there_at_two_crashes_runs_alone(database: Path, cl
         order.clear()
         gates["suspect"][0].clear()
         async with rd.cycle("nightly", "n1", quiet=True) as cycle:
-            cycle._turns._known.add("work")  # it has its turn when it is asked for
+            cycle._work._turns._known.add("work")  # it has its turn when it is asked for
             running = []
             for name in gates:
                 running.append(asyncio.create_task(cycle.run(work, name, job_id=name)))
@@ -789,7 +789,7 @@ async def crashed_twice(rd: Redrive, database: Path, work: Callable[..., Any]) -
     """The job `suspect`, as two processes have left it that died with it."""
     async with rd.cycle("nightly", "n1", quiet=True) as cycle:
         never_begun = asyncio.create_task(cycle.run(work, "suspect", job_id="suspect"))
-        await eventually(lambda: bool(cycle._turns._spot._running), "it runs")
+        await eventually(lambda: bool(cycle._work._turns._spot._running), "it runs")
         never_begun.cancel()
         await asyncio.wait([never_begun])
     (job,) = (await rd.jobs.list()).jobs

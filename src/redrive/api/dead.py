@@ -96,8 +96,8 @@ class Dead:
         _check_alone(ids, filters, all=all)
         return await self._one("redrive", {}, id, who, why)
 
-    async def _revive(self, id: str, *, who: str, why: str) -> Job:
-        """The same for programs, which have not looked: what may have landed stays dead."""
+    async def revive(self, id: str, *, who: str, why: str) -> Job:
+        """Redrive for a program, which has not looked: a dead letter whose effect may have landed stays dead."""
         return await self._acts.one(orders.reviving(self._core, who, why), id)
 
     @overload

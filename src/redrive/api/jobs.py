@@ -157,11 +157,12 @@ class Jobs:
         text = await result_text(self._core.store, await find_job(self._core.store, id))
         return msgspec.json.decode(text) if text else None
 
-    async def _result_of(self, handle: JobHandle[Any], timeout: Seconds | None) -> Any:
-        """Waits for the end of a handle's job, as `handle.result()` does."""
+    async def result_of(self, handle: JobHandle[Any], timeout: Seconds | None) -> Any:
+        """Wait for the end of a handle's job, as `handle.result()` does."""
         return await result_of(self._core, handle, timeout)
 
-    def _events_of(self, job_id: str) -> AsyncIterator[Event]:
+    def events_of(self, job_id: str) -> AsyncIterator[Event]:
+        """Tell what is committed about a job from now on, as `handle.events()` does."""
         return events_of(self._core, job_id)
 
     async def approve(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:

@@ -59,11 +59,7 @@ def to_dead_letter(
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
     """Also from an async task that the portal itself runs: waiting for its own loop it would wait for ever."""
-    try:
-        here = asyncio.get_running_loop()
-    except RuntimeError:
-        here = None
-    if here is None or here is not portal._loop:
+    if not portal.runs_here():
         return portal.run(work)
     with ThreadPoolExecutor(1, thread_name_prefix="redrive-letter") as aside:
         return aside.submit(asyncio.run, work).result()

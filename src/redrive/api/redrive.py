@@ -45,7 +45,7 @@ from redrive.errors import StoreFailed
 from redrive.fleet.hub import become_hub, serving_hub
 from redrive.fleet.service import Fleet
 from redrive.flows.schedules import Scheduled, forget, listed
-from redrive.flows.workflows import Workflow, Workflows
+from redrive.flows.workflows import Workflow, WorkflowHome, Workflows
 from redrive.jobs.core import Core
 from redrive.jobs.enqueuer import Desk
 from redrive.jobs.event_loop_thread import portal
@@ -134,7 +134,8 @@ class Redrive(Registering):
         self._operations = Operations(core, self._gateway, self._repeats, self.load)
         self.jobs = Jobs(core, self._workers, self._gateway, self.sessions, self._repeats, self.dead)
         self.queues = Queues(core, self._watch, self._workers)
-        self.workflows = Workflows(core, self._desk, self.jobs, self.dead.discard)
+        self._workflow_home = WorkflowHome(core, self._desk, self.jobs, self.dead.discard)
+        self.workflows = Workflows(self._workflow_home)
         self.reports = Reports(core, self._watch, self.notices)
         self.fleet = Fleet(core, self._workers)
         self.tokens = Tokens(core)
@@ -160,8 +161,8 @@ class Redrive(Registering):
         """The settings in force."""
         return self.core.settings
 
-    def _use(self, store: Store | None, clock: Clock) -> None:
-        """Another store and clock from now on (redrive.testing)."""
+    def use_store(self, store: Store | None, clock: Clock) -> None:
+        """Work with another store and clock from now on, as `redrive.testing` does."""
         self.core.holder.use(store, clock)
         self._workers.counts = Counts()
 
@@ -263,7 +264,7 @@ class Redrive(Registering):
 
     def workflow(self, name: str) -> Workflow:
         """Steps that wait for each other: `add` them, then `start` it. Nothing is written before."""
-        return Workflow(self.workflows, name)
+        return Workflow(self._workflow_home, name)
 
     # -- for agents
 

@@ -160,6 +160,13 @@ class Output:
             raise AttributeError(name)
         return self[name]
 
+    def __reference__(self, used: list[str], home: object) -> dict[str, Json]:
+        """Give what is stored in its place, and add its step to `used`. Plain names are parts of outputs."""
+        if self._home is not home:
+            raise InvalidPayload(field=repr(self), problem="belongs to another workflow")
+        used.append(self._step)
+        return {OUTPUT: self._step, "path": list(self._path)}
+
     def _not_yet(self, *_: object) -> Any:
         raise TypeError(f"{self!r} is not there yet: pass it on, and let the step look into it or make a text of it")
 
@@ -173,10 +180,7 @@ class Output:
 def stored(value: Any, used: list[str], home: object = None) -> Any:
     """A payload of `home` with references in the place of outputs, whose steps are added to `used`."""
     if isinstance(value, Output):
-        if value._home is not home:
-            raise InvalidPayload(field=repr(value), problem="belongs to another workflow")
-        used.append(value._step)
-        return {OUTPUT: value._step, "path": list(value._path)}
+        return value.__reference__(used, home)
     if isinstance(value, Mapping):
         if OUTPUT in value:
             raise _reserved()

@@ -236,6 +236,11 @@ class Registry:
         for name, policy in (queues or {}).items():
             self.configure(name, policy)
 
+    def detach(self) -> None:
+        """Let a copy have tasks and queues of its own."""
+        self.handlers, self.queues = dict(self.handlers), dict(self.queues)
+        self._policies, self._limited = {}, None
+
     def configure(self, queue: str, policy: Policy) -> None:
         """Say something about a queue; what was said before stays unless said anew."""
         self.queues[queue] = merge(check(policy, f"queues.{queue}"), self.queues.get(queue))

@@ -134,20 +134,20 @@ class _Call:
             self._given_up = not self._over
             self._count(1 if self._given_up else 0)
 
+    @classmethod
+    def forget_all(cls) -> None:
+        """Forget the calls of a parent process: a forked child has none of the threads that hang."""
+        cls._hanging.clear()
+        cls._lock = threading.Lock()
+
     def _count(self, more: int) -> None:
         number = self._hanging.pop(id(self._function), 0) + more
         if number:
             self._hanging[id(self._function)] = number
 
 
-def _forget_parents_calls() -> None:
-    """A forked child has none of the threads that hang."""
-    _Call._hanging.clear()
-    _Call._lock = threading.Lock()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_parents_calls)
+    os.register_at_fork(after_in_child=_Call.forget_all)
 
 
 class Raised(Exception):

@@ -118,18 +118,18 @@ class Schedules:
     """The schedules of the tasks that this process knows."""
 
     def __init__(self, store: Store, registry: Registry, bus: Bus, clock: Clock, enqueue: Enqueue) -> None:
-        self._store = store
-        self._registry = registry
-        self._bus = bus
-        self._clock = clock
-        self._enqueue = enqueue
+        self.store = store
+        self.registry = registry
+        self.bus = bus
+        self.clock = clock
+        self.enqueue = enqueue
 
     async def mind(self) -> int:
         """Make jobs of the slots that are due; how many. A schedule that fails does not stop the others."""
-        known = list(_registered(self._registry))
+        known = list(_registered(self.registry))
         if not known:
             return 0
-        documents = {document.key: document for document in await self._store.docs(SCHEDULE.name)}
+        documents = {document.key: document for document in await self.store.docs(SCHEDULE.name)}
         made, failed = 0, None
         for name, task, cron in known:
             try:
@@ -146,11 +146,11 @@ class _Minded:
     """One schedule's turn."""
 
     def __init__(self, schedules: Schedules, name: str, task: str, cron: Cron) -> None:
-        self._store = schedules._store
-        self._bus = schedules._bus
-        self._enqueue = schedules._enqueue
-        self._queue = schedules._registry.handlers[task].queue
-        self._now = schedules._clock.now()
+        self._store = schedules.store
+        self._bus = schedules.bus
+        self._enqueue = schedules.enqueue
+        self._queue = schedules.registry.handlers[task].queue
+        self._now = schedules.clock.now()
         self._name = name
         self._task = task
         self._cron = cron

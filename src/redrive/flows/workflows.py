@@ -6,7 +6,7 @@ import builtins
 import logging
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -54,6 +54,35 @@ REFUSED: Final = ("idempotency_key", "on_duplicate", "fallback")
 AnyTask = Task[Any, Any] | Bound[Any, Any] | str
 
 
+class Step:
+    """A step that was added to a workflow: name it in `after=`, or pass its `output` on."""
+
+    def __init__(self, home: Workflow, name: str, after: tuple[str, ...]) -> None:
+        self._home = home
+        self.name = name
+        self.after = after
+
+    @property
+    def output(self) -> Any:
+        """What the step will return, as an argument of a later one; `output["title"]` and `output.title` are parts."""
+        return Output(self.name, home=self._home)
+
+    def __repr__(self) -> str:
+        return f"<step {self.name!r}>"
+
+
+class _Added(NamedTuple):
+    """A step with the job that does it."""
+
+    step: Step
+    prepared: Prepared
+    options: Mapping[str, Any]
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        return self.step.after
+
+
 class JobVerbs(JobAccess, Protocol):
     """What a workflow needs of `rd.jobs`."""
 
@@ -66,36 +95,28 @@ class Discard(Protocol):
     async def __call__(self, id: str, *, who: str = ..., why: str | None = ...) -> Job: ...
 
 
-class Step:
-    """A step that was added to a workflow: name it in `after=`, or pass its `output` on."""
+class WorkflowHome(NamedTuple):
+    """What workflows work with."""
 
-    def __init__(
-        self, home: Workflow, name: str, prepared: Prepared, after: tuple[str, ...], options: Mapping[str, Any]
-    ) -> None:
-        self._home = home
-        self.name = name
-        self.after = after
-        self._prepared = prepared
-        self._options = options
+    core: Core
+    desk: Desk
+    jobs: JobVerbs
+    discard: Discard
 
     @property
-    def output(self) -> Any:
-        """What the step will return, as an argument of a later one; `output["title"]` and `output.title` are parts."""
-        return Output(self.name, home=self._home)
-
-    def __repr__(self) -> str:
-        return f"<step {self.name!r}>"
+    def flows(self) -> Flows:
+        return Flows(self.core.store, self.core.clock)
 
 
 class Workflow:
     """A workflow being put together. Nothing is written before `start`."""
 
-    def __init__(self, workflows: Workflows, name: str) -> None:
-        self._workflows = workflows
-        self._core = workflows._core
-        self._desk = workflows._desk
+    def __init__(self, home: WorkflowHome, name: str) -> None:
+        self._home = home
+        self._core = home.core
+        self._desk = home.desk
         self.name = check_name("workflow", name)
-        self._steps: dict[str, Step] = {}
+        self._steps: dict[str, _Added] = {}
         self._numbers: dict[str, int] = {}
         """How far the numbers of each task's steps are known to be taken."""
 
@@ -115,11 +136,12 @@ class Workflow:
         task_name, options = _task_of(task)
         used: list[str] = []
         payload = stored(self._bound(task_name, args, kwargs), used, self)
-        step = self._named(name, task_name)
-        prepared = self._prepared(self._desk.plan(task_name, options), payload, len(used))
+        step_name = self._free_name(name, task_name)
+        prepared = self._prepare(self._desk.plan(task_name, options), payload, len(used))
         waits_for = dict.fromkeys([*(self._name_of(each) for each in _each(after)), *used])
-        added = self._steps[step] = Step(self, step, prepared, tuple(waits_for), options)
-        return added
+        step = Step(self, step_name, tuple(waits_for))
+        self._steps[step_name] = _Added(step, prepared, options)
+        return step
 
     def _bound(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
         """The arguments by name. A task that is known only by its name takes named ones, or one mapping."""
@@ -132,27 +154,28 @@ class Workflow:
             raise InvalidPayload(field="arguments", problem=f"task {name!r} is not known here: name its arguments")
         return kwargs
 
-    def _named(self, name: str | None, task: str) -> str:
+    def _free_name(self, name: str | None, task: str) -> str:
         if name is not None:
             if check_name("name", name) in self._steps:
                 raise InvalidOption(field="name", problem=f"there is a step {name!r} already")
             return name
         number = self._numbers.get(task, 1)
-        while (found := task if number == 1 else f"{task}-{number}") in self._steps:
+        while (free := task if number == 1 else f"{task}-{number}") in self._steps:
             number += 1
         self._numbers[task] = number
-        return found
+        return free
 
     def _name_of(self, step: object) -> str:
         if isinstance(step, str):
             return step
         if not isinstance(step, Step):
             raise InvalidOption(field="after", problem=f"{step!r} is neither a step nor a step's name")
-        if step._home is not self:
+        added = self._steps.get(step.name)
+        if added is None or added.step is not step:
             raise InvalidOption(field="after", problem=f"{step!r} belongs to another workflow")
         return step.name
 
-    def _prepared(self, plan: Plan, payload: Mapping[str, Any], outputs: int) -> Prepared:
+    def _prepare(self, plan: Plan, payload: Mapping[str, Any], outputs: int) -> Prepared:
         """Checked now, as far as that is possible before the outputs are there."""
         prepared = self._desk.prepare(plan._replace(handler=None) if outputs else plan, payload)
         check_references(msgspec.json.decode(prepared.job.payload or "{}"), outputs)
@@ -166,7 +189,7 @@ class Workflow:
         optional_name("session_id", session_id)
         in_order({name: step.after for name, step in self._steps.items()})
         flow = self._flow(idempotency_key)
-        known = await self._workflows._flows.flow(flow.id)
+        known = await self._home.flows.flow(flow.id)
         if known is not None:
             return self._again(flow, known)
         prepared = [self._job(flow, step, session_id) for step in flow.steps]
@@ -180,7 +203,7 @@ class Workflow:
         """What is written: which steps there are, whom they wait for, and the jobs that do them."""
         now = self._core.clock.now()
         id = new_id(now, random.getrandbits(74)) if key is None else workflow_id(self.name, key)
-        jobs = {name: step._prepared.job for name, step in self._steps.items()}
+        jobs = {name: step.prepared.job for name, step in self._steps.items()}
         shape = shape_of(
             (name, job.task, job.queue, self._steps[name].after, hash_payload(job.payload or "{}", job.task))
             for name, job in jobs.items()
@@ -193,28 +216,36 @@ class Workflow:
 
     def _job(self, flow: Flow, step: FlowStep, session_id: str | None) -> tuple[Job, builtins.list[Put]]:
         """The step's job as it begins: waiting, or held until the steps before it are done."""
-        said, now = self._steps[step.name], flow.created_at
-        job = said._prepared.job
+        added, now = self._steps[step.name], flow.created_at
+        job = added.prepared.job
         options = msgspec.structs.replace(job.options, workflow=flow.id, step=step.name)
         held: dict[str, Any] = {
-            "state": State.held, "because": BLOCKED, "held_for": flow.held_for, "held_at": now,
+            "state": State.held,
+            "because": BLOCKED,
+            "held_for": flow.held_for,
+            "held_at": now,
             "recommendation": recommended(flow),
-        }  # fmt: skip
+        }
         documents = [
             msgspec.structs.replace(put, key=put.key.replace(job.id, step.job_id, 1))
-            for put in said._prepared.documents
+            for put in added.prepared.documents
         ]
-        return msgspec.structs.replace(
-            job, id=step.job_id, created_at=now, updated_at=now,
-            session_id=said._options.get("session_id") or session_id or job.session_id,
-            run_at=job.run_at if "run_at" in said._options else now + (job.run_at - job.created_at),
-            options_json=msgspec.json.encode(options).decode(), **(held if step.after else {}),
-        ), documents  # fmt: skip
+        begun = msgspec.structs.replace(
+            job,
+            id=step.job_id,
+            created_at=now,
+            updated_at=now,
+            session_id=added.options.get("session_id") or session_id or job.session_id,
+            run_at=job.run_at if "run_at" in added.options else now + (job.run_at - job.created_at),
+            options_json=msgspec.json.encode(options).decode(),
+            **(held if step.after else {}),
+        )
+        return begun, documents
 
     async def _accepted(self, flow: Flow, inserted: Sequence[Inserted]) -> WorkflowHandle:
         if not inserted[0].duplicate:
-            return WorkflowHandle(self._workflows, flow)
-        known = await self._workflows._flows.flow(flow.id)  # somebody else was faster, perhaps with other steps
+            return WorkflowHandle(self._home, flow)
+        known = await self._home.flows.flow(flow.id)  # somebody else was faster, perhaps with other steps
         for job in [each.job for each in inserted if not each.duplicate]:
             await self._take_back(job)
         if known is None:
@@ -223,9 +254,7 @@ class Workflow:
 
     async def _take_back(self, job: Job) -> None:
         try:
-            await self._workflows._jobs.cancel(
-                job.id, who=WHO, why="its workflow was refused: the key was taken meanwhile"
-            )
+            await self._home.jobs.cancel(job.id, who=WHO, why="its workflow was refused: the key was taken meanwhile")
         except IllegalMove as error:
             log.warning("%s", error)  # a worker was faster: it does not run what is no step
 
@@ -235,18 +264,16 @@ class Workflow:
                 field="idempotency_key",
                 problem=f"already stands for workflow {known.id}, which has other steps or other inputs; use a new key",
             )
-        return WorkflowHandle(self._workflows, known, duplicate=True)
+        return WorkflowHandle(self._home, known, duplicate=True)
 
     def __repr__(self) -> str:
         return f"<workflow {self.name!r} with {len(self._steps)} steps>"
 
 
 def _task_of(task: AnyTask) -> tuple[str, Mapping[str, Any]]:
-    options: Mapping[str, Any] = task._options if isinstance(task, Bound) else {}
+    options: Mapping[str, Any] = task.given if isinstance(task, Bound) else {}
     if refused := [name for name in REFUSED if name in options]:
         raise InvalidOption(field=refused[0], problem="is not for a step; a workflow's key is given to start()")
-    if isinstance(task, Bound):
-        return task._task.name, options
     return (task if isinstance(task, str) else task.name), options
 
 
@@ -257,9 +284,9 @@ def _each(after: Iterable[Step | str] | Step | str) -> Iterable[Step | str]:
 class WorkflowHandle:
     """A workflow that was started, here or elsewhere, now or long ago."""
 
-    def __init__(self, workflows: Workflows, flow: Flow, *, duplicate: bool = False) -> None:
-        self._workflows = workflows
-        self._core = workflows._core
+    def __init__(self, home: WorkflowHome, flow: Flow, *, duplicate: bool = False) -> None:
+        self._home = home
+        self._core = home.core
         self._flow = flow
         self.duplicate = duplicate
         """The key was known: this is the workflow that was there already."""
@@ -301,7 +328,7 @@ class WorkflowHandle:
     async def _results(self) -> dict[str, Any]:
         jobs = {job.id: job for job in await self._core.store.get([step.job_id for step in self._flow.final])}
         return {
-            step.name: await JobHandle[Any](self._workflows._jobs, jobs[step.job_id]).result()
+            step.name: await JobHandle[Any](self._home.jobs, jobs[step.job_id]).result()
             for step in self._flow.final
             if step.job_id in jobs
         }
@@ -326,9 +353,9 @@ class WorkflowHandle:
             for job in await self._core.store.get([step.job_id]):
                 try:
                     if job.state is State.dead:
-                        await self._workflows._discard(job.id, who=who, why=reason)
+                        await self._home.discard(job.id, who=who, why=reason)
                     elif not job.ended:
-                        await self._workflows._jobs.cancel(job.id, who=who, why=reason)
+                        await self._home.jobs.cancel(job.id, who=who, why=reason)
                 except IllegalMove:
                     continue  # it ended while we looked
         return await self.status()
@@ -340,25 +367,19 @@ class WorkflowHandle:
 class Workflows:
     """Workflows as they are now, whoever started them."""
 
-    def __init__(self, core: Core, desk: Desk, jobs: JobVerbs, discard: Discard) -> None:
-        self._core = core
-        self._desk = desk
-        self._jobs = jobs
-        self._discard = discard
-
-    @property
-    def _flows(self) -> Flows:
-        return Flows(self._core.store, self._core.clock)
+    def __init__(self, home: WorkflowHome) -> None:
+        self._home = home
+        self._core = home.core
 
     async def get(self, id: str) -> WorkflowHandle:
         """By the id of the workflow or of one of its steps' jobs; a part that only one job has is enough."""
-        flow = await self._flows.flow(check_id("id", id))
+        flow = await self._home.flows.flow(check_id("id", id))
         if flow is None:
             job = await find_job(self._core.store, id)
-            flow = await self._flows.flow(job.readable_options.workflow or job.id)
+            flow = await self._home.flows.flow(job.readable_options.workflow or job.id)
         if flow is None:
             raise JobNotFound(f"job {id!r} is no step of a workflow", job_id=id)
-        return WorkflowHandle(self, flow)
+        return WorkflowHandle(self._home, flow)
 
     async def list(self, *, limit: int = 100, name: str | None = None) -> builtins.list[WorkflowStatus]:
         """How the latest stand, newest first."""
@@ -372,4 +393,4 @@ class Workflows:
 
     async def companions(self, move: Transition) -> tuple[Transition, ...]:
         """What moves together with a step that a person ended: its dependents go on, or are let go with it."""
-        return await self._flows.companions(move)
+        return await self._home.flows.companions(move)

@@ -123,7 +123,7 @@ class DeadLetters(Protocol):
     """What enqueueing needs of `rd.dead`."""
 
     async def take_in(self, job: Job) -> Job: ...
-    async def _revive(self, id: str, *, who: str, why: str) -> Job: ...
+    async def revive(self, id: str, *, who: str, why: str) -> Job: ...
 
 
 class Accepted(NamedTuple):
@@ -307,7 +307,7 @@ class Desk:
         if self._dead is None:
             raise IllegalMove(f"job {job_id} cannot be brought back from here", job_id=job_id)
         try:
-            return await self._dead._revive(job_id, who=who, why=why)
+            return await self._dead.revive(job_id, who=who, why=why)
         except IllegalMove:
             job = await find_job(self._core.store, job_id)
             if job.state is State.dead:

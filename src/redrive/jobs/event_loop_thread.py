@@ -39,7 +39,7 @@ class Portal:
         if self.over:
             work.close()
             raise RedriveError("the process is ending: redrive's own event loop has stopped")
-        loop = self._ready()
+        loop = self.start()
         if threading.get_ident() == self._thread:
             work.close()
             raise RedriveError("this code runs in redrive's own event loop, which cannot wait for itself: use await")
@@ -48,7 +48,8 @@ class Portal:
         except Raised as raised:
             raise raised.error from None
 
-    def _ready(self) -> asyncio.AbstractEventLoop:
+    def start(self) -> asyncio.AbstractEventLoop:
+        """Start the event loop unless it runs."""
         with self._lock:
             if self._loop is None or self._pid != os.getpid():
                 self._pid = os.getpid()
@@ -58,6 +59,13 @@ class Portal:
                 self._thread = thread.ident
                 atexit.register(self._end, self._loop)
             return self._loop
+
+    def runs_here(self) -> bool:
+        """Whether this code runs on the portal's event loop."""
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
 
     def _end(self, loop: asyncio.AbstractEventLoop) -> None:
         self.over = True

@@ -51,8 +51,8 @@ class JobAccess(Protocol):
 
     async def get(self, id: str) -> Job: ...
     async def cancel(self, id: str, *, why: str | None = None) -> Job: ...
-    async def _result_of(self, handle: JobHandle[Any], timeout: Seconds | None) -> Any: ...
-    def _events_of(self, job_id: str) -> AsyncIterator[Event]: ...
+    async def result_of(self, handle: JobHandle[Any], timeout: Seconds | None) -> Any: ...
+    def events_of(self, job_id: str) -> AsyncIterator[Event]: ...
 
 
 class TaskHome(Protocol):
@@ -125,7 +125,7 @@ class JobHandle(Generic[R_co]):
 
     async def result(self, timeout: Seconds | None = None) -> R_co:
         """Wait for the end. Raises JobDead, JobDiscarded or TimeoutError."""
-        found: R_co = await self._jobs._result_of(self, timeout)
+        found: R_co = await self._jobs.result_of(self, timeout)
         return found
 
     async def cancel(self, reason: str | None = None) -> Job:
@@ -134,7 +134,7 @@ class JobHandle(Generic[R_co]):
 
     async def events(self) -> AsyncIterator[Event]:
         """What is committed about this job from now on, in any process, until it ends."""
-        async for event in self._jobs._events_of(self.id):
+        async for event in self._jobs.events_of(self.id):
             yield event
 
     def __repr__(self) -> str:
@@ -175,69 +175,114 @@ class BlockingHandle(Generic[R_co]):
 class Bound(Generic[P, R]):
     """A task with options for the jobs that follow."""
 
-    def __init__(self, task: Task[P, R], options: Mapping[str, Any]) -> None:
-        self._task = task
-        self._options = options
+    def __init__(self, registered: _Registered, options: Mapping[str, Any]) -> None:
+        self._registered = registered
+        self.name = registered.name
+        """The name of the task."""
+        self.given = options
+        """The options for its jobs."""
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        return await self._task._enqueue(args, kwargs, self._options)
+        return await self._registered.enqueue(args, kwargs, self.given)
 
     async def enqueue_many(self, items: Iterable[Mapping[str, Json] | Item]) -> Many:
         """Enqueue many payloads with these options; see `rd.enqueue_many`."""
-        return await self._task._home.enqueue_many(self._task, items, **self._options)
+        return await self._registered.home.enqueue_many(self.name, items, **self.given)
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
         """Run it now and be told honestly how it stands; see `rd.call`."""
-        return await self._task._home.call(
-            self._task, self._task._handler.signature.bind(args, kwargs), **self._options
-        )
+        return await self._registered.call(args, kwargs, **self.given)
 
     @property
     def blocking(self) -> BlockingBound[P, R]:
-        return BlockingBound(self._task, self._options)
+        return BlockingBound(self._registered, self.given)
 
 
 class BlockingBound(Generic[P, R]):
     """The same without await, also inside Jupyter and Django."""
 
-    def __init__(self, task: Task[P, R], options: Mapping[str, Any]) -> None:
-        self._task = task
+    def __init__(self, registered: _Registered, options: Mapping[str, Any]) -> None:
+        self._registered = registered
         self._options = options
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> BlockingHandle[R]:
-        run = self._task._home.run_blocking
-        handle = self._task._enqueue_now(args, kwargs, self._options)
-        return BlockingHandle(handle or run(self._task._enqueue(args, kwargs, self._options)), run)
+        registered, run = self._registered, self._registered.home.run_blocking
+        handle: JobHandle[R] = registered.enqueue_now(args, kwargs, self._options) or run(
+            registered.enqueue(args, kwargs, self._options)
+        )
+        return BlockingHandle(handle, run)
+
+
+class _Registered:
+    """A task in the instance that it is registered with: what `Task` and `Bound` work with."""
+
+    def __init__(self, home: TaskHome, handler: Handler) -> None:
+        self.home = home
+        self.handler = handler
+        self.name = handler.name
+        self.function_name: str = getattr(handler.function, "__name__", handler.name)
+
+    async def call(self, args: Any, kwargs: Any, **options: Any) -> Outcome:
+        return await self.home.call(self.name, self.handler.signature.bind(args, kwargs), **options)
+
+    async def enqueue(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> JobHandle[Any]:
+        payload, options = self._split(args, kwargs, options)
+        return await self.home.accept(self.name, payload, options)
+
+    def enqueue_now(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> JobHandle[Any] | None:
+        """Enqueue in this thread where there is a `within`, whose connection belongs to this thread."""
+        payload, options = self._split(args, kwargs, options)
+        return self.home.accept_now(self.name, payload, options)
+
+    def _split(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
+        """The payload and the options of a call; `within` may stand among the arguments of a task that has none."""
+        if "within" in kwargs and not self.handler.signature.takes("within"):
+            kwargs = dict(kwargs)
+            options = {**options, "within": kwargs.pop("within")}
+        try:
+            return self.handler.signature.bind(args, kwargs), options
+        except InvalidPayload as error:
+            raise self._meant_as_options(kwargs) or error from None
+
+    def _meant_as_options(self, kwargs: Mapping[str, Any]) -> InvalidPayload | None:
+        """What to write where options of the job stand among the arguments of the task."""
+        known = _keywords(Task.options.__wrapped__)  # type: ignore[attr-defined]
+        meant = [name for name in kwargs if name in known and not self.handler.signature.takes(name)]
+        if not meant:
+            return None
+        said = ", ".join(f"{name}={kwargs[name]!r:.40}" for name in meant)
+        problem = f"{self.name} has no parameter {meant[0]!r}. Options of the job stand apart from its arguments"
+        return InvalidPayload(field="arguments", problem=f"{problem}: {self.function_name}.options({said}).enqueue(…)")
 
 
 class Task(Generic[P, R]):
     """A named, registered function. `P` are the payload's parameters, `R` the result."""
 
     def __init__(self, home: TaskHome, handler: Handler) -> None:
-        self._home = home
-        self._handler = handler
+        self._registered = _Registered(home, handler)
         self.__doc__ = handler.function.__doc__
-        self.__name__ = getattr(handler.function, "__name__", handler.name)
+        self.__name__ = self._registered.function_name
         self.__wrapped__ = handler.function
+        self.__handler__ = handler
 
     @property
     def name(self) -> str:
-        return self._handler.name
+        return self.__handler__.name
 
     @property
     def queue(self) -> str:
-        return self._handler.queue
+        return self.__handler__.queue
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Accept the work durably: when this returns, it is synced to disk."""
-        return await self._enqueue(args, kwargs, {})
+        return await self._registered.enqueue(args, kwargs, {})
 
     async def enqueue_many(self, items: Iterable[Mapping[str, Json] | Item]) -> Many:
         """Enqueue many payloads at once: dicts of arguments, or `redrive.Item` with options of their own.
 
         Accepted or refused item by item; repeat it safely where the items have keys.
         """
-        return await self._home.enqueue_many(self, items)
+        return await self._registered.home.enqueue_many(self.name, items)
 
     @_with_hints
     def options(
@@ -267,17 +312,17 @@ class Task(Generic[P, R]):
 
         `within` is a session or connection of yours: the job is committed with your data, or not at all.
         """
-        said = {name: value for name, value in locals().items() if name != "self" and value is not None}
-        return Bound(self, said)
+        given = {name: value for name, value in locals().items() if name != "self" and value is not None}
+        return Bound(self._registered, given)
 
     @property
     def blocking(self) -> BlockingBound[P, R]:
         """`task.blocking.enqueue(...)` for code without an event loop."""
-        return BlockingBound(self, {})
+        return BlockingBound(self._registered, {})
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
         """Run it now and be told honestly how it stands; see `rd.call`."""
-        return await self._home.call(self, self._handler.signature.bind(args, kwargs))
+        return await self._registered.call(args, kwargs)
 
     def as_tool(
         self, *, timeout: Seconds | None = None, session_id: str | None = None
@@ -286,15 +331,14 @@ class Task(Generic[P, R]):
 
         It answers with a dict that never looks like success unless it is one.
         """
-        said = {"session_id": session_id} if session_id is not None else {}
+        session = {"session_id": session_id} if session_id is not None else {}
 
         async def tool(*args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
-            params = self._handler.signature.bind(args, kwargs)
-            return (await self._home.call(self, params, timeout=timeout, **said)).public()
+            return (await self._registered.call(args, kwargs, timeout=timeout, **session)).public()
 
         tool.__name__ = tool.__qualname__ = self.__name__
         tool.__doc__ = self.__doc__
-        tool.__signature__ = self._handler.signature.public(dict[str, Any])  # type: ignore[attr-defined]
+        tool.__signature__ = self.__handler__.signature.public(dict[str, Any])  # type: ignore[attr-defined]
         tool.__annotations__ = {p.name: p.annotation for p in tool.__signature__.parameters.values()}  # type: ignore[attr-defined]
         tool.__annotations__["return"] = dict[str, Any]
         return tool
@@ -308,40 +352,10 @@ class Task(Generic[P, R]):
             raise InvalidOption(field="detail", problem=f"{detail!r} is not one of {known}")
 
         def keep(way: Way) -> Way:
-            self._handler.ways[detail] = way
+            self.__handler__.ways[detail] = way
             return way
 
         return keep
-
-    async def _enqueue(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> JobHandle[R]:
-        payload, options = self._split(args, kwargs, options)
-        handle: JobHandle[R] = await self._home.accept(self.name, payload, options)
-        return handle
-
-    def _enqueue_now(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> JobHandle[R] | None:
-        """Where there is a `within`: in this thread, to which its connection belongs."""
-        payload, options = self._split(args, kwargs, options)
-        return self._home.accept_now(self.name, payload, options)
-
-    def _split(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
-        """The payload and the options of a call; `within` may stand among the arguments of a task that has none."""
-        if "within" in kwargs and not self._handler.signature.takes("within"):
-            kwargs = dict(kwargs)
-            options = {**options, "within": kwargs.pop("within")}
-        try:
-            return self._handler.signature.bind(args, kwargs), options
-        except InvalidPayload as error:
-            raise self._meant_as_options(kwargs) or error from None
-
-    def _meant_as_options(self, kwargs: Mapping[str, Any]) -> InvalidPayload | None:
-        """What to write where options of the job stand among the arguments of the task."""
-        known = _keywords(Task.options.__wrapped__)  # type: ignore[attr-defined]
-        meant = [name for name in kwargs if name in known and not self._handler.signature.takes(name)]
-        if not meant:
-            return None
-        said = ", ".join(f"{name}={kwargs[name]!r:.40}" for name in meant)
-        problem = f"{self.name} has no parameter {meant[0]!r}. Options of the job stand apart from its arguments"
-        return InvalidPayload(field="arguments", problem=f"{problem}: {self.__name__}.options({said}).enqueue(…)")
 
     def __repr__(self) -> str:
         return f"<task {self.name!r} on queue {self.queue!r}>"
@@ -350,28 +364,28 @@ class Task(Generic[P, R]):
 class AsyncTask(Task[P, R]):
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """A plain call runs it here, as ever."""
-        found: R = await self._handler.function(*args, **kwargs)
+        found: R = await self.__handler__.function(*args, **kwargs)
         return found
 
 
 class AsyncContextTask(Task[P, R]):
     async def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """A plain call runs it here, as ever."""
-        found: R = await self._handler.function(ctx, *args, **kwargs)
+        found: R = await self.__handler__.function(ctx, *args, **kwargs)
         return found
 
 
 class PlainTask(Task[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """A plain call runs it here, as ever."""
-        found: R = self._handler.function(*args, **kwargs)
+        found: R = self.__handler__.function(*args, **kwargs)
         return found
 
 
 class PlainContextTask(Task[P, R]):
     def __call__(self, ctx: BlockingContext, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """A plain call runs it here, as ever."""
-        found: R = self._handler.function(ctx, *args, **kwargs)
+        found: R = self.__handler__.function(ctx, *args, **kwargs)
         return found
 
 

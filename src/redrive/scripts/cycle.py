@@ -95,19 +95,187 @@ class Result(msgspec.Struct, Generic[R_co], frozen=True):
         return self.status in ("done", "skipped")
 
 
+class CycleHome(NamedTuple):
+    """What a cycle works with: how jobs are enqueued, and who looks around and tells people at its end."""
+
+    core: Core
+    desk: Desk
+    look_around: Callable[[], Coroutine[Any, Any, object]]
+    tell_people: Callable[[], Coroutine[Any, Any, object]]
+
+
+class _CycleWork:
+    """The work of one running cycle, behind what users see of it."""
+
+    def __init__(self, plan: Cycle, home: CycleHome) -> None:
+        self._home = home
+        self._core = core = home.core
+        self._plan = plan
+        self.name = plan.name
+        self.queue = plan.queue
+        self.cycle_id = plan.cycle_id or cycle_at(self._core.clock.now(), plan.tz)
+        self.results: list[Result[Any]] = []
+        self._registry = _own(self._core.registry)
+        self._over = False
+        self._left: list[Left] = []
+        self._alerts: list[str] = []
+        self._desk = Desk(replace(core, registry=self._registry), home.desk.spool)
+        begun = self._core.clock.now()
+        run = CycleRun(self.name, self.cycle_id, begun, "", zone=plan.tz, every=plan.every, watched=plan.watched)
+        self._record = RunRecord(self._core.store, self._core.clock, run)
+        self._turns = Turns(
+            self._core.store,
+            self._registry,
+            self._core.clock,
+            queue=self.queue,
+            cycle_id=self.cycle_id,
+            record=self._record,
+            wait=plan.wait,
+        )
+
+    @property
+    def summary(self) -> Summary:
+        turns = self._turns
+        return summary_of(
+            self.name,
+            self.cycle_id,
+            [entry.status for entry in turns.entries.values()],
+            skipped=turns.skipped,
+            brought_back=turns.brought_back,
+            left=self._left,
+            alerts=self._alerts,
+        )
+
+    async def run(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, Any]
+    ) -> Result[Any]:
+        if self._over:
+            raise RedriveError(f"cycle {self.name} {self.cycle_id} is over: run jobs inside its block")
+        handler = self._handler(function)
+        own = handler.signature.names
+        kwargs = kwargs | {name: value for name, value in given.items() if name in own and value is not None}
+        payload = handler.signature.bind(args, kwargs)
+        often = _repeat(None if "repeat" in own else given["repeat"], self._plan.repeat)
+        ignore = self._ignored(handler, None if "ignore" in own else given["ignore"])
+        named = self._named(payload, given["job_id"], function, ignore, strict="job_id" not in own)
+        key = key_of(self.queue, handler.name, named, self.cycle_id if often == "cycle" else None)
+        plan = self._desk.plan(handler.name, {"queue": self.queue, "idempotency_key": key})
+        prepared = self._desk.prepare(plan, payload)
+        entry = await self._turns.run(known_by(prepared.job, ignore), prepared.documents, handler, ignore)
+        result = await self._result(entry, handler)
+        self.results.append(result)
+        return result
+
+    def _ignored(self, handler: Handler, said: Any) -> tuple[str, ...]:
+        """Return the arguments that do not count: those of this call, and those of the cycle."""
+        names = checked_ignore(said) if said is not None else ()
+        for name in names:
+            if not handler.signature.takes(name):
+                raise InvalidOption(field="ignore", problem=f"{name!r} is not an argument of {handler.name}")
+        return (*names, *self._plan.ignore)
+
+    def _handler(self, function: Any) -> Handler:
+        """A task as it is; a plain function becomes one for this cycle, under its own name."""
+        if isinstance(function, Task):
+            handler = function.__handler__
+        elif callable(function):
+            handler = self._adopted(function)
+        else:
+            raise InvalidOption(field="function", problem=f"{function!r} is neither a function nor a task")
+        if self._registry.handlers.get(handler.name) is not handler:
+            self._registry.add(handler)
+        return handler
+
+    def _adopted(self, function: Callable[..., Any]) -> Handler:
+        name = getattr(function, "__name__", None) or type(function).__name__
+        known = self._registry.handlers.get(name)
+        if known is not None and known.function == function:
+            return known
+        try:
+            wants_context = wants_context_first(function)
+            return Handler(name, function, queue=self.queue, policy=Policy(), wants_context=wants_context)
+        except (TypeError, ValueError) as error:
+            raise InvalidOption(field="function", problem=f"{name} cannot be a job: {error}") from None
+
+    def _named(
+        self, payload: dict[str, Any], job_id: Any, function: object, ignore: Sequence[str], *, strict: bool
+    ) -> str:
+        if job_id is not None and (strict or isinstance(job_id, str | int)):
+            return checked_id("job_id", job_id)
+        key = self._home.desk.key_of(function.__handler__, payload) if isinstance(function, Task) else None
+        if key is not None:
+            return checked_id("job_id", key)
+        return id_from(counted(encode(payload, limit=self._core.settings.payload_limit).text, ignore))
+
+    async def _result(self, entry: Entry, handler: Handler) -> Result[Any]:
+        job = entry.job
+        skipped = entry.status == "skipped"
+        value = handler.signature.result(await result_text(self._core.store, job)) if skipped else entry.value
+        job_id, _ = names_of(job)
+        return Result(entry.status, job.task, job_id, job.id, value, job.error, job.recommendation)
+
+    # -- its record
+
+    async def begin(self) -> None:
+        await _spared("writing its record", self._record.begin())
+
+    async def end(self, error: BaseException | None) -> None:
+        """Write how it ended; a script that leaves no such line is told as dead."""
+        name = type(error).__name__ if error is not None else None
+        outcome = outcome_of(error)
+        error_class = None if outcome == "ended" else name
+        await _spared("writing its record", self._record.end(outcome, self._turns.ended, error_class))
+
+    # -- the end
+
+    async def finish(self) -> None:
+        self._over = True
+        await self._turns.end()
+        for kept in await CYCLE_NOTE.all(self._core.store, key_prefix(self.queue)):
+            if keeps_failing(kept.value, self._plan.alert_after):
+                await self._alert(kept)
+        self._left = await self._turns.left()
+        await _spared("looking around", self._home.look_around())
+        await _spared("telling people", self._home.tell_people())
+        await _spared("pruning", self._prune())
+
+    async def _alert(self, kept: Kept[Note]) -> None:
+        """Told once in a cycle, through the outbox: a channel that fails is told again, by whichever process has it."""
+        note = kept.value
+        words = in_words(note, next(iter(await self._core.store.get([note.job])), None))
+        message, hurts = f"{self.name}: {words}", severity(note, self._plan.alert_after)
+        self._alerts.append(words)
+        log.warning("%s", message)
+        data = {"kind": "stale_failure", "severity": hurts, "message": message, "cycles": note.failing}
+        self._core.bus.publish(
+            BusEvent("stale_failure", self.queue, self._core.clock.now(), note.job, note.task, data=data)
+        )
+        told = CYCLE_NOTE.put(kept.key, msgspec.structs.replace(note, told=note.failed), kept.version)
+        notice = stale(note.job, note.task, note.failed, self.queue, self._core.clock.now(), message, hurts)
+        await try_commit(self._core.store, puts=[told, *puts_of(notice)], what=f"people will be told of {self.name}")
+
+    async def _prune(self) -> None:
+        """Where no worker ever runs, nobody else does."""
+        core = self._core
+        now = await time_for_destroying(core.store, core.clock)
+        await prune(core.store, self._registry, now, core.settings.retention, core.settings.key_retention)
+
+
 class _Going:
     """What both kinds of running cycle show."""
 
-    name: str
-    queue: str
-    cycle_id: str
-    results: list[Result[Any]]
-    """What `run` has returned so far."""
+    def __init__(self, work: _CycleWork) -> None:
+        self._work = work
+        self.name = work.name
+        self.queue = work.queue
+        self.cycle_id = work.cycle_id
+        self.results = work.results
+        """What `run` has returned so far."""
 
     @property
     def summary(self) -> Summary:
         """The numbers so far; after the end also what was left, and what keeps failing."""
-        raise NotImplementedError
+        return self._work.summary
 
     @property
     def exit_code(self) -> int:
@@ -117,35 +285,6 @@ class _Going:
 
 class RunningCycle(_Going):
     """Inside `async with rd.cycle(...)`."""
-
-    def __init__(self, plan: Cycle) -> None:
-        self._home = plan._home
-        self._core = core = plan._home.core
-        self._plan = plan
-        self.name = plan.name
-        self.queue = plan.queue
-        self.cycle_id = plan.cycle_id or cycle_at(self._core.clock.now(), plan.tz)
-        self.results = []
-        self._registry = _own(self._core.registry)
-        self._over = False
-        self._left: list[Left] = []
-        self._alerts: list[str] = []
-        self._desk = Desk(replace(core, registry=self._registry), plan._home.desk.spool)
-        begun = self._core.clock.now()
-        run = CycleRun(self.name, self.cycle_id, begun, "", zone=plan.tz, every=plan.every, watched=plan.watched)
-        self._record = RunRecord(self._core.store, self._core.clock, run)
-        self._turns = Turns(
-            self._core.store, self._registry, self._core.clock, queue=self.queue, cycle_id=self.cycle_id,
-            record=self._record, wait=plan.wait,
-        )  # fmt: skip
-
-    @property
-    def summary(self) -> Summary:
-        turns = self._turns
-        return summary_of(
-            self.name, self.cycle_id, [entry.status for entry in turns.entries.values()], skipped=turns.skipped,
-            brought_back=turns.brought_back, left=self._left, alerts=self._alerts,
-        )  # fmt: skip
 
     @overload
     async def run(
@@ -186,138 +325,13 @@ class RunningCycle(_Going):
         count. A function that has a parameter of the name `job_id`, `repeat` or `ignore` gets it, too.
         """
         try:
-            return await self._run(function, args, kwargs, {"job_id": job_id, "repeat": repeat, "ignore": ignore})
+            return await self._work.run(function, args, kwargs, {"job_id": job_id, "repeat": repeat, "ignore": ignore})
         except Interrupted as interrupted:
             raise interrupted.error from None
-
-    async def _run(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, Any]
-    ) -> Result[Any]:
-        if self._over:
-            raise RedriveError(f"cycle {self.name} {self.cycle_id} is over: run jobs inside its block")
-        handler = self._handler(function)
-        own = handler.signature._names
-        kwargs = kwargs | {name: value for name, value in given.items() if name in own and value is not None}
-        payload = handler.signature.bind(args, kwargs)
-        often = _repeat(None if "repeat" in own else given["repeat"], self._plan.repeat)
-        ignore = self._ignored(handler, None if "ignore" in own else given["ignore"])
-        named = self._named(payload, given["job_id"], function, ignore, strict="job_id" not in own)
-        key = key_of(self.queue, handler.name, named, self.cycle_id if often == "cycle" else None)
-        plan = self._desk.plan(handler.name, {"queue": self.queue, "idempotency_key": key})
-        prepared = self._desk.prepare(plan, payload)
-        entry = await self._turns.run(known_by(prepared.job, ignore), prepared.documents, handler, ignore)
-        found = await self._result(entry, handler)
-        self.results.append(found)
-        return found
-
-    def _ignored(self, handler: Handler, said: Any) -> tuple[str, ...]:
-        """Return the arguments that do not count: those of this call, and those of the cycle."""
-        names = checked_ignore(said) if said is not None else ()
-        for name in names:
-            if not handler.signature.takes(name):
-                raise InvalidOption(field="ignore", problem=f"{name!r} is not an argument of {handler.name}")
-        return (*names, *self._plan.ignore)
-
-    def _handler(self, function: Any) -> Handler:
-        """A task as it is; a plain function becomes one for this cycle, under its own name."""
-        if isinstance(function, Task):
-            handler = function._handler
-        elif callable(function):
-            handler = self._adopted(function)
-        else:
-            raise InvalidOption(field="function", problem=f"{function!r} is neither a function nor a task")
-        if self._registry.handlers.get(handler.name) is not handler:
-            self._registry.add(handler)
-        return handler
-
-    def _adopted(self, function: Callable[..., Any]) -> Handler:
-        name = getattr(function, "__name__", None) or type(function).__name__
-        known = self._registry.handlers.get(name)
-        if known is not None and known.function == function:
-            return known
-        try:
-            wants_context = wants_context_first(function)
-            return Handler(name, function, queue=self.queue, policy=Policy(), wants_context=wants_context)
-        except (TypeError, ValueError) as error:
-            raise InvalidOption(field="function", problem=f"{name} cannot be a job: {error}") from None
-
-    def _named(
-        self, payload: dict[str, Any], job_id: Any, function: object, ignore: Sequence[str], *, strict: bool
-    ) -> str:
-        if job_id is not None and (strict or isinstance(job_id, str | int)):
-            return checked_id("job_id", job_id)
-        key = self._home.desk.key_of(function._handler, payload) if isinstance(function, Task) else None
-        if key is not None:
-            return checked_id("job_id", key)
-        return id_from(counted(encode(payload, limit=self._core.settings.payload_limit).text, ignore))
-
-    async def _result(self, entry: Entry, handler: Handler) -> Result[Any]:
-        job = entry.job
-        skipped = entry.status == "skipped"
-        value = handler.signature.result(await result_text(self._core.store, job)) if skipped else entry.value
-        job_id, _ = names_of(job)
-        return Result(entry.status, job.task, job_id, job.id, value, job.error, job.recommendation)
-
-    # -- its record
-
-    async def _begin(self) -> None:
-        await _spared("writing its record", self._record.begin())
-
-    async def _end(self, error: BaseException | None) -> None:
-        """Write how it ended; a script that leaves no such line is told as dead."""
-        name = type(error).__name__ if error is not None else None
-        outcome = outcome_of(error)
-        error_class = None if outcome == "ended" else name
-        await _spared("writing its record", self._record.end(outcome, self._turns.ended, error_class))
-
-    # -- the end
-
-    async def _finish(self) -> None:
-        self._over = True
-        await self._turns.end()
-        for kept in await CYCLE_NOTE.all(self._core.store, key_prefix(self.queue)):
-            if keeps_failing(kept.value, self._plan.alert_after):
-                await self._alert(kept)
-        self._left = await self._turns.left()
-        await _spared("looking around", self._home.look_around())
-        await _spared("telling people", self._home.tell_people())
-        await _spared("pruning", self._prune())
-
-    async def _alert(self, kept: Kept[Note]) -> None:
-        """Told once in a cycle, through the outbox: a channel that fails is told again, by whichever process has it."""
-        note = kept.value
-        words = in_words(note, next(iter(await self._core.store.get([note.job])), None))
-        message, hurts = f"{self.name}: {words}", severity(note, self._plan.alert_after)
-        self._alerts.append(words)
-        log.warning("%s", message)
-        data = {"kind": "stale_failure", "severity": hurts, "message": message, "cycles": note.failing}
-        self._core.bus.publish(
-            BusEvent("stale_failure", self.queue, self._core.clock.now(), note.job, note.task, data=data)
-        )
-        told = CYCLE_NOTE.put(kept.key, msgspec.structs.replace(note, told=note.failed), kept.version)
-        notice = stale(note.job, note.task, note.failed, self.queue, self._core.clock.now(), message, hurts)
-        await try_commit(self._core.store, puts=[told, *puts_of(notice)], what=f"people will be told of {self.name}")
-
-    async def _prune(self) -> None:
-        """Where no worker ever runs, nobody else does."""
-        core = self._core
-        now = await time_for_destroying(core.store, core.clock)
-        await prune(core.store, self._registry, now, core.settings.retention, core.settings.key_retention)
 
 
 class BlockingCycle(_Going):
     """Inside `with rd.cycle(...)`: the same without await. Plain functions run in the thread that calls `run`."""
-
-    def __init__(self, running: RunningCycle) -> None:
-        self._running = running
-        self.name = running.name
-        self.queue = running.queue
-        self.cycle_id = running.cycle_id
-        self.results = running.results
-
-    @property
-    def summary(self) -> Summary:
-        return self._running.summary
 
     @overload
     def run(
@@ -353,16 +367,7 @@ class BlockingCycle(_Going):
     ) -> Result[Any]:
         """Do it once in this cycle, or once for ever with `repeat="never"`. Never raises for what the job does."""
         given = {"job_id": job_id, "repeat": repeat, "ignore": ignore}
-        return _from_here(lambda: self._running._run(function, args, kwargs, given))
-
-
-class CycleHome(NamedTuple):
-    """What a cycle works with: how jobs are enqueued, and who looks around and tells people at its end."""
-
-    core: Core
-    desk: Desk
-    look_around: Callable[[], Coroutine[Any, Any, object]]
-    tell_people: Callable[[], Coroutine[Any, Any, object]]
+        return _from_here(lambda: self._work.run(function, args, kwargs, given))
 
 
 class Cycle:
@@ -396,11 +401,11 @@ class Cycle:
         self.quiet = quiet
         self.wait = wait
         cycle_at(0.0, tz)
-        self._running: RunningCycle | None = None
+        self._work: _CycleWork | None = None
         self._closes = False
 
     def __enter__(self) -> BlockingCycle:
-        return BlockingCycle(portal.run(self.__aenter__()))
+        return BlockingCycle(portal.run(self._open()))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -408,36 +413,39 @@ class Cycle:
         portal.run(self.__aexit__(kind, error, traceback))
 
     async def __aenter__(self) -> RunningCycle:
-        if self._running is not None:
+        return RunningCycle(await self._open())
+
+    async def _open(self) -> _CycleWork:
+        if self._work is not None:
             raise RedriveError(f"cycle {self.name!r} is under way already")
         self._closes = await self._holder.join()
         try:
-            self._running = RunningCycle(self)
-            await self._running._begin()
+            self._work = _CycleWork(self, self._home)
+            await self._work.begin()
             await _spared("emptying the spool", self._home.desk.drain_spool())
         except BaseException:
             await self._holder.leave(closes=self._closes)
             raise
-        return self._running
+        return self._work
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """The sum is told whatever happens; the script's own exception goes on."""
-        running, self._running = self._running, None
-        if running is None:
+        work, self._work = self._work, None
+        if work is None:
             return
         try:
-            await running._finish()
-            await running._end(error)
+            await work.finish()
+            await work.end(error)
         except Exception as problem:
-            await running._end(error or problem)
+            await work.end(error or problem)
             if error is None:
                 raise
             log.warning("cycle %s could not be summed up: %r", self.name, problem)
         finally:
             if not self.quiet:
-                sys.stdout.write(f"{running.summary}{_interrupted(running, error)}\n")
+                sys.stdout.write(f"{work.summary}{_interrupted(len(work.results), error)}\n")
                 sys.stdout.flush()
             await self._holder.leave(closes=self._closes)
 
@@ -452,17 +460,15 @@ def outcome_of(error: BaseException | None) -> RunOutcome:
     return "died"
 
 
-def _interrupted(running: RunningCycle, error: BaseException | None) -> str:
-    """That a person ended the script, and how many jobs had had their turn."""
-    number = len(running.results)
+def _interrupted(number: int, error: BaseException | None) -> str:
+    """Say that a person ended the script, and how many jobs had had their turn."""
     return f"; interrupted after {number} job{'s' * (number != 1)}" if isinstance(error, KeyboardInterrupt) else ""
 
 
 def _own(registry: Registry) -> Registry:
     """A registry for this cycle alone: a plain function's name is taken only while the cycle lasts."""
     own = copy.copy(registry)
-    own.handlers, own.queues = dict(registry.handlers), dict(registry.queues)
-    own._policies, own._limited = {}, None
+    own.detach()
     return own
 
 
@@ -500,7 +506,7 @@ def _from_here(work: Callable[[], Coroutine[Any, Any, R]]) -> R:
         finally:
             over.set()
 
-    future = asyncio.run_coroutine_threadsafe(there(), portal._ready())
+    future = asyncio.run_coroutine_threadsafe(there(), portal.start())
     future.add_done_callback(lambda _: caller.finish())
     try:
         with Interrupts():

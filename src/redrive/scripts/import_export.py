@@ -36,12 +36,15 @@ from redrive.jobs.dead_letter import (
 from redrive.jobs.jsonl import Line
 from redrive.jobs.records import Record
 from redrive.scripts.failure_records import Letters, failed_again
+from redrive.scripts.file_tail import Tail
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
 
 CHUNK: Final = 1_000
 CHUNK_BYTES: Final = 16 * 1024 * 1024
+LOOK_EVERY: Final = 0.5
+"""Seconds between two looks at a followed file to which nothing was appended."""
 log = logging.getLogger("redrive")
 COUNTED: Final = ("read", "imported", "updated", "duplicates", "completed", "aside", "closed", "unread")
 PROBLEMS_KEPT: Final = 1_000
@@ -415,6 +418,62 @@ def _aside_path(source: Source, said: str | Path | None) -> Path | None:
     return None
 
 
+class FollowedImport(Import):
+    """One import that goes on. What it keeps aside is told at once, in a warning."""
+
+    async def run_until(self, stop: asyncio.Event) -> Imported:
+        """Take in every line once it has ended; return what was done when `stop` is set."""
+        if self._dry_run:
+            raise InvalidOption(field="follow", problem="changes the database, and dry_run does not; keep one")
+        if not self._path.exists():
+            log.warning("there is no file at %s yet: waiting for it", self._source)
+        if not isinstance(self._completed_source, str | Path):
+            await self._close_completed()
+        with self._tails() as (ids, lines):
+            while not stop.is_set():
+                if not await self._take_appended(ids, lines):
+                    await _wait(stop)
+        return self._conclude()
+
+    @property
+    def _path(self) -> Path:
+        if not isinstance(self._source, str | Path):
+            raise InvalidOption(field="follow", problem="needs the path of a file")
+        return path_of(self._source)
+
+    @contextlib.contextmanager
+    def _tails(self) -> Iterator[tuple[Tail | None, Tail]]:
+        """The completed ids, where they stand in a file, and the lines."""
+        with contextlib.ExitStack() as files:
+            ids = self._completed_source
+            yield self._tail(ids, files) if isinstance(ids, str | Path) else None, self._tail(self._path, files)
+
+    def _tail(self, source: str | Path, files: contextlib.ExitStack) -> Tail:
+        tail = Tail(path_of(source), self._line_limit)
+        files.callback(tail.close)
+        return tail
+
+    async def _take_appended(self, ids: Tail | None, lines: Tail) -> bool:
+        """Take in what was appended, completed ids first; False where nothing was."""
+        self._born = msgspec.structs.replace(self._born, now=self._core.clock.now())
+        while ids is not None and (done := await asyncio.to_thread(ids.take, CHUNK, CHUNK_BYTES)):
+            await self._note_completed(list(ids_in(done, self._mapping.job_id)))
+        chunk = await asyncio.to_thread(lines.take, CHUNK, CHUNK_BYTES)
+        await self._take(chunk)
+        return bool(chunk)
+
+    def _note(self, count: str, problems: list[tuple[int, str]]) -> None:
+        super()._note(count, problems)
+        file = self._completed_source if count == "unread" else self._source
+        for number, why in problems:
+            log.warning("line %d of %s was not taken in: %s", number, file, why)
+
+
+async def _wait(stop: asyncio.Event) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), LOOK_EVERY)
+
+
 async def import_(
     core: Core,
     letters: Letters,
@@ -434,8 +493,6 @@ async def import_(
     fields = records.mapping_of(mapping)
     if follow is None:
         return await Import(core, letters, source, born=born, mapping=fields, **options).run()
-    from redrive.scripts.followed_import import FollowedImport
-
     return await FollowedImport(core, letters, source, born=born, mapping=fields, **options).run_until(follow)
 
 

