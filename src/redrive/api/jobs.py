@@ -15,7 +15,7 @@ from redrive.core.effects import EffectRecord
 from redrive.core.job import Job, Json, State
 from redrive.core.lifecycle import Transition
 from redrive.core.redact import redact, redact_text
-from redrive.core.store import Event, Filter, Page, Put
+from redrive.core.store import Event, Filter, MoveFilter, MovePage, Page, Put
 from redrive.deadletters.filters import make_filter
 from redrive.deadletters.orders import redriven
 from redrive.engine.consents import Consents
@@ -92,6 +92,18 @@ class Jobs:
         """Newest first. Filters: state, queue, task, agent, session_id, key, category, detail, …"""
         return await self._core.store.find(make_filter(filters), cursor, check_limit(limit))
 
+    async def count(self, *, by: Sequence[str] = (), **filters: Any) -> dict[tuple[str | None, ...], int]:
+        """Count jobs by any of queue, task, agent, state and the other filters. Takes the filters of `list`."""
+        return await self._core.store.count(make_filter(filters), by)
+
+    async def moves(self, chosen: MoveFilter, *, limit: int = 50, cursor: str | None = None) -> MovePage:
+        """List the moves of jobs in a stretch of time, newest first, as far as they are kept."""
+        return await self._core.store.moves(chosen, cursor, check_limit(limit))
+
+    async def latest_moves(self, limit: int = 50) -> Sequence[Event]:
+        """List the last committed moves of all jobs, newest first."""
+        return await self._core.store.latest(check_limit(limit))
+
     async def export_completed(
         self, path: Target = None, *, overwrite: bool = False, append: bool = False, **filters: Any
     ) -> Exported:
@@ -154,8 +166,12 @@ class Jobs:
 
     async def result(self, id: str) -> Json:
         """The whole result of a done job, however long; None where it has none."""
-        text = await result_text(self._core.store, await find_job(self._core.store, id))
+        text = await self.result_json(await self.get(id))
         return msgspec.json.decode(text) if text else None
+
+    async def result_json(self, job: Job) -> str | None:
+        """Read the whole result of a job as JSON, also where it is stored apart and where a disk has damaged it."""
+        return await result_text(self._core.store, job)
 
     async def result_of(self, handle: JobHandle[Any], timeout: Seconds | None) -> Any:
         """Wait for the end of a handle's job, as `handle.result()` does."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from redrive.core.checks import MOST_NAMED, check_name, check_words
 from redrive.core.commit import commit
 from redrive.core.store import Filter
-from redrive.engine.queue_pauses import Switch, switched
+from redrive.engine.queue_pauses import Switch, paused_queues, switched
 from redrive.errors import InvalidInput
 from redrive.jobs.lookup import SOMEBODY
 from redrive.reports.gather_workforce import paces
@@ -36,6 +36,10 @@ class Queues:
     async def paces(self) -> Paces:
         """How fast every queue goes, for those who look at the numbers more often than at this."""
         return await paces(self._core, "queue")
+
+    async def paused(self) -> dict[str, Switch]:
+        """The paused queues by name, with who paused each, when and why."""
+        return await paused_queues(self._core.store)
 
     async def doubt(self, name: str) -> str | None:
         """Why there may be no such queue, in words: it has no policy, and no job was ever in it. Else None."""

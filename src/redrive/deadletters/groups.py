@@ -137,6 +137,10 @@ class Groups:
                 return msgspec.structs.replace(view, manual=manual[name,])
         return None
 
+    async def records(self, fingerprints: Sequence[str] | None = None) -> Sequence[Group]:
+        """The bare numbers of these groups, or of all groups, latest first. Judges and writes nothing."""
+        return await self._core.store.groups(fingerprints=fingerprints)
+
     async def find(self, fingerprint: str, *, field: str = "fingerprint") -> Group:
         """The bare numbers of one, by its fingerprint or a unique beginning of it. `field` is what a refusal names."""
         found = await self.beginning(fingerprint, field=field)

@@ -17,6 +17,7 @@ from redrive.core.store import Filter, OutcomeTally, Tally, Total
 from redrive.core.times import Given as Instant
 from redrive.core.times import earlier
 from redrive.deadletters.groups import gather_new_groups
+from redrive.engine.worker_registry import Announcement, living
 from redrive.errors import InvalidOption
 from redrive.failures.classify import ALIASES
 from redrive.jobs.publishing_store import publish_notice
@@ -223,6 +224,15 @@ class Reports:
         check_range("running", number, 0, 1000)
         page = await self._core.store.find(Filter(states=(State.running,)), limit=max(number, LOOKED_AT), oldest=True)
         return longest(page.jobs, number)
+
+    async def oldest_due(self, number: int) -> list[Job]:
+        """The waiting jobs that have been due for longest."""
+        check_range("number", number, 0, 1000)
+        return await self._core.store.overdue(self._core.clock.now(), limit=number)
+
+    async def living_workers(self) -> list[Announcement]:
+        """What every living worker has announced of itself; cheaper than `rd.workers()`, which reads their jobs too."""
+        return await living(self._core.store, self._core.clock.now())
 
     async def notify(self, found: Report | Morning) -> int:
         """Tell people through the channels; how many messages the channels of this process took.
