@@ -7,10 +7,9 @@ import pytest
 from starlette.datastructures import ImmutableMultiDict
 
 import redrive
-from redrive.doors.dashboard import choosing
-from redrive.doors.dashboard.acting import LOOKED_AT
-from redrive.doors.dashboard.choosing import Choice
-from redrive.doors.dashboard.tree import CHARACTERS, ENTRIES, LONG, LONGEST, MOST, Node, tree
+from redrive.doors.dashboard.bulk_actions import LOOKED_AT
+from redrive.doors.dashboard.job import CHARACTERS, ENTRIES, LONG, LONGEST, MOST_NODES, Node, make_tree
+from redrive.doors.dashboard.requests import Choice, make_scope, read_choice, read_instant
 from redrive.errors import InvalidInput
 from tests.support import soon
 from tests.web.serving import serving
@@ -19,7 +18,7 @@ NOW = 1_800_000_000.0
 
 
 def said(*pairs: tuple[str, str]) -> Choice:
-    return choosing.read(ImmutableMultiDict(pairs))
+    return read_choice(ImmutableMultiDict(pairs))
 
 
 def test_an_address_says_filters_ids_or_all() -> None:
@@ -51,21 +50,21 @@ def test_what_cannot_be_meant_is_refused_by_name(pairs: list[tuple[str, str]], f
     ],
 )  # fmt: skip
 def test_a_time_is_a_span_or_an_instant(text: str, at: float) -> None:
-    assert math.isclose(choosing.instant(text, NOW), at)
+    assert math.isclose(read_instant(text, NOW), at)
 
 
 @pytest.mark.parametrize("text", ["yesterday", "h", "-1h", "9999999h", "2027-13-01", "24 hours", "٣h"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
-        choosing.instant(text, NOW)
+        read_instant(text, NOW)
 
 
 async def test_acting_on_nothing_is_refused_and_on_everything_is_said(rd: redrive.Redrive) -> None:
     with pytest.raises(InvalidInput):
-        await choosing.scope(rd, Choice())
-    assert await choosing.scope(rd, Choice(all=True)) == {"all": True}
-    assert await choosing.scope(rd, Choice({"session": "s"}, all=True)) == {"session_id": "s"}
-    assert await choosing.scope(rd, Choice({"session": "s"}, ("a",))) == {"ids": ["a"]}
+        await make_scope(rd, Choice())
+    assert await make_scope(rd, Choice(all=True)) == {"all": True}
+    assert await make_scope(rd, Choice({"session": "s"}, all=True)) == {"session_id": "s"}
+    assert await make_scope(rd, Choice({"session": "s"}, ("a",))) == {"ids": ["a"]}
 
 
 # ---- a value as lines
@@ -80,7 +79,7 @@ def characters(node: Node) -> int:
 
 
 def test_a_value_is_lines_that_open_and_close() -> None:
-    found = tree({"name": "ada", "n": 1, "yes": True, "none": None, "list": [1, {"a": "b"}], "long": "x\ny"})
+    found = make_tree({"name": "ada", "n": 1, "yes": True, "none": None, "list": [1, {"a": "b"}], "long": "x\ny"})
     assert [(node.name, node.kind, node.text) for node in found.inner] == [
         ("name", "text", "ada"), ("n", "number", "1"), ("yes", "word", "true"), ("none", "word", "null"),
         ("list", "list", "2 entries"), ("long", "text", "x\ny"),
@@ -99,8 +98,8 @@ def test_a_value_is_lines_that_open_and_close() -> None:
     ],
 )
 def test_however_large_it_is_the_lines_are_bounded_and_the_rest_is_counted(value: Any) -> None:
-    found = tree(value)
-    assert lines(found) <= MOST + ENTRIES
+    found = make_tree(value)
+    assert lines(found) <= MOST_NODES + ENTRIES
     assert characters(found) <= CHARACTERS + LONGEST + LONG * lines(found)
     if isinstance(value, str):
         assert len(found.text) == LONGEST and found.more == len(value) - LONGEST

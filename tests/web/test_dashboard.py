@@ -13,11 +13,11 @@ from redrive.core.policy import DEFAULT, Policy, Rate
 from redrive.core.store import Event
 from redrive.core.workflow import FlowState, StepState, StepStatus, WorkflowStatus
 from redrive.doors.dashboard import words
-from redrive.doors.dashboard.activity import failures, throughput
-from redrive.doors.dashboard.morning import KINDS, in_words
-from redrive.doors.dashboard.queues import rules, waits
-from redrive.doors.dashboard.rendering import STATIC, Site
-from redrive.doors.dashboard.workflows import LOOKS, columns
+from redrive.doors.dashboard.agents import STEP_LOOKS, make_columns
+from redrive.doors.dashboard.operations import list_rules, list_waits
+from redrive.doors.dashboard.overview import KINDS, describe_kind, plot_failures, plot_throughput
+from redrive.doors.dashboard.rendering import STATIC
+from redrive.doors.dashboard.site import Site
 from redrive.doors.web.feed import Feed, Tick
 from redrive.engine.worker_registry import living
 from redrive.errors import StoreBusy
@@ -68,33 +68,36 @@ def test_a_line_runs_from_edge_to_edge_with_zero_at_the_bottom() -> None:
 
 def test_every_kind_of_need_and_hold_and_step_has_words() -> None:
     assert set(get_args(NeedKind)) == KINDS.keys()
-    assert set(get_args(StepState)) == LOOKS.keys()
+    assert set(get_args(StepState)) == STEP_LOOKS.keys()
 
 
 def test_one_dead_letter_is_not_called_letters() -> None:
-    assert [in_words("dead_manual", number) for number in (1, 2)] == [("dead", "dead letter"), ("dead", "dead letters")]
-    assert in_words("approval", 1) == in_words("approval", 2) == ("held", "held for you")
+    assert [describe_kind("dead_manual", number) for number in (1, 2)] == [
+        ("dead", "dead letter"),
+        ("dead", "dead letters"),
+    ]
+    assert describe_kind("approval", 1) == describe_kind("approval", 2) == ("held", "held for you")
 
 
 def test_every_state_has_a_colour() -> None:
     css = (STATIC / "app.css").read_text("utf-8")
     quiet = {"waiting", "discarded", "purged"}
-    for state in {look for look, _ in LOOKS.values()} | set(get_args(FlowState)) | {"dead", "held", "retrying"}:
+    for state in {look for look, _ in STEP_LOOKS.values()} | set(get_args(FlowState)) | {"dead", "held", "retrying"}:
         assert state in quiet or f".chip-{state}" in css, state
 
 
 # -- a policy, a workflow, a plot
 
 
-def test_a_policy_is_told_in_words() -> None:
+def test_a_policy_is_told_describe_kind() -> None:
     policy = Policy(**{**_said(DEFAULT), "concurrency": 3, "rate": Rate(10, 60.0), "scope": "store", "max_age": 1800.0})
-    told = dict(rules(QueueNumbers("mail", policy)))
+    told = dict(list_rules(QueueNumbers("mail", policy)))
     assert told["Concurrency"] == "3 at once in the whole store"
     assert told["Rate"] == "10 in 60 s in the whole store"
     assert told["Given up after"] == "30 min"
-    assert dict(rules(QueueNumbers("mail", DEFAULT)))["Concurrency"] == "no limit of its own"
-    assert waits(DEFAULT) == ["2 s", "4 s", "8 s", "16 s"]
-    assert len(waits(Policy(**{**_said(DEFAULT), "max_attempts": 50}))) == 9
+    assert dict(list_rules(QueueNumbers("mail", DEFAULT)))["Concurrency"] == "no limit of its own"
+    assert list_waits(DEFAULT) == ["2 s", "4 s", "8 s", "16 s"]
+    assert len(list_waits(Policy(**{**_said(DEFAULT), "max_attempts": 50}))) == 9
 
 
 def _said(policy: Policy) -> dict[str, Any]:
@@ -107,10 +110,10 @@ def step(name: str, *after: str) -> StepStatus:
 
 def test_steps_stand_in_columns_by_what_they_wait_for() -> None:
     steps = (step("last", "right", "left"), step("first"), step("left", "first"), step("right", "left"), step("alone"))
-    found = columns(WorkflowStatus("id", "flow", "running", steps, 0.0))
+    found = make_columns(WorkflowStatus("id", "flow", "running", steps, 0.0))
     assert [[each.name for each in column] for column in found] == [["first", "alone"], ["left"], ["right"], ["last"]]
     ring = WorkflowStatus("id", "flow", "running", (step("a", "b"), step("b", "a")), 0.0)
-    assert [[each.name for each in column] for column in columns(ring)] == [["a", "b"]]
+    assert [[each.name for each in column] for column in make_columns(ring)] == [["a", "b"]]
 
 
 def test_the_hour_that_goes_on_is_plotted() -> None:
@@ -119,10 +122,10 @@ def test_the_hour_that_goes_on_is_plotted() -> None:
     moved = [Moved(now - 3660, "mail", "succeeded", 5), Moved(now - 60, "mail", "succeeded", 300)]
     moved.append(Moved(now - 60, "mail", "buried", 2))
     shown = activity(now, 3, 3600.0, moved, {})
-    for plotted, last in ((throughput(shown), [0, 5, 300]), (failures(shown), [0, 0, 0])):
+    for plotted, last in ((plot_throughput(shown), [0, 5, 300]), (plot_failures(shown), [0, 0, 0])):
         hours = msgspec.json.decode(plotted)
         assert hours["series"][0]["values"] == last and hours["x"] == shown.starts and len(shown.starts) == 3
-    assert msgspec.json.decode(failures(shown))["series"][1]["values"] == [0, 0, 2]
+    assert msgspec.json.decode(plot_failures(shown))["series"][1]["values"] == [0, 0, 2]
 
 
 # -- many open pages cost as much as one
@@ -136,12 +139,12 @@ async def test_many_who_ask_at_once_are_answered_once(rd: redrive.Redrive) -> No
         await go.wait()
         return len(asked)
 
-    waiting = [asyncio.create_task(site.fresh("numbers", ask)) for _ in range(20)]
+    waiting = [asyncio.create_task(site.read_cached("numbers", ask)) for _ in range(20)]
     await eventually(lambda: bool(asked), "the first to ask")
     waiting[0].cancel()  # who leaves early takes the answer from nobody
     go.set()
     assert await soon(asyncio.gather(*waiting[1:])) == [1] * 19
-    assert await site.fresh("numbers", ask) == 1 and len(asked) == 1
+    assert await site.read_cached("numbers", ask) == 1 and len(asked) == 1
 
 
 @pytest.mark.parametrize("acted", [True, False])
@@ -154,16 +157,16 @@ async def test_nobody_sees_what_is_older_than_what_they_were_told(acted: bool, r
         await go.wait()
         return seen
 
-    old = asyncio.create_task(site.fresh("numbers", ask))
+    old = asyncio.create_task(site.read_cached("numbers", ask))
     await soon(began.wait())
     state.append("after")
     event = Event("1.1", "enqueued", 0.0, "job", "mail", "send", State.waiting, 0, 0)
-    site.changed() if acted else site.note(Tick("1.1", [event]))
-    new = asyncio.create_task(site.fresh("numbers", ask))
+    site.drop_all() if acted else site.drop_stale(Tick("1.1", [event]))
+    new = asyncio.create_task(site.read_cached("numbers", ask))
     go.set()
     assert await soon(new) == "after"
     assert await soon(old) == "before"
-    assert await soon(site.fresh("numbers", ask)) == "after"
+    assert await soon(site.read_cached("numbers", ask)) == "after"
 
 
 async def test_a_question_that_fails_is_asked_again(rd: redrive.Redrive) -> None:
@@ -176,8 +179,8 @@ async def test_a_question_that_fails_is_asked_again(rd: redrive.Redrive) -> None
         return 7
 
     with pytest.raises(StoreBusy):
-        await site.fresh("numbers", ask)
-    assert await site.fresh("numbers", ask) == 7
+        await site.read_cached("numbers", ask)
+    assert await site.read_cached("numbers", ask) == 7
 
 
 async def test_a_worker_that_knows_no_task_of_theirs_does_not_make_due_jobs_well(database: Path) -> None:

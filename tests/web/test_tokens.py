@@ -12,8 +12,7 @@ import pytest
 
 import redrive
 from redrive.core.tokens import ROLES, Role, cookie_of
-from redrive.doors.dashboard import PAGES
-from redrive.doors.dashboard.rendering import Site
+from redrive.doors.dashboard import ACTIONS, PAGES
 from redrive.doors.rest import TABLE
 from redrive.doors.rest.table import Route
 from redrive.engine.clock import SystemClock
@@ -78,18 +77,16 @@ async def a_browser(served: Served, secret: str) -> AsyncIterator[httpx2.AsyncCl
 # -- what a role may do
 
 
-def lines(rd: redrive.Redrive) -> dict[tuple[str, str], Role]:
-    """Both tables: of REST, and of the dashboard."""
-    site = Site(rd, None)  # type: ignore[arg-type]
-    for part in PAGES:
-        part.routes(site)
+def lines() -> dict[tuple[str, str], Role]:
+    """The tables of REST and of the dashboard."""
+    dashboard = {(line.method, line.path): line.role for line in (*PAGES, *ACTIONS)}
     rest = {(route.method, route.path): route.needs for route in TABLE if not route.is_open}
-    assert not set(rest) & set(site.needs)
-    return rest | site.needs
+    assert not set(rest) & set(dashboard)
+    return rest | dashboard
 
 
-def test_every_line_of_both_tables_says_the_role_that_it_needs(database: Path) -> None:
-    found = lines(make_rd(database))
+def test_every_line_of_both_tables_says_the_role_that_it_needs() -> None:
+    found = lines()
     assert len(found) > 100 and found.keys() >= PURGE | LOOK
     assert found == {(method, path): expected(method, path) for method, path in found}
 
@@ -106,7 +103,7 @@ async def test_every_route_refuses_a_role_below_the_one_it_needs(pages: Served, 
     await pages.rd.tokens.note_use((await pages.rd.tokens.list())[0])
     before = snapshot(pages.rd.store.path)  # type: ignore[attr-defined]
     allowed, head = [], [("Host", pages.host), ("Authorization", f"Bearer {secret}")]
-    for (method, path), needs in lines(pages.rd).items():
+    for (method, path), needs in lines().items():
         if RANK[role] >= RANK[needs]:
             allowed.append((method, path))
             continue

@@ -1,68 +1,186 @@
-"""The dashboard: plain pages over GET, changes by POST forms, one stream that tells when to look again.
+"""The dashboard: plain pages over GET, actions by POST forms, and one stream that tells open pages to refresh.
 
-`routes(rd, feed)` gives everything under one prefix; doors/web mounts it behind the guard.
+`PAGES` and `ACTIONS` are its tables. A page loads values and names the template that shows them; an action reads a
+form and redirects. `routes(rd, feed)` gives everything under one prefix; doors/web mounts it behind the guard.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from starlette.routing import BaseRoute, Mount
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from redrive.core.tokens import Role
 from redrive.doors.dashboard import (
     agents,
-    finding,
-    fleet,
+    bulk_actions,
+    dead_letters,
+    edit,
     group,
     job,
     jobs,
-    letters,
     live,
-    morning,
-    moves,
+    operations,
     overview,
-    queues,
     redrives,
-    sessions,
-    workers,
-    workflows,
 )
-from redrive.doors.dashboard.rendering import SITE, STATIC, Site, problem
+from redrive.doors.dashboard.rendering import (
+    STATIC,
+    Values,
+    remember_name,
+    render_page,
+    show_error,
+    show_forbidden,
+    show_problem,
+)
+from redrive.doors.dashboard.requests import SITE, Form, PageRequest
+from redrive.doors.dashboard.site import Site
+from redrive.doors.web.callers import lacking
+from redrive.doors.web.problems import Refused
+from redrive.errors import RedriveError
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.responses import Response
-
     from redrive.api.redrive import Redrive
     from redrive.doors.web.feed import Feed
 
-PAGES: Final = (
-    overview, live, finding, jobs, moves, letters, group, job, redrives, queues, workers, morning, agents, workflows,
-    fleet, sessions,
-)  # fmt: skip
-"""Each has `routes(site)`."""
+log = logging.getLogger("redrive.dashboard")
 
+
+class Page(NamedTuple):
+    """One line of the table of pages. A loader that gives a response has answered by itself."""
+
+    path: str
+    name: str
+    load: Callable[[PageRequest], Awaitable[Values | Response]]
+    template: str = ""
+    section: str = ""
+    """The entry of the navigation that is marked."""
+    role: Role = "look"
+    method: str = "GET"
+
+    async def answer(self, request: PageRequest) -> Response:
+        values = await self.load(request)
+        if not isinstance(values, dict):
+            return values
+        return await render_page(request, self.template, **{"section": self.section, **values})
+
+
+class Action(NamedTuple):
+    """One line of the table of actions."""
+
+    path: str
+    name: str
+    run: Callable[[PageRequest, Form], Awaitable[Response]]
+    role: Role = "act"
+    method: str = "POST"
+
+    async def answer(self, request: PageRequest) -> Response:
+        return await self.run(request, await request.read_form())
+
+
+PAGES: Final = (
+    Page("/", "overview", overview.show_overview, "overview.html", "overview"),
+    Page("/live", "live", live.stream_ticks),
+    Page("/find", "find", jobs.find_job, "found.html"),
+    Page("/jobs", "jobs", jobs.list_jobs, "jobs.html", "jobs"),
+    Page("/moves", "moves", jobs.list_moves, "moves.html", "jobs"),
+    Page("/dead", "dead_letters", dead_letters.list_dead_letters, "dead_letters.html", "dead_letters"),
+    Page("/held", "held", dead_letters.list_held, "held.html", "dead_letters"),
+    Page("/dead/export", "export", dead_letters.export_dead_letters),
+    Page("/dead/act", "act", bulk_actions.plan_action, "act.html", "dead_letters"),
+    Page("/dead/edit", "edit_many", edit.show_patch_editor),
+    Page("/acts", "acts", bulk_actions.list_acts, "acts.html", "dead_letters"),
+    Page("/groups/{fingerprint}", "group", group.show_group, "group.html", "dead_letters"),
+    Page("/jobs/{id}", "job", job.show_job, "job.html"),
+    Page("/jobs/{id}/download/{part}", "job_download", job.download_part),
+    Page("/jobs/{id}/edit", "job_edit", edit.show_editor, "edit.html", "dead_letters"),
+    Page("/redrives", "redrives", redrives.list_redrives, "redrives.html", "redrives"),
+    Page("/redrives/{id}", "redrive", redrives.show_redrive, "redrive.html", "redrives"),
+    Page("/queues", "queues", operations.list_queues, "queues.html", "queues"),
+    Page("/workers", "workers", operations.list_workers, "workers.html", "workers"),
+    Page("/tasks", "tasks", operations.list_tasks, "tasks.html", "workers"),
+    Page("/schedules", "schedules", operations.list_schedules, "schedules.html", "workers"),
+    Page("/breakers", "breakers", operations.list_breakers, "breakers.html", "workers"),
+    Page("/morning", "morning", overview.show_morning, "morning.html", "morning"),
+    Page("/agents", "agents", agents.list_agents, "agents.html", "agents"),
+    Page("/workflows", "workflows", agents.list_workflows, "workflows.html", "workflows"),
+    Page("/fleet", "fleet", operations.show_fleet, "fleet.html", "fleet"),
+    Page("/inbox", "sessions", agents.show_inbox),
+)
+ACTIONS: Final = (
+    Action("/me", "me", remember_name, role="look"),
+    Action("/dead/act", "act", bulk_actions.act_on_many),
+    Action("/dead/purge", "purge", bulk_actions.purge, role="purge"),
+    Action("/dead/edit", "edit_many", edit.patch_many),
+    Action("/dead/edit/preview", "edit_many_preview", edit.preview_patch),
+    Action("/acts/{id}/undo", "undo", bulk_actions.undo),
+    Action("/groups/{fingerprint}/{verb}", "group_act", group.act_on_group),
+    Action("/jobs/{id}/edit", "job_edit", edit.edit_job),
+    Action("/jobs/{id}/preview", "job_preview", edit.preview_edit),
+    Action("/jobs/{id}/edit/all", "edit_all_like", edit.make_patch),
+    Action("/jobs/{id}/act/{verb}", "job_act", job.act_on_job),
+    Action("/redrives/{id}/{verb}", "redrive_act", redrives.act_on_redrive),
+    Action("/queues/pause", "pause", operations.pause_queue),
+    Action("/queues/resume", "resume", operations.resume_queue),
+    Action("/breakers/close", "close_breaker", operations.close_breaker),
+    Action("/workflows/{id}/cancel", "cancel_workflow", agents.cancel_workflow),
+    Action("/inbox/seen", "seen", agents.mark_seen),
+    Action("/inbox/answer", "answer", agents.answer_job),
+)
 
 _sites: WeakKeyDictionary[Feed, Site] = WeakKeyDictionary()
 
 
 def routes(rd: Redrive, feed: Feed) -> list[BaseRoute]:
-    """Every page, action and file, to be mounted at "/" or under a prefix."""
-    site = Site(rd, feed)
-    found: list[BaseRoute] = [Mount("/static", StaticFiles(directory=STATIC), name="static")]
-    for part in PAGES:
-        found += part.routes(site)
-    site.router.routes.extend(found)
-    _sites[feed] = site
-    return found
+    """Make the routes of every page, action and file, to be mounted at "/" or under a prefix."""
+    site = _sites[feed] = Site(rd, feed)
+    made: list[BaseRoute] = [Mount("/static", StaticFiles(directory=STATIC), name="static")]
+    made += [
+        Route(line.path, _make_view(site, line), name=line.name, methods=[line.method]) for line in (*PAGES, *ACTIONS)
+    ]
+    site.router.routes.extend(made)
+    return made
+
+
+def _make_view(site: Site, line: Page | Action) -> Callable[[Request], Awaitable[Response]]:
+    """Make the view of a line: a refusal of redrive becomes a page or a line on a page, never a traceback."""
+
+    async def view(plain_request: Request) -> Response:
+        request = _make_request(plain_request, site)
+        if (lacks := lacking(request.scope, line.role)) is not None:
+            return await show_forbidden(request, lacks)
+        try:
+            return await line.answer(request)
+        except (RedriveError, Refused) as error:
+            return await show_error(request, error)
+        except HTTPException:
+            raise
+        except Exception:
+            log.exception("%s %s failed", request.method, request.url.path)
+            return await show_problem(request, 500, "This is a defect of redrive. The log of the server says more.")
+        finally:
+            if line.method == "POST":
+                site.drop_all()
+
+    return view
+
+
+def _make_request(request: Request, site: Site) -> PageRequest:
+    request.scope[SITE] = site
+    return PageRequest(request.scope, request.receive)
 
 
 async def missing(request: Request, feed: Feed) -> Response | None:
-    """The page for an address that does not exist; None where somebody other than a person's browser asks."""
+    """Show the page for an address that does not exist; None where the caller is not a person's browser."""
     site = _sites.get(feed)
     if site is None or request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
         return None
-    request.scope[SITE] = site
-    return await problem(request, 404, f"{request.url.path} is not a page of the dashboard.")
+    reason = f"{request.url.path} is not a page of the dashboard."
+    return await show_problem(_make_request(request, site), 404, reason)

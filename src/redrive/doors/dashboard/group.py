@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
 
 from redrive.deadletters.acts import GROUP
 from redrive.deadletters.group import HOUR, GroupView, tried
 from redrive.doors.dashboard import words
-from redrive.doors.dashboard.acting import CANARY, OFFERED
-from redrive.doors.dashboard.letters import hours
-from redrive.doors.dashboard.numbers import number_of, whole_of
-from redrive.doors.dashboard.rendering import Site, address, back, form_of, page, rd_of, to, who
-from redrive.doors.dashboard.verbs import days_of
+from redrive.doors.dashboard.bulk_actions import OFFERED
+from redrive.doors.dashboard.dead_letters import list_hours
+from redrive.doors.dashboard.edit import CANARY
+from redrive.doors.dashboard.overview import encode_plot
+from redrive.doors.dashboard.rendering import go_back, go_to
 from redrive.doors.web.problems import missing
 from redrive.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
     from starlette.responses import Response
-    from starlette.routing import BaseRoute
 
     from redrive.api.redrive import Redrive
-    from redrive.doors.dashboard.rendering import Form
+    from redrive.doors.dashboard.rendering import Values
+    from redrive.doors.dashboard.requests import Form, PageRequest
 
 COURSES: Final = {
     "new": "It is new.",
@@ -34,57 +30,52 @@ COURSES: Final = {
     "quiet": "Nothing of it died in the last day.",
     "cured": "Nothing of it is dead any more.",
 }
-
-
 SETTLED: Final = {
     "resolved": "It is marked as cured: you are told if it comes back.",
     "ignored": "It is ignored for now.",
 }
-"""What a person has said of it, instead of how it goes."""
+"""What a person has decided about a group; shown instead of how the group goes."""
 
 
-def routes(site: Site) -> list[BaseRoute]:
-    return [
-        site.route("/groups/{fingerprint}", shown, "group"),
-        site.route("/groups/{fingerprint}/{verb}", act, "group_act", post=True),
-    ]
-
-
-async def shown(request: Request) -> Response:
-    rd = rd_of(request)
+async def show_group(request: PageRequest) -> Values:
+    rd = request.rd
     with missing("fingerprint"):
         view = await rd.groups.show(request.path_params["fingerprint"])
     now = rd.clock.now()
     running = await rd.redrives.of_group(view.fingerprint)
-    return await page(
-        request, "group.html", section="letters", view=view, sentence=sentence(view, now),
-        facts=facts(view, address(request, "letters", query={"group": view.fingerprint})),
-        hours=hours(view, now), plot=plot(view, now), canary=CANARY, running=running,
-        lessons=[(one.text, one.worked, one.failed) for one in tried(view.lessons)], another=view.other_agent,
-        offers=offers(view, running=running is not None), table=OFFERED,
-    )  # fmt: skip
+    hours = list_hours(view, now)
+    return {
+        "view": view,
+        "sentence": describe_group(view, now),
+        "facts": list_facts(view, request.address("dead_letters", query={"group": view.fingerprint})),
+        "hours": hours,
+        "plot": plot_hours(hours, now),
+        "canary": CANARY,
+        "running": running,
+        "lessons": [(one.text, one.worked, one.failed) for one in tried(view.lessons)],
+        "another": view.other_agent,
+        "offers": rank_offers(view, running=running is not None),
+        "table": OFFERED,
+    }
 
 
-def offers(view: GroupView, *, running: bool) -> list[str]:
-    """What can be done with the group, the advised thing first: three of them are buttons, the rest a menu."""
-    settle = [
-        *(["resolve"] if view.status != "resolved" else []),
-        *(["ignore"] if view.status != "ignored" else []),
-        *(["reopen"] if view.status != "unresolved" else []),
-    ]
+def rank_offers(view: GroupView, *, running: bool) -> list[str]:
+    """Rank what can be done with the group, the advised verb first: three of them are buttons, the rest a menu."""
+    statuses = {"resolve": "resolved", "ignore": "ignored", "reopen": "unresolved"}
+    settle = [verb for verb, status in statuses.items() if view.status != status]
     if not view.dead:
         return [*(["follow"] if running else []), *settle]
     others = [name for name in OFFERED if name not in ("redrive", "purge")]
     if running:
         return ["follow", *settle, *others]
-    first = _advised(view)
+    first = _find_advised(view)
     again = ["canary", "redrive"] if view.dead > CANARY else ["redrive"]
     ranked = [first, *(["edit"] if first == "edit_one" and view.dead > 1 else []), *again, *settle, *others]
     return list(dict.fromkeys(ranked))
 
 
-def _advised(view: GroupView) -> str:
-    """The main button: what the advice says, as far as a button can do it."""
+def _find_advised(view: GroupView) -> str:
+    """Find the main button: what the advice says, as far as a button can do it."""
     advice = view.suggestion
     if view.other_agent:
         return "give"
@@ -95,8 +86,8 @@ def _advised(view: GroupView) -> str:
     return "look"
 
 
-def sentence(view: GroupView, now: float) -> str:
-    """What it is, for somebody who has never seen it."""
+def describe_group(view: GroupView, now: float) -> str:
+    """Say what the group is, for a person who has never seen it."""
     seen = view.group
     dead = f"{words.counted(view.dead, 'job')} of {seen.task} {'is' if view.dead == 1 else 'are'} dead for this reason"
     if not view.dead:
@@ -106,7 +97,7 @@ def sentence(view: GroupView, now: float) -> str:
     return f"{dead}, {since}. {SETTLED.get(view.status) or COURSES[view.trend]}"
 
 
-def facts(view: GroupView, listed: str) -> list[tuple[str, Any]]:
+def list_facts(view: GroupView, list_address: str) -> list[tuple[str, Any]]:
     seen, state = view.group, view.state
     limits = [
         f"until {words.exact(state.ignored_until)}" if state.ignored_until else "",
@@ -120,7 +111,7 @@ def facts(view: GroupView, listed: str) -> list[tuple[str, Any]]:
         ("Queue", seen.queue),
         ("Agent", seen.agent),
         ("Kind of failure", words.plain(seen.detail) if seen.detail else None),
-        ("Dead now", {"number": view.dead, "href": listed}),
+        ("Dead now", {"number": view.dead, "href": list_address}),
         ("Ever buried", words.number(seen.buried)),
         ("First", words.exact(seen.first_at)),
         ("Last", words.exact(seen.last_at)),
@@ -129,48 +120,46 @@ def facts(view: GroupView, listed: str) -> list[tuple[str, Any]]:
     ]
 
 
-def plot(view: GroupView, now: float) -> str:
-    values = hours(view, now)
-    first = (int(now // HOUR) - len(values) + 1) * HOUR
-    series = [{"name": "buried", "kind": "dead", "values": values, "fill": True}]
-    return msgspec.json.encode({"x": [first + HOUR * n for n in range(len(values))], "series": series}).decode()
+def plot_hours(hours: list[int], now: float) -> str:
+    first = (int(now // HOUR) - len(hours) + 1) * HOUR
+    buried = {"name": "buried", "kind": "dead", "values": hours, "fill": True}
+    return encode_plot([first + HOUR * n for n in range(len(hours))], buried)
 
 
 # -- acting
 
 
-async def act(request: Request) -> Response:
-    rd, form, verb = rd_of(request), await form_of(request), request.path_params["verb"]
-    fingerprint, name = request.path_params["fingerprint"], who(request)
+async def act_on_group(request: PageRequest, form: Form) -> Response:
+    rd, verb, fingerprint = request.rd, request.path_params["verb"], request.path_params["fingerprint"]
     if verb == "canary":
-        return await _canary(request, fingerprint, name)
+        return await _start_canary(request, fingerprint)
     if verb == "note":
-        await rd.groups.note(fingerprint, form.text("text") or "", who=name)
-        return back(request, "Noted.")
-    view = await _settled(rd, verb, fingerprint, form, {"who": name, "why": form.text("why")})
+        await rd.groups.note(fingerprint, form.text("text") or "", who=request.who)
+        return go_back(request, "Noted.")
+    view = await _settle_group(rd, verb, fingerprint, form, request.sign(form))
     left = f" {words.counted(view.dead, 'dead letter')} of it left." if view.dead and verb != "reopen" else ""
-    undo = address(request, "undo", id=GROUP + view.fingerprint) if verb != "reopen" else None
-    return back(request, f"The group is {view.status}.{left}", undo=undo)
+    undo = request.address("undo", id=GROUP + view.fingerprint) if verb != "reopen" else None
+    return go_back(request, f"The group is {view.status}.{left}", undo=undo)
 
 
-async def _settled(rd: Redrive, verb: str, fingerprint: str, form: Form, said: dict[str, Any]) -> GroupView:
+async def _settle_group(rd: Redrive, verb: str, fingerprint: str, form: Form, by: dict[str, Any]) -> GroupView:
     match verb:
         case "resolve":
-            return await rd.groups.resolve(fingerprint, in_version=form.text("in_version"), **said)
+            return await rd.groups.resolve(fingerprint, in_version=form.text("in_version"), **by)
         case "ignore":
-            until = timedelta(days=days_of(form)) if form.text("days") else None
-            limits: dict[str, Any] = {"rate": number_of(form, "rate"), "count": whole_of(form, "count")}
-            return await rd.groups.ignore(fingerprint, until=until, **limits, **said)
+            limits: dict[str, Any] = {"rate": form.number("rate"), "count": form.whole("count")}
+            return await rd.groups.ignore(fingerprint, until=form.days() if form.text("days") else None, **limits, **by)
         case "reopen":
-            return await rd.groups.reopen(fingerprint, **said)
+            return await rd.groups.reopen(fingerprint, **by)
         case _:
             raise InvalidInput(field="verb", problem=f"{verb!r} is not an action on a group")
 
 
-async def _canary(request: Request, fingerprint: str, name: str) -> Response:
-    """A few first; the rest follows by itself if they succeed, and waits for a person if they do not."""
-    rd = rd_of(request)
-    view = await rd.groups.show(fingerprint)
-    run = await rd.redrives.start(canary=CANARY, who=name, why="a few first", fingerprint=view.fingerprint)
+async def _start_canary(request: PageRequest, fingerprint: str) -> Response:
+    """Redrive a few first; the rest follows by itself if they succeed, and waits for a person if they do not."""
+    view = await request.rd.groups.show(fingerprint)
+    run = await request.rd.redrives.start(
+        canary=CANARY, who=request.who, why="a few first", fingerprint=view.fingerprint
+    )
     text = f"{CANARY} go first. The rest follows if they succeed." if run.total > CANARY else "On their way."
-    return to(request, address(request, "redrive", id=run.id), text)
+    return go_to(request, request.address("redrive", id=run.id), text)

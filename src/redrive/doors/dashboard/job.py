@@ -1,34 +1,33 @@
-"""One job: where it stands, the one thing to do next, its story, what it was given and what it did."""
+"""One job: its state, the one thing to do next, its story, its input and its effects; and every verb on one job."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+import msgspec
 from starlette.responses import Response
 
 from redrive.core.consent import Approval
-from redrive.core.effects import EffectRecord
 from redrive.core.job import Job, State, legible
 from redrive.core.redact import redact
-from redrive.deadletters.verbs import VERBS
-from redrive.doors.dashboard import editing, verbs, words
-from redrive.doors.dashboard.rendering import Site, page, rd_of
-from redrive.doors.dashboard.tree import tree
+from redrive.deadletters.verbs import JOB_VERBS, VERBS, Verb, undoable
+from redrive.doors.dashboard import words
+from redrive.doors.dashboard.rendering import go_back
 from redrive.errors import InvalidInput
-from redrive.jobs.wait_for_job import result_text
 from redrive.reports import timeline
 from redrive.reports.needs import FOR_A_PERSON
-from redrive.reports.run_diff import Comparison, compare
+from redrive.reports.run_diff import compare
 from redrive.reports.traceback_view import trace_link
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.routing import BaseRoute
-
     from redrive.api.redrive import Redrive
     from redrive.core.job import Attempt
+    from redrive.core.store import Group
+    from redrive.doors.dashboard.rendering import Values
+    from redrive.doors.dashboard.requests import Form, PageRequest
 
 EFFECTS: Final = {
     "landed": "kept: a replay uses its result",
@@ -36,80 +35,70 @@ EFFECTS: Final = {
     "intended": "looked for before anything is done again",
     "unknown": "looked for before anything is done again",
 }
+"""What the next run does about an effect, by its status."""
 DIFFERENCES: Final = 30
 DIFFERENCES_SHOWN: Final = 4
-"""So many are shown at once; the others open on request."""
+"""Differences that are shown at once; the others open on request."""
 SHOWN_VERBS: Final = 3
+"""Verbs that are buttons; the others stand in a menu."""
 STORY_BEGIN: Final = 10
 STORY_END: Final = 60
-"""What a story began with and how it goes on now; where it is longer, its middle is shown on request."""
+"""The first and the last entries of a long story; its middle is shown on request."""
 
 
-def routes(site: Site) -> list[BaseRoute]:
-    return [
-        site.route("/jobs/{id}", shown, "job"),
-        site.route("/jobs/{id}/download/{part}", download, "job_download"),
-        *editing.routes(site),
-        *verbs.routes(site),
-    ]
-
-
-async def shown(request: Request) -> Response:
-    rd = rd_of(request)
+async def show_job(request: PageRequest) -> Values:
+    rd = request.rd
     job = await rd.jobs.get(request.path_params["id"])
-    asked = await rd.sessions.questions(job)
+    questions = await rd.sessions.questions(job)
     told = timeline.tell(job, await rd.jobs.story(job.id), rd.clock.now(), await rd.dead.notes(job.id))
-    effects = await rd.jobs.effects(job.id)
-    left_out = 0 if request.query_params.get("story") == "all" else len(told.entries) - STORY_BEGIN - STORY_END
+    left_out = 0 if request.text("story") == "all" else len(told.entries) - STORY_BEGIN - STORY_END
     begin = told.entries[:STORY_BEGIN] if left_out > 0 else ()
-    return await page(
-        request, "job.html", section=section(job), job=job, told=told, questions=verbs.QUESTIONS, facts=facts(job),
-        table=VERBS, shown=shown_verbs(len(told.choices)),
-        begin=begin, end=told.entries[-STORY_END:] if begin else told.entries, left_out=left_out,
-        group=await _group(rd, job), agents=sorted(rd.registry.fleet.agents),
-        other_lane="manual" if job.lane == "delayed" else "delayed", asked=_open(job, asked),
-        answered=[one for one in asked if one.answer != "open"],
-        effects=[(effect, then(effect)) for effect in effects], trace_link=trace_link(rd.settings.trace_url, job),
-        payload=tree(redact(legible(job.payload))) if job.payload else None, result=await _result(rd, job),
-        **await _compared(rd, job, request),
-    )  # fmt: skip
+    result = await rd.jobs.result_json(job) if job.result_json is not None else None
+    return {
+        "section": find_section(job),
+        "job": job,
+        "story": told,
+        "questions": QUESTIONS,
+        "facts": list_facts(job),
+        "table": VERBS,
+        "shown": min(len(told.choices), SHOWN_VERBS),
+        "begin": begin,
+        "end": told.entries[-STORY_END:] if begin else told.entries,
+        "left_out": left_out,
+        "group": await _read_group(rd, job),
+        "agents": sorted(rd.registry.fleet.agents),
+        "other_lane": "manual" if job.lane == "delayed" else "delayed",
+        "asked": _find_open_question(job, questions),
+        "answered": [question for question in questions if question.answer != "open"],
+        "effects": [(effect, EFFECTS[effect.status]) for effect in await rd.jobs.effects(job.id)],
+        "trace_link": trace_link(rd.settings.trace_url, job),
+        "payload": make_tree(redact(legible(job.payload))) if job.payload else None,
+        "result": make_tree(redact(legible(result))) if result else None,
+        **await _compare_runs(request, job),
+    }
 
 
-def shown_verbs(number: int) -> int:
-    """How many stand as buttons; the others in a menu. A menu for one alone is none."""
-    return min(number, SHOWN_VERBS)
-
-
-def section(job: Job) -> str:
-    """Where one would look for it: among what needs somebody, or in its queue."""
+def find_section(job: Job) -> str:
+    """Find the section where a person would look for a job: among what needs a person, or in its queue."""
     asks = job.state is State.held and (job.because in FOR_A_PERSON or job.because == "deferred")
-    return "letters" if asks or job.state in (State.dead, State.discarded, State.purged) else "queues"
+    return "dead_letters" if asks or job.state in (State.dead, State.discarded, State.purged) else "queues"
 
 
-def then(effect: EffectRecord) -> str:
-    return EFFECTS[effect.status]
+async def _read_group(rd: Redrive, job: Job) -> Group | None:
+    """Read the group of a job's failure, or of its last failure."""
+    fingerprint = job.fingerprint or next((run.fingerprint for run in reversed(job.history) if run.fingerprint), None)
+    groups = await rd.groups.records([fingerprint]) if fingerprint else ()
+    return groups[0] if groups else None
 
 
-async def _group(rd: Redrive, job: Job) -> Any:
-    """The group of its failure, or of its last one."""
-    fingerprint = job.fingerprint or next((one.fingerprint for one in reversed(job.history) if one.fingerprint), None)
-    found = await rd.store.groups(fingerprints=[fingerprint]) if fingerprint else []
-    return found[0] if found else None
-
-
-def _open(job: Job, asked: Sequence[Approval]) -> Approval | None:
-    """The question that it waits for."""
+def _find_open_question(job: Job, questions: Sequence[Approval]) -> Approval | None:
+    """Find the question that a job waits for."""
     if job.state is not State.held or job.because != "approval":
         return None
-    return next((one for one in reversed(asked) if one.answer == "open"), None)
+    return next((question for question in reversed(questions) if question.answer == "open"), None)
 
 
-async def _result(rd: Redrive, job: Job) -> Any:
-    text = await result_text(rd.store, job) if job.result_json is not None else None
-    return tree(redact(legible(text))) if text else None
-
-
-def facts(job: Job) -> list[tuple[str, str | None]]:
+def list_facts(job: Job) -> list[tuple[str, str | None]]:
     allowed = f" of {job.allowed}" if job.allowed is not None else ""
     options = job.readable_options
     flow = f"{options.step} in {options.workflow[-8:]}" if options.workflow else None
@@ -134,40 +123,168 @@ def facts(job: Job) -> list[tuple[str, str | None]]:
     ]
 
 
-async def _compared(rd: Redrive, job: Job, request: Request) -> dict[str, Any]:
-    """Two runs' inputs: those that were asked for, else the first and the last."""
+async def _compare_runs(request: PageRequest, job: Job) -> Values:
+    """Compare the inputs of two runs: those that the address asks for, else the first and the last."""
     attempts = {attempt.run: attempt for attempt in job.history}
     runs = sorted(attempts)
     if len(runs) < 2 or not job.payload:
         return {"compared": None, "runs": runs}
-    one, other = _run(request, "one", runs, runs[0]), _run(request, "other", runs, runs[-1])
-    inputs = await rd.dead.inputs(job.id)
-    found: Comparison = compare(inputs[one], inputs[other], DIFFERENCES)
-    return {"compared": found, "runs": runs, "one": one, "other": other,
-            "differences_shown": DIFFERENCES_SHOWN,
-            "by_whom": by_whom(attempts[one], attempts[other])}  # fmt: skip
+    one, other = request.whole("one"), request.whole("other")
+    one, other = one if one in attempts else runs[0], other if other in attempts else runs[-1]
+    inputs = await request.rd.dead.inputs(job.id)
+    return {
+        "compared": compare(inputs[one], inputs[other], DIFFERENCES),
+        "runs": runs,
+        "one": one,
+        "other": other,
+        "differences_shown": DIFFERENCES_SHOWN,
+        "by_whom": compare_attempts(attempts[one], attempts[other]),
+    }
 
 
-def _run(request: Request, name: str, runs: Sequence[int], otherwise: int) -> int:
-    said = request.query_params.get(name, "")
-    return int(said) if said.isascii() and said.isdigit() and len(said) < 9 and int(said) in runs else otherwise
-
-
-def by_whom(one: Attempt, other: Attempt) -> list[str]:
+def compare_attempts(one: Attempt, other: Attempt) -> list[str]:
     names = (("agent", one.agent, other.agent), ("model", one.model, other.model))
     return [f"{name}: {before or 'none'} → {after or 'none'}" for name, before, after in names if before != after]
 
 
-async def download(request: Request) -> Response:
-    """A file, never a page: what a browser would make of it does not matter."""
-    rd, part = rd_of(request), request.path_params["part"]
-    job = await rd.jobs.get(request.path_params["id"])
+async def download_part(request: PageRequest) -> Response:
+    """Send the payload or the result as a file, never as a page: a browser must not render it."""
+    part = request.path_params["part"]
+    job = await request.rd.jobs.get(request.path_params["id"])
     if part not in ("payload", "result"):
         raise InvalidInput(field="part", problem="there are payload and result")
-    text = job.payload if part == "payload" else await result_text(rd.store, job)
+    text = job.payload if part == "payload" else await request.rd.jobs.result_json(job)
     body = json.dumps(redact(legible(text)), indent=2, ensure_ascii=False)
     headers = {
         "content-disposition": f'attachment; filename="{job.id[-8:]}-{part}.json"',
-        "x-content-type-options": "nosniff", "cache-control": "no-store",
-    }  # fmt: skip
+        "x-content-type-options": "nosniff",
+        "cache-control": "no-store",
+    }
     return Response(body.encode("utf-8", "surrogatepass"), media_type="application/json", headers=headers)
+
+
+# -- verbs on one job
+
+QUESTIONS: Final = {name: verb.question for table in (VERBS, JOB_VERBS) for name, verb in table.items()}
+
+
+async def act_on_job(request: PageRequest, form: Form) -> Response:
+    """Do one verb on this job. The story records who and why; the line on top offers to take the verb back."""
+    name = request.path_params["verb"]
+    if name not in QUESTIONS or name == "edit":
+        raise InvalidInput(field="verb", problem=f"{name!r} is not an action on a job")
+    job = await request.rd.jobs.get(request.path_params["id"])
+    by = request.sign(form)
+    if name in VERBS:
+        text = await _triage_job(request.rd, VERBS[name], job.id, form, by)
+    else:
+        text = await _move_job(request.rd, name, job.id, by)
+    return go_back(request, text, undo=request.address("undo", id=job.id) if undoable(name) else None)
+
+
+async def _triage_job(rd: Redrive, verb: Verb, id: str, form: Form, by: dict[str, Any]) -> str:
+    given = read_words(verb, form)
+    await rd.dead.do(verb.name, id, **(by if verb.why else {"who": by["who"]}), **given)
+    return verb.told.format(**{name: _describe_word(value) for name, value in given.items()})
+
+
+async def _move_job(rd: Redrive, name: str, id: str, by: dict[str, Any]) -> str:
+    verb = JOB_VERBS[name]
+    if verb.known and not by["why"]:
+        raise InvalidInput(field="why", problem="say how you know; it stays with the job")
+    await getattr(rd.jobs, verb.method)(id, **verb.fixed, **by)
+    return verb.told
+
+
+def read_words(verb: Verb, form: Form, *, many: bool = False) -> dict[str, Any]:
+    """Read a verb's own words; for many their fields begin with `new_`, beside the filters of the same names.
+
+    Inputs and patches have pages of their own.
+    """
+    prefix = "new_" if many else ""
+    return {
+        word.name: form.days() if word.reading == "moment" else form.text(f"{prefix}{word.name}") or ""
+        for word in verb.takes(many=many)
+    }
+
+
+def _describe_word(value: Any) -> str:
+    return f"in {words.counted(value.days, 'day')}" if isinstance(value, timedelta) else str(value)
+
+
+# -- a JSON value as lines that open and close, within bounds: a payload may be a whole conversation
+
+NodeKind = Literal["object", "list", "text", "number", "word"]
+MOST_NODES: Final = 1500
+"""Values that are shown in all."""
+ENTRIES: Final = 100
+"""Entries of one object or list that are shown."""
+LONG: Final = 160
+"""A longer text is folded."""
+LONGEST: Final = 10_000
+"""Characters of one text."""
+CHARACTERS: Final = 60_000
+"""Characters of all texts together; later texts are cut to LONG each."""
+OPEN_DEPTH: Final = 2
+"""Objects up to this depth are open at first."""
+FEW: Final = 12
+"""Below the top, an object with more entries is closed at first."""
+
+
+class Node(msgspec.Struct, frozen=True):
+    """One value, under its name where it has one."""
+
+    name: str | None
+    kind: NodeKind
+    text: str
+    """The whole of a plain value; the size in words of an object or a list."""
+    inner: tuple[Node, ...] = ()
+    more: int = 0
+    """Entries, or characters of a text, that are not shown."""
+    open: bool = False
+    long: bool = False
+
+
+class _Budget:
+    """Counts what may still be shown."""
+
+    def __init__(self) -> None:
+        self.nodes = MOST_NODES
+        self.characters = CHARACTERS
+
+    def cut(self, text: str) -> str:
+        """Cut a text to the room that is left."""
+        shown = text[: LONGEST if self.characters > 0 else LONG]
+        self.characters -= len(shown)
+        return shown
+
+
+def make_tree(value: Any) -> Node:
+    return _make_node(None, value, 0, _Budget())
+
+
+def _make_node(name: str | None, value: Any, depth: int, budget: _Budget) -> Node:
+    budget.nodes -= 1
+    if isinstance(value, Mapping):
+        return _make_holder(name, "object", [(str(key), item) for key, item in value.items()], depth, budget)
+    if isinstance(value, list):
+        return _make_holder(name, "list", [(str(index), item) for index, item in enumerate(value)], depth, budget)
+    if isinstance(value, str):
+        shown = budget.cut(value)
+        return Node(name, "text", shown, more=len(value) - len(shown), long=len(value) > LONG or "\n" in value)
+    kind: NodeKind = "word" if value is None or isinstance(value, bool) else "number"
+    return Node(name, kind, json.dumps(value))
+
+
+def _make_holder(name: str | None, kind: NodeKind, entries: list[tuple[str, Any]], depth: int, budget: _Budget) -> Node:
+    inner = tuple(_make_inner(entries, depth, budget))
+    noun = ("field", "fields") if kind == "object" else ("entry", "entries")
+    opened = depth < OPEN_DEPTH and (depth == 0 or len(entries) <= FEW)
+    return Node(name, kind, words.counted(len(entries), *noun), inner, len(entries) - len(inner), opened)
+
+
+def _make_inner(entries: list[tuple[str, Any]], depth: int, budget: _Budget) -> Iterator[Node]:
+    for key, item in entries[:ENTRIES]:
+        if budget.nodes <= 0:
+            return
+        yield _make_node(key, item, depth + 1, budget)

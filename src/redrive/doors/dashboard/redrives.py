@@ -1,4 +1,4 @@
-"""Bulk redrives: how far each is, what its canary said, and stopping one."""
+"""Bulk redrives: how far each is, what its canary showed, and stopping one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redrive.deadletters.bulk.run import GroupScore, ItemStatus, RedriveRun
 from redrive.doors.dashboard import words
-from redrive.doors.dashboard.rendering import Site, address, back, form_of, page, rd_of, who
+from redrive.doors.dashboard.rendering import go_back
 from redrive.doors.web.problems import missing
 from redrive.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
     from starlette.responses import Response
-    from starlette.routing import BaseRoute
+
+    from redrive.doors.dashboard.rendering import Values
+    from redrive.doors.dashboard.requests import Form, PageRequest
 
 LISTED: Final = 50
 WHICH: Final[Mapping[str, tuple[ItemStatus, ...]]] = {
@@ -27,7 +28,7 @@ WHICH: Final[Mapping[str, tuple[ItemStatus, ...]]] = {
     "skipped": ("skipped",),
     "discarded": ("discarded",),
 }
-"""Which items may be asked for, by what the scorecard calls them, and the status that they have."""
+"""Which items may be asked for, by the name in the scorecard, and the statuses that they have."""
 TITLES: Final = {
     "canary": "A few go first",
     "moving": "On their way",
@@ -38,43 +39,44 @@ TITLES: Final = {
 }
 
 
-def routes(site: Site) -> list[BaseRoute]:
-    return [
-        site.route("/redrives", listed, "redrives"),
-        site.route("/redrives/{id}", shown, "redrive"),
-        site.route("/redrives/{id}/{verb}", act, "redrive_act", post=True),
-    ]
-
-
-async def listed(request: Request) -> Response:
-    runs = await rd_of(request).redrives.list(limit=LISTED)
-
+async def list_redrives(request: PageRequest) -> Values:
     def items_at(run: RedriveRun, which: str) -> str:
-        return f"{address(request, 'redrive', id=run.id, query={'which': which})}#items-title"
+        return _find_items(request, run, which=which)
 
-    return await page(request, "redrives.html", section="redrives", runs=runs, items_at=items_at)
+    return {"runs": await request.rd.redrives.list(limit=LISTED), "items_at": items_at}
 
 
-async def shown(request: Request) -> Response:
-    rd, cursor = rd_of(request), request.query_params.get("cursor")
+def _find_items(request: PageRequest, run: RedriveRun, **query: Any) -> str:
+    """Find the address of a redrive's items."""
+    return f"{request.address('redrive', id=run.id, query=query)}#items-title"
+
+
+async def show_redrive(request: PageRequest) -> Values:
+    redrives, cursor = request.rd.redrives, request.query_params.get("cursor")
     with missing("redrive"):
-        run = await rd.redrives.get(request.path_params["id"])
-    chosen = _chosen(request, run)
-    items = await rd.redrives.items(run.id, cursor, statuses=WHICH[chosen.which], place=chosen.place, why=chosen.why)
+        run = await redrives.get(request.path_params["id"])
+    chosen = _choose_items(request, run)
+    statuses = WHICH[chosen.which]
 
     def items_at(which: str, place: int | None = None, why: str | None = None) -> str:
-        query = {"which": which, "place": place, "why": why}
-        return f"{address(request, 'redrive', id=run.id, query=query)}#items-title"
+        return _find_items(request, run, which=which, place=place, why=why)
 
-    return await page(
-        request, "redrive.html", section="redrives", run=run, title=TITLES[run.state], standing=standing(run),
-        chosen=chosen, items_at=items_at,
-        canary=_sentence(run.canary.text) if run.canary else None, numbers=numbers(run), facts=facts(run),
-        items=items, cursor=cursor, worst=worst(run),
-    )  # fmt: skip
+    return {
+        "run": run,
+        "title": TITLES[run.state],
+        "standing": describe_run(run),
+        "chosen": chosen,
+        "items_at": items_at,
+        "canary": words.sentence(run.canary.text) if run.canary else None,
+        "numbers": list_numbers(run),
+        "facts": list_facts(run),
+        "items": await redrives.items(run.id, cursor, statuses=statuses, place=chosen.place, why=chosen.why),
+        "cursor": cursor,
+        "worst": find_worst_group(run),
+    }
 
 
-class Chosen(NamedTuple):
+class ChosenItems(NamedTuple):
     """Which items of a redrive the address asks for, and how many its scorecard counts."""
 
     which: str
@@ -88,26 +90,22 @@ class Chosen(NamedTuple):
         return self.which != "all" or self.place is not None or self.why is not None
 
 
-def _chosen(request: Request, run: RedriveRun) -> Chosen:
-    which = request.query_params.get("which") or "all"
-    if which not in WHICH:
-        raise InvalidInput(field="which", problem=f"{which[:50]!r} is not one of {', '.join(WHICH)}")
-    said, why = request.query_params.get("place", ""), request.query_params.get("why") or None
-    if said and not (said.isascii() and said.isdigit() and len(said) < 9 and int(said) < len(run.by_group)):
-        raise InvalidInput(field="place", problem=f"{said[:50]!r} is not a group of this redrive")
-    place = int(said) if said else None
-    scores = run if place is None else run.by_group[place]
-    total = run.skipped_because.get(why) if why is not None else _score(scores, which)
-    told = [words.plain(which)] if which != "all" else []
-    told += [run.by_group[place].error_class or run.by_group[place].task] if place is not None else []
-    told += [why] if why is not None else []
-    return Chosen(
-        which, place, why, total, f"only: {', '.join(told)}" if told else "in the order in which they are taken"
-    )
+def _choose_items(request: PageRequest, run: RedriveRun) -> ChosenItems:
+    which, place = request.choose("which", WHICH, "all"), request.whole("place")
+    text, why = request.text("place"), request.query_params.get("why") or None
+    if text and (place is None or place >= len(run.by_group)):
+        raise InvalidInput(field="place", problem=f"{text[:50]!r} is not a group of this redrive")
+    group = run.by_group[place] if place is not None else None
+    total = run.skipped_because.get(why) if why is not None else _read_score(group or run, which)
+    parts = [words.plain(which)] if which != "all" else []
+    parts += [group.error_class or group.task] if group is not None else []
+    parts += [why] if why is not None else []
+    description = f"only: {', '.join(parts)}" if parts else "in the order in which they are taken"
+    return ChosenItems(which, place, why, total, description)
 
 
-def _score(scores: RedriveRun | GroupScore, which: str) -> int:
-    """How many items the scorecard counts there."""
+def _read_score(scores: RedriveRun | GroupScore, which: str) -> int:
+    """Read how many items the scorecard counts."""
     if which == "all":
         return scores.total if isinstance(scores, RedriveRun) else scores.number
     if which == "pending":
@@ -116,13 +114,13 @@ def _score(scores: RedriveRun | GroupScore, which: str) -> int:
     return number
 
 
-def standing(run: RedriveRun) -> str:
-    """How it stands, in one sentence."""
+def describe_run(run: RedriveRun) -> str:
+    """Say in one sentence how far a redrive is."""
     moved = f"{run.moved:,} of {words.counted(run.total, 'dead letter')} moved"
     if run.state == "paused":
         rest = f"the other {run.left:,} wait for you"
-        failed = run.canary is not None and run.canary.verdict == "failed"  # which is told beside it
-        return f"{moved}; {rest}." if failed or not run.reason else f"{moved}; {rest}: {_sentence(run.reason)}"
+        failed = run.canary is not None and run.canary.verdict == "failed"  # its reason stands beside this sentence
+        return f"{moved}; {rest}." if failed or not run.reason else f"{moved}; {rest}: {words.sentence(run.reason)}"
     if run.state == "finished":
         still = f", {run.open:,} still open" if run.open else ""
         return f"{run.succeeded:,} succeeded, {run.failed_again:,} failed again, {run.skipped:,} skipped{still}."
@@ -133,35 +131,30 @@ def standing(run: RedriveRun) -> str:
     return f"{moved}, {run.left:,} to go."
 
 
-def worst(run: RedriveRun) -> str | None:
-    """The group that most of its letters met again, where somebody should look before anything else moves."""
+def find_worst_group(run: RedriveRun) -> str | None:
+    """Find the group that most dead letters fell into again: a person should look at it before anything else moves."""
     judged = run.state == "paused" and run.canary is not None and run.canary.verdict == "failed"
     failed = [row for row in run.by_group if row.failed_again and row.fingerprint]
     return max(failed, key=lambda row: row.failed_again).fingerprint if failed and (judged or run.over) else None
 
 
-def _sentence(text: str) -> str:
-    said = text[:1].upper() + text[1:]
-    return said if said.endswith((".", "!", "?")) else f"{said}."
-
-
-def numbers(run: RedriveRun) -> list[tuple[str, int, str | None, str]]:
-    """What every item is now: they add up to the whole."""
-    found: list[tuple[str, int, str | None, str]] = [
+def list_numbers(run: RedriveRun) -> list[tuple[str, int, str | None, str]]:
+    """List how many items are in each status; the numbers add up to the whole."""
+    numbers: list[tuple[str, int, str | None, str]] = [
         ("succeeded", run.succeeded, "done", "succeeded"),
         ("failed again", run.failed_again, "dead", "failed_again"),
         ("open", run.open, "running", "open"),
         ("skipped", run.skipped, None, "skipped"),
         ("to go", run.left, None, "pending"),
     ]
-    return [*found, ("discarded", run.discarded, None, "discarded")] if run.discarded else found
+    return [*numbers, ("discarded", run.discarded, None, "discarded")] if run.discarded else numbers
 
 
-def facts(run: RedriveRun) -> list[tuple[str, str | None]]:
+def list_facts(run: RedriveRun) -> list[tuple[str, str | None]]:
     canary = run.canary
     return [
         ("What", run.chosen),
-        ("Letters", words.number(run.total)),
+        ("Dead letters", words.number(run.total)),
         ("By", run.who),
         ("Why", words.masked(run.why)),
         ("Started", words.exact(run.at)),
@@ -173,19 +166,18 @@ def facts(run: RedriveRun) -> list[tuple[str, str | None]]:
     ]
 
 
-async def act(request: Request) -> Response:
-    rd, form, verb = rd_of(request), await form_of(request), request.path_params["verb"]
-    said: dict[str, Any] = {"who": who(request), "why": form.text("why")}
-    id = request.path_params["id"]
+async def act_on_redrive(request: PageRequest, form: Form) -> Response:
+    redrives, id, verb = request.rd.redrives, request.path_params["id"], request.path_params["verb"]
+    by = request.sign(form)
     match verb:
         case "pause":
-            await rd.redrives.pause(id, **said)
-            return back(request, "Paused: nothing more moves.")
+            await redrives.pause(id, **by)
+            return go_back(request, "Paused: nothing more moves.")
         case "resume":
-            await rd.redrives.resume(id, **said)
-            return back(request, "It goes on.")
+            await redrives.resume(id, **by)
+            return go_back(request, "It goes on.")
         case "cancel":
-            run = await rd.redrives.cancel(id, **said)
-            return back(request, f"Cancelled. {words.counted(run.left, 'dead letter')} stayed where they were.")
+            run = await redrives.cancel(id, **by)
+            return go_back(request, f"Cancelled. {words.counted(run.left, 'dead letter')} stayed where they were.")
         case _:
             raise InvalidInput(field="verb", problem=f"{verb!r} is not an action on a redrive")

@@ -82,6 +82,15 @@ def brief(value: float | None) -> str:
     return number(value)
 
 
+def capitalise(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def sentence(text: str) -> str:
+    """Make a sentence of a text: a capital letter first, a full stop last."""
+    return capitalise(text) if text.endswith((".", "!", "?")) else f"{capitalise(text)}."
+
+
 def percent(part: float, whole: float) -> str:
     if not whole:
         return "–"
