@@ -32,7 +32,6 @@ async def measured(folder: Path, size: int) -> dict[str, Any]:
 
 async def filled(folder: Path, url: str, size: int) -> float:
     """Fill a log with waiting jobs and store a snapshot of them; the seconds of the snapshot."""
-    from redrive.stores.replica import snapshots
     from redrive.stores.replica.jetstream import JetStreamLog
     from redrive.stores.replica.store import ReplicaStore
 
@@ -43,7 +42,7 @@ async def filled(folder: Path, url: str, size: int) -> float:
     store = ReplicaStore(next(path.glob("*.db")), lambda: JetStreamLog(url))
     engine = await store._ready()
     begun = time.perf_counter()
-    await engine.call(lambda: snapshots.make(engine))
+    await engine.call(engine.snapshots.make)
     seconds = time.perf_counter() - begun
     await store.close()
     return seconds

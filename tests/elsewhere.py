@@ -106,7 +106,7 @@ def replica_of(path: Path) -> Path:
     files = sorted(replicas(path).glob("replica-*.db"))
     for file in files:
         _wait_for_commit(file)
-    found = [(snapshots.standing_of(file), file) for file in files]
+    found = [(snapshots.read_standing(file), file) for file in files]
     return max(((at.position, file) for at, file in found if at is not None), default=(0, path))[1]
 
 

@@ -15,7 +15,6 @@ import msgspec
 import pytest
 
 import redrive
-from redrive.stores.replica import snapshots
 from redrive.stores.replica.engine import Engine
 from redrive.stores.replica.jetstream import JetStreamLog
 from tests.fleet_hosts import HOUR, Fleet, at
@@ -81,7 +80,7 @@ async def test_a_deleted_replica_comes_back_with_the_same_reports(
         if by != "the log alone":
             engine = engine_of(rd)
             for _ in range(2):
-                await engine.call(lambda: snapshots.make(engine))
+                await engine.call(engine.snapshots.make)
         await fleet.live(fine=5, gives_up=1)
         before = await all_reports(rd)
     shutil.rmtree(tmp_path / "replica")
@@ -103,7 +102,7 @@ async def test_erased_words_are_gone_from_replicas_log_and_snapshots(
         handle = await one.enqueue("breaks", {"text": CANARY})
         await soon(one.drain())
         engine = engine_of(one)
-        await engine.call(lambda: snapshots.make(engine))
+        await engine.call(engine.snapshots.make)
         assert {"log", "snapshots"} == set(await words_in(url))
         assert await one.jobs.erase(handle.id)
         assert await two.jobs.get(handle.id)

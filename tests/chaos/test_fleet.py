@@ -24,7 +24,7 @@ from redrive.errors import StoreError
 from redrive.retries import strategy
 from redrive.stores.remote import Hub, nats, protocol
 from redrive.stores.remote.service import Answered
-from redrive.stores.replica import ReplicaStore, envelope, levels
+from redrive.stores.replica import ReplicaStore, chores, envelope, replay
 from redrive.stores.replica.jetstream import JetStreamLog
 from redrive.stores.sqlite import sessions
 from redrive.stores.sqlite.connection import open_writer
@@ -82,7 +82,7 @@ def hub(
     if forgetful:
         sessions.once = lambda *given: given[-1]()  # type: ignore[assignment]
     if level:
-        levels.ANNOUNCE_SECONDS, levels.LIVE_SECONDS = 0.3, 3.0  # type: ignore[misc]
+        chores.LEVEL_SECONDS, replay.LIVE_SECONDS = 0.3, 3.0  # type: ignore[misc]
         envelope.LEVEL = level  # type: ignore[misc]
     rd, _ = make_app(Path(folder), url, replica=True, replica_folder=str(Path(folder) / name))
 

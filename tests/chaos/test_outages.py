@@ -16,9 +16,10 @@ import pytest
 from redrive.core.job import State
 from redrive.core.store import Applied, Commit, Lease, Put, Wanted
 from redrive.errors import StoreError, StoreFull
-from redrive.stores.replica import ReplicaStore, levels
-from redrive.stores.replica.engine import Engine
+from redrive.stores.replica import ReplicaStore, replay
+from redrive.stores.replica.file import ReplicaFile
 from redrive.stores.replica.jetstream import JetStreamLog
+from redrive.stores.replica.sender import Sender
 from tests.chaos.history import assert_history
 from tests.chaos.ledger import audit
 from tests.chaos.processes import Zygote, until
@@ -126,8 +127,8 @@ async def test_quorum_is_lost_for_longer_than_a_lease(
 ) -> None:
     """Nobody can renew anything meanwhile, so nobody is judged by that time. The control counts silent time."""
     if control:
-        monkeypatch.setattr(Engine, "_lose_touch", lambda self: None)
-        monkeypatch.setattr(Engine, "_touch", _count_silence)
+        monkeypatch.setattr(Sender, "lose_touch", lambda self: None)
+        monkeypatch.setattr(Sender, "_touch", _count_silence)
     need_server()
     lease = 5.0
     with cluster(folder) as servers:
@@ -157,8 +158,8 @@ async def test_quorum_is_lost_for_longer_than_a_lease(
         await assert_all_replicas_alike(folder, url, [folder / "holder.db", folder / "observer.db"])
 
 
-def _count_silence(engine: Engine, sent_at: float) -> None:
-    engine.counted = time.monotonic()
+def _count_silence(sender: Sender, sent_at: float) -> None:
+    sender.counted = time.monotonic()
 
 
 @contextlib.asynccontextmanager
@@ -295,7 +296,7 @@ async def test_the_disk_of_one_replica_is_full(folder: Path, monkeypatch: pytest
     The control passes over what it cannot write, as a consumer that acknowledges would: it is a job short for ever.
     """
     if control:
-        monkeypatch.setattr(Engine, "_transaction", _or_pass_over(Engine._transaction))
+        monkeypatch.setattr(ReplicaFile, "execute", _or_pass_over(ReplicaFile.execute))
     with own_server(folder / "nats") as server:
         url = f"{server.url}/shop"
         async with replica(folder, url, "full") as full, replica(folder, url, "sound") as sound:
@@ -320,7 +321,7 @@ async def test_the_disk_of_one_replica_is_full(folder: Path, monkeypatch: pytest
 def _or_pass_over(transaction: Callable[..., object]) -> Callable[..., object]:
     """Move on over a message whose execution failed."""
 
-    def passing(self: Engine, entries: object) -> object:
+    def passing(self: ReplicaFile, entries: object) -> object:
         try:
             return transaction(self, entries)
         except apsw.FullError:
@@ -358,7 +359,7 @@ def _trouble(store: ReplicaStore) -> str:
 async def test_hubs_of_two_levels_work_together_until_the_older_one_has_left(
     zygote: Zygote, folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(levels, "LIVE_SECONDS", 3.0)  # as in the hubs: it is a part of the replay
+    monkeypatch.setattr(replay, "LIVE_SECONDS", 3.0)  # as in the hubs: it is a part of the replay
     with synced_server(folder / "nats") as server:
         fleet = Fleet(zygote, folder, address(server), seed)
         await fleet.start_hub("hub-a", level=1)

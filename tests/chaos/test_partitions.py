@@ -202,7 +202,7 @@ async def test_a_node_that_is_cut_off_from_its_peers_costs_nothing_that_was_acce
     """
     if control:
         monkeypatch.setattr(JetStreamLog, "_leave_deaf", lambda self: None)
-        monkeypatch.setattr("redrive.stores.replica.engine.GIVE_UP", 10.0)
+        monkeypatch.setattr("redrive.stores.replica.sender.GIVE_UP", 10.0)
     with a_cluster_of_proxies(folder) as (servers, proxies):
         places = ",".join(server.url.removeprefix("nats://") for server in servers)
         url = f"nats://{places}/shop?replicas=3&max_bytes=64MB"

@@ -59,7 +59,7 @@ async def until_failed(store: ReplicaStore) -> str:
 
 
 def standing(path: Path) -> Standing:
-    found = snapshots.standing_of(path)
+    found = snapshots.read_standing(path)
     assert found is not None
     return found
 

@@ -68,7 +68,7 @@ class CurrentReplica(ReplicaStore):
 
     async def claim(self, wanted: Wanted, worker: str, now: float) -> Claim:
         engine = await self._ready()
-        await engine.call(engine.current)
+        await engine.call(engine.wait_until_current)
         return await super().claim(wanted, worker, now)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from redrive.core.store import Commit, Filter, Wanted
 from redrive.errors import CommitUnknown
-from redrive.stores.replica import MemoryLog, ReplicaStore, snapshots
+from redrive.stores.replica import MemoryLog, ReplicaStore
 from redrive.stores.replica.engine import Engine
 from redrive.stores.replica.jetstream import JetStreamLog
 from redrive.stores.replica.log import Entry, Log, LogUnavailable
@@ -69,7 +69,7 @@ class Scene:
         engine = engine_of(self.fast)
         for _ in range(number):
             await self.fast.insert([a_job()])
-            await engine.call(lambda: snapshots.make(engine))
+            await engine.call(engine.snapshots.make)
         first = await engine.call(self.first)
         assert first > engine_of(self.slow).replay.here.position + 1, "nothing was trimmed"
 
@@ -137,7 +137,7 @@ async def test_what_was_under_way_is_told_as_unknown_and_what_it_took_goes_back(
     await scene.slow.insert([a_job()])
     scene.log.is_held = True
     claiming = asyncio.ensure_future(scene.slow.claim(Wanted(1), "w", T0 + 1))
-    await until(lambda: bool(engine_of(scene.slow)._in_flight))
+    await until(lambda: bool(engine_of(scene.slow).sender.in_flight))
     await soon(scene.fast.get([]))
     await until(lambda: engine_of(scene.fast).replay.here.position > engine_of(scene.slow).replay.here.position)
     await scene.go_on(4)

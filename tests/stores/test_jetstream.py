@@ -18,7 +18,7 @@ import pytest
 
 from redrive.core.store import Applied, Commit, Wanted
 from redrive.errors import ConfigError, StoreError, StoreFull, StoreRefused
-from redrive.stores.replica import jetstream, nats_connection, snapshots
+from redrive.stores.replica import jetstream, nats_connection
 from redrive.stores.replica.jetstream import JetStreamLog
 from redrive.stores.replica.log import Entry, LogFull, LogUnavailable, Manifest, ManifestMoved, Snapshot
 from redrive.stores.replica.nats_address import read_address
@@ -566,7 +566,7 @@ class TestReplicas:
                 engine = store._engine
                 assert engine is not None
                 if job in (jobs[20], jobs[40]):
-                    await engine.call(lambda: snapshots.make(engine))  # noqa: B023 - awaited at once
+                    await engine.call(engine.snapshots.make)
             async with opened(url) as log:
                 assert await log.first() > 20
             async with replica(folder, url, "newcomer") as newcomer:

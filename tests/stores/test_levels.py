@@ -11,7 +11,7 @@ import pytest
 
 from redrive.core.commands import Ticket
 from redrive.core.store import Wanted
-from redrive.stores.replica import MemoryLog, ReplicaStore, levels
+from redrive.stores.replica import MemoryLog, ReplicaStore, chores, replay
 from redrive.stores.replica import envelope as wire
 from redrive.stores.replica.memory import Kept
 from redrive.stores.replica.replay import Replay, ReplicaStopped
@@ -41,7 +41,7 @@ class Fleet:
     async def announce(self, store: ReplicaStore) -> None:
         engine = store._engine
         assert engine is not None
-        await engine.call(lambda: levels.announce(engine))
+        await engine.call(lambda: chores.announce_level(engine))
 
     async def leave(self, store: ReplicaStore) -> None:
         self.stores.remove(store)
@@ -75,7 +75,7 @@ async def test_a_level_is_activated_once_every_live_replica_has_announced_it(fle
         await fleet.announce(store)
     assert (fleet.level(old), fleet.level(new)) == (1, 1), "nobody was left behind"
     await fleet.leave(old)
-    fleet.now += levels.LIVE_SECONDS + 1
+    fleet.now += replay.LIVE_SECONDS + 1
     await fleet.announce(new)
     assert fleet.level(new) == 2
     await works(new)
@@ -87,7 +87,7 @@ async def test_an_older_replica_that_was_away_stops_in_words_and_cannot_come_bac
     old, new = await fleet.join("old", 1), await fleet.join("new", 2)
     await works(old)
     fleet.kept.faults.hold = True  # it is frozen: it neither hears nor says anything
-    fleet.now += levels.LIVE_SECONDS + 1
+    fleet.now += replay.LIVE_SECONDS + 1
     announcing = asyncio.ensure_future(fleet.announce(new))
     fleet.kept.faults.hold = False
     fleet.kept.tell()
@@ -126,7 +126,7 @@ async def test_what_a_hasty_replica_asks_for_is_decided_by_the_replay(
 async def test_the_control_without_the_look_at_the_others_the_old_replica_is_thrown_out(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(levels, "behind", lambda *_: 0)
+    monkeypatch.setattr(replay, "count_behind", lambda *_: 0)
     old = await fleet.join("old", 1)
     await fleet.join("new", 2)
     async with asyncio.timeout(PATIENCE):

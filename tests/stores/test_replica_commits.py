@@ -142,7 +142,7 @@ async def test_a_disk_that_refuses_many_commits_costs_time_and_nothing_else(flee
     assert engine_of(bad).failed is None
     for store in (bad, good):
         engine = engine_of(store)
-        await engine.call(engine.current)
+        await engine.call(engine.wait_until_current)
     assert engine_of(bad).replay.here.chain == engine_of(good).replay.here.chain
 
 

@@ -25,6 +25,7 @@ from redrive.stores.replica.folder import ReplicaFolder
 from redrive.stores.replica.log import Manifest, ManifestMoved
 from redrive.stores.replica.memory import Kept
 from redrive.stores.replica.replay import ReplicaStopped
+from redrive.stores.replica.sender import Sender
 from tests.chaos.processes import until
 from tests.stores.direct import DirectTransport
 from tests.stores.jobs import T0, a_job, success
@@ -82,7 +83,7 @@ def engine_of(store: ReplicaStore) -> Engine:
 
 async def snapshot(store: ReplicaStore) -> None:
     engine = engine_of(store)
-    await engine.call(lambda: snapshots.make(engine))
+    await engine.call(engine.snapshots.make)
 
 
 async def looks(store: ReplicaStore, clock: Clock) -> list[str]:
@@ -106,8 +107,8 @@ async def test_a_log_that_is_down_for_longer_than_a_lease_ends_none(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, control: bool
 ) -> None:
     if control:
-        monkeypatch.setattr(Engine, "_lose_touch", lambda self: None)
-    monkeypatch.setattr("redrive.stores.replica.engine.GIVE_UP", 0.2)
+        monkeypatch.setattr(Sender, "lose_touch", lambda self: None)
+    monkeypatch.setattr("redrive.stores.replica.sender.GIVE_UP", 0.2)
     clock = Clock()
     holder, observer = await fleet.join("holder"), await fleet.join("observer", clock)
     job = await a_running_job(holder, lease=30.0)
@@ -127,7 +128,7 @@ async def test_a_log_that_is_down_for_longer_than_a_lease_ends_none(
 async def test_a_dead_holder_is_noticed_by_the_lease_also_on_a_flapping_link(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.stores.replica.engine.GIVE_UP", 0.1)
+    monkeypatch.setattr("redrive.stores.replica.sender.GIVE_UP", 0.1)
     clock = Clock()
     holder, observer = await fleet.join("holder"), await fleet.join("observer", clock)
     job = await a_running_job(holder, lease=30.0)
@@ -260,7 +261,7 @@ async def paused(store: ReplicaStore, step: str) -> AsyncIterator[None]:
     async def make() -> None:
         events.extend([asyncio.Event(), asyncio.Event()])
         Steps.paused[step] = (events[0], events[1])
-        await snapshots.make(engine)
+        await engine.snapshots.make()
 
     making = asyncio.ensure_future(engine.call(make))
     await until(f"the snapshot stops before {step}", lambda: events and events[0].is_set())
@@ -501,16 +502,16 @@ async def test_erase_waits_for_every_announced_replica_and_says_so(fleet: Fleet)
 async def test_an_erase_that_could_make_no_snapshots_says_so_until_they_are_made(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.stores.replica.snapshots.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("redrive.stores.replica.chores.LOOK_SECONDS", 0.05)
     monkeypatch.setattr("redrive.stores.replica.store.LINGER_SECONDS", 0.0)
-    make, broken = snapshots.make, True
+    make, broken = snapshots.Snapshots.make, True
 
-    async def failing(engine: Any) -> Any:
+    async def failing(maker: snapshots.Snapshots) -> Any:
         if broken:
             raise OSError("no space left on device")
-        return await make(engine)
+        return await make(maker)
 
-    monkeypatch.setattr(snapshots, "make", failing)
+    monkeypatch.setattr(snapshots.Snapshots, "make", failing)
     one = await fleet.join("one", days=30)
     job = a_job()
     await one.insert([job])

@@ -17,9 +17,9 @@ from redrive.errors import StoreFull
 from redrive.stores.remote import Hub, RemoteStore
 from redrive.stores.replica import MemoryLog, ReplicaStore, snapshots
 from redrive.stores.replica import envelope as wire
-from redrive.stores.replica.engine import Engine
 from redrive.stores.replica.jetstream import JetStreamLog
 from redrive.stores.replica.replay import Replay
+from redrive.stores.replica.sender import Sender
 from redrive.stores.sqlite import claims
 from redrive.stores.sqlite.read_verbs import ReadVerbs
 from tests.chaos.processes import until
@@ -94,7 +94,7 @@ async def test_a_take_that_nobody_waits_for_is_given_back(
 ) -> None:
     """The control leaves the job to a lease that nobody renews."""
     if control:
-        monkeypatch.setattr(Engine, "_return_take", lambda *_: None)
+        monkeypatch.setattr(Sender, "_return_take", lambda *_: None)
     store = await fleet.join("one")
     await store.insert([a_job()])
     fleet.kept.faults.hold = True

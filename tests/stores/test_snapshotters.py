@@ -22,7 +22,7 @@ from tests.stores.fleet import total
 from tests.stores.jobs import T0, a_job
 
 STEPS = ("manifest", "put_pieces", "pieces", "put_manifest", "drop_pieces", "trim")
-"""What `snapshots.make` does, in order: read the manifest, write the pieces, read them back, name them, tidy."""
+"""What `Snapshots.make` does, in order: read the manifest, write the pieces, read them back, name them, tidy."""
 
 
 class Pause:
@@ -129,7 +129,7 @@ async def a_fleet(folder: Path, kind: str) -> AsyncIterator[Fleet]:
 async def make(store: ReplicaStore) -> None:
     engine = store._engine
     assert engine is not None
-    await engine.call(lambda: snapshots.make(engine))
+    await engine.call(engine.snapshots.make)
 
 
 async def begin(fleet: Fleet, store: ReplicaStore, pause: Pause, step: str) -> asyncio.Future[None]:

@@ -100,11 +100,11 @@ def generation(seen: Seen) -> Iterator[Check]:
 
 
 def snapshot(seen: Seen) -> Iterator[Check]:
-    from redrive.stores.replica.snapshots import EVERY
+    from redrive.stores.replica.chores import SNAPSHOT_MESSAGES
 
     found = seen.status.snapshot
     behind = found.behind if found is not None else seen.status.end
-    late = behind >= SNAPSHOTS_MISSED * EVERY
+    late = behind >= SNAPSHOTS_MISSED * SNAPSHOT_MESSAGES
     hint = "hubs make one every 20,000 messages: see their logs for why they could not" if late else ""
     if found is None:
         yield Check("snapshot", not late, f"none yet, {behind:,} messages in the log", hint)

@@ -120,7 +120,7 @@ class Fleet:
 
     async def forget(self, name: str) -> bool:
         """Wait no longer for a replica whose file is deleted; False where none has this name."""
-        from redrive.stores.replica.announcing import REPLICA
+        from redrive.stores.replica.chores import REPLICA
 
         self._join((*NATS, *POSTGRES))
         await self._core.holder.open()

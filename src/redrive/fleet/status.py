@@ -8,11 +8,11 @@ import msgspec
 
 from redrive.engine.worker_registry import WORKER
 from redrive.jobs.open_store import shown
-from redrive.stores.replica.announcing import ANNOUNCE_SECONDS, REPLICA, Replica
+from redrive.stores.replica.chores import ANNOUNCE_SECONDS, REPLICA, Replica
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
-    from redrive.stores.replica.looking import Look
+    from redrive.stores.replica.chores import ReplicaStatus
 
 
 class HubView(msgspec.Struct, frozen=True):
@@ -115,7 +115,7 @@ async def fleet_view(core: Core) -> FleetStatus:
     return with_log(status, await look(), now) if look is not None else status
 
 
-def with_log(status: FleetStatus, look: Look, now: float) -> FleetStatus:
+def with_log(status: FleetStatus, look: ReplicaStatus, now: float) -> FleetStatus:
     """Add what a replica knows of its log."""
     newest = look.manifest.newest if look.manifest is not None else None
     snapshot = (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from redrive.stores.replica.looking import Presence
+from redrive.stores.replica.chores import Presence
 from redrive.stores.replica.nats_address import Address
 from redrive.stores.replica.nats_connection import Connection
 

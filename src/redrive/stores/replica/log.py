@@ -6,7 +6,6 @@ A log knows nothing of jobs. It appends messages, feeds them in order, and keeps
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
@@ -71,6 +70,11 @@ class Manifest(msgspec.Struct, frozen=True):
     before: Snapshot | None = None
     version: int = 0
     """The log's own number of this manifest, for the compare-and-set."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the snapshots that must be kept."""
+        return [one.name for one in (self.newest, self.before) if one is not None]
 
 
 class LogFull(Exception):
@@ -146,10 +150,3 @@ class Log(Protocol):
 
     async def trim(self, before: int) -> None:
         """Remove the messages before a position, never the newest one."""
-
-
-async def write_pieces(path: Path, pieces: AsyncIterator[bytes]) -> None:
-    """Join the pieces of a snapshot in a file."""
-    with path.open("wb") as file:
-        async for piece in pieces:
-            file.write(piece)

@@ -29,7 +29,7 @@ from redrive.core.commands import Ticket
 from redrive.errors import StoreError, StoreRefused
 from redrive.stores.replica import envelope as wire
 from redrive.stores.replica import snapshots
-from redrive.stores.replica.announcing import ERASURE, REPLICA
+from redrive.stores.replica.chores import ERASURE, REPLICA
 from redrive.stores.replica.envelope import Arrived
 from redrive.stores.replica.folder import fcntl
 from redrive.stores.replica.log import Log, LogInfo, Manifest, Snapshot
@@ -141,10 +141,10 @@ async def _seed(path: Path, log: Log, info: LogInfo, token: str, at: float, told
         await asyncio.to_thread(_stand_behind_first, copy, info.generation, token, at)
         digest = await asyncio.to_thread(snapshots.sha256_of, copy)
         name, size = secrets.token_hex(8), copy.stat().st_size
-        pieces = await log.put_pieces(name, _told(snapshots.packed(copy), size, told))
+        pieces = await log.put_pieces(name, _told(snapshots.pack_file(copy), size, told))
         snapshot = Snapshot(name, FIRST, _chain(token), info.generation, 1, digest, size, pieces, time.time())
         told("check", 0, 1)
-        (await snapshots.fetched(log, snapshot, copy)).unlink()
+        (await snapshots.fetch(log, snapshot, copy)).unlink()
     told("arrive", 0, 1)
     await log.put_manifest(Manifest(snapshot))
     await log.drop_pieces([name])
@@ -177,7 +177,7 @@ async def _has_arrived(log: Log, token: str, path: Path) -> bool:
     manifest = await log.manifest()
     if manifest is None:
         return False
-    copy = await snapshots.fetched(log, manifest.newest, path)
+    copy = await snapshots.fetch(log, manifest.newest, path)
     try:
         with use, _plain(copy) as connection:
             return bool(

@@ -18,7 +18,6 @@ import msgspec
 from redrive.core.commands import Apply, Command, GiveBack, Hello, Insert, Take, Ticket, Unstick
 from redrive.errors import StoreError, StoreFailed
 from redrive.stores.replica import envelope as wire
-from redrive.stores.replica import levels
 from redrive.stores.replica.envelope import Arrived, Envelope, Halt, Item, Level, Moved, Own, Part
 from redrive.stores.replica.log import Entry
 from redrive.stores.sqlite import sessions
@@ -32,6 +31,9 @@ SKEW: Final = 2.0
 CHAIN_KEPT: Final = 5_000
 """How many positions back a replica knows its own chain, to compare it with what issuers say."""
 NO_CHAIN: Final = b""
+LIVE_SECONDS: Final = 300.0
+"""A replica that has said nothing for so long is waited for no more. It stops where it meets the higher level.
+A part of the replay: another number would make replicas differ."""
 
 
 class ReplicaStopped(StoreFailed):
@@ -40,6 +42,10 @@ class ReplicaStopped(StoreFailed):
 
 class LogJumps(ReplicaStopped):
     """The message that this replica needs next did not come, and later ones did."""
+
+
+class ChainMismatch(ReplicaStopped):
+    """Two replicas executed the same messages with different outcomes."""
 
 
 class FleetMoved(ReplicaStopped):
@@ -253,7 +259,7 @@ class Replay:
         """Activate a level, unless a live replica cannot replay it. There is no way back to a lower one."""
         if number <= self.here.level:
             return self.here.level
-        if late := levels.behind(connection, number, at):
+        if late := count_behind(connection, number, at):
             return Refused(f"{late} live replicas have announced a lower level than {number}")
         self.standing = self.here._replace(level=number)
         self.refuse_higher_level()
@@ -336,5 +342,8 @@ def _can_join(item: Item | Own) -> bool:
     return not item.command.puts and all(is_plain(job) for job in item.command.jobs)
 
 
-class ChainMismatch(ReplicaStopped):
-    """Two replicas executed the same messages with different outcomes."""
+def count_behind(connection: apsw.Connection, number: int, at: float | None) -> int:
+    """How many live replicas have announced a lower level, by the log's time: the same answer in every replica."""
+    rows = select(connection, "SELECT seen_at, level FROM clients WHERE level IS NOT NULL")
+    now = at if at is not None else max((seen for seen, _ in rows), default=0.0)
+    return sum(level < number and now - seen <= LIVE_SECONDS for seen, level in rows)

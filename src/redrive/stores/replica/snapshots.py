@@ -15,9 +15,9 @@ import secrets
 import tempfile
 import time
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import apsw
 
@@ -29,17 +29,12 @@ from redrive.stores.sqlite.connection import BUSY_MS, open_reader, open_writer
 from redrive.stores.sqlite.fork_guard import use
 from redrive.stores.sqlite.machine import Machine
 
-if TYPE_CHECKING:
-    from redrive.stores.replica.engine import Engine
-
 log = logging.getLogger("redrive.store")
-EVERY: Final = 20_000
-"""Messages between two snapshots."""
-LOOK_SECONDS: Final = 5.0
 PASSES: Final = 6
 """How often a snapshot is tried until both that are kept are new enough."""
 PIECE: Final = 512 * 1024
 COPIED_PAGES: Final = 1_000
+Watch = Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
 
 
 # -- opening
@@ -74,8 +69,8 @@ async def must_restore(log: Log, info: LogInfo, standing: Standing | None) -> bo
 
 async def restore(log: Log, info: LogInfo, path: Path) -> None:
     """Replace the file by the newest sound snapshot."""
-    whole = info.first <= 1 and standing_of(path) is None
-    copy = await _newest_sound(log, info, path, whole=whole)
+    whole = info.first <= 1 and read_standing(path) is None
+    copy = await _fetch_newest(log, info, path, whole=whole)
     if copy is None:
         return
     for suffix in ("-wal", "-shm"):
@@ -85,7 +80,7 @@ async def restore(log: Log, info: LogInfo, path: Path) -> None:
 
 async def restore_open(log: Log, info: LogInfo, path: Path) -> None:
     """Replace what a file in use holds by the newest sound snapshot, all at once: readers see before or after."""
-    copy = await _newest_sound(log, info, path)
+    copy = await _fetch_newest(log, info, path)
     if copy is None:
         return
     try:
@@ -95,7 +90,7 @@ async def restore_open(log: Log, info: LogInfo, path: Path) -> None:
             copy.with_name(copy.name + suffix).unlink(missing_ok=True)
 
 
-async def _newest_sound(log: Log, info: LogInfo, path: Path, *, whole: bool = False) -> Path | None:
+async def _fetch_newest(log: Log, info: LogInfo, path: Path, *, whole: bool = False) -> Path | None:
     """Fetch the newest snapshot that can be used into a file beside `path`; None where the log itself is whole."""
     manifest = await log.manifest()
     problems = []
@@ -103,8 +98,8 @@ async def _newest_sound(log: Log, info: LogInfo, path: Path, *, whole: bool = Fa
         if snapshot is None:
             continue
         try:
-            _fits(info, snapshot)
-            return await fetched(log, snapshot, path)
+            _check_fit(info, snapshot)
+            return await fetch(log, snapshot, path)
         except (SnapshotDamaged, LogUnavailable) as error:
             problems.append(f"{snapshot.name}: {error}")
     if whole:
@@ -129,7 +124,7 @@ class SnapshotDamaged(StoreError):
     """What was read back is not what was stored, or is of no use for this log."""
 
 
-def _fits(info: LogInfo, snapshot: Snapshot) -> None:
+def _check_fit(info: LogInfo, snapshot: Snapshot) -> None:
     """Raise where this log does not go on from what the snapshot holds."""
     if snapshot.generation != info.generation:
         raise SnapshotDamaged(f"it belongs to another log (generation {snapshot.generation})")
@@ -139,7 +134,7 @@ def _fits(info: LogInfo, snapshot: Snapshot) -> None:
         raise SnapshotDamaged(f"it ends at message {snapshot.position}, and the log begins at {info.first}")
 
 
-async def fetched(log: Log, snapshot: Snapshot, path: Path) -> Path:
+async def fetch(log: Log, snapshot: Snapshot, path: Path) -> Path:
     """A file beside `path` with what the snapshot holds, checked."""
     copy = path.with_name(f"{path.name}.{secrets.token_hex(4)}.restoring")
     unpack, digest = zlib.decompressobj(), hashlib.sha256()
@@ -156,7 +151,7 @@ async def fetched(log: Log, snapshot: Snapshot, path: Path) -> Path:
             os.fsync(file.fileno())
         if digest.hexdigest() != snapshot.sha256:
             raise SnapshotDamaged("its content is not what was stored")
-        standing = standing_of(copy)
+        standing = read_standing(copy)
         if standing is None or (standing.position, standing.chain) != (snapshot.position, snapshot.chain):
             raise SnapshotDamaged("it does not stand where the manifest says")
     except (zlib.error, apsw.Error, LookupError) as error:
@@ -168,7 +163,7 @@ async def fetched(log: Log, snapshot: Snapshot, path: Path) -> Path:
     return copy
 
 
-def standing_of(path: Path) -> Standing | None:
+def read_standing(path: Path) -> Standing | None:
     """Where a file stands in its log, read without changing it."""
     with use:
         connection = open_reader(path)
@@ -181,83 +176,75 @@ def standing_of(path: Path) -> Standing | None:
 # -- making
 
 
-async def keep(engine: Engine, every: int) -> None:
-    """Make a snapshot whenever the log has grown by so many messages since the last one."""
-    while True:
-        await asyncio.sleep(LOOK_SECONDS)
-        standing = engine.replay.standing
-        if standing is None or engine.failed is not None:
-            continue
-        try:
-            manifest = await engine.log.manifest()
-            last = manifest.newest.position if manifest is not None else 0
-            if standing.position - last >= every:
-                await make(engine)
-            await _finish_erasing(engine)
-        except ManifestMoved:
-            continue  # another replica was faster
-        except (LogUnavailable, StoreError, apsw.Error, OSError, TimeoutError) as error:
-            log.warning("no snapshot of %s could be made: %s; trying again", engine.log.url, error)
+class Snapshots:
+    """Makes the snapshots of one replica. `commit` lets other connections see what the replica has executed."""
+
+    def __init__(self, log: Log, path: Path, commit: Callable[[], Awaitable[None]]) -> None:
+        self._log = log
+        self._path = path
+        self._commit = commit
+
+    async def make(self) -> Snapshot:
+        """Store a copy of the replica, read it back, name it in the manifest, and trim what both snapshots hold."""
+        known = await self._log.manifest()
+        await self._commit()
+        with tempfile.TemporaryDirectory(prefix="redrive-snapshot-", dir=self._path.parent) as folder:
+            copy = Path(folder) / "copy.db"
+            await asyncio.to_thread(copy_file, self._path, copy)
+            standing = await asyncio.to_thread(read_standing, copy)
+            if standing is None:
+                raise SnapshotDamaged("the copy is no replica")
+            snapshot = await store_file(self._log, copy, standing)
+        newest = known.newest if known is not None else None
+        if newest is not None and newest.position > snapshot.position:
+            raise ManifestMoved
+        manifest = Manifest(snapshot, newest, known.version if known is not None else 0)
+        await self._log.put_manifest(manifest)
+        await self._tidy(manifest)
+        return snapshot
+
+    async def pass_by(self, position: int) -> None:
+        """Make snapshots until both that are kept hold this message; what others make meanwhile counts."""
+        for _ in range(PASSES):
+            manifest = await self._log.manifest()
+            if manifest is not None and not is_older(manifest, position):
+                await self._tidy(manifest)
+                return
+            try:
+                await self.make()
+            except ManifestMoved:
+                continue
+        manifest = await self._log.manifest()
+        if manifest is None or is_older(manifest, position):
+            raise ManifestMoved
+
+    async def _tidy(self, manifest: Manifest) -> None:
+        """Remove what the two snapshots of this manifest make needless."""
+        await self._log.drop_pieces(manifest.names)
+        if manifest.before is not None:
+            await self._log.trim(manifest.before.position + 1)
 
 
-async def _finish_erasing(engine: Engine) -> None:
-    """Make the snapshots that an erase could not make itself."""
-    from redrive.stores.replica.announcing import erased_at
-
-    if position := erased_at(engine):
-        manifest = await engine.log.manifest()
-        if manifest is None or older(manifest, position):
-            await pass_by(engine, position)
-
-
-async def make(engine: Engine) -> Snapshot:
-    """Store a copy of this replica, read it back, name it in the manifest, and trim what both snapshots hold."""
-    known = await engine.log.manifest()
-    await engine.committed()
-    with tempfile.TemporaryDirectory(prefix="redrive-snapshot-", dir=engine.path.parent) as folder:
-        copy = Path(folder) / "copy.db"
-        await asyncio.to_thread(copy_file, engine.path, copy)
-        standing = await asyncio.to_thread(standing_of, copy)
-        if standing is None:
-            raise SnapshotDamaged("the copy is no replica")
-        name = secrets.token_hex(8)
-        digest = await asyncio.to_thread(sha256_of, copy)
-        number = await engine.log.put_pieces(name, packed(copy))
-        snapshot = Snapshot(
-            name, standing.position, standing.chain, standing.generation, standing.level, digest,
-            copy.stat().st_size, number, time.time(),
-        )  # fmt: skip
-        (await fetched(engine.log, snapshot, copy)).unlink()
-    newest = known.newest if known is not None else None
-    if newest is not None and newest.position > snapshot.position:
-        raise ManifestMoved
-    manifest = Manifest(snapshot, newest, known.version if known is not None else 0)
-    await engine.log.put_manifest(manifest)
-    await _tidy(engine, manifest)
+async def store_file(log: Log, copy: Path, standing: Standing, watch: Watch | None = None) -> Snapshot:
+    """Store a file as a snapshot, and read it back. `watch` sees the pieces on their way."""
+    name = secrets.token_hex(8)
+    digest = await asyncio.to_thread(sha256_of, copy)
+    pieces = pack_file(copy)
+    size = copy.stat().st_size  # noqa: ASYNC240 - a look at one local file
+    number = await log.put_pieces(name, pieces if watch is None else watch(pieces))
+    snapshot = Snapshot(
+        name=name,
+        position=standing.position,
+        chain=standing.chain,
+        generation=standing.generation,
+        level=standing.level,
+        sha256=digest,
+        size=size,
+        pieces=number,
+        made_at=time.time(),
+    )
+    (await fetch(log, snapshot, copy)).unlink()
     return snapshot
-
-
-async def pass_by(engine: Engine, position: int) -> None:
-    """Make snapshots until both that are kept hold this message; what others make meanwhile counts."""
-    for _ in range(PASSES):
-        manifest = await engine.log.manifest()
-        if manifest is not None and not older(manifest, position):
-            await _tidy(engine, manifest)
-            return
-        try:
-            await make(engine)
-        except ManifestMoved:
-            continue
-    manifest = await engine.log.manifest()
-    if manifest is None or older(manifest, position):
-        raise ManifestMoved
-
-
-async def _tidy(engine: Engine, manifest: Manifest) -> None:
-    """Remove what the two snapshots of this manifest make needless."""
-    await engine.log.drop_pieces([one.name for one in (manifest.newest, manifest.before) if one is not None])
-    if manifest.before is not None:
-        await engine.log.trim(manifest.before.position + 1)
 
 
 def copy_file(path: Path, target: Path) -> None:
@@ -276,7 +263,7 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-async def packed(path: Path) -> AsyncIterator[bytes]:
+async def pack_file(path: Path) -> AsyncIterator[bytes]:
     """The file, compressed, in the pieces of a snapshot."""
     pack = zlib.compressobj(1)
     with path.open("rb") as file:
@@ -287,6 +274,6 @@ async def packed(path: Path) -> AsyncIterator[bytes]:
     yield pack.flush()
 
 
-def older(manifest: Manifest, position: int) -> bool:
+def is_older(manifest: Manifest, position: int) -> bool:
     """Whether one of the snapshots that are kept does not hold a message yet."""
     return manifest.newest.position < position or manifest.before is None or manifest.before.position < position

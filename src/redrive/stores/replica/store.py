@@ -20,13 +20,12 @@ from redrive.core.commands import AddUp, Apply, Beat, Command, Erase, Insert, Ta
 from redrive.core.job import Job
 from redrive.core.store import Claim, Commit, Info, Inserted, Lease, Outcome, Pruned, Put, Unknown, Wanted
 from redrive.errors import CommitUnknown, StoreBusy, StoreError, StoreFull
-from redrive.stores.replica import snapshots
-from redrive.stores.replica.announcing import ERASURE, LAST, Announcer, Erasure, lingering
-from redrive.stores.replica.engine import INSERTS_UNTIL, Engine
+from redrive.stores.replica import chores
+from redrive.stores.replica.chores import ERASURE, LAST, Announcer, Erasure, Presence, ReplicaStatus
+from redrive.stores.replica.engine import Engine
 from redrive.stores.replica.envelope import Halt, Moved
 from redrive.stores.replica.folder import FixedFile, ReplicaFolder
 from redrive.stores.replica.log import Fill, Log, LogUnavailable, Manifest, ManifestMoved
-from redrive.stores.replica.looking import Look, Presence
 from redrive.stores.replica.replay import Replay
 from redrive.stores.sqlite import claims, commits, fork_guard, records, rollups, upkeep
 from redrive.stores.sqlite.liveness import RUNNING, Observer, ProcessLock, Running
@@ -47,6 +46,8 @@ STUCK_SECONDS: Final = 10.0
 FOREIGN_SECONDS: Final = 0.01
 """How long workers here leave a job to the workers of the replica that took it in."""
 FILL_SECONDS: Final = 5.0
+INSERTS_UNTIL: Final = 0.8
+"""The log takes new jobs until it is so full. The rest is for settling those that it has."""
 LINGER_SECONDS: Final = 2.0
 """How long an erase waits for replicas that are about to say that they have read it."""
 MAX_RECORD: Final = 64 * 1024 * 1024
@@ -66,7 +67,7 @@ class ReplicaStore(ReadVerbs):
         monotonic: Callable[[], float] = time.monotonic,
         clamps: bool = True,
         level: int | None = None,
-        snapshot_every: int = snapshots.EVERY,
+        snapshot_every: int = chores.SNAPSHOT_MESSAGES,
         days: float | None = None,
     ) -> None:
         """`days`: announce this replica in the log, as one whose file is deleted when it is not opened for so long."""
@@ -139,11 +140,12 @@ class ReplicaStore(ReadVerbs):
             alive=self._lock.take,
             heard=self._came,
             monotonic=self._monotonic,
-            snapshot_every=self._snapshot_every,
         )
+        engine.chores.append(lambda: chores.keep_snapshots(engine, self._snapshot_every))
+        engine.chores.append(lambda: chores.keep_level(engine))
         if self._days is not None:
             self._announcer = Announcer(engine, f"{self._lock.place}/{self.path.name}", self._days)
-            engine.follow = self._announcer.run
+            engine.chores.append(self._announcer.run)
         engine.start()
         return engine
 
@@ -155,7 +157,7 @@ class ReplicaStore(ReadVerbs):
         self._waiters.wake()
         if announcer is not None and engine.is_open:
             with contextlib.suppress(StoreError):
-                await engine.call(announcer.say_closed)
+                await engine.call(announcer.announce_end)
         self._fresh()
         engine.stop()
         loop = asyncio.get_running_loop()
@@ -163,7 +165,7 @@ class ReplicaStore(ReadVerbs):
         if readers is not None:
             await loop.run_in_executor(None, readers.shutdown)
         lock.release()
-        engine.guard.release()
+        engine.file.guard.release()
         self._place.release()
 
     async def serve_others(self) -> None:
@@ -171,7 +173,7 @@ class ReplicaStore(ReadVerbs):
         engine = await self._ready()
         if (announcer := self._announcer) is not None:
             announcer.hub = True
-            await engine.call(announcer.say)
+            await engine.call(announcer.announce)
 
     # -- failing
 
@@ -185,17 +187,17 @@ class ReplicaStore(ReadVerbs):
         if engine.failed is not None:
             raise type(engine.failed)(*engine.failed.args)
         await self._read(schema_number)
-        waited = engine.waited()
+        waited = engine.sender.waited()
         if waited > STUCK_SECONDS:
             why = f" ({engine.trouble})" if engine.trouble else ""
             raise StoreBusy(f"a command has waited for {waited:.0f} s for {engine.log.url}{why}")
 
-    async def look(self) -> Look:
+    async def look(self) -> ReplicaStatus:
         """Where this replica and its log stand, as the log's leader says."""
         engine = await self._ready()
         end, fill, manifest = await engine.call(lambda: _looked(engine.log))
         sessions = await self._read(lambda connection: select(connection, "SELECT seen_at, level FROM clients"))
-        return Look(
+        return ReplicaStatus(
             info=engine.info, standing=engine.replay.here, end=end, fill=fill, manifest=manifest,
             replicas=tuple(seen_at for seen_at, level in sessions if level is not None),
             clients=tuple(seen_at for seen_at, level in sessions if level is None),
@@ -213,7 +215,7 @@ class ReplicaStore(ReadVerbs):
     async def resume(self) -> str | None:
         """Let a halted fleet claim again; why it was halted, or None where it was not."""
         engine = await self._ready()
-        await engine.call(engine.current)
+        await engine.call(engine.wait_until_current)
         why = engine.replay.here.halted
         if why is not None:
             await engine.run(Halt(None))
@@ -225,12 +227,12 @@ class ReplicaStore(ReadVerbs):
         """Like that of other stores; what was told and not yet committed is committed first."""
         engine = await self._ready()
         if engine.is_dirty:
-            await engine.call(engine.committed)
+            await engine.call(engine.commit)
         return await super()._read(work)
 
     async def _read_current(self, work: Callable[[apsw.Connection], T]) -> T:
         engine = await self._ready()
-        await engine.call(engine.current)
+        await engine.call(engine.wait_until_current)
         return await self._read(work)
 
     # -- writing
@@ -327,7 +329,7 @@ class ReplicaStore(ReadVerbs):
 
     async def _forget_log(self, engine: Engine, position: int) -> None:
         try:
-            await snapshots.pass_by(engine, position)
+            await engine.snapshots.pass_by(position)
         except (StoreError, ManifestMoved, LogUnavailable, OSError) as error:
             log.warning(
                 "what was erased can still be read in %s until two snapshots newer than message %d are made: %r."
@@ -469,7 +471,7 @@ class ReplicaStore(ReadVerbs):
             return NONE_LAPSED
         await engine.run_here(Beat(()))
         running = [Running(*row) for row in engine.connection.execute(RUNNING)]
-        ids = self._observer.lapsed(running, engine.counted)
+        ids = self._observer.lapsed(running, engine.sender.counted)
         if not ids:
             return NONE_LAPSED
         endings = {job.id: self._observer.ending(job.process) for job in running if job.id in ids}
@@ -477,8 +479,8 @@ class ReplicaStore(ReadVerbs):
 
 
 async def _lingering(engine: Engine) -> list[str]:
-    await engine.current()
-    return lingering(engine, await engine.log.manifest(), time.time())
+    await engine.wait_until_current()
+    return chores.describe_lingering(engine, await engine.log.manifest(), time.time())
 
 
 def _later(known: Erasure | None, position: int) -> Erasure:
