@@ -23,7 +23,7 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Begin the session of a client. Commands of clients that said no hello, or too long ago, are refused."""
+    """Begin the session of a client. Commands of a client without a session, or with an expired one, are refused."""
 
     client: str
     now: float
@@ -101,7 +101,7 @@ Command = Hello | Insert | Apply | Take | GiveBack | Beat | Forget | Erase | Uns
 
 
 def slim(commit: Commit) -> Commit:
-    """The commit without what executing it does not read: payloads, results, stories of the jobs that it moves."""
+    """Return the commit without what executing it does not read: payloads, results, histories of its jobs."""
     if not commit.transitions:
         return commit
     return msgspec.structs.replace(commit, transitions=tuple(_slim(move) for move in commit.transitions))
@@ -110,8 +110,22 @@ def slim(commit: Commit) -> Commit:
 def _slim(move: Transition) -> Transition:
     job = move.job
     kept = Job(
-        job.id, job.queue, job.task, job.agent, job.state, 0, 0.0, job.version, 0.0, job.updated_at, None,
-        token=job.token, fingerprint=job.fingerprint, error=job.error, died_at=job.died_at,
-        revived_by=job.revived_by, deferrals=job.deferrals,
-    )  # fmt: skip
+        job.id,
+        job.queue,
+        job.task,
+        job.agent,
+        job.state,
+        0,
+        0.0,
+        job.version,
+        0.0,
+        job.updated_at,
+        None,
+        token=job.token,
+        fingerprint=job.fingerprint,
+        error=job.error,
+        died_at=job.died_at,
+        revived_by=job.revived_by,
+        deferrals=job.deferrals,
+    )
     return msgspec.structs.replace(move, job=kept, answered=False)

@@ -1,4 +1,4 @@
-"""The seam between redrive and where its jobs live: verbs, each with a one-sentence contract.
+"""The protocol between redrive and the stores that keep its jobs: verbs, each with a one-sentence contract.
 
 A store applies what the core decided if the fence holds; it never decides. The verbs may be awaited from any event
 loop. One contract suite (tests/stores) runs against every store.
@@ -221,7 +221,7 @@ class Returning(msgspec.Struct, frozen=True):
 
     fingerprint: str | None
     held_for: str | None
-    """What they call, as far as anybody knows."""
+    """What they call, as far as that is known."""
     queue: str
     task: str
     number: int
@@ -375,7 +375,7 @@ class Store(Protocol):
         """Whether the place of the store answered when it was last asked; a store in this process always does."""
 
     def hurry(self) -> None:
-        """The process was told to end: requests that stay unanswered are not repeated any more."""
+        """Repeat unanswered requests no more, because the process ends."""
 
     async def insert(self, jobs: Sequence[Job], documents: Sequence[Put] = ()) -> list[Inserted]:
         """Each job, its key and its wake-up are one atomic write, the list is not; repeating is safe."""
@@ -489,7 +489,7 @@ class Store(Protocol):
         self, now: float, retention: Mapping[str, float], default: float, keys: float | None = None
     ) -> Pruned:
         """Drop contents of done and discarded jobs past their queue's retention; never dead letters, nor keys
-        unless `keys` (seconds) says how long those are remembered. Sums of late that differ are put right, too."""
+        unless `keys` (seconds) says how long those are remembered. Repairs wrong sums of the last month, too."""
 
     @property
     def failed(self) -> str | None:

@@ -85,8 +85,8 @@ def filesystem(path: Path) -> Check:
 def log_size(path: Path) -> Check:
     log = path.with_name(path.name + "-wal")
     size = log.stat().st_size if log.exists() else 0
-    said = f"the log holds {size:,} bytes"
-    return Check("log", size <= WAL_LIMIT, said, "" if size <= WAL_LIMIT else "end what reads the file for very long")
+    state = f"the log holds {size:,} bytes"
+    return Check("log", size <= WAL_LIMIT, state, "" if size <= WAL_LIMIT else "end what reads the file for very long")
 
 
 def free_space(path: Path) -> Check:

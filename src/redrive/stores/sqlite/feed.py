@@ -54,13 +54,13 @@ def latest(connection: apsw.Connection, routes: Routes, limit: int = 50) -> list
 
 def story(connection: apsw.Connection, routes: Routes, job_id: str) -> list[Event]:
     names = routes.names(connection)
-    told: list[Event] = []
+    moves: list[Event] = []
     for row in select(connection, f"{_JOBS} WHERE id = ?", (job_id,)):
         seq, imported = row[0], row[4]
         if not imported:
-            told.append(_enqueued(f"{seq}.0", (*row[:5], State.waiting), names))
-        told += [_moved(f"{seq}.{move[0]}", move, names) for move in select(connection, _OF_JOB, (seq,))]
-    return told
+            moves.append(_enqueued(f"{seq}.0", (*row[:5], State.waiting), names))
+        moves += [_moved(f"{seq}.{move[0]}", move, names) for move in select(connection, _OF_JOB, (seq,))]
+    return moves
 
 
 def _end(connection: apsw.Connection) -> str:

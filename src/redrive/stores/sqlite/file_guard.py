@@ -87,7 +87,7 @@ def _learn_names() -> None:
 def _links_beside(paths: set[str]) -> set[str]:
     """The names of links in the folders of these databases that lead to them, also before there is a file."""
     files = {path + suffix for path in paths for suffix in SUFFIXES}
-    inodes = {found[1] for file in files if (found := _identity(file)) is not None}
+    inodes = {seen[1] for file in files if (seen := _identity(file)) is not None}
     names: set[str] = set()
     for folder in {os.path.dirname(path) or "." for path in paths}:
         try:
@@ -230,10 +230,10 @@ def _from_uri(text: str) -> str | None:
 
 
 def _is_guarded(path: str | None) -> bool:
-    found = _identity(path)
-    if found is None:
+    file = _identity(path)
+    if file is None:
         return False
-    return any(found == _identity(store + suffix) for store in list(_stores) for suffix in SUFFIXES)
+    return any(file == _identity(store + suffix) for store in list(_stores) for suffix in SUFFIXES)
 
 
 def _identity(path: str | int | None) -> tuple[int, int] | None:

@@ -186,11 +186,11 @@ def list_jobs(
     """Return jobs in the order of the query, each with one more column. Damaged texts show as U+FFFD."""
     names, columns = routes.names(connection), (*_COLUMNS, beside)
     try:
-        found = select(connection, f"SELECT {', '.join(columns)} {rows}", values)
+        read = select(connection, f"SELECT {', '.join(columns)} {rows}", values)
     except UnicodeDecodeError:
-        found = select_leniently(connection, columns, rows, values)
-    histories = _histories(connection, [row[0] for row in found]) if history and found else {}
-    return [(_to_job(row[:-1], names[row[1]], histories.get(row[0], ())), row[-1]) for row in found]
+        read = select_leniently(connection, columns, rows, values)
+    histories = _histories(connection, [row[0] for row in read]) if history and read else {}
+    return [(_to_job(row[:-1], names[row[1]], histories.get(row[0], ())), row[-1]) for row in read]
 
 
 def _histories(connection: apsw.Connection, ids: Sequence[str]) -> dict[str, tuple[Attempt, ...]]:
@@ -235,8 +235,8 @@ _SCAN: Final = 500
 def scan(connection: apsw.Connection, routes: Routes, after: int) -> tuple[list[Job], int]:
     """Return some jobs after a number, in order, and the number after which to go on."""
     rows = "FROM jobs WHERE jobs.seq > ? ORDER BY jobs.seq LIMIT ?"
-    found = list_jobs(connection, routes, rows, (after, _SCAN), history=True)
-    return [job for job, _ in found], found[-1][1] if found else after
+    page = list_jobs(connection, routes, rows, (after, _SCAN), history=True)
+    return [job for job, _ in page], page[-1][1] if page else after
 
 
 # -- documents

@@ -207,7 +207,7 @@ _QUIET: Final = (
 
 
 def quiet(connection: apsw.Connection, routes: Routes, since: float, limit: int = 100) -> list[Quiet]:
-    return [Quiet(*found) for found in list_jobs(connection, routes, _QUIET, (since, limit), _LAST_SIGN)]
+    return [Quiet(*pair) for pair in list_jobs(connection, routes, _QUIET, (since, limit), _LAST_SIGN)]
 
 
 # -- counts

@@ -106,20 +106,20 @@ class Refused(NamedTuple):
 class Retaken(NamedTuple):
     """The jobs of an earlier Take that still run under its token."""
 
-    found: list[Job]
+    taken: list[Job]
 
     @property
     def number(self) -> int:
-        return len(self.found)
+        return len(self.taken)
 
     def jobs(self) -> list[Job]:
-        return self.found
+        return self.taken
 
     def next_due(self, connection: apsw.Connection) -> float | None:
         return None
 
     def fences(self) -> list[tuple[str, int]]:
-        return [(job.id, job.version) for job in self.found]
+        return [(job.id, job.version) for job in self.taken]
 
 
 def record(command: object, outcome: Any) -> Any:

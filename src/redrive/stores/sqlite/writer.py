@@ -267,7 +267,7 @@ class Writer:
             batch[0].value = batch[0].work(connection)
         else:
             _several(connection, batch)
-        served = self._serve_standing(connection) if any(op.wakes for op in batch) else _nobody
+        served = self._serve_standing(connection) if any(op.wakes for op in batch) else _serve_none
         try:
             connection.execute("COMMIT")
         except BaseException:
@@ -346,7 +346,7 @@ _DELAYS = (0.001, 0.002, 0.005, 0.010, 0.015, 0.020, 0.025, 0.025, 0.025, 0.050,
 """Seconds between two tries to get the lock, as SQLite has them itself."""
 
 
-def _nobody(committed: bool) -> None:
+def _serve_none(committed: bool) -> None:
     """No standing claim was served."""
 
 
