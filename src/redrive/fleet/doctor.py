@@ -169,8 +169,18 @@ def open_side(seen: Seen) -> Iterator[Check]:
 
 
 JUDGES: Final[tuple[Callable[[Seen], Iterator[Check]], ...]] = (
-    server, durability, servers_behind, halted, hubs, generation, snapshot, clocks, consumers, limits, open_side,
-)  # fmt: skip
+    server,
+    durability,
+    servers_behind,
+    halted,
+    hubs,
+    generation,
+    snapshot,
+    clocks,
+    consumers,
+    limits,
+    open_side,
+)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -98,11 +98,17 @@ class Fleet:
             heard = await gather(connection)
         return tuple(
             HubView(
-                said.host, said.pid, said.position, max(0, end - said.position), said.generation, off,
-                said.halted, said.trouble,
+                said.host,
+                said.pid,
+                said.position,
+                max(0, end - said.position),
+                said.generation,
+                off,
+                said.halted,
+                said.trouble,
             )
             for said, off in heard
-        )  # fmt: skip
+        )
 
     async def resume(self) -> str | None:
         """Let a halted fleet claim again; why it was halted, or None where it was not."""

@@ -106,11 +106,13 @@ async def fleet_view(core: Core) -> FleetStatus:
     info, now = await core.store.open(), core.clock.now()
     files = [kept for kept in await REPLICA.all(core.store) if kept.value.until > now]
     status = FleetStatus(
-        url=shown(core.settings.url), durability=info.durability,
+        url=shown(core.settings.url),
+        durability=info.durability,
         end=max((kept.value.position for kept in files), default=0),
-        files=tuple(_file(kept.key, kept.value, now) for kept in files), workers=await _workers(core, now),
+        files=tuple(_file(kept.key, kept.value, now) for kept in files),
+        workers=await _workers(core, now),
         waits_for=tuple(await core.store.lingering()),
-    )  # fmt: skip
+    )
     look = getattr(core.store, "look", None)
     return with_log(status, await look(), now) if look is not None else status
 
@@ -124,19 +126,26 @@ def with_log(status: FleetStatus, look: ReplicaStatus, now: float) -> FleetStatu
         else None
     )
     return msgspec.structs.replace(
-        status, url=look.info.url, durability=look.info.durability, advice=look.info.advice,
-        generation=look.info.generation, end=look.end, log_bytes=look.fill.bytes, log_limit=look.fill.limit,
-        snapshot=snapshot, halted=look.standing.halted, replicas=len(look.replicas), clients=len(look.clients),
-    )  # fmt: skip
+        status,
+        url=look.info.url,
+        durability=look.info.durability,
+        advice=look.info.advice,
+        generation=look.info.generation,
+        end=look.end,
+        log_bytes=look.fill.bytes,
+        log_limit=look.fill.limit,
+        snapshot=snapshot,
+        halted=look.standing.halted,
+        replicas=len(look.replicas),
+        clients=len(look.clients),
+    )
 
 
 def _file(name: str, said: Replica, now: float) -> ReplicaView:
     state: Literal["running", "silent", "closed"] = "running" if said.open else "closed"
     if said.open and now - said.at > 2 * ANNOUNCE_SECONDS:
         state = "silent"
-    return ReplicaView(
-        name, said.host, said.pid, said.position, said.lag, said.at, said.hub, state, said.trouble
-    )  # fmt: skip
+    return ReplicaView(name, said.host, said.pid, said.position, said.lag, said.at, said.hub, state, said.trouble)
 
 
 async def _workers(core: Core, now: float) -> tuple[WorkerView, ...]:

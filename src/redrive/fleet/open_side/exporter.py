@@ -189,8 +189,11 @@ class Exporter(Loop):
             self._said.add(stream)
             log.warning(
                 "%s is full (%s): dead letter %s and those after it are only in the store. See to the old ones, or"
-                " raise its limit with `redrive fleet init --dlq-limit`", stream, error, job.short_id,
-            )  # fmt: skip
+                " raise its limit with `redrive fleet init --dlq-limit`",
+                stream,
+                error,
+                job.short_id,
+            )
         self._full.setdefault(stream, set()).add(job.id)
 
     async def _drop(self, id: str, job: Job | None) -> None:
@@ -232,8 +235,12 @@ class Exporter(Loop):
             if (job := jobs.get(id)) is not None and job.state in LIVE:
                 log.warning(
                     "the retry of job %s (%s) left %s and has not ended: it is %s. `redrive status %s` tells why",
-                    job.short_id, job.task, self._names.retries, job.state.value, job.short_id,
-                )  # fmt: skip
+                    job.short_id,
+                    job.task,
+                    self._names.retries,
+                    job.state.value,
+                    job.short_id,
+                )
 
     async def _jobs(self, ids: Collection[str]) -> dict[str, Job]:
         return {job.id: job for some in _some(ids) for job in await self._core.store.get(some)}

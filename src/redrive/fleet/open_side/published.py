@@ -13,9 +13,15 @@ from redrive.stores.open_side.names import OpenNames
 from redrive.stores.open_side.tasks import Message
 
 KEPT: Final = (
-    "X-Task-ID", "X-Idempotency-Key", "X-Task-Type", "X-Created-At", "X-Max-Retries", "X-Retry-Strategy",
-    "traceparent", "tracestate",
-)  # fmt: skip
+    "X-Task-ID",
+    "X-Idempotency-Key",
+    "X-Task-Type",
+    "X-Created-At",
+    "X-Max-Retries",
+    "X-Retry-Strategy",
+    "traceparent",
+    "tracestate",
+)
 """Headers that stay with the job."""
 _NAMES: Final = {name.lower(): name for name in KEPT}
 
@@ -36,9 +42,11 @@ class Published(msgspec.Struct, frozen=True):
     def options(self) -> dict[str, Any]:
         """The options of its job. Raises InvalidInput where a header cannot be used."""
         said: dict[str, Any] = {
-            "agent": self.agent, "idempotency_key": self.key, "headers": self.headers,
+            "agent": self.agent,
+            "idempotency_key": self.key,
+            "headers": self.headers,
             "fallback": False,  # acknowledged means in the store
-        }  # fmt: skip
+        }
         if (retries := self.headers.get("X-Max-Retries")) is not None:
             said["max_attempts"] = _retries(retries) + 1
         return said

@@ -61,9 +61,14 @@ def letters_config(names: OpenNames, agent: str | None, replicas: int, limit: in
 def retries_config(names: OpenNames, replicas: int) -> dict[str, Any]:
     """The latest of a day, for whoever watches; the store keeps the truth."""
     return _config(
-        names.retries, names.retry_subjects, replicas, "retry",
-        max_msgs=RETRIES, max_age=RETRIES_SECONDS * SECOND, discard="old",
-    )  # fmt: skip
+        names.retries,
+        names.retry_subjects,
+        replicas,
+        "retry",
+        max_msgs=RETRIES,
+        max_age=RETRIES_SECONDS * SECOND,
+        discard="old",
+    )
 
 
 def _config(name: str, subjects: str, replicas: int, mark: str, **own: Any) -> dict[str, Any]:

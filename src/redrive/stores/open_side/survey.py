@@ -86,10 +86,16 @@ def _takes(info: StreamInfo) -> set[str]:
 def _view(info: StreamInfo, holds: str) -> StreamView:
     config, peers = info.config, (info.cluster.replicas or [] if info.cluster else [])
     return StreamView(
-        config["name"], holds, info.state.messages, info.state.bytes, _limit(config.get("max_msgs", -1)),
-        _limit(config.get("max_bytes", -1)), config.get("num_replicas", 1), info.state.consumer_count,
+        config["name"],
+        holds,
+        info.state.messages,
+        info.state.bytes,
+        _limit(config.get("max_msgs", -1)),
+        _limit(config.get("max_bytes", -1)),
+        config.get("num_replicas", 1),
+        info.state.consumer_count,
         tuple(peer.name for peer in peers if peer.offline or not peer.current),
-    )  # fmt: skip
+    )
 
 
 def _limit(said: int) -> int | None:

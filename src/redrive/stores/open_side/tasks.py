@@ -73,9 +73,14 @@ class Tasks:
     def _read(self, message: Msg) -> Message:
         metadata = message.metadata
         return Message(
-            message.subject, message.data, dict(message.headers or {}), metadata.sequence.stream,
-            metadata.timestamp.timestamp(), self._origin, message.reply,
-        )  # fmt: skip
+            message.subject,
+            message.data,
+            dict(message.headers or {}),
+            metadata.sequence.stream,
+            metadata.timestamp.timestamp(),
+            self._origin,
+            message.reply,
+        )
 
     async def done(self, message: Message) -> None:
         """It is in the store: the work queue forgets it."""

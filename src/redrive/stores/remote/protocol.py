@@ -19,10 +19,31 @@ from redrive.stores.remote.backups import Copied
 VERSION: Final = 1
 """Of this protocol. A hub refuses requests of a newer one in words."""
 READS: Final = (
-    "get", "doc", "docs", "find", "first", "seal", "overdue", "count", "left_behind", "returning", "quiet",
-    "durations", "timings", "events", "latest", "moves", "story", "tallies", "totals", "outcomes", "minutes",
-    "groups", "lessons", "lingering",
-)  # fmt: skip
+    "get",
+    "doc",
+    "docs",
+    "find",
+    "first",
+    "seal",
+    "overdue",
+    "count",
+    "left_behind",
+    "returning",
+    "quiet",
+    "durations",
+    "timings",
+    "events",
+    "latest",
+    "moves",
+    "story",
+    "tallies",
+    "totals",
+    "outcomes",
+    "minutes",
+    "groups",
+    "lessons",
+    "lingering",
+)
 REPEATABLE: Final = ("heartbeat", "prune", "erase", "repair", "check", "ended")
 """Verbs that change something and may be sent again without a ticket."""
 

@@ -398,8 +398,11 @@ class PostgresLog:
         async for piece in pieces:
             await self._reader.rows(
                 "INSERT INTO rd_snapshot (ns, name, number, data) VALUES (%s, %s, %s, %s)",
-                self.namespace, name, number, piece,
-            )  # fmt: skip
+                self.namespace,
+                name,
+                number,
+                piece,
+            )
             number += 1
         return number
 
@@ -407,8 +410,10 @@ class PostgresLog:
         for number in range(snapshot.pieces):
             rows = await self._reader.rows(
                 "SELECT data FROM rd_snapshot WHERE ns = %s AND name = %s AND number = %s",
-                self.namespace, snapshot.name, number,
-            )  # fmt: skip
+                self.namespace,
+                snapshot.name,
+                number,
+            )
             if not rows:
                 raise LookupError(f"piece {number} of {snapshot.pieces} is missing")
             yield rows[0][0]
@@ -457,8 +462,12 @@ class PostgresLog:
             rows = await self._reader.rows(
                 "DELETE FROM rd_log WHERE ns = %s AND seq IN (SELECT seq FROM rd_log WHERE ns = %s AND seq < %s"
                 " AND seq < (SELECT max(seq) FROM rd_log WHERE ns = %s) ORDER BY seq LIMIT %s) RETURNING seq",
-                self.namespace, self.namespace, before, self.namespace, TRIM_ROWS,
-            )  # fmt: skip
+                self.namespace,
+                self.namespace,
+                before,
+                self.namespace,
+                TRIM_ROWS,
+            )
             if len(rows) < TRIM_ROWS:
                 return
 

@@ -198,19 +198,29 @@ class ReplicaStore(ReadVerbs):
         end, fill, manifest = await engine.call(lambda: _looked(engine.log))
         sessions = await self._read(lambda connection: select(connection, "SELECT seen_at, level FROM clients"))
         return ReplicaStatus(
-            info=engine.info, standing=engine.replay.here, end=end, fill=fill, manifest=manifest,
+            info=engine.info,
+            standing=engine.replay.here,
+            end=end,
+            fill=fill,
+            manifest=manifest,
             replicas=tuple(seen_at for seen_at, level in sessions if level is not None),
             clients=tuple(seen_at for seen_at, level in sessions if level is None),
-        )  # fmt: skip
+        )
 
     async def presence(self) -> Presence:
         """What this replica says of itself when somebody asks all of them."""
         engine = await self._ready()
         standing = engine.replay.here
         return Presence(
-            platform.node(), os.getpid(), standing.position, standing.generation, standing.level, time.time(),
-            standing.halted, self.failed or engine.trouble,
-        )  # fmt: skip
+            platform.node(),
+            os.getpid(),
+            standing.position,
+            standing.generation,
+            standing.level,
+            time.time(),
+            standing.halted,
+            self.failed or engine.trouble,
+        )
 
     async def resume(self) -> str | None:
         """Let a halted fleet claim again; why it was halted, or None where it was not."""
@@ -333,8 +343,11 @@ class ReplicaStore(ReadVerbs):
         except (StoreError, ManifestMoved, LogUnavailable, OSError) as error:
             log.warning(
                 "what was erased can still be read in %s until two snapshots newer than message %d are made: %r."
-                " Replicas go on trying", engine.log.url, position, error,
-            )  # fmt: skip
+                " Replicas go on trying",
+                engine.log.url,
+                position,
+                error,
+            )
 
     async def lingering(self) -> list[str]:
         engine = await self._ready()
