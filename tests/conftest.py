@@ -2,6 +2,7 @@
 
 - async tests simply run, on asyncio
 - `size(short, long)` is the short number here and the long one under --long (./dev chaos)
+- `@pytest.mark.long` is for what runs under --long only
 - a test that hangs ends its run after `timeout` of pyproject.toml, under --long after LONGEST
 - with CI=true a skipped test is a failed test
 - `--store` sends what the rooms' tests make on files to a server: see tests/elsewhere.py
@@ -115,9 +116,22 @@ APART = pytest.StashKey[dict[str, str]]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--long"):
+        _leave_for_long(config, items)
+    if config.getoption("--store"):
+        _leave_for_files(config, items)
+
+
+def _leave_for_long(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests that are marked `long`."""
+    later = [item for item in items if item.get_closest_marker("long")]
+    if later:
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=later)
+
+
+def _leave_for_files(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With --store: leave out the tests that need the file itself. The run ends with their names and reasons."""
-    if not config.getoption("--store"):
-        return
     marked = [(item, marker) for item in items if (marker := item.get_closest_marker("file")) is not None]
     if not marked:
         return

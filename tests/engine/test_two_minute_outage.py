@@ -163,7 +163,13 @@ async def look(rd: Redrive, told: Counter[str]) -> None:
 
 @pytest.mark.behaviour("R-16")
 @pytest.mark.parametrize("breakers", [True, False], ids=["breakers on", "breakers off"])
-@pytest.mark.parametrize("each", [False, True], ids=["0.3 a second in all", "0.3 a second to each site"])
+@pytest.mark.parametrize(
+    "each",
+    [
+        pytest.param(False, id="0.3 a second in all"),
+        pytest.param(True, id="0.3 a second to each site", marks=pytest.mark.long),
+    ],
+)
 async def test_a_two_minute_outage_is_over_by_itself_and_nobody_was_called(
     database: Path, tmp_path: Path, breakers: bool, each: bool
 ) -> None:
