@@ -87,5 +87,5 @@ def test_show_of_a_job_that_is_not_dead_shows_it_and_says_so(shell: Shell) -> No
     id = shell.enqueue("greet", {"name": "ada"})
     shown = shell.here("dead", "show", id)
     assert shown.status == 0 and '"ada"' in shown.out
-    assert shown.err == f"job {id[-8:]} is no dead letter: it is waiting\n"
+    assert shown.err == f"job {id[-8:]} is not a dead letter: it is waiting\n"
     assert shell.here("dead", "show", id, "--json").json["state"] == "waiting"

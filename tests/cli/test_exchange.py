@@ -60,7 +60,7 @@ def test_a_completed_id_that_cannot_be_read_is_told_and_fails(shell: Shell) -> N
     assert done.status == 1
     assert done.out.splitlines()[:2] == [
         "1 line: 1 imported",
-        "  1 line of the completed ids cannot be read: nothing is left out for their sake",
+        "  1 line of the completed ids cannot be read: such lines exclude nothing",
     ]
     assert "line 1: completed: line: is not JSON" in done.out
 

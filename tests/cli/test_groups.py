@@ -36,7 +36,7 @@ def test_one_trouble_tells_everything(shell: Shell) -> None:
     done = shell.here("dead", "group", found["fingerprint"][:8])
     assert done.status == 0
     for part in (
-        f"group {found['fingerprint']}", "RuntimeError: the mill is broken", "2 of 2 burials", "new: 2 in the last day",
+        f"group {found['fingerprint']}", "RuntimeError: the mill is broken", "2 of 2 deaths", "new: 2 in the last day",
         ids[0][-8:], ids[1][-8:], "attempts_exhausted", "what next", f"dead list --fingerprint {found['fingerprint']}",
         f"resolve-group {found['fingerprint'][:8]}", "first seen", "alerted",
     ):  # fmt: skip

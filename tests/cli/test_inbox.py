@@ -73,7 +73,7 @@ def test_nothing_and_nobody(shell: Shell) -> None:
 
 def test_inbox_without_a_session_lists_the_inboxes(shell: Shell) -> None:
     shell.enqueue("greet", {"name": "x"})
-    assert "No session was told anything so far." in shell.here("inbox").out
+    assert "No session has a notice yet." in shell.here("inbox").out
     work(shell)
     text = shell.here("inbox").out
     assert "s1" in text and "waiting for you" in text

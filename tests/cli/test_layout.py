@@ -2,7 +2,8 @@
 
 import pytest
 
-from redrive.doors.cli.layout import columns_of, fitted, folded, heading
+from redrive.doors.cli.output import fit_columns, fold_heading, make_columns
+from redrive.doors.cli.text import fold_text
 from tests.cli.shell import Shell
 from tests.cli.test_output import on_a_terminal
 
@@ -12,7 +13,7 @@ ERROR = "TimeoutError: smtp.relay.example:587 did not answer within 10 s"
 
 
 def taken(columns: list[str], rows: list[list[str]], width: int) -> tuple[int, dict[str, int], list[str]]:
-    kept, out = fitted(columns_of(columns, rows), width)
+    kept, out = fit_columns(make_columns(columns, rows), width)
     return sum(c.width for c in kept) + 2 * (len(kept) - 1), {c.name: c.width for c in kept}, out
 
 
@@ -36,36 +37,36 @@ def test_with_room_everything_is_shown_as_it_is() -> None:
 def test_headings_are_folded_before_anything_is_left_out() -> None:
     names = ["week", "processed", "dead letters", "human-required"]
     rows = [["2026-W46 (from 09 Nov)", "1,247", "31", "109 (81 %)"]]
-    kept, out = fitted(columns_of(names, rows), 55)
-    assert [heading(column) for column in kept] == ["week", "processed", "dead\nletters", "human-\nrequired"]
+    kept, out = fit_columns(make_columns(names, rows), 55)
+    assert [fold_heading(column) for column in kept] == ["week", "processed", "dead\nletters", "human-\nrequired"]
     assert out == [] and [column.right for column in kept] == [False, True, True, True]
 
 
 def test_pictures_go_first_and_their_namesake_stays() -> None:
     names = ["queue", "succeeded", "backlog before", "succeeded"]
-    kept, out = fitted(columns_of(names, [["mail", "90", "▁▂▃█" * 6, "▁█" * 12]]), 60)
+    kept, out = fit_columns(make_columns(names, [["mail", "90", "▁▂▃█" * 6, "▁█" * 12]]), 60)
     assert [column.name for column in kept] == ["queue", "succeeded", "backlog before"] and out == []
-    kept, out = fitted(columns_of(names, [["mail", "90", "▁▂▃█" * 6, "▁█" * 12]]), 30)
+    kept, out = fit_columns(make_columns(names, [["mail", "90", "▁▂▃█" * 6, "▁█" * 12]]), 30)
     assert [column.name for column in kept] == ["queue", "succeeded"] and out == ["backlog before"]
 
 
 def test_lines_end_at_words_and_commands_stay_whole() -> None:
     line = "  34 dead    send_digest: the receiver would not answer within ten seconds of the call"
-    assert folded(line, 50).splitlines() == [
+    assert fold_text(line, 50).splitlines() == [
         "  34 dead    send_digest: the receiver would not",
         "             answer within ten seconds of the call",
     ]
     command = "redrive dead reassign 36445c48 --to NAME --why TEXT"
-    assert folded(f"  Another agent should do it: {command}", 60).splitlines() == [
+    assert fold_text(f"  Another agent should do it: {command}", 60).splitlines() == [
         "  Another agent should do it:", f"    {command}",
     ]  # fmt: skip
-    assert folded(f"→ {command}", 20) == f"→ {command}"
+    assert fold_text(f"→ {command}", 20) == f"→ {command}"
     said = "redrive approve 2eb2459e says yes, redrive reject 2eb2459e says no; then it goes on"
-    assert folded(said, 40).splitlines() == [
+    assert fold_text(said, 40).splitlines() == [
         "redrive approve 2eb2459e says yes,", "  redrive reject 2eb2459e says no; then", "  it goes on",
     ]  # fmt: skip
     quoted = """redrive enqueue TASK '{"a": 1, "b": 2}'"""
-    assert folded(f"Accept one with: {quoted}", 20).splitlines()[-1].strip() == quoted
+    assert fold_text(f"Accept one with: {quoted}", 20).splitlines()[-1].strip() == quoted
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -94,5 +95,5 @@ def test_rows_of_lists_are_cut_and_never_wrapped(shell: Shell, width: int) -> No
 
 
 def test_a_column_that_says_nothing_goes_first_and_is_not_missed() -> None:
-    kept, out = fitted(columns_of(["queue", "paused", "purged"], [["mail", "", "12"]]), 14)
+    kept, out = fit_columns(make_columns(["queue", "paused", "purged"], [["mail", "", "12"]]), 14)
     assert [column.name for column in kept] == ["queue", "purged"] and out == []

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from redrive.doors.cli import repeats
-from redrive.doors.cli.repeats import Repeats
+from redrive.doors.cli import logs
+from redrive.doors.cli.logs import Repeats
 
 
 class Book:
@@ -59,7 +59,7 @@ def test_lines_that_differ_are_all_written(book: Book) -> None:
 
 
 def test_a_number_is_told_although_the_line_never_comes_again(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeats, "SECONDS", 0.05)
+    monkeypatch.setattr(logs, "SECONDS", 0.05)
     for _ in range(3):
         book.log.warning("again")
     timer = book.repeats._timer
@@ -78,7 +78,7 @@ def test_at_the_end_every_number_is_told(book: Book) -> None:
 
 
 def test_what_is_remembered_is_bounded(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeats, "MOST", 10)
+    monkeypatch.setattr(logs, "MOST", 10)
     book.log.warning("flood")
     book.log.warning("flood")
     for number in range(1000):

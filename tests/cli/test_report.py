@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import redrive
-from redrive.doors.cli.charts import BLOCKS, PLAIN, aligned, bar, can_draw, short_number, sparkline, squeezed
+from redrive.doors.cli.text import BLOCKS, PLAIN, align_numbers, bar, can_draw, format_number, sparkline, squeeze
 from tests.cli.shell import Shell, refused
 from tests.fleet_hosts import YEAR, Fleet, at
 from tests.support import FakeClock
@@ -105,7 +105,7 @@ def test_notify_reaches_a_channel(shell: Shell) -> None:
         (shell.folder / "redrive.toml").write_text(f'[notify]\nurls = ["{url}"]\n')
         done = shell.run("report", "weekly", "--notify")
         assert (done.status, done.err) == (0, "")
-        assert "told: 1 message" in done.out
+        assert "sent: 1 message" in done.out
         assert "1 dead letter (100.00 %)" in posted[0]["title"]
         done = shell.run("morning", "--notify")
         assert (done.status, len(posted)) == (1, 2)
@@ -200,7 +200,7 @@ def test_sparklines() -> None:
     assert sparkline([], drawn=True) == ""
     assert sparkline([3, 3, 3], drawn=False) == "###"
     assert sparkline([0, 0, 9, 0, 0, 0], 3, drawn=True) == "▁█▁"  # a peak is never lost
-    assert squeezed([1, 2], 5) == [1, 2]
+    assert squeeze([1, 2], 5) == [1, 2]
     assert (len(BLOCKS), len(PLAIN)) == (8, 8)
 
 
@@ -221,10 +221,10 @@ def test_terminals_without_the_letters_get_plain_ones() -> None:
      (99_940, "99.9k"), (99_960, "100k"), (999_600, "1.0M"), (5e9, "5.0G")],
 )  # fmt: skip
 def test_numbers_in_five_letters(value: float, said: str) -> None:
-    assert short_number(value) == said
+    assert format_number(value) == said
     assert len(said) <= 5
 
 
 def test_numbers_stand_under_each_other() -> None:
-    columns, rows = aligned(("name", "n"), [("a", "1"), ("bb", "1,000")])
+    columns, rows = align_numbers(("name", "n"), [("a", "1"), ("bb", "1,000")])
     assert (columns, rows) == (["name", "    n"], [["a", "    1"], ["bb", "1,000"]])

@@ -20,7 +20,7 @@ def test_a_token_is_printed_to_a_terminal_only_unless_it_is_asked_for(shell: She
     for form in ((), ("--json",), ("--link",)):
         done = shell.run("token", "add", "ann", "--role", "act", *form)
         assert (done.status, done.out) == (2, "")
-        assert "is no terminal" in done.err and "--show" in done.err
+        assert "is not a terminal" in done.err and "--show" in done.err
     assert shell.run("token", "list", "--json").json == [], "nothing was made"
     screen = Screen()
     words = [sys.executable, "-m", "redrive", "token", "add", "ann", "--role", "act"]
@@ -43,7 +43,7 @@ def test_tokens_are_added_listed_and_revoked(shell: Shell) -> None:
     table = shell.run("token", "list").out
     assert re.search(r"^ann +act +good +20\S+ +never +", table, re.MULTILINE), table
     revoked = shell.run("token", "revoke", "ann")
-    assert revoked.status == 0 and revoked.out.startswith("ann opens nothing any more, since 20")
+    assert revoked.status == 0 and revoked.out.startswith("ann is revoked since 20")
     (listed,) = shell.run("token", "list", "--json").json
     assert (listed["standing"], listed["revoked_by"]) == ("revoked", "ada")
 

@@ -24,7 +24,7 @@ import redrive
 from redrive.core.deploys import Deploy
 from redrive.core.store import Group
 from redrive.deadletters.new_groups import newcomers
-from redrive.doors.cli.top import _frame_now, frame, shares
+from redrive.doors.cli.top_screen import _frame_now, frame, shares
 from redrive.reports.activity import Activity, activity
 from redrive.reports.health import Health
 from redrive.reports.top_screen import Glance, glance

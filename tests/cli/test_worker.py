@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from redrive.doors.cli import reloading
+from redrive.doors.cli import worker_processes
 from tests.cli.shell import DEADLINE, Shell, ended, refused, wait_until
 
 
@@ -232,4 +232,4 @@ def test_a_folder_that_may_not_be_read_is_passed_over(tmp_path: Path, monkeypatc
         return stat(path, *arguments, **options)
 
     monkeypatch.setattr(os, "stat", barred)
-    assert list(reloading.sources(tmp_path)) == [tmp_path / "tasks.py"]
+    assert list(worker_processes.stamp_sources(tmp_path)) == [tmp_path / "tasks.py"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar, overload
 
 from redrive.api.blocking import Blocking
+from redrive.api.database import Database
 from redrive.api.dead import Dead
 from redrive.api.duties import Duties
 from redrive.api.enqueue import Enqueuer
@@ -110,6 +111,7 @@ class Redrive(Registering):
         self.signals: Final = list(signals)
         self.channels: Final = list(channels)
         self.spool = Spool(spool_folder(loaded))
+        self.database = Database(core)
         self.redrives = Redrives(core)
         self.groups = Groups(core)
         acts = Acts(core, self.redrives)

@@ -1,112 +1,111 @@
-"""Effects without a job: the list, and one that is named `effect:KEY` where a job's id may stand."""
+"""Effects without a job: the list, and single ones, named `effect:KEY` where commands take a job's id."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from redrive.doors.cli import output
-from redrive.doors.cli.asking import ask, confirm, shared, who
+from redrive.doors.cli.invocation import acting_user, confirm, shared_options, use_app
 from redrive.doors.cli.problems import Problem
-from redrive.doors.cli.text import ago, clean, short
+from redrive.doors.cli.text import ago, clean, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from redrive.api.redrive import Redrive
     from redrive.core.effects import EffectRecord
 
-NAMED = "effect:"
-LIMIT = 50
+PREFIX: Final = "effect:"
+LIMIT: Final = 50
 
 
-@click.command(short_help="Effects without a job, as redrive.once recorded them.")
+@click.command(short_help="List effects without a job, as redrive.once recorded them.")
 @click.option("--open", "is_open", is_flag=True, help="Only those whose outcome a person must find out.")
 @click.option("--status", type=click.Choice(["intended", "landed", "absent", "unknown"]), help="Only these.")
 @click.option("--limit", metavar="N", type=click.IntRange(min=1), default=LIMIT, show_default=True)
-@shared
+@shared_options
 def effects(is_open: bool, status: Any, limit: int) -> None:
     """List what functions with `redrive.once` did outside, newest first."""
-    found = ask(lambda rd: _listed(rd, is_open=is_open, status=status))
-    if output.as_json():
-        output.say_json([effect_json(effect) for effect in found[:limit]])
-    elif found:
-        output.table(("key", "status", "function", "when", "note"), map(_row, found[:limit]))
-        if len(found) > limit:
-            output.say(f"There are {len(found) - limit} more: repeat it with a larger --limit")
-    else:
-        output.say("No effects here. Functions with @redrive.once record them.")
+    records = use_app(lambda rd: _list_effects(rd, is_open=is_open, status=status))
+    left = len(records) - limit
+    output.print_list(
+        records[:limit],
+        ("key", "status", "function", "when", "note"),
+        _row,
+        empty="No effects here. Functions with @redrive.once record them.",
+        more=f"There are {left} more: repeat it with a larger --limit" if left > 0 else "",
+        body=lambda: [_effect_json(effect) for effect in records[:limit]],
+    )
 
 
-async def _listed(rd: Redrive, *, is_open: bool, status: Any) -> Sequence[EffectRecord]:
+async def _list_effects(rd: Redrive, *, is_open: bool, status: Any) -> Sequence[EffectRecord]:
     if not is_open:
         return await rd.effects.list(status=status)
     return [effect for effect in await rd.effects.open() if status in (None, effect.status)]
 
 
 def _row(effect: EffectRecord) -> tuple[object, ...]:
-    return f"{NAMED}{effect.key}", effect.status, effect.name, ago(effect.at), short(effect.note or "")
+    return f"{PREFIX}{effect.key}", effect.status, effect.name, ago(effect.at), shorten(effect.note or "")
 
 
-def effect_json(effect: EffectRecord, *, secrets: bool = False) -> dict[str, Any]:
+def _effect_json(effect: EffectRecord, *, secrets: bool = False) -> dict[str, Any]:
     from redrive.core.view import view
 
     body: dict[str, Any] = view(effect, secrets=secrets)
     return body
 
 
-def key_in(id: str | None) -> str | None:
-    """The key, where an id names an effect without a job."""
-    return id.removeprefix(NAMED) if id is not None and id.startswith(NAMED) else None
+def find_key(id: str | None) -> str | None:
+    """Return the key if an id names an effect without a job, else None."""
+    return id.removeprefix(PREFIX) if id is not None and id.startswith(PREFIX) else None
 
 
-def tell(key: str, *, secrets: bool) -> None:
-    """How one effect stands, and what to do next."""
-    effect = ask(lambda rd: rd.effects.get(key))
-    body = effect_json(effect, secrets=secrets)
-    if output.as_json():
-        output.say_json(body)
-        return
-    output.say(f"effect:{clean(key)} ({clean(effect.name)}) is {effect.status}, {ago(effect.at)}")
+def print_effect(key: str, *, secrets: bool) -> None:
+    """Print the status of an effect, and what to do next."""
+    effect = use_app(lambda rd: rd.effects.get(key))
+    body = _effect_json(effect, secrets=secrets)
+    output.print_answer(body, _effect_lines(effect, body))
+
+
+def _effect_lines(effect: EffectRecord, body: dict[str, Any]) -> Iterator[str]:
+    yield f"{_name(effect)} is {effect.status}, {ago(effect.at)}"
     if effect.process:
-        output.say(f"  begun by process {clean(effect.process)}")
+        yield f"  begun by process {clean(effect.process)}"
     if effect.note:
-        output.say(f"  {clean(body['note'])}")
+        yield f"  {clean(body['note'])}"
     if effect.status == "landed":
         result = "forgotten; later calls return null" if effect.forgotten else json.dumps(body["result"])
-        output.say(f"  result: {clean(result)}")
+        yield f"  result: {clean(result)}"
     elif effect.status in ("intended", "unknown"):
-        named = quote(f"{NAMED}{clean(key)}")
-        output.say(f"  next: look at the receiver; then redrive resolve {named} --landed or --not-landed")
+        named = quote(f"{PREFIX}{clean(effect.key)}")
+        yield f"  next: look at the receiver; then redrive resolve {named} --landed or --not-landed"
 
 
-def resolve(key: str, *, landed: bool, result: str | None, why: str | None) -> None:
-    """A person's word about one."""
-    value = _read(result)
-    effect = ask(lambda rd: rd.effects.resolve(key, landed=landed, result=value, who=who(), why=why))
-    if output.as_json():
-        output.say_json(effect_json(effect))
-        return
+def _name(effect: EffectRecord) -> str:
+    return f"{PREFIX}{clean(effect.key)} ({clean(effect.name)})"
+
+
+def resolve_effect(key: str, *, landed: bool, result: str | None, why: str | None) -> None:
+    """Record what a person found out about an effect."""
+    value = _read_result(result)
+    effect = use_app(lambda rd: rd.effects.resolve(key, landed=landed, result=value, who=acting_user(), why=why))
     then = "later calls return its result" if landed else "the next call performs it"
-    output.say(f"effect:{clean(key)} ({clean(effect.name)}) is {effect.status}; {then}")
+    output.print_answer(_effect_json(effect), f"{_name(effect)} is {effect.status}; {then}")
 
 
-def _read(result: str | None) -> Any:
+def _read_result(text: str | None) -> Any:
     try:
-        return None if result is None else json.loads(result)
+        return None if text is None else json.loads(text)
     except ValueError as error:
         raise Problem(f"--result is not JSON: {error}", "texts stand in quotes: --result '\"msg-17\"'") from None
 
 
-def erase(key: str, *, yes: bool) -> None:
-    """Its result and its error text are forgotten."""
-    ask(lambda rd: rd.effects.get(key))
-    confirm(f"erase the result of effect:{key}", yes=yes)
-    effect = ask(lambda rd: rd.effects.erase(key))
-    if output.as_json():
-        output.say_json(effect_json(effect))
-    else:
-        output.say(f"erased the result of effect:{clean(key)}; its key stays")
+def erase_effect(key: str, *, yes: bool) -> None:
+    """Erase the result and the error text of an effect."""
+    use_app(lambda rd: rd.effects.get(key))
+    confirm(f"erase the result of {PREFIX}{key}", yes=yes)
+    effect = use_app(lambda rd: rd.effects.erase(key))
+    output.print_answer(_effect_json(effect), f"erased the result of {PREFIX}{clean(key)}; its key stays")

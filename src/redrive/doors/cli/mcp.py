@@ -1,4 +1,4 @@
-"""`redrive mcp [APP]`: what agents may see of the queue, and with --allow-write, what they may do."""
+"""`redrive mcp [APP]` serves tools for agents, which only read unless --allow-write is given."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from redrive.core.checks import optional_name
-from redrive.doors.cli.asking import asked, connect, shared
+from redrive.doors.cli import output
+from redrive.doors.cli.invocation import connect, shared_options
 from redrive.doors.cli.problems import Problem
-from redrive.doors.cli.serve import listening
-from redrive.doors.cli.worker import load
+from redrive.doors.cli.serve import listen_on
+from redrive.doors.cli.worker import load_app
 from redrive.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ PARTS: Final = frozenset({"mcp", "mcp_types", "pydantic", "starlette", "uvicorn"
 
 @click.command("mcp")
 @click.argument("app", required=False)
-@click.option("--allow-write", is_flag=True, help="Tools that call, submit, retry and redrive one, too.")
+@click.option("--allow-write", is_flag=True, help="Also offer tools that call, submit, retry and redrive.")
 @click.option(
     "--session",
     metavar="ID",
@@ -54,7 +55,7 @@ PARTS: Final = frozenset({"mcp", "mcp_types", "pydantic", "starlette", "uvicorn"
     multiple=True,
     help="Another name that HTTP clients may know this server by.",
 )
-@shared
+@shared_options
 def mcp(
     app: str | None,
     allow_write: bool,
@@ -68,37 +69,36 @@ def mcp(
     APP is a `module:attribute` that names a Redrive, e.g. tasks:rd. Without it the tools work on the database alone,
     and no task can be called.
     """
-    _need_the_extra()
+    _check_extra()
     optional_name("session", session)
-    said: dict[str, Any] = {"tasks": app is not None, "allow_write": allow_write}
+    options: dict[str, Any] = {"tasks": app is not None, "allow_write": allow_write}
     if address is not None:
-        host, port = _place(address)
+        host, port = _read_address(address)
         _check_session(session)
         _check_tokens(tokens, host)
-        _serve_http(_the_app(app), host, port, tokens, also, **said)
+        _serve_http(_load(app), host, port, tokens, also, **options)
         return
     with _stdout_to_stderr():
-        rd = _the_app(app)
-    _serve_stdio(rd, session, **said)
+        rd = _load(app)
+    _serve_stdio(rd, session, **options)
 
 
-def _need_the_extra() -> None:
-    """Before anything else is looked at."""
+def _check_extra() -> None:
     try:
-        import redrive.doors.mcp  # noqa: F401 - whether it can be
+        import redrive.doors.mcp  # noqa: F401 - only whether it can be imported
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in PARTS:
             raise
         raise Problem(f"the MCP server needs the package {error.name}", 'pip install "redrive[mcp]"') from None
 
 
-def _the_app(app: str | None) -> Redrive:
-    """With its tasks, or on the database alone. The log goes to standard error, where clients keep it."""
+def _load(app: str | None) -> Redrive:
+    """Load the app with its tasks, or open the database alone. The log goes to stderr, where clients keep it."""
     import logging
 
-    from redrive.doors.cli.processes import TextLines
+    from redrive.doors.cli.logs import TextLines
 
-    rd = load(app) if app is not None else connect()
+    rd = load_app(app) if app is not None else connect()
     handler = logging.StreamHandler()
     handler.setFormatter(TextLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
@@ -108,7 +108,7 @@ def _the_app(app: str | None) -> Redrive:
 
 @contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
-    """Standard output belongs to the protocol: what an app prints while it is imported must not reach it."""
+    """Redirect what an app prints while it is imported, because standard output belongs to the protocol."""
     import os
     import sys
 
@@ -123,17 +123,19 @@ def _stdout_to_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-def _serve_stdio(rd: Redrive, session: str | None, **said: Any) -> None:
+def _serve_stdio(rd: Redrive, session: str | None, **options: Any) -> None:
     import asyncio
 
     from redrive.doors.mcp import make_server
     from redrive.doors.mcp.serving import over_stdio
     from redrive.doors.mcp.sessions import new_session
 
-    asyncio.run(over_stdio(rd, make_server(rd, session=session or new_session(), **said)))
+    asyncio.run(over_stdio(rd, make_server(rd, session=session or new_session(), **options)))
 
 
-def _serve_http(rd: Redrive, host: str, port: int, tokens: tuple[str, ...], also: tuple[str, ...], **said: Any) -> None:
+def _serve_http(
+    rd: Redrive, host: str, port: int, tokens: tuple[str, ...], also: tuple[str, ...], **options: Any
+) -> None:
     import asyncio
     import secrets
 
@@ -144,14 +146,14 @@ def _serve_http(rd: Redrive, host: str, port: int, tokens: tuple[str, ...], also
     from redrive.doors.web.guard import allowed_hosts, written
 
     chosen = tokens or (secrets.token_urlsafe(32),)
-    server = make_server(rd, session=asking.get, secrets=chosen, **said)
-    with listening(host, port, "choose another HOST:PORT") as sock:
+    server = make_server(rd, session=asking.get, secrets=chosen, **options)
+    with listen_on(host, port, "choose another HOST:PORT") as sock:
         port = sock.getsockname()[1]
-        _tell(f"http://{written(host)}:{port}{PATH}", None if tokens else chosen[0])
+        _print_address(f"http://{written(host)}:{port}{PATH}", None if tokens else chosen[0])
         asyncio.run(over_http(rd, server, sock, hosts=allowed_hosts(host, port, also), tokens=chosen))
 
 
-def _place(address: str) -> tuple[str, int]:
+def _read_address(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or int(port) > 65535:
@@ -160,7 +162,7 @@ def _place(address: str) -> tuple[str, int]:
 
 
 def _check_session(session: str | None) -> None:
-    """Refuses one session for all: what a person granted one client would serve every other one."""
+    """Refuse one session for all clients: a consent given to one client would count for every other one."""
     if session is not None:
         raise Problem(
             "--session is for standard input and output: over HTTP each client has its own session",
@@ -184,12 +186,10 @@ def _check_tokens(tokens: tuple[str, ...], host: str) -> None:
         raise Problem(str(error), 'make one: python -c "import secrets; print(secrets.token_urlsafe(32))"') from None
 
 
-def _tell(url: str, token: str | None) -> None:
-    """The address; and the token, this once, where we made it."""
-    if asked().json:
-        from redrive.doors.cli import output
-
-        output.say_json({"url": url} | ({"token": token} if token else {}))
+def _print_address(url: str, token: str | None) -> None:
+    """Print the address, and once the token that was made for it."""
+    if output.wants_json():
+        output.print_json({"url": url} | ({"token": token} if token else {}))
         return
     click.echo(f"MCP at {url}", err=True)
     if token:

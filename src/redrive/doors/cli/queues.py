@@ -1,25 +1,43 @@
-"""Queues as they are now: queues, pause, resume, stats, health."""
+"""Commands on queues, workers and tasks as they are now, and on the health of the store."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from redrive.doors.cli import output
-from redrive.doors.cli.asking import ask, connect, path_of, perform, shared, who, why
-from redrive.doors.cli.text import PACE, clean, counted, pace
+from redrive.doors.cli.invocation import (
+    acting_user,
+    connect,
+    missing_file,
+    run_with,
+    shared_options,
+    use_app,
+    why_option,
+)
+from redrive.doors.cli.problems import BROKEN
+from redrive.doors.cli.text import PACE, ago, clean, format_pace, one_line, plural
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from redrive.api.redrive import Redrive
     from redrive.reports.health import Health
+    from redrive.reports.queue_numbers import QueueView
+    from redrive.reports.workforce import TaskView, WorkerView
 
-COLUMNS = ("queue", "due", "waiting", "running", "held", "done", "dead", "discarded", "purged")
+NUMBERS: Final = ("due", "waiting", "running", "held", "done", "dead", "discarded", "purged")
+WORKERS: Final = ("worker", "since", "heard of", "runs", "longest", "version", "queues", "now")
+TASKS: Final = ("task", "queue", "waiting", "running", "held", "done", "dead", "workers", *PACE)
+PROBE_SECONDS: Final = 10.0
+PARTS: Final = {"due": "due now", "retrying": "retrying", "parked": "parked", "comes_back": "come back", "pending": ""}
+"""Numbers that are parts of others, and the words for them."""
 
 
 @click.group(invoke_without_command=True)
 @click.pass_context
-@shared
+@shared_options
 def queues(ctx: click.Context) -> None:
     """List the queues; pause or resume one.
 
@@ -28,92 +46,102 @@ def queues(ctx: click.Context) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    found = ask(lambda rd: rd.queues.list())
-    if output.as_json():
-        output.say_json([queue.public() for queue in found])
-    elif found:
-        rows = [
-            [queue.name, "yes" if queue.paused else "", *(getattr(queue, name) for name in COLUMNS[1:]), *pace(queue)]
-            for queue in found
-        ]
-        output.table(("queue", "paused", *COLUMNS[1:], *PACE), rows, cut=True)
-    else:
-        output.say("No queues yet: the first job of a task makes one. Try: redrive enqueue TASK '{}'")
+    columns = ("queue", "paused", *NUMBERS, *PACE)
+    empty = "No queues yet: the first job of a task makes one. Try: redrive enqueue TASK '{}'"
+    output.print_list(use_app(lambda rd: rd.queues.list()), columns, _queue_row, empty=empty, cut=True)
 
 
-@queues.command(short_help="Workers take nothing from the queue until it is resumed.")
+def _queue_row(queue: QueueView) -> list[object]:
+    numbers = (getattr(queue, name) for name in NUMBERS)
+    return [queue.name, "yes" if queue.paused else "", *numbers, *format_pace(queue)]
+
+
+@queues.command(short_help="Stop workers from taking jobs of a queue.")
 @click.argument("name")
-@click.option("--new", is_flag=True, help="Also a queue in which no job ever was.")
-@why
-@shared
+@click.option("--new", is_flag=True, help="Also pause a queue that never had a job.")
+@why_option
+@shared_options
 def pause(name: str, new: bool, why: str | None) -> None:
-    """Workers take nothing from the queue until it is resumed; what runs goes on."""
-    ask(lambda rd: rd.queues.pause(name, who=who(), why=why, new=new))
-    _tell(name, paused=True)
+    """Stop workers from taking jobs of a queue until it is resumed; running jobs go on."""
+    use_app(lambda rd: rd.queues.pause(name, who=acting_user(), why=why, new=new))
+    text = f"queue {clean(name)} is paused; go on with: redrive queues resume {clean(name)}"
+    output.print_answer({"queue": name, "paused": True}, text)
 
 
 @queues.command()
 @click.argument("name")
-@why
-@shared
+@why_option
+@shared_options
 def resume(name: str, why: str | None) -> None:
-    """Workers take from the queue again."""
-    ask(lambda rd: rd.queues.resume(name, who=who(), why=why))
-    _tell(name, paused=False)
-
-
-def _tell(name: str, *, paused: bool) -> None:
-    if output.as_json():
-        output.say_json({"queue": name, "paused": paused})
-    elif paused:
-        output.say(f"queue {clean(name)} is paused; go on with: redrive queues resume {clean(name)}")
-    else:
-        output.say(f"queue {clean(name)} is resumed")
+    """Let workers take jobs of a queue again."""
+    use_app(lambda rd: rd.queues.resume(name, who=acting_user(), why=why))
+    output.print_answer({"queue": name, "paused": False}, f"queue {clean(name)} is resumed")
 
 
 @click.command(short_help="Show numbers per queue and in total.")
-@shared
+@shared_options
 def stats() -> None:
-    """Numbers per queue and in total; they add up to what was accepted."""
-    numbers = ask(lambda rd: rd.stats())
-    if output.as_json():
-        output.say_json(numbers)
+    """Show numbers per queue and in total; they add up to what was accepted."""
+    numbers = use_app(lambda rd: rd.stats())
+    if output.wants_json():
+        output.print_json(numbers)
         return
-    totals = {name: number for name, number in numbers["totals"].items() if number}
-    output.say(f"accepted {numbers['accepted']}: " + _listed(totals))
+    output.print_line(f"accepted {numbers['accepted']}: {_describe_totals(numbers['totals'])}")
     if numbers["queues"]:
-        rows = [[queue["name"], *(queue[name] for name in COLUMNS[1:])] for queue in numbers["queues"]]
-        output.table(COLUMNS, rows)
+        rows = [[queue["name"], *(queue[name] for name in NUMBERS)] for queue in numbers["queues"]]
+        output.print_table(("queue", *NUMBERS), rows)
     else:
-        output.say("No job was ever accepted here. Try: redrive enqueue TASK '{}'")
+        output.print_line("No job was ever accepted here. Try: redrive enqueue TASK '{}'")
 
 
-_PARTS = {"due": "due now", "retrying": "retrying", "parked": "parked", "comes_back": "come back", "pending": ""}
-"""Numbers that are parts of others, and how they are said."""
+def _describe_totals(totals: dict[str, int]) -> str:
+    """Format the parts of the sum, with parts of parts in brackets."""
+    parts = [f"{number} {name}" for name, number in totals.items() if number and name not in PARTS]
+    inner = [f"{totals[name]} {words}" for name, words in PARTS.items() if words and totals.get(name)]
+    return " + ".join(parts) + (f" ({', '.join(inner)})" if inner else "") if parts else "nothing yet"
 
 
-def _listed(totals: dict[str, int]) -> str:
-    """The parts of the sum; in brackets what is a part of a part."""
-    parts = [f"{number} {name}" for name, number in totals.items() if name not in _PARTS]
-    said = [f"{totals[name]} {words}" for name, words in _PARTS.items() if words and totals.get(name)]
-    return " + ".join(parts) + (f" ({', '.join(said)})" if said else "") if parts else "nothing yet"
+@click.command(short_help="List the workers: since when they run, and which jobs.")
+@shared_options
+def workers() -> None:
+    """List the living workers: since when they run, what they run and for how long, and what blocks them."""
+    views = use_app(lambda rd: rd.workers())
+    empty = "No worker is running. Start one: redrive worker APP, e.g. redrive worker tasks:rd"
+    output.print_list(views, WORKERS, _worker_row, empty=empty, body=lambda: _view(views), cut=True)
 
 
-def health_of(rd: Redrive) -> Health:
-    """How the store stands; one that is not there is broken, and looking makes none."""
-    from redrive.reports.health import broken
-    from redrive.reports.needs import Snapshot, needs, store_failed
+def _view(views: Any) -> Any:
+    from redrive.core.view import view
 
-    path = path_of(rd)
-    if path is not None and not path.exists():
-        spooled = needs(Snapshot(0.0, 0.0, spooled=rd.spool.count()))
-        return broken([store_failed(f"there is no database at {path}"), *spooled])
-    return perform(rd, lambda rd: rd.health())
+    return view(views)
+
+
+def _worker_row(view: WorkerView) -> tuple[object, ...]:
+    longest = next((f"{job.task} {ago(job.since)}" for job in view.running[:1] if job.since), "")
+    since, runs = ago(view.since) if view.since else "", f"{len(view.running)} of {view.concurrency}"
+    queues = ", ".join(sorted(view.queues)) if view.queues is not None else "all"
+    now = f"blocked by {view.blocked}" if view.blocked else "stopping" if view.stopping else ""
+    return view.id, since, ago(view.heard_at), runs, longest, view.version or "", queues, now
+
+
+@click.command(short_help="List the tasks: how they went, and which workers know them.")
+@shared_options
+def tasks() -> None:
+    """List every task with its jobs by state, how long its last successes waited, from the time they were due, and
+    took, and the day's share of failed attempts."""
+    views = use_app(lambda rd: rd.tasks())
+    empty = "No tasks yet: the first job of a task, or a worker that knows one, makes it known."
+    output.print_list(views, TASKS, _task_row, empty=empty, body=lambda: _view(views), cut=True)
+
+
+def _task_row(view: TaskView) -> tuple[object, ...]:
+    numbers = (view.waiting, view.running, view.held, view.done, view.dead, view.workers)
+    return view.name, ", ".join(view.queues), *numbers, *format_pace(view)
 
 
 @click.command()
-@click.option("--probe", is_flag=True, help="Ask only whether the database can be read and written: 0 or 3.")
-@shared
+@click.option("--probe", is_flag=True, help="Check only whether the database can be read and written: 0 or 3.")
+@shared_options
 def health(probe: bool) -> int:
     """Show whether all is well, and if not, why.
 
@@ -121,19 +149,61 @@ def health(probe: bool) -> int:
     With --probe, for containers: 0, or 3 and why.
     """
     if probe:
-        from redrive.doors.cli.probe import probed
+        return _probe_database()
+    report = _get_health(connect(creates=True))
+    output.print_answer(report, _health_lines(report))
+    return report.exit_code
 
-        return probed()
-    found = health_of(connect(creates=True))
-    if output.as_json():
-        output.say_json(found.public())
-    else:
-        dead = counted(found.total_dead_letter, "dead letter")
-        output.say(f"{found.status}: {found.total_pending} pending, {dead}")
-        for issue in found.issues:
-            output.say(f"  {clean(issue)}")
-        if found.status == "broken":
-            output.say(f"  → {clean(found.needs[0].action)} {found.needs[0].command}")
-        elif found.needs:
-            output.say("What to do about each: redrive morning")
-    return found.exit_code
+
+def _get_health(rd: Redrive) -> Health:
+    """Judge the store. A database file that does not exist is broken, and is not created."""
+    from redrive.reports.health import broken
+    from redrive.reports.needs import Snapshot, needs, store_failed
+
+    if (path := missing_file(rd)) is not None:
+        spooled = needs(Snapshot(0.0, 0.0, spooled=rd.spool.count()))
+        return broken([store_failed(f"there is no database at {path}"), *spooled])
+    return run_with(rd, lambda rd: rd.health())
+
+
+def _health_lines(report: Health) -> Iterator[str]:
+    dead = plural(report.total_dead_letter, "dead letter")
+    yield f"{report.status}: {report.total_pending} pending, {dead}"
+    for issue in report.issues:
+        yield f"  {clean(issue)}"
+    if report.status == "broken":
+        yield f"  → {clean(report.needs[0].action)} {report.needs[0].command}"
+    elif report.needs:
+        yield "What to do about each: redrive morning"
+
+
+def _probe_database() -> int:
+    """Return 0 if the database can be read and written; else print why and return 3."""
+    from redrive.errors import RedriveError
+
+    try:
+        run_with(connect(), _read_and_write)
+    except (RedriveError, OSError, click.ClickException) as error:
+        _print_failure(error.format_message() if isinstance(error, click.ClickException) else str(error))
+        return BROKEN
+    output.print_answer({"status": "ok"}, "ok")
+    return 0
+
+
+async def _read_and_write(rd: Redrive) -> None:
+    """Read, and take the write lock, within a time limit. Dead letters and needs never fail a probe."""
+    import asyncio
+    import os
+    import sys
+
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            await rd.database.probe()
+    except TimeoutError:
+        _print_failure(f"the database did not answer within {PROBE_SECONDS:g} s")
+        sys.stderr.flush()
+        os._exit(BROKEN)  # closing the store would wait for the lock that nothing releases
+
+
+def _print_failure(why: str) -> None:
+    click.echo(f"redrive: {one_line(why)}", err=True)

@@ -1,4 +1,4 @@
-"""`redrive serve [APP]`: worker, REST and dashboard in one process, on one address."""
+"""`redrive serve [APP]` runs a worker, REST and the dashboard in one process; helpers for processes that serve."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from redrive.doors.cli.asking import asked, connect, shared
+from redrive.doors.cli import output
+from redrive.doors.cli.invocation import connect, shared_options
 from redrive.doors.cli.problems import BROKEN, Problem
-from redrive.doors.cli.worker import load, log_to_stderr, names, status_of_the_end
+from redrive.doors.cli.worker import end_status, leave_process, load_app, split_names
 
 if TYPE_CHECKING:
+    import asyncio
     import socket
+    from collections.abc import Callable, Coroutine
 
     from redrive.api.redrive import Redrive
     from redrive.doors.web.feed import Feed
+    from redrive.engine.shutdown import Ending
 
 HOST: Final = "127.0.0.1"
 PORT: Final = 8420
@@ -24,12 +28,12 @@ PORT: Final = 8420
 
 @click.command(short_help="Serve the dashboard and REST, and run the jobs of APP.")
 @click.argument("app", required=False)
-@click.option("--host", metavar="ADDRESS", default=HOST, show_default=True, help="Where to listen.")
+@click.option("--host", metavar="ADDRESS", default=HOST, show_default=True, help="The address to listen on.")
 @click.option(
     "--port", metavar="N", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: any free one."
 )
 @click.option("--concurrency", metavar="N", type=click.IntRange(min=1), help="Jobs at once.")
-@click.option("--queues", metavar="A,B", type=names, help="Only jobs of these queues.")
+@click.option("--queues", metavar="A,B", type=split_names, help="Only jobs of these queues.")
 @click.option("--grace", metavar="SECONDS", type=click.FloatRange(min=0), help="How long running jobs may finish.")
 @click.option("--no-worker", is_flag=True, help="Serve only; other processes run the jobs.")
 @click.option("--no-auth", is_flag=True, help="Ask for no token. Only on this machine's own address.")
@@ -41,7 +45,7 @@ PORT: Final = 8420
     help="Another name that browsers may know this server by.",
 )
 @click.option("--open", "opens", is_flag=True, help="Open the dashboard in a browser.")
-@shared
+@shared_options
 def serve(
     app: str | None,
     host: str,
@@ -50,62 +54,61 @@ def serve(
     no_auth: bool,
     also: tuple[str, ...],
     opens: bool,
-    **said: Any,
+    **given: Any,
 ) -> int:
     """Serve the dashboard and REST, and run the jobs of APP in the same process.
 
     APP is a `module:attribute` that names a Redrive, e.g. tasks:rd. Without it the built-in HTTP delivery is what runs,
     for callers in any language, and other processes may run the rest. SIGTERM or Ctrl-C ends streams at once and lets
-    running jobs finish within the grace period. Ends with exit status 3 when the disk fails to sync: whoever started it
+    running jobs finish within the grace period. Ends with exit status 3 when the disk fails to sync: its supervisor
     should start it again.
     """
-    need_the_extra()
-    _check_open_door(host, no_auth=no_auth)
-    _check_names(also)
-    rd = load(app) if app is not None else connect(creates=True)
+    from redrive.doors.cli.logs import log_to_stderr
+
+    _check_extra()
+    _check_auth(host, no_auth=no_auth)
+    _check_hosts(also)
+    rd = load_app(app) if app is not None else connect(creates=True)
     rd.become_hub()
     log_to_stderr()
     rd.load()
-    with listening(host, port, "choose another --port, or end what has it") as sock:
+    options = {name: value for name, value in given.items() if value is not None}
+    with listen_on(host, port, "choose another --port, or end what has it") as sock:
         port = sock.getsockname()[1]
-        _run(rd, sock, host, port, also, work=None if no_worker else _options(said), auth=not no_auth, opens=opens)
-    return status_of_the_end()
+        _run(rd, sock, host, port, also, work=None if no_worker else options, auth=not no_auth, opens=opens)
+    return end_status()
 
 
-def _options(said: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in said.items() if value is not None}
-
-
-def need_the_extra() -> None:
+def _check_extra() -> None:
     from redrive.doors.web import need_the_extra
     from redrive.errors import ConfigError
 
     try:
         need_the_extra()
     except ConfigError as error:
-        what, _, line = str(error).partition(": ")
-        raise Problem(what, line) from None
+        message, _, hint = str(error).partition(": ")
+        raise Problem(message, hint) from None
 
 
-def _check_open_door(host: str, *, no_auth: bool) -> None:
+def _check_auth(host: str, *, no_auth: bool) -> None:
     from redrive.doors.web.guard import is_loopback
 
     if no_auth and not is_loopback(host):
         raise Problem(
-            f"{host} can be reached from outside: --no-auth would let everybody in",
+            f"{host} can be reached from outside: without a token everyone could act",
             f"leave --no-auth out, or serve on {HOST}",
         )
 
 
-def _check_names(also: tuple[str, ...]) -> None:
-    """An address would never be found in a Host header, and every request would be refused for that."""
+def _check_hosts(also: tuple[str, ...]) -> None:
+    """Refuse URLs as hosts: no Host header holds one, so every request would be refused."""
     for name in also:
         if not name.strip() or "/" in name:
             hint = "write it as browsers send it: queue.example.com, with the port unless that is 80 or 443"
             raise Problem(f"--allow-host: {name!r} is not a host", hint)
 
 
-def listening(host: str, port: int, hint: str) -> socket.socket:
+def listen_on(host: str, port: int, hint: str) -> socket.socket:
     from redrive.doors.web.connections import raise_descriptors
     from redrive.doors.web.serving import listen
 
@@ -137,18 +140,17 @@ def _run(
     feed = Feed(rd)
     app = make_app(rd, feed, token=None if auth else False, hosts=allowed_hosts(host, port, also))
     token = token_file(rd)() if auth else None
-    _tell(link_to(host, port, token if _is_watched() else None), rd, work=work is not None, auth=auth)
+    _print_address(link_to(host, port, token if _has_reader() else None), rd, work=work is not None, auth=auth)
     if opens:
         import webbrowser
 
         webbrowser.open(link_to(host, port, token))
-    run_until_told(_until_told(rd, feed, app, sock, work))
+    run_until_told(_serve(rd, feed, app, sock, work))
 
 
-async def _until_told(rd: Redrive, feed: Feed, app: Any, sock: socket.socket, work: dict[str, Any] | None) -> None:
-    """Streams end at once, then the server, then the worker within its grace. A store that stopped itself ends all."""
-    from redrive.doors.cli.worker import leave
-    from redrive.doors.web.serving import make_served, until_told
+async def _serve(rd: Redrive, feed: Feed, app: Any, sock: socket.socket, work: dict[str, Any] | None) -> None:
+    """Serve until a signal comes or the store fails; then end streams at once, the server, and the worker."""
+    from redrive.doors.web.serving import make_served
 
     served = make_served(app)
     ending = rd.make_ending(work.get("grace")) if work is not None else None
@@ -161,14 +163,38 @@ async def _until_told(rd: Redrive, feed: Feed, app: Any, sock: socket.socket, wo
     try:
         await rd.open()
         async with rd.serving_hub(), _working(rd, work):
-            also = rd.store.until_failed()
-            await until_told(served.serve(sockets=[sock]), stop, waits=True, also=also, ending=ending)
-            failure = await rd.failure()
+            failure = await wait_until_stopped(rd, served.serve(sockets=[sock]), stop, ending)
     finally:
         await rd.close()
         if ending is not None:
             ending.over()
-    await leave(BROKEN if failure else 0)
+    await leave_after(failure)
+
+
+async def wait_until_stopped(
+    rd: Redrive,
+    serving: Coroutine[Any, Any, None] | None = None,
+    stop: Callable[[], None] | None = None,
+    ending: Ending | None = None,
+) -> Exception | None:
+    """Run `serving`, or just wait, until a signal comes or the store fails; return why the store failed."""
+    import asyncio
+
+    from redrive.doors.web.serving import until_told
+
+    stopped = asyncio.Event()
+    failed = rd.database.until_failed()
+    await until_told(serving or _wait(stopped), stop or stopped.set, waits=True, also=failed, ending=ending)
+    return await rd.failure()
+
+
+async def _wait(stopped: asyncio.Event) -> None:
+    await stopped.wait()
+
+
+async def leave_after(failure: Exception | None) -> None:
+    """End the process, with the failure of its store if there is one."""
+    await leave_process(BROKEN if failure else 0)
     if failure is not None:
         raise failure
 
@@ -188,29 +214,27 @@ async def _working(rd: Redrive, work: dict[str, Any] | None) -> AsyncIterator[No
 
 
 def link_to(host: str, port: int, token: str | None) -> str:
-    """What a person opens: from this machine, whatever address is listened on."""
+    """Return the URL that a person on this machine opens."""
     from redrive.doors.web.guard import PARAMETER, is_anywhere, written
 
     name = written(HOST if is_anywhere(host) else host)
     return f"http://{name}:{port}/" + (f"?{PARAMETER}={token}" if token else "")
 
 
-def _is_watched() -> bool:
-    """Whether a person reads what is printed. A log keeps it, and others read logs: no token goes there."""
+def _has_reader() -> bool:
+    """Tell whether a person reads the output. Other people read logs, so no token is printed into one."""
     import sys
 
     return sys.stdout.isatty()
 
 
-def _tell(link: str, rd: Redrive, *, work: bool, auth: bool) -> None:
-    if asked().json:
-        from redrive.doors.cli import output
-
-        output.say_json({"url": link, "database": rd.shown_url, "worker": work})
+def _print_address(link: str, rd: Redrive, *, work: bool, auth: bool) -> None:
+    if output.wants_json():
+        output.print_json({"url": link, "database": rd.shown_url, "worker": work})
         return
     tasks = ", ".join(sorted(rd.registry.handlers))
     click.echo(f"redrive serves {rd.shown_url} ({f'runs {tasks}' if work else 'runs nothing here'}): {link}")
-    if auth and not _is_watched():
+    if auth and not _has_reader():
         click.echo("  the link that lets a browser in: redrive token --link", err=True)
     if not auth:
         click.echo("WARNING: no token is asked for: every program on this machine may do everything here.", err=True)

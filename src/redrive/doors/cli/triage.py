@@ -1,146 +1,181 @@
-"""Triage at a terminal: asks before many jobs change, and shows what was done and how to take it back."""
+"""Commands that act on many jobs: one for each verb of deadletters/verbs.py, and the list of acts with its undo."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, get_args
 
 import click
 
+from redrive.core.times import read
 from redrive.doors.cli import output
-from redrive.doors.cli.asking import ask, shared, who
-from redrive.doors.cli.asking import why as reason
-from redrive.doors.cli.filters import filtered, in_words, understood
-from redrive.doors.cli.jobs import tell_moved
+from redrive.doors.cli.arguments import describe_filters, filter_options, resolve_filters
+from redrive.doors.cli.invocation import (
+    acting_user,
+    confirm_undoable,
+    shared_options,
+    use_app,
+    why_option,
+    yes_option,
+)
+from redrive.doors.cli.jobs import print_moved
 from redrive.doors.cli.problems import Problem
-from redrive.doors.cli.text import ago, clean, counted, one_line, short
+from redrive.doors.cli.text import ago, clean, one_line, plural, shorten
 
 if TYPE_CHECKING:
     from redrive.api.redrive import Redrive
     from redrive.deadletters.triage import Act, Acted
+    from redrive.deadletters.verbs import Verb, Word
 
 F = TypeVar("F", bound=Callable[..., Any])
-Perform = Callable[..., Coroutine[Any, Any, Any]]
-TOLD: Final = 10
-"""Jobs that did not move, told one by one; --json has more of them."""
+OWN: Final = ("redrive", "edit")
+"""Verbs whose commands are in redrives.py and dead_letters.py, because they plan first."""
+MOST_REFUSED: Final = 10
+"""How many refused jobs are printed one by one; --json has more of them."""
 COLUMNS: Final = ("act", "when", "who", "what", "jobs", "of", "why", "now")
 
 
-def chosen(command: F) -> F:
-    """Which jobs a verb is for: ids, or the filters, or --all; and whether to ask."""
-    for option in (
-        shared,
-        click.option("--yes", is_flag=True, help="Do it without asking."),
-        click.option("--all", "all_", is_flag=True, help="All of them."),
-        filtered,
-    ):
-        command = option(command)
-    return click.argument("ids", nargs=-1)(command)
+def make_commands() -> list[click.Command]:
+    """Make a command of each verb. The table of verbs is imported only where `redrive dead` is used."""
+    from redrive.deadletters.verbs import TABLE
+
+    return [_make_command(verb) for verb in TABLE if verb.name not in OWN]
 
 
-class Meant:
-    """What was said: these ids, or what the filters match, and whether somebody must be asked first."""
+def _make_command(verb: Verb) -> click.Command:
+    def run(why: str | None = None, **given: Any) -> int:
+        words = {word.name: _read_word(word, given.pop(f"word_{word.name}")) for word in verb.takes()}
+        choice = Choice(**given)
+        _check_words(verb, choice, words)
+        return _act(verb, choice, {**({"why": why} if verb.why else {}), **words}, words)
 
-    def __init__(self, ids: tuple[str, ...], filters: dict[str, Any], all_: bool, yes: bool) -> None:
-        self.ids, self.filters, self.all, self.yes = ids, filters, all_, yes
+    run.__doc__ = verb.help or verb.says
+    for word in reversed(verb.takes()):
+        run = _word_option(word)(run)
+    run = why_option(run) if verb.why else run
+    for option in (shared_options, yes_option, click.option("--all", "all_", is_flag=True, help="All of them.")):
+        run = option(run)
+    return click.command(verb.cli_name, short_help=verb.short_help)(
+        click.argument("ids", nargs=-1)(filter_options(run))
+    )
+
+
+def _word_option(word: Word) -> Callable[[F], F]:
+    from redrive.core.job import Lane
+
+    if word.option is None:
+        choices = click.Choice(list(get_args(Lane))) if word.reading == "lane" else None
+        return click.argument(f"word_{word.name}", metavar=word.metavar, type=choices)
+    needed = {"required": True} if word.default is None else {"default": word.default, "show_default": True}
+    return click.option(word.option, f"word_{word.name}", metavar=word.metavar, help=word.help, **needed)
+
+
+def _read_word(word: Word, text: str) -> Any:
+    return read((word.option or word.name).lstrip("-"), text) if word.reading == "moment" else text
+
+
+class Choice(NamedTuple):
+    """The jobs that a verb is for: ids, or what the filters match, or all; and whether to act without asking."""
+
+    ids: tuple[str, ...]
+    filters: dict[str, Any]
+    all_: bool
+    yes: bool
 
     @property
     def one(self) -> str | None:
-        return self.ids[0] if len(self.ids) == 1 and not self.filters and not self.all else None
+        return self.ids[0] if len(self.ids) == 1 and not self.filters and not self.all_ else None
 
     @property
-    def words(self) -> str:
-        return f" ({clean(in_words(self.filters))})" if self.filters else ""
+    def empty(self) -> bool:
+        return not (self.ids or self.filters or self.all_)
+
+    async def resolve(self, rd: Redrive) -> dict[str, Any]:
+        return {"ids": self.ids, "all": self.all_, "where": await resolve_filters(rd, self.filters)}
 
 
-def act(verb: str, meant: Meant, perform: Perform, done: str, goes_on: str, noun: str = "dead letter") -> int:
-    """One id at once; several are counted and asked about first. Exit status 1 where some did not move."""
-    if meant.one is not None:
-        tell_moved(ask(lambda rd: perform(rd, meant.one)), done, goes_on)
+def _check_words(verb: Verb, choice: Choice, words: dict[str, Any]) -> None:
+    """Refuse one argument alone: it names the job, and the text of the verb is missing."""
+    bare = next((word for word in verb.takes() if word.option is None and word.reading == "text"), None)
+    if bare is not None and choice.empty:
+        problem = f"{bare.metavar} is missing beside {words[bare.name]!r}"
+        raise Problem(problem, f"redrive dead {verb.cli_name} ID {bare.metavar}")
+
+
+def _act(verb: Verb, choice: Choice, how: dict[str, Any], words: dict[str, Any]) -> int:
+    """Move one job at once; count several and ask first. Return exit status 1 if some did not move."""
+    if (id := choice.one) is not None:
+        job = use_app(lambda rd: rd.dead.do(verb.name, id, who=acting_user(), **how))
+        print_moved(job, verb.done.format(**{name: str(value) for name, value in words.items()}), verb.then)
         return 0
-    if not meant.ids and not meant.filters and not meant.all:
-        raise Problem(f"say which: ids, --group, --queue, … or --all to {verb} everything", "`redrive dead list`")
-    number = ask(lambda rd: _number(rd, verb, meant))
+    if choice.empty:
+        raise Problem(f"say which: ids, --group, --queue, … or --all to {verb.name} everything", "`redrive dead list`")
+    number = use_app(lambda rd: _count(rd, verb.name, choice))
+    matched = f" ({clean(describe_filters(choice.filters))})" if choice.filters else ""
     if not number:
-        output.say_json({"verb": verb, "number": 0, "moved": 0}) if output.as_json() else output.say(
-            f"No jobs match{meant.words}: nothing was changed."
-        )
+        body = {"verb": verb.name, "number": 0, "moved": 0}
+        output.print_answer(body, f"No jobs match{matched}: nothing was changed.")
         return 0
-    _agreed(f"{verb.replace('_', ' ')} {counted(number, noun)}{meant.words}", yes=meant.yes)
-    return tell_acted(ask(lambda rd: _many(rd, meant, perform)))
+    confirm_undoable(f"{verb.name.replace('_', ' ')} {plural(number, verb.noun)}{matched}", yes=choice.yes)
+    return _print_acted(use_app(lambda rd: _act_on_many(rd, verb.name, choice, how)))
 
 
-async def _number(rd: Redrive, verb: str, meant: Meant) -> int:
-    return await rd.dead.matching(verb, meant.ids, all=meant.all, **await understood(rd, meant.filters))
+async def _count(rd: Redrive, verb: str, choice: Choice) -> int:
+    return await rd.dead.matching(verb, choice.ids, all=choice.all_, **await resolve_filters(rd, choice.filters))
 
 
-async def _many(rd: Redrive, meant: Meant, perform: Perform) -> Acted:
-    scope = {"ids": meant.ids, "all": meant.all, **await understood(rd, meant.filters)}
-    acted: Acted = await perform(rd, None, **scope)
+async def _act_on_many(rd: Redrive, verb: str, choice: Choice, how: dict[str, Any]) -> Acted:
+    acted: Acted = await rd.dead.do(verb, **await choice.resolve(rd), who=acting_user(), **how)
     return acted
 
 
-def _agreed(what: str, *, yes: bool) -> None:
-    """Ask first. Where nobody can answer, --yes must have been said."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise Problem(f"this would {what}", "repeat it with --yes if that is meant")
-    if not click.confirm(f"{what[0].upper()}{what[1:]}?", err=True):
-        raise Problem("nothing was changed", "say y, or give --yes, to go on")
-
-
-def tell_acted(acted: Acted) -> int:
-    if output.as_json():
-        output.say_json(acted.public())
-        return 1 if acted.left else 0
-    output.say(acted.text)
-    for job_id, refused in acted.refused[:TOLD]:
-        output.say(f"  {job_id[-8:]}: {one_line(refused)}")
-    if acted.left > TOLD:
-        output.say(f"  and {acted.left - TOLD} more")
-    if acted.moved and acted.verb not in ("undo", "purge"):
-        output.say(f"  take it back: redrive dead undo {acted.act_id}")
+def _print_acted(acted: Acted) -> int:
+    output.print_answer(acted, _acted_lines(acted))
     return 1 if acted.left else 0
 
 
-@click.command(short_help="Take an act back.")
-@click.argument("act_id", metavar="ACT")
-@reason
-@shared
-def undo(act_id: str, why: str | None) -> int:
-    """Take an act back: jobs that have not changed since go back.
+def _acted_lines(acted: Acted) -> Iterator[str]:
+    yield acted.text
+    for job_id, why in acted.refused[:MOST_REFUSED]:
+        yield f"  {job_id[-8:]}: {one_line(why)}"
+    if acted.left > MOST_REFUSED:
+        yield f"  and {acted.left - MOST_REFUSED} more"
+    if acted.moved and acted.verb not in ("undo", "purge"):
+        yield f"  take it back: redrive dead undo {acted.act_id}"
 
-    ACT is an id of `redrive dead acts`, or the id of the job where the act was about one.
+
+@click.command(short_help="Undo an act.")
+@click.argument("act_id", metavar="ACT")
+@why_option
+@shared_options
+def undo(act_id: str, why: str | None) -> int:
+    """Undo an act: jobs that have not changed since go back.
+
+    ACT is an id of `redrive dead acts`, or the id of the job if the act was about one.
     """
-    return tell_acted(ask(lambda rd: rd.dead.undo(act_id, who=who(), why=why)))
+    return _print_acted(use_app(lambda rd: rd.dead.undo(act_id, who=acting_user(), why=why)))
 
 
 @click.command(short_help="List the actions on dead letters: who did what, and why.")
 @click.option("--limit", metavar="N", type=int, default=20, show_default=True)
-@shared
+@shared_options
 def acts(limit: int) -> None:
-    """What was done about dead letters and groups, by whom and why, the latest first."""
-    found = ask(lambda rd: rd.dead.acts(limit))
-    if output.as_json():
-        output.say_json([act.public() for act in found])
-    elif found:
-        output.table(COLUMNS, map(_row, found))
-    else:
-        output.say("No action on dead letters is recorded yet.")
+    """List what was done about dead letters and groups, by whom and why, the latest first."""
+    output.print_list(
+        use_app(lambda rd: rd.dead.acts(limit)), COLUMNS, _row, empty="No action on dead letters is recorded yet."
+    )
 
 
 def _row(act: Act) -> tuple[object, ...]:
-    words = " ".join(_in_words(value) for value in act.said.values() if value)
-    named = {name: value for name, value in act.filter.items() if name != "states"}
+    words = " ".join(_join_words(value) for value in act.said.values() if value)
+    filters = {name: value for name, value in act.filter.items() if name != "states"}
     everything = "everything" if act.filter else act.job_id[-8:] if act.job_id else ""
-    meant = in_words(named) or everything
+    chosen = describe_filters(filters) or everything
     now = f"taken back by {act.undone_by}" if act.undone_by else "" if act.finished else "not over yet"
     what = f"{act.verb.replace('_', ' ')} {words}".strip()
     number = str(act.moved) if act.moved == act.number else f"{act.moved}/{act.number}"
-    return act.id, ago(act.at), act.who, short(what, 40), number, short(meant, 50), short(act.why or "", 40), now
+    return act.id, ago(act.at), act.who, shorten(what, 40), number, shorten(chosen, 50), shorten(act.why or "", 40), now
 
 
-def _in_words(value: Any) -> str:
+def _join_words(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

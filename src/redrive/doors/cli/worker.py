@@ -1,4 +1,4 @@
-"""`redrive worker APP`: run jobs, in this process or in several."""
+"""`redrive worker APP` runs jobs, in this process or in several; helpers to load APP and to end a process."""
 
 from __future__ import annotations
 
@@ -8,61 +8,60 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from redrive.doors.cli import output
-from redrive.doors.cli.asking import asked, shared
+from redrive.doors.cli.invocation import invocation, shared_options
 from redrive.doors.cli.problems import BROKEN, TERMINATED, Problem
-from redrive.doors.cli.text import counted
+from redrive.doors.cli.text import plural
 
 if TYPE_CHECKING:
-    import logging
-
     from redrive.api.redrive import Redrive
 
-
 LAST_SECONDS: Final = 5.0
-"""So long may a process whose store has stopped take to end by itself."""
+"""How long a process whose store has failed may take to end by itself."""
 
 
-def names(text: str) -> tuple[str, ...]:
-    """Several names with commas between them."""
-    found = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not found:
+def split_names(text: str) -> tuple[str, ...]:
+    """Split names at commas."""
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not names:
         raise click.BadParameter("give at least one name")
-    return found
+    return names
 
 
 @click.command(short_help="Run the jobs of APP, e.g. tasks:rd.")
 @click.argument("app")
-@click.option("--processes", metavar="N", type=click.IntRange(1, 256), default=1, help="Run so many workers at once.")
+@click.option("--processes", metavar="N", type=click.IntRange(1, 256), default=1, help="Run this many workers at once.")
 @click.option("--concurrency", metavar="N", type=click.IntRange(min=1), help="Jobs at once, per process.")
-@click.option("--queues", metavar="A,B", type=names, help="Only jobs of these queues.")
-@click.option("--agents", metavar="A,B", type=names, help="Only jobs of these agents.")
+@click.option("--queues", metavar="A,B", type=split_names, help="Only jobs of these queues.")
+@click.option("--agents", metavar="A,B", type=split_names, help="Only jobs of these agents.")
 @click.option("--grace", metavar="SECONDS", type=click.FloatRange(min=0), help="How long running jobs may finish.")
 @click.option("--drain", is_flag=True, help="Run what is due now, then exit.")
 @click.option("--reload", is_flag=True, help="Start again when a Python file of this folder changes.")
 @click.option("--parent", type=int, hidden=True, help="Stop when this process is no longer the parent.")
-@shared
-def worker(app: str, processes: int, drain: bool, reload: bool, parent: int | None, **said: Any) -> int:
+@shared_options
+def worker(app: str, processes: int, drain: bool, reload: bool, parent: int | None, **given: Any) -> int:
     """Run the jobs of APP, a `module:attribute` that names a Redrive, e.g. tasks:rd.
 
     SIGTERM or Ctrl-C lets running jobs finish within the grace period, then gives the rest back to the queue. Ends with
     exit status 3 when the disk fails to sync: its supervisor should start it again.
     """
-    options = {name: value for name, value in said.items() if value is not None}
+    options = {name: value for name, value in given.items() if value is not None}
     if drain and reload:
         raise Problem("--drain ends when nothing is due, and --reload goes on", "leave one of them out")
-    rd = load(app)
+    rd = load_app(app)
+    from redrive.doors.cli.logs import log_to_stderr
+
     log_to_stderr()
     if processes > 1 or reload:
-        from redrive.doors.cli.processes import run
+        from redrive.doors.cli.worker_processes import run_processes
 
-        return run(rd, app, processes, drain=drain, reload=reload, options=options)
+        return run_processes(rd, app, processes, drain=drain, reload=reload, options=options)
     if parent is not None:
-        _stop_without(parent)
-    return _drain(rd, options) if drain else _work(rd, options)
+        _stop_with_parent(parent)
+    return _drain(rd, options) if drain else _run_worker(rd, options)
 
 
-def load(app: str) -> Redrive:
-    """The Redrive that APP names. The caller's folder is searched first, as `python` itself would."""
+def load_app(app: str) -> Redrive:
+    """Import the Redrive that APP names. The caller's folder is searched first, as `python` itself does."""
     import os
 
     from redrive.api.redrive import Redrive
@@ -70,18 +69,18 @@ def load(app: str) -> Redrive:
     module, _, attribute = app.partition(":")
     if not module or not attribute or module.endswith(".py") or "/" in module:
         raise Problem(f"{app!r} is not module:attribute", "for rd in tasks.py write: redrive worker tasks:rd")
-    if asked().url:
-        os.environ["REDRIVE_URL"] = str(asked().url)
-    found = getattr(_module(module), attribute, None)
-    if not isinstance(found, Redrive):
+    if invocation().url:
+        os.environ["REDRIVE_URL"] = str(invocation().url)
+    rd = getattr(_import_module(module), attribute, None)
+    if not isinstance(rd, Redrive):
         known = [name for name, value in vars(sys.modules[module]).items() if isinstance(value, Redrive)]
         hint = f"there is {module}:{known[0]}" if known else f"{module} should say: {attribute} = redrive.Redrive()"
         raise Problem(f"{app!r} is not a Redrive", hint)
-    _same_database(found, app)
-    return found
+    _check_database(rd, app)
+    return rd
 
 
-def _module(name: str) -> Any:
+def _import_module(name: str) -> Any:
     import importlib
     import os
 
@@ -94,11 +93,11 @@ def _module(name: str) -> Any:
             "run it in the folder that holds the module, or set PYTHONPATH" if ours else f"{name} needs it: install it"
         )
         raise Problem(f"cannot import {name}: {error}", hint) from None
-    except Exception as error:  # noqa: BLE001 - told with the line that raised it
-        raise Problem(f"importing {name} failed: {type(error).__name__}: {error}", _raised_at(error)) from None
+    except Exception as error:  # noqa: BLE001 - reported with the line that raised it
+        raise Problem(f"importing {name} failed: {type(error).__name__}: {error}", _locate(error)) from None
 
 
-def _raised_at(error: Exception) -> str:
+def _locate(error: Exception) -> str:
     import traceback
     from pathlib import Path
 
@@ -112,55 +111,55 @@ def _raised_at(error: Exception) -> str:
     return f"see {last.filename}, line {last.lineno}"
 
 
-def _same_database(rd: Redrive, app: str) -> None:
-    """--url is for apps that leave the choice open."""
-    said = asked().url
-    if said and rd.settings.url != said:
+def _check_database(rd: Redrive, app: str) -> None:
+    """Refuse --url for an app that names its database itself."""
+    url = invocation().url
+    if url and rd.settings.url != url:
         raise Problem(
             f"{app} names its own database, {rd.shown_url}; --url cannot change it",
             "leave --url out, or write Redrive() without a path in the code",
         )
 
 
-def _work(rd: Redrive, options: dict[str, Any]) -> int:
+def _run_worker(rd: Redrive, options: dict[str, Any]) -> int:
     import logging
 
     from redrive.engine.interrupts import run_until_told
 
     tasks = ", ".join(sorted(rd.registry.handlers))
     logging.getLogger("redrive.worker").info("working on %s; tasks: %s", rd.shown_url, tasks)
-    run_until_told(_until_told(rd, options))
-    if output.as_json():
-        output.say_json({"stopped": True, "events": rd.bus.metrics()})
-    return status_of_the_end()
+    run_until_told(_work_until_stopped(rd, options))
+    if output.wants_json():
+        output.print_json({"stopped": True, "events": rd.bus.metrics()})
+    return end_status()
 
 
-def status_of_the_end() -> int:
-    """0 where a signal from outside ended the process. One that a job sent is told, and no process manager likes it."""
+def end_status() -> int:
+    """Return 0 if a signal from outside ended the process; if a job sent it, log that and return 143."""
     import logging
 
     from redrive.engine.interrupts import ended_by_a_job
 
-    if (said := ended_by_a_job()) is None:
+    if (cause := ended_by_a_job()) is None:
         return 0
-    logging.getLogger("redrive.worker").critical("this process ends with exit status %d: %s", TERMINATED, said)
+    logging.getLogger("redrive.worker").critical("this process ends with exit status %d: %s", TERMINATED, cause)
     return TERMINATED
 
 
-async def _until_told(rd: Redrive, options: dict[str, Any]) -> None:
-    """Run until told to stop. A task that ignores its cancellation has been given back and must not keep us here."""
+async def _work_until_stopped(rd: Redrive, options: dict[str, Any]) -> None:
+    """Run a worker until a signal comes. A task that ignores its cancellation does not keep the process alive."""
     from redrive.errors import StoreFailed
 
     try:
         await rd.run_worker(**options)
     except StoreFailed:
-        await leave(BROKEN)
+        await leave_process(BROKEN)
         raise
-    await leave()
+    await leave_process()
 
 
-async def leave(status: int = 0) -> None:
-    """End the process even where something in it does not want to: a task, and after a failure a thread, too."""
+async def leave_process(status: int = 0) -> None:
+    """End the process even if a task, or after a failure a thread, does not end by itself."""
     import asyncio
     import os
 
@@ -168,17 +167,17 @@ async def leave(status: int = 0) -> None:
         _end_within(LAST_SECONDS, status)
     left = asyncio.all_tasks() - {asyncio.current_task()}
     if left and (await asyncio.wait(left, timeout=1.0))[1]:
-        from redrive.doors.cli.repeats import tell_repeats
+        from redrive.doors.cli.logs import write_repeats
 
-        status = status or status_of_the_end()
-        tell_repeats()
+        status = status or end_status()
+        write_repeats()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
 
 
 def _end_within(seconds: float, status: int) -> None:
-    """End the process with this status where its own way out takes longer: it waits for every thread of a pool."""
+    """End the process with this status if its own exit, which waits for every thread of a pool, takes longer."""
     import os
     import threading
 
@@ -190,28 +189,28 @@ def _end_within(seconds: float, status: int) -> None:
 def _drain(rd: Redrive, options: dict[str, Any]) -> int:
     from redrive.engine.interrupts import run_until_told
 
-    attempts = run_until_told(_until_drained(rd, options))
-    if output.as_json():
-        output.say_json({"drained": attempts is not None, "events": rd.bus.metrics()})
+    attempts = run_until_told(_drain_until_stopped(rd, options))
+    if output.wants_json():
+        output.print_json({"drained": attempts is not None, "events": rd.bus.metrics()})
     elif attempts is None:
-        output.say("stopped before everything due was run")
+        output.print_line("stopped before everything due was run")
     else:
-        output.say(
-            f"drained: {counted(attempts, 'attempt')}" if attempts else "nothing was due: redrive jobs --state waiting"
+        output.print_line(
+            f"drained: {plural(attempts, 'attempt')}" if attempts else "nothing was due: redrive jobs --state waiting"
         )
     return TERMINATED if attempts is None else 0
 
 
-async def _until_drained(rd: Redrive, options: dict[str, Any]) -> int | None:
-    """How many attempts were made, or None where SIGTERM came first: then what ran was finished or given back."""
+async def _drain_until_stopped(rd: Redrive, options: dict[str, Any]) -> int | None:
+    """Run what is due and return the number of attempts; None if SIGTERM came first and jobs were given back."""
     import asyncio
     import signal
 
     draining = asyncio.create_task(rd.drain(**options))
-    told: list[int] = []
+    signals: list[int] = []
 
     def stop(number: int) -> None:
-        told.append(number)
+        signals.append(number)
         draining.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -221,9 +220,9 @@ async def _until_drained(rd: Redrive, options: dict[str, Any]) -> int | None:
     try:
         return await draining
     except asyncio.CancelledError:
-        if not told:
+        if not signals:
             raise
-        if told[0] == signal.SIGINT:
+        if signals[0] == signal.SIGINT:
             raise KeyboardInterrupt from None
         return None
     finally:
@@ -231,8 +230,8 @@ async def _until_drained(rd: Redrive, options: dict[str, Any]) -> int | None:
         ending.over()
 
 
-def _stop_without(parent: int) -> None:
-    """A worker whose parent was killed must not go on unseen."""
+def _stop_with_parent(parent: int) -> None:
+    """Send SIGTERM to this process when its parent has ended, so that no worker goes on unsupervised."""
     import os
     import signal
     import threading
@@ -244,22 +243,3 @@ def _stop_without(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="redrive-parent", daemon=True).start()
-
-
-def log_to_stderr() -> None:
-    """Where the app has not set up logging by itself."""
-    import logging
-
-    from redrive.doors.cli.repeats import count_repeats
-
-    handler = logging.StreamHandler()
-    handler.setFormatter(_formatter(json=asked().json))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.getLogger("redrive").setLevel(logging.INFO)
-    count_repeats()
-
-
-def _formatter(*, json: bool) -> logging.Formatter:
-    from redrive.doors.cli.processes import JsonLines, TextLines
-
-    return JsonLines() if json else TextLines()

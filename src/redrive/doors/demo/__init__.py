@@ -18,7 +18,7 @@ from rich.markup import escape
 
 import redrive
 from redrive.core.job import State
-from redrive.doors.cli.text import counted
+from redrive.doors.cli.text import plural
 from redrive.doors.demo.receiver import Receiver
 from redrive.doors.demo.view import View
 
@@ -156,7 +156,7 @@ class Demo:
         if midway and victim is not None and not self._killed and not await self._suspects():
             victim.send_signal(signal.SIGKILL)
             self._killed = victim.pid
-            around = counted(totals["running"], "job")
+            around = plural(totals["running"], "job")
             self._view.say(f"kill -9 {victim.pid}: a worker dies with {around} running around it", "red")
             await victim.wait()
         for worker in [worker for worker in self._workers if worker.returncode is not None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from typing import Any
@@ -15,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from redrive.core.job import State
-from redrive.doors.cli.layout import folded
+from redrive.doors.cli.text import fold_text
 
 COLUMNS = ("waiting", "running", "held", "done", "dead", "all")
 """They add up to what was accepted: no job is ever in none of them."""
@@ -88,8 +89,9 @@ class View:
         for label, value, good in lines:
             grid.add_row("✓" if good else "✗", label, Text(value, style="bold green" if good else "bold red"))
         self.console.print(Panel(grid, title="It adds up" if all(g for *_, g in lines) else "Something is wrong"))
+        width = self.console.width if self.console.is_terminal else sys.maxsize
         for line in letters:
-            self.console.print(folded(line, self.console.width) if self.console.is_terminal else line, soft_wrap=True)
+            self.console.print(fold_text(line, width), soft_wrap=True)
         for line in commands:
             self.console.print(line, soft_wrap=True)
 

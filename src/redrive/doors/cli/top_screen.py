@@ -1,4 +1,4 @@
-"""`redrive top`: what happens now, on one screen. 80 columns and 24 lines are enough."""
+"""`redrive top` shows what happens now on one screen; 80 columns and 24 lines are enough."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 import click
 
 from redrive.doors.cli import output
-from redrive.doors.cli.asking import ask, shared
-from redrive.doors.cli.charts import short_number, sparkline
-from redrive.doors.cli.text import ago, clean, one_line, span
+from redrive.doors.cli.invocation import shared_options, use_app
+from redrive.doors.cli.text import ago, clean, format_number, format_span, one_line, sparkline
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,24 +27,24 @@ if TYPE_CHECKING:
 
 EVERY: Final = 1.0
 FULL_FRAME: Final = 60
-"""Lines that a frame may have where it is printed once."""
+"""How many lines a frame may have if it is printed once."""
 WIDE: Final = 100
-"""From so many columns on there is room for more."""
+"""A terminal with at least this many columns shows more."""
 QUIT: Final = b"qQ\x04"
 """Ctrl-D, too."""
 
 
-@click.command(short_help="What happens now, live.")
-@click.option("--once", is_flag=True, help="Print one frame and leave. So it is wherever this is no terminal.")
-@shared
+@click.command(short_help="Show live what happens now.")
+@click.option("--once", is_flag=True, help="Print one frame and exit. Always so without a terminal.")
+@shared_options
 def top(once: bool) -> None:
     """Show live what happens now: health, queues, running jobs, latest error groups, what is down. q quits."""
-    if output.as_json():
-        output.say_json(ask(lambda rd: rd.reports.glance()).public())
+    if output.wants_json():
+        output.print_json(use_app(lambda rd: rd.reports.glance()).public())
     elif once or not (sys.stdin.isatty() and sys.stdout.isatty()) or _console().is_dumb_terminal:
-        _print(ask(lambda rd: rd.reports.glance()))
+        _print(use_app(lambda rd: rd.reports.glance()))
     else:
-        ask(_live)
+        use_app(_live)
 
 
 def _print(found: Glance) -> None:
@@ -64,23 +63,23 @@ def _console() -> Console:
 
 
 async def _live(rd: Redrive) -> None:
-    """A frame a second until somebody has seen enough."""
+    """Draw a frame each second until the user quits."""
     import asyncio
 
     from rich.live import Live
 
-    console, enough = _console(), asyncio.Event()
-    with _keys(enough), Live(console=console, screen=True, auto_refresh=False, transient=True) as live:
-        while not enough.is_set():
+    console, quit = _console(), asyncio.Event()
+    with _keys(quit), Live(console=console, screen=True, auto_refresh=False, transient=True) as live:
+        while not quit.is_set():
             live.update(await _frame_now(rd, console), refresh=True)
             try:
-                await asyncio.wait_for(enough.wait(), EVERY)
+                await asyncio.wait_for(quit.wait(), EVERY)
             except TimeoutError:
                 continue
 
 
 class _Lines(NamedTuple):
-    """A frame as rich wants it."""
+    """Makes rich print the lines of a frame."""
 
     lines: list[Text]
 
@@ -89,7 +88,7 @@ class _Lines(NamedTuple):
 
 
 async def _frame_now(rd: Redrive, console: Console) -> _Lines:
-    """A store that cannot be read this moment is told in place of the frame, and asked again."""
+    """Read and draw a frame; if the store cannot be read now, say so in its place."""
     from rich.text import Text
 
     from redrive.errors import StoreError
@@ -101,8 +100,8 @@ async def _frame_now(rd: Redrive, console: Console) -> _Lines:
 
 
 @contextmanager
-def _keys(enough: asyncio.Event) -> Iterator[None]:
-    """Keys count without Enter while the block runs; the terminal is as before when it ends."""
+def _keys(quit: asyncio.Event) -> Iterator[None]:
+    """React to keys without Enter while the block runs, and restore the terminal afterwards."""
     import asyncio
     import signal
     import termios
@@ -111,9 +110,9 @@ def _keys(enough: asyncio.Event) -> Iterator[None]:
     loop, terminal = asyncio.get_running_loop(), sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
     tty.setcbreak(terminal)
-    loop.add_reader(terminal, lambda: _pressed(terminal, enough))
+    loop.add_reader(terminal, lambda: _read_keys(terminal, quit))
     for ending in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(ending, enough.set)
+        loop.add_signal_handler(ending, quit.set)
     try:
         yield
     finally:
@@ -121,42 +120,42 @@ def _keys(enough: asyncio.Event) -> Iterator[None]:
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
-def _pressed(terminal: int, enough: asyncio.Event) -> None:
-    """Also where nobody is at the terminal any more."""
+def _read_keys(terminal: int, quit: asyncio.Event) -> None:
+    """Quit on the right key, or if the terminal is gone."""
     try:
         keys = os.read(terminal, 64)
     except OSError:
         keys = b""
     if not keys or any(key in QUIT for key in keys):
-        enough.set()
+        quit.set()
 
 
 # ---- a frame
 
 
 class Section(NamedTuple):
-    """A part of the frame: its head, and a line for each thing."""
+    """A part of the frame: its head, and a line for each item."""
 
     head: Text
     lines: list[Text]
 
 
 def frame(found: Glance, width: int, height: int) -> list[Text]:
-    """At most `height` lines of `width` columns. What is short leaves its room to what is long."""
+    """Draw at most `height` lines of `width` columns. Short sections leave their room to long ones."""
     top = [_title(found), *_sentence(found, width), *_new(found)]
     sections = [section for section in _sections(found, width) if section.lines]
     room = height - len(top) - 2 * len(sections)
     lines = list(top)
     for section, share in zip(sections, shares([len(section.lines) for section in sections], room), strict=True):
         if share > 0:
-            lines += [_blank(), section.head, *_within(section.lines, share)]
+            lines += [_blank(), section.head, *_cut_lines(section.lines, share)]
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return lines[:height]
 
 
 def shares(wanted: Sequence[int], room: int) -> list[int]:
-    """How many lines each gets: in turns, one by one, until all have what they want or the room is used up."""
+    """Divide the room: each section gets one line in turn until all have enough or no room is left."""
     given = [0] * len(wanted)
     while room > 0 and given != list(wanted):
         for place, number in enumerate(wanted):
@@ -166,8 +165,8 @@ def shares(wanted: Sequence[int], room: int) -> list[int]:
     return given
 
 
-def _within(lines: list[Text], share: int) -> list[Text]:
-    """The last line says how much is left out."""
+def _cut_lines(lines: list[Text], share: int) -> list[Text]:
+    """Cut the lines; the last one counts those left out."""
     from rich.text import Text
 
     if len(lines) <= share:
@@ -190,13 +189,13 @@ def _title(found: Glance) -> Text:
     from rich.text import Text
 
     at = datetime.fromtimestamp(found.at).astimezone()
-    rates = {flow: short_number(found.activity.rate(None, flow)) for flow in ("enqueued", "succeeded", "buried")}
+    rates = {flow: format_number(found.activity.rate(None, flow)) for flow in ("enqueued", "succeeded", "buried")}
     said = f"in {rates['enqueued']}/min · done {rates['succeeded']}/min · buried {rates['buried']}/min"
     return Text.assemble(("redrive top", "bold"), f"  {at:%H:%M:%S}  {said}", ("  q quits", "dim"))
 
 
 def _sentence(found: Glance, width: int) -> list[Text]:
-    """Health in words, on two lines at most."""
+    """Describe health in words, on two lines at most."""
     from rich.text import Text
 
     style = "green" if found.health.status == "healthy" else "bold red"
@@ -211,7 +210,7 @@ def _sentence(found: Glance, width: int) -> list[Text]:
 
 
 def _new(found: Glance) -> list[Text]:
-    """New groups, before everything else; where there are none, nothing is said."""
+    """Describe new groups, if there are any."""
     from rich.text import Text
 
     from redrive.deadletters.new_groups import in_lines
@@ -223,17 +222,17 @@ def _new(found: Glance) -> list[Text]:
 T = TypeVar("T")
 
 
-class Column(NamedTuple, Generic[T]):
-    """How wide, what it says of a thing, and how it looks; numbers are set to the right."""
+class ScreenColumn(NamedTuple, Generic[T]):
+    """A column: its width, how to format and style an item, and whether to align it to the right."""
 
     name: str
     width: int
-    says: Callable[[T], str]
+    format: Callable[[T], str]
     style: Callable[[str], str] = lambda _: ""
     right: bool = False
 
 
-def _section(columns: Sequence[Column[T]], things: Sequence[T]) -> Section:
+def _section(columns: Sequence[ScreenColumn[T]], items: Sequence[T]) -> Section:
     from rich.text import Text
 
     head = Text(style="bold", no_wrap=True)
@@ -241,15 +240,15 @@ def _section(columns: Sequence[Column[T]], things: Sequence[T]) -> Section:
         name = column.name[: column.width]
         head.append((name.rjust(column.width) if column.right else name.ljust(column.width)) + " ")
     head.rstrip()
-    return Section(head, [_line(columns, thing) for thing in things])
+    return Section(head, [_line(columns, item) for item in items])
 
 
-def _line(columns: Sequence[Column[T]], thing: T) -> Text:
+def _line(columns: Sequence[ScreenColumn[T]], item: T) -> Text:
     from rich.text import Text
 
     line = Text(no_wrap=True)
     for column in columns:
-        said = clean(column.says(thing))
+        said = clean(column.format(item))
         cell = Text(said, style=column.style(said))
         cell.truncate(column.width, overflow="ellipsis")
         cell.align("right" if column.right else "left", column.width)
@@ -268,8 +267,8 @@ def _plain(said: str) -> str:
 
 
 def _queues(found: Glance, width: int) -> Section:
-    def number(name: str, title: str, style: Callable[[str], str] = _plain, wide: int = 6) -> Column[QueueGlance]:
-        return Column(title, wide, lambda one: short_number(getattr(one, name)), style, right=True)
+    def number(name: str, title: str, style: Callable[[str], str] = _plain, wide: int = 6) -> ScreenColumn[QueueGlance]:
+        return ScreenColumn(title, wide, lambda one: format_number(getattr(one, name)), style, right=True)
 
     numbers = [
         number("due", "due"),
@@ -283,8 +282,12 @@ def _queues(found: Glance, width: int) -> Section:
     ]
     name = 18 if width < WIDE else 28
     left = max(0, min(40, width - name - 1 - sum(column.width + 1 for column in numbers)))
-    first: Column[QueueGlance] = Column("queue", name, lambda one: f"(paused) {one.name}" if one.paused else one.name)
-    last: Column[QueueGlance] = Column("backlog", left, lambda one: sparkline(one.backlog, left) if left else "")
+    first: ScreenColumn[QueueGlance] = ScreenColumn(
+        "queue", name, lambda one: f"(paused) {one.name}" if one.paused else one.name
+    )
+    last: ScreenColumn[QueueGlance] = ScreenColumn(
+        "backlog", left, lambda one: sparkline(one.backlog, left) if left else ""
+    )
     return _section([first, *numbers, last], found.queues)
 
 
@@ -292,28 +295,28 @@ def _breakers(found: Glance, width: int) -> Section:
     def says(breaker: Breaker) -> str:
         return f"{breaker.key} ({breaker.cause}), {ago(breaker.since, found.at)}: {one_line(breaker.error)}"
 
-    return _section([Column("down", width - 1, says, lambda _: "red")], found.breakers)
+    return _section([ScreenColumn("down", width - 1, says, lambda _: "red")], found.breakers)
 
 
 def _running(found: Glance, width: int) -> Section:
     half = max(10, (width - 27) // 2)
-    columns: list[Column[RunningGlance]] = [
-        Column(f"running {short_number(found.running_number)}", 13, lambda one: one.id[-8:]),
-        Column("for", 7, lambda one: span(one.seconds), right=True),
-        Column("run", 4, lambda one: str(one.run), right=True),
-        Column("task", half, lambda one: one.task),
-        Column("agent, worker", half - 2, lambda one: " ".join(filter(None, (one.agent, one.worker)))),
+    columns: list[ScreenColumn[RunningGlance]] = [
+        ScreenColumn(f"running {format_number(found.running_number)}", 13, lambda one: one.id[-8:]),
+        ScreenColumn("for", 7, lambda one: format_span(one.seconds), right=True),
+        ScreenColumn("run", 4, lambda one: str(one.run), right=True),
+        ScreenColumn("task", half, lambda one: one.task),
+        ScreenColumn("agent, worker", half - 2, lambda one: " ".join(filter(None, (one.agent, one.worker)))),
     ]
     return _section(columns, found.running)
 
 
 def _troubles(found: Glance, width: int) -> Section:
     task = 16 if width < WIDE else 24
-    columns: list[Column[TroubleGlance]] = [
-        Column("group", 8, lambda one: one.short),
-        Column("dead", 5, lambda one: short_number(one.dead), _red, right=True),
-        Column("last", 10, lambda one: ago(one.last_at, found.at), right=True),
-        Column("task", task, lambda one: one.task),
-        Column("what", max(10, width - task - 28), lambda one: one_line(one.what)),
+    columns: list[ScreenColumn[TroubleGlance]] = [
+        ScreenColumn("group", 8, lambda one: one.short),
+        ScreenColumn("dead", 5, lambda one: format_number(one.dead), _red, right=True),
+        ScreenColumn("last", 10, lambda one: ago(one.last_at, found.at), right=True),
+        ScreenColumn("task", task, lambda one: one.task),
+        ScreenColumn("what", max(10, width - task - 28), lambda one: one_line(one.what)),
     ]
     return _section(columns, found.troubles)

@@ -1,0 +1,170 @@
+"""Holds what every command shares: the options --url, --json and --why, and running calls on the chosen database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from redrive.doors.cli.problems import Broken, Problem, hint_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from redrive.api.redrive import Redrive
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+Work = Callable[["Redrive"], Coroutine[Any, Any, T]]
+
+
+class MissingDatabase(Problem):
+    """The chosen file does not exist."""
+
+
+@dataclass
+class Invocation:
+    """What one call of `redrive` was given, before or after the command's name."""
+
+    url: str | None = None
+    json: bool = False
+    moves: bool = False
+    """Whether the command has begun something that changes the store."""
+
+
+def invocation() -> Invocation:
+    """Return the options of the running command."""
+    options: Invocation = click.get_current_context().find_root().ensure_object(Invocation)
+    return options
+
+
+def shared_options(command: F) -> F:
+    """Add --url and --json, wherever on the command line they stand."""
+    url = click.option(
+        "--url", metavar="FILE", expose_value=False, callback=_keep("url"), help="The database, e.g. jobs.db."
+    )
+    json = click.option(
+        "--json", is_flag=True, expose_value=False, callback=_keep("json"), help="Print JSON, for programs."
+    )
+    return url(json(command))
+
+
+def _keep(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+        if value:
+            setattr(ctx.find_root().ensure_object(Invocation), name, value)
+
+    return keep
+
+
+why_option = click.option("--why", metavar="TEXT", help="The reason, kept in the timeline.")
+yes_option = click.option("--yes", is_flag=True, help="Do it without asking.")
+all_option = click.option("--all", "all_", is_flag=True, help="All dead letters.")
+
+
+def acting_user() -> str:
+    """Return the name of the OS user, which is recorded with what the command changes."""
+    import getpass
+    import os
+
+    invocation().moves = True
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
+
+
+def use_app(work: Work[T]) -> T:
+    """Run work on the chosen database, which must exist."""
+    return run_with(connect(), work)
+
+
+def use_app_or_break(work: Work[T]) -> T:
+    """Run work as `use_app` does, and raise Broken if the store cannot be used.
+
+    For commands whose exit status judges the store. The message counts the jobs in the spool, which needs no store.
+    """
+    from redrive.errors import StoreError
+
+    try:
+        return use_app(work)
+    except MissingDatabase as error:
+        raise Broken(error.message + _describe_spool(), error.hint) from None
+    except StoreError as error:
+        raise Broken(str(error) + _describe_spool(), hint_for(error)) from None
+
+
+def _describe_spool() -> str:
+    from redrive.reports.needs import Snapshot, needs
+
+    snapshot = Snapshot(0.0, 0.0, spooled=connect(creates=True).spool.count())
+    return "".join(f"; {need.sentence}" for need in needs(snapshot))
+
+
+def run_with(rd: Redrive, work: Work[T]) -> T:
+    """Run work on this app, and close its store afterwards."""
+    import asyncio
+
+    async def run() -> T:
+        try:
+            return await work(rd)
+        finally:
+            await rd.close()
+
+    return asyncio.run(run())
+
+
+def connect(*, creates: bool = False) -> Redrive:
+    """Make the app for the chosen database, and refuse a missing file unless the command `creates` it."""
+    import logging
+
+    from redrive.api.redrive import Redrive
+
+    logging.getLogger("redrive").addHandler(logging.NullHandler())  # commands print what matters themselves
+    rd = Redrive(invocation().url)
+    invocation().moves |= creates
+    if not creates:
+        refuse_missing(rd)
+    return rd
+
+
+def refuse_missing(rd: Redrive) -> None:
+    """Refuse a database file that does not exist: reading must not create it."""
+    if (path := missing_file(rd)) is not None:
+        raise MissingDatabase(
+            f"there is no database at {path}",
+            "name one with --url or REDRIVE_URL; `redrive enqueue` and `redrive worker` make it",
+        )
+
+
+def missing_file(rd: Redrive) -> Path | None:
+    """Return the path of the database if it is a file that does not exist."""
+    path = rd.database.path
+    return path if path is not None and not path.exists() else None
+
+
+def confirm(action: str, *, yes: bool) -> None:
+    """Ask before an action that cannot be undone. Without a terminal, --yes must have been given."""
+    import sys
+
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Problem(f"this would {action}, for good", "repeat it with --yes if that is meant")
+    click.echo(f"This will {action}, for good.", err=True)
+    if click.prompt("Type yes to go on", default="no", show_default=False, err=True) != "yes":
+        raise Problem("nothing was changed", "type yes, or give --yes, to go on")
+
+
+def confirm_undoable(action: str, *, yes: bool, hint: str = "repeat it with --yes if that is meant") -> None:
+    """Ask before an action on many jobs that can be undone. Without a terminal, --yes must have been given."""
+    import sys
+
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Problem(f"this would {action}", hint)
+    if not click.confirm(f"{action[0].upper()}{action[1:]}?", err=True):
+        raise Problem("nothing was changed", "say y, or give --yes, to go on")
