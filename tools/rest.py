@@ -7,11 +7,11 @@ from typing import get_args
 import msgspec
 
 from redrive.doors.rest import TABLE
-from redrive.doors.rest.letters import Triage
+from redrive.doors.rest.dead_letters import Triage
+from redrive.doors.rest.inputs import Filters
 from redrive.doors.rest.openapi import document, path_of
-from redrive.doors.rest.schemas import Filters
-from redrive.doors.rest.table import Route
-from redrive.doors.web.metrics import METRICS
+from redrive.doors.rest.probes import METRICS
+from redrive.doors.rest.route import Route
 from redrive.doors.web.problems import known_problems
 from tools.tables import code, table
 

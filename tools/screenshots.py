@@ -21,7 +21,7 @@ from redrive import Redrive
 from redrive.doors.web import make_app
 from redrive.doors.web.feed import Feed
 from redrive.doors.web.guard import allowed_hosts
-from redrive.doors.web.serving import listen, make_served
+from redrive.doors.web.server import listen, make_served
 from tools import seed_demo
 
 CHROMIUM = "/usr/bin/chromium"

@@ -6,6 +6,8 @@ The names below are loaded when first used, so that `import redrive` costs next 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from redrive.version import VERSION
+
 if TYPE_CHECKING:
     from redrive.api.process_wide import diverting, once, to_dead_letter
     from redrive.api.redrive import Redrive, default, reset_default
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
 
     get_queue = default
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "PRESETS",

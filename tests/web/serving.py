@@ -18,7 +18,7 @@ from redrive.doors.rest.openapi import document
 from redrive.doors.web import make_app
 from redrive.doors.web.feed import Feed
 from redrive.doors.web.guard import allowed_hosts
-from redrive.doors.web.serving import listen, make_served
+from redrive.doors.web.server import listen, make_served
 from tests.support import soon
 
 TOKEN = "a-token-that-nobody-guesses"

@@ -6,7 +6,7 @@ import json
 import pytest
 
 import redrive
-from redrive.doors.web import connections
+from redrive.doors.web import server
 from tests.support import eventually, process, soon
 from tests.web.serving import TOKEN, Served, serving
 
@@ -16,7 +16,7 @@ SOON = 0.3
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", SOON)
+    monkeypatch.setattr(server, "HEAD_SECONDS", SOON)
 
 
 async def closed(reader: asyncio.StreamReader) -> bytes:
@@ -56,7 +56,7 @@ async def test_what_does_not_ask_in_time_is_closed(rd: redrive.Redrive, hurried:
 @pytest.mark.behaviour("T-13b")
 async def test_what_is_being_answered_and_what_asks_again_stays(still: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream of events outlives the time for a head many times over, and so does an idle browser."""
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.05)
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.05)
     head = f"HTTP/1.1\r\nHost: {still.host}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
     reader, writer = await asyncio.open_connection("127.0.0.1", still.port)
     idle, asking = await asyncio.open_connection("127.0.0.1", still.port)
@@ -74,7 +74,7 @@ async def test_what_is_being_answered_and_what_asks_again_stays(still: Served, m
 
 @pytest.mark.behaviour("T-13b")
 async def test_the_oldest_silent_connection_makes_room(rd: redrive.Redrive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "most_connections", lambda: 3)
+    monkeypatch.setattr(server, "most_connections", lambda: 3)
     async with serving(rd, worker=False) as served:
         streams = [await stream(served) for _ in range(2)]
         silent = await asyncio.open_connection("127.0.0.1", served.port)
@@ -103,14 +103,14 @@ def test_half_of_the_descriptors_are_for_connections(monkeypatch: pytest.MonkeyP
     import resource
 
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
-    assert connections.most_connections() == most
+    assert server.most_connections() == most
 
 
 @pytest.mark.behaviour("T-13b")
 async def test_the_soft_limit_is_raised_to_the_hard_one() -> None:
     code = """
         import json, resource
-        from redrive.doors.web.connections import most_connections, raise_descriptors
+        from redrive.doors.web.server import most_connections, raise_descriptors
         resource.setrlimit(resource.RLIMIT_NOFILE, (300, 900))
         raise_descriptors()
         print(json.dumps([*resource.getrlimit(resource.RLIMIT_NOFILE), most_connections()]))

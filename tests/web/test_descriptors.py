@@ -38,11 +38,11 @@ APP = f"""
     rd = redrive.Redrive()
 
     with contextlib.suppress(ImportError):
-        from redrive.doors.web import connections
+        from redrive.doors.web import server
 
         if os.environ.get("UNGUARDED"):
-            connections.most_connections = lambda: 1_000_000
-            connections.HEAD_SECONDS = 3600.0
+            server.most_connections = lambda: 1_000_000
+            server.HEAD_SECONDS = 3600.0
 
     @rd.task(max_attempts=1)
     async def read(folder: str) -> int:

@@ -15,7 +15,7 @@ import pytest
 import redrive
 from redrive.core.store import Commit
 from redrive.doors.rest import TABLE
-from redrive.doors.rest.events import written
+from redrive.doors.rest.events import write_tick
 from redrive.doors.rest.openapi import document
 from redrive.doors.web import feed as feeding
 from redrive.doors.web.feed import Feed, Tick
@@ -251,7 +251,7 @@ async def test_one_reader_for_all_and_none_for_nobody(still: Served, monkeypatch
 
 
 async def test_a_quiet_stream_tells_that_it_lives(still: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.doors.web.stream.BEAT", 0.05)
+    monkeypatch.setattr("redrive.doors.web.feed.BEAT", 0.05)
     async with listening(still) as heard:
         await eventually(lambda: heard.comments >= 2, "comments come while nothing happens")
         await still.rd.enqueue("greet", {})
@@ -320,8 +320,8 @@ async def test_what_was_told_in_the_beginning_is_not_kept(rd: redrive.Redrive, m
         assert told == [1_000, 1_000, 100]
         assert len(compared) == 100, "whole pages are told before the reader can know of them"
         for _ in range(3):
-            looked = feed._looked
-            await eventually(lambda looked=looked: feed._looked > looked)
+            looked = feed._reads
+            await eventually(lambda looked=looked: feed._reads > looked)
             job = await rd.enqueue("greet", {})
             assert [event.job_id for event in (await soon(anext(ticks))).events] == [job.id]
         assert job.id not in compared
@@ -352,8 +352,8 @@ async def test_a_store_that_fails_is_told_once_and_read_again(
 
 def test_the_last_id_is_that_of_the_tick() -> None:
     """Who comes back must not be told again what a filter left out."""
-    assert written(Tick("5.3", []), []) == b"id: 5.3\n\n"
-    assert written(Tick("5.3", [], skipped=True), []) == b"event: skipped\nid: 5.3\ndata: {}\n\n"
+    assert write_tick(Tick("5.3", []), []) == b"id: 5.3\n\n"
+    assert write_tick(Tick("5.3", [], skipped=True), []) == b"event: skipped\nid: 5.3\ndata: {}\n\n"
 
 
 async def test_a_server_around_us_that_leaves_ends_the_streams(
@@ -382,7 +382,7 @@ async def test_streams_need_the_token_too(still: Served) -> None:
 
 async def test_a_client_that_takes_nothing_is_let_go(still: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real connection whose other end does not read: the server holds a bounded part, then gives up on it."""
-    monkeypatch.setattr("redrive.doors.web.stream.SEND_SECONDS", 0.2)
+    monkeypatch.setattr("redrive.doors.web.feed.SEND_SECONDS", 0.2)
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.connect(("127.0.0.1", still.port))

@@ -11,8 +11,7 @@ import msgspec
 import redrive
 from redrive.core.view import fields_of
 from redrive.doors import rest
-from redrive.doors.rest import shapes
-from redrive.doors.rest.schemas import Given
+from redrive.doors.rest.answers import AnswerFields
 
 DOMAIN = tuple(room.name for room in pkgutil.iter_modules(redrive.__path__) if room.ispkg and room.name != "doors")
 """Every room but the doors."""
@@ -28,7 +27,7 @@ def test_no_answer_repeats_a_domain_struct() -> None:
 
 
 def test_a_mirror_would_be_seen() -> None:
-    class Mirror(Given):
+    class Mirror(AnswerFields):
         at: str
         who: str
         text: str
@@ -45,9 +44,9 @@ def spellings(kind: type[msgspec.Struct]) -> Iterator[tuple[str, ...]]:
             yield names
 
 
-def answers() -> list[type[Given]]:
+def answers() -> list[type[AnswerFields]]:
     modules = {f"{rest.__name__}.{one.name}" for one in pkgutil.iter_modules(rest.__path__)}
-    found = [kind for kind in descendants(Given) if kind.__module__ in modules - {shapes.__name__}]
+    found = [kind for kind in descendants(AnswerFields) if kind.__module__ in modules]
     assert found
     return found
 

@@ -7,8 +7,10 @@ import jsonschema
 
 from redrive.core.job import Job, public
 from redrive.doors.rest import TABLE
+from redrive.doors.rest.answers import JobOut, Summary
+from redrive.doors.rest.inputs import Filters
+from redrive.doors.rest.jobs import NewJob
 from redrive.doors.rest.openapi import document, path_of
-from redrive.doors.rest.schemas import Filters, JobOut, NewJob, Summary
 from redrive.errors import JobError, RedriveError, StoreError
 from tests.web.serving import Served
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from redrive.doors.rest import showing
+from redrive.doors.rest.answers import show_job, show_summary
 from tests.stores.jobs import a_dead_job
 from tests.support import eventually
 from tests.web.serving import Served, make_rd, serving
@@ -168,9 +168,9 @@ async def test_advice_is_masked_like_every_text(served: Served) -> None:
     (job,) = await served.rd.store.get([added["id"]])
     assert job.recommendation == "log in with password=[redacted] again"
     as_it_was = msgspec.structs.replace(job, recommendation=said["recommendation"])  # by an earlier version
-    for shown in (added, showing.whole(as_it_was), showing.summary(as_it_was)):
+    for shown in (added, show_job(as_it_was), show_summary(as_it_was)):
         assert shown["recommendation"] == job.recommendation
-    assert showing.whole(as_it_was, secrets=True)["recommendation"] == said["recommendation"]
+    assert show_job(as_it_was, secrets=True)["recommendation"] == said["recommendation"]
 
 
 async def test_letters_go_out_as_a_file_and_come_in_again(served: Served, tmp_path: Path) -> None:

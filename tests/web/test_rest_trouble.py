@@ -65,7 +65,7 @@ async def test_a_defect_is_logged_and_told_without_its_words(
 
 
 async def test_a_body_that_does_not_come_is_given_up(still: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.doors.rest.reading.BODY_SECONDS", 0.1)
+    monkeypatch.setattr("redrive.doors.rest.route.BODY_SECONDS", 0.1)
     reader, writer = await asyncio.open_connection("127.0.0.1", still.port)
     lines = [
         "POST /v1/jobs HTTP/1.1", f"Host: {still.host}", f"Authorization: Bearer {TOKEN}",

@@ -14,7 +14,7 @@ import redrive
 from redrive.core.tokens import ROLES, Role, cookie_of
 from redrive.doors.dashboard import ACTIONS, PAGES
 from redrive.doors.rest import TABLE
-from redrive.doors.rest.table import Route
+from redrive.doors.rest.route import Route
 from redrive.engine.clock import SystemClock
 from tests.chaos.processes import until
 from tests.support import count_in_files, snapshot, soon

@@ -7,7 +7,7 @@ import msgspec
 import redrive
 from redrive.core.job import At
 from redrive.core.view import view
-from redrive.doors.rest.shapes import shape
+from redrive.doors.rest.answers import shape
 from tests.chaos.processes import until
 from tests.support import soon
 from tests.web.serving import Served, serving

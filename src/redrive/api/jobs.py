@@ -84,6 +84,20 @@ class Jobs:
         """The record itself, with its history. A part of the id is enough where it is unique."""
         return await find_job(self._core.store, id)
 
+    async def get_many(self, ids: Sequence[str]) -> Sequence[Job]:
+        """Reads the records of jobs by their whole ids; unknown ids are left out."""
+        return await self._core.store.get(ids)
+
+    async def longest_due(self) -> float:
+        """Measures for how many seconds the due job that was accepted first has been due; 0 where none is."""
+        now = self._core.clock.now()
+        page = await self._core.store.find(Filter(states=(State.waiting,), due_at=now), limit=1, oldest=True)
+        return max((now - job.run_at for job in page.jobs), default=0.0)
+
+    async def events(self, after: str | None, limit: int = 1000) -> Sequence[Event]:
+        """Lists the committed moves of all jobs after a cursor, in order; after None, only where the log ends now."""
+        return await self._core.store.events(after, limit)
+
     async def story(self, id: str) -> Sequence[Event]:
         """Every move of a job, with who and why, from the beginning."""
         return await self._core.store.story((await find_job(self._core.store, id)).id)

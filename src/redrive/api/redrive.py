@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
+
+from msgspec.structs import replace
 
 from redrive.api.blocking import Blocking
 from redrive.api.database import Database
@@ -43,7 +45,7 @@ from redrive.engine.scheduler import Scheduler
 from redrive.engine.shutdown import Ending
 from redrive.engine.worker import Worker
 from redrive.errors import StoreFailed
-from redrive.fleet.hub import become_hub, serving_hub
+from redrive.fleet.hub import become_hub, make_hub, serving_hub
 from redrive.fleet.service import Fleet
 from redrive.flows.schedules import Scheduled, forget, listed
 from redrive.flows.workflows import Workflow, WorkflowHome, Workflows
@@ -76,6 +78,9 @@ from redrive.scripts.cycle_records import cycle_findings, cycle_standings, forge
 from redrive.scripts.cycle_rules import ALERT_AFTER, Repeat
 from redrive.scripts.failure_records import Letters
 from redrive.scripts.once import Effects, Key, OnceDecorator, Within, decorator
+
+if TYPE_CHECKING:
+    from redrive.stores.remote import Hub
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -177,9 +182,21 @@ class Redrive(Registering):
         """Keep a replica in this process where its URL would make it a client of hubs. Call it before the first use."""
         become_hub(self.core)
 
+    def make_hub(self) -> Hub | None:
+        """Makes what performs the requests of other machines' clients on this store; None in a client of hubs."""
+        return make_hub(self.core)
+
     def serving_hub(self) -> AbstractAsyncContextManager[None]:
         """`async with rd.serving_hub():` answers the workers and producers of a NATS fleet from this process."""
         return serving_hub(self.core, self.letters)
+
+    async def check_store(self) -> None:
+        """Raises the StoreError that keeps the store from being used now; returns where it can be read and written."""
+        await self.store.check()
+
+    def limit_grace(self, seconds: float) -> None:
+        """Gives running jobs at most so many seconds to end when this process does."""
+        self.core.holder.settings = replace(self.settings, grace=min(self.settings.grace, seconds))
 
     async def open(self) -> Redrive:
         await self.core.holder.open()

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterable
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -91,11 +91,34 @@ class NewToken(msgspec.Struct, frozen=True):
 # ---- what a role may do
 
 
-def may(role: Role, needs: Role) -> bool:
-    """Whether a token with this role may do what needs that one."""
-    if needs == "worker":
-        return role in ("worker", "purge")
-    return _LEVEL.get(role, 0) >= _LEVEL[needs]
+class Caller(NamedTuple):
+    """Names who asks, and the role of the token that was shown. The name is None where no token is asked for."""
+
+    name: str | None
+    role: Role
+
+    def may(self, needs: Role) -> bool:
+        """Tells whether this role is enough for what needs that one."""
+        if needs == "worker":
+            return self.role in ("worker", "purge")
+        return _LEVEL.get(self.role, 0) >= _LEVEL[needs]
+
+    def lacks(self, needs: Role) -> str | None:
+        """Says in words why this caller may not do what needs that role; None where the role is enough."""
+        if self.may(needs):
+            return None
+        whose = f"the token {self.name!r}" if self.name is not None else "this token"
+        return f"this needs the role {needs}; {whose} has the role {self.role}, which {in_words(self.role)}"
+
+    def sign(self, claimed: str | None, otherwise: str) -> str:
+        """Names who did it, for the record: the token's name, with what the caller claims to be beside it."""
+        if claimed is None or claimed == otherwise:
+            return self.name or otherwise
+        return signed(self.name, claimed)
+
+
+ANYONE: Final = Caller(None, "purge")
+"""The caller where no token is asked for."""
 
 
 def in_words(role: Role) -> str:

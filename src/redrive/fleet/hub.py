@@ -14,6 +14,7 @@ from redrive.jobs.open_store import NATS, POSTGRES, scheme_of
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
     from redrive.scripts.failure_records import Letters
+    from redrive.stores.remote import Hub
 
 
 def become_hub(core: Core) -> None:
@@ -22,6 +23,13 @@ def become_hub(core: Core) -> None:
         if core.holder.store is not None:
             raise ConfigError("replica: the store is open as a client of hubs; set replica=true before it is used")
         core.holder.settings = msgspec.structs.replace(core.settings, replica=True)
+
+
+def make_hub(core: Core) -> Hub | None:
+    """Makes the hub of this process's store; None where the store is itself a client of hubs."""
+    from redrive.stores.remote import Hub
+
+    return Hub(core.store) if hasattr(core.store, "execute") else None
 
 
 @asynccontextmanager

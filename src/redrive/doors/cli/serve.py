@@ -109,8 +109,7 @@ def _check_hosts(also: tuple[str, ...]) -> None:
 
 
 def listen_on(host: str, port: int, hint: str) -> socket.socket:
-    from redrive.doors.web.connections import raise_descriptors
-    from redrive.doors.web.serving import listen
+    from redrive.doors.web.server import listen, raise_descriptors
 
     raise_descriptors()
     if not host.strip():
@@ -150,7 +149,7 @@ def _run(
 
 async def _serve(rd: Redrive, feed: Feed, app: Any, sock: socket.socket, work: dict[str, Any] | None) -> None:
     """Serve until a signal comes or the store fails; then end streams at once, the server, and the worker."""
-    from redrive.doors.web.serving import make_served
+    from redrive.doors.web.server import make_served
 
     served = make_served(app)
     ending = rd.make_ending(work.get("grace")) if work is not None else None
@@ -180,7 +179,7 @@ async def wait_until_stopped(
     """Run `serving`, or just wait, until a signal comes or the store fails; return why the store failed."""
     import asyncio
 
-    from redrive.doors.web.serving import until_told
+    from redrive.doors.web.server import until_told
 
     stopped = asyncio.Event()
     failed = rd.database.until_failed()

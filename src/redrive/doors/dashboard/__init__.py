@@ -42,8 +42,8 @@ from redrive.doors.dashboard.rendering import (
 )
 from redrive.doors.dashboard.requests import SITE, Form, PageRequest
 from redrive.doors.dashboard.site import Site
-from redrive.doors.web.callers import lacking
 from redrive.doors.web.problems import Refused
+from redrive.doors.web.tokens import lacking
 from redrive.errors import RedriveError
 
 if TYPE_CHECKING:

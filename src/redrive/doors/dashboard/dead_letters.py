@@ -14,9 +14,9 @@ from redrive.deadletters.new_groups import New, when
 from redrive.doors.dashboard.bulk_actions import OFFERED
 from redrive.doors.dashboard.job import QUESTIONS
 from redrive.doors.dashboard.requests import count_by_group, list_options, make_filters, read_choice
-from redrive.doors.web.callers import lacking
-from redrive.doors.web.exporting import exported
+from redrive.doors.web.export import exported
 from redrive.doors.web.problems import Refused
+from redrive.doors.web.tokens import lacking
 from redrive.reports import timeline
 
 if TYPE_CHECKING:

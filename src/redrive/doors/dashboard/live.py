@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from redrive.doors.dashboard import words
-from redrive.doors.web.stream import Stream
+from redrive.doors.web.feed import Stream
 
 if TYPE_CHECKING:
     from redrive.core.store import Event

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcp.server.mcpserver import MCPServer
 
-import redrive
 from redrive.doors.mcp.answers import Desk
 from redrive.doors.mcp.inbox import Inbox
 from redrive.doors.mcp.pages import add_pages
@@ -18,6 +17,7 @@ from redrive.doors.mcp.tasks import DurableTasks
 from redrive.doors.mcp.tools import Reading
 from redrive.doors.mcp.wording import Wording
 from redrive.doors.mcp.writing import Writing
+from redrive.version import VERSION
 
 if TYPE_CHECKING:
     from redrive.api.redrive import Redrive
@@ -55,7 +55,7 @@ def make_server(
     server: MCPServer[Any] = MCPServer(
         "redrive",
         title="redrive",
-        version=redrive.__version__,
+        version=VERSION,
         instructions=READS + (WRITES if allow_write else ""),
         tools=made,
         extensions=[DurableTasks(desk, makers)],

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcp.server.transport_security import TransportSecuritySettings
 
+from redrive.core.tokens import Caller
 from redrive.doors.mcp.sessions import ClientSessions
 from redrive.doors.mcp.unique_keys import UniqueKeys
-from redrive.doors.web.callers import Caller
-from redrive.doors.web.guard import Guard, allowed_origins
-from redrive.doors.web.keys import Keys
+from redrive.doors.web.guard import HttpGuard, allowed_origins
+from redrive.doors.web.tokens import TokenChecker
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -36,5 +36,5 @@ def guarded(
     """
     security = TransportSecuritySettings(allowed_hosts=[*hosts], allowed_origins=[*allowed_origins(hosts)])
     app = server.streamable_http_app(streamable_http_path=PATH, stateless_http=True, transport_security=security)
-    keys = Keys(lambda: tokens, CLIENT, named)
-    return Guard(ClientSessions(UniqueKeys(app)), hosts=hosts, keys=keys)
+    checker = TokenChecker(lambda: tokens, CLIENT, named)
+    return HttpGuard(ClientSessions(UniqueKeys(app)), hosts=hosts, tokens=checker)

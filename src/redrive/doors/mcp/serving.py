@@ -7,11 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from redrive.doors.mcp import http
 from redrive.doors.mcp.unique_keys import run_on_stdio
-from redrive.doors.web.serving import make_served, until_told
+from redrive.doors.web.server import make_served, until_told
 
 if TYPE_CHECKING:
     import socket
@@ -26,7 +24,7 @@ GRACE: Final = 1.0
 
 async def over_stdio(rd: Redrive, server: MCPServer[Any]) -> None:
     """Until the client closes our standard input. It kills a server that then takes its time, so we do not."""
-    rd.core.holder.settings = msgspec.structs.replace(rd.settings, grace=min(rd.settings.grace, GRACE))
+    rd.limit_grace(GRACE)
     try:
         told = await until_told(run_on_stdio(server), lambda: None)
     finally:

@@ -14,9 +14,10 @@ import secrets
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
-from redrive.doors.web.callers import ANYONE, Caller, caller_of, lacking
+from redrive.core.tokens import ANYONE, Caller
 from redrive.doors.web.guard import bearer_of, refuse
 from redrive.doors.web.problems import problem
+from redrive.doors.web.tokens import caller_of, lacking
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext

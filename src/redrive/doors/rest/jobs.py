@@ -1,35 +1,205 @@
-"""Jobs: handing them in, looking at them, and what a person says about one."""
+"""Jobs: enqueueing and showing them, and what a person decides about one; effects with and without a job."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-import msgspec
+from msgspec import Meta
+from msgspec.structs import asdict
 
 from redrive.core.effects import EffectRecord
-from redrive.core.job import Budget, State
+from redrive.core.job import Budget, OnLost, Priority, State
 from redrive.core.outcome import death
 from redrive.core.redact import redact
 from redrive.core.view import view
-from redrive.doors.rest import schemas
-from redrive.doors.rest.filtering import filters_of
-from redrive.doors.rest.shapes import listed, shape
-from redrive.doors.rest.showing import masked, page, whole
-from redrive.doors.rest.table import Asked, Reply, Route
+from redrive.doors.rest.answers import (
+    AnswerFields,
+    Instant,
+    JobOut,
+    JobPage,
+    answer,
+    cut,
+    items_of,
+    list_of,
+    shape,
+    show_job,
+    show_page,
+    some_of,
+)
+from redrive.doors.rest.inputs import (
+    ByWhom,
+    Duration,
+    Key,
+    Limit,
+    Moment,
+    Name,
+    PageQuery,
+    RequestFields,
+    Saying,
+    Seconds,
+    SecretsQuery,
+    Text,
+    named,
+)
+from redrive.doors.rest.route import ApiRequest, Reply, Routes
 from redrive.doors.web.problems import Refused, problem
 from redrive.errors import InvalidInput, InvalidOption, InvalidPayload, JobDead, JobDiscarded
 from redrive.jobs.tasks import Item
 from redrive.reports.timeline import tell
 from redrive.reports.traceback_view import Raised
 
+routes: Final = Routes()
+ONE: Final = "/v1/jobs/{id}"
+
+# -- enqueueing
+
 KEY_HEADER: Final = "Idempotency-Key"
-OPTIONS: Final = tuple(name for name in schemas.Wanted.__struct_fields__ if name not in ("payload", "budget"))
+KEYED: Final = {KEY_HEADER: "The same key and payload are one job, however often they are sent."}
+Accepted: Any = answer(
+    "Accepted",
+    """What became of an enqueue. `duplicate`: the key was known, this is the job that was there already.
+
+    `spooled`: the store could not take it, it waits beside it. `direct`: the spool could not either, it was called.
+    """,
+    id=str,
+    state=State,
+    queue=str,
+    task=str,
+    duplicate=bool,
+    spooled=bool,
+    direct=bool,
+    warnings=list[str],
+)
+ManyOut: Any = answer(
+    "ManyOut",
+    "What became of each item, in order; null where it was refused.",
+    ids=list_of(str | None),
+    accepted=int,
+    duplicates=int,
+    spooled=int,
+    refused=list_of(answer("RefusedItem", None, item=int, why=str)),
+)
+Count = Annotated[int, Meta(ge=0, le=2**53)]
 
 
-class EntryOut(schemas.Given):
+class BudgetIn(RequestFields):
+    """What all attempts of a job together may spend."""
+
+    tokens: Count | None = None
+    output_tokens: Count | None = None
+    cost: Annotated[float, Meta(ge=0, le=1e12)] | None = None
+    seconds: Seconds | None = None
+
+
+@named("Wanted")
+class JobFields(RequestFields):
+    """A payload, and what only this job asks for."""
+
+    payload: dict[str, Any] = {}  # noqa: RUF012 - msgspec copies it
+    queue: Name | None = None
+    run_at: Moment | None = None
+    delay: Seconds | None = None
+    priority: Priority | None = None
+    idempotency_key: Key | None = None
+    session_id: Name | None = None
+    agent: Name | None = None
+    model: Name | None = None
+    max_attempts: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    lease: Duration | None = None
+    max_age: Duration | None = None
+    on_lost: OnLost | None = None
+    on_duplicate: Literal["return", "redrive"] | None = None
+    budget: BudgetIn | None = None
+    headers: dict[str, str] | None = None
+    message_type: Name | None = None
+
+
+class NewJob(JobFields, kw_only=True):
+    """One job. `redrive.http` as the task sends an HTTP request: {"method": "POST", "url": …, "json": …}."""
+
+    task: Name
+
+
+class NewJobs(RequestFields, kw_only=True):
+    """Many jobs of one task, each with its own options."""
+
+    task: Name
+    items: Annotated[list[JobFields], Meta(min_length=1, max_length=1000)]
+
+
+@routes.post("/v1/jobs", Accepted, NewJob, status=201, also={200: Accepted, 202: Accepted}, headers=KEYED)
+async def enqueue(request: ApiRequest) -> Any:
+    """Enqueues a job, synced to disk before the answer; 200 where its key was known, 202 where the store is away."""
+    new: NewJob = request.body
+    options = _read_options(new)
+    options |= read_key(new.idempotency_key, request)
+    try:
+        handle = await request.rd.accept(new.task, new.payload, options)
+    except InvalidPayload as error:
+        raise refuse_large(error) from None
+    aside = handle.spooled or handle.direct
+    job = handle.job if aside else await handle.refresh()
+    waits = None if aside or job.ended else await request.rd.jobs.waits_for_worker(job)
+    body = {name: getattr(job, name) for name in ("id", "state", "queue", "task")}
+    body |= {name: getattr(handle, name) for name in ("duplicate", "spooled", "direct")}
+    body["warnings"] = [*handle.warnings, *([waits] if waits else [])]
+    return Reply(body, 202 if aside else 200 if handle.duplicate else 201, {"location": f"/v1/jobs/{job.id}"})
+
+
+@routes.post("/v1/jobs/batch", ManyOut, NewJobs)
+async def enqueue_many(request: ApiRequest) -> Any:
+    """Enqueues many jobs of one task, accepted or refused one by one. Repeat it safely where the items have keys."""
+    new: NewJobs = request.body
+    many = await request.rd.enqueue_many(new.task, [Item(one.payload, **_read_options(one)) for one in new.items])
+    body = {name: getattr(many, name) for name in ("ids", "accepted", "duplicates", "spooled")}
+    return body | {"refused": [{"item": index, "why": why} for index, why in sorted(many.refused.items())]}
+
+
+def _read_options(new: JobFields) -> dict[str, Any]:
+    """Reads what a job asks for itself, as Python takes it."""
+    names = (name for name in JobFields.__struct_fields__ if name not in ("payload", "budget"))
+    options: dict[str, Any] = {name: value for name in names if (value := getattr(new, name)) is not None}
+    if new.budget is not None:
+        options["budget"] = Budget(**asdict(new.budget))
+    return options
+
+
+def read_key(key: str | None, request: ApiRequest) -> dict[str, str]:
+    """Reads the idempotency key of the header, which means the same as the field."""
+    header = request.headers.get(KEY_HEADER)
+    if header is None or header == key:
+        return {}
+    if key is not None:
+        differs = f"differs from the header {KEY_HEADER}; give one of them"
+        raise InvalidOption(field="idempotency_key", problem=differs)
+    return {"idempotency_key": header}
+
+
+def refuse_large(error: InvalidInput) -> Exception:
+    """Makes a payload over the limit a 413, as a body over its limit is; other errors stay as they are."""
+    if "the limit is" in error.problem and "bytes" in error.problem:
+        return Refused(problem("too-large", str(error), field=error.field))
+    return error
+
+
+# -- showing
+
+SearchText = Annotated[str, Meta(min_length=1, max_length=200, description="Text in the input or the last error.")]
+Result: Any = answer("Result", "The whole result of a job that is done.", id=str, state=State, result=Any)
+DiffOut: Any = answer("DiffOut", "What two runs were given differently, in words.", lines=list[str])
+
+
+class JobQuery(PageQuery):
+    """Which jobs, and how many."""
+
+    state: Annotated[tuple[State, ...], Meta(max_length=7, description="Any of these; may be repeated.")] = ()
+    text: SearchText | None = None
+
+
+class EntryOut(AnswerFields):
     """One thing that happened to a job."""
 
-    at: schemas.Instant | None
+    at: Instant | None
     kind: str
     title: str
     tone: str = "plain"
@@ -43,7 +213,7 @@ class EntryOut(schemas.Given):
     """The traceback of an attempt that failed, innermost first, then what caused it."""
 
 
-class StoryOut(schemas.Given):
+class StoryOut(AnswerFields):
     """Where a job stands in one sentence, everything that happened, and what can be done now."""
 
     job_id: str
@@ -54,185 +224,157 @@ class StoryOut(schemas.Given):
     recommendation: str | None
 
 
-class DiffQuery(schemas.OneJob, kw_only=True):
+class DiffQuery(SecretsQuery, kw_only=True):
     one: int
     other: int
 
 
-class DiffOut(schemas.Given):
-    """What two runs were given differently, in words."""
-
-    lines: list[str]
-
-
-async def list_jobs(asked: Asked) -> Any:
-    query: schemas.JobQuery = asked.query
-    filters = await filters_of(asked.rd, query)
+@routes.get("/v1/jobs", JobPage, JobQuery)
+async def list_jobs(request: ApiRequest) -> Any:
+    """Lists jobs, newest first, by any filter."""
+    query: JobQuery = request.query
+    filters = await request.filters(query) | {"limit": query.limit, "cursor": query.cursor}
     if query.state:
         filters["state"] = query.state
     if query.text is not None:
-        how: dict[str, Any] = {"limit": query.limit, "cursor": query.cursor, "secrets": False}
-        return page((await asked.rd.jobs.search(query.text, **how, **filters)).page)
-    return page(await asked.rd.jobs.list(limit=query.limit, cursor=query.cursor, **filters))
+        return show_page((await request.rd.jobs.search(query.text, secrets=False, **filters)).page)
+    return show_page(await request.rd.jobs.list(**filters))
 
 
-async def enqueue(asked: Asked) -> Any:
-    """201 for a new job, 200 for one that its key had made already, 202 for one that the store could not take yet.
-
-    Synced to disk before the answer leaves.
-    """
-    new: schemas.NewJob = asked.body
-    options = _options(new)
-    options |= key_of(options.get("idempotency_key"), asked.headers.get(KEY_HEADER))
-    try:
-        handle = await asked.rd.accept(new.task, new.payload, options)
-    except InvalidPayload as error:
-        raise too_large(error) or error from None
-    aside = handle.spooled or handle.direct
-    job = handle.job if aside else await handle.refresh()
-    waits = None if aside or job.ended else await asked.rd.jobs.waits_for_worker(job)
-    body = {"id": job.id, "state": job.state, "queue": job.queue, "task": job.task, "duplicate": handle.duplicate,
-            "spooled": handle.spooled, "direct": handle.direct,
-            "warnings": [*handle.warnings, *([waits] if waits else [])]}  # fmt: skip
-    return Reply(body, 202 if aside else 200 if handle.duplicate else 201, {"location": f"/v1/jobs/{job.id}"})
+@routes.get(ONE, JobOut, SecretsQuery)
+async def show(request: ApiRequest) -> Any:
+    """Shows one job with its whole history."""
+    return show_job(await request.rd.jobs.get(request.id), secrets=request.query.secrets)
 
 
-def _options(said: schemas.Wanted) -> dict[str, Any]:
-    """What a job wants for itself, as Python takes it."""
-    options: dict[str, Any] = {name: value for name in OPTIONS if (value := getattr(said, name)) is not None}
-    if said.budget is not None:
-        options["budget"] = Budget(**msgspec.structs.asdict(said.budget))
-    return options
-
-
-async def enqueue_many(asked: Asked) -> Any:
-    """Item by item: what is refused is told, the rest is on disk. Repeat it safely where the items have keys."""
-    said: schemas.NewJobs = asked.body
-    many = await asked.rd.enqueue_many(said.task, [Item(one.payload, **_options(one)) for one in said.items])
-    refused = [{"item": index, "why": why} for index, why in sorted(many.refused.items())]
-    return {"ids": many.ids, "accepted": many.accepted, "duplicates": many.duplicates, "spooled": many.spooled,
-            "refused": refused}  # fmt: skip
-
-
-def key_of(said: str | None, header: str | None) -> dict[str, str]:
-    """The header and the field mean the same."""
-    if header is None or header == said:
-        return {}
-    if said is not None:
-        problem = f"differs from the header {KEY_HEADER}; give one of them"
-        raise InvalidOption(field="idempotency_key", problem=problem)
-    return {"idempotency_key": header}
-
-
-def too_large(error: InvalidInput) -> Refused | None:
-    """A payload over the limit is 413, as a body over it is."""
-    if "the limit is" in error.problem and "bytes" in error.problem:
-        return Refused(problem("too-large", str(error), field=error.field))
-    return None
-
-
-async def show(asked: Asked) -> Any:
-    return whole(await asked.rd.jobs.get(asked.path["id"]), secrets=asked.query.secrets)
-
-
-async def result(asked: Asked) -> Any:
-    """Of a job that is done. 409 where it ended otherwise; 202 while it has not ended."""
-    job = await asked.rd.jobs.get(asked.path["id"])
+@routes.get(f"{ONE}/result", Result, SecretsQuery, errors=(409,), also={202: Result})
+async def show_result(request: ApiRequest) -> Any:
+    """Gives the whole result of a job; 202 while the job has not ended, 409 where it ended otherwise."""
+    job = await request.rd.jobs.get(request.id)
     if job.state is State.dead:
         raise JobDead(death(job), job_id=job.id, reason=job.because or "", recommendation=job.recommendation)
     if job.state in (State.discarded, State.purged):
         raise JobDiscarded(f"job {job.short_id} was {job.state}", job_id=job.id)
     if job.state is not State.done:
         return Reply({"id": job.id, "state": job.state, "result": None}, 202, {"retry-after": "1"})
-    value = await asked.rd.jobs.result(job.id)
-    return {"id": job.id, "state": job.state, "result": value if asked.query.secrets else redact(value)}
+    value = await request.rd.jobs.result(job.id)
+    return {"id": job.id, "state": job.state, "result": value if request.query.secrets else redact(value)}
 
 
-async def story(asked: Asked) -> Any:
-    job = await asked.rd.jobs.get(asked.path["id"])
-    moves, notes = await asked.rd.jobs.story(job.id), await asked.rd.dead.notes(job.id)
-    return masked(tell(job, moves, asked.rd.clock.now(), notes).public())
+@routes.get(f"{ONE}/story", StoryOut)
+async def show_story(request: ApiRequest) -> Any:
+    """Tells what happened to a job, and what can be done now."""
+    job = await request.rd.jobs.get(request.id)
+    moves, notes = await request.rd.jobs.story(job.id), await request.rd.dead.notes(job.id)
+    return view(tell(job, moves, request.rd.clock.now(), notes).public())
 
 
-async def effects(asked: Asked) -> Any:
-    found = await asked.rd.jobs.effects(asked.path["id"])
-    return {"items": view(found, secrets=asked.query.secrets)}
+@routes.get(f"{ONE}/effects", items_of(EffectRecord), SecretsQuery)
+async def show_effects(request: ApiRequest) -> Any:
+    """Lists what a job did outside, effect by effect."""
+    return {"items": view(await request.rd.jobs.effects(request.id), secrets=request.query.secrets)}
 
 
-async def diff(asked: Asked) -> Any:
-    query: DiffQuery = asked.query
-    lines = await asked.rd.dead.diff(asked.path["id"], query.one, query.other, secrets=query.secrets)
-    return {"lines": lines}
+@routes.get(f"{ONE}/diff", DiffOut, DiffQuery)
+async def show_diff(request: ApiRequest) -> Any:
+    """Compares the inputs of two runs of a job."""
+    query: DiffQuery = request.query
+    return {"lines": await request.rd.dead.diff(request.id, query.one, query.other, secrets=query.secrets)}
 
 
-async def cancel(asked: Asked) -> Any:
-    return whole(await asked.rd.jobs.cancel(asked.path["id"], who=asked.body.who, why=asked.body.why))
+# -- a person's decisions
 
 
-async def approve(asked: Asked) -> Any:
-    return whole(await asked.rd.jobs.approve(asked.path["id"], who=asked.body.who, why=asked.body.why))
+class Resolving(ByWhom, kw_only=True):
+    """What a person saw. Landed: the job is done. Not landed: it runs again."""
+
+    why: Text
+    landed: bool = True
 
 
-async def reject(asked: Asked) -> Any:
-    return whole(await asked.rd.jobs.reject(asked.path["id"], who=asked.body.who, why=asked.body.why))
+Erased: Any = answer(
+    "Erased",
+    "How many jobs' contents are forgotten, and where they can still be read until something happens.",
+    erased=int,
+    gone=bool,
+    waits_for=list[str],
+)
 
 
-async def resolve(asked: Asked) -> Any:
-    said: schemas.Resolving = asked.body
-    job = await asked.rd.jobs.resolve(asked.path["id"], why=said.why, who=said.who, landed=said.landed)
-    return whole(job)
+@routes.post(f"{ONE}/cancel", JobOut, Saying, errors=(409,))
+async def cancel(request: ApiRequest) -> Any:
+    """Cancels a job that is no longer wanted; a running task is told."""
+    return show_job(await request.rd.jobs.cancel(request.id, **request.fields))
 
 
-async def erase(asked: Asked) -> Any:
-    """For privacy: its payload, result, errors and effects are gone; a live one is cancelled first."""
-    erased = await asked.rd.jobs.erase(asked.path["id"], who=asked.body.who)
-    waits_for = await asked.rd.jobs.lingering()
+@routes.post(f"{ONE}/approve", JobOut, Saying, errors=(409,))
+async def approve(request: ApiRequest) -> Any:
+    """Says yes to what a held job asks for."""
+    return show_job(await request.rd.jobs.approve(request.id, **request.fields))
+
+
+@routes.post(f"{ONE}/reject", JobOut, Saying, errors=(409,))
+async def reject(request: ApiRequest) -> Any:
+    """Says no to what a held job asks for."""
+    return show_job(await request.rd.jobs.reject(request.id, **request.fields))
+
+
+@routes.post(f"{ONE}/resolve", JobOut, Resolving, errors=(409,))
+async def resolve(request: ApiRequest) -> Any:
+    """Says whether an effect with an unknown outcome landed."""
+    return show_job(await request.rd.jobs.resolve(request.id, **request.fields))
+
+
+@routes.post(f"{ONE}/erase", Erased, Saying, errors=(409,), role="purge")
+async def erase(request: ApiRequest) -> Any:
+    """Erases the contents of a job for privacy: payload, result, errors, effects. A live job is cancelled first."""
+    erased = await request.rd.jobs.erase(request.id, who=request.body.who)
+    waits_for = await request.rd.jobs.lingering()
     return {"erased": erased, "gone": not waits_for, "waits_for": waits_for}
 
 
-JOB = schemas.JobOut
-ROUTES: Final = (
-    Route("GET", "/v1/jobs", list_jobs, "Jobs, newest first, by any filter.", schemas.JobPage, schemas.JobQuery),
-    Route(
-        "POST", "/v1/jobs", enqueue, "Hand in a job. When this is answered, it is synced to disk.", schemas.Accepted,
-        body=schemas.NewJob, status=201, also={200: schemas.Accepted, 202: schemas.Accepted},
-        headers={KEY_HEADER: "The same key and payload are one job, however often they are sent."},
-    ),
-    Route(
-        "POST", "/v1/jobs/batch", enqueue_many, "Hand in many jobs of one task, accepted or refused one by one.",
-        schemas.ManyOut, body=schemas.NewJobs,
-    ),
-    Route("GET", "/v1/jobs/{id}", show, "One job with its whole history.", JOB, schemas.OneJob),
-    Route(
-        "GET", "/v1/jobs/{id}/result", result, "The whole result of a job; 202 while it has none.", schemas.Result,
-        schemas.OneJob, errors=(409,), also={202: schemas.Result},
-    ),
-    Route("GET", "/v1/jobs/{id}/story", story, "What happened, and what can be done now.", StoryOut),
-    Route(
-        "GET", "/v1/jobs/{id}/effects", effects, "What a job did outside, effect by effect.", listed(EffectRecord),
-        schemas.OneJob,
-    ),
-    Route(
-        "GET", "/v1/jobs/{id}/diff", diff, "Compare the inputs of two runs of a job.", DiffOut, DiffQuery,
-    ),
-    Route(
-        "POST", "/v1/jobs/{id}/cancel", cancel, "No longer wanted; a running task is told.", JOB, body=schemas.Saying,
-        errors=(409,),
-    ),
-    Route(
-        "POST", "/v1/jobs/{id}/approve", approve, "Yes to what a held job asks for.", JOB, body=schemas.Saying,
-        errors=(409,),
-    ),
-    Route(
-        "POST", "/v1/jobs/{id}/reject", reject, "No to what a held job asks for.", JOB, body=schemas.Saying,
-        errors=(409,),
-    ),
-    Route(
-        "POST", "/v1/jobs/{id}/resolve", resolve, "Say whether an effect with an unknown outcome landed.", JOB,
-        body=schemas.Resolving, errors=(409,),
-    ),
-    Route(
-        "POST", "/v1/jobs/{id}/erase", erase, "Forget the contents of a job, for privacy.", schemas.Erased,
-        body=schemas.Saying, errors=(409,), role="purge",
-    ),
-)  # fmt: skip
+# -- effects without a job
+
+EFFECT: Final = "/v1/effects/{key:path}"
+EffectOut: Any = shape(EffectRecord)
+
+
+class EffectQuery(SecretsQuery):
+    limit: Limit = 100
+    status: Literal["intended", "landed", "absent", "unknown"] | None = None
+
+
+class ResolvingEffect(Saying, kw_only=True):
+    """What a person saw. Landed: later calls return the result. Not landed: the next call performs it."""
+
+    RULES: ClassVar[dict[str, Any]] = {
+        "anyOf": [{"properties": {"landed": {"const": True}}}, {"properties": {"result": {"type": "null"}}}]
+    }
+    """What did not land has no result."""
+    landed: bool
+    result: Any = None
+
+
+@routes.get("/v1/effects", some_of(EffectRecord), EffectQuery)
+async def list_effects(request: ApiRequest) -> Any:
+    """Lists effects without a job, newest first."""
+    query: EffectQuery = request.query
+    return cut(await request.rd.effects.list(status=query.status), query.limit, secrets=query.secrets)
+
+
+@routes.post(f"{EFFECT}/resolve", EffectOut, ResolvingEffect, errors=(409,))
+async def resolve_effect(request: ApiRequest) -> Any:
+    """Says whether an effect without a job landed, where its outcome is unknown."""
+    return view(await request.rd.effects.resolve(request.path["key"], **request.fields))
+
+
+@routes.post(f"{EFFECT}/erase", EffectOut, Saying, role="purge")
+async def erase_effect(request: ApiRequest) -> Any:
+    """Erases the result of an effect without a job, for privacy; its key stays."""
+    return view(await request.rd.effects.erase(request.path["key"]))
+
+
+@routes.get(EFFECT, EffectOut, SecretsQuery)
+async def show_effect(request: ApiRequest) -> Any:
+    """Shows one effect without a job."""
+    return view(await request.rd.effects.get(request.path["key"]), secrets=request.query.secrets)

@@ -1,17 +1,20 @@
-"""The OpenAPI 3.1 document, from the table of routes and the types it names. Nothing in it is written by hand."""
+"""Makes the OpenAPI 3.1 document from the table of routes and its types. Nothing in it is written by hand."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
+from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
 
-import redrive
-from redrive.doors.rest.schemas import PLAIN
-from redrive.doors.rest.table import JSON, Route, reason
+from redrive.doors.rest.answers import AnswerFields
+from redrive.doors.rest.inputs import PLAIN
+from redrive.doors.rest.route import JSON, ApiRequest, Route
 from redrive.doors.web.problems import MEDIA_TYPE, Problem
+from redrive.version import VERSION
 
 REF: Final = "#/components/schemas/{name}"
 _PARAMETER: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
@@ -22,12 +25,12 @@ _ABOUT: Final = {
 
 
 def document(table: Sequence[Route]) -> dict[str, Any]:
-    """Everything that can be asked, what it takes and answers, and how it can fail."""
+    """Describes everything that can be asked, what it takes and answers, and how it can fail."""
     kinds = [*dict.fromkeys(kind for route in table for kind in _kinds(route)), Problem]
-    found, components = msgspec.json.schema_components(kinds, ref_template=REF)
+    described, components = msgspec.json.schema_components(kinds, ref_template=REF)
     for kind in kinds:
         components.get(getattr(kind, "__name__", ""), {}).update(getattr(kind, "RULES", {}))  # between its fields
-    schemas = dict(zip(kinds, found, strict=True))
+    schemas = dict(zip(kinds, described, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in table:
         paths.setdefault(path_of(route), {})[route.method.lower()] = _operation(route, schemas, components)
@@ -37,10 +40,9 @@ def document(table: Sequence[Route]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "redrive",
-            "version": redrive.__version__,
-            "description": "A durable execution queue: jobs, dead letters, redrives, reports. "
-            "Every refusal is a problem (RFC 9457); lists go on with their cursor, or say whether "
-            "there is more.",
+            "version": VERSION,
+            "description": "A durable execution queue: jobs, dead letters, redrives, reports. Every refusal is a "
+            "problem (RFC 9457); lists go on with their cursor, or say whether there is more.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
@@ -50,8 +52,8 @@ def document(table: Sequence[Route]) -> dict[str, Any]:
 
 
 ABOUT_TOKENS: Final = (
-    "The owner's, as `redrive token` shows it, or a named one: `redrive token add NAME --role ROLE`. `x-redrive-role` "
-    "of an operation is the role that it needs."
+    "The owner's token, as `redrive token` shows it, or a named one: `redrive token add NAME --role ROLE`. "
+    "`x-redrive-role` of an operation is the role that it needs."
 )
 SECURITY: Final = {"bearer": {"type": "http", "scheme": "bearer", "description": ABOUT_TOKENS}}
 
@@ -98,7 +100,7 @@ def _in_query(route: Route, components: Mapping[str, Any]) -> list[dict[str, Any
     schema = components[route.query.__name__]
     required = schema.get("required", ())
     return [
-        _parameter(name, "query", _without_null(shape), required=name in required)
+        _parameter(name, _without_null(shape), required=name in required)
         for name, shape in schema.get("properties", {}).items()
     ]
 
@@ -111,41 +113,63 @@ def _in_headers(route: Route) -> list[dict[str, Any]]:
     ]
 
 
-def _parameter(name: str, place: str, shape: dict[str, Any], *, required: bool) -> dict[str, Any]:
-    told = {"description": shape["description"]} if "description" in shape else {}
-    return {"name": name, "in": place, "required": required, "schema": shape, **told}
+def _parameter(name: str, shape: dict[str, Any], *, required: bool) -> dict[str, Any]:
+    says = {"description": shape["description"]} if "description" in shape else {}
+    return {"name": name, "in": "query", "required": required, "schema": shape, **says}
 
 
 def _without_null(shape: Mapping[str, Any]) -> dict[str, Any]:
-    """A parameter that is not given is not there; it is never null."""
+    """Leaves null out of a parameter's schema: a parameter that is not given is not there."""
     options = [one for one in shape.get("anyOf", ()) if one != {"type": "null"}]
-    found = options[0] if len(options) == 1 and "type" not in shape else shape
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()
-            if not (name == "default" and value is None)}  # fmt: skip
+    given = options[0] if len(options) == 1 and "type" not in shape else shape
+    kept = {name: value for name, value in given.items() if not (name == "default" and value is None)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
 
 
 def _responses(route: Route, schemas: Mapping[Any, Any]) -> dict[str, Any]:
     media = route.media.partition(";")[0]
     answers = sorted({route.status: route.answer, **route.also}.items())
-    good = {
-        str(status): {"description": reason(status), "content": {media: {"schema": _shape(route, schemas[kind])}}}
-        for status, kind in answers
-    }
-    bad = {
-        str(status): {"description": reason(status), "content": {MEDIA_TYPE: {"schema": schemas[Problem]}}}
-        for status in route.statuses
-    }
+    good = {str(status): _response(status, media, _body_schema(route, schemas[kind])) for status, kind in answers}
+    bad = {str(status): _response(status, MEDIA_TYPE, schemas[Problem]) for status in route.statuses}
     return {**good, **bad}
 
 
-def _shape(route: Route, schema: Any) -> Any:
-    """Of a stream of events, one of them after another: OpenAPI before 3.2 has no other place for it."""
+def _response(status: int, media: str, schema: Any) -> dict[str, Any]:
+    return {"description": HTTPStatus(status).phrase, "content": {media: {"schema": schema}}}
+
+
+def _body_schema(route: Route, schema: Any) -> Any:
+    """Makes the schema of an answer; of a stream, that of one block: OpenAPI before 3.2 has no other place for it."""
     if route.media == JSON:
         return schema
     return {"type": "string"} if route.block is None else route.block(schema)
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: msgspec keeps tuples where a default is one."""
-    found: Any = msgspec.json.decode(msgspec.json.encode(value))
-    return found
+    """Makes plain JSON: msgspec keeps tuples where a default is one."""
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+class OpenApiDocument(AnswerFields, forbid_unknown_fields=False):
+    """An OpenAPI 3.1 document."""
+
+    openapi: str
+    info: dict[str, Any]
+    paths: dict[str, Any]
+
+
+OpenApiDocument.__name__ = "Document"
+
+
+def make_route(table: list[Route]) -> Route:
+    """Makes the route of the document of a table, which the route itself belongs to."""
+
+    @cache
+    def describe() -> dict[str, Any]:
+        return document(table)
+
+    async def openapi(request: ApiRequest) -> Any:
+        """Gives this document."""
+        return {**describe(), "servers": [{"url": request.root or "/"}]}
+
+    return Route("GET", "/openapi.json", openapi, OpenApiDocument)

@@ -5,106 +5,99 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 from msgspec import Meta
+from msgspec.structs import asdict
 
 from redrive.core.view import view
-from redrive.doors.rest import schemas
-from redrive.doors.rest.shapes import listed, shape
-from redrive.doors.rest.table import Asked, Route
+from redrive.doors.rest.answers import items_of, shape
+from redrive.doors.rest.inputs import RequestFields, When, Words, read_moment
+from redrive.doors.rest.route import ApiRequest, Routes
 from redrive.reports.activity import Activity, AgentLoad
 from redrive.reports.morning import Morning
 from redrive.reports.periods import FailureLog, Report
 
+routes: Final = Routes()
 Zone = Annotated[str, Meta(min_length=1, max_length=64, description="An IANA time zone, e.g. Europe/Rome.")]
+Hours = Annotated[int, Meta(ge=1, le=1488)]
 
 
-class MorningQuery(schemas.Taken):
-    since: schemas.When | None = None
-    queue: schemas.Words | None = None
+class MorningQuery(RequestFields):
+    since: When | None = None
+    queue: Words | None = None
     spike: Annotated[int, Meta(ge=1, le=10**6, description="So many more of one class are a change.")] = 3
 
 
-class Of(schemas.Taken):
+class PeriodQuery(RequestFields):
     """Of which jobs, and in which time zone days begin."""
 
     tz: Zone = "UTC"
-    queue: schemas.Words | None = None
-    task: schemas.Words | None = None
-    agent: schemas.Words | None = None
+    queue: Words | None = None
+    task: Words | None = None
+    agent: Words | None = None
 
 
-class WeeklyQuery(Of):
+class WeeklyQuery(PeriodQuery):
     weeks: Annotated[int, Meta(ge=1, le=520)] = 4
 
 
-class MonthlyQuery(Of):
+class MonthlyQuery(PeriodQuery):
     months: Annotated[int, Meta(ge=1, le=120)] = 12
 
 
-class FailureQuery(Of):
-    category: schemas.Words | None = None
-    detail: schemas.Words | None = None
-    error_class: schemas.Words | None = None
+class FailureQuery(PeriodQuery):
+    category: Words | None = None
+    detail: Words | None = None
+    error_class: Words | None = None
     date: Annotated[str, Meta(extra_json_schema={"format": "date"})] | None = None
-    since: schemas.When | None = None
-    until: schemas.When | None = None
+    since: When | None = None
+    until: When | None = None
     limit: Annotated[int, Meta(ge=0, le=1000)] = 50
 
 
-class ActivityQuery(schemas.Taken):
+class ActivityQuery(RequestFields):
     minutes: Annotated[int, Meta(ge=1, le=1440)] | None = None
-    hours: Annotated[int, Meta(ge=1, le=1488)] | None = None
-    queue: schemas.Words | None = None
+    hours: Hours | None = None
+    queue: Words | None = None
 
 
-class LoadQuery(schemas.Taken):
-    hours: Annotated[int, Meta(ge=1, le=1488)] = 24
+class LoadQuery(RequestFields):
+    hours: Hours = 24
 
 
-async def morning(asked: Asked) -> Any:
-    query: MorningQuery = asked.query
-    page = await asked.rd.morning(schemas.moment("since", query.since), queue=query.queue, spike=query.spike)
-    return view(page)
+@routes.get("/v1/reports/morning", shape(Morning), MorningQuery)
+async def morning(request: ApiRequest) -> Any:
+    """Tells what needs a person, and what changed."""
+    query: MorningQuery = request.query
+    since = read_moment("since", query.since)
+    return view(await request.rd.morning(since, queue=query.queue, spike=query.spike))
 
 
-async def weekly(asked: Asked) -> Any:
-    query: WeeklyQuery = asked.query
-    return view(await asked.rd.reports.weekly(query.weeks, **_of(query)))
+@routes.get("/v1/reports/weekly", shape(Report), WeeklyQuery)
+async def weekly(request: ApiRequest) -> Any:
+    """Reports the last weeks in numbers."""
+    return view(await request.rd.reports.weekly(**asdict(request.query)))
 
 
-async def monthly(asked: Asked) -> Any:
-    query: MonthlyQuery = asked.query
-    return view(await asked.rd.reports.monthly(query.months, **_of(query)))
+@routes.get("/v1/reports/monthly", shape(Report), MonthlyQuery)
+async def monthly(request: ApiRequest) -> Any:
+    """Reports the last months in numbers."""
+    return view(await request.rd.reports.monthly(**asdict(request.query)))
 
 
-def _of(query: Of) -> dict[str, Any]:
-    return {name: getattr(query, name) for name in ("tz", "queue", "task", "agent")}
+@routes.get("/v1/reports/failures", shape(FailureLog), FailureQuery)
+async def failures(request: ApiRequest) -> Any:
+    """Lists what failed, by day."""
+    query = asdict(request.query)
+    moments = {name: read_moment(name, query[name]) for name in ("since", "until")}
+    return view(await request.rd.reports.failures(**query | moments))
 
 
-async def failures(asked: Asked) -> Any:
-    query: FailureQuery = asked.query
-    said: dict[str, Any] = {
-        name: getattr(query, name) for name in ("category", "detail", "error_class", "date", "limit")
-    }
-    said |= {"since": schemas.moment("since", query.since), "until": schemas.moment("until", query.until)}
-    return view(await asked.rd.reports.failures(**said, **_of(query)))
+@routes.get("/v1/reports/activity", shape(Activity), ActivityQuery)
+async def activity(request: ApiRequest) -> Any:
+    """Gives series for plots, by queue."""
+    return view(await request.rd.reports.activity(**asdict(request.query)))
 
 
-async def activity(asked: Asked) -> Any:
-    query: ActivityQuery = asked.query
-    return view(await asked.rd.reports.activity(minutes=query.minutes, hours=query.hours, queue=query.queue))
-
-
-async def load(asked: Asked) -> Any:
-    return {"items": view(await asked.rd.reports.load(hours=asked.query.hours))}
-
-
-ROUTES: Final = (
-    Route(
-        "GET", "/v1/reports/morning", morning, "What needs a person, and what changed.", shape(Morning), MorningQuery
-    ),
-    Route("GET", "/v1/reports/weekly", weekly, "The last weeks in numbers.", shape(Report), WeeklyQuery),
-    Route("GET", "/v1/reports/monthly", monthly, "The last months in numbers.", shape(Report), MonthlyQuery),
-    Route("GET", "/v1/reports/failures", failures, "What failed, by day.", shape(FailureLog), FailureQuery),
-    Route("GET", "/v1/reports/activity", activity, "Series for plots, by queue.", shape(Activity), ActivityQuery),
-    Route("GET", "/v1/reports/load", load, "What each agent has to do, and how it went.", listed(AgentLoad), LoadQuery),
-)
+@routes.get("/v1/reports/load", items_of(AgentLoad), LoadQuery)
+async def load(request: ApiRequest) -> Any:
+    """Lists what each agent has to do, and how it went."""
+    return {"items": view(await request.rd.reports.load(hours=request.query.hours))}

@@ -1,19 +1,24 @@
-"""What went wrong, as RFC 9457 has it: problem+json, with a kind for programs and a line for people."""
+"""Problems: what went wrong, as RFC 9457 has it, with a kind for programs and a line for people."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from redrive import errors
 
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+log = logging.getLogger("redrive.rest")
 MEDIA_TYPE: Final = "application/problem+json"
 KINDS: Final = "urn:redrive:problem:"
 RETRY_SECONDS: Final = 1
-"""When to ask again where the store was busy: it rarely is for longer."""
+"""Seconds after which to ask again where the store was busy; it rarely is for longer."""
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -35,7 +40,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the status needs besides its body."""
+        """The headers that this status needs."""
         if self.status == 503:
             return {"retry-after": str(RETRY_SECONDS)}
         return {"www-authenticate": 'Bearer realm="redrive"'} if self.status == 401 else {}
@@ -45,7 +50,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Refused(Exception):
-    """Raised on the way to an answer that is a problem."""
+    """Ends the handling of a request with a problem."""
 
     def __init__(self, problem: Problem, headers: dict[str, str] | None = None) -> None:
         super().__init__(problem.detail or problem.title)
@@ -54,21 +59,26 @@ class Refused(Exception):
 
 
 class _Known(NamedTuple):
+    """Describes one kind of problem."""
+
     status: int
     kind: str
     title: str
     hint: str | None = None
 
 
+_HOW_TO_SHOW: Final = (
+    "send Authorization: Bearer TOKEN; `redrive token` shows the token, `redrive token --link` a link for a browser"
+)
+_OTHER_ROLE: Final = "use a token with that role: `redrive token add NAME --role ROLE` makes one"
+_NO_REPEAT: Final = "do not repeat the call as it is; GET /v1/dead-letters/{id} says why and what would help"
 _BY_KIND: Final = {
-    kind.kind: kind
-    for kind in (
+    known.kind: known
+    for known in (
         _Known(400, "bad-request", "This request cannot be read"),
-        _Known(401, "unauthorized", "The token is missing or wrong", "send Authorization: Bearer TOKEN; "
-               "`redrive token` shows the token, `redrive token --link` a link for a browser"),
+        _Known(401, "unauthorized", "The token is missing or wrong", _HOW_TO_SHOW),
         _Known(403, "forbidden-origin", "This page may not ask here", "open the dashboard by its own address"),
-        _Known(403, "forbidden-role", "The role of this token is not enough",
-               "use a token with that role: `redrive token add NAME --role ROLE` makes one"),
+        _Known(403, "forbidden-role", "The role of this token is not enough", _OTHER_ROLE),
         _Known(404, "not-found", "There is nothing here"),
         _Known(405, "method-not-allowed", "This cannot be done here"),
         _Known(408, "too-slow", "The body took too long to arrive"),
@@ -77,24 +87,21 @@ _BY_KIND: Final = {
         _Known(415, "unsupported-media-type", "The body must be JSON", "send Content-Type: application/json"),
         _Known(421, "misdirected", "This Host is not served here", "see --allow-host of `redrive serve`"),
         _Known(422, "invalid", "Something in the request is not right"),
-        _Known(424, "operation-failed", "The operation ran and failed",
-               "do not repeat the call as it is; GET /v1/dead-letters/{id} says why and what would help"),
+        _Known(424, "operation-failed", "The operation ran and failed", _NO_REPEAT),
         _Known(500, "internal", "An error in redrive", "the server's log has its traceback"),
     )
-}  # fmt: skip
+}
+"""The problems that the doors find themselves."""
 
+_IN_USE: Final = "The database is open elsewhere in this process"
+_ONCE: Final = "wait for it, or end that process"
+_OTHER_KEY: Final = "use a new key, or send the same payload to the same task"
+_UNKNOWN: Final = "check it, or repeat it with the same key"
 _BY_ERROR: Final[dict[type[Exception], _Known]] = {
     errors.JobNotFound: _Known(404, "job-not-found", "There is no such job"),
     errors.EffectNotFound: _Known(404, "effect-not-found", "There is no such effect"),
-    errors.OnceInProgress: _Known(
-        409, "once-in-progress", "A living process performs this effect", "wait for it, or end that process"
-    ),
-    errors.KeyReused: _Known(
-        422,
-        "key-reused",
-        "The idempotency key stands for other work",
-        "use a new key, or send the same payload to the same task",
-    ),
+    errors.OnceInProgress: _Known(409, "once-in-progress", "A living process performs this effect", _ONCE),
+    errors.KeyReused: _Known(422, "key-reused", "The idempotency key stands for other work", _OTHER_KEY),
     errors.InvalidInput: _BY_KIND["invalid"],
     errors.ConfigError: _BY_KIND["invalid"],
     errors.IllegalMove: _Known(409, "illegal-move", "The job is not in a state for this", "look at the job first"),
@@ -105,49 +112,58 @@ _BY_ERROR: Final[dict[type[Exception], _Known]] = {
     errors.StoreBusy: _Known(503, "busy", "The store is busy", "try again in a moment"),
     errors.StoreFull: _Known(507, "disk-full", "No space is left on the disk", "free some space, then try again"),
     errors.StoreRefused: _Known(503, "store-refused", "This database must not be used", "run `redrive doctor`"),
-    errors.CommitUnknown: _Known(
-        503, "commit-unknown", "The store did not confirm the write", "check it, or repeat it with the same key"
-    ),
+    errors.CommitUnknown: _Known(503, "commit-unknown", "The store did not confirm the write", _UNKNOWN),
     errors.SessionUnknown: _Known(503, "session-unknown", "The hub does not know this client", "try again"),
     errors.StoreFailed: _Known(503, "store-failed", "The disk failed", "check the disk, then restart the server"),
-    errors.DatabaseInUse: _Known(
-        503, "database-in-use", "The database is open elsewhere in this process", "close it there, then try again"
-    ),
+    errors.DatabaseInUse: _Known(503, "database-in-use", _IN_USE, "close it there, then try again"),
     errors.StoreUnavailable: _Known(503, "store-unavailable", "The store cannot be reached", "try again in a moment"),
 }
+"""What each error of redrive is to a caller; a subclass without a line of its own is what its base class is."""
 
 
 def problem(kind: str, detail: str | None = None, *, field: str | None = None) -> Problem:
-    """One that the doors themselves find."""
+    """Makes a problem that a door itself has found."""
     known = _BY_KIND[kind]
     return Problem(f"{KINDS}{kind}", known.title, known.status, detail, field, hint=known.hint)
 
 
 def known_problems() -> list[Problem]:
-    """Every kind there is, by status, for the reference."""
+    """Lists every kind of problem by status, for the reference."""
     known = {one.kind: one for one in (*_BY_KIND.values(), *_BY_ERROR.values())}
-    found = [Problem(f"{KINDS}{one.kind}", one.title, one.status, hint=one.hint) for one in known.values()]
-    return sorted(found, key=lambda one: (one.status, one.type))
+    problems = [Problem(f"{KINDS}{one.kind}", one.title, one.status, hint=one.hint) for one in known.values()]
+    return sorted(problems, key=lambda one: (one.status, one.type))
 
 
 def problem_of(error: Exception) -> Problem | None:
-    """What an error of redrive means to a caller; None where it is a defect."""
-    for kind in type(error).__mro__:
-        known = _BY_ERROR.get(kind)
-        if known is not None:
-            return _told(error, known)
-    return None
-
-
-def _told(error: Exception, known: _Known) -> Problem:
+    """Says what an error of redrive means to a caller; None where the error is a defect."""
+    known = next((_BY_ERROR[kind] for kind in type(error).__mro__ if kind in _BY_ERROR), None)
+    if known is None:
+        return None
     field, job_id = getattr(error, "field", None), getattr(error, "job_id", None)
     hint = getattr(error, "recommendation", None) or known.hint
     return Problem(f"{KINDS}{known.kind}", known.title, known.status, str(error), field, job_id, hint)
 
 
+def problem_for(error: Exception, path: str) -> Problem:
+    """Says what any exception means to a caller. A defect is logged; the caller learns that the request was fine."""
+    if isinstance(error, Refused):
+        return error.problem
+    if (known := problem_of(error)) is not None:
+        return known
+    log.error("%s failed: %r", path, error, exc_info=error)
+    return problem("internal", "redrive has a defect that this request met; report the traceback in the server's log")
+
+
+def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    """Makes the HTTP answer of a problem."""
+    from starlette.responses import Response
+
+    return Response(problem.encode(), problem.status, {**problem.headers, **(headers or {})}, MEDIA_TYPE)
+
+
 @contextmanager
 def missing(field: str) -> Iterator[None]:
-    """What a path names and nobody knows is not a bad request: it is not there."""
+    """Turns a refusal of this field into 404: what a path names and the store does not have is no bad request."""
     try:
         yield
     except errors.InvalidInput as error:

@@ -1,4 +1,4 @@
-"""Dead letters as a file to keep, never a page to show: what is in it is somebody else's."""
+"""Sends dead letters as a file to keep, never as a page to show: other people wrote what is in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MEDIA: Final = "application/x-ndjson"
 IN_MEMORY: Final = 1024 * 1024
-"""What is longer waits in a temporary file until it is sent."""
+"""Bytes; a longer export waits in a temporary file until it is sent."""
 PIECE: Final = 64 * 1024
 HEADERS: Final = {
     "content-disposition": 'attachment; filename="dead-letters.jsonl"',
@@ -26,7 +26,7 @@ HEADERS: Final = {
 
 
 async def exported(rd: Redrive, filters: Mapping[str, Any], *, secrets: bool) -> StreamingResponse:
-    """All of them are found before the first is sent, so that what is wrong can still be said."""
+    """Finds all dead letters before the first is sent, so that an error still gets its own status."""
     file = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 - closed when it is sent
     try:
         await rd.dead.export(file, secrets=secrets, **filters)
@@ -34,16 +34,16 @@ async def exported(rd: Redrive, filters: Mapping[str, Any], *, secrets: bool) ->
         file.close()
         raise
     file.seek(0)
-    return StreamingResponse(_pieces(file, secrets=secrets), headers=HEADERS, media_type=MEDIA)
+    return StreamingResponse(_read_pieces(file, secrets=secrets), headers=HEADERS, media_type=MEDIA)
 
 
-async def _pieces(file: IO[bytes], *, secrets: bool) -> AsyncIterator[bytes]:
-    """An export holds whole payloads, so that they can run again; who does not ask for secrets gets none of them."""
+async def _read_pieces(file: IO[bytes], *, secrets: bool) -> AsyncIterator[bytes]:
+    """Reads the file piece by piece, and masks the payloads unless secrets are asked for."""
     with file:
         while lines := await asyncio.to_thread(file.readlines, PIECE):
-            yield b"".join(lines if secrets else map(_masked, lines))
+            yield b"".join(lines if secrets else map(_mask, lines))
 
 
-def _masked(line: bytes) -> bytes:
+def _mask(line: bytes) -> bytes:
     record = msgspec.json.decode(line)
     return msgspec.json.encode(record | {"payload": redact(record["payload"])}) + b"\n"
