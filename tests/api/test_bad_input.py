@@ -282,7 +282,7 @@ async def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
 async def test_a_torn_line_in_the_spool_is_kept_aside(
     rd: Redrive, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = rd._desk.prepare(rd._desk.plan("work", {}), {"a": 1}).job
+    job = rd._enqueuer.prepare(rd._enqueuer.plan("work", {}), {"a": 1}).job
     rd.spool.append(Entry(job))
     (spooled,) = rd.spool.folder.iterdir()
     spooled.write_bytes(b'{"job": {"id": "tor\n' + spooled.read_bytes())

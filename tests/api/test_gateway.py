@@ -1375,8 +1375,8 @@ async def test_the_next_retry_is_found_among_any_number_in_any_order(
     rd: Redrive, clock: FakeClock, soonest: int
 ) -> None:
     now = clock.now()
-    plan = rd._desk.plan("later", {}, reason="deferred_submit")
-    prepared = [rd._desk.prepare(plan, {"n": n}) for n in range(1_200)]
+    plan = rd._enqueuer.plan("later", {}, reason="deferred_submit")
+    prepared = [rd._enqueuer.prepare(plan, {"n": n}) for n in range(1_200)]
     late = [replace(made.job, run_at=now + 10 + abs(n - soonest)) for n, made in enumerate(prepared)]
     await rd.store.insert(late)
     found = await rd.operations()

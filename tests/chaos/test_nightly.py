@@ -112,7 +112,7 @@ class Nights:
         """A night, its morning with the dead scripts still dead, and what a person does then."""
         killed = await asyncio.gather(*(self.night_of(site, night) for site in SITES))
         dead = [site for site, was_killed in zip(SITES, killed, strict=True) if was_killed]
-        self.rd.core.holder.clock = self.rd._desk.clock = NightClock(night, hour=8.0)
+        self.rd.core.holder.clock = self.rd._enqueuer.clock = NightClock(night, hour=8.0)
         page = await self.rd.morning()
         self.mornings.append(page)
         await self.look(page)

@@ -71,7 +71,7 @@ def drainer(folder: str) -> None:
 
     async def drain() -> None:
         async with rd:
-            await rd._desk.drain_spool()
+            await rd._enqueuer.drain_spool()
 
     asyncio.run(drain())
 

@@ -22,8 +22,8 @@ def work(shell: Shell, session: str = "s1") -> None:
                 return {"url": "https://site.example/1", "password": "hunter22"}
 
             for fail in (False, True):
-                plan = rd._desk.plan("publish", {"session_id": session}, "retry")
-                await rd._desk.accept(rd._desk.prepare(plan, {"fail": fail}))
+                plan = rd._enqueuer.plan("publish", {"session_id": session}, "retry")
+                await rd._enqueuer.accept(rd._enqueuer.prepare(plan, {"fail": fail}))
                 await rd.drain()
 
     asyncio.run(run())

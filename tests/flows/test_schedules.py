@@ -129,7 +129,7 @@ async def test_jobs_of_every_reason_share_a_store_and_keep_their_policies(rd: Re
     await look(rd)
     clock.advance(HOUR)
     for reason in ("retry", "deferred_submit"):
-        await rd._desk.accept(rd._desk.prepare(rd._desk.plan("nightly", {}, reason), {}))
+        await rd._enqueuer.insert_one(rd._enqueuer.prepare(rd._enqueuer.plan("nightly", {}, reason), {}))
     await rd.enqueue("nightly")
     await look(rd)
     assert await rd.store.count(Filter(), by=("reason",)) == {(reason,): 1 for reason in REASONS}

@@ -274,7 +274,7 @@ async def test_a_spooled_job_whose_key_was_used_for_something_else_meanwhile_is_
     store.broken = None
     first = await flaky.enqueue("work", {"n": 1}, idempotency_key="k", queue="q")
     for _ in range(2):  # a crash after the first, and again
-        await flaky._desk.drain_spool()
+        await flaky._enqueuer.drain_spool()
         assert flaky.spool.count() == 0
         (flaky.spool.folder / "1.jsonl").write_bytes(line)
     assert spooled.id == first.id
@@ -298,7 +298,7 @@ async def test_a_spooled_job_whose_key_was_used_for_something_else_meanwhile_is_
     async def work(n: int, file: redrive.Blob | None = None) -> None:
         got.append((n, file.data if file else b""))
 
-    await flaky._desk.drain_spool()
+    await flaky._enqueuer.drain_spool()
     await flaky.dead.redrive(letter.id)
     await soon(flaky.drain())
     assert sorted(got) == [(1, b""), (2, b"two")]
@@ -315,7 +315,7 @@ async def test_on_duplicate_counts_for_what_was_spooled_as_well(flaky: Redrive, 
     again = await work.options(idempotency_key="k", on_duplicate="redrive", fallback=True).enqueue()
     assert (again.spooled, again.id) == (True, job.id)
     store.broken = None
-    await flaky._desk.drain_spool()
+    await flaky._enqueuer.drain_spool()
     assert (await job.refresh()).state == "waiting"
 
 
@@ -365,7 +365,7 @@ async def test_a_spooled_repeat_of_a_job_in_trouble_is_told_as_by_the_store(
     await work.options(idempotency_key="k", fallback=True).enqueue()
     store.broken = None
     flaky.subscribe("duplicate", lambda event: heard.append(event.job_id or ""))
-    await flaky._desk.drain_spool()
+    await flaky._enqueuer.drain_spool()
     assert heard == [job.id]
     assert f"job {job.id[-8:]} with key 'k' is discarded" in caplog.text
 
@@ -492,7 +492,7 @@ async def test_a_fallback_can_be_said_everywhere(tmp_path: Path, where: str, mon
     async def work(n: int) -> None: ...
 
     assert (await work.options(**(said if where == "call" else {})).enqueue(1)).spooled
-    assert rd._desk.plan("work", said if where == "call" else {}).fallback.after == 7.0
+    assert rd._enqueuer.plan("work", said if where == "call" else {}).fallback.after == 7.0
 
 
 @pytest.mark.behaviour("T-14b")

@@ -77,8 +77,8 @@ async def submit(
     rd: Redrive, task: str = "publish", reason: Any = "retry", session: str | None = "s1", **payload: Any
 ) -> Job:
     """A job as the gateway, a deferral or a schedule would leave it in the queue."""
-    plan = rd._desk.plan(task, {"session_id": session}, reason)
-    job, _, _ = await rd._desk.accept(rd._desk.prepare(plan, payload))
+    plan = rd._enqueuer.plan(task, {"session_id": session}, reason)
+    job, _, _ = await rd._enqueuer.accept(rd._enqueuer.prepare(plan, payload))
     return job
 
 

@@ -6,14 +6,16 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redrive.core.job import Job, Json
+from redrive.http.policy import HTTP_TASK
+from redrive.http.request import split_call
 from redrive.jobs.event_loop_thread import portal
 from redrive.jobs.tasks import BlockingHandle, Item, Many
 from redrive.reports.health import Health
 
 if TYPE_CHECKING:
-    from redrive.api.enqueue import Enqueuer
     from redrive.api.jobs import Jobs
     from redrive.api.workers import Workers
+    from redrive.jobs.enqueuer import Enqueuer
     from redrive.reports.watch import Watch
 
 T = TypeVar("T")
@@ -33,15 +35,17 @@ class Blocking:
         return portal.run(work)
 
     def enqueue(self, task: str, payload: Mapping[str, Json] | None = None, **options: Any) -> BlockingHandle[Any]:
-        handle = self._enqueuer.accept_now(task, {} if payload is None else payload, options)
-        return BlockingHandle(handle or self.run(self._enqueuer.enqueue(task, payload, options)), self.run)
+        given = {} if payload is None else payload
+        handle = self._enqueuer.accept_now(task, given, options)
+        return BlockingHandle(handle or self.run(self._enqueuer.accept(task, given, options)), self.run)
 
     def enqueue_many(self, task: str, items: Iterable[Mapping[str, Json] | Item], **options: Any) -> Many:
         return self.run(self._enqueuer.enqueue_many(task, items, options))
 
     def enqueue_http(self, *line: str, **options: Any) -> BlockingHandle[dict[str, Any]]:
         """Takes what `rd.enqueue_http` takes: `("POST", url, …)` or `(queue, "POST", url, …)`."""
-        return BlockingHandle(self.run(self._enqueuer.enqueue_http(line, options)), self.run)
+        payload, options = split_call(line, options)
+        return BlockingHandle(self.run(self._enqueuer.accept(HTTP_TASK, payload, options)), self.run)
 
     def drain(self) -> int:
         return self.run(self._workers.drain())

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from redrive.deadletters.redrives import Redrives
     from redrive.engine.worker import Worker
     from redrive.jobs.core import Core
-    from redrive.jobs.enqueuer import Desk
+    from redrive.jobs.enqueuer import Enqueuer
     from redrive.notices.service import Notices
     from redrive.reports.pains import Pains
     from redrive.scripts.once import Effects
@@ -34,7 +34,7 @@ class Duties:
     """Knows the services that have something to do from time to time."""
 
     core: Core
-    desk: Desk
+    enqueuer: Enqueuer
     transactions: Transactions
     notices: Notices
     pains: Pains
@@ -49,7 +49,7 @@ class Duties:
         return Scheduler(
             core.store, core.registry, core.clock, worker.settle_lapsed,
             retention=settings.retention, key_retention=settings.key_retention,
-            watch=self.look, drain_spool=self.desk.drain_spool, mind_breakers=worker.mind_breakers,
+            watch=self.look, drain_spool=self.enqueuer.drain_spool, mind_breakers=worker.mind_breakers,
             mind_schedules=self.mind_schedules, resume_workflows=worker.resume_workflows,
             prune_notices=self.notices.prune, advance_redrives=self.redrives.advance,
             comebacks=lambda: self.comebacks.work(worker.breakers, thorough=False), prune_acts=self.dead.prune_acts,
@@ -69,7 +69,7 @@ class Duties:
 
     async def take_in(self) -> None:
         """Moves jobs that wait beside the store into it: from the spool, and from the inbox of `within=`."""
-        await self.desk.drain_spool()
+        await self.enqueuer.drain_spool()
         await self.transactions.mind_inbox()
 
     async def see_to_the_overdue(self, worker: Worker) -> None:
@@ -91,9 +91,9 @@ class Duties:
 
     async def enqueue_slot(self, task: str, payload: Mapping[str, Json], options: dict[str, Any]) -> str:
         """Enqueues the job of a slot as any job; one that a process with another payload made first stays."""
-        plan = self.desk.plan(task, options, "scheduled_job")
+        plan = self.enqueuer.plan(task, options, "scheduled_job")
         try:
-            job, _, _ = await self.desk.accept(self.desk.prepare(plan, payload))
+            job, _, _ = await self.enqueuer.insert_one(self.enqueuer.prepare(plan, payload))
         except KeyReused as known:
             log.warning("the slot has its job already, with another payload: %s", known)
             return keyed_id(plan.queue, options["idempotency_key"])

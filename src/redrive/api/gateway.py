@@ -28,7 +28,7 @@ from redrive.engine.registry import Handler
 from redrive.engine.threads import Raised, asked, finished
 from redrive.errors import IllegalMove, InvalidOption, JobNotReady, StoreError
 from redrive.failures.capture import capture
-from redrive.jobs.enqueuer import Desk, Prepared, SpoolUnusable, wants_back
+from redrive.jobs.enqueuer import Enqueuer, Prepared, SpoolUnusable, wants_back
 from redrive.jobs.lookup import find_job, move_job
 from redrive.jobs.publishing_store import add_notice
 from redrive.jobs.tasks import Seconds, Task, seconds
@@ -49,9 +49,9 @@ LONG_DUE: Final = 30 * 86_400.0
 class Gateway:
     """`rd.call`, `rd.submit`, `rd.retry`, and the status of operations."""
 
-    def __init__(self, core: Core, desk: Desk) -> None:
+    def __init__(self, core: Core, enqueuer: Enqueuer) -> None:
         self._core = core
-        self._desk = desk
+        self._enqueuer = enqueuer
         self._spots: dict[asyncio.AbstractEventLoop, OnTheSpot] = {}
         self._late: dict[asyncio.AbstractEventLoop, set[asyncio.Task[Any]]] = {}
         """Calls that go on after their callers stopped waiting, by the event loop they run on."""
@@ -103,10 +103,10 @@ class Gateway:
             raise InvalidOption(field=min(late), problem="a call runs now; submit it, or enqueue it, for later")
         limit = seconds(timeout, "timeout") if timeout is not None else None
         handler = self._core.registry.handlers.get(name)
-        plan = self._desk.plan(name, self._desk.keyed(name, params, options), reason="retry")
+        plan = self._enqueuer.plan(name, self._enqueuer.keyed(name, params, options), reason="retry")
         if handler is not None and handler.read_only:
             return await self._read(handler, params, limit, plan.said.get("session_id"))
-        prepared = self._desk.prepare(plan, params)
+        prepared = self._enqueuer.prepare(plan, params)
         stopped = await self._paused(prepared.job.queue)
         if handler is not None and stopped is None:
             prepared = msgspec.structs.replace(prepared, job=self._reserved(prepared.job))
@@ -125,7 +125,7 @@ class Gateway:
     async def _accept(self, prepared: Prepared) -> tuple[Job, bool, bool]:
         """Accepts an operation. Where neither store nor spool can, the store's error is raised."""
         try:
-            return await self._desk.accept(prepared)
+            return await self._enqueuer.insert_one(prepared)
         except SpoolUnusable as unusable:
             raise unusable.store from unusable
 
@@ -221,11 +221,11 @@ class Gateway:
     async def submit(self, task: Task[Any, Any] | str, params: Mapping[str, Json], **options: Any) -> Outcome:
         """Later, by a worker: one attempt. The answer is an operation to ask about."""
         name = task.name if isinstance(task, Task) else check_name("task", task)
-        keyed = {"lease": REASONS["deferred_submit"].lease, **self._desk.keyed(name, params, options)}
-        prepared = self._desk.prepare(self._desk.plan(name, keyed, reason="deferred_submit"), params)
+        keyed = {"lease": REASONS["deferred_submit"].lease, **self._enqueuer.keyed(name, params, options)}
+        prepared = self._enqueuer.prepare(self._enqueuer.plan(name, keyed, reason="deferred_submit"), params)
         job, duplicate, _ = await self._accept(prepared)
         if duplicate and wants_back(prepared, job):
-            job = await self._desk.bring_back(job.id, WHO, "submitted again")
+            job = await self._enqueuer.bring_back(job.id, WHO, "submitted again")
         return await self.outcome(job)
 
     async def retry(self, operation_id: str, *, timeout: Seconds | None = None, who: str = WHO) -> Outcome:
@@ -256,7 +256,7 @@ class Gateway:
     async def _due(self, job: Job, who: str) -> Job:
         """Brought back where it is dead or parked; what waits for a person stays."""
         if job.state is State.dead:
-            return await self._desk.bring_back(job.id, who, "asked to retry")
+            return await self._enqueuer.bring_back(job.id, who, "asked to retry")
         if job.state is State.held and job.because in ("circuit_open", "consent"):
             why = "asked to retry"
             if job.because == "circuit_open":

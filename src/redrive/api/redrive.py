@@ -14,7 +14,6 @@ from redrive.api.blocking import Blocking
 from redrive.api.database import Database
 from redrive.api.dead import Dead
 from redrive.api.duties import Duties
-from redrive.api.enqueue import Enqueuer
 from redrive.api.explain import Explanation, add_rule, explain
 from redrive.api.gateway import Gateway, Operations
 from redrive.api.jobs import Jobs
@@ -49,8 +48,10 @@ from redrive.fleet.hub import become_hub, make_hub, serving_hub
 from redrive.fleet.service import Fleet
 from redrive.flows.schedules import Scheduled, forget, listed
 from redrive.flows.workflows import Workflow, WorkflowHome, Workflows
+from redrive.http.policy import HTTP_TASK
+from redrive.http.request import split_call
 from redrive.jobs.core import Core
-from redrive.jobs.enqueuer import Desk
+from redrive.jobs.enqueuer import Enqueuer
 from redrive.jobs.event_loop_thread import portal
 from redrive.jobs.open_store import shown, spool_folder
 from redrive.jobs.spool import Spool
@@ -121,34 +122,44 @@ class Redrive(Registering):
         self.groups = Groups(core)
         acts = Acts(core, self.redrives)
         self.dead = Dead(core, acts, self.redrives, self.groups, lambda: self.letters)
-        self._desk = Desk(core, self.spool, self.dead)
-        self.letters = Letters(core, self._desk)
-        self._transactions = Transactions(core, self._desk)
+        self._enqueuer = Enqueuer(core, self.spool, self.dead)
+        self.accept: Final = self._enqueuer.accept
+        """Accept one job by its task's name, payload and options: what every way to enqueue one job comes to."""
+        self.letters = Letters(core, self._enqueuer)
+        self._transactions = Transactions(core, self._enqueuer)
         self.effects = Effects(core)
         self.comebacks = Comebacks(core, acts)
         self._repeats = Repeats(core)
         self._watch = Watch(core, self.spool, self.effects, self._repeats, self.redrives)
         self._pains = Pains(core, self._watch)
-        actions = SignalActions(core, self._watch, self._desk)
+        actions = SignalActions(core, self._watch, self._enqueuer)
         self.notices = Notices(core, self._repeats, actions.channels, self.channels, self.signals)
         self.sessions = Sessions(core, self.notices)
         self._duties = Duties(
-            core, self._desk, self._transactions, self.notices, self._pains, self.groups, self.redrives, self.comebacks,
-            self.dead, self.effects,
-        )  # fmt: skip
+            core=core,
+            enqueuer=self._enqueuer,
+            transactions=self._transactions,
+            notices=self.notices,
+            pains=self._pains,
+            groups=self.groups,
+            redrives=self.redrives,
+            comebacks=self.comebacks,
+            dead=self.dead,
+            effects=self.effects,
+        )
         self._workers = Workers(core, self._duties, self.notices, include)
-        self._gateway = Gateway(core, self._desk)
+        self._gateway = Gateway(core, self._enqueuer)
         self._operations = Operations(core, self._gateway, self._repeats, self.load)
         self.jobs = Jobs(core, self._workers, self._gateway, self.sessions, self._repeats, self.dead)
         self.queues = Queues(core, self._watch, self._workers)
-        self._workflow_home = WorkflowHome(core, self._desk, self.jobs, self.dead.discard)
+        self._workflow_home = WorkflowHome(core, self._enqueuer, self.jobs, self.dead.discard)
         self.workflows = Workflows(self._workflow_home)
         self.reports = Reports(core, self._watch, self.notices)
         self.fleet = Fleet(core, self._workers)
         self.tokens = Tokens(core)
-        self._enqueuer = Enqueuer(self._desk, self._transactions, self.jobs)
+        self._enqueuer.jobs, self._enqueuer.transactions = self.jobs, self._transactions
         core.holder.before_close += [self._gateway.close, self._transactions.close]
-        core.holder.on_close.append(self._desk.give_up_late)
+        core.holder.on_close.append(self._enqueuer.give_up_late)
         self._add_delivery()
 
     # -- the store
@@ -222,13 +233,13 @@ class Redrive(Registering):
 
         `within=` takes a session or connection of yours: the job is committed with your data, or not at all.
         """
-        return await self._enqueuer.enqueue(task, payload, options)
+        return await self.accept(_name_of(task), {} if payload is None else payload, options)
 
     async def enqueue_many(
         self, task: str | Task[Any, Any], items: Iterable[Mapping[str, Json] | Item], **options: Any
     ) -> Many:
         """Enqueue many at once, accepted or refused item by item; repeat it safely where the items have keys."""
-        return await self._enqueuer.enqueue_many(task, items, options)
+        return await self._enqueuer.enqueue_many(_name_of(task), items, options)
 
     @overload
     async def enqueue_http(
@@ -262,10 +273,8 @@ class Redrive(Registering):
         `enqueue_http("POST", url, json=…, queue=…)` or `enqueue_http(queue, "POST", url, body=…)`. A `body` of text is
         sent as it is; a dict or a list is sent as JSON, as `json` is.
         """
-        return await self._enqueuer.enqueue_http(line, options)
-
-    async def accept(self, task: str, payload: Mapping[str, Any], options: Mapping[str, Any]) -> JobHandle[Any]:
-        return await self._enqueuer.accept(task, payload, options)
+        payload, options = split_call(line, options)
+        return await self.accept(HTTP_TASK, payload, options)
 
     def accept_now(self, task: str, payload: Mapping[str, Any], options: Mapping[str, Any]) -> JobHandle[Any] | None:
         """Enqueue with `within=` in the caller's thread, to which its connection belongs. None without `within=`."""
@@ -407,11 +416,19 @@ class Redrive(Registering):
         A cycle that does not start as usual is told: `every="1d"` says how often it starts, else that is learned from
         at least four starts; None turns it off.
         """
-        home = CycleHome(self.core, self._desk, self._duties.look, self.notices.deliver)
+        home = CycleHome(self.core, self._enqueuer, self._duties.look, self.notices.deliver)
         return Cycle(
-            home, name, cycle_id, tz=tz, repeat=repeat, ignore=ignore, every=every, alert_after=alert_after,
-            quiet=quiet, wait=wait,
-        )  # fmt: skip
+            home,
+            name,
+            cycle_id,
+            tz=tz,
+            repeat=repeat,
+            ignore=ignore,
+            every=every,
+            alert_after=alert_after,
+            quiet=quiet,
+            wait=wait,
+        )
 
     async def cycles(self) -> list[CycleStanding]:
         """How the cycles of scripts stand: last run, usual jobs, next start, and what is wrong."""
@@ -466,8 +483,7 @@ class Redrive(Registering):
 
         Whether a retry can be changed depends on the payload; without one, a long conversation stands for it.
         """
-        name = task if isinstance(task, str) or task is None else task.name
-        return explain(error, self.registry, self.clock, name, payload)
+        return explain(error, self.registry, self.clock, None if task is None else _name_of(task), payload)
 
     def classify_rule(self, rule: Any = None, detail: str | None = None, *, name: str | None = None) -> Any:
         """A rule of your own, in front of ours: `rd.classify_rule(MyError, "rate_limited")`, or as a decorator.
@@ -536,6 +552,10 @@ class Redrive(Registering):
         finally:
             if not portal.over:  # a block that was left open ends with its process
                 portal.run(self.core.holder.leave(closes=closes))
+
+
+def _name_of(task: str | Task[Any, Any]) -> str:
+    return task.name if isinstance(task, Task) else task
 
 
 _default: Redrive | None = None

@@ -19,7 +19,7 @@ from redrive.core.inbox_table import Row, write_rows
 from redrive.core.job import Job
 from redrive.engine import tracing
 from redrive.errors import ConfigError, InvalidInput, RedriveError, StoreError, StoreUnavailable
-from redrive.jobs.enqueuer import Desk, Prepared
+from redrive.jobs.enqueuer import Enqueuer, Prepared
 from redrive.jobs.spool import Entry
 from redrive.jobs.tasks import Many
 
@@ -30,19 +30,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("redrive.relay")
 LIMIT: Final = 100
 """Rows that are moved together."""
-PENDING: Final = (
-    "The job exists once your transaction is committed and its row was moved."
-    " Whether its key was known before cannot be said until then."
-)
 Payload = Mapping[str, Any]
 
 
 class Transactions:
     """Hands jobs in through the table rd_inbox."""
 
-    def __init__(self, core: Core, desk: Desk) -> None:
+    def __init__(self, core: Core, enqueuer: Enqueuer) -> None:
         self._core = core
-        self._desk = desk
+        self._enqueuer = enqueuer
         self._relay: Relay | None = None
 
     async def enqueue(self, task: str, payload: Payload, options: Mapping[str, Any], within: Any) -> Prepared:
@@ -61,7 +57,7 @@ class Transactions:
         """Write the jobs of all items that are accepted into the caller's transaction."""
         _refuse_fallback(options)
         caller = caller_of(within)
-        ready, refused = self._desk.prepare_all(task, items, options)
+        ready, refused = self._enqueuer.prepare_all(task, items, options)
         if ready:
             await run(caller, lambda dialect: write_rows(dialect, self._rows(list(ready.values()))))
         ids = [ready[index].job.id if index in ready else None for index in range(len(items))]
@@ -69,7 +65,7 @@ class Transactions:
 
     def _prepared(self, task: str, payload: Payload, options: Mapping[str, Any]) -> Prepared:
         _refuse_fallback(options)
-        return self._desk.prepare(self._desk.plan(task, self._desk.keyed(task, payload, options)), payload)
+        return self._enqueuer.prepare(self._enqueuer.plan(task, self._enqueuer.keyed(task, payload, options)), payload)
 
     def _rows(self, prepared: Sequence[Prepared]) -> list[Row]:
         """Rows with ids of their own: the same key twice in one transaction must not fail the second."""
@@ -81,7 +77,7 @@ class Transactions:
                 jobs = list(sent.jobs)
         namespace = namespace_of(self._core.settings.inbox)
         return [
-            Row(self._desk.new_id() if job.key else job.id, namespace, _packed(job, each))
+            Row(self._enqueuer.new_id() if job.key else job.id, namespace, _packed(job, each))
             for job, each in zip(jobs, prepared, strict=True)
         ]
 
@@ -92,7 +88,7 @@ class Transactions:
         url = url or self._core.settings.inbox
         if not url:
             raise ConfigError('inbox: name the database of your application, e.g. inbox = "postgresql://host/app"')
-        return Relay(open_inbox(url), self._desk.take_entry)
+        return Relay(open_inbox(url), self._enqueuer.take_entry)
 
     async def mind_inbox(self) -> int:
         """Moves what was committed into the inbox that the settings name; how many jobs."""

@@ -21,6 +21,7 @@ from redrive.errors import InvalidPayload
 
 LIMIT: Final = 1024 * 1024
 DEPTH: Final = 64
+_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 
 class Blob:
@@ -51,6 +52,8 @@ class Encoded(NamedTuple):
 
     text: str
     blobs: tuple[Blob, ...] = ()
+    plain: bool = False
+    """Whether every value is a text, a number, a truth value or None under a text: JSON keeps all of these."""
 
 
 def _plain(value: object) -> Json:
@@ -77,7 +80,9 @@ def encode(payload: Mapping[str, object], *, limit: int = LIMIT) -> Encoded:
         except _HasBlob:
             payload = _take_blobs(payload, blobs)
             raw = _encode_without_blobs(payload)
-        _check(raw, payload)
+        # NaN becomes `null` when encoded and depth is bounded by the brackets: look closer only where one may be.
+        if b"null" in raw or raw.count(b"{") + raw.count(b"[") > DEPTH:
+            _walk(msgspec.to_builtins(payload, enc_hook=_plain), "payload")
     except InvalidPayload:
         raise
     except RecursionError:
@@ -89,7 +94,10 @@ def encode(payload: Mapping[str, object], *, limit: int = LIMIT) -> Encoded:
         raise InvalidPayload(
             field="payload", problem=f"is {len(raw)} bytes, the limit is {limit}; put large parts into redrive.Blob"
         )
-    return Encoded(raw.decode(), tuple(blobs))
+    for name, value in payload.items():
+        if type(value) not in _PLAIN or type(name) is not str:
+            return Encoded(raw.decode(), tuple(blobs))
+    return Encoded(raw.decode(), plain=True)
 
 
 def canonical(arguments: Mapping[str, object]) -> str:
@@ -109,12 +117,6 @@ def _encode_without_blobs(payload: Mapping[str, object]) -> bytes:
         ) from None
 
 
-def _check(raw: bytes, payload: Mapping[str, object]) -> None:
-    """NaN becomes `null` when encoded and depth is bounded by the brackets: look closer only where one may be."""
-    if b"null" in raw or raw.count(b"{") + raw.count(b"[") > DEPTH:
-        _walk(msgspec.to_builtins(payload, enc_hook=_plain), "payload")
-
-
 def _walk(value: Json, path: str, depth: int = 1, deepest: float = DEPTH) -> None:
     if depth > deepest and isinstance(value, dict | list | tuple):
         raise InvalidPayload(field="payload", problem=f"is nested deeper than {DEPTH} levels")
@@ -128,18 +130,12 @@ def _walk(value: Json, path: str, depth: int = 1, deepest: float = DEPTH) -> Non
         raise InvalidPayload(field=path, problem=f"{value} is not JSON")
 
 
-_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
-
-
 def check_kept(payload: Mapping[str, Any], encoded: Encoded, signature: Signature | None = None) -> None:
     """Refuses what JSON would turn into something else: keys that are no texts, and sets.
 
     A parameter whose annotation turns them back, as `set[str]` and `dict[int, str]` do, may have them.
     """
-    for name, value in payload.items():
-        if type(value) not in _PLAIN or type(name) is not str:
-            break
-    else:
+    if encoded.plain:
         return
     if not encoded.blobs and msgspec.json.decode(encoded.text) == payload:
         return

@@ -129,7 +129,14 @@ class Bus:
             return
         for job in jobs:
             self.counts[job.queue, "dead_letter" if job.state is State.dead else "enqueued"] += 1
-        self.recent.extend([told_new(job) for job in jobs[-(self.recent.maxlen or 0) :]])
+        self.recent.extend(
+            [
+                told_new(job)
+                if job.state is State.dead
+                else BusEvent("enqueued", job.queue, job.created_at, job.id, job.task)
+                for job in jobs[-(self.recent.maxlen or 0) :]
+            ]
+        )
 
     def publish(self, event: BusEvent) -> None:
         self.recent.append(event)

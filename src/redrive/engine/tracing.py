@@ -204,13 +204,15 @@ class Tracer:
         span.set_status(self._trace.StatusCode.ERROR, why)
 
 
+API: Final = "opentelemetry.trace"
+"""The module that a program which traces has imported."""
 _tracer: Tracer | None = None
 
 
 def tracer() -> Tracer | None:
     """The tracer, if this program has a tracer provider by now. Without opentelemetry this is one look into a dict."""
     global _tracer
-    api = sys.modules.get("opentelemetry.trace")
+    api = sys.modules.get(API)
     if api is None:
         return None
     provider = api.get_tracer_provider()

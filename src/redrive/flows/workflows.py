@@ -46,7 +46,7 @@ from redrive.jobs.wait_for_job import followed
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
-    from redrive.jobs.enqueuer import Desk, Plan, Prepared
+    from redrive.jobs.enqueuer import Enqueuer, Plan, Prepared
 
 log = logging.getLogger("redrive.workflow")
 REFUSED: Final = ("idempotency_key", "on_duplicate", "fallback")
@@ -99,7 +99,7 @@ class WorkflowHome(NamedTuple):
     """What workflows work with."""
 
     core: Core
-    desk: Desk
+    enqueuer: Enqueuer
     jobs: JobVerbs
     discard: Discard
 
@@ -114,7 +114,7 @@ class Workflow:
     def __init__(self, home: WorkflowHome, name: str) -> None:
         self._home = home
         self._core = home.core
-        self._desk = home.desk
+        self._enqueuer = home.enqueuer
         self.name = check_name("workflow", name)
         self._steps: dict[str, _Added] = {}
         self._numbers: dict[str, int] = {}
@@ -137,7 +137,7 @@ class Workflow:
         used: list[str] = []
         payload = stored(self._bound(task_name, args, kwargs), used, self)
         step_name = self._free_name(name, task_name)
-        prepared = self._prepare(self._desk.plan(task_name, options), payload, len(used))
+        prepared = self._prepare(self._enqueuer.plan(task_name, options), payload, len(used))
         waits_for = dict.fromkeys([*(self._name_of(each) for each in _each(after)), *used])
         step = Step(self, step_name, tuple(waits_for))
         self._steps[step_name] = _Added(step, prepared, options)
@@ -177,7 +177,7 @@ class Workflow:
 
     def _prepare(self, plan: Plan, payload: Mapping[str, Any], outputs: int) -> Prepared:
         """Checked now, as far as that is possible before the outputs are there."""
-        prepared = self._desk.prepare(plan._replace(handler=None) if outputs else plan, payload)
+        prepared = self._enqueuer.prepare(plan._replace(handler=None) if outputs else plan, payload)
         check_references(msgspec.json.decode(prepared.job.payload or "{}"), outputs)
         return prepared
 
@@ -194,7 +194,7 @@ class Workflow:
             return self._again(flow, known)
         prepared = [self._job(flow, step, session_id) for step in flow.steps]
         document = WORKFLOW.put(flow.id, flow)
-        inserted = await self._desk.insert(
+        inserted = await self._enqueuer.insert(
             [job for job, _ in prepared], [document, *(put for _, puts in prepared for put in puts)]
         )
         return await self._accepted(flow, inserted)

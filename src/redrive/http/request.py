@@ -11,19 +11,20 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from redrive.errors import InvalidPayload
+from redrive.errors import InvalidInput, InvalidPayload
 from redrive.http.address import ForbiddenAddress, Target, judge_known, read_allow, read_url
 from redrive.http.policy import MAX_TIMEOUT, DeliveryPolicy
 
 MAX_HEADERS = 64
 MAX_HEADER_VALUE = 8192
 
-_FIELDS = frozenset({"method", "url", "headers", "json", "body", "timeout", "auth", "sign"})
+_IN_ORDER = ("method", "url", "json", "body", "headers", "timeout", "auth", "sign")
+_FIELDS = frozenset(_IN_ORDER)
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _HEADER_VALUE = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?")
 _ENV = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]{0,127})")
@@ -278,3 +279,32 @@ def _version() -> str:
         return metadata.version("redrive")
     except metadata.PackageNotFoundError:
         return "dev"
+
+
+def split_call(line: Sequence[str], options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Splits the arguments of `enqueue_http` into payload and options. The payload is checked where it is accepted."""
+    given = {"queue": "http", **_name_arguments(line, options), **options}
+    own = {name: value for name, value in given.items() if name not in _FIELDS}
+    payload = {name: _as_dict(given[name]) for name in _IN_ORDER if given.get(name) is not None}
+    if payload.get("headers") == {}:
+        del payload["headers"]
+    if "json" not in payload and isinstance(payload.get("body"), dict | list):
+        payload["json"] = payload.pop("body")
+    return payload, own
+
+
+def _name_arguments(line: Sequence[str], options: Mapping[str, Any]) -> dict[str, str]:
+    """Names the arguments without a name: method and url, or queue, method and url."""
+    names = ("queue", "method", "url") if len(line) > 2 else ("method", "url")
+    if len(line) > len(names):
+        raise InvalidInput(field="enqueue_http", problem="takes queue, method and url; name every other argument")
+    named = dict(zip(names, line, strict=False))
+    for name in named.keys() & options.keys():
+        raise InvalidInput(field=name, problem="is given twice; keep one")
+    for name in {"method", "url"} - named.keys() - options.keys():
+        raise InvalidInput(field=name, problem="is missing; give method and url")
+    return named
+
+
+def _as_dict(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else value

@@ -1,4 +1,4 @@
-"""Accepting work: from a name, a payload and options to a job that is on disk, or a clear refusal."""
+"""Validates enqueue calls and inserts the jobs: in the store, in the spool, or in a transaction of the caller."""
 
 from __future__ import annotations
 
@@ -7,20 +7,16 @@ import inspect
 import logging
 import os
 import random
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, get_args
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from redrive.core.budget import check_budget
-from redrive.core.checks import KEY_LIMIT, check_choice, check_name, check_range, is_text, optional_name
+from redrive.core.checks import KEY_LIMIT, check_name, check_range, optional_name
 from redrive.core.documents import BLOB
 from redrive.core.job import (
-    PRIORITIES,
     Job,
-    OnDuplicate,
-    OnLost,
-    Options,
     Reason,
     State,
     hash_payload,
@@ -29,9 +25,8 @@ from redrive.core.job import (
 )
 from redrive.core.option_hints import hint_for_job
 from redrive.core.payload import blob_document, check_kept, encode
-from redrive.core.policy import MOST_ATTEMPTS, check_fallback
+from redrive.core.policy import MOST_ATTEMPTS
 from redrive.core.store import Inserted, Put
-from redrive.core.times import moment
 from redrive.engine import tracing
 from redrive.engine.bus import BusEvent
 from redrive.engine.context import session_of
@@ -52,20 +47,19 @@ from redrive.failures.capture import capture
 from redrive.http.policy import HTTP_TASK
 from redrive.jobs.core import Core
 from redrive.jobs.dead_letter import documents_for, letter_of_taken_key
+from redrive.jobs.job_options import OPTIONS, duration_of, own_options, priority_of, run_at_of
 from redrive.jobs.lookup import find_job
 from redrive.jobs.spool import Entry, Spool
-from redrive.jobs.tasks import Item, Many, seconds
-from redrive.retries.preflight import NotReady, surely_fits
+from redrive.jobs.tasks import Item, JobAccess, JobHandle, Many
+from redrive.retries.preflight import FEW_IMAGES, NotReady, surely_fits
 
 log = logging.getLogger("redrive")
 
-OPTIONS: Final = frozenset(
-    {
-        "queue", "run_at", "delay", "priority", "idempotency_key", "session_id", "agent", "model", "max_attempts",
-        "lease", "max_age", "on_lost", "on_duplicate", "budget", "headers", "fallback",
-        "fallback_after", "message_type",
-    }
-)  # fmt: skip
+Payload = Mapping[str, Any]
+PENDING: Final = (
+    "The job exists once your transaction is committed and its row was moved."
+    " Whether its key was known before cannot be said until then."
+)
 SESSION_VARIABLE: Final = "REDRIVE_SESSION_ID"
 """Whose session it is where nobody says: that of the task that runs here, else of this process."""
 CHUNK: Final = 1_000
@@ -126,22 +120,25 @@ class DeadLetters(Protocol):
     async def revive(self, id: str, *, who: str, why: str) -> Job: ...
 
 
-class Accepted(NamedTuple):
-    """A job that is durable, or was done at once because it could be stored nowhere."""
+class CallerTransactions(Protocol):
+    """Writes jobs into a transaction of the caller: what `within=` needs."""
 
-    job: Job
-    duplicate: bool = False
-    spooled: bool = False
-    direct: bool = False
-    warnings: tuple[str, ...] = ()
+    async def enqueue(self, task: str, payload: Payload, options: Payload, within: Any) -> Prepared: ...
+    def enqueue_now(self, task: str, payload: Payload, options: Payload, within: Any) -> Prepared: ...
+    async def enqueue_many(self, task: str, items: Sequence[Any], options: Payload, within: Any) -> Many: ...
 
 
-class Desk:
+class Enqueuer:
     """Validates enqueue calls and inserts the jobs."""
 
     def __init__(self, core: Core, spool: Spool, dead: DeadLetters | None = None) -> None:
         self._core = core
+        self._holder = core.holder
         self._registry = core.registry
+        self.jobs: JobAccess
+        """What the handles follow their jobs with: `rd.jobs`, which is made after this."""
+        self.transactions: CallerTransactions
+        """What `within=` is written with; made after this, too."""
         self.spool = spool
         self._dead = dead
         self._warned: set[str] = set()
@@ -153,23 +150,19 @@ class Desk:
     # -- preparing: pure but for the clock
 
     def plan(self, task: str, options: Mapping[str, Any], reason: Reason = "direct") -> Plan:
-        """Everything that does not depend on the payload, checked once for all jobs that are alike."""
+        """Checks everything that does not depend on the payload, once for all jobs that are alike."""
         session = session_of.get()
         if session is None:
             session = os.environ.get(SESSION_VARIABLE)
         if session and options.get("session_id") is None:
             options = {**options, "session_id": session}
-        handler = self._handler(task)
+        handler = self._registry.handlers.get(task) if isinstance(task, str) else None  # type: ignore[redundant-expr]
         if options or reason != "direct" or handler is None:
             return self._planned(task, options, reason, handler)
         plan = self._plans.get(task)
         if plan is None or plan.handler is not handler:
             plan = self._plans[task] = self._planned(task, options, reason, handler)
         return plan
-
-    def _handler(self, task: object) -> Handler | None:
-        """Finds what this process knows of a task. What is no name is refused later, by `plan`."""
-        return self._registry.handlers.get(task) if isinstance(task, str) else None
 
     def _planned(self, task: str, options: Mapping[str, Any], reason: Reason, handler: Handler | None) -> Plan:
         check_name("task", task)
@@ -196,7 +189,7 @@ class Desk:
         """The call's own word, else the task's, the queue's, the instance's."""
         agent = options.get("agent") is not None
         policy = self._registry.policy(queue, task, reason, agent=agent, options=None, job=None)
-        way, after = options.get("fallback"), _duration(options, "fallback_after")
+        way, after = options.get("fallback"), duration_of(options, "fallback_after")
         return Fallback(policy.fallback if way is None else way, after or policy.fallback_after or 0.0)
 
     def _said(self, options: Mapping[str, Any], reason: Reason) -> dict[str, Any]:
@@ -205,17 +198,17 @@ class Desk:
             return {}
         return {
             "agent": optional_name("agent", options.get("agent")),
-            "priority": _priority(options.get("priority")),
+            "priority": priority_of(options.get("priority")),
             "key": optional_name("idempotency_key", options.get("idempotency_key"), KEY_LIMIT),
             "session_id": optional_name("session_id", options.get("session_id")),
             "model": optional_name("model", options.get("model")),
-            "options_json": _own_options(options),
+            "options_json": own_options(options),
             "reason": reason,
         }
 
     def keyed(self, task: str, payload: object, options: Mapping[str, Any]) -> Mapping[str, Any]:
         """Adds the key that the task makes of its payload, where the caller gives none: the same work is one job."""
-        handler = self._handler(task)
+        handler = self._registry.handlers.get(task) if isinstance(task, str) else None  # type: ignore[redundant-expr]
         if handler is None or handler.key_template is None or options.get("idempotency_key") is not None:
             return options
         key = self.key_of(handler, payload) if isinstance(payload, Mapping) else None
@@ -232,53 +225,40 @@ class Desk:
         except InvalidOption:
             return handler.key_for(payload)  # what has no annotation is seen as it was given only here
 
-    def prepare(self, plan: Plan, payload: Mapping[str, Any]) -> Prepared:
-        """The payload is checked here; nothing has been written yet."""
-        encoded = encode(payload, limit=self._core.settings.payload_limit)
+    def prepare(self, plan: Plan, payload: Payload) -> Prepared:
+        """Checks the payload and makes the job. Nothing has been written yet."""
+        encoded = encode(payload, limit=self._holder.settings.payload_limit)
+        text, blobs, plain = encoded
         if plan.task == HTTP_TASK:
             from redrive.http.delivery import check_request
 
             check_request(payload, self._core.settings.delivery)
-        if plan.handler is not None and not encoded.blobs:
-            plan.handler.signature.arguments(encoded.text)  # refuse now what the worker could not use
-        check_kept(payload, encoded, plan.handler.signature if plan.handler is not None else None)
-        job = self._job(plan, encoded.text)
-        documents = [BLOB.put(f"{job.id}/{n}", blob_document(blob)) for n, blob in enumerate(encoded.blobs)]
-        warnings = () if surely_fits(encoded.text, self._registry.short) else self._warn_unfit(job, plan.handler)
-        return Prepared(job, documents, plan.on_duplicate, plan.fallback, warnings)
+        if plan.handler is not None and not blobs:
+            plan.handler.signature.arguments(text)  # refuse now what the worker could not use
+        if not plain:
+            check_kept(payload, encoded, plan.handler.signature if plan.handler is not None else None)
+        now = self._holder.clock.now()
+        id = new_id(now, random.getrandbits(74))
+        if plan.said:
+            job = _job_with_options(plan, id, now, text)
+        else:  # most jobs have no options, and no other fields than these
+            job = Job(id, plan.queue, plan.task, None, State.waiting, 2, now, 1, now, now, text, 0, 0, plan.allowed)
+        documents = [BLOB.put(f"{job.id}/{n}", blob_document(blob)) for n, blob in enumerate(blobs)] if blobs else []
+        small = len(text) <= FEW_IMAGES and len(text) <= self._registry.short and '"$blob"' not in text
+        return Prepared(job, documents, plan.on_duplicate, plan.fallback, () if small else self._warn_unfit(job, plan))
 
-    def _warn_unfit(self, job: Job, handler: Handler | None) -> tuple[str, ...]:
+    def _warn_unfit(self, job: Job, plan: Plan) -> tuple[str, ...]:
         """Lists why the worker would refuse the job, and logs it while the caller is still there."""
-        verdict = preflight(job, handler, self._registry, self._core.clock.now())
+        if surely_fits(job.payload or "", self._registry.short):
+            return ()
+        verdict = preflight(job, plan.handler, self._registry, self._core.clock.now())
         warnings = (verdict.why, verdict.recommendation) if isinstance(verdict, NotReady) else verdict
         for warning in warnings:
             log.warning("job %s (%s): %s", job.short_id, job.task, warning)
         return warnings
 
-    def _job(self, plan: Plan, payload: str) -> Job:
-        """Makes the job of a plan. Most jobs have no options, and no other fields than these."""
-        now = self._core.clock.now()
-        id, queue, task = new_id(now, random.getrandbits(74)), plan.queue, plan.task
-        if not plan.said:
-            return Job(id, queue, task, None, State.waiting, 2, now, 1, now, now, payload, 0, 0, plan.allowed)
-        key = plan.said["key"]
-        return Job(
-            id=id if key is None else keyed_id(queue, key),
-            queue=queue,
-            task=task,
-            state=State.waiting,
-            run_at=_run_at(plan.options, now),
-            version=1,
-            created_at=now,
-            updated_at=now,
-            payload=payload,
-            allowed=plan.allowed,
-            payload_hash=None if key is None else hash_payload(payload, task),
-            **plan.said,
-        )
-
     def _allowed(self, options: Mapping[str, Any], queue: str, task: str, reason: Reason) -> int | None:
-        """Known when the job says it or the task is known here; otherwise the worker that runs it decides."""
+        """Works out how many attempts a job has; None where neither the job says it nor the task is known here."""
         asked = options.get("max_attempts")
         if asked is not None:
             return check_range("max_attempts", asked, 1, MOST_ATTEMPTS)
@@ -289,18 +269,37 @@ class Desk:
 
     # -- handing in
 
-    async def hand_in(self, task: str, payload: Mapping[str, Any], options: Mapping[str, Any]) -> Accepted:
-        """Accepts one job, with every fallback that it has. A dead job of the same key comes back where asked."""
-        options = self.keyed(task, payload, options)
-        prepared = self.prepare(self.plan(task, options), payload)
+    async def accept(self, task: str, payload: Payload, options: Payload) -> JobHandle[Any]:
+        """Accepts one job, with every fallback that it has, or writes it into the transaction that `within` names.
+
+        A dead job of the same key comes back where `on_duplicate` asks for that.
+        """
+        if "within" in options:
+            options, within = _split_within(options)
+            if within is not None:
+                return self._pending(await self.transactions.enqueue(task, payload, options, within))
+        plan = self.plan(task, options)
+        if plan.handler is not None and plan.handler.key_template is not None:
+            plan = self.plan(task, self.keyed(task, payload, options))
+        prepared = self.prepare(plan, payload)
         try:
-            job, duplicate, spooled = await self.accept(prepared)
+            job, duplicate, spooled = await self.insert_one(prepared)
         except SpoolUnusable as unusable:
             await self.call_directly(prepared, payload, unusable)
-            return Accepted(prepared.job, direct=True)
+            return JobHandle(self.jobs, prepared.job, direct=True)
         if duplicate and wants_back(prepared, job):
             job = await self.bring_back(job.id)
-        return Accepted(job, duplicate, spooled, warnings=prepared.warnings)
+        return JobHandle(self.jobs, job, duplicate=duplicate, spooled=spooled, warnings=prepared.warnings)
+
+    def accept_now(self, task: str, payload: Payload, options: Payload) -> JobHandle[Any] | None:
+        """Enqueues with `within=` in the caller's thread, to which its connection belongs. None without `within=`."""
+        options, within = _split_within(options)
+        if within is None:
+            return None
+        return self._pending(self.transactions.enqueue_now(task, payload, options, within))
+
+    def _pending(self, prepared: Prepared) -> JobHandle[Any]:
+        return JobHandle(self.jobs, prepared.job, pending=True, warnings=(*prepared.warnings, PENDING))
 
     async def bring_back(self, job_id: str, who: str = "enqueue", why: str = ENQUEUED_AGAIN) -> Job:
         """Sends a dead job back to its queue, unless its effect may have landed: the caller has not looked."""
@@ -314,8 +313,8 @@ class Desk:
                 raise
             return job  # another caller was faster
 
-    async def accept(self, prepared: Prepared) -> tuple[Job, bool, bool]:
-        """Durable on return: (job, duplicate, spooled). Falls back to the spool only where the caller asked for it."""
+    async def insert_one(self, prepared: Prepared) -> tuple[Job, bool, bool]:
+        """Makes one job durable: (job, duplicate, spooled). Spools only where the caller asked for a fallback."""
         fallback = prepared.fallback
         insert = self._insert_soon if fallback.way else self.insert
         try:
@@ -369,9 +368,10 @@ class Desk:
         self, jobs: Sequence[Job], documents: Sequence[Put], fallback: Fallback | None = None
     ) -> list[Inserted]:
         """Inserts jobs; where the program traces, as one span whose context the jobs keep."""
-        tracer = tracing.tracer()
+        tracer = tracing.tracer() if tracing.API in sys.modules else None
         if tracer is None:
-            return await self._core.store.insert(jobs, documents)
+            store = self._holder.store
+            return await (self._holder.make() if store is None else store).insert(jobs, documents)
         with tracer.sending(jobs) as sent:
             inserted = await self._core.store.insert(sent.jobs, documents)
             sent.accepted(inserted)
@@ -429,8 +429,14 @@ class Desk:
     def _tell(self, type: str, job: Job, data: dict[str, Any] | None = None) -> None:
         self._core.bus.publish(BusEvent(type, job.queue, job.created_at, job.id, job.task, 0, data))
 
-    async def accept_many(self, task: str, items: Sequence[Any], shared: Mapping[str, Any]) -> Many:
-        """Item by item: accepted or refused; a thousand per write. The dead that were asked for again come back."""
+    async def enqueue_many(self, task: str, items: Iterable[Any], options: Payload) -> Many:
+        """Accepts or refuses each item, a thousand per write. The dead that were asked for again come back."""
+        if not isinstance(items, Iterable):
+            raise InvalidInput(field="items", problem=f"{items!r:.80} is not a list of payloads")
+        shared, within = _split_within(options)
+        items = list(items)
+        if within is not None:
+            return await self.transactions.enqueue_many(task, items, shared, within)
         outcome = _Tally(len(items))
         under_way: tuple[dict[int, Prepared], asyncio.Task[Sequence[Inserted | None]]] | None = None
         for start in range(0, len(items), CHUNK):
@@ -566,6 +572,30 @@ class Desk:
             log.warning("spooled job %s (%s) is a dead letter: %s", letter.short_id, letter.task, letter.error)
 
 
+def _split_within(options: Payload) -> tuple[dict[str, Any], Any]:
+    """Splits the options of a job from the transaction that the job is written into."""
+    return {name: value for name, value in options.items() if name != "within"}, options.get("within")
+
+
+def _job_with_options(plan: Plan, id: str, now: float, payload: str) -> Job:
+    """Makes the job of a plan with options."""
+    key = plan.said["key"]
+    return Job(
+        id=id if key is None else keyed_id(plan.queue, key),
+        queue=plan.queue,
+        task=plan.task,
+        state=State.waiting,
+        run_at=run_at_of(plan.options, now),
+        version=1,
+        created_at=now,
+        updated_at=now,
+        payload=payload,
+        allowed=plan.allowed,
+        payload_hash=None if key is None else hash_payload(payload, plan.task),
+        **plan.said,
+    )
+
+
 def _tell_left(inserting: asyncio.Task[Any]) -> None:
     """Say that a write failed, because a caller that was cancelled does not hear it."""
     if not inserting.cancelled() and (error := inserting.exception()) is not None:
@@ -603,59 +633,3 @@ class SpoolUnusable(RedriveError):
     def __init__(self, store: Exception, spool: Exception) -> None:
         super().__init__(f"store: {store}; spool: {spool}")
         self.store = store
-
-
-def _priority(name: object) -> int:
-    if name is None:
-        return 2
-    return PRIORITIES.index(check_choice("priority", name, PRIORITIES))
-
-
-def _run_at(options: Mapping[str, Any], now: float) -> float:
-    at, delay = options.get("run_at"), options.get("delay")
-    if at is not None and delay is not None:
-        raise InvalidOption(field="delay", problem="give run_at or delay, not both")
-    if delay is not None:
-        return now + seconds(delay, "delay")
-    return now if at is None else moment("run_at", at)
-
-
-def _own_options(options: Mapping[str, Any]) -> str | None:
-    """What only this job asks for, as JSON; None where it asks for nothing."""
-    _check_choices(options)
-    headers = _headers(options.get("headers"))
-    own = Options(
-        _duration(options, "lease"),
-        _duration(options, "max_age"),
-        options.get("on_lost"),
-        check_budget(options["budget"]) if options.get("budget") is not None else None,
-        headers,
-        headers.get("traceparent"),
-        optional_name("message_type", options.get("message_type")),
-    )
-    return None if own == Options() else msgspec.json.encode(own).decode()
-
-
-def _check_choices(options: Mapping[str, Any]) -> None:
-    for field, choices in (("on_lost", OnLost), ("on_duplicate", OnDuplicate)):
-        if options.get(field) is not None:
-            check_choice(field, options[field], get_args(choices))
-    if options.get("fallback") is not None:
-        check_fallback("fallback", options["fallback"])
-
-
-def _headers(headers: object) -> dict[str, str]:
-    if headers is None:
-        return {}
-    if not isinstance(headers, Mapping) or not all(is_text(k) and is_text(v) for k, v in headers.items()):
-        raise InvalidOption(field="headers", problem="must map texts to texts")
-    return dict(headers)
-
-
-def _duration(options: Mapping[str, Any], field: str) -> float | None:
-    if options.get(field) is None:
-        return None
-    value = seconds(options[field], field)
-    if value == 0:
-        raise InvalidOption(field=field, problem="must be longer than 0 s")
-    return value

@@ -58,7 +58,8 @@ class JobAccess(Protocol):
 class TaskHome(Protocol):
     """What a task needs to be enqueued and called: the instance that it is registered with."""
 
-    async def accept(self, task: str, payload: Mapping[str, Any], options: Mapping[str, Any]) -> JobHandle[Any]: ...
+    @property
+    def accept(self) -> Callable[[str, Mapping[str, Any], Mapping[str, Any]], Coroutine[Any, Any, JobHandle[Any]]]: ...
     def accept_now(
         self, task: str, payload: Mapping[str, Any], options: Mapping[str, Any]
     ) -> JobHandle[Any] | None: ...
@@ -177,25 +178,38 @@ class Bound(Generic[P, R]):
 
     def __init__(self, registered: _Registered, options: Mapping[str, Any]) -> None:
         self._registered = registered
-        self.name = registered.name
+        self._options = options
+
+    @property
+    def name(self) -> str:
         """The name of the task."""
-        self.given = options
+        return self._registered.name
+
+    @property
+    def given(self) -> Mapping[str, Any]:
         """The options for its jobs."""
+        return self._options
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        return await self._registered.enqueue(args, kwargs, self.given)
+        """Accept the work durably: when this returns, it is synced to disk."""
+        payload, options = self._registered.split(args, kwargs, self._options)
+        return await self._registered.home.accept(self._registered.name, payload, options)
 
     async def enqueue_many(self, items: Iterable[Mapping[str, Json] | Item]) -> Many:
-        """Enqueue many payloads with these options; see `rd.enqueue_many`."""
-        return await self._registered.home.enqueue_many(self.name, items, **self.given)
+        """Enqueue many payloads at once: dicts of arguments, or `redrive.Item` with options of their own.
+
+        Accepted or refused item by item; repeat it safely where the items have keys.
+        """
+        return await self._registered.home.enqueue_many(self._registered.name, items, **self._options)
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
         """Run it now and be told honestly how it stands; see `rd.call`."""
-        return await self._registered.call(args, kwargs, **self.given)
+        return await self._registered.call(args, kwargs, **self._options)
 
     @property
     def blocking(self) -> BlockingBound[P, R]:
-        return BlockingBound(self._registered, self.given)
+        """`task.blocking.enqueue(...)` for code without an event loop."""
+        return BlockingBound(self._registered, self._options)
 
 
 class BlockingBound(Generic[P, R]):
@@ -206,11 +220,13 @@ class BlockingBound(Generic[P, R]):
         self._options = options
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> BlockingHandle[R]:
-        registered, run = self._registered, self._registered.home.run_blocking
-        handle: JobHandle[R] = registered.enqueue_now(args, kwargs, self._options) or run(
-            registered.enqueue(args, kwargs, self._options)
+        payload, options = self._registered.split(args, kwargs, self._options)
+        name, home = self._registered.name, self._registered.home
+        # a connection that `within` names belongs to this thread, so its job is written here
+        handle: JobHandle[R] = home.accept_now(name, payload, options) or home.run_blocking(
+            home.accept(name, payload, options)
         )
-        return BlockingHandle(handle, run)
+        return BlockingHandle(handle, home.run_blocking)
 
 
 class _Registered:
@@ -225,17 +241,8 @@ class _Registered:
     async def call(self, args: Any, kwargs: Any, **options: Any) -> Outcome:
         return await self.home.call(self.name, self.handler.signature.bind(args, kwargs), **options)
 
-    async def enqueue(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> JobHandle[Any]:
-        payload, options = self._split(args, kwargs, options)
-        return await self.home.accept(self.name, payload, options)
-
-    def enqueue_now(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> JobHandle[Any] | None:
-        """Enqueue in this thread where there is a `within`, whose connection belongs to this thread."""
-        payload, options = self._split(args, kwargs, options)
-        return self.home.accept_now(self.name, payload, options)
-
-    def _split(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
-        """The payload and the options of a call; `within` may stand among the arguments of a task that has none."""
+    def split(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
+        """Splits a call into payload and options; `within` may stand among the arguments of a task that has none."""
         if "within" in kwargs and not self.handler.signature.takes("within"):
             kwargs = dict(kwargs)
             options = {**options, "within": kwargs.pop("within")}
@@ -255,34 +262,19 @@ class _Registered:
         return InvalidPayload(field="arguments", problem=f"{problem}: {self.function_name}.options({said}).enqueue(…)")
 
 
-class Task(Generic[P, R]):
+class Task(Bound[P, R]):
     """A named, registered function. `P` are the payload's parameters, `R` the result."""
 
     def __init__(self, home: TaskHome, handler: Handler) -> None:
-        self._registered = _Registered(home, handler)
+        super().__init__(_Registered(home, handler), {})
         self.__doc__ = handler.function.__doc__
         self.__name__ = self._registered.function_name
         self.__wrapped__ = handler.function
         self.__handler__ = handler
 
     @property
-    def name(self) -> str:
-        return self.__handler__.name
-
-    @property
     def queue(self) -> str:
         return self.__handler__.queue
-
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Accept the work durably: when this returns, it is synced to disk."""
-        return await self._registered.enqueue(args, kwargs, {})
-
-    async def enqueue_many(self, items: Iterable[Mapping[str, Json] | Item]) -> Many:
-        """Enqueue many payloads at once: dicts of arguments, or `redrive.Item` with options of their own.
-
-        Accepted or refused item by item; repeat it safely where the items have keys.
-        """
-        return await self._registered.home.enqueue_many(self.name, items)
 
     @_with_hints
     def options(
@@ -314,15 +306,6 @@ class Task(Generic[P, R]):
         """
         given = {name: value for name, value in locals().items() if name != "self" and value is not None}
         return Bound(self._registered, given)
-
-    @property
-    def blocking(self) -> BlockingBound[P, R]:
-        """`task.blocking.enqueue(...)` for code without an event loop."""
-        return BlockingBound(self._registered, {})
-
-    async def call(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
-        """Run it now and be told honestly how it stands; see `rd.call`."""
-        return await self._registered.call(args, kwargs)
 
     def as_tool(
         self, *, timeout: Seconds | None = None, session_id: str | None = None

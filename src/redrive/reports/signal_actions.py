@@ -28,7 +28,7 @@ from redrive.reports.pains import HURTING
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
-    from redrive.jobs.enqueuer import Desk
+    from redrive.jobs.enqueuer import Enqueuer
     from redrive.reports.watch import Watch
 
 log = logging.getLogger("redrive.signals")
@@ -42,10 +42,10 @@ _running: set[asyncio.Task[None]] = set()
 class SignalActions:
     """Does what `[signals]` says about a pain."""
 
-    def __init__(self, core: Core, watch: Watch, desk: Desk) -> None:
+    def __init__(self, core: Core, watch: Watch, enqueuer: Enqueuer) -> None:
         self._core = core
         self._watch = watch
-        self._desk = desk
+        self._enqueuer = enqueuer
 
     def channels(self) -> list[Channel]:
         """Lists the channels that `[signals]` names."""
@@ -71,7 +71,7 @@ class SignalActions:
         about_it = await self._about(notice)
         try:
             options = {"idempotency_key": key, "on_duplicate": "return"}
-            started = (await self._desk.hand_in(task, about_it, options)).job
+            started = (await self._enqueuer.accept(task, about_it, options)).job
         except KeyReused as known:
             log.warning("[signals] enqueue: this pain has its job already: %s", known)
         else:

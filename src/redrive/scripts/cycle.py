@@ -36,7 +36,7 @@ from redrive.engine.registry import Handler, Registry
 from redrive.engine.scheduler import prune
 from redrive.engine.trusted_time import time_for_destroying
 from redrive.errors import InvalidOption, RedriveError
-from redrive.jobs.enqueuer import Desk
+from redrive.jobs.enqueuer import Enqueuer
 from redrive.jobs.event_loop_thread import portal
 from redrive.jobs.publishing_store import puts_of
 from redrive.jobs.tasks import Task
@@ -99,7 +99,7 @@ class CycleHome(NamedTuple):
     """What a cycle works with: how jobs are enqueued, and who looks around and tells people at its end."""
 
     core: Core
-    desk: Desk
+    enqueuer: Enqueuer
     look_around: Callable[[], Coroutine[Any, Any, object]]
     tell_people: Callable[[], Coroutine[Any, Any, object]]
 
@@ -119,7 +119,7 @@ class _CycleWork:
         self._over = False
         self._left: list[Left] = []
         self._alerts: list[str] = []
-        self._desk = Desk(replace(core, registry=self._registry), home.desk.spool)
+        self._enqueuer = Enqueuer(replace(core, registry=self._registry), home.enqueuer.spool)
         begun = self._core.clock.now()
         run = CycleRun(self.name, self.cycle_id, begun, "", zone=plan.tz, every=plan.every, watched=plan.watched)
         self._record = RunRecord(self._core.store, self._core.clock, run)
@@ -159,8 +159,8 @@ class _CycleWork:
         ignore = self._ignored(handler, None if "ignore" in own else given["ignore"])
         named = self._named(payload, given["job_id"], function, ignore, strict="job_id" not in own)
         key = key_of(self.queue, handler.name, named, self.cycle_id if often == "cycle" else None)
-        plan = self._desk.plan(handler.name, {"queue": self.queue, "idempotency_key": key})
-        prepared = self._desk.prepare(plan, payload)
+        plan = self._enqueuer.plan(handler.name, {"queue": self.queue, "idempotency_key": key})
+        prepared = self._enqueuer.prepare(plan, payload)
         entry = await self._turns.run(known_by(prepared.job, ignore), prepared.documents, handler, ignore)
         result = await self._result(entry, handler)
         self.results.append(result)
@@ -202,7 +202,7 @@ class _CycleWork:
     ) -> str:
         if job_id is not None and (strict or isinstance(job_id, str | int)):
             return checked_id("job_id", job_id)
-        key = self._home.desk.key_of(function.__handler__, payload) if isinstance(function, Task) else None
+        key = self._home.enqueuer.key_of(function.__handler__, payload) if isinstance(function, Task) else None
         if key is not None:
             return checked_id("job_id", key)
         return id_from(counted(encode(payload, limit=self._core.settings.payload_limit).text, ignore))
@@ -422,7 +422,7 @@ class Cycle:
         try:
             self._work = _CycleWork(self, self._home)
             await self._work.begin()
-            await _spared("emptying the spool", self._home.desk.drain_spool())
+            await _spared("emptying the spool", self._home.enqueuer.drain_spool())
         except BaseException:
             await self._holder.leave(closes=self._closes)
             raise

@@ -17,7 +17,7 @@ from redrive.core.commit import Proposal, commit_each, decide_and_commit
 from redrive.core.documents import BLOB
 from redrive.core.job import Failure, Job, Lane, State, hash_payload
 from redrive.core.lifecycle import Transition
-from redrive.core.payload import Blob, Encoded, blob_document, check_kept, encode
+from redrive.core.payload import Encoded, blob_document, check_kept, encode
 from redrive.core.redact import redact_text
 from redrive.core.store import Filter, Put
 from redrive.engine.paging import pages
@@ -57,7 +57,7 @@ from redrive.jobs.spool import Entry, Spool
 if TYPE_CHECKING:
     from redrive.engine.registry import Registry
     from redrive.jobs.core import Core
-    from redrive.jobs.enqueuer import Desk
+    from redrive.jobs.enqueuer import Enqueuer
 
 T = TypeVar("T")
 log = logging.getLogger("redrive.letters")
@@ -115,7 +115,7 @@ def letter_of(
     task = _named(said.task, "task") or UNNAMED
     queue = _named(said.queue, "queue") or _queue_of(task, registry)
     failure = failure_of(error)
-    text, blobs = _input(payload)
+    text, blobs, _ = _input(payload)
     key = _key(job_id, text)
     id = generation(queue, key, 0)
     job = Job(
@@ -175,7 +175,7 @@ def failure_of(error: object) -> Failure:
     return named_failure("unknown", redact_text(said))
 
 
-def _input(payload: object) -> tuple[str, tuple[Blob, ...]]:
+def _input(payload: object) -> Encoded:
     """The input as JSON, whole; where JSON cannot say it, as its repr, and that is told."""
     try:
         if not isinstance(payload, Mapping):
@@ -189,7 +189,7 @@ def _input(payload: object) -> tuple[str, tuple[Blob, ...]]:
         return encoded
     except InvalidInput as error:
         log.warning("a letter's payload cannot be kept as it is, its repr is: %s", error)
-        return encode({"$repr": _repr(payload), "$problem": str(error)[:500]}).text, ()
+        return encode({"$repr": _repr(payload), "$problem": str(error)[:500]})
 
 
 def _say_changes(payload: Mapping[str, Any], encoded: Encoded) -> None:
@@ -246,16 +246,16 @@ def _lane(said: object) -> Lane | None:
 class Letters:
     """Into the store with it, else into the spool. Several failures of one job_id are one letter."""
 
-    def __init__(self, core: Core, desk: Desk) -> None:
+    def __init__(self, core: Core, enqueuer: Enqueuer) -> None:
         self._core = core
-        self.desk = desk
+        self.enqueuer = enqueuer
 
     async def add(self, job_id: object, payload: object, error: object, said: Said) -> Job:
         letter = letter_of(job_id, payload, error, said, self._core.clock.now(), self._core.registry)
         try:
             job = await self._settled(letter)
         except (StoreError, JobError, ConfigError, OSError) as problem:
-            spool_letter(self.desk.spool, letter, problem)
+            spool_letter(self.enqueuer.spool, letter, problem)
             return letter.job
         log.warning("job %s (%s): %s | %s lane: %s", job.key, job.task, job.error, job.lane, job.recommendation)
         await self._empty_spool()
@@ -338,12 +338,12 @@ class Letters:
 
     async def _empty_spool(self) -> None:
         """The store works: what had to wait beside it moves over, without waiting for a worker."""
-        if not self.desk.spool.folder.is_dir():
+        if not self.enqueuer.spool.folder.is_dir():
             return
         try:
-            await self.desk.drain_spool()
+            await self.enqueuer.drain_spool()
         except (RedriveError, OSError) as error:
-            log.warning("what waits in %s stays there for now: %s", self.desk.spool.folder, error)
+            log.warning("what waits in %s stays there for now: %s", self.enqueuer.spool.folder, error)
 
 
 def _belongs(job: Job, letter: Job) -> bool:

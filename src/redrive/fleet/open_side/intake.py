@@ -86,7 +86,7 @@ class Intake(Loop):
         if not await self._is_known(published.task):
             return UnroutableTask(f"no worker knows the task {published.task!r}, and no job of it was ever accepted")
         try:
-            await self._letters.desk.hand_in(published.task, published.payload, published.options)
+            await self._letters.enqueuer.accept(published.task, published.payload, published.options)
         except (StoreError, JobError):
             raise  # a later try may do better
         except Exception as error:  # noqa: BLE001 - whatever it is, the dead letter says it
