@@ -169,7 +169,7 @@ async def test_results_survive_who_was_cancelled_with_them(full: Full, clock: Fa
     outbox.add(done(job, clock.now(), '"kept"'))
     if begun:
         await eventually(lambda: full.tries >= 1)
-    flushing = outbox._flushing()
+    flushing = outbox.add()
     flushing.cancel()
     await asyncio.wait({flushing})
     full.problem = None

@@ -21,9 +21,11 @@ async def test_what_is_withdrawn_never_begins_and_what_has_begun_is_not_withdraw
 
     runners = Runners(lambda: None)
     runners.add(key(0), "work", work, 0)
+    runners.start()
     await asyncio.sleep(0)
     for number in range(1, 5):
         runners.add(key(number), "work", work, number)
+        runners.start()
     assert runners.withdraw({key(0), key(2), key(4)}) == [key(2), key(4)]
     assert runners.unbegun() == [key(1), key(3)]
     go.set()
@@ -51,6 +53,7 @@ async def test_each_piece_begins_or_is_withdrawn_while_a_thread_competes() -> No
     thread.start()
     for number in range(3000):
         runners.add(key(number), "work", work, number)
+        runners.start()
         if number % 20 == 0:
             await asyncio.sleep(0)
     for _ in range(50):

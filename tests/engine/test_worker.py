@@ -485,7 +485,7 @@ async def test_a_result_is_kept_although_the_worker_stops_while_a_breaker_is_tol
         telling.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Breakers, "counting", True)
+    monkeypatch.setattr(Breakers, "heeds", lambda *_: True)
     monkeypatch.setattr(Breakers, "succeeded", slowly)
 
     @live.task

@@ -117,7 +117,9 @@ def _move(
     who: str | None = None,
     why: str | None = None,
 ) -> Transition:
-    check_legal(name, job)
+    move = MOVES[name]
+    if job.state not in move.sources:
+        check_legal(name, job)
     if job.state is State.running:
         fields["token"] = None
     if job.state is State.held and job.held_at is not None:
@@ -125,7 +127,7 @@ def _move(
         fields["held_at"] = None
     if job.comes_back_at is not None:
         fields.setdefault("comes_back_at", None)
-    return Transition(name, job, MOVES[name].to[0], at, fields, attempt, who, why)
+    return Transition(name, job, move.to[0], at, fields, attempt, who, why)
 
 
 def check_legal(name: str, job: Job) -> None:
@@ -193,7 +195,9 @@ def succeeded(job: Job, at: float, result: str | None, attempt: Attempt | None =
     fields: dict[str, object] = {"result": result, "attempts": job.attempts + 1}
     if job.died_at is not None:
         fields["revived_by"] = job.revived_by  # said again, because this success has more to tell than most
-    return _move("succeeded", job, at, _without_trouble(job, fields), attempt=attempt)
+    if job.error_class is not None or job.because is not None:
+        _without_trouble(job, fields)
+    return _move("succeeded", job, at, fields, attempt=attempt)
 
 
 def retried(

@@ -29,8 +29,11 @@ from redrive.engine.tracing import Tracer, tracer
 from redrive.engine.verify import Verifier
 from redrive.engine.worker_registry import was_stopping
 from redrive.engine.workflow_steps import Workflows, is_step
-from redrive.errors import StoreError
+from redrive.errors import InvalidPayload, StoreError
 from redrive.failures.capture import bare, capture, signalled_itself, soft, timed_out
+from redrive.failures.soft import NO_FAILURE
+from redrive.http.policy import HTTP_TASK
+from redrive.retries.preflight import FEW_IMAGES, surely_fits
 from redrive.retries.strategy import CRASHES_BEFORE_ALONE
 
 log = logging.getLogger("redrive.attempt")
@@ -51,6 +54,8 @@ class Attempts:
         self._threads = threads
         self.breakers = Breakers(store, clock, bus)
         self.settlement = Settlement(store, registry, clock, self.breakers, Verifier(store, registry))
+        self._short = min(registry.short, FEW_IMAGES)
+        """Payloads of no more characters than this need no look at their contents."""
         self._inputs = Inputs(store, registry, clock)
         self._consents = Consents(store, clock)
         self.workflows = Workflows(store, clock)
@@ -68,7 +73,8 @@ class Attempts:
         """Run one attempt from start to end. None means that the job is no longer ours to settle."""
         if self._tracer is not None:
             return self._run_traced(state, self._tracer)
-        return self._run_step(state) if is_step(state.job) else self._run(state)
+        job = state.job
+        return self._run_step(state) if job.options_json is not None and is_step(job) else self._run(state)
 
     async def _run_traced(self, state: AttemptState, tracer: Tracer) -> Commit | None:
         with tracer.attempt(state.job, somebody_waits=state.sitting is not None) as span:
@@ -89,11 +95,11 @@ class Attempts:
     async def _run(self, state: AttemptState) -> Commit | None:
         handler = state.handler
         try:
-            if is_step(state.job):
+            if state.job.options_json is not None and is_step(state.job):
                 stopped = await self.workflows.enter(state)
                 if stopped is not None:
                     return Commit((stopped,))
-            arguments = self._inputs.quick(state.job, handler)
+            arguments = self._read_plain_input(state.job, handler)
             if arguments is None:
                 arguments = await self._inputs.prepare(state)
             if handler.guarded or not self.breakers.calm:
@@ -110,10 +116,25 @@ class Attempts:
             return await self._settle(error, state)
         return await self._settle_returned(value, state)
 
+    def _read_plain_input(self, job: Job, handler: Handler) -> dict[str, Any] | None:
+        """Reads the arguments of a job that needs no preparation, as most do not; returns None for the others."""
+        text = job.payload
+        if text is None or job.changes_json is not None or handler.credentials or job.task == HTTP_TASK:
+            return None
+        if job.first_failed_at is not None and self._registry.policy_for(job).max_age is not None:
+            return None
+        if '"$blob"' in text or (len(text) > self._short and not surely_fits(text, self._registry.short)):
+            return None
+        try:
+            return handler.signature.arguments(text)
+        except InvalidPayload:
+            return None  # `prepare` says what is wrong with the payload
+
     async def _settle_returned(self, value: object, state: AttemptState) -> Commit | None:
         """Settle an attempt that returned. A value whose own methods end a process is a failure of its task."""
         try:
-            failure = inspected(state.handler, value, state.job.id)
+            plain = state.handler.result_policy is True and type(value) in NO_FAILURE
+            failure = None if plain else inspected(state.handler, value, state.job.id)
             if failure is None:
                 return await self.settlement.succeeded(state, value)
         except (Exception, asyncio.CancelledError):
@@ -252,7 +273,8 @@ class Attempts:
             args = (context_of(state),) if handler.wants_context else ()
             if not handler.is_async:
                 return await self._in_thread(state, args, arguments)
-            limit = self._limit(state)
+            limited = state.job.options_json is not None or state.job.queue in self._registry.queues
+            limit = self._limit(state) if limited else handler.timeout
             if limit is not None:
                 return await _within(limit, _to_end(handler.function(*args, **arguments)), state)
             value = await handler.function(*args, **arguments)

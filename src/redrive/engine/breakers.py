@@ -77,7 +77,7 @@ class Breakers:
         self._bus = bus
         self.counts = Counts()
         self._known: dict[str, tuple[Breaker, int]] = {}
-        self._looked = float("-inf")
+        self._fresh_until = float("-inf")
         self._looking = asyncio.Lock()
         self._counting = asyncio.Lock()
         """Held while a breaker opens: whoever begins or ends meanwhile waits, and knows that it is open."""
@@ -97,11 +97,14 @@ class Breakers:
     @property
     def calm(self) -> bool:
         """Nothing is down, and that was seen a moment ago: nobody needs to be asked."""
-        return not self._known and not self._counting.locked() and not self._stale()
+        return not self._known and not self._counting.locked() and self._clock.monotonic() < self._fresh_until
 
-    @property
-    def counting(self) -> bool:
-        return self.watched is None or bool(self.counts.windows or self._known or self.watched)
+    def heeds(self, job: Job, handler: Handler) -> bool:
+        """Tells whether a success of this job can mean anything for a breaker or for a dead letter that waits."""
+        if self.counts.windows or self._known:
+            return True
+        names = job.history or job.model is not None or handler.names_downstream or job.task == HTTP_TASK
+        return bool(names) and (self.watched is None or bool(self.watched))
 
     async def refresh(self) -> None:
         """Looks where the last look is old, so that the jobs of a claim begin one after the other and wait for none."""
@@ -115,7 +118,7 @@ class Breakers:
                     await self._read()
 
     def _stale(self) -> bool:
-        return self._clock.monotonic() - self._looked >= REFRESH_SECONDS
+        return self._clock.monotonic() >= self._fresh_until
 
     async def _look(self) -> None:
         async with self._looking:
@@ -123,7 +126,7 @@ class Breakers:
 
     async def _read(self) -> None:
         self._known = {kept.key: (kept.value, kept.version) for kept in await BREAKER.all(self._store)}
-        self._looked = self._clock.monotonic()
+        self._fresh_until = self._clock.monotonic() + REFRESH_SECONDS
 
     # -- at a job's start and end
 
@@ -265,7 +268,7 @@ class Breakers:
 
         An `answer` is a failure that proves it, for what it came from and for nothing else that the job calls.
         """
-        if not self.counting:
+        if not self.heeds(job, handler):
             return
         for group in self.counts.troubles.pop(job.task, ()):
             self.counts.windows.pop(group, None)  # not every job of the task is in trouble

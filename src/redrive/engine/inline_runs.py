@@ -29,7 +29,8 @@ from redrive.engine.heartbeat import Heart
 from redrive.engine.interrupts import Interrupts, on_a_persons_thread
 from redrive.engine.loop import carried_through
 from redrive.engine.registry import Handler, Registry
-from redrive.engine.threads import Steered, Threads
+from redrive.engine.runners import Steered
+from redrive.engine.threads import Threads
 from redrive.errors import StoreBusy, StoreError, StoreFailed
 from redrive.retries.decision import Sitting
 from redrive.retries.strategy import CRASHES_BEFORE_ALONE, SPOT_TRIES

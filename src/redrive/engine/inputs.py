@@ -43,20 +43,6 @@ class Inputs:
         self._registry = registry
         self._clock = clock
 
-    def quick(self, job: Job, handler: Handler) -> dict[str, Any] | None:
-        """The arguments of a job of which there is nothing to say, which most are; None for the others."""
-        text = job.payload
-        if text is None or job.changes_json is not None or handler.credentials:
-            return None
-        if job.first_failed_at is not None and self._registry.policy_for(job).max_age is not None:
-            return None
-        if not surely_fits(text, self._registry.short) or job.task == HTTP_TASK:
-            return None
-        try:
-            return handler.signature.arguments(text)
-        except InvalidPayload:
-            return None  # the long way says what is wrong with it
-
     async def prepare(self, state: AttemptState) -> dict[str, Any]:
         """Make the effective input into arguments; raise Rejected where it cannot succeed."""
         job, handler = state.job, state.handler

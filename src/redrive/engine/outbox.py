@@ -46,24 +46,21 @@ class Outbox:
         self._task: asyncio.Task[None] | None = None
         self.refused = 0
 
-    def add(self, commit: Commit) -> None:
-        self._waiting.append(commit)
-        self._flushing()
+    def add(self, *commits: Commit) -> asyncio.Task[None]:
+        """Adds commits to the next group; returns the task that applies them, a new one after a cancelled one."""
+        self._waiting.extend(commits)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._flush(), name="redrive-outbox")
+        return self._task
 
     def waiting(self) -> list[Commit]:
         """What no store has been given yet. Any thread may ask."""
         return list(self._waiting)
 
-    def _flushing(self) -> asyncio.Task[None]:
-        """Whoever flushes; another where it was cancelled, perhaps before it had begun."""
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._flush(), name="redrive-outbox")
-        return self._task
-
     async def flushed(self) -> None:
         """Everything added so far is on disk, or was refused."""
         while self._waiting or (self._task is not None and not self._task.done()):
-            await asyncio.wait({self._flushing()})
+            await asyncio.wait({self.add()})
 
     async def _flush(self) -> None:
         batch: list[Commit] = []

@@ -88,6 +88,10 @@ class Handler:
         self.schedules = tuple(schedules)
         """When it runs by itself. Workers see to that."""
         self.effects = tuple(effects)
+        self.verifiable = bool(effects or wraps)
+        """Whether there is anything outside to look at."""
+        self.guarded = bool(consent or requires or effects or wraps)
+        """Whether the task itself must be asked before one of its jobs runs."""
         self.retry_policy = retry_policy
         self.requires = tuple(requires)
         self.consent = consent
@@ -97,6 +101,7 @@ class Handler:
         self.wraps = wraps
         """The payload's field that names the operation which this task does again."""
         self._downstream = downstream
+        self.names_downstream = downstream is not None
         self.direct: Callable[[Job, Mapping[str, Any]], Any] | None = None if wants_context or consent else self._call
         """Does the work here and now, where neither store nor spool could accept it; not what needs a yes first."""
         self.is_async = is_async(function)
@@ -113,16 +118,6 @@ class Handler:
     def key_for(self, payload: Mapping[str, Any]) -> str | None:
         """The key that the task makes of a payload; None where it makes none."""
         return key_for(self.key_template, self.signature, payload) if self.key_template is not None else None
-
-    @property
-    def guarded(self) -> bool:
-        """Whether something of its own must be asked before it runs."""
-        return bool(self.consent or self.requires or self.effects or self.wraps)
-
-    @property
-    def verifiable(self) -> bool:
-        """Whether there is anything outside to look at."""
-        return bool(self.effects or self.wraps)
 
     @property
     def default_model(self) -> str | None:
@@ -143,10 +138,6 @@ class Handler:
     def downstream(self) -> str | None:
         """What every job of the task calls; None where that is not said, or depends on the payload."""
         return self._downstream if isinstance(self._downstream, str) else None
-
-    @property
-    def names_downstream(self) -> bool:
-        return self._downstream is not None
 
     def downstream_of(self, payload: Mapping[str, Any]) -> str | None:
         """What the task calls: the name it gave, or what its function makes of the payload."""

@@ -15,7 +15,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
 
-from redrive.engine.threads import Steered
+from redrive.engine.threads import Raised
 
 Work = Coroutine[Any, Any, None]
 Key = tuple[str, str | None]
@@ -48,7 +48,10 @@ class Runners:
     def add(self, key: Key, name: str, work: Callable[..., Work], *arguments: Any) -> None:
         self._ready.append((key, name, work, arguments))
         self._idle.clear()
-        if not self._spare:
+
+    def start(self) -> None:
+        """Has a runner begin with what was added."""
+        if self._ready and not self._spare:
             self._provide()
 
     def take_back(self) -> list[Key]:
@@ -129,3 +132,29 @@ def _isolated(work: Work) -> Generator[Any, Any, None]:
                 yielded = run(work.send, sent)
     except StopIteration:
         return
+
+
+class Steered(Coroutine[Any, Any, Any]):
+    """A coroutine for an asyncio task that is not closed by what it awaits.
+
+    Python closes a coroutine into which GeneratorExit is thrown, and so asyncio does where a future failed with it: the
+    attempt could not be settled any more. Here it arrives inside as `Raised`.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._work = work
+
+    def __await__(self) -> Any:
+        return self._work.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._work.send(value)
+
+    def throw(self, error: Any, *rest: Any) -> Any:
+        return self._work.throw(Raised(error) if isinstance(error, GeneratorExit) else error, *rest)
+
+    def close(self) -> None:
+        self._work.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)  # whoever looks at the task sees the coroutine

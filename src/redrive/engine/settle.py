@@ -73,11 +73,12 @@ class Settlement:
         job = state.job
         if state.sitting is not None:
             state.value = value
-        if self._breakers.counting:
+        if self._breakers.heeds(job, state.handler):
             await self._answered(state)
         now = self._clock.now()
         text, problem = encode_result(value)
-        problem = problem or lost_numbers(text, value)
+        if problem is None and text is not None and "null" in text:
+            problem = lost_numbers(text, value)
         if problem:
             log.warning("job %s (%s): %s", job.short_id, job.task, problem)
         plain = state.usage is None and not state.taken and state.overran is None

@@ -7,7 +7,7 @@ import inspect
 import os
 import queue
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
@@ -174,29 +174,3 @@ def _serve(work: Queue, idle: threading.Semaphore) -> None:
         else:
             answer(value, None)
         idle.release()
-
-
-class Steered(Coroutine[Any, Any, Any]):
-    """A coroutine for an asyncio task that is not closed by what it awaits.
-
-    Python closes a coroutine into which GeneratorExit is thrown, and so asyncio does where a future failed with it: the
-    attempt could not be settled any more. Here it arrives inside as `Raised`.
-    """
-
-    def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
-        self._work = work
-
-    def __await__(self) -> Any:
-        return self._work.__await__()
-
-    def send(self, value: Any) -> Any:
-        return self._work.send(value)
-
-    def throw(self, error: Any, *rest: Any) -> Any:
-        return self._work.throw(Raised(error) if isinstance(error, GeneratorExit) else error, *rest)
-
-    def close(self) -> None:
-        self._work.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._work, name)  # whoever looks at the task sees the coroutine

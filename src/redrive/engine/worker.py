@@ -281,7 +281,8 @@ class Worker(Loop):
         with self._arriving:
             for job in claim.jobs:
                 if job.token not in self._refused:
-                    self._begin(job)
+                    self._take_slot(job)
+            self._runners.start()
         await self.settle_lapsed(claim.lapsed, claim.endings)
 
     async def _wanted(self) -> Wanted:
@@ -318,17 +319,19 @@ class Worker(Loop):
 
     # -- jobs
 
-    def _begin(self, job: Job) -> None:
+    def _take_slot(self, job: Job) -> None:
         self.slots.taken(job, job.started_at or 0.0)
         if job.crashes >= CRASHES_BEFORE_ALONE:
             self._alone.append(job)
-            return
-        self._spawn(job)
+        else:
+            self._begin(job)
 
-    def _spawn(self, job: Job) -> None:
+    def _begin(self, job: Job) -> None:
+        """Makes the state of an attempt and gives it to the runners."""
         key = job.id, job.token
-        state = self._states[key] = self._attempts.begin(job)
-        state.is_signal = self._is_signal
+        handler = self._registry.handlers[job.task]
+        state = AttemptState(job, handler, self._store, self._clock, is_signal=self._is_signal)
+        self._states[key] = state
         self.made += 1
         self._runners.add(key, job.task, self._one, job, state)
 
@@ -394,7 +397,8 @@ class Worker(Loop):
             return
         if marked:
             self._lone = job.id
-            self._spawn(job)
+            self._begin(job)
+            self._runners.start()
             return
         self.slots.freed(job)
         if unsure:

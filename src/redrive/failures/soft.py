@@ -29,7 +29,8 @@ _ALSO_READ: Final = (
     "message", "detail", "object", "role", "type", "subtype", "result", "content", "transient", "errors",
     "terminal_reason", "api_error_status", "code", "retry_after",
 )  # fmt: skip
-_PLAIN: Final = frozenset({type(None), str, int, float, bool, list, tuple, bytes, set})
+NO_FAILURE: Final = frozenset({type(None), str, int, float, bool, list, tuple, bytes, set})
+"""Types whose values are never failures."""
 _STOPS: Final = {
     "length": "token_budget",
     "max_tokens": "token_budget",
@@ -65,7 +66,7 @@ def soft(value: object) -> Failure | None:
     """What a returned value says went wrong; None for a success."""
     kind: Any = type(value)
     try:
-        if kind in _PLAIN:
+        if kind in NO_FAILURE:
             return None
         if isinstance(value, dict):
             return None if value.keys().isdisjoint(SOFT_KEYS) else _judge(value)
