@@ -61,7 +61,7 @@ BESIDE = {
     "redrive.flows.workflows": ["Workflow", "Step", "WorkflowHandle", "Workflows"],
     "redrive.core.workflow": ["WorkflowStatus", "StepStatus"],
     "redrive.deadletters.redrives": ["Redrives"],
-    "redrive.deadletters.bulk": [
+    "redrive.deadletters.bulk_run": [
         "Plan",
         "Chosen",
         "Estimate",
@@ -71,7 +71,8 @@ BESIDE = {
         "ItemPage",
         "ItemView",
     ],
-    "redrive.deadletters.triage": ["Acted", "Act", "EditPreview", "FieldError", "EffectChoice"],
+    "redrive.deadletters.triage": ["Acted", "Act"],
+    "redrive.deadletters.input_edits": ["EditPreview", "FieldError", "EffectChoice"],
     "redrive.deadletters.verbs": ["Note"],
     "redrive.deadletters.purge": ["PurgePlan"],
     "redrive.deadletters.comebacks": ["Comebacks"],

@@ -17,9 +17,8 @@ import pytest
 from redrive import Context, Redrive
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Commit, Put
-from redrive.deadletters.bulk.run import RedriveRun
-from redrive.deadletters.redrives.documents import Documents
-from redrive.deadletters.redrives.steps import FREEZING_SECONDS
+from redrive.deadletters.bulk_run import RedriveRun
+from redrive.deadletters.redrives.steps import FREEZING_SECONDS, Documents
 from redrive.engine.clock import Clock
 from tests.chaos.app import LEDGER
 from tests.chaos.ledger import Audit, Ledger, all_events, audit

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redrive.core.job import Attempt, Job, State, Usage
-from redrive.deadletters import bulk as core
-from redrive.deadletters.bulk.choice import Chosen
-from redrive.deadletters.bulk.run import CHUNK, Canary, Flight, Item, RedriveRun
+from redrive.deadletters import bulk_progress, bulk_run
+from redrive.deadletters.bulk_run import CHUNK, Canary, Chosen, Flight, Item, RedriveRun
 
 NOW = 1_800_000_000.0
 
@@ -21,7 +20,7 @@ NOW = 1_800_000_000.0
 def a_run(total: int = 10, **said: Any) -> RedriveRun:
     how: dict[str, Any] = {"canary": 0, "pass_rate": 0.8, "rate": None, **said}
     groups = [Chosen("aaaa", "work", "RuntimeError", "broken", total)]
-    return core.begun("r1", NOW, who="ada", why="cured", chosen="task work", groups=groups, total=total, **how)
+    return bulk_run.begun("r1", NOW, who="ada", why="cured", chosen="task work", groups=groups, total=total, **how)
 
 
 def a_job(state: State, **fields: Any) -> Job:
@@ -37,7 +36,7 @@ def move(run: RedriveRun, number: int, now: float = NOW, status: str = "moved") 
         else item
         for place, item in enumerate(before)
     )
-    return core.noted(run, 0, before, after, now, took=number)
+    return bulk_progress.noted(run, 0, before, after, now, took=number)
 
 
 def end(run: RedriveRun, status: str, *places: int, now: float = NOW) -> RedriveRun:
@@ -45,7 +44,7 @@ def end(run: RedriveRun, status: str, *places: int, now: float = NOW) -> Redrive
     after = tuple(
         msgspec.structs.replace(item, status=status) if place in places else item for place, item in enumerate(before)
     )
-    return core.noted(run, 0, before, after, now)
+    return bulk_progress.noted(run, 0, before, after, now)
 
 
 # ---- numbers
@@ -60,7 +59,7 @@ def test_the_scorecard_adds_up_whatever_happens(total: int, canary: int, chance:
     """Items are taken in any portions and end in any order: the sums hold after every step."""
     groups = [Chosen(str(n), "work", None, None, 0) for n in range(3)]
     items = [Item(str(place), chance.randrange(3)) for place in range(total)]
-    run = core.begun("r", NOW, who="a", why=None, chosen="all", groups=groups, total=total, canary=canary,
+    run = bulk_run.begun("r", NOW, who="a", why=None, chosen="all", groups=groups, total=total, canary=canary,
                      pass_rate=0.5, rate=None)  # fmt: skip
     chunks = [items[start : start + CHUNK] for start in range(0, total, CHUNK)]
     while run.left:
@@ -68,16 +67,16 @@ def test_the_scorecard_adds_up_whatever_happens(total: int, canary: int, chance:
         before = list(chunks[number])
         took = chance.randint(1, len(before) - offset)
         for place in range(offset, offset + took):
-            chosen = core.skipped(before[place], "no") if chance.random() < 0.3 else core.taken(before[place], 1)
-            chunks[number][place] = chosen
-        run = core.noted(run, number, before, chunks[number], NOW, took=took)
+            item, skips = before[place], chance.random() < 0.3
+            chunks[number][place] = bulk_run.skipped(item, "no") if skips else bulk_run.taken(item, 1)
+        run = bulk_progress.noted(run, number, before, chunks[number], NOW, took=took)
         for number, chunk in enumerate(chunks):
             before = list(chunk)
             for place, item in enumerate(chunk):
                 if item.status == "moved" and chance.random() < 0.3:
                     status = chance.choice(["succeeded", "failed_again", "discarded"])
                     chunk[place] = msgspec.structs.replace(item, status=status)
-            run = core.noted(run, number, before, chunk, NOW)
+            run = bulk_progress.noted(run, number, before, chunk, NOW)
         _adds_up(run, chunks)
 
 
@@ -95,64 +94,64 @@ def _adds_up(run: RedriveRun, chunks: list[list[Item]]) -> None:
 
 
 def test_many_reasons_are_kept_as_some_and_the_rest() -> None:
-    counted = core.reasons([f"reason {n}" for n in range(50)] + ["often"] * 3 + ["reason 0"])
+    counted = bulk_progress.reasons([f"reason {n}" for n in range(50)] + ["often"] * 3 + ["reason 0"])
     assert sum(counted.values()) == 54
-    assert len(counted) == core.REASONS_KEPT + 1
-    assert counted[core.OTHER_REASONS] == 33 and next(iter(counted)) == core.OTHER_REASONS
+    assert len(counted) == bulk_progress.REASONS_KEPT + 1
+    assert counted[bulk_progress.OTHER_REASONS] == 33 and next(iter(counted)) == bulk_progress.OTHER_REASONS
 
 
 def test_chunks_with_open_items_take_turns() -> None:
     run = msgspec.structs.replace(a_run(5 * CHUNK), open_in=(1, 0, 7, 2, 0))
-    assert core.turns(run, -1) == [0, 2, 3]
-    assert core.turns(run, 2) == [3, 0, 2]
-    assert core.turns(run, 3) == [0, 2, 3]
+    assert bulk_progress.turns(run, -1) == [0, 2, 3]
+    assert bulk_progress.turns(run, 2) == [3, 0, 2]
+    assert bulk_progress.turns(run, 3) == [0, 2, 3]
 
 
 def test_no_error_is_kept_with_a_run() -> None:
     """It can be erased in one place; here it is only shown."""
     run = a_run(1)
     assert b"broken" not in msgspec.json.encode(run)
-    assert core.with_errors(run, {"aaaa": "broken"}).by_group[0].error == "broken"
-    item = core.settled(Item("j1", 0, "moved", None, 3), a_job(State.dead, error="secret", because="permanent"))
+    assert bulk_run.with_errors(run, {"aaaa": "broken"}).by_group[0].error == "broken"
+    item = bulk_run.settled(Item("j1", 0, "moved", None, 3), a_job(State.dead, error="secret", because="permanent"))
     assert "secret" not in (item.why or "")
 
 
 def test_many_groups_are_kept_as_the_largest_and_the_rest() -> None:
-    rows = core.largest([Chosen(str(n), "t", None, None, n) for n in range(1, 8)], kept=3)
+    rows = bulk_run.largest([Chosen(str(n), "t", None, None, n) for n in range(1, 8)], kept=3)
     assert [(row.fingerprint, row.number) for row in rows] == [("7", 7), ("6", 6), ("5", 5), (None, 1 + 2 + 3 + 4)]
-    assert core.largest([Chosen("a", "t", None, None, 1)], kept=3)[-1].fingerprint == "a"
+    assert bulk_run.largest([Chosen("a", "t", None, None, 1)], kept=3)[-1].fingerprint == "a"
 
 
 # ---- choosing
 
 
 def test_a_token_stands_for_exactly_these_ids() -> None:
-    assert core.token_for(["a", "b"]) == core.token_for(["b", "a"])
-    assert len({core.token_for(ids) for ids in (["a"], ["a", "b"], ["ab"], [], ["a", "c"])}) == 5
+    assert bulk_run.token_for(["a", "b"]) == bulk_run.token_for(["b", "a"])
+    assert len({bulk_run.token_for(ids) for ids in (["a"], ["a", "b"], ["ab"], [], ["a", "c"])}) == 5
 
 
 def test_a_canary_takes_from_every_group_in_turn() -> None:
     items = [("a1", 0), ("a2", 0), ("a3", 0), ("b1", 1), ("b2", 1), ("c1", 2)]
-    assert [id for id, _ in core.spread(items, 4)] == ["a1", "b1", "c1", "a2", "a3", "b2"]
-    assert core.spread(items, 0) == items
-    assert sorted(core.spread(items, 50)) == sorted(items)
+    assert [id for id, _ in bulk_run.spread(items, 4)] == ["a1", "b1", "c1", "a2", "a3", "b2"]
+    assert bulk_run.spread(items, 0) == items
+    assert sorted(bulk_run.spread(items, 50)) == sorted(items)
 
 
 def test_an_estimate_is_the_mean_of_those_sampled() -> None:
     usages = [Usage(100, 50, 0.3), None, Usage(30, 20, 0.1), None]
-    found = core.estimated(usages, 1000)
+    found = bulk_run.estimated(usages, 1000)
     assert found is not None
     assert (found.tokens, found.sampled, found.reported) == (50_000, 4, 2)
     assert found.cost == pytest.approx(100.0)
-    assert core.estimated([None, None], 1000) is None and core.estimated([], 0) is None
-    unpriced = core.estimated([Usage(10, 0)], 5)
+    assert bulk_run.estimated([None, None], 1000) is None and bulk_run.estimated([], 0) is None
+    unpriced = bulk_run.estimated([Usage(10, 0)], 5)
     assert unpriced is not None and unpriced.cost is None
 
 
 def test_what_a_job_used_is_what_its_latest_report_says() -> None:
     history = (Attempt(1, "failed", usage=Usage(1)), Attempt(2, "failed", usage=Usage(2)), Attempt(3, "lost"))
-    assert core.last_usage(a_job(State.dead, history=history)) == Usage(2)
-    assert core.last_usage(a_job(State.dead)) is None
+    assert bulk_run.last_usage(a_job(State.dead, history=history)) == Usage(2)
+    assert bulk_run.last_usage(a_job(State.dead)) is None
 
 
 # ---- what became of an item
@@ -175,59 +174,59 @@ def test_what_a_job_used_is_what_its_latest_report_says() -> None:
 def test_an_item_becomes_what_its_job_became(state: State, fields: dict[str, Any], status: str) -> None:
     """Dead, put off after it died, or brought back by somebody else since: all of them failed again."""
     moved = Item("j1", 0, "moved", None, 3)
-    assert core.settled(moved, a_job(state, **{"fresh_from": 3, **fields})).status == status
+    assert bulk_run.settled(moved, a_job(state, **{"fresh_from": 3, **fields})).status == status
 
 
 def test_what_has_ended_stays_so() -> None:
     for status in ("pending", "skipped", "succeeded", "failed_again", "discarded"):
         item = Item("j1", 0, status, None, 3)
-        assert core.settled(item, a_job(State.done)) is item
-    assert core.settled(Item("j1", 0, "moved", None, 3), None).status == "discarded"
+        assert bulk_run.settled(item, a_job(State.done)) is item
+    assert bulk_run.settled(Item("j1", 0, "moved", None, 3), None).status == "discarded"
 
 
 # ---- pace
 
 
 def test_without_a_rate_a_chunk_at_a_time() -> None:
-    assert core.room(a_run(1000), NOW) == CHUNK
-    assert core.room(a_run(7), NOW) == 7
+    assert bulk_progress.room(a_run(1000), NOW) == CHUNK
+    assert bulk_progress.room(a_run(7), NOW) == 7
 
 
 def test_the_rate_allows_so_many_a_second() -> None:
     run = a_run(100, rate=10.0)
-    assert core.room(run, NOW) == 1
+    assert bulk_progress.room(run, NOW) == 1
     run = move(run, 1)
     moved = [1]
     for second in range(1, 6):
         now = NOW + second
-        room = core.room(run, now)
+        room = bulk_progress.room(run, now)
         run = move(run, room, now)
-        assert core.room(run, now) == 0
+        assert bulk_progress.room(run, now) == 0
         moved.append(room)
     assert moved == [1, 10, 10, 10, 10, 10]
 
 
 def test_a_slow_rate_moves_one_now_and_then() -> None:
     run = move(a_run(5, rate=0.1), 1)
-    assert [core.room(run, NOW + seconds) for seconds in (0, 5, 9.9, 10, 1000)] == [0, 0, 0, 1, 1]
+    assert [bulk_progress.room(run, NOW + seconds) for seconds in (0, 5, 9.9, 10, 1000)] == [0, 0, 0, 1, 1]
 
 
 def test_time_that_nobody_used_does_not_gather() -> None:
     """After a night without a worker, a redrive goes on at its rate, not with a night's worth at once."""
     run = move(a_run(10_000, rate=10.0), 1)
-    assert core.room(run, NOW + 86_400.0) == 10 * core.BURST_SECONDS
+    assert bulk_progress.room(run, NOW + 86_400.0) == 10 * bulk_progress.BURST_SECONDS
 
 
 def test_a_clock_that_goes_back_allows_nothing_more() -> None:
     run = move(a_run(100, rate=10.0), 1, NOW)
-    assert core.room(run, NOW - 3600.0) == 0
-    run = core.noted(run, 0, (), (), NOW - 3600.0, took=0)
-    assert core.room(run, NOW - 3600.0) == 0
+    assert bulk_progress.room(run, NOW - 3600.0) == 0
+    run = bulk_progress.noted(run, 0, (), (), NOW - 3600.0, took=0)
+    assert bulk_progress.room(run, NOW - 3600.0) == 0
 
 
 def test_what_was_skipped_costs_nothing_of_the_rate() -> None:
     run = move(a_run(100, rate=1.0), 1, NOW, status="skipped")
-    assert core.room(run, NOW) == 1 and run.moved_at is None
+    assert bulk_progress.room(run, NOW) == 1 and run.moved_at is None
 
 
 # ---- judging that is broken
@@ -237,17 +236,17 @@ def test_one_strange_item_is_skipped_and_many_stop_it() -> None:
     def strange(run: RedriveRun, number: int) -> RedriveRun:
         before = tuple(Item(str(place), 0) for place in range(run.total))
         after = tuple(
-            core.skipped(item, "cannot be judged: KeyError") if place < number else item
+            bulk_run.skipped(item, "cannot be judged: KeyError") if place < number else item
             for place, item in enumerate(before)
         )
-        return core.noted(run, 0, before, after, NOW, took=number)
+        return bulk_progress.noted(run, 0, before, after, NOW, took=number)
 
     run = a_run(100)
-    assert not core.defective(run, strange(run, 9))
-    assert core.defective(run, strange(run, 10))
-    assert not core.defective(run, move(run, 50, status="skipped")), "skipped for a reason is another matter"
+    assert not bulk_progress.defective(run, strange(run, 9))
+    assert bulk_progress.defective(run, strange(run, 10))
+    assert not bulk_progress.defective(run, move(run, 50, status="skipped")), "skipped for a reason is another matter"
     moved = move(run, 30)
-    assert not core.defective(moved, strange(moved, 20)), "most of them were fine"
+    assert not bulk_progress.defective(moved, strange(moved, 20)), "most of them were fine"
 
 
 # ---- the canary
@@ -269,120 +268,120 @@ def test_one_strange_item_is_skipped_and_many_stop_it() -> None:
 def test_a_canary_is_judged_as_soon_as_nothing_can_change_it(
     succeeded: int, failed: int, left: int, verdict: str | None
 ) -> None:
-    assert core.judged(Canary(10, 0.8, 0, 10, succeeded, failed), left) == verdict
+    assert bulk_progress.judged(Canary(10, 0.8, 0, 10, succeeded, failed), left) == verdict
 
 
 def test_shares_are_exact() -> None:
     """0.7 of 10 is 7, whatever binary fractions say; and one of one must succeed at any rate above 0."""
-    assert core.judged(Canary(10, 0.7, 0, 10, 7, 0), 5) == "passed"
-    assert core.judged(Canary(10, 0.1 + 0.2, 0, 10, 3, 0), 5) == "passed"
-    assert core.judged(Canary(1, 0.01, 0, 1, 0, 1), 5) == "failed"
+    assert bulk_progress.judged(Canary(10, 0.7, 0, 10, 7, 0), 5) == "passed"
+    assert bulk_progress.judged(Canary(10, 0.1 + 0.2, 0, 10, 3, 0), 5) == "passed"
+    assert bulk_progress.judged(Canary(1, 0.01, 0, 1, 0, 1), 5) == "failed"
 
 
 def test_where_nothing_is_left_the_moved_ones_are_the_canary() -> None:
-    assert core.judged(Canary(10, 1.0, 0, 2, 2, 0), 0) == "passed"
-    assert core.judged(Canary(10, 1.0, 0, 0, 0, 0), 0) is None
+    assert bulk_progress.judged(Canary(10, 1.0, 0, 2, 2, 0), 0) == "passed"
+    assert bulk_progress.judged(Canary(10, 1.0, 0, 0, 0, 0), 0) is None
 
 
 def test_a_canary_moves_as_many_as_it_needs_and_then_waits() -> None:
     run = a_run(100, canary=3)
-    assert (run.state, core.room(run, NOW)) == ("canary", 3)
+    assert (run.state, bulk_progress.room(run, NOW)) == ("canary", 3)
     run = move(run, 2, status="skipped")
-    assert core.room(run, NOW) == 3, "what was skipped shows nothing"
+    assert bulk_progress.room(run, NOW) == 3, "what was skipped shows nothing"
     run = move(run, 3)
-    assert core.room(run, NOW) == 0
-    run = core.turned(end(run, "discarded", 2), NOW)
-    assert (run.state, core.room(run, NOW)) == ("canary", 1), "what was let go shows nothing either"
+    assert bulk_progress.room(run, NOW) == 0
+    run = bulk_progress.turned(end(run, "discarded", 2), NOW)
+    assert (run.state, bulk_progress.room(run, NOW)) == ("canary", 1), "what was let go shows nothing either"
 
 
 def test_a_canary_that_passed_lets_the_rest_go() -> None:
-    run = core.turned(end(move(a_run(100, canary=2), 2), "succeeded", 0, 1), NOW)
-    assert run.state == "moving" and core.room(run, NOW) == 98
+    run = bulk_progress.turned(end(move(a_run(100, canary=2), 2), "succeeded", 0, 1), NOW)
+    assert run.state == "moving" and bulk_progress.room(run, NOW) == 98
     assert run.canary is not None and run.canary.verdict == "passed"
     assert [said.what for said in run.story] == ["started", "canary passed"]
 
 
 def test_a_canary_that_failed_stops_the_rest() -> None:
-    run = core.turned(end(move(a_run(100, canary=2), 2), "failed_again", 0), NOW)
-    assert run.state == "paused" and core.room(run, NOW) == 0
+    run = bulk_progress.turned(end(move(a_run(100, canary=2), 2), "failed_again", 0), NOW)
+    assert run.state == "paused" and bulk_progress.room(run, NOW) == 0
     assert run.reason == "the canary failed: 0 of 1 succeeded, 80% had to"
-    assert core.turned(run, NOW) is run
+    assert bulk_progress.turned(run, NOW) is run
 
 
 def test_after_a_failed_canary_another_one_goes_first() -> None:
-    failed = core.turned(end(move(a_run(100, canary=2), 2), "failed_again", 0), NOW)
-    again = core.resumed(failed, NOW, "ada", "fixed")
+    failed = bulk_progress.turned(end(move(a_run(100, canary=2), 2), "failed_again", 0), NOW)
+    again = bulk_progress.resumed(failed, NOW, "ada", "fixed")
     assert again is not None and again.state == "canary" and again.reason is None
-    assert again.canary == Canary(2, 0.8, start=2) and core.room(again, NOW) == 2
+    assert again.canary == Canary(2, 0.8, start=2) and bulk_progress.room(again, NOW) == 2
     late = end(again, "failed_again", 1)
     assert late.canary == again.canary, "the first canary's stragglers are not evidence against the second"
-    without = core.resumed(failed, NOW, "ada", None, canary=0)
+    without = bulk_progress.resumed(failed, NOW, "ada", None, canary=0)
     assert without is not None and without.state == "moving"
-    larger = core.resumed(failed, NOW, "ada", None, canary=7)
-    assert larger is not None and core.room(larger, NOW) == 7
+    larger = bulk_progress.resumed(failed, NOW, "ada", None, canary=7)
+    assert larger is not None and bulk_progress.room(larger, NOW) == 7
 
 
 def test_a_canary_judged_while_paused_counts_when_resumed() -> None:
-    paused = core.paused(move(a_run(100, canary=2), 2), NOW, "ada", None)
+    paused = bulk_progress.paused(move(a_run(100, canary=2), 2), NOW, "ada", None)
     assert paused is not None
-    judged = core.turned(end(paused, "succeeded", 0, 1), NOW)
+    judged = bulk_progress.turned(end(paused, "succeeded", 0, 1), NOW)
     assert judged.state == "paused"
-    resumed = core.resumed(judged, NOW, "ada", None)
+    resumed = bulk_progress.resumed(judged, NOW, "ada", None)
     assert resumed is not None and resumed.state == "moving"
 
 
 def test_a_pause_within_a_canary_goes_on_with_it() -> None:
-    paused = core.paused(move(a_run(100, canary=3), 1), NOW, "ada", "lunch")
+    paused = bulk_progress.paused(move(a_run(100, canary=3), 1), NOW, "ada", "lunch")
     assert paused is not None and paused.reason == "paused by ada: lunch"
-    resumed = core.resumed(paused, NOW, "ada", None)
-    assert resumed is not None and (resumed.state, core.room(resumed, NOW)) == ("canary", 2)
+    resumed = bulk_progress.resumed(paused, NOW, "ada", None)
+    assert resumed is not None and (resumed.state, bulk_progress.room(resumed, NOW)) == ("canary", 2)
 
 
 # ---- how it ends
 
 
 def test_it_settles_when_all_have_moved_and_finishes_when_all_have_ended() -> None:
-    run = core.turned(move(a_run(2), 2), NOW)
+    run = bulk_progress.turned(move(a_run(2), 2), NOW)
     assert run.state == "settling" and not run.over
-    run = core.turned(end(run, "succeeded", 0, 1), NOW + 5)
+    run = bulk_progress.turned(end(run, "succeeded", 0, 1), NOW + 5)
     assert (run.state, run.ended_at) == ("finished", NOW + 5)
-    assert core.turned(run, NOW + 9) is run
+    assert bulk_progress.turned(run, NOW + 9) is run
 
 
 def test_where_nothing_moved_there_is_nothing_to_wait_for() -> None:
-    assert core.turned(move(a_run(2), 2, status="skipped"), NOW).state == "finished"
+    assert bulk_progress.turned(move(a_run(2), 2, status="skipped"), NOW).state == "finished"
 
 
 def test_what_is_open_after_a_day_is_told_as_open() -> None:
-    run = core.turned(move(a_run(2), 2), NOW)
-    assert core.turned(run, NOW + core.SETTLES_SECONDS - 1).state == "settling"
-    run = core.turned(run, NOW + core.SETTLES_SECONDS)
+    run = bulk_progress.turned(move(a_run(2), 2), NOW)
+    assert bulk_progress.turned(run, NOW + bulk_progress.SETTLES_SECONDS - 1).state == "settling"
+    run = bulk_progress.turned(run, NOW + bulk_progress.SETTLES_SECONDS)
     assert (run.state, run.open) == ("finished", 2)
     assert run.story[-1].why == "2 still open"
 
 
 def test_cancelled_is_over_when_what_was_moved_has_ended() -> None:
-    run = core.cancelled(move(a_run(3), 2), NOW, "ada", "enough")
+    run = bulk_progress.cancelled(move(a_run(3), 2), NOW, "ada", "enough")
     assert run is not None and (run.state, run.left, run.over) == ("cancelled", 1, False)
-    run = core.turned(end(run, "succeeded", 0, 1), NOW + 1)
+    run = bulk_progress.turned(end(run, "succeeded", 0, 1), NOW + 1)
     assert (run.state, run.over, run.succeeded) == ("cancelled", True, 2)
-    at_once = core.cancelled(a_run(3), NOW, "ada", None)
+    at_once = bulk_progress.cancelled(a_run(3), NOW, "ada", None)
     assert at_once is not None and at_once.over
 
 
 def test_steering_is_refused_where_it_means_nothing() -> None:
-    finished = core.turned(move(a_run(1), 1, status="skipped"), NOW)
-    for decide in (core.paused, core.resumed, core.cancelled):
+    finished = bulk_progress.turned(move(a_run(1), 1, status="skipped"), NOW)
+    for decide in (bulk_progress.paused, bulk_progress.resumed, bulk_progress.cancelled):
         assert decide(finished, NOW, "ada", None) is None
-    paused = core.paused(a_run(1), NOW, "ada", None)
-    assert paused is not None and core.paused(paused, NOW, "ada", None) is None
+    paused = bulk_progress.paused(a_run(1), NOW, "ada", None)
+    assert paused is not None and bulk_progress.paused(paused, NOW, "ada", None) is None
 
 
 def test_a_paused_one_gets_no_pace_for_the_time_it_stood() -> None:
-    paused = core.paused(move(a_run(1000, rate=10.0), 1), NOW, "ada", None)
+    paused = bulk_progress.paused(move(a_run(1000, rate=10.0), 1), NOW, "ada", None)
     assert paused is not None
-    resumed = core.resumed(paused, NOW + 3600.0, "ada", None)
-    assert resumed is not None and core.room(resumed, NOW + 3600.0) == 1
+    resumed = bulk_progress.resumed(paused, NOW + 3600.0, "ada", None)
+    assert resumed is not None and bulk_progress.room(resumed, NOW + 3600.0) == 1
 
 
 # ---- flights
@@ -391,25 +390,25 @@ def test_a_paused_one_gets_no_pace_for_the_time_it_stood() -> None:
 def test_a_group_is_held_while_something_of_it_may_still_move() -> None:
     flight = Flight(NOW, ("aaaa",), frozen=True)
     run = a_run(2)
-    assert core.flight_of(run, flight) is flight
-    paused = core.paused(run, NOW, "ada", None)
-    assert paused is not None and core.flight_of(paused, flight) is flight
-    settling = core.turned(move(run, 2), NOW)
-    assert core.flight_of(settling, flight) == Flight(NOW, (), frozen=True)
-    assert core.flight_of(core.turned(end(settling, "succeeded", 0, 1), NOW), flight) is None
+    assert bulk_run.flight_of(run, flight) is flight
+    paused = bulk_progress.paused(run, NOW, "ada", None)
+    assert paused is not None and bulk_run.flight_of(paused, flight) is flight
+    settling = bulk_progress.turned(move(run, 2), NOW)
+    assert bulk_run.flight_of(settling, flight) == Flight(NOW, (), frozen=True)
+    assert bulk_run.flight_of(bulk_progress.turned(end(settling, "succeeded", 0, 1), NOW), flight) is None
 
 
 def test_who_is_in_the_way() -> None:
     flights = {"r1": Flight(NOW, ("aaaa", "bbbb")), "r2": Flight(NOW, ())}
-    assert core.in_the_way(flights, ["bbbb", "cccc"]) == {"bbbb": "r1"}
-    assert core.in_the_way(flights, ["cccc"]) == {}
+    assert bulk_run.in_the_way(flights, ["bbbb", "cccc"]) == {"bbbb": "r1"}
+    assert bulk_run.in_the_way(flights, ["cccc"]) == {}
 
 
 # ---- outside
 
 
 def test_the_public_form_has_no_bookkeeping_and_plain_values() -> None:
-    run = core.turned(end(move(a_run(100, canary=2, rate=5.0), 2), "succeeded", 0), NOW)
+    run = bulk_progress.turned(end(move(a_run(100, canary=2, rate=5.0), 2), "succeeded", 0), NOW)
     body = msgspec.json.decode(msgspec.json.encode(run.public()))
     assert not {"position", "open_in", "pace", "paused_in"} & body.keys()
     assert body["at"] == "2027-01-15T08:00:00.000Z" and body["ended_at"] is None
@@ -419,8 +418,8 @@ def test_the_public_form_has_no_bookkeeping_and_plain_values() -> None:
 
 
 def test_a_run_survives_being_written_down() -> None:
-    run = core.turned(end(move(a_run(100, canary=2, rate=5.0), 2), "failed_again", 0), NOW)
+    run = bulk_progress.turned(end(move(a_run(100, canary=2, rate=5.0), 2), "failed_again", 0), NOW)
     assert msgspec.json.decode(msgspec.json.encode(run), type=RedriveRun) == run
-    items = (Item("a", 0), core.skipped(Item("b", 1), "x" * 999), core.taken(Item("c", 2), 7))
+    items = (Item("a", 0), bulk_run.skipped(Item("b", 1), "x" * 999), bulk_run.taken(Item("c", 2), 7))
     assert msgspec.json.decode(msgspec.json.encode(items), type=tuple[Item, ...]) == items
-    assert len(items[1].why or "") == core.LONGEST_REASON
+    assert len(items[1].why or "") == bulk_run.LONGEST_REASON

@@ -9,7 +9,7 @@ import redrive
 from redrive import Redrive
 from redrive.core.job import State
 from redrive.deadletters import edit
-from redrive.deadletters.merge_patch import fields_of, patch_between, patched
+from redrive.deadletters.input_edits import fields_of, patch_between, patched
 from redrive.errors import InvalidInput
 from tests.stores.jobs import a_dead_job
 from tests.support import FakeClock, soon

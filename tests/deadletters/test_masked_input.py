@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redrive.core.redact import MASK, redact
-from redrive.deadletters.masked_input import unmasked
+from redrive.deadletters.input_edits import unmasked
 from redrive.errors import InvalidInput
 
 GIVEN: dict[str, Any] = {

@@ -15,8 +15,8 @@ import pytest
 import redrive
 from redrive import InvalidInput, JobNotFound, Redrive
 from redrive.core.store import Commit, Put
-from redrive.deadletters.bulk.progress import SETTLES_SECONDS
-from redrive.deadletters.bulk.run import CHUNK, RedriveRun
+from redrive.deadletters.bulk_progress import SETTLES_SECONDS
+from redrive.deadletters.bulk_run import CHUNK, RedriveRun
 from redrive.deadletters.redrives import selection, steps
 from tests.support import FakeClock, eventually, may_have_landed, opened, soon
 

@@ -15,8 +15,7 @@ from redrive import Redrive
 from redrive.core.job import Job, State
 from redrive.core.store import Filter
 from redrive.deadletters.acts import Acts
-from redrive.deadletters.redrives.documents import Documents, Loaded
-from redrive.deadletters.redrives.steps import Steps
+from redrive.deadletters.redrives.steps import Documents, Loaded, Steps
 from redrive.deadletters.triage import Acted
 from redrive.errors import IllegalMove, InvalidInput, InvalidOption, JobDead, JobNotFound
 from tests.support import FakeClock, eventually, line_of, opened, process, soon

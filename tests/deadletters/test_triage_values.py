@@ -9,7 +9,9 @@ from redrive.core.effects import EffectRecord
 from redrive.core.job import Attempt, Cause, Failure, Job, State
 from redrive.core.policy import Policy
 from redrive.core.store import Lesson
-from redrive.deadletters.triage import Act, best_known, field_error, hands_off, next_changes, quoted
+from redrive.deadletters.comebacks import best_known, hands_off, next_changes
+from redrive.deadletters.input_edits import field_error, quoted
+from redrive.deadletters.triage import Act
 from redrive.retries.changes import SetModel
 from redrive.retries.decision import Abilities
 

@@ -19,10 +19,11 @@ from redrive.core.job import Usage
 from redrive.core.store import Page
 from redrive.core.tokens import NewToken, Token
 from redrive.core.workflow import WorkflowStatus
-from redrive.deadletters.bulk.run import RedriveRun
+from redrive.deadletters.bulk_run import RedriveRun
 from redrive.deadletters.group import GroupView
+from redrive.deadletters.input_edits import PatchPreview
 from redrive.deadletters.new_groups import Newcomers
-from redrive.deadletters.triage import Acted, PatchPreview
+from redrive.deadletters.triage import Acted
 from redrive.flows.schedules import Scheduled
 from redrive.flows.workflows import Step, Workflow, WorkflowHandle
 from redrive.jobs.tasks import AsyncContextTask, AsyncTask, BlockingHandle, Bound, PlainContextTask, PlainTask

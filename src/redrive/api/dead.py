@@ -12,13 +12,14 @@ from redrive.core.job import Job, Json, State
 from redrive.core.store import Page
 from redrive.deadletters import edit, orders
 from redrive.deadletters.acts import Acts
-from redrive.deadletters.bulk.run import PASS_RATE
+from redrive.deadletters.bulk_run import PASS_RATE
 from redrive.deadletters.filters import make_filter
 from redrive.deadletters.group import GroupView
+from redrive.deadletters.input_edits import EditPreview, PatchPreview
 from redrive.deadletters.orders import read_words
 from redrive.deadletters.purge import Purging
 from redrive.deadletters.redrives import How
-from redrive.deadletters.triage import Act, Acted, EditPreview, PatchPreview
+from redrive.deadletters.triage import Act, Acted
 from redrive.deadletters.undo import Undoing
 from redrive.deadletters.verbs import VERBS, Note, verb_named
 from redrive.errors import InvalidInput
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     import asyncio
     from pathlib import Path
 
-    from redrive.deadletters.bulk.run import RedriveRun
+    from redrive.deadletters.bulk_run import RedriveRun
     from redrive.deadletters.groups import Groups
     from redrive.deadletters.purge import PurgePlan
     from redrive.deadletters.redrives import Redrives

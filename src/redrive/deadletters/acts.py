@@ -20,7 +20,7 @@ from redrive.core.commit import Proposal, commit_each, commit_in_parts, decide_a
 from redrive.core.job import Job, new_id
 from redrive.core.lifecycle import Transition
 from redrive.core.store import MAX_PARTS, Put
-from redrive.deadletters.bulk.run import RedriveRun
+from redrive.deadletters.bulk_run import RedriveRun
 from redrive.deadletters.filters import filter_of_many
 from redrive.deadletters.orders import SIZE, SIZE_WITH_DOCUMENTS, Arrow, Order
 from redrive.deadletters.redrives.moves import before_key, is_deferred, recalled_for

@@ -8,7 +8,7 @@ return is an act of "redrive" and can be taken back. retries/comebacks.py decide
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from redrive.core import lifecycle
@@ -16,11 +16,12 @@ from redrive.core.budget import overspent
 from redrive.core.change import anew, named_in
 from redrive.core.commit import commit_each, try_commit
 from redrive.core.documents import Kept
+from redrive.core.effects import EffectRecord
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
-from redrive.core.store import Filter, Put, Returning
+from redrive.core.policy import Policy
+from redrive.core.store import Filter, Lesson, Put, Returning
 from redrive.deadletters.acts import SIZE_WITH_DOCUMENTS, Acts, Decided, Order
-from redrive.deadletters.triage import hands_off, next_changes
 from redrive.engine.consents import Consents
 from redrive.engine.duty_lease import holds
 from redrive.engine.effects import effects_of
@@ -49,7 +50,9 @@ from redrive.retries.comebacks import (
     times_for,
     tries_for,
 )
+from redrive.retries.decision import Abilities, Case
 from redrive.retries.preflight import NotReady
+from redrive.retries.remedies import OTHERWISE, WAYS, another_rung, change_name
 
 if TYPE_CHECKING:
     from redrive.engine.breakers import Breakers
@@ -335,3 +338,54 @@ class Comebacks:
     async def _apply(self, moves: Sequence[Transition]) -> None:
         for move in await commit_each(self._core.store, moves):
             log.warning("job %s (%s): %s", move.job.short_id, move.job.task, move.why)
+
+
+# ---- what a comeback changes
+
+_CHANGES: Final = frozenset(
+    {"compress_context", "add_instruction", "add_constraint", "simplify_task", "set_model", "set_agent", "edit"}
+)
+WORKED_HALF: Final = 2
+
+
+def best_known(lessons: Iterable[Lesson]) -> list[Lesson]:
+    """What worked at least half of the time, the most promising first: one lucky try does not beat eight of nine."""
+    good = [one for one in lessons if one.worked and WORKED_HALF * one.worked >= one.worked + one.failed]
+    return sorted(good, key=lambda one: -(one.worked + 1) / (one.worked + one.failed + 2))
+
+
+def next_changes(
+    job: Job, lessons: Sequence[Lesson], abilities: Abilities, policy: Policy, now: float
+) -> tuple[Change, ...] | None:
+    """What to change before a job runs again that failed for want of a change; None where nothing is left.
+
+    First what has worked against the same group, then the next rung that was not tried.
+    """
+    last = next((attempt for attempt in reversed(job.history) if attempt.failure and attempt.cause), None)
+    if last is None or last.failure is None or last.cause is None:
+        return None
+    case = Case(job, last.failure, last.cause, policy, now, abilities=abilities)
+    for lesson in best_known(lessons):
+        if (found := _as_learned(case, lesson)) is not None:
+            return found
+    rung = another_rung(case, max(1, case.seen(last.cause.detail)))
+    return tuple(rung) if rung is not None else None
+
+
+def _as_learned(case: Case, lesson: Lesson) -> tuple[Change, ...] | None:
+    """The changes of a strategy as they are made for this job; None where one of them cannot be made."""
+    wanted = [name for name in lesson.strategy.split("+") if name in _CHANGES]
+    plan = WAYS.get(case.cause.detail, OTHERWISE).plan(case, 1) if wanted else []
+    found = {change_name(change): change for change in plan}
+    return tuple(found[name] for name in wanted) if set(wanted) <= found.keys() else None
+
+
+def hands_off(job: Job, effects: Iterable[EffectRecord]) -> str | None:
+    """Why no machine may decide about this job; None where it may."""
+    if "outcome_unknown" in (job.because, job.detail):
+        return "it is not known whether it landed"
+    if any(effect.open for effect in effects):
+        return "an effect of it may have landed"
+    if job.because == "restored":
+        return "a person brought it back"
+    return None

@@ -16,14 +16,9 @@ from redrive.core.job import Job, Json
 from redrive.core.store import Filter
 from redrive.deadletters import orders
 from redrive.deadletters.acts import Acts, Order
-from redrive.deadletters.bulk.progress import reasons
-from redrive.deadletters.edited_input import check_fits, difference, forgotten, input_now, text_of
+from redrive.deadletters.bulk_progress import reasons
 from redrive.deadletters.filters import filter_of_many, means_unknown
-from redrive.deadletters.merge_patch import fields_of, patched
-from redrive.deadletters.redrives.moves import is_deferred
-from redrive.deadletters.redrives.selection import filter_in_words, judged, sealed_token, select, without_id
-from redrive.deadletters.triage import (
-    GONE,
+from redrive.deadletters.input_edits import (
     EditPreview,
     EffectChoice,
     FieldError,
@@ -31,8 +26,14 @@ from redrive.deadletters.triage import (
     PatchPreview,
     PatchSample,
     field_error,
+    fields_of,
+    patched,
     taint_of,
 )
+from redrive.deadletters.orders import check_fits, difference, forgotten, input_now, text_of
+from redrive.deadletters.redrives.moves import is_deferred
+from redrive.deadletters.redrives.selection import filter_in_words, judged, sealed_token, select, without_id
+from redrive.deadletters.triage import GONE
 from redrive.deadletters.verbs import VERBS
 from redrive.engine.approvals import questions_of
 from redrive.engine.consents import quoted

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
-from redrive.core import lifecycle
+import msgspec
+
+from redrive.core import change, lifecycle
+from redrive.core.change import edited_payload
 from redrive.core.checks import check_name, check_names
+from redrive.core.documents import STEP
 from redrive.core.job import Job, Json, Lane, State, iso
 from redrive.core.lifecycle import Transition
+from redrive.core.payload import check_kept, encode
+from redrive.core.redact import redact
+from redrive.core.store import Put, Store
 from redrive.core.times import later
-from redrive.deadletters import edited_input, verbs
-from redrive.deadletters.merge_patch import fields_of
+from redrive.core.workflow import OUTPUT
+from redrive.deadletters import verbs
+from redrive.deadletters.input_edits import fields_of, outside_texts, quoted
 from redrive.deadletters.verbs import NOTE_LIMIT, Decided, Verb, kept_words
-from redrive.engine.inputs import preflight
+from redrive.engine.effects import effects_of
+from redrive.engine.effects import forgotten as forgotten_effect
+from redrive.engine.inputs import effective, preflight
+from redrive.engine.verify import nothing_landed
+from redrive.engine.workflow_steps import is_step
 from redrive.errors import InvalidInput, InvalidOption, JobNotReady
+from redrive.retries.changes import decode, diff, merge
 from redrive.retries.preflight import NotReady
 
 if TYPE_CHECKING:
@@ -64,10 +77,10 @@ class Bench:
         return redriven(self._core, job, now, who, why, changed)
 
     def changed_input(self, job: Job, payload: dict[str, Json], who: str, why: str | None) -> Mapping[str, str]:
-        return edited_input.changed_input(self._core, job, payload, who, why)
+        return changed_input(self._core, job, payload, who, why)
 
     def input_now(self, job: Job) -> dict[str, Json]:
-        return edited_input.input_now(job)
+        return input_now(job)
 
 
 def order(core: Core, verb: Verb, words: Mapping[str, Any], who: str, why: str | None) -> Order:
@@ -129,7 +142,7 @@ def _text(core: Core, field: str, said: object) -> str:
 
 
 def _input(core: Core, field: str, said: Any) -> dict[str, Json]:
-    edited_input.text_of(core, said)
+    text_of(core, said)
     return dict(said)
 
 
@@ -141,7 +154,7 @@ def _patch(core: Core, field: str, said: object) -> dict[str, Json]:
     if not isinstance(said, dict) or not said:
         raise InvalidInput(field=field, problem='must be a JSON object with the fields to change: {"field": value}')
     try:
-        edited_input.text_of(core, said)
+        text_of(core, said)
     except InvalidInput as error:
         raise InvalidInput(field=field, problem=error.problem) from None
     return dict(said)
@@ -192,3 +205,71 @@ def reviving(core: Core, who: str, why: str) -> Order:
         return redriven(core, job, now, who, why)
 
     return Order("redrive", who, why, arrow)
+
+
+def text_of(core: Core, payload: Mapping[str, Json]) -> str:
+    """Encodes an input as it is kept; refuses what cannot be one."""
+    encoded = encode(payload, limit=core.settings.payload_limit)
+    if encoded.blobs:
+        raise InvalidInput(field="payload", problem="a Blob cannot be edited in; enqueue a new job for it")
+    check_kept(payload, encoded)
+    return encoded.text
+
+
+def check_fits(core: Core, job: Job, text: str) -> None:
+    """Refuses now what the worker could not use; what a step takes from another one is known when it runs."""
+    handler = core.registry.handlers.get(job.task)
+    if handler is not None and not (is_step(job) and OUTPUT in text):
+        handler.signature.arguments(text)
+
+
+def input_now(job: Job) -> dict[str, Json]:
+    """Gives the input as it was enqueued, or as it was edited last; other changes apply on top of either."""
+    edited = edited_payload(job)
+    return edited if edited is not None else job.arguments
+
+
+def difference(core: Core, job: Job, payload: Mapping[str, Json]) -> list[str]:
+    """Tells what differs from what the next run would be given, with what looks like a secret masked."""
+    handler = core.registry.handlers.get(job.task)
+    adapt, count = handler.adapt if handler else None, core.registry.count
+    now = effective(job, handler, core.registry).payload
+    lines = diff(redact(now), redact(dict(payload)), adapt=adapt, count=count)
+    return lines or (["a value that is not shown was changed"] if diff(now, dict(payload)) else [])
+
+
+def changed_input(core: Core, job: Job, payload: Mapping[str, Json], who: str, why: str | None) -> Mapping[str, str]:
+    """Gives the fields that the input writes. What is quoted from a failure stays marked as coming from outside."""
+    text = text_of(core, payload)
+    check_fits(core, job, text)
+    given = msgspec.json.decode(text)
+    if not difference(core, job, given):
+        raise InvalidInput(field="payload", problem="is the same as before: redrive it as it is")
+    edit = change.edited(given, who, why)
+    if quoted(given, outside_texts(job)):
+        edit = msgspec.structs.replace(edit, tainted=True)
+    return change.anew(merge(decode(job.changes_json), [edit]), None, None)
+
+
+KEPT: Final = 200
+"""So many documents are forgotten in the commit of an edit, and come back if it is taken back."""
+
+
+class Forgotten(NamedTuple):
+    """What an edit forgets: in its own commit, so that taking it back brings it back, and what is too much for that."""
+
+    puts: list[Put]
+    gone: list[Put]
+
+
+async def forgotten(store: Store, job: Job, repeat: Sequence[str] = ()) -> Forgotten:
+    """Steps, what to look for outside, and the effects to be done again."""
+    if repeat:
+        effects = [effect.name for effect in await effects_of(store, job.id)]
+        if unknown := set(repeat) - set(effects):
+            known = ", ".join(effects) or "none"
+            raise InvalidInput(field="repeat", problem=f"{min(unknown)!r} is no effect of this job; there are {known}")
+    steps = [STEP.drop(kept.key) for kept in await STEP.all(store, f"{job.id}/")]
+    puts = [*nothing_landed(job), *(forgotten_effect(job.id, name) for name in repeat)]
+    room = max(0, KEPT - len(puts))
+    return Forgotten([*puts, *steps[:room]], steps[room:])

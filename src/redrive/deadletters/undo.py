@@ -18,10 +18,9 @@ from redrive.core.commit import Proposal, decide_and_commit, try_commit
 from redrive.core.job import Json, iso, new_id
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Put
-from redrive.deadletters import bulk as runs
 from redrive.deadletters.acts import GROUP, Acts, items_key, put_act
-from redrive.deadletters.bulk.run import CHUNK, REDRIVE, RedriveRun
-from redrive.deadletters.bulk.run import Item as RunItem
+from redrive.deadletters.bulk_run import CHUNK, REDRIVE, UNDO, RedriveRun
+from redrive.deadletters.bulk_run import Item as RunItem
 from redrive.deadletters.redrives.moves import before_key, restored
 from redrive.deadletters.triage import (
     ACT_BEFORE,
@@ -42,7 +41,7 @@ from redrive.errors import InvalidInput
 if TYPE_CHECKING:
     from redrive.deadletters.groups import Groups
     from redrive.deadletters.redrives import Redrives
-    from redrive.deadletters.redrives.documents import Loaded
+    from redrive.deadletters.redrives.steps import Loaded
     from redrive.jobs.core import Core
 
 TOO_LATE: Final = f"is older than {ITEMS_KEPT / 86400:.0f} days, and what was before is no longer known"
@@ -90,7 +89,7 @@ class Undoing:
         undo = await self._redrives.carry(undo_id)
         await self._redrives.tell_undone(undo)
         acted = await self._acts.acted(undo)
-        return msgspec.structs.replace(acted, verb=runs.UNDO, act_id=run.id)
+        return msgspec.structs.replace(acted, verb=UNDO, act_id=run.id)
 
     async def _begin(self, loaded: Loaded, who: str, why: str | None) -> str:
         run, now = loaded.run, self._core.clock.now()
@@ -99,7 +98,7 @@ class Undoing:
         items = [item async for chunk in self._redrives.chunks(run) for item in _moved(chunk)]
         undo = RedriveRun(
             new_id(now, secrets.randbits(74)), "moving", who, why, now, f"act {run.id}", len(items),
-            by_group=run.by_group, open_in=(0,) * -(-len(items) // CHUNK), verb=runs.UNDO,
+            by_group=run.by_group, open_in=(0,) * -(-len(items) // CHUNK), verb=UNDO,
             said={"act": run.id, "verb": run.verb},
         )  # fmt: skip
         chunks = [tuple(items[start : start + CHUNK]) for start in range(0, len(items), CHUNK)]
@@ -133,7 +132,7 @@ class Undoing:
         done = msgspec.structs.replace(act, undone_at=self._core.clock.now(), undone_by=who, undone=moved)
         what = f"act {act.id} was noted as taken back"
         await try_commit(self._core.store, puts=[put_act(done, version)], what=what)  # unless another act stands there
-        return Acted(runs.UNDO, act.id, moved + len(refused), moved, refused[:REFUSED_KEPT])
+        return Acted(UNDO, act.id, moved + len(refused), moved, refused[:REFUSED_KEPT])
 
     async def _undo_chunk(self, act: Act, number: int, who: str, why: str, refused: list[Refused]) -> int:
         key, about = items_key(act.id, number), f"act {act.id}"
@@ -189,7 +188,7 @@ class Undoing:
         if view.status == "unresolved":
             raise InvalidInput(field="act", problem="was taken back already: the group is open")
         await self._groups.reopen(fingerprint, who=who, why=why)
-        return Acted(runs.UNDO, act_id, 1, 1)
+        return Acted(UNDO, act_id, 1, 1)
 
 
 def _moved(items: Iterable[RunItem]) -> Iterable[RunItem]:

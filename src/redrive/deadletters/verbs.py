@@ -19,7 +19,7 @@ from redrive.core.job import At, Job, Json, Lane, State
 from redrive.core.lifecycle import DEFERRED, Transition
 from redrive.core.store import Put
 from redrive.core.view import Shown
-from redrive.deadletters.merge_patch import patched
+from redrive.deadletters.input_edits import patched
 from redrive.errors import IllegalMove, InvalidInput, JobNotFound, JobNotReady
 from redrive.retries.changes import SetAgent, decode, merge
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ from redrive.core.notice import (
 from redrive.core.outcome import shortened
 from redrive.core.pain import Pain, about
 from redrive.core.store import Filter, Store
+from redrive.core.view import Shown
 from redrive.engine.trusted_time import time_for_destroying
 from redrive.errors import InvalidInput
 from redrive.jobs.publishing_store import publish_notice
@@ -47,7 +48,6 @@ from redrive.notices.courier import (
     quoted_by,
     read_waiting,
 )
-from redrive.notices.inboxes import InboxView, inboxes
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
@@ -281,3 +281,32 @@ def _as_it_is_now(notice: Notice, job: Job | None, owned: Owned) -> Notice:
 
 async def _drop(store: Store, kind: Kind[Notice], keys: Sequence[str]) -> None:
     await commit_in_parts(store, [kind.drop(key) for key in keys], what="old notices were dropped")
+
+
+class InboxView(Shown, msgspec.Struct, frozen=True):
+    """One session's messages in numbers, and the latest of them."""
+
+    HIDDEN: ClassVar = ("latest",)
+    SHOWN: ClassVar = ("latest.at", "latest.title")
+    RENAMED: ClassVar = {"latest.at": "latest_at", "latest.title": "latest"}
+    session: str
+    messages: int
+    unread: int
+    pending: int
+    """Unread ones that ask for something."""
+    latest: Notice
+
+
+def inboxes(notices: Iterable[Notice]) -> list[InboxView]:
+    """Every session that was told something: first those that are asked, then those with something unread."""
+    by_session: dict[str, list[Notice]] = {}
+    for notice in notices:
+        by_session.setdefault(notice.session_id or "", []).append(notice)
+    views = [_view(session, told) for session, told in by_session.items()]
+    return sorted(views, key=lambda one: (not one.pending, not one.unread, -one.latest.at))
+
+
+def _view(session: str, notices: Sequence[Notice]) -> InboxView:
+    unread = sum(notice.unread for notice in notices)
+    pending = sum(notice.status == "pending" for notice in notices)
+    return InboxView(session, len(notices), unread, pending, max(notices, key=lambda notice: notice.at))

@@ -22,7 +22,7 @@ from redrive.engine.paging import pages
 from redrive.engine.trusted_time import time_for_destroying
 from redrive.errors import IllegalMove, InvalidInput
 from redrive.jobs.tasks import Seconds, seconds
-from redrive.notices.inboxes import InboxView
+from redrive.notices.service import InboxView
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from redrive.core.job import State
 from redrive.core.lifecycle import DEFERRED
 from redrive.core.store import Filter
-from redrive.deadletters.bulk.run import RedriveRun
+from redrive.deadletters.bulk_run import RedriveRun
 from redrive.engine.breakers import Breakers
 from redrive.engine.queue_pauses import paused_queues
 from redrive.engine.worker_registry import living, unattended

@@ -21,14 +21,29 @@ from redrive.core.checks import check_id, check_limit, check_range, check_texts,
 from redrive.core.commit import Proposal, decide_and_commit
 from redrive.core.job import Job, new_id
 from redrive.core.store import Put
-from redrive.deadletters import bulk as rules
-from redrive.deadletters import orders
-from redrive.deadletters.bulk.choice import Estimate, Plan
-from redrive.deadletters.bulk.run import PASS_RATE, REDRIVE, Flight, Item, ItemPage, ItemStatus, ItemView, RedriveRun
+from redrive.deadletters import bulk_progress, orders
+from redrive.deadletters.bulk_run import (
+    PASS_RATE,
+    REDRIVE,
+    UNDO,
+    Estimate,
+    Flight,
+    Item,
+    ItemPage,
+    ItemStatus,
+    ItemView,
+    Plan,
+    RedriveRun,
+    begun,
+    chunked,
+    in_the_way,
+    spread,
+    viewed,
+    with_errors,
+)
 from redrive.deadletters.filters import means_unknown
 from redrive.deadletters.redrives import selection as choosing
-from redrive.deadletters.redrives.documents import Documents, Loaded, flown
-from redrive.deadletters.redrives.steps import Steps
+from redrive.deadletters.redrives.steps import Documents, Loaded, Steps, flown
 from redrive.deadletters.verbs import VERBS, Verb
 from redrive.engine.trusted_time import time_for_destroying
 from redrive.engine.worker_registry import living
@@ -98,16 +113,16 @@ class Redrives:
         moving = len(selection) - refused.total()
         return Plan(
             len(selection), selection.chosen, selection.rows(), dict(selection.queues.most_common()),
-            rules.reasons(refused.elements()),
+            bulk_progress.reasons(refused.elements()),
             await choosing.estimate(self._core, builtins.list(selection.group_of), moving),
-            selection.token, tuple(sorted(set(rules.in_the_way(flights, selection.fingerprints).values()))),
+            selection.token, tuple(sorted(set(in_the_way(flights, selection.fingerprints).values()))),
             await choosing.warnings(self._core, selection),
         )  # fmt: skip
 
     async def in_the_way(self, fingerprints: Sequence[str]) -> builtins.list[str]:
         """The runs that still move one of these groups."""
         flights, _ = await self._documents.flights()
-        return sorted(set(rules.in_the_way(flights, fingerprints).values()))
+        return sorted(set(in_the_way(flights, fingerprints).values()))
 
     async def estimate(self, number: int, **filters: Any) -> Estimate | None:
         """What one more attempt of so many might cost, by the newest and the oldest of them: quick at any number."""
@@ -163,14 +178,14 @@ class Redrives:
             raise InvalidInput(field="token", problem="the plan was for other dead letters than match now; plan again")
         now = self._core.clock.now()
         await self._forget_items(await time_for_destroying(self._core.store, self._core.clock))
-        run = rules.begun(
+        run = begun(
             new_id(now, random.getrandbits(74)), now, who=who, why=why, chosen=selection.chosen,
             groups=selection.rows(), total=len(selection), canary=how.canary, pass_rate=how.pass_rate, rate=how.rate,
             unknown_too=means_unknown(ids, filters), verb=verb.name, said=orders.recorded(verb, words), words=words,
             filter=selection.filter,
         )  # fmt: skip
         held = tuple(selection.fingerprints) if some else ()
-        return await self.launch(run, rules.chunked(rules.spread(selection.places(), how.canary)), held)
+        return await self.launch(run, chunked(spread(selection.places(), how.canary)), held)
 
     async def launch(
         self,
@@ -181,7 +196,7 @@ class Redrives:
     ) -> RedriveRun:
         """Write the items, then the run itself with what else begins with it, which is read anew for each try."""
         if not run.total:
-            run = rules.turned(run, run.at)
+            run = bulk_progress.turned(run, run.at)
             await self._keep(run, beside)
             return run
         flight = await self._take_flight(run.id, Flight(run.at, held))
@@ -209,7 +224,7 @@ class Redrives:
     async def _take_flight(self, id: str, flight: Flight) -> Flight:
         async def decide() -> Proposal[Flight]:
             flights, version = await self._documents.flights()
-            if taken := rules.in_the_way(flights, flight.groups):
+            if taken := in_the_way(flights, flight.groups):
                 group, other = min(taken.items())
                 raise InvalidInput(
                     field="redrive",
@@ -262,7 +277,7 @@ class Redrives:
         run = (await self._find(id)).run
         fingerprints = [group.fingerprint for group in run.by_group if group.fingerprint]
         known = await self._core.store.groups(fingerprints=fingerprints)
-        return rules.with_errors(run, {group.fingerprint: group.error for group in known})
+        return with_errors(run, {group.fingerprint: group.error for group in known})
 
     async def list(self, *, limit: int = 100) -> builtins.list[RedriveRun]:
         """The latest first."""
@@ -278,7 +293,7 @@ class Redrives:
     async def of_group(self, fingerprint: str) -> RedriveRun | None:
         """The one that moves this group now, or stopped in the middle of it; only one may."""
         flights, _ = await self._documents.flights()
-        id = rules.in_the_way(flights, [fingerprint]).get(fingerprint)
+        id = in_the_way(flights, [fingerprint]).get(fingerprint)
         found = await self._documents.load(id) if id is not None else None
         return found.run if found is not None else None
 
@@ -304,7 +319,7 @@ class Redrives:
         for number in range(first, min(first + CHUNKS_A_PAGE, len(run.open_in))):
             chunk = await self._documents.chunk(run.id, number)
             views += [
-                rules.viewed(run, item)
+                viewed(run, item)
                 for item in (chunk.items if chunk is not None else ())
                 if (not statuses or item.status in statuses) and place in (None, item.group) and why in (None, item.why)
             ]
@@ -322,7 +337,7 @@ class Redrives:
             done = await self.advance()
             run = await self.get(found)
             yield run
-            if run.over or run.state == "paused" or not (done or rules.paced(run) or await self._is_run(run)):
+            if run.over or run.state == "paused" or not (done or bulk_progress.paced(run) or await self._is_run(run)):
                 return
             if not done:
                 await asyncio.sleep(FOLLOW_SECONDS)
@@ -350,7 +365,7 @@ class Redrives:
 
     async def acts(self) -> builtins.list[RedriveRun]:
         """Every run that is an act of its own, the latest first."""
-        return [run for run in await self.every() if run.verb != rules.UNDO]
+        return [run for run in await self.every() if run.verb != UNDO]
 
     async def every(self) -> builtins.list[RedriveRun]:
         """Runs of every verb, those that take others back, too."""
@@ -359,7 +374,7 @@ class Redrives:
     async def run_of(self, act_id: str) -> Loaded | None:
         """The run of this act, if the act is one."""
         loaded = await self._documents.load(act_id)
-        return loaded if loaded is not None and loaded.run.verb != rules.UNDO else None
+        return loaded if loaded is not None and loaded.run.verb != UNDO else None
 
     async def chunks(self, run: RedriveRun) -> AsyncIterator[tuple[Item, ...]]:
         """The items of a run, some at a time."""
@@ -373,7 +388,7 @@ class Redrives:
 
         async def decide() -> Proposal[None]:
             loaded = await self._loaded(id)
-            stopped = rules.stopped_for_undo(loaded.run, self._core.clock.now(), who)
+            stopped = bulk_progress.stopped_for_undo(loaded.run, self._core.clock.now(), who)
             puts = [] if stopped is loaded.run else await self._documents.puts_of(stopped, loaded.version)
             return Proposal(f"act {id}", None, puts=puts, done="stopped")
 
@@ -398,7 +413,7 @@ class Redrives:
     async def pause(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> RedriveRun:
         """Nothing more moves until it is resumed. What was moved goes on."""
         check_words(who, why)
-        return await self._steer(id, "paused", lambda run, now: rules.paused(run, now, who, why))
+        return await self._steer(id, "paused", lambda run, now: bulk_progress.paused(run, now, who, why))
 
     async def resume(
         self, id: str, *, canary: int | None = None, who: str = SOMEBODY, why: str | None = None
@@ -407,12 +422,12 @@ class Redrives:
         check_words(who, why)
         if canary is not None:
             check_range("canary", canary, 0, MOST_CANARY)
-        return await self._steer(id, "resumed", lambda run, now: rules.resumed(run, now, who, why, canary))
+        return await self._steer(id, "resumed", lambda run, now: bulk_progress.resumed(run, now, who, why, canary))
 
     async def cancel(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> RedriveRun:
         """For good. What was moved stays moved and is still counted as it ends; the rest stays dead."""
         check_words(who, why)
-        return await self._steer(id, "cancelled", lambda run, now: rules.cancelled(run, now, who, why))
+        return await self._steer(id, "cancelled", lambda run, now: bulk_progress.cancelled(run, now, who, why))
 
     async def _steer(self, id: str, what: str, decide: Callable[[RedriveRun, float], RedriveRun | None]) -> RedriveRun:
         async def propose() -> Proposal[RedriveRun]:

@@ -12,11 +12,9 @@ from redrive.core.commit import commit_each
 from redrive.core.job import Job, Json, State
 from redrive.core.lifecycle import DEFERRED, Transition
 from redrive.core.store import MAX_PARTS, Put
-from redrive.deadletters import bulk as rules
 from redrive.deadletters import orders
-from redrive.deadletters.bulk.run import Item, RedriveRun
-from redrive.deadletters.edited_input import forgotten
-from redrive.deadletters.orders import Order
+from redrive.deadletters.bulk_run import UNDO, Item, RedriveRun, skipped, taken
+from redrive.deadletters.orders import Order, forgotten
 from redrive.deadletters.redrives.selection import judged, without_id
 from redrive.deadletters.triage import ACT_BEFORE, needs_its_own, overwritten, untouched
 from redrive.deadletters.verbs import ACTS, JOB_NOTE, PAST, VERBS, Back, Decided, taken_back
@@ -68,7 +66,7 @@ class Mover:
 
     async def moves(self, run: RedriveRun, items: Sequence[Item], jobs: dict[str, Job], now: float) -> Moves:
         """As many of the items, in order, as one commit holds."""
-        order = None if run.verb == rules.UNDO else self.order(run)
+        order = None if run.verb == UNDO else self.order(run)
         if order is not None:
             items = _alone(run, items[: order.size], jobs)
             jobs = await self._recalled(run, order, items, jobs)
@@ -96,14 +94,14 @@ class Mover:
 
     async def _forwards(self, run: RedriveRun, order: Order, item: Item, job: Job | None, now: float) -> Moved:
         if job is None:
-            return Moved(rules.skipped(item, "its record is gone"))
+            return Moved(skipped(item, "its record is gone"))
         decided = judged(order, job, now, unknown_too=run.unknown_too)
         if isinstance(decided, str):
-            return Moved(rules.skipped(item, without_id(decided, job) if run.verb in COUNTED else decided))
+            return Moved(skipped(item, without_id(decided, job) if run.verb in COUNTED else decided))
         if run.verb == "edit":
             return await self._edited(item, job, decided, now)
         if ACTS[run.verb].final:
-            return Moved(rules.taken(item, job.run, now), decided.move, decided.puts)  # nothing of it stays
+            return Moved(taken(item, job.run, now), decided.move, decided.puts)  # nothing of it stays
         return _kept(item, job, decided, now)
 
     async def _edited(self, item: Item, job: Job, decided: Decided, now: float) -> Moved:
@@ -111,7 +109,7 @@ class Mover:
         gone = await forgotten(self._core.store, job)
         if gone.gone:
             many = len(gone.puts) + len(gone.gone)
-            return Moved(rules.skipped(item, f"has {many} remembered steps, which are too many: edit it by its id"))
+            return Moved(skipped(item, f"has {many} remembered steps, which are too many: edit it by its id"))
         documents: list[Json] = []
         for put in gone.puts:
             document = await self._core.store.doc(put.kind, put.key)
@@ -142,11 +140,11 @@ class Mover:
     async def _backwards(self, run: RedriveRun, item: Item, job: Job | None, now: float) -> Moved:
         verb = VERBS[str(run.said["verb"])]
         if verb.leaves is None:
-            return Moved(rules.taken(item, 0, now), None, (JOB_NOTE.drop(str(item.before[JOB_NOTE.name])),))
+            return Moved(taken(item, 0, now), None, (JOB_NOTE.drop(str(item.before[JOB_NOTE.name])),))
         if job is None:
-            return Moved(rules.skipped(item, "it is no more"))
+            return Moved(skipped(item, "it is no more"))
         if not untouched(job, verb.name, item.at):
-            return Moved(rules.skipped(item, f"it was changed since: it is {job.state}"))
+            return Moved(skipped(item, f"it was changed since: it is {job.state}"))
         before = dict(item.before)
         if item.apart:
             kept = await ACT_BEFORE.get(self._core.store, before_key(job.id))
@@ -156,8 +154,8 @@ class Mover:
         try:
             move = taken_back(verb, Back(job, before, now, run.who, why))
         except JobError as refused:
-            return Moved(rules.skipped(item, str(refused).removeprefix(f"job {job.short_id} ")))
-        return Moved(rules.taken(item, job.run, now), move, restored(documents))
+            return Moved(skipped(item, str(refused).removeprefix(f"job {job.short_id} ")))
+        return Moved(taken(item, job.run, now), move, restored(documents))
 
 
 def restored(documents: Sequence[tuple[str, str, str | None]]) -> tuple[Put, ...]:
@@ -170,11 +168,11 @@ def _kept(item: Item, job: Job, decided: Decided, now: float, documents: Sequenc
     move = decided.move
     if move is None:
         note = next((put.key for put in decided.puts if put.kind == JOB_NOTE.name), None)
-        return Moved(rules.taken(item, job.run, now, {JOB_NOTE.name: note}), None, decided.puts)
+        return Moved(taken(item, job.run, now, {JOB_NOTE.name: note}), None, decided.puts)
     if not needs_its_own(move):
-        return Moved(rules.taken(item, job.run, now, overwritten(move)), move, decided.puts)
+        return Moved(taken(item, job.run, now, overwritten(move)), move, decided.puts)
     before = {**overwritten(move, whole=True), **({DOCUMENTS: list(documents)} if documents else {})}
-    apart = msgspec.structs.replace(rules.taken(item, job.run, now), apart=True)
+    apart = msgspec.structs.replace(taken(item, job.run, now), apart=True)
     return Moved(apart, move, (*decided.puts, ACT_BEFORE.put(before_key(job.id), before)))
 
 

@@ -11,9 +11,8 @@ import msgspec
 
 from redrive.core.job import Job, Json, iso
 from redrive.core.store import Filter, Seal
-from redrive.deadletters import bulk as rules
-from redrive.deadletters import orders
-from redrive.deadletters.bulk.choice import Chosen, Estimate
+from redrive.deadletters import bulk_progress, orders
+from redrive.deadletters.bulk_run import Chosen, Estimate, estimated, largest, last_usage, token_for
 from redrive.deadletters.filters import TIMES, filter_of_many, make_filter, said_of_many
 from redrive.deadletters.orders import Order
 from redrive.deadletters.verbs import VERBS, Decided
@@ -62,7 +61,7 @@ class Selection:
 
     @property
     def token(self) -> str:
-        return rules.token_for(self.group_of)
+        return token_for(self.group_of)
 
     @property
     def fingerprints(self) -> list[str]:
@@ -70,7 +69,7 @@ class Selection:
         return [group.fingerprint for group in self.groups.values() if group.fingerprint]
 
     def rows(self) -> tuple[Chosen, ...]:
-        return rules.largest(self.groups.values())
+        return largest(self.groups.values())
 
     def places(self) -> list[tuple[str, int]]:
         """Each id with the place of its group among the rows."""
@@ -147,7 +146,7 @@ def judged(order: Order, job: Job, now: float, *, unknown_too: bool) -> Decided 
         return str(refused)
     except Exception as error:
         log.warning("job %s (%s) cannot be judged for a %s", job.short_id, job.task, order.verb, exc_info=True)
-        return f"{rules.UNJUDGED}: {type(error).__name__}"  # what it says may be private, and this is kept
+        return f"{bulk_progress.UNJUDGED}: {type(error).__name__}"  # what it says may be private, and this is kept
 
 
 def without_id(reason: str, job: Job) -> str:
@@ -162,7 +161,7 @@ def redriving(core: Core, who: str, why: str | None) -> Order:
 async def estimate(core: Core, ids: Sequence[str], number: int) -> Estimate | None:
     step = max(1, -(-len(ids) // SAMPLE))
     sample = await core.store.get(ids[::step])
-    return rules.estimated([rules.last_usage(job) for job in sample], number)
+    return estimated([last_usage(job) for job in sample], number)
 
 
 async def at_both_ends(core: Core, filters: Mapping[str, Any]) -> list[str]:

@@ -8,13 +8,29 @@ when they are killed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
+from redrive.core.commit import commit, commit_in_parts
 from redrive.core.job import Job, State
-from redrive.deadletters import bulk as rules
-from redrive.deadletters.bulk.run import CHUNK, Flight, Item, RedriveRun
-from redrive.deadletters.redrives.documents import Documents, Loaded, parts
+from redrive.core.lifecycle import Transition
+from redrive.core.store import Put, Store
+from redrive.deadletters import bulk_progress
+from redrive.deadletters.bulk_run import (
+    CHUNK,
+    REDRIVE,
+    REDRIVE_FLIGHTS,
+    REDRIVE_ITEMS,
+    UNDO,
+    Flight,
+    Flights,
+    Item,
+    RedriveRun,
+    flight_of,
+    settled,
+)
 from redrive.deadletters.redrives.moves import Mover
 from redrive.deadletters.verbs import PURGE
 from redrive.engine.bus import BusEvent
@@ -65,8 +81,8 @@ class Steps:
         loaded = await self._documents.load(id)
         if loaded is None:
             return 0
-        run = rules.turned(loaded.run, self._core.clock.now())
-        if run.verb == rules.UNDO and run.over:
+        run = bulk_progress.turned(loaded.run, self._core.clock.now())
+        if run.verb == UNDO and run.over:
             await self._documents.tell_undone(run, self._core.clock.now())
         if run is loaded.run:
             return 0
@@ -92,7 +108,7 @@ class Steps:
         took = stale = 0
         for _ in range(most):
             loaded = await self._documents.load(id)
-            if loaded is None or not (room := rules.room(loaded.run, self._core.clock.now())):
+            if loaded is None or not (room := bulk_progress.room(loaded.run, self._core.clock.now())):
                 break
             moved = await self.move_chunk(loaded, room)
             took, stale = took + moved, stale + (not moved)
@@ -111,8 +127,8 @@ class Steps:
         moves = await self._mover.moves(run, asked, await self._jobs(asked), now)
         took = len(moves.items)
         after = (*chunk.items[:offset], *moves.items, *chunk.items[offset + took :])
-        noted = rules.noted(run, number, chunk.items, after, now, took=took)
-        if rules.defective(run, noted):
+        noted = bulk_progress.noted(run, number, chunk.items, after, now, took=took)
+        if bulk_progress.defective(run, noted):
             return await self._stop(loaded, moves.first_reason)
         written = parts(chunk, after, loaded, noted)
         if not await self._documents.write_step(run.id, (*moves.puts, *written), moves.transitions):
@@ -124,7 +140,7 @@ class Steps:
 
     async def _stop(self, loaded: Loaded, why: str | None) -> int:
         """Paused by itself, with the items as they were."""
-        paused = rules.paused(loaded.run, self._core.clock.now(), rules.REDRIVE, why)
+        paused = bulk_progress.paused(loaded.run, self._core.clock.now(), bulk_progress.REDRIVE, why)
         return await self._changed(loaded, paused) if paused is not None else 0
 
     # -- looking what became of them
@@ -138,7 +154,7 @@ class Steps:
         look = self._looks.get(id, _Look())
         if look.moment != moment:
             look = _Look(look.last, moment)
-        turns = rules.turns(loaded.run, look.last)
+        turns = bulk_progress.turns(loaded.run, look.last)
         found = 0
         for number in turns[:most]:
             if look.in_vain >= len(turns):
@@ -155,11 +171,11 @@ class Steps:
         jobs = await self._jobs([item for item in chunk.items if item.status == "moved"])
         if loaded.run.verb == PURGE.name:
             await self._core.store.erase([job.id for job in jobs.values() if job.state is State.purged])
-        after = tuple(rules.settled(item, jobs.get(item.id)) for item in chunk.items)
+        after = tuple(settled(item, jobs.get(item.id)) for item in chunk.items)
         changed = sum(old.status != new.status for old, new in zip(chunk.items, after, strict=True))
         if not changed:
             return 0
-        noted = rules.noted(loaded.run, number, chunk.items, after, self._core.clock.now())
+        noted = bulk_progress.noted(loaded.run, number, chunk.items, after, self._core.clock.now())
         written = await self._documents.write_step(id, parts(chunk, after, loaded, noted))
         return changed if written else 0
 
@@ -177,3 +193,118 @@ class Steps:
                 return 0
         await self._documents.drop_items(id)
         return int(await self._documents.fly(id, GIVEN_UP, None))
+
+
+ALL: Final = "all"
+FROZEN_AT_ONCE: Final = 25
+"""Chunks that are written in one commit."""
+
+
+class Loaded(NamedTuple):
+    """A run, and the version it was read at."""
+
+    run: RedriveRun
+    version: int
+
+
+class Chunk(NamedTuple):
+    """Some items in a row, and the version they were read at."""
+
+    number: int
+    items: tuple[Item, ...]
+    version: int
+
+
+class Documents:
+    """Reads them, and writes them only as they were read."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    @property
+    def _store(self) -> Store:
+        return self._core.store
+
+    # -- reading
+
+    async def load(self, id: str) -> Loaded | None:
+        kept = await REDRIVE.get(self._store, id)
+        return Loaded(kept.value, kept.version) if kept is not None else None
+
+    async def ids(self) -> list[str]:
+        """Of every redrive there ever was, the latest first."""
+        return sorted((document.key for document in await self._store.docs(REDRIVE.name)), reverse=True)
+
+    async def latest(self, limit: int | None) -> list[RedriveRun]:
+        documents = sorted(await self._store.docs(REDRIVE.name), key=lambda document: document.key, reverse=True)
+        return [REDRIVE.decode(document.value) for document in documents[:limit]]
+
+    async def chunk(self, id: str, number: int) -> Chunk | None:
+        kept = await REDRIVE_ITEMS.get(self._store, _key(id, number))
+        return Chunk(number, kept.value, kept.version) if kept is not None else None
+
+    async def flights(self) -> tuple[Flights, int]:
+        kept = await REDRIVE_FLIGHTS.get(self._store, ALL)
+        return (kept.value, kept.version) if kept is not None else ({}, 0)
+
+    # -- writing
+
+    async def write_step(self, id: str, puts: Iterable[Put], moves: Iterable[Transition] = ()) -> bool:
+        """Commits a step of a run; False where another process was faster, and nothing was written."""
+        return await commit(self._store, moves, puts, what=f"a step of redrive {id} was taken") is not None
+
+    async def freeze(self, id: str, chunks: Sequence[tuple[Item, ...]]) -> None:
+        puts = [REDRIVE_ITEMS.put(_key(id, number), items) for number, items in enumerate(chunks)]
+        await commit_in_parts(self._store, puts, what=f"the items of redrive {id} were frozen", size=FROZEN_AT_ONCE)
+
+    async def drop_items(self, id: str) -> None:
+        keys = [document.key for document in await self._store.docs(REDRIVE_ITEMS.name, f"{id}/")]
+        drops = [REDRIVE_ITEMS.drop(key) for key in keys]
+        await commit_in_parts(self._store, drops, what=f"the items of redrive {id} were dropped")
+
+    async def drop(self, id: str) -> None:
+        await self.write_step(id, [REDRIVE.drop(id)])
+
+    async def save(self, run: RedriveRun, version: int) -> bool:
+        """Writes the run, and what it still holds; False where another process was faster."""
+        return await self.write_step(run.id, await self.puts_of(run, version))
+
+    async def puts_of(self, run: RedriveRun, version: int) -> list[Put]:
+        """Makes the parts that write a run, and its flight where that has changed."""
+        put = REDRIVE.put(run.id, run, version)
+        flights, read_at = await self.flights()
+        flight = flight_of(run, flights.get(run.id))
+        return [put] if flight == flights.get(run.id) else [put, flown(flights, read_at, run.id, flight)]
+
+    async def fly(self, id: str, known: Flight, flight: Flight | None) -> bool:
+        """Changes a flight; False where it is not the known one any more."""
+        flights, version = await self.flights()
+        return flights.get(id) == known and await self.write_step(id, [flown(flights, version, id, flight)])
+
+    async def tell_undone(self, undo: RedriveRun, now: float) -> None:
+        """Writes into the run that was taken back how much of it was. Harmless to repeat."""
+
+        def told(run: RedriveRun | None) -> RedriveRun | None:
+            if run is None or run.undone_at is not None:
+                return run
+            return msgspec.structs.replace(run, undone=undo.moved, undone_at=now)
+
+        await REDRIVE.update(self._store, str(undo.said["act"]), told)
+
+
+def parts(chunk: Chunk, items: Sequence[Item], loaded: Loaded, run: RedriveRun) -> tuple[Put, Put]:
+    """What a step writes beside its moves: its items and the run, if both are still as they were read."""
+    return (
+        REDRIVE_ITEMS.put(_key(run.id, chunk.number), tuple(items), chunk.version),
+        REDRIVE.put(run.id, run, loaded.version),
+    )
+
+
+def flown(flights: Flights, version: int, id: str, flight: Flight | None) -> Put:
+    """The flights as they were read, with this one as it is from now on."""
+    others = {other: flying for other, flying in flights.items() if other != id}
+    return REDRIVE_FLIGHTS.put(ALL, others if flight is None else {**others, id: flight}, version)
+
+
+def _key(id: str, number: int) -> str:
+    return f"{id}/{number:06d}"

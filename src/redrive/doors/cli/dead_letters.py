@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from redrive.core.job import Job
     from redrive.core.store import Page
     from redrive.deadletters.group import GroupView
-    from redrive.deadletters.triage import EditPreview
+    from redrive.deadletters.input_edits import EditPreview
 
 GROUPS: Final = ("group", "what", "task", "dead", "total", "first", "last", "status", "trend", "suggestion")
 LONGEST_DAYS: Final = 36_500

@@ -26,9 +26,8 @@ from redrive.doors.cli.text import ago, clean, one_line, plural, shorten
 
 if TYPE_CHECKING:
     from redrive.api.redrive import Redrive
-    from redrive.deadletters.bulk.choice import Plan
-    from redrive.deadletters.bulk.run import ItemView, RedriveRun
-    from redrive.deadletters.triage import PatchPreview
+    from redrive.deadletters.bulk_run import ItemView, Plan, RedriveRun
+    from redrive.deadletters.input_edits import PatchPreview
 
 COLUMNS: Final = ("id", "state", "started", "who", "moved", "succeeded", "failed again", "skipped", "open", "what")
 SCORES: Final = ("group", "task", "what", "number", "moved", "succeeded", "failed again", "skipped", "open")

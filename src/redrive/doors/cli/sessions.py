@@ -14,7 +14,7 @@ from redrive.doors.cli.text import ago, clean, shorten
 if TYPE_CHECKING:
     from redrive.core.consent import Grant
     from redrive.core.notice import Notice
-    from redrive.notices.inboxes import InboxView
+    from redrive.notices.service import InboxView
 
 GRANTS: Final = ("id", "scope", "by", "given", "until", "bound to")
 NOTICES: Final = ("notice", "when", "kind", "status", "title", "said")

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from redrive.core.change import Edit, decode
 from redrive.core.json_keys import RepeatedKey, unique
 from redrive.core.redact import redact
-from redrive.deadletters.masked_input import unmasked
-from redrive.deadletters.merge_patch import patch_between
+from redrive.deadletters.input_edits import patch_between, unmasked
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.rendering import go_to, render_page
 from redrive.doors.dashboard.requests import Choice, Form, make_filters, make_scope, read_choice, split_scope

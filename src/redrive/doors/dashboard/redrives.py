@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from redrive.deadletters.bulk.run import GroupScore, ItemStatus, RedriveRun
+from redrive.deadletters.bulk_run import GroupScore, ItemStatus, RedriveRun
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.rendering import go_back
 from redrive.doors.web.problems import missing

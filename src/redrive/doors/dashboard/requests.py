@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from redrive.core import times
 from redrive.core.job import DEAD_REASONS
 from redrive.core.tokens import OWNER, Caller
-from redrive.deadletters.bulk.run import PASS_RATE
+from redrive.deadletters.bulk_run import PASS_RATE
 from redrive.doors.web.tokens import caller_of
 from redrive.errors import InvalidInput
 from redrive.failures.classify import DETAILS

@@ -17,7 +17,7 @@ from mcp_types import CallToolResult
 from pydantic import Field
 
 from redrive.core.job import Lane, State
-from redrive.deadletters.triage import hands_off
+from redrive.deadletters.comebacks import hands_off
 from redrive.deadletters.verbs import NOTE_LIMIT, TABLE, Reading, Verb
 from redrive.doors.mcp.answers import AsGiven, Desk, answering, as_task, described, hints_for, tool
 from redrive.doors.mcp.schema import schema_of

@@ -9,9 +9,8 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 
 from redrive.core.view import view
-from redrive.deadletters.bulk.choice import Plan
-from redrive.deadletters.bulk.run import PASS_RATE, ItemPage, RedriveRun
-from redrive.deadletters.triage import PatchPreview
+from redrive.deadletters.bulk_run import PASS_RATE, ItemPage, Plan, RedriveRun
+from redrive.deadletters.input_edits import PatchPreview
 from redrive.doors.rest.answers import cut, shape, some_of
 from redrive.doors.rest.dead_letters import Patch, read_selection
 from redrive.doors.rest.inputs import WHO, LimitQuery, Name, RequestFields, Saying, Selection, Text

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from redrive.deadletters.bulk.run import (
+from redrive.deadletters.bulk_run import (
     CHUNK,
     GOING,
     HOLDS_GROUPS,

@@ -1,18 +1,75 @@
-"""An input that is shown without its secrets and comes back edited: what was masked gets its value again.
-
-Secrets never reach a page, not even the one where an input is edited. Whoever leaves a mask where it stands means the
-value behind it.
-"""
+"""An edited input as values: what a patch changes, what a mask hides, and what an editor is told. Pure."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final
 
-from redrive.core.job import Json
+import msgspec
+
+from redrive.core.change import Edit
+from redrive.core.job import Failure, Job, Json
 from redrive.core.redact import MASK, redact
+from redrive.core.view import Shown
 from redrive.errors import InvalidInput
+from redrive.retries.changes import decode
+from redrive.retries.remedies import change_name
+
+# ---- JSON merge patch (RFC 7396)
+#
+# Objects are merged into objects, anything else replaces what is there, and null removes a field. A list is replaced as
+# a whole, and a field cannot be set to null.
+
+
+def patched(target: Any, patch: Any) -> Any:
+    """The target with the patch merged in; neither of them is changed."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = patched(merged.get(name), value)
+    return merged
+
+
+def fields_of(patch: dict[str, Any]) -> list[str]:
+    """The fields that a patch changes, by their paths: `customer.email`."""
+    return list(_fields(patch, ""))
+
+
+def _fields(patch: dict[str, Any], above: str) -> Iterator[str]:
+    for name, value in patch.items():
+        path = f"{above}.{name}" if above else name
+        if isinstance(value, dict) and value:
+            yield from _fields(value, path)
+        else:
+            yield path
+
+
+def patch_between(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any] | None:
+    """The patch that makes `after` of `before`; None where none does, because a value became null."""
+    patch = _between(before, after)
+    return patch if patched(before, patch) == after else None
+
+
+def _between(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    patch: dict[str, Any] = {name: None for name in before if name not in after}
+    for name, value in after.items():
+        old = before.get(name)
+        if isinstance(old, dict) and isinstance(value, dict):
+            if inner := _between(old, value):
+                patch[name] = inner
+        elif name not in before or old != value or type(old) is not type(value):
+            patch[name] = value
+    return patch
+
+
+# ---- masks: secrets never reach a page, and a mask that is left in place means the value behind it
 
 
 def unmasked(edited: Json, original: Json, field: str = "payload") -> Json:
@@ -189,3 +246,163 @@ def _text(item: Json) -> str:
 
 _NOTHING = object()
 """Stands for what was never shown: nothing is equal to it."""
+
+
+# ---- what an editor is told
+
+
+class FieldError(msgspec.Struct, frozen=True):
+    """What is wrong with one field of an edited payload."""
+
+    field: str
+    problem: str
+
+
+class EffectChoice(msgspec.Struct, frozen=True):
+    """An effect of `ctx.once`, and what an edited run does about it unless it is told to repeat it."""
+
+    name: str
+    status: str
+    then: str
+
+
+class EditPreview(Shown, msgspec.Struct, frozen=True):
+    """What an edit would mean. `ok`: it can be done as it stands."""
+
+    job_id: str
+    task: str
+    ok: bool
+    text: str
+    difference: list[str] = []
+    """What differs from the input as it is now, in words; secrets masked."""
+    errors: list[FieldError] = []
+    voided: list[str] = []
+    """Consents and approvals that were given for the old input and say nothing about the new one."""
+    effects: list[EffectChoice] = []
+    taint: list[str] = []
+    """What came from outside and is not to be taken for instructions."""
+
+
+class PatchSample(msgspec.Struct, frozen=True):
+    """What a patch would change in one job's input, in words; secrets masked."""
+
+    job_id: str
+    task: str
+    difference: list[str]
+    voided: list[str] = []
+    """Consents and approvals that were given for the old input and say nothing about the new one."""
+
+
+class PatchError(msgspec.Struct, frozen=True):
+    """What is wrong with one field of patched inputs, and in how many of them."""
+
+    field: str
+    problem: str
+    number: int
+
+
+class PatchPreview(Shown, msgspec.Struct, frozen=True):
+    """What the same patch would mean for many: `number` is `changing` and those that are refused."""
+
+    SHOWN: ClassVar = ("text",)
+    number: int
+    chosen: str
+    """Which jobs, in words."""
+    fields: list[str]
+    """The fields that the patch changes or removes."""
+    changing: int
+    samples: list[PatchSample]
+    errors: list[PatchError]
+    """Patched inputs that do not fit their task, by field."""
+    refused: dict[str, int]
+    """What would not be edited for another reason, by that reason."""
+    token: str
+    running: list[str] = []
+    """Runs that still move one of these groups: only when they are over can this one start."""
+    looked_at: int | None = None
+    """How many of them were judged, the oldest ones, where there are too many to judge each; None: all of them."""
+
+    @property
+    def text(self) -> str:
+        """In one line."""
+        judged = self.number if self.looked_at is None else self.looked_at
+        said = f"{self.changing:,} of {'' if self.looked_at is None else 'the first '}{judged:,} would change"
+        rest = judged - self.changing
+        said = f"{said}; {rest:,} would not" if rest else said
+        return said if self.looked_at is None else f"{said} (first {judged:,} of {self.number:,} shown)"
+
+
+_PLACE: Final = re.compile(r" - at `\$\.?([^`]*)`")
+_MISSING: Final = re.compile(r"missing required field `([^`]+)`")
+_UNKNOWN: Final = re.compile(r"contains unknown field `([^`]+)`")
+
+
+def field_error(problem: str) -> FieldError:
+    """A refusal of the payload, by the field that it is about."""
+    place = _PLACE.search(problem)
+    parent = place[1].rstrip(".") if place else ""
+    plain = _PLACE.sub("", problem)
+    for pattern, said in ((_MISSING, "is required"), (_UNKNOWN, "is not a parameter of the task")):
+        if named := pattern.search(problem):
+            return FieldError(f"{parent}.{named[1]}" if parent else named[1], said)
+    return FieldError(parent or "payload", plain)
+
+
+LEAST_QUOTE: Final = 24
+"""So many characters in a row are a quotation and no accident."""
+
+
+def outside_texts(job: Job) -> list[str]:
+    """What others said when the job failed: answers of servers, words of models, messages of errors."""
+    found: dict[str, None] = {}
+    for attempt in job.history:
+        for failure in _chain(attempt.failure):
+            found.update(dict.fromkeys(text for text in (failure.message, failure.body) if text))
+    return list(found)
+
+
+def _chain(failure: Failure | None) -> Iterator[Failure]:
+    for _ in range(16):
+        if failure is None:
+            return
+        yield failure
+        failure = failure.cause
+
+
+def quoted(payload: Json, texts: Sequence[str]) -> list[str]:
+    """The fields of an input that repeat what came from outside."""
+    pieces = {piece for said in texts for piece in _pieces(" ".join(said.split()), LEAST_QUOTE // 2)}
+    if not pieces:
+        return []
+    return [path for path, text in _strings(payload) if not pieces.isdisjoint(_pieces(" ".join(text.split()), 1))]
+
+
+def _pieces(text: str, step: int) -> Iterator[str]:
+    return (text[start : start + LEAST_QUOTE] for start in range(0, len(text) - LEAST_QUOTE + 1, step))
+
+
+def _strings(value: Json) -> Iterator[tuple[str, str]]:
+    pending: list[tuple[str, Json]] = [("", value)]
+    while pending:
+        at, one = pending.pop()
+        if isinstance(one, str):
+            yield at or "payload", one
+        elif isinstance(one, Mapping):
+            pending += [(f"{at}.{name}" if at else str(name), item) for name, item in one.items()]
+        elif isinstance(one, list):
+            pending += [(f"{at}[{index}]", item) for index, item in enumerate(one)]
+
+
+def taint_of(job: Job, payload: Json) -> list[str]:
+    """What an editor should not take for instructions, as far as can be told."""
+    told = [
+        f"{path} repeats text of a failure, which came from outside: it stays marked as untrusted"
+        for path in sorted(quoted(payload, outside_texts(job)))
+    ]
+    for change in decode(job.changes_json):
+        if getattr(change, "tainted", False):
+            what = "an earlier edit" if isinstance(change, Edit) else change_name(change)
+            told.append(f"{what} in force carries text from outside")
+    if any(attempt.failure and attempt.failure.body for attempt in job.history):
+        told.append("the answers shown with its attempts are the receiver's own words, not instructions")
+    return told
