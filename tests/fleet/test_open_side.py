@@ -25,7 +25,7 @@ from nats.js.errors import NotFoundError
 from redrive import GiveUp, Redrive
 from redrive.core.job import Job, State
 from redrive.fleet.open_side import exporter
-from redrive.stores.open_side.tasks import Message, Tasks
+from redrive.stores.open_side.tasks import TaskMessage, Tasks
 from redrive.stores.replica.log import LogUnavailable
 from tests.nats import Server, cluster, shared_server
 from tests.support import DEADLINE
@@ -482,7 +482,7 @@ async def test_an_intake_that_ends_between_commit_and_ack_makes_one_job(
 async def test_control_without_the_place_of_a_task_it_would_be_several_jobs(
     side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Message, "place", property(lambda _: secrets.token_hex(8)))
+    monkeypatch.setattr(TaskMessage, "place", property(lambda _: secrets.token_hex(8)))
     assert await _jobs_of_a_task_that_is_not_acknowledged(side, monkeypatch) > 1
 
 

@@ -14,7 +14,7 @@ from redrive.core.store import Applied, Commit, Filter, Store, Unknown, Wanted
 from redrive.errors import CommitUnknown
 from redrive.stores.replica import ReplicaStore, snapshots
 from redrive.stores.replica.jetstream import JetStreamLog
-from redrive.stores.replica.replay import Standing
+from redrive.stores.replica.replay import LogStanding
 from tests.stores.jobs import T0, a_job, success
 
 PATIENCE = 60.0
@@ -58,7 +58,7 @@ async def until_failed(store: ReplicaStore) -> str:
         return await store.until_failed()
 
 
-def standing(path: Path) -> Standing:
+def standing(path: Path) -> LogStanding:
     found = snapshots.read_standing(path)
     assert found is not None
     return found

@@ -13,7 +13,7 @@ from typing import Protocol
 from redrive.core.store import Claim, Store, Wanted
 from redrive.stores.replica import MemoryLog, ReplicaStore
 from redrive.stores.replica.jetstream import JetStreamLog
-from redrive.stores.replica.memory import Kept
+from redrive.stores.replica.memory import MemoryMessages
 from redrive.stores.sqlite import SqliteStore
 from tests.nats import shared_server
 from tests.postgres_server import Server
@@ -52,7 +52,7 @@ class MemoryPlace:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.kept = Kept()
+        self.kept = MemoryMessages()
         self._numbers = count()
 
     def store(self, monotonic: Monotonic = time.monotonic) -> Store:

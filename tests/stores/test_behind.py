@@ -16,7 +16,7 @@ from redrive.stores.replica import MemoryLog, ReplicaStore
 from redrive.stores.replica.engine import Engine
 from redrive.stores.replica.jetstream import JetStreamLog
 from redrive.stores.replica.log import Entry, Log, LogUnavailable
-from redrive.stores.replica.memory import Kept
+from redrive.stores.replica.memory import MemoryMessages
 from redrive.stores.replica.postgres import PostgresLog
 from redrive.stores.replica.replay import ReplicaStopped
 from tests.nats import shared_server
@@ -83,7 +83,7 @@ def engine_of(store: ReplicaStore) -> Engine:
 
 
 def in_memory() -> Make:
-    kept = Kept()
+    kept = MemoryMessages()
     return lambda: MemoryLog(kept)
 
 
@@ -153,7 +153,7 @@ async def test_what_was_under_way_is_told_as_unknown_and_what_it_took_goes_back(
 
 @pytest.mark.behaviour("F-5a")
 async def test_without_a_sound_snapshot_it_stops_and_keeps_what_it_has(folder: Path) -> None:
-    kept = Kept()
+    kept = MemoryMessages()
     async with Scene(folder, lambda: MemoryLog(kept)) as scene:
         await scene.slow.insert([a_job()])
         scene.log.is_held = True
@@ -170,7 +170,7 @@ async def test_without_a_sound_snapshot_it_stops_and_keeps_what_it_has(folder: P
 
 @pytest.mark.behaviour("F-2")
 async def test_a_gap_in_the_middle_of_the_log_is_no_reason_for_a_snapshot(folder: Path) -> None:
-    kept = Kept()
+    kept = MemoryMessages()
     async with Scene(folder, lambda: MemoryLog(kept)) as scene:
         await scene.slow.insert([a_job()])
         scene.log.is_held = True

@@ -17,7 +17,7 @@ from redrive.engine.breakers import Breakers
 from redrive.retries.breaker import BREAKER, closed, opened
 from redrive.stores.replica import MemoryLog, ReplicaStore
 from redrive.stores.replica.log import Entry
-from redrive.stores.replica.memory import Kept
+from redrive.stores.replica.memory import MemoryMessages
 from tests.chaos.processes import until
 from tests.stores.jobs import T0, a_job
 from tests.support import FakeClock
@@ -29,7 +29,7 @@ PARKED = Filter(states=(State.held,), because="circuit_open")
 class Behind(MemoryLog):
     """A log whose feed stands still for this process alone."""
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: MemoryMessages) -> None:
         super().__init__(kept)
         self.goes = threading.Event()
         self.goes.set()
@@ -55,7 +55,7 @@ class TwoHubs:
 
 @pytest.fixture
 async def hubs(folder: Path) -> AsyncIterator[tuple[ReplicaStore, ReplicaStore, Behind]]:
-    kept = Kept()
+    kept = MemoryMessages()
     log = Behind(kept)
     first = ReplicaStore(folder / "first.db", lambda: MemoryLog(kept), live=folder / "live", clamps=False)
     second = ReplicaStore(folder / "second.db", lambda: log, live=folder / "live", clamps=False)

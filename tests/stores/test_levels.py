@@ -13,7 +13,7 @@ from redrive.core.commands import Ticket
 from redrive.core.store import Wanted
 from redrive.stores.replica import MemoryLog, ReplicaStore, chores, replay
 from redrive.stores.replica import envelope as wire
-from redrive.stores.replica.memory import Kept
+from redrive.stores.replica.memory import MemoryMessages
 from redrive.stores.replica.replay import Replay, ReplicaStopped
 from tests.stores.jobs import T0, a_job
 
@@ -26,7 +26,7 @@ class Fleet:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.now = T0
-        self.kept = Kept(clock=lambda: self.now)
+        self.kept = MemoryMessages(clock=lambda: self.now)
         self.stores: list[ReplicaStore] = []
 
     async def join(self, name: str, level: int) -> ReplicaStore:

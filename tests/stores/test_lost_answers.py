@@ -13,7 +13,7 @@ from redrive.core.job import Job
 from redrive.core.store import Applied, Commit, Lease, Put, Stale, Store, Wanted
 from redrive.stores.remote import Hub, RemoteStore
 from redrive.stores.replica import MemoryLog, ReplicaStore
-from redrive.stores.replica.memory import Kept
+from redrive.stores.replica.memory import MemoryMessages
 from redrive.stores.sqlite import SqliteStore
 from tests.chaos.processes import until
 from tests.stores.direct import DirectTransport, Faults
@@ -23,7 +23,7 @@ from tests.stores.jobs import T0, a_job, keyed, success
 @pytest.fixture(params=["file", "replica"])
 async def hub(request: pytest.FixtureRequest, folder: Path) -> AsyncIterator[Store]:
     """The store of a hub: a plain file, or a replica of a log."""
-    kept = Kept()
+    kept = MemoryMessages()
     store: Store = (
         SqliteStore(folder / "jobs.db")
         if request.param == "file"
@@ -187,7 +187,7 @@ async def test_a_heartbeat_may_be_sent_again(hub: Store) -> None:
 @pytest.mark.behaviour("F-20c")
 async def test_a_hub_that_wakes_late_does_not_take_the_jobs_of_its_client(folder: Path) -> None:
     """Frozen with a request that waits for work, it is asked no more; then it wakes, claims for it, and gives back."""
-    kept = Kept()
+    kept = MemoryMessages()
     stores = [ReplicaStore(folder / f"{n}.db", lambda: MemoryLog(kept), live=folder / f"live{n}") for n in (1, 2)]
     for store in stores:
         await store.open()

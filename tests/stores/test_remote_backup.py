@@ -13,7 +13,7 @@ from redrive.errors import StoreUnavailable
 from redrive.stores.remote import Hub, RemoteStore, backups
 from redrive.stores.remote.nats import NatsHub, NatsTransport
 from redrive.stores.replica import MemoryLog, ReplicaStore
-from redrive.stores.replica.memory import Kept
+from redrive.stores.replica.memory import MemoryMessages
 from redrive.stores.sqlite import SqliteStore
 from tests.nats import shared_server
 from tests.stores.jobs import a_job
@@ -24,7 +24,7 @@ async def test_a_backup_of_a_fleet_with_several_hubs_is_whole_and_leaves_nothing
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backups, "PIECE", 16 * 1024)
-    kept, url = Kept(), f"{shared_server().url}/b{secrets.token_hex(6)}"
+    kept, url = MemoryMessages(), f"{shared_server().url}/b{secrets.token_hex(6)}"
     stores = [ReplicaStore(folder / f"{n}.db", lambda: MemoryLog(kept), live=folder / f"live{n}") for n in range(3)]
     hubs = [NatsHub(url, Hub(store)) for store in stores]
     remote = RemoteStore(lambda: NatsTransport(url), url=url)

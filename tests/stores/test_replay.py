@@ -15,7 +15,7 @@ from redrive.core.store import Wanted
 from redrive.stores.replica import MemoryLog, ReplicaStore, replay
 from redrive.stores.replica import envelope as wire
 from redrive.stores.replica.log import Entry
-from redrive.stores.replica.memory import Kept
+from redrive.stores.replica.memory import MemoryMessages
 from redrive.stores.replica.replay import ChainMismatch, ReplicaStopped
 from redrive.stores.sqlite import claims
 from tests.stores.jobs import T0, a_job
@@ -27,7 +27,7 @@ class JobsOnALog(Jobs):
     """The model of all jobs on a replica. At its end the log is replayed by every way there is."""
 
     def __init__(self) -> None:
-        self.kept = Kept()
+        self.kept = MemoryMessages()
         super().__init__()
 
     def make_store(self, path: Path, steady: Callable[[], float]) -> ReplicaStore:  # type: ignore[override]
@@ -206,7 +206,7 @@ def test_the_session_of_a_silent_client_ends_and_its_late_message_is_refused(fol
 
 @pytest.mark.behaviour("F-8")
 async def test_a_take_that_nobody_waits_for_goes_back_at_no_cost(folder: Path) -> None:
-    kept = Kept()
+    kept = MemoryMessages()
     store = ReplicaStore(folder / "r.db", lambda: MemoryLog(kept), live=folder / "live")
     await store.open()
     job = a_job()
@@ -232,7 +232,7 @@ async def test_a_take_that_nobody_waits_for_goes_back_at_no_cost(folder: Path) -
 
 @pytest.mark.behaviour("F-4")
 async def test_lost_acknowledgements_and_repeats_do_nothing_twice(folder: Path) -> None:
-    kept = Kept()
+    kept = MemoryMessages()
     store = ReplicaStore(folder / "r.db", lambda: MemoryLog(kept), live=folder / "live")
     await store.open()
     kept.faults.repeat = True
@@ -282,7 +282,7 @@ def test_inserts_that_are_executed_together_leave_the_rows_of_one_after_the_othe
 
 @pytest.mark.behaviour("F-4a")
 async def test_a_replica_whose_session_was_forgotten_begins_another_and_loses_nothing(folder: Path) -> None:
-    kept = Kept(clock=lambda: now[0])
+    kept = MemoryMessages(clock=lambda: now[0])
     now = [T0]
     store = ReplicaStore(folder / "r.db", lambda: MemoryLog(kept), live=folder / "live", clamps=False)
     other = ReplicaStore(folder / "o.db", lambda: MemoryLog(kept), live=folder / "live", clamps=False)

@@ -23,7 +23,7 @@ from redrive.stores.replica import envelope as wire
 from redrive.stores.replica.engine import Engine
 from redrive.stores.replica.folder import ReplicaFolder
 from redrive.stores.replica.log import Manifest, ManifestMoved
-from redrive.stores.replica.memory import Kept
+from redrive.stores.replica.memory import MemoryMessages
 from redrive.stores.replica.replay import ReplicaStopped
 from redrive.stores.replica.sender import Sender
 from tests.chaos.processes import until
@@ -46,7 +46,7 @@ class Fleet:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.kept = Kept()
+        self.kept = MemoryMessages()
         self.stores: list[ReplicaStore] = []
 
     async def join(self, name: str, clock: Clock | None = None, **how: Any) -> ReplicaStore:
@@ -574,7 +574,7 @@ async def test_a_lone_job_costs_two_claims_whatever_the_number_of_idle_workers(f
         await remote.close()
 
 
-def count_takes(kept: Kept) -> int:
+def count_takes(kept: MemoryMessages) -> int:
     messages = [wire.unpack(entry.data) for entry in kept.entries]
     items = [item for one in messages if isinstance(one, wire.Envelope) for item in one.items]
     return sum(isinstance(item, wire.Item) and isinstance(item.command, Take) for item in items)

@@ -15,7 +15,7 @@ from redrive.core.store import Wanted
 from redrive.stores.replica import MemoryLog, ReplicaStore, snapshots
 from redrive.stores.replica.jetstream import JetStreamLog
 from redrive.stores.replica.log import Log, Manifest, ManifestMoved, Snapshot
-from redrive.stores.replica.memory import Kept
+from redrive.stores.replica.memory import MemoryMessages
 from tests.chaos.processes import until
 from tests.nats import shared_server
 from tests.stores.fleet import total
@@ -115,7 +115,7 @@ class Fleet:
 @asynccontextmanager
 async def a_fleet(folder: Path, kind: str) -> AsyncIterator[Fleet]:
     folder.mkdir()
-    kept = Kept()
+    kept = MemoryMessages()
     namespace = f"snap{abs(hash(folder)):x}"
     url = f"{shared_server().url}/{namespace}?max_bytes=8MB&snapshot_bytes=64MB" if kind == "jetstream" else ""
     fleet = Fleet(folder, (lambda: JetStreamLog(url)) if url else (lambda: MemoryLog(kept)))

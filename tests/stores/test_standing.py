@@ -12,7 +12,7 @@ import pytest
 from redrive.core.job import Job, State
 from redrive.core.store import Claim, Filter, Wanted
 from redrive.stores.sqlite import SqliteStore
-from redrive.stores.sqlite.standing_claim import Standing, nothing
+from redrive.stores.sqlite.standing_claim import StandingClaim, nothing
 from tests.stores.jobs import a_job
 from tests.support import FakeClock, eventually
 
@@ -118,7 +118,7 @@ async def test_a_commit_that_fails_gives_nothing(store: SqliteStore) -> None:
 
 
 async def test_an_earlier_empty_answer_is_not_taken_for_the_one_under_way() -> None:
-    standing = Standing(Wanted(1), "w", time.time, asyncio.Event())
+    standing = StandingClaim(Wanted(1), "w", time.time, asyncio.Event())
     assert standing.begin()
     standing.end(None)
     await asyncio.sleep(0)
@@ -132,7 +132,7 @@ async def test_an_earlier_empty_answer_is_not_taken_for_the_one_under_way() -> N
 
 
 async def test_a_wish_is_granted_once() -> None:
-    standing = Standing(Wanted(1), "w", time.time, asyncio.Event())
+    standing = StandingClaim(Wanted(1), "w", time.time, asyncio.Event())
     assert standing.begin()
     standing.end(nothing([], 0))
     assert not standing.begin()

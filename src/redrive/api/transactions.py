@@ -25,7 +25,7 @@ from redrive.jobs.tasks import Many
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
-    from redrive.stores.inbox import Batch, Inbox
+    from redrive.stores.inbox import Inbox, InboxBatch
 
 log = logging.getLogger("redrive.relay")
 LIMIT: Final = 100
@@ -142,7 +142,7 @@ class Relay:
                 raise error
         return moved
 
-    async def _move_batch(self, batch: Batch) -> tuple[int, StoreError | None]:
+    async def _move_batch(self, batch: InboxBatch) -> tuple[int, StoreError | None]:
         """Insert the jobs of a batch, then settle its rows; also those of a batch that the store took in part."""
         outcomes = await asyncio.gather(*(self._take_in(row) for row in batch.rows))
         moved = [row.id for row, outcome in zip(batch.rows, outcomes, strict=True) if outcome is None]

@@ -35,7 +35,7 @@ class Check(msgspec.Struct, frozen=True):
     """It works as it is configured, and could be better: the hint says how."""
 
 
-class Seen(NamedTuple):
+class Examined(NamedTuple):
     """What there is to judge."""
 
     status: FleetStatus
@@ -45,13 +45,13 @@ class Seen(NamedTuple):
 async def examine(fleet: Fleet) -> list[Check]:
     """Every check in turn. Where the fleet cannot be joined, why is the one answer."""
     try:
-        seen = Seen(await fleet.status(), await fleet.survey())
+        seen = Examined(await fleet.status(), await fleet.survey())
     except RedriveError as error:
         return [Check("fleet", False, str(error), "put that right, then run `redrive fleet doctor` again")]
     return [check for judge in JUDGES for check in judge(seen)]
 
 
-def server(seen: Seen) -> Iterator[Check]:
+def server(seen: Examined) -> Iterator[Check]:
     from redrive.stores.replica.nats_streams import ADVISED, read_version
 
     if seen.survey is not None:
@@ -60,19 +60,19 @@ def server(seen: Seen) -> Iterator[Check]:
         yield Check("server", True, f"nats-server {seen.survey.version}", hint, warning=old)
 
 
-def durability(seen: Seen) -> Iterator[Check]:
+def durability(seen: Examined) -> Iterator[Check]:
     status = seen.status
     unsynced = status.durability == "unsynced"
     yield Check("durability", True, status.durability, status.advice, warning=unsynced)
 
 
-def halted(seen: Seen) -> Iterator[Check]:
+def halted(seen: Examined) -> Iterator[Check]:
     why = seen.status.halted
     hint = "set aside the replica that differs (move its file away), then run `redrive fleet resume`" if why else ""
     yield Check("halted", why is None, f"nothing is claimed: {why}" if why else "no", hint)
 
 
-def hubs(seen: Seen) -> Iterator[Check]:
+def hubs(seen: Examined) -> Iterator[Check]:
     """Over HTTP and on PostgreSQL nobody is asked."""
     if seen.survey is None:
         return
@@ -92,14 +92,14 @@ def _hub_hint(wrong: list[HubView]) -> str:
     return "see the log of that process; restart it where it does not catch up" if wrong else ""
 
 
-def generation(seen: Seen) -> Iterator[Check]:
+def generation(seen: Examined) -> Iterator[Check]:
     others = {hub.generation for hub in seen.status.hubs} - {seen.status.generation}
     said = f"{seen.status.generation}" + (f", and hubs with {_listed(others)}" if others else "")
     hint = "those hubs follow a log that was made anew: move their files away and restart them" if others else ""
     yield Check("generation", not others, said, hint)
 
 
-def snapshot(seen: Seen) -> Iterator[Check]:
+def snapshot(seen: Examined) -> Iterator[Check]:
     from redrive.stores.replica.chores import SNAPSHOT_MESSAGES
 
     found = seen.status.snapshot
@@ -112,7 +112,7 @@ def snapshot(seen: Seen) -> Iterator[Check]:
     yield Check("snapshot", not late, f"{_span(found.age)} old, {behind:,} messages ago, {found.size:,} bytes", hint)
 
 
-def clocks(seen: Seen) -> Iterator[Check]:
+def clocks(seen: Examined) -> Iterator[Check]:
     off = {f"{hub.host}/{hub.pid}": hub.clock_off for hub in seen.status.hubs}
     if seen.survey is not None:
         off["the server, from here"] = seen.survey.clock_off
@@ -121,7 +121,7 @@ def clocks(seen: Seen) -> Iterator[Check]:
     yield Check("clocks", not wrong, said, "set these clocks by NTP" if wrong else "")
 
 
-def servers_behind(seen: Seen) -> Iterator[Check]:
+def servers_behind(seen: Examined) -> Iterator[Check]:
     if seen.survey is None:
         return
     behind = [f"{stream.name} on {_listed(stream.behind)}" for stream in seen.survey.streams if stream.behind]
@@ -130,7 +130,7 @@ def servers_behind(seen: Seen) -> Iterator[Check]:
     yield Check("replicas", not behind, said, "see that those servers run and reach the others" if behind else "")
 
 
-def consumers(seen: Seen) -> Iterator[Check]:
+def consumers(seen: Examined) -> Iterator[Check]:
     """Each replica has one consumer of the log; those that nobody uses end by themselves."""
     log = _stream(seen, "log")
     if log is None:
@@ -141,11 +141,11 @@ def consumers(seen: Seen) -> Iterator[Check]:
     yield Check("consumers", not leaked, f"{log.consumers} of {log.name}, {most} replicas at most", hint)
 
 
-def _stream(seen: Seen, holds: str) -> StreamView | None:
+def _stream(seen: Examined, holds: str) -> StreamView | None:
     return next((one for one in (seen.survey.streams if seen.survey else ()) if one.holds == holds), None)
 
 
-def limits(seen: Seen) -> Iterator[Check]:
+def limits(seen: Examined) -> Iterator[Check]:
     status = seen.status
     share = status.log_bytes / status.log_limit if status.log_limit else 0.0
     said = f"the log has {status.log_bytes:,} of {status.log_limit or 'unlimited'} bytes ({share:.0%})"
@@ -157,7 +157,7 @@ def limits(seen: Seen) -> Iterator[Check]:
         yield Check("dead letters", False, f"{_listed(full)} full", hint)
 
 
-def open_side(seen: Seen) -> Iterator[Check]:
+def open_side(seen: Examined) -> Iterator[Check]:
     if seen.survey is None:
         return
     made = _stream(seen, "tasks") is not None
@@ -168,7 +168,7 @@ def open_side(seen: Seen) -> Iterator[Check]:
         yield Check("sources", False, f"{_listed(seen.survey.taken_by)} take from our streams", hint)
 
 
-JUDGES: Final[tuple[Callable[[Seen], Iterator[Check]], ...]] = (
+JUDGES: Final[tuple[Callable[[Examined], Iterator[Check]], ...]] = (
     server,
     durability,
     servers_behind,

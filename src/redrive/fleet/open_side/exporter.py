@@ -18,7 +18,7 @@ from redrive.engine.loop import Loop
 from redrive.engine.paging import pages
 from redrive.errors import StoreError, StoreFailed
 from redrive.fleet.open_side import telling
-from redrive.fleet.open_side.turns import LOOK_SECONDS, Turn
+from redrive.fleet.open_side.turns import LOOK_SECONDS, DutyTurn
 from redrive.stores.open_side.exports import Exports
 from redrive.stores.open_side.names import OpenNames
 from redrive.stores.replica.log import LogFull, LogUnavailable
@@ -68,7 +68,7 @@ class Exporter(Loop):
         super().__init__("exporter")
         self._core = core
         self._names = names
-        self._turn = Turn(core, connection, names, "exporter")
+        self._turn = DutyTurn(core, connection, names, "exporter")
         self._exports = Exports(connection, names)
         self._cursor: str | None = None
         self._version = 0

@@ -12,10 +12,10 @@ from redrive.engine.loop import Loop
 from redrive.engine.worker_registry import living
 from redrive.errors import JobError, StoreError, StoreFailed
 from redrive.fleet.open_side.published import Published, read
-from redrive.fleet.open_side.turns import LOOK_SECONDS, Turn
+from redrive.fleet.open_side.turns import LOOK_SECONDS, DutyTurn
 from redrive.scripts.failure_records import Letters, Said, letter_of
 from redrive.stores.open_side.names import OpenNames
-from redrive.stores.open_side.tasks import Message, Tasks
+from redrive.stores.open_side.tasks import TaskMessage, Tasks
 from redrive.stores.replica.log import LogUnavailable
 from redrive.stores.replica.nats_connection import Connection
 
@@ -40,7 +40,7 @@ class Intake(Loop):
         self._core = core
         self._letters = letters
         self._names = names
-        self._turn = Turn(core, connection, names, "intake")
+        self._turn = DutyTurn(core, connection, names, "intake")
         self._tasks = Tasks(connection, names)
         self._handled: set[str] = set()
         """Tasks that somebody handles, as far as this process has asked."""
@@ -63,7 +63,7 @@ class Intake(Loop):
             return AGAIN_SECONDS
         return 0.0
 
-    async def _take_in(self, message: Message) -> None:
+    async def _take_in(self, message: TaskMessage) -> None:
         """One task: a job, a dead letter, or left in the work queue for a later try."""
         published = read(message, self._names)
         try:
@@ -107,7 +107,7 @@ class Intake(Loop):
             return True
         return bool((await self._core.store.find(Filter(WENT_IN, task=task), limit=1)).jobs)
 
-    async def _bury(self, published: Published, problem: Exception, message: Message) -> Job:
+    async def _bury(self, published: Published, problem: Exception, message: TaskMessage) -> Job:
         """What cannot be a job is a dead letter, with what was published and why. Again, it is the same one."""
         said = Said(
             attempt=1, task=published.task, agent=published.agent, lane="manual", recommendation=_advice(problem)

@@ -10,7 +10,7 @@ import msgspec
 from redrive.core.job import Json
 from redrive.errors import InvalidInput, InvalidOption, InvalidPayload
 from redrive.stores.open_side.names import OpenNames
-from redrive.stores.open_side.tasks import Message
+from redrive.stores.open_side.tasks import TaskMessage
 
 KEPT: Final = (
     "X-Task-ID",
@@ -52,7 +52,7 @@ class Published(msgspec.Struct, frozen=True):
         return said
 
 
-def read(message: Message, names: OpenNames) -> Published:
+def read(message: TaskMessage, names: OpenNames) -> Published:
     """Never raises: what cannot be used says why."""
     route = names.route(message.subject)
     headers = _headers(message.headers)

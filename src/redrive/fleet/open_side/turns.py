@@ -16,7 +16,7 @@ LOOK_SECONDS: Final = 3.0
 """How often a hub looks whether the duty is still its own. A lease lasts ten times as long."""
 
 
-class Turn:
+class DutyTurn:
     """One duty of the open side."""
 
     def __init__(self, core: Core, connection: Connection, names: OpenNames, duty: str) -> None:

@@ -15,7 +15,7 @@ from redrive.stores.replica.postgres_url import check_namespace, is_postgres, sh
 _DRIVER = re.compile(r"^(postgresql|postgres|sqlite)\+\w+://")
 
 
-class Batch(Protocol):
+class InboxBatch(Protocol):
     """Some committed rows, which no other process moves now."""
 
     rows: Sequence[Row]
@@ -30,7 +30,7 @@ class Inbox(Protocol):
     url: str
     """For people: without credentials."""
 
-    def take(self, limit: int) -> AbstractAsyncContextManager[Batch]:
+    def take(self, limit: int) -> AbstractAsyncContextManager[InboxBatch]:
         """Take the oldest rows; none while another process moves them. Raises StoreUnavailable."""
 
     async def marked(self) -> int:

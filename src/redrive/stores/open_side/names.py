@@ -13,7 +13,7 @@ NONE: Final = "none"
 _UNFIT: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
-class Route(NamedTuple):
+class TaskRoute(NamedTuple):
     """What the subject of a task says."""
 
     agent: str
@@ -46,11 +46,11 @@ class OpenNames:
     def retry(self, job: Job) -> str:
         return f"{self.namespace}.retry.{token(job.agent or NONE)}.{job.id}"
 
-    def route(self, subject: str) -> Route:
+    def route(self, subject: str) -> TaskRoute:
         """Agent and task of `<ns>.agents.<agent>.tasks.<type>`; the type may have dots."""
         _, _, rest = subject.partition(".agents.")
         agent, _, task = rest.partition(".tasks.")
-        return Route(agent, task)
+        return TaskRoute(agent, task)
 
 
 def token(name: str) -> str:

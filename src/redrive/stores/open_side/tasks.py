@@ -21,7 +21,7 @@ FETCH_SECONDS: Final = 2.0
 ACK_SECONDS: Final = 5.0
 
 
-class Message(msgspec.Struct, frozen=True):
+class TaskMessage(msgspec.Struct, frozen=True):
     """One published task, as it came."""
 
     subject: str
@@ -48,7 +48,7 @@ class Tasks:
         self._origin = ""
         self._subscription: JetStreamContext.PullSubscription | None = None
 
-    async def fetch(self) -> list[Message]:
+    async def fetch(self) -> list[TaskMessage]:
         """What waits, after a short wait where nothing does."""
         from nats.errors import Error
 
@@ -70,9 +70,9 @@ class Tasks:
             self._subscription = await context.pull_subscribe_bind(streams.INTAKE, self._names.tasks)
         return self._subscription
 
-    def _read(self, message: Msg) -> Message:
+    def _read(self, message: Msg) -> TaskMessage:
         metadata = message.metadata
-        return Message(
+        return TaskMessage(
             message.subject,
             message.data,
             dict(message.headers or {}),
@@ -82,15 +82,15 @@ class Tasks:
             message.reply,
         )
 
-    async def done(self, message: Message) -> None:
+    async def done(self, message: TaskMessage) -> None:
         """It is in the store: the work queue forgets it."""
         await self._connection.ask(message.reply, b"+ACK", seconds=ACK_SECONDS)
 
-    async def terminate(self, message: Message, why: str) -> None:
+    async def terminate(self, message: TaskMessage, why: str) -> None:
         """It became a dead letter: the work queue forgets it, and says why to whoever hears advisories."""
         await self._connection.ask(message.reply, f"+TERM {why}"[:200].encode(), seconds=ACK_SECONDS)
 
-    async def later(self, message: Message, seconds: float) -> None:
+    async def later(self, message: TaskMessage, seconds: float) -> None:
         """The store could not take it now."""
         await self._connection.ask(message.reply, f'-NAK {{"delay": {int(seconds * streams.SECOND)}}}'.encode())
 

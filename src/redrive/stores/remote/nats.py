@@ -51,7 +51,7 @@ class NatsTransport:
         self._opening: asyncio.Task[None] | None = None
         self._inbox = ""
         self._next = 0
-        self._asked: dict[str, _Asked] = {}
+        self._asked: dict[str, _OpenRequest] = {}
 
     async def _open(self) -> None:
         await self._connection.open(CONNECT_SECONDS)
@@ -77,7 +77,7 @@ class NatsTransport:
             )
         self._next += 1
         number = str(self._next)
-        asked = self._asked[number] = _Asked()
+        asked = self._asked[number] = _OpenRequest()
         try:
             await self._connection.tell(subject_of(self._address), request, f"{self._inbox}.{number}")
             return await asked.answer(seconds)
@@ -106,7 +106,7 @@ class NatsTransport:
         await self._connection.close()
 
 
-class _Asked:
+class _OpenRequest:
     """One request, and the parts of its answer."""
 
     def __init__(self) -> None:

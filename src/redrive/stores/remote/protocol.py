@@ -56,7 +56,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     version: int = VERSION
 
 
-class Problem(msgspec.Struct, frozen=True, array_like=True):
+class HubProblem(msgspec.Struct, frozen=True, array_like=True):
     """An error of ours that the caller of the verb must get."""
 
     name: str
@@ -64,14 +64,14 @@ class Problem(msgspec.Struct, frozen=True, array_like=True):
     field: str | None = None
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class HubAnswer(msgspec.Struct, frozen=True, array_like=True):
     """A value or a problem."""
 
     value: msgspec.Raw
-    problem: Problem | None = None
+    problem: HubProblem | None = None
 
 
-class Verb(NamedTuple):
+class RemoteVerb(NamedTuple):
     """What a verb takes and what it gives."""
 
     arguments: Any
@@ -83,7 +83,7 @@ class Verb(NamedTuple):
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
-class Counted(msgspec.Struct, frozen=True, array_like=True):
+class CountLine(msgspec.Struct, frozen=True, array_like=True):
     """One line of `count`."""
 
     by: tuple[str | None, ...]
@@ -99,14 +99,14 @@ class Executed(msgspec.Struct, frozen=True, array_like=True):
     number: int | None = None
 
 
-def _verb(name: str, fields: Mapping[str, Any], answer: Any, defaults: Mapping[str, Any] = _NOTHING) -> Verb:
+def _verb(name: str, fields: Mapping[str, Any], answer: Any, defaults: Mapping[str, Any] = _NOTHING) -> RemoteVerb:
     """A verb whose arguments have these types. Those with a default may be left out, as an older client does."""
     given = [(key, kind, defaults[key]) if key in defaults else (key, kind) for key, kind in fields.items()]
     struct = msgspec.defstruct(f"{name}_arguments", given, array_like=True)
-    return Verb(struct, answer, msgspec.msgpack.Decoder(struct), msgspec.msgpack.Decoder(answer))
+    return RemoteVerb(struct, answer, msgspec.msgpack.Decoder(struct), msgspec.msgpack.Decoder(answer))
 
 
-def _from_protocol(name: str) -> Verb:
+def _from_protocol(name: str) -> RemoteVerb:
     method = getattr(Store, name)
     hints = typing.get_type_hints(method)
     fields, defaults = {}, {}
@@ -117,10 +117,10 @@ def _from_protocol(name: str) -> Verb:
         many = parameter.kind is inspect.Parameter.VAR_POSITIONAL
         fields[parameter.name] = tuple.__class_getitem__((hint, ...)) if many else hint
     answer = hints["return"]
-    return _verb(name, fields, list[Counted] if name == "count" else answer, defaults)
+    return _verb(name, fields, list[CountLine] if name == "count" else answer, defaults)
 
 
-def _tables() -> dict[str, Verb]:
+def _tables() -> dict[str, RemoteVerb]:
     verbs = {name: _from_protocol(name) for name in (*READS, *REPEATABLE)}
     verbs["hello"] = _verb("hello", {}, Info)
     verbs["scan"] = _verb("scan", {"after": int}, tuple[list[Job], int])
@@ -138,12 +138,12 @@ def _tables() -> dict[str, Verb]:
 
 encode: Final = msgspec.msgpack.Encoder().encode
 _read_request: Final = msgspec.msgpack.Decoder(Request).decode
-_read_answer: Final = msgspec.msgpack.Decoder(Answer).decode
+_read_answer: Final = msgspec.msgpack.Decoder(HubAnswer).decode
 _NONE: Final = msgspec.Raw(encode(None))
-_verbs: dict[str, Verb] = {}
+_verbs: dict[str, RemoteVerb] = {}
 
 
-def verbs() -> dict[str, Verb]:
+def verbs() -> dict[str, RemoteVerb]:
     """All verbs, made on first use."""
     if not _verbs:
         _verbs.update(_tables())
@@ -159,13 +159,13 @@ def read_request(data: bytes) -> Request:
 
 
 def answer(value: Any) -> bytes:
-    return encode(Answer(msgspec.Raw(encode(value))))
+    return encode(HubAnswer(msgspec.Raw(encode(value))))
 
 
 def refusal(error: RedriveError) -> bytes:
     field = error.field if isinstance(error, InvalidInput) else None
     message = error.problem if isinstance(error, InvalidInput) else str(error)
-    return encode(Answer(_NONE, Problem(type(error).__name__, message, field)))
+    return encode(HubAnswer(_NONE, HubProblem(type(error).__name__, message, field)))
 
 
 def read_answer(name: str, data: bytes) -> Any:
@@ -176,7 +176,7 @@ def read_answer(name: str, data: bytes) -> Any:
     return verbs()[name].read_answer.decode(found.value)
 
 
-def _raised(problem: Problem) -> RedriveError:
+def _raised(problem: HubProblem) -> RedriveError:
     kind = getattr(errors, problem.name, None)
     if isinstance(kind, type) and issubclass(kind, InvalidInput):
         return kind(field=problem.field or "", problem=problem.message)

@@ -16,7 +16,7 @@ from redrive.core.store import Applied, Claim, Info, Outcome, Store
 from redrive.errors import InvalidInput, RedriveError, StoreError
 from redrive.stores.remote import protocol
 from redrive.stores.remote.backups import Copies
-from redrive.stores.remote.protocol import Counted, Executed
+from redrive.stores.remote.protocol import CountLine, Executed
 
 log = logging.getLogger("redrive.hub")
 NOTHING: Final = Claim([], [])
@@ -102,7 +102,7 @@ class Hub:
             return await own(*arguments)
         return await self._forward(asked.verb, verb, arguments)
 
-    async def _forward(self, name: str, verb: protocol.Verb, arguments: tuple[Any, ...]) -> Any:
+    async def _forward(self, name: str, verb: protocol.RemoteVerb, arguments: tuple[Any, ...]) -> Any:
         names = verb.arguments.__struct_fields__
         if name == "lessons":
             return await self._store.lessons(*arguments[0])
@@ -111,9 +111,9 @@ class Hub:
     async def _hello(self) -> Info:
         return await self._store.open()
 
-    async def _count(self, filter: Any, by: Any, current: bool) -> list[Counted]:
+    async def _count(self, filter: Any, by: Any, current: bool) -> list[CountLine]:
         counted = await self._store.count(filter, by, current=current)
-        return [Counted(key, number) for key, number in counted.items()]
+        return [CountLine(key, number) for key, number in counted.items()]
 
     async def _execute(self, command: Command, ticket: Ticket) -> Executed:
         outcome = await self._store.execute(command, ticket)

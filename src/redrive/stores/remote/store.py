@@ -368,7 +368,7 @@ class RemoteStore:
     async def count(
         self, filter: Filter, by: Sequence[str] = (), *, current: bool = False
     ) -> dict[tuple[str | None, ...], int]:
-        counted: list[protocol.Counted] = await self._ask("count", filter, tuple(by), current)
+        counted: list[protocol.CountLine] = await self._ask("count", filter, tuple(by), current)
         return {line.by: line.number for line in counted}
 
     async def left_behind(self, now: float) -> list[LeftBehind]:

@@ -25,7 +25,7 @@ from redrive.stores.replica import replay
 from redrive.stores.replica.engine import Engine
 from redrive.stores.replica.envelope import Level
 from redrive.stores.replica.log import Fill, LogInfo, LogUnavailable, Manifest, ManifestMoved
-from redrive.stores.replica.replay import Standing
+from redrive.stores.replica.replay import LogStanding
 from redrive.stores.replica.snapshots import is_older
 from redrive.stores.sqlite import records
 
@@ -59,7 +59,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     """One replica and its log."""
 
     info: LogInfo
-    standing: Standing
+    standing: LogStanding
     end: int
     fill: Fill
     manifest: Manifest | None
@@ -87,7 +87,7 @@ class Replica(msgspec.Struct, frozen=True):
     trouble: str | None = None
 
 
-class Erasure(msgspec.Struct, frozen=True):
+class LastErasure(msgspec.Struct, frozen=True):
     """The last message of the log with which something was erased."""
 
     position: int
@@ -96,7 +96,7 @@ class Erasure(msgspec.Struct, frozen=True):
 
 REPLICA: Final = Kind[Replica]("replica", Replica)
 """Under the host, the id of the folder and the name of the file."""
-ERASURE: Final = Kind[Erasure]("erasure", Erasure)
+ERASURE: Final = Kind[LastErasure]("erasure", LastErasure)
 LAST: Final = "last"
 
 

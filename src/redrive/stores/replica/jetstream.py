@@ -36,11 +36,11 @@ from redrive.stores.replica.nats_api import (
     Ack,
     JetStreamRefused,
     Plain,
-    State,
     StateInfo,
     Stored,
     StoredAnswer,
     StreamInfo,
+    StreamState,
     api,
     decode,
     encode,
@@ -218,7 +218,7 @@ class JetStreamLog:
     async def first(self) -> int:
         return max(1, (await self._state()).first_seq)
 
-    async def _state(self) -> State:
+    async def _state(self) -> StreamState:
         return decode(StateInfo, await self._ask(api(f"STREAM.INFO.{self._names.log}"), b"")).state
 
     async def entry(self, position: int) -> Entry | None:

@@ -40,7 +40,7 @@ class Faults(msgspec.Struct):
     full: bool = False
 
 
-class Kept:
+class MemoryMessages:
     """The messages and snapshots, shared by all logs on them."""
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
@@ -66,8 +66,8 @@ class Kept:
 class MemoryLog:
     """One process's connection to a log in memory."""
 
-    def __init__(self, kept: Kept | None = None, *, max_message: int = 1 << 20) -> None:
-        self.kept = kept or Kept()
+    def __init__(self, kept: MemoryMessages | None = None, *, max_message: int = 1 << 20) -> None:
+        self.kept = kept or MemoryMessages()
         self.url = "memory:"
         self._max_message = max_message
 

@@ -35,7 +35,7 @@ from redrive.stores.replica.folder import fcntl
 from redrive.stores.replica.log import Log, LogInfo, Manifest, Snapshot
 from redrive.stores.replica.replay import FleetMoved
 from redrive.stores.replica.store import ReplicaStore
-from redrive.stores.sqlite.connection import KIND, Mark, drop_mark, open_writer, read_mark, sync_folder, write_mark
+from redrive.stores.sqlite.connection import KIND, MoveMark, drop_mark, open_writer, read_mark, sync_folder, write_mark
 from redrive.stores.sqlite.file_guard import FileGuard
 from redrive.stores.sqlite.fork_guard import use
 from redrive.stores.sqlite.liveness import living
@@ -88,10 +88,10 @@ async def _move_in(path: Path, source: apsw.Connection, log: Log, info: LogInfo,
     return _counted(source, path)
 
 
-def _mark_for(path: Path, known: Mark | None, to: str) -> Mark:
+def _mark_for(path: Path, known: MoveMark | None, to: str) -> MoveMark:
     """The mark of an earlier run to the same target, or a new one."""
     if known is None or (known.stage == "undone" and known.to != to):
-        return Mark(secrets.token_hex(8), to, "moving", time.time())
+        return MoveMark(secrets.token_hex(8), to, "moving", time.time())
     if known.to != to:
         done = "was moved" if known.stage == "moved" else "is being moved"
         raise StoreRefused(f"{path} {done} to {known.to}, not to {to}: name that target")
@@ -105,7 +105,7 @@ async def _refuse_used(log: Log, token: str) -> None:
         raise StoreRefused(f"{log.url} holds jobs already: move into a namespace that was not used before")
 
 
-def _close_source(path: Path, source: apsw.Connection, mark: Mark, told: Told) -> None:
+def _close_source(path: Path, source: apsw.Connection, mark: MoveMark, told: Told) -> None:
     """Mark the file, then look who has it open: a process that opens it later sees the mark."""
     told("close the file", 0, 1)
     known = read_mark(source)

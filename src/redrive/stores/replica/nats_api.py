@@ -20,7 +20,7 @@ MOVED: Final = (10071, 10164)
 T = TypeVar("T")
 
 
-class Problem(msgspec.Struct):
+class ApiProblem(msgspec.Struct):
     """Why JetStream refused a request."""
 
     code: int = 0
@@ -31,7 +31,7 @@ class Problem(msgspec.Struct):
 class JetStreamRefused(LogUnavailable):
     """JetStream answered with an error that has no other meaning here."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: ApiProblem) -> None:
         super().__init__(f"{problem.description} ({problem.err_code})")
         self.number = problem.err_code
 
@@ -41,10 +41,10 @@ class Ack(msgspec.Struct):
 
     seq: int = 0
     duplicate: bool = False
-    error: Problem | None = None
+    error: ApiProblem | None = None
 
 
-class State(msgspec.Struct):
+class StreamState(msgspec.Struct):
     messages: int = 0
     bytes: int = 0
     first_seq: int = 0
@@ -75,8 +75,8 @@ class StreamInfo(msgspec.Struct):
     """The server's time."""
     cluster: Cluster | None = None
     config: dict[str, Any] = {}
-    state: State = msgspec.field(default_factory=State)
-    error: Problem | None = None
+    state: StreamState = msgspec.field(default_factory=StreamState)
+    error: ApiProblem | None = None
 
 
 class StreamNames(msgspec.Struct):
@@ -84,7 +84,7 @@ class StreamNames(msgspec.Struct):
 
     streams: list[str] | None = None
     total: int = 0
-    error: Problem | None = None
+    error: ApiProblem | None = None
 
 
 class StreamList(msgspec.Struct):
@@ -92,14 +92,14 @@ class StreamList(msgspec.Struct):
 
     streams: list[StreamInfo] | None = None
     total: int = 0
-    error: Problem | None = None
+    error: ApiProblem | None = None
 
 
 class StateInfo(msgspec.Struct):
     """The part of STREAM.INFO that changes."""
 
-    state: State = msgspec.field(default_factory=State)
-    error: Problem | None = None
+    state: StreamState = msgspec.field(default_factory=StreamState)
+    error: ApiProblem | None = None
 
 
 class Stored(msgspec.Struct):
@@ -114,13 +114,13 @@ class Stored(msgspec.Struct):
 
 class StoredAnswer(msgspec.Struct):
     message: Stored | None = None
-    error: Problem | None = None
+    error: ApiProblem | None = None
 
 
 class Plain(msgspec.Struct):
     """An answer of which only the error matters."""
 
-    error: Problem | None = None
+    error: ApiProblem | None = None
 
 
 _decoders: dict[type, msgspec.json.Decoder[Any]] = {
@@ -148,7 +148,7 @@ def check(data: bytes) -> None:
     decode(Plain, data)
 
 
-def _refusal(kind: type, problem: Problem) -> Exception:
+def _refusal(kind: type, problem: ApiProblem) -> Exception:
     if kind is Ack and problem.err_code in FULL:
         return LogFull(f"{problem.description} ({problem.err_code})")
     return JetStreamRefused(problem)

@@ -59,7 +59,7 @@ class FleetMoved(ReplicaStopped):
         return f"the jobs of this fleet were moved to {self.to}: set REDRIVE_URL to it"
 
 
-class Standing(NamedTuple):
+class LogStanding(NamedTuple):
     """Where a replica stands."""
 
     generation: str
@@ -97,18 +97,18 @@ class Replay:
         self.level = wire.LEVEL if level is None else level
         """The highest level that this code can replay."""
         self._clamps = clamps
-        self.standing: Standing | None = None
+        self.standing: LogStanding | None = None
 
-    def load(self, connection: apsw.Connection) -> Standing | None:
+    def load(self, connection: apsw.Connection) -> LogStanding | None:
         """Read where the file stands; None where it is not a replica yet."""
         self.machine.routes.reset()
         row = connection.execute(
             "SELECT generation, position, message, chain, at, level, halted FROM replica"
         ).fetchone()
-        self.standing = Standing(*row) if row else None
+        self.standing = LogStanding(*row) if row else None
         return self.standing
 
-    def begin(self, connection: apsw.Connection, generation: str) -> Standing:
+    def begin(self, connection: apsw.Connection, generation: str) -> LogStanding:
         """Make an empty file a replica at the beginning of a log."""
         connection.execute(
             "INSERT INTO replica (one, generation, position, message, chain, at, level) VALUES (1, ?, 0, '', ?, 0, 1)",
@@ -146,7 +146,7 @@ class Replay:
         return Replayed(entry.position, message, outcomes, wakes)
 
     @property
-    def here(self) -> Standing:
+    def here(self) -> LogStanding:
         """Where this file stands; `load` or `begin` comes before."""
         if self.standing is None:
             raise ReplicaStopped("this file is no replica")

@@ -23,7 +23,7 @@ import apsw
 
 from redrive.errors import StoreError
 from redrive.stores.replica.log import Log, LogInfo, LogUnavailable, Manifest, ManifestMoved, Snapshot
-from redrive.stores.replica.replay import Replay, ReplicaStopped, Standing
+from redrive.stores.replica.replay import LogStanding, Replay, ReplicaStopped
 from redrive.stores.sqlite import upkeep
 from redrive.stores.sqlite.connection import BUSY_MS, open_reader, open_writer
 from redrive.stores.sqlite.fork_guard import use
@@ -40,7 +40,7 @@ Watch = Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
 # -- opening
 
 
-async def must_restore(log: Log, info: LogInfo, standing: Standing | None) -> bool:
+async def must_restore(log: Log, info: LogInfo, standing: LogStanding | None) -> bool:
     """Whether a file must be replaced by a snapshot before it can follow the log. Raises where it never can."""
     if standing is None:
         return info.first > 1 or await log.manifest() is not None
@@ -163,7 +163,7 @@ async def fetch(log: Log, snapshot: Snapshot, path: Path) -> Path:
     return copy
 
 
-def read_standing(path: Path) -> Standing | None:
+def read_standing(path: Path) -> LogStanding | None:
     """Where a file stands in its log, read without changing it."""
     with use:
         connection = open_reader(path)
@@ -225,7 +225,7 @@ class Snapshots:
             await self._log.trim(manifest.before.position + 1)
 
 
-async def store_file(log: Log, copy: Path, standing: Standing, watch: Watch | None = None) -> Snapshot:
+async def store_file(log: Log, copy: Path, standing: LogStanding, watch: Watch | None = None) -> Snapshot:
     """Store a file as a snapshot, and read it back. `watch` sees the pieces on their way."""
     name = secrets.token_hex(8)
     digest = await asyncio.to_thread(sha256_of, copy)

@@ -21,7 +21,7 @@ from redrive.core.job import Job
 from redrive.core.store import Claim, Commit, Info, Inserted, Lease, Outcome, Pruned, Put, Unknown, Wanted
 from redrive.errors import CommitUnknown, StoreBusy, StoreError, StoreFull
 from redrive.stores.replica import chores
-from redrive.stores.replica.chores import ERASURE, LAST, Announcer, Erasure, Presence, ReplicaStatus
+from redrive.stores.replica.chores import ERASURE, LAST, Announcer, LastErasure, Presence, ReplicaStatus
 from redrive.stores.replica.engine import Engine
 from redrive.stores.replica.envelope import Halt, Moved
 from redrive.stores.replica.folder import FixedFile, ReplicaFolder
@@ -34,7 +34,7 @@ from redrive.stores.sqlite.read_verbs import ReadVerbs
 from redrive.stores.sqlite.records import select
 from redrive.stores.sqlite.schema import schema_number
 from redrive.stores.sqlite.sessions import Retaken
-from redrive.stores.sqlite.standing_claim import NONE_LAPSED, Found, Lapsed, Standing, nothing
+from redrive.stores.sqlite.standing_claim import NONE_LAPSED, Found, Lapsed, StandingClaim, nothing
 from redrive.stores.sqlite.wakeups import Waiters
 
 log = logging.getLogger("redrive.store")
@@ -91,7 +91,7 @@ class ReplicaStore(ReadVerbs):
         self._machine = Machine()
         self._waiters = Waiters()
         self._failure_waiters = Waiters()
-        self._standing: dict[Standing, None] = {}
+        self._standing: dict[StandingClaim, None] = {}
         self._own = True
         """Whether the last change came by this replica."""
         self._serving = False
@@ -422,7 +422,7 @@ class ReplicaStore(ReadVerbs):
         woken: asyncio.Event,
         hears: Callable[[], bool] = lambda: True,
     ) -> Claim | None:
-        standing = Standing(wanted, worker, clock, woken, hears)
+        standing = StandingClaim(wanted, worker, clock, woken, hears)
         self._standing[standing] = None
         try:
             await self.wait(mark, seconds, woken)
@@ -458,7 +458,7 @@ class ReplicaStore(ReadVerbs):
         finally:
             self._serving = False
 
-    async def _served(self, engine: Engine, standing: Standing, now: float) -> Found | None:
+    async def _served(self, engine: Engine, standing: StandingClaim, now: float) -> Found | None:
         try:
             take = self._new_take(standing.wanted, standing.worker, now)
             taken = await self._taken(engine, take)
@@ -496,8 +496,8 @@ async def _lingering(engine: Engine) -> list[str]:
     return chores.describe_lingering(engine, await engine.log.manifest(), time.time())
 
 
-def _later(known: Erasure | None, position: int) -> Erasure:
-    return known if known is not None and known.position >= position else Erasure(position, time.time())
+def _later(known: LastErasure | None, position: int) -> LastErasure:
+    return known if known is not None and known.position >= position else LastErasure(position, time.time())
 
 
 async def _looked(log: Log) -> tuple[int, Fill, Manifest | None]:

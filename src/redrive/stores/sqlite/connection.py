@@ -221,7 +221,7 @@ KIND: Final = "moved"
 KEY: Final = "store"
 
 
-class Mark(msgspec.Struct, frozen=True):
+class MoveMark(msgspec.Struct, frozen=True):
     """Where the jobs of a file go, and how far they are."""
 
     token: str
@@ -232,12 +232,12 @@ class Mark(msgspec.Struct, frozen=True):
     at: float
 
 
-def read_mark(connection: apsw.Connection) -> Mark | None:
+def read_mark(connection: apsw.Connection) -> MoveMark | None:
     document = doc(connection, KIND, KEY)
-    return msgspec.json.decode(document.value, type=Mark) if document else None
+    return msgspec.json.decode(document.value, type=MoveMark) if document else None
 
 
-def write_mark(connection: apsw.Connection, mark: Mark) -> None:
+def write_mark(connection: apsw.Connection, mark: MoveMark) -> None:
     connection.execute(PUT_DOCUMENT, (KIND, KEY, msgspec.json.encode(mark)))
 
 

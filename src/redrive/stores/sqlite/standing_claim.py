@@ -48,7 +48,7 @@ _LOOP_CLOSED = (
 )
 
 
-class Standing:
+class StandingClaim:
     """The standing claim of one idle worker. The writer serves it, or the worker withdraws it; never both."""
 
     def __init__(

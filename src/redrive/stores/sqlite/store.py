@@ -26,7 +26,7 @@ from redrive.stores.sqlite.liveness import RUNNING, Observer, ProcessLock, Runni
 from redrive.stores.sqlite.machine import Machine, Taken, routes_of
 from redrive.stores.sqlite.read_verbs import ReadVerbs
 from redrive.stores.sqlite.schema import schema_number
-from redrive.stores.sqlite.standing_claim import NONE_LAPSED, Found, Lapsed, Standing, nothing
+from redrive.stores.sqlite.standing_claim import NONE_LAPSED, Found, Lapsed, StandingClaim, nothing
 from redrive.stores.sqlite.wakeups import ForeignCommits, Waiters
 from redrive.stores.sqlite.writer import Work, Writer
 
@@ -79,7 +79,7 @@ class SqliteStore(ReadVerbs):
         """The last claim filled every slot, so skip the cheap "is anything due?" check."""
         self._insert = partial(self._insert_all, self._machine)
         """One function for all callers, so that the writer sees that their inserts go together."""
-        self._standing: set[Standing] = set()
+        self._standing: set[StandingClaim] = set()
         self._waiters = Waiters()
         self._failure_waiters = Waiters()
         self._watcher: threading.Thread | None = None
@@ -270,7 +270,7 @@ class SqliteStore(ReadVerbs):
         woken: asyncio.Event,
         hears: Callable[[], bool] = lambda: True,
     ) -> Claim | None:
-        standing = Standing(wanted, worker, clock, woken, hears)
+        standing = StandingClaim(wanted, worker, clock, woken, hears)
         self._standing.add(standing)
         try:
             await self.wait(mark, seconds, woken)
@@ -281,7 +281,7 @@ class SqliteStore(ReadVerbs):
 
     def _serve_standing(self, connection: apsw.Connection) -> Callable[[bool], None]:
         """Claim for idle workers what this transaction makes due. They are answered once it is committed."""
-        served: list[tuple[Standing, Found | None]] = []
+        served: list[tuple[StandingClaim, Found | None]] = []
         for standing in list(self._standing):
             if standing.begin():
                 try:
@@ -406,7 +406,7 @@ class SqliteStore(ReadVerbs):
             foreign.close()
 
 
-def _end(served: list[tuple[Standing, Found | None]], *, committed: bool) -> None:
+def _end(served: list[tuple[StandingClaim, Found | None]], *, committed: bool) -> None:
     for standing, found in served:
         standing.end(found if committed else None)
 
