@@ -105,9 +105,16 @@ class Dead:
     async def do(self, verb: str, id: str, *, who: str = ..., why: str | None = ..., **words: Any) -> Job: ...
     @overload
     async def do(
-        self, verb: str, *, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., why: str | None = ...,
-        where: Mapping[str, Any] | None = ..., **words: Any,
-    ) -> Acted | RedriveRun: ...  # fmt: skip
+        self,
+        verb: str,
+        *,
+        ids: Sequence[str] = ...,
+        all: bool = ...,
+        who: str = ...,
+        why: str | None = ...,
+        where: Mapping[str, Any] | None = ...,
+        **words: Any,
+    ) -> Acted | RedriveRun: ...
     async def do(
         self,
         verb: str,
@@ -144,17 +151,31 @@ class Dead:
         return await self._acts.one(order, id)
 
     async def _many(
-        self, verb: str, words: Mapping[str, Any], ids: Sequence[str], where: Mapping[str, Any], all: bool, who: str,
+        self,
+        verb: str,
+        words: Mapping[str, Any],
+        ids: Sequence[str],
+        where: Mapping[str, Any],
+        all: bool,
+        who: str,
         why: str | None,
-    ) -> Acted:  # fmt: skip
+    ) -> Acted:
         found = VERBS[verb]
         read = read_words(self._core, found, words, many=True)
         return await self._acts.many(found, read, ids, where, all=all, who=who, why=why)
 
     async def _act(
-        self, verb: str, words: Mapping[str, Any], id: str | None, ids: Sequence[str], filters: Mapping[str, Any],
-        *, all: bool, who: str, why: str | None = None,
-    ) -> Job | Acted:  # fmt: skip
+        self,
+        verb: str,
+        words: Mapping[str, Any],
+        id: str | None,
+        ids: Sequence[str],
+        filters: Mapping[str, Any],
+        *,
+        all: bool,
+        who: str,
+        why: str | None = None,
+    ) -> Job | Acted:
         if id is None:
             return await self._many(verb, words, ids, filters, all, who, why)
         _check_alone(ids, filters, all=all)
@@ -164,9 +185,16 @@ class Dead:
     async def reassign(self, id: str, *, agent: str, who: str = ..., why: str | None = ...) -> Job: ...
     @overload
     async def reassign(
-        self, *, agent: str, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., why: str | None = ...,
-        where: Mapping[str, Any] | None = ..., **filters: Any,
-    ) -> Acted: ...  # fmt: skip
+        self,
+        *,
+        agent: str,
+        ids: Sequence[str] = ...,
+        all: bool = ...,
+        who: str = ...,
+        why: str | None = ...,
+        where: Mapping[str, Any] | None = ...,
+        **filters: Any,
+    ) -> Acted: ...
     async def reassign(
         self,
         id: str | None = None,
@@ -192,9 +220,17 @@ class Dead:
     ) -> Job: ...
     @overload
     async def defer(
-        self, *, owner: str, until: datetime | timedelta | float, ids: Sequence[str] = ..., all: bool = ...,
-        who: str = ..., why: str | None = ..., where: Mapping[str, Any] | None = ..., **filters: Any,
-    ) -> Acted: ...  # fmt: skip
+        self,
+        *,
+        owner: str,
+        until: datetime | timedelta | float,
+        ids: Sequence[str] = ...,
+        all: bool = ...,
+        who: str = ...,
+        why: str | None = ...,
+        where: Mapping[str, Any] | None = ...,
+        **filters: Any,
+    ) -> Acted: ...
     async def defer(
         self,
         id: str | None = None,
@@ -314,9 +350,16 @@ class Dead:
     async def move_lane(self, id: str, lane: str, *, who: str = ..., why: str | None = ...) -> Job: ...
     @overload
     async def move_lane(
-        self, *, lane: str, ids: Sequence[str] = ..., all: bool = ..., who: str = ..., why: str | None = ...,
-        where: Mapping[str, Any] | None = ..., **filters: Any,
-    ) -> Acted: ...  # fmt: skip
+        self,
+        *,
+        lane: str,
+        ids: Sequence[str] = ...,
+        all: bool = ...,
+        who: str = ...,
+        why: str | None = ...,
+        where: Mapping[str, Any] | None = ...,
+        **filters: Any,
+    ) -> Acted: ...
     async def move_lane(
         self,
         id: str | None = None,

@@ -210,8 +210,13 @@ class Gateway:
             session_of.reset(token)
         if failure is not None:
             kind = self._core.registry.cause_of(failure, handler).detail
-            return Outcome("failed", message=f"It failed: {failure.summary}", error=failure.summary, error_kind=kind,
-                           registry_auto_recovered=back)  # fmt: skip
+            return Outcome(
+                "failed",
+                message=f"It failed: {failure.summary}",
+                error=failure.summary,
+                error_kind=kind,
+                registry_auto_recovered=back,
+            )
         text, problem = encode_result(value)
         if problem:
             log.warning("%s: %s", handler.name, problem)
@@ -282,8 +287,12 @@ class Gateway:
             recent += [_listed(job) for job in (await store.find(queued, limit=RECENT)).jobs]
             due.append(await _soonest(store, queued, self._core.clock.now()))
         soonest = min((at for at in due if at is not None), default=None)
-        return {"queued": sum(by_reason.values()), "by_reason": by_reason, "next_retry_at": iso(soonest),
-                "recent": recent}  # fmt: skip
+        return {
+            "queued": sum(by_reason.values()),
+            "by_reason": by_reason,
+            "next_retry_at": iso(soonest),
+            "recent": recent,
+        }
 
 
 async def _stopped_after(running: Collection[asyncio.Task[Any]], spot: OnTheSpot) -> None:

@@ -172,8 +172,10 @@ class Relay:
         if marked:
             log.warning(
                 "%d rows of the inbox %s cannot be moved: read their column problem, enqueue anew what they say, then"
-                " delete them", marked, self._inbox.url,
-            )  # fmt: skip
+                " delete them",
+                marked,
+                self._inbox.url,
+            )
 
     async def close(self) -> None:
         await self._inbox.close()

@@ -61,8 +61,14 @@ Change = CompressContext | AddInstruction | AddConstraint | SimplifyTask | SetMo
 Said = AddInstruction | AddConstraint
 
 ORDER: Final[tuple[type[Change], ...]] = (
-    Edit, SetAgent, SetModel, SimplifyTask, CompressContext, AddInstruction, AddConstraint,
-)  # fmt: skip
+    Edit,
+    SetAgent,
+    SetModel,
+    SimplifyTask,
+    CompressContext,
+    AddInstruction,
+    AddConstraint,
+)
 """The order in which changes apply, whatever the order they were chosen in."""
 _decoder: Final = msgspec.json.Decoder(tuple[Change, ...])
 

@@ -380,8 +380,7 @@ def public(job: Job) -> dict[str, Json]:
     return body
 
 
-_TIMES = ("run_at", "created_at", "updated_at", "started_at", "first_failed_at", "held_at", "died_at",
-          "comes_back_at")  # fmt: skip
+_TIMES = ("run_at", "created_at", "updated_at", "started_at", "first_failed_at", "held_at", "died_at", "comes_back_at")
 _PRIVATE = {"token", "version", "options_json", "changes_json", "history", "payload", "result_json", "priority"}
 
 

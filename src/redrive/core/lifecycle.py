@@ -343,9 +343,13 @@ def came_back(
     """
     died = job.history[-1].ended_at if job.history else None
     fields: dict[str, object] = {
-        "run_at": at, "revived_by": "auto", "allowed": job.attempts + tries, "comebacks": job.comebacks + 1,
-        "held_seconds": job.held_seconds + max(0.0, at - (died or job.updated_at)), **changed,
-    }  # fmt: skip
+        "run_at": at,
+        "revived_by": "auto",
+        "allowed": job.attempts + tries,
+        "comebacks": job.comebacks + 1,
+        "held_seconds": job.held_seconds + max(0.0, at - (died or job.updated_at)),
+        **changed,
+    }
     return _with_contents(_move("redriven", job, at, _without_trouble(job, fields), who=who, why=why))
 
 
@@ -384,9 +388,13 @@ ERASED: Final = "erased"
 def deferred(job: Job, at: float, *, owner: str, until: float, who: str, why: str | None) -> Transition:
     """Out of the way until then. It keeps its trouble, and what it died of."""
     fields: dict[str, object] = {
-        "because": DEFERRED, "held_for": job.because, "held_at": at, "owner": owner, "run_at": until,
+        "because": DEFERRED,
+        "held_for": job.because,
+        "held_at": at,
+        "owner": owner,
+        "run_at": until,
         "deferrals": job.deferrals + 1,
-    }  # fmt: skip
+    }
     return _move(DEFERRED, job, at, fields, who=who, why=why)
 
 

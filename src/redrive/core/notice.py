@@ -474,9 +474,18 @@ def stale(job_id: str, task: str, cycle: str | None, queue: str, at: float, mess
     """Says that a job of a cycle has failed in too many cycles in a row; `cycle` is the last of them."""
     title = message.partition(";")[0][:200]
     return Notice(
-        f"{job_id}.stale_failure.{cycle}", "stale_failure", "actionable", "user", title, message, at,
-        queue, task, job_id, severity=severity,
-    )  # fmt: skip
+        f"{job_id}.stale_failure.{cycle}",
+        "stale_failure",
+        "actionable",
+        "user",
+        title,
+        message,
+        at,
+        queue,
+        task,
+        job_id,
+        severity=severity,
+    )
 
 
 # ---- pages
@@ -511,6 +520,14 @@ def page(letters: Mapping[str, int], groups: Sequence[Group], now: float, policy
     window = "hour" if policy.page_window == 3600 else f"{policy.page_window / 60:g} minutes"
     text = _sentences("; ".join(lines), "See redrive dead groups")
     return Notice(
-        f"page.{int(now * 1000):x}", "page", "actionable", "user", f"{number} dead letters in the last {window}", text,
-        now, named[0].queue if named else "", named[0].task if named else "", quotes=quotes,
-    )  # fmt: skip
+        f"page.{int(now * 1000):x}",
+        "page",
+        "actionable",
+        "user",
+        f"{number} dead letters in the last {window}",
+        text,
+        now,
+        named[0].queue if named else "",
+        named[0].task if named else "",
+        quotes=quotes,
+    )

@@ -85,9 +85,17 @@ def notice_of(pain: Pain, hurting: Hurting) -> Notice:
     """What people are told. The same pain waits once, however often it is told anew before a channel takes it."""
     title = pain.message.partition(";")[0][:200]
     return Notice(
-        f"{PAIN}{pain.key}", pain.kind, "actionable", "user", title, pain.message, hurting.since, pain.queue,
-        turn=hurting.times, severity=pain.severity,
-    )  # fmt: skip
+        f"{PAIN}{pain.key}",
+        pain.kind,
+        "actionable",
+        "user",
+        title,
+        pain.message,
+        hurting.since,
+        pain.queue,
+        turn=hurting.times,
+        severity=pain.severity,
+    )
 
 
 def about(notice: Notice) -> str:
@@ -100,6 +108,11 @@ def over(key: str, hurting: Hurting, message: str, now: float) -> Notice:
     """What people are told when a pain has ended."""
     kind = key.partition("/")[0]
     return Notice(
-        f"over.{key}.{int(now * 1000):x}", f"{kind}_over", "acknowledgement", "user", message,
-        f"{message}; it was down since {iso(hurting.since)}", now,
-    )  # fmt: skip
+        f"over.{key}.{int(now * 1000):x}",
+        f"{kind}_over",
+        "acknowledgement",
+        "user",
+        message,
+        f"{message}; it was down since {iso(hurting.since)}",
+        now,
+    )

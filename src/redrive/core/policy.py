@@ -215,12 +215,26 @@ def schedule(policy: Policy) -> list[float]:
 
 
 _WHOLE: Final = {
-    "max_attempts": (1, MOST), "max_crashes": (1, MOST), "concurrency": (1, MOST), "rungs": (0, MOST),
-    "breaker_after": (0, MOST), "health_depth": (0, MOST), "pain_depth": (0, MOST), "pain_dead": (0, MOST),
-}  # fmt: skip
+    "max_attempts": (1, MOST),
+    "max_crashes": (1, MOST),
+    "concurrency": (1, MOST),
+    "rungs": (0, MOST),
+    "breaker_after": (0, MOST),
+    "health_depth": (0, MOST),
+    "pain_depth": (0, MOST),
+    "pain_dead": (0, MOST),
+}
 _FROM_0: Final = {"base": MOST, "cap": MOST, "max_wait": MOST, "jitter": 1, "retention": MOST}
-_ABOVE_0: Final = ("timeout", "lease", "max_age", "stalled_after", "breaker_window", "breaker_pause", "breaker_release",
-                   "fallback_after")  # fmt: skip
+_ABOVE_0: Final = (
+    "timeout",
+    "lease",
+    "max_age",
+    "stalled_after",
+    "breaker_window",
+    "breaker_pause",
+    "breaker_release",
+    "fallback_after",
+)
 _ENDLESS: Final = frozenset({"cap", "max_wait", "retention", "max_age", "stalled_after"})
 """What may also never come."""
 

@@ -108,6 +108,15 @@ def notice_of(session: str, loop: Loop, rule: RepeatRule, job_id: str | None) ->
     text = f"{in_words(session, loop, rule)[0].upper()}{in_words(session, loop, rule)[1:]}. It was told, and goes on."
     see = f" See redrive status {job_id[-8:]}." if job_id else ""
     return Notice(
-        f"repeats.{loop.what}.{int(loop.at * 1000):x}", "repeats", "actionable", "user",
-        f"An agent repeats {loop.task}", text + see, loop.at, "", loop.task, job_id, session,
-    )  # fmt: skip
+        f"repeats.{loop.what}.{int(loop.at * 1000):x}",
+        "repeats",
+        "actionable",
+        "user",
+        f"An agent repeats {loop.task}",
+        text + see,
+        loop.at,
+        "",
+        loop.task,
+        job_id,
+        session,
+    )

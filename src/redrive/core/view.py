@@ -154,8 +154,10 @@ def _anything(secrets: bool) -> Way:
 @lru_cache(maxsize=512)
 def _struct(kind: Any, secrets: bool) -> Way:
     """Writes structs of a type. What its declaration means is worked out once."""
-    plan = [(name, _getter(kind, field.path), _way(field.type, secrets), field.default)
-            for name, field in fields_of(kind).items()]  # fmt: skip
+    plan = [
+        (name, _getter(kind, field.path), _way(field.type, secrets), field.default)
+        for name, field in fields_of(kind).items()
+    ]
 
     def written(value: Any) -> dict[str, Any]:
         body = {}

@@ -299,9 +299,17 @@ def _act_on(order: Order, decided: Sequence[tuple[Job, Decided]], number: int, n
             items.append(Item(job.id, overwritten(one.move)))
     moves = tuple(one.move for _, one in decided if one.move is not None)
     act = Act(
-        new_id(now, secrets.randbits(74)), order.verb, now, order.who, order.why, dict(order.said), number=number,
-        moved=len(moves), refused=number - len(moves), chunks=1,
-    )  # fmt: skip
+        new_id(now, secrets.randbits(74)),
+        order.verb,
+        now,
+        order.who,
+        order.why,
+        dict(order.said),
+        number=number,
+        moved=len(moves),
+        refused=number - len(moves),
+        chunks=1,
+    )
     kept = ACT_ITEMS.put(items_key(act.id, 0), Chunk(now, tuple(items)))
     return Proposal(f"act {act.id}", len(decided), moves, (*puts.values(), put_act(act), kept), done="done")
 

@@ -303,9 +303,17 @@ class RedriveRun(Shown, msgspec.Struct, frozen=True):
     """
 
     HIDDEN: ClassVar = (
-        "position", "open_in", "pace", "paused_in", "unjudged", "items_kept", "unknown_too", "words", "filter",
+        "position",
+        "open_in",
+        "pace",
+        "paused_in",
+        "unjudged",
+        "items_kept",
+        "unknown_too",
+        "words",
+        "filter",
         "undo_id",
-    )  # fmt: skip
+    )
     SHOWN: ClassVar = ("left", "open", "over", "text")
     id: str
     state: RunState
@@ -427,7 +435,13 @@ def begun(
 ) -> RedriveRun:
     """A redrive whose items are frozen and of which nothing has moved yet."""
     return RedriveRun(
-        id, "canary" if canary else "moving", who, why, now, chosen, total,
+        id,
+        "canary" if canary else "moving",
+        who,
+        why,
+        now,
+        chosen,
+        total,
         by_group=tuple(GroupScore(g.fingerprint, g.task, g.error_class, g.number) for g in groups),
         rate=rate,
         canary=Canary(canary, pass_rate) if canary else None,
@@ -439,7 +453,7 @@ def begun(
         said=dict(said),
         words=dict(words),
         filter=dict(filter),
-    )  # fmt: skip
+    )
 
 
 def with_errors(run: RedriveRun, errors: Mapping[str, str | None]) -> RedriveRun:

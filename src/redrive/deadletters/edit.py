@@ -147,9 +147,16 @@ async def _told(core: Core, tally: _Tally, number: int, chosen: str, token: str,
         for sample, job in zip(tally.samples, tally.changed, strict=True)
     ]
     return PatchPreview(
-        number, chosen, fields_of(tally.patch), tally.changing, samples, errors, reasons(tally.refused.elements()),
-        token, running,
-    )  # fmt: skip
+        number,
+        chosen,
+        fields_of(tally.patch),
+        tally.changing,
+        samples,
+        errors,
+        reasons(tally.refused.elements()),
+        token,
+        running,
+    )
 
 
 # -- what cannot be an input

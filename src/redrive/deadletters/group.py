@@ -90,9 +90,14 @@ class GroupState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _CLEARED: Final[dict[str, Any]] = {
-    "resolved_at": None, "resolved_in": None, "ignored_at": None, "ignored_until": None, "ignored_rate": None,
-    "ignored_count": None, "ignored_from": 0,
-}  # fmt: skip
+    "resolved_at": None,
+    "resolved_in": None,
+    "ignored_at": None,
+    "ignored_until": None,
+    "ignored_rate": None,
+    "ignored_count": None,
+    "ignored_from": 0,
+}
 
 
 # ---- judging

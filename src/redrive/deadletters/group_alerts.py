@@ -32,9 +32,7 @@ OWED: Final = DocumentKind[int]("group_alert", int)
 """Marks a group with an alert that an older version has judged and told to no channel: its document holds the alert."""
 ALERT: Final = "group_"
 """So the kinds of notices begin that are alerts on groups."""
-LEVELS: Final[Mapping[Kind, Level]] = {
-    "new": "acknowledgement", "regressed": "actionable", "unignored": "actionable"
-}  # fmt: skip
+LEVELS: Final[Mapping[Kind, Level]] = {"new": "acknowledgement", "regressed": "actionable", "unignored": "actionable"}
 """A new group is worth knowing; one that came back against what a person said of it wants to be looked at."""
 LATE: Final = 120.0
 """A burial may be committed so long after the time it says."""
@@ -209,10 +207,15 @@ class GroupWatch:
         log.warning("%s", notice.text)
         suggestion = await self._suggested(group)
         data = {
-            "kind": alert.kind, "fingerprint": alert.fingerprint, "error_class": alert.error_class,
-            "count": alert.buried, "dead": await self._dead(group), "severity": notice.severity,
-            "message": notice.text, "suggestion": suggestion.public(),
-        }  # fmt: skip
+            "kind": alert.kind,
+            "fingerprint": alert.fingerprint,
+            "error_class": alert.error_class,
+            "count": alert.buried,
+            "dead": await self._dead(group),
+            "severity": notice.severity,
+            "message": notice.text,
+            "suggestion": suggestion.public(),
+        }
         self._core.bus.publish(BusEvent("group_alert", alert.queue, notice.at, group.sample, alert.task, data=data))
 
 

@@ -161,9 +161,14 @@ def _patch(core: Core, field: str, said: object) -> dict[str, Json]:
 
 
 _READ: Final[dict[verbs.Reading, Callable[[Any, str, Any], Any]]] = {
-    "name": _name, "moment": _moment, "lane": _lane, "text": _text, "input": _input, "effects": _effects,
+    "name": _name,
+    "moment": _moment,
+    "lane": _lane,
+    "text": _text,
+    "input": _input,
+    "effects": _effects,
     "patch": _patch,
-}  # fmt: skip
+}
 
 
 # ---- back to the queue

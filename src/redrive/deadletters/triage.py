@@ -111,9 +111,11 @@ class Acted(Shown, msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         """In one line."""
-        said = f"{PAST.get(self.verb, self.verb)} {self.moved} of {self.number}" if self.left else (
-            f"{PAST.get(self.verb, self.verb)} {self.moved}"
-        )  # fmt: skip
+        said = (
+            f"{PAST.get(self.verb, self.verb)} {self.moved} of {self.number}"
+            if self.left
+            else (f"{PAST.get(self.verb, self.verb)} {self.moved}")
+        )
         return f"{said}; {self.left} did not move" if self.left else said
 
 

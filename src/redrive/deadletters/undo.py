@@ -97,10 +97,18 @@ class Undoing:
             return run.undo_id
         items = [item async for chunk in self._redrives.chunks(run) for item in _moved(chunk)]
         undo = RedriveRun(
-            new_id(now, secrets.randbits(74)), "moving", who, why, now, f"act {run.id}", len(items),
-            by_group=run.by_group, open_in=(0,) * -(-len(items) // CHUNK), verb=UNDO,
+            new_id(now, secrets.randbits(74)),
+            "moving",
+            who,
+            why,
+            now,
+            f"act {run.id}",
+            len(items),
+            by_group=run.by_group,
+            open_in=(0,) * -(-len(items) // CHUNK),
+            verb=UNDO,
             said={"act": run.id, "verb": run.verb},
-        )  # fmt: skip
+        )
         chunks = [tuple(items[start : start + CHUNK]) for start in range(0, len(items), CHUNK)]
         try:
             await self._redrives.launch(undo, chunks, beside=partial(self._named, run.id, undo.id, who))

@@ -281,9 +281,7 @@ def _not_deferred(back: Back) -> Transition:
 
 def _deferred_again(back: Back) -> Transition:
     job = back.job
-    return lifecycle.deferred(
-        job, back.at, owner=job.owner or back.who, until=job.run_at, who=back.who, why=back.why
-    )  # fmt: skip
+    return lifecycle.deferred(job, back.at, owner=job.owner or back.who, until=job.run_at, who=back.who, why=back.why)
 
 
 def _restored(back: Back) -> Transition:
@@ -341,22 +339,39 @@ def _spare_for_delayed(job: Job, words: Mapping[str, Any]) -> None:
 # ---- the table
 
 _AGENT: Final = Word(
-    "agent", "name", "To which agent", "--to", "NAME", "Who is to do it.",
+    "agent",
+    "name",
+    "To which agent",
+    "--to",
+    "NAME",
+    "Who is to do it.",
     "A consent or an approval that was given for another agent does not carry over.",
-)  # fmt: skip
+)
 _OWNER: Final = Word("owner", "name", "Who sees to it", "--to", "NAME", "Who sees to it.")
 _UNTIL: Final = Word("until", "moment", "When it comes back", "--for", "TIME", "e.g. 8h, 3d, or a time.", default="1d")
 _LANE: Final = Word("lane", "lane", "Lane", None, "LANE")
 _TEXT: Final = Word("text", "text", "Note", None, "TEXT", kept=False)
 _PAYLOAD: Final = Word("payload", "input", "Input, as JSON", None, "JSON", kept=False, many=False)
 _REPEAT: Final = Word(
-    "repeat", "effects", "Effects to do again", "--repeat", "EFFECT", "Do this effect again, although it has landed.",
-    default="", many=False,
-)  # fmt: skip
+    "repeat",
+    "effects",
+    "Effects to do again",
+    "--repeat",
+    "EFFECT",
+    "Do this effect again, although it has landed.",
+    default="",
+    many=False,
+)
 _PATCH: Final = Word(
-    "patch", "patch", "Patch, as JSON", "--patch", "JSON", "A merge patch: the fields to change; null removes one.",
-    kept=False, one=False,
-)  # fmt: skip
+    "patch",
+    "patch",
+    "Patch, as JSON",
+    "--patch",
+    "JSON",
+    "A merge patch: the fields to change; null removes one.",
+    kept=False,
+    one=False,
+)
 
 TABLE: Final = (
     Verb(
@@ -486,20 +501,29 @@ JOB_VERBS: Final[dict[str, JobVerb]] = {
         JobVerb("approve", "approve", "Yes to exactly this. It goes on.", "Approved: it goes on."),
         JobVerb("reject", "reject", "No. It does not do what it asked for.", "Rejected."),
         JobVerb(
-            "cancel", "cancel", "It is no longer wanted. A running task is told; what it still says does not count.",
+            "cancel",
+            "cancel",
+            "It is no longer wanted. A running task is told; what it still says does not count.",
             "Cancelled.",
         ),
         JobVerb(
-            "landed", "resolve", "You looked outside, and its effect is there. The job is done; nothing runs again.",
-            "Done: its effect landed.", {"landed": True}, known=True,
+            "landed",
+            "resolve",
+            "You looked outside, and its effect is there. The job is done; nothing runs again.",
+            "Done: its effect landed.",
+            {"landed": True},
+            known=True,
         ),
         JobVerb(
-            "not_landed", "resolve",
+            "not_landed",
+            "resolve",
             "You looked outside, and nothing is there. Its open effects count as absent, and it runs again.",
-            "It runs again; its open effects count as absent.", {"landed": False}, known=True,
+            "It runs again; its open effects count as absent.",
+            {"landed": False},
+            known=True,
         ),
     )
-}  # fmt: skip
+}
 
 
 def names(verbs: Sequence[Verb] = TABLE) -> list[str]:

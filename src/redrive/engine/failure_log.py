@@ -43,9 +43,15 @@ class Logbook:
             return
         job, failure = case.job, case.failure
         log.warning(
-            "job %s (%s, attempt %d): %s | %s", job.short_id, job.task, case.failures, failure.summary, decision.why,
-            exc_info=loggable(error, failure), extra={EXPECTED: case.cause.category == "transient"},
-        )  # fmt: skip
+            "job %s (%s, attempt %d): %s | %s",
+            job.short_id,
+            job.task,
+            case.failures,
+            failure.summary,
+            decision.why,
+            exc_info=loggable(error, failure),
+            extra={EXPECTED: case.cause.category == "transient"},
+        )
 
     def _turn_over(self) -> None:
         now = time.monotonic()
@@ -60,8 +66,12 @@ class Logbook:
             number = self._failures[group, decided] - LINES
             log.warning(
                 "%d more attempts of %s failed like that (group %s), the latest as job %s: %s",
-                number, case.job.task, group, case.job.short_id, case.failure.summary,
-            )  # fmt: skip
+                number,
+                case.job.task,
+                group,
+                case.job.short_id,
+                case.failure.summary,
+            )
         self._failures.clear()
         self._unwritten.clear()
 

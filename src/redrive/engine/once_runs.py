@@ -184,8 +184,12 @@ class _Turn:
 
     def _recorded(self, known: EffectRecord) -> Any:
         if _bare(known.name) != _bare(self._call.name):
-            log.warning("effect:%s was performed by %s: %s has the same key, and was not called",
-                        known.key, known.name, self._call.name)  # fmt: skip
+            log.warning(
+                "effect:%s was performed by %s: %s has the same key, and was not called",
+                known.key,
+                known.name,
+                self._call.name,
+            )
         if known.forgotten:
             log.warning("effect:%s has landed; its result was forgotten, so that None is returned", known.key)
             return None

@@ -219,9 +219,12 @@ class Scheduler(Loop):
         due = Filter(states=(State.held,), because=lifecycle.DEFERRED, due_at=now)
         async for job in self._every(due):
             await self._move(
-                lifecycle.recalled, job, who="scheduler", why="the time it was deferred to has come",
+                lifecycle.recalled,
+                job,
+                who="scheduler",
+                why="the time it was deferred to has come",
                 trouble={"lane": "manual"},
-            )  # fmt: skip
+            )
 
     async def bury_unresolved(self) -> None:
         """An unknown outcome that nobody looked at for a week becomes a dead letter, where somebody will."""
@@ -230,11 +233,16 @@ class Scheduler(Loop):
         async for job in self._every(held):
             failure = Failure("exception", ("redrive.errors.OutcomeUnknown",), job.error or "unknown outcome")
             await self._move(
-                lifecycle.buried, job, because="outcome_unknown", why="It was not resolved for seven days.",
+                lifecycle.buried,
+                job,
+                because="outcome_unknown",
+                why="It was not resolved for seven days.",
                 recommendation=RESOLVE,
-                failure=failure, cause=cause_of("outcome_unknown", "unresolved", failure), fingerprint=job.fingerprint,
+                failure=failure,
+                cause=cause_of("outcome_unknown", "unresolved", failure),
+                fingerprint=job.fingerprint,
                 who="scheduler",
-            )  # fmt: skip
+            )
 
     async def expire_questions(self) -> None:
         """A question that nobody answered in time: its task goes on, and hears that."""
@@ -284,12 +292,17 @@ class Scheduler(Loop):
                 return  # a worker came meanwhile, or none is left
             failure = Failure("exception", ("redrive.Unroutable",), f"no worker knows the task {task!r}")
             await self._move(
-                lifecycle.buried, job, because="unroutable",
+                lifecycle.buried,
+                job,
+                because="unroutable",
                 why=f"No handler: no live worker has announced the task {task!r} for an hour.",
                 recommendation=f"Start a worker whose code has the task {task!r} (is its module imported?); redrive.",
-                failure=failure, cause=cause_of("unroutable", "unroutable", failure),
-                fingerprint=fingerprint(failure, task), who="scheduler", fence=fence,
-            )  # fmt: skip
+                failure=failure,
+                cause=cause_of("unroutable", "unroutable", failure),
+                fingerprint=fingerprint(failure, task),
+                who="scheduler",
+                fence=fence,
+            )
 
     async def _every(self, chosen: Filter) -> AsyncIterator[Job]:
         """The oldest first, however many are passed over: none of them hides another."""

@@ -114,9 +114,14 @@ class Settlement:
             log.warning("job %s (%s) is held: %s", job.short_id, job.task, signal)
             attempt = self._attempt(job, "held", now, state, decision=str(signal))
             held = lifecycle.held_back(
-                job, now, because=signal.because, why=str(signal), recommendation=signal.recommendation,
-                attempt=attempt, held_for=signal.held_for,
-            )  # fmt: skip
+                job,
+                now,
+                because=signal.because,
+                why=str(signal),
+                recommendation=signal.recommendation,
+                attempt=attempt,
+                held_for=signal.held_for,
+            )
             return Commit((held,))
         return await self.failed(state, capture(signal, now=now))
 
@@ -264,10 +269,16 @@ class Settlement:
         )
         failure = capture(error, now=self._clock.now())
         return lifecycle.buried(
-            job, self._clock.now(), because="permanent", why=f"Redrive could not end it: {failure.summary}",
-            recommendation=BROKEN, failure=failure, cause=cause_of("unknown", "broken", failure),
-            fingerprint=fingerprint(failure, job.task, job.model), owner=self._registry.fleet.escalation,
-        )  # fmt: skip
+            job,
+            self._clock.now(),
+            because="permanent",
+            why=f"Redrive could not end it: {failure.summary}",
+            recommendation=BROKEN,
+            failure=failure,
+            cause=cause_of("unknown", "broken", failure),
+            fingerprint=fingerprint(failure, job.task, job.model),
+            owner=self._registry.fleet.escalation,
+        )
 
     def lost(self, job: Job, handler: Handler | None, *, alone: bool, ending: Ending = "died") -> Transition:
         """The worker is gone: there is nothing to ask and nothing to change."""
@@ -275,9 +286,17 @@ class Settlement:
         cause = self._cause(job, handler, failure)
         idempotent = handler.idempotent if handler else False
         case = Case(
-            job, failure, cause, self._registry.policy_for(job), self._clock.now(), self._clock.chance(), idempotent,
-            alone, ending, manual=handler is not None and handler.retry_policy == "manual",
-        )  # fmt: skip
+            job,
+            failure,
+            cause,
+            self._registry.policy_for(job),
+            self._clock.now(),
+            self._clock.chance(),
+            idempotent,
+            alone,
+            ending,
+            manual=handler is not None and handler.retry_policy == "manual",
+        )
         return self._transition(case, decide(case), fingerprint(failure, job.task, job.model), None)
 
     def rejected(self, job: Job, verdict: NotReady) -> Transition:
@@ -285,10 +304,16 @@ class Settlement:
         failure = Failure("exception", ("redrive.NotReady",), verdict.why)
         log.warning("job %s (%s): %s", job.short_id, job.task, verdict.why)
         return lifecycle.buried(
-            job, self._clock.now(), because=verdict.because, why=verdict.why, recommendation=verdict.recommendation,
-            failure=failure, cause=cause_of(verdict.detail, "preflight", failure),
-            fingerprint=fingerprint(failure, job.task, job.model), owner=self._registry.fleet.escalation,
-        )  # fmt: skip
+            job,
+            self._clock.now(),
+            because=verdict.because,
+            why=verdict.why,
+            recommendation=verdict.recommendation,
+            failure=failure,
+            cause=cause_of(verdict.detail, "preflight", failure),
+            fingerprint=fingerprint(failure, job.task, job.model),
+            owner=self._registry.fleet.escalation,
+        )
 
     def _cause(self, job: Job, handler: Handler | None, failure: Failure) -> Cause:
         cause = self._registry.cause_of(failure, handler, job)
@@ -298,9 +323,17 @@ class Settlement:
         job, failure = case.job, case.failure
         outcome = "lost" if failure.kind == "lease_expired" else "failed"
         attempt = self._attempt(
-            job, outcome, case.now, state, failure, case.cause, decision.why, group, decision.strategy,
+            job,
+            outcome,
+            case.now,
+            state,
+            failure,
+            case.cause,
+            decision.why,
+            group,
+            decision.strategy,
             decision.tier if isinstance(decision, RetryLater) else None,
-        )  # fmt: skip
+        )
         self.logbook.failed(case, decision, group, _raised_in(state))
         return _learned(
             transition_for(case, decision, attempt, self._waits_for(case, decision, group)), job, worked=False
@@ -464,9 +497,17 @@ def transition_for(case: Case, decision: Decision, attempt: Attempt, waits_for: 
         )  # fmt: skip
     if isinstance(decision, Hold):
         return lifecycle.held_back(
-            job, now, because=decision.because, why=decision.why, recommendation=decision.recommendation,
-            failure=failure, cause=cause, fingerprint=group, attempt=attempt, held_for=decision.held_for,
-        )  # fmt: skip
+            job,
+            now,
+            because=decision.because,
+            why=decision.why,
+            recommendation=decision.recommendation,
+            failure=failure,
+            cause=cause,
+            fingerprint=group,
+            attempt=attempt,
+            held_for=decision.held_for,
+        )
     return lifecycle.buried(
         job, now, because=decision.because, why=decision.why, recommendation=decision.recommendation,
         lane=decision.lane, failure=failure, cause=cause, fingerprint=group, attempt=attempt,

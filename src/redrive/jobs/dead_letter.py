@@ -228,9 +228,15 @@ def letter_of_taken_key(job: Job, failure: Failure, now: float) -> Job:
     id = keyed_id(job.queue, f"{job.key}\n{job.payload_hash}")
     born = Born(now, because="diverted")
     return buried_at_birth(
-        msgspec.structs.replace(job, id=id, key=None), failure, sorted_out(failure), failed_at=now, born=born,
-        attempt=0, said="manual", recommendation=TAKEN_KEY,
-    )  # fmt: skip
+        msgspec.structs.replace(job, id=id, key=None),
+        failure,
+        sorted_out(failure),
+        failed_at=now,
+        born=born,
+        attempt=0,
+        said="manual",
+        recommendation=TAKEN_KEY,
+    )
 
 
 def _attempt_of(job: Job, failure: Failure, cause: Cause, at: float, group: str, lane: Lane, decision: str) -> Attempt:

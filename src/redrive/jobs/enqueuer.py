@@ -423,8 +423,12 @@ class Enqueuer:
         if job.state in (State.dead, State.held, State.discarded):
             log.warning(
                 "job %s with key %r is %s (%s): the repeated enqueue does not run it again; see `redrive status %s`",
-                job.short_id, job.key, job.state, job.because, job.short_id,
-            )  # fmt: skip
+                job.short_id,
+                job.key,
+                job.state,
+                job.because,
+                job.short_id,
+            )
 
     def _tell(self, type: str, job: Job, data: dict[str, Any] | None = None) -> None:
         self._core.bus.publish(BusEvent(type, job.queue, job.created_at, job.id, job.task, 0, data))

@@ -47,8 +47,10 @@ async def result_of(core: Core, handle: JobHandle[Any], timeout: Seconds | None)
     if job.state is State.dead:
         raise JobDead(
             f"{death(job)}. {job.recommendation}",
-            job_id=job.id, reason=job.because or "", recommendation=job.recommendation,
-        )  # fmt: skip
+            job_id=job.id,
+            reason=job.because or "",
+            recommendation=job.recommendation,
+        )
     if job.state in (State.discarded, State.purged):
         raise JobDiscarded(f"job {job.short_id} was {job.state}", job_id=job.id)
     text = await result_text(core.store, job)

@@ -324,8 +324,12 @@ class _Round:
                 await self._write()
                 log.warning(
                     "channel %s did not take %r (%d in a row), tried again in %.0f s: %s",
-                    channel.name, message.title, state.failures + 1, pause_after(state.failures + 1), error,
-                )  # fmt: skip
+                    channel.name,
+                    message.title,
+                    state.failures + 1,
+                    pause_after(state.failures + 1),
+                    error,
+                )
                 return
             self.sent += 1
             self._keep(channel.name, state.took(message, now))

@@ -243,8 +243,11 @@ class Notices:
         await self._repeats.prune(before + ACKNOWLEDGED_FOR)
         untold = [(key, notice) for key, notice in await read_waiting(self._core.store) if notice.at < before]
         if untold:
-            log.warning("%d notices found no channel that takes them for a week and are dropped: %s, …",
-                        len(untold), untold[0][1].title)  # fmt: skip
+            log.warning(
+                "%d notices found no channel that takes them for a week and are dropped: %s, …",
+                len(untold),
+                untold[0][1].title,
+            )
             await _drop(self._core.store, WAITING, [key for key, _ in untold])
         return len(keys) + len(untold)
 

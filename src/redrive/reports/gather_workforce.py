@@ -39,13 +39,21 @@ async def workers(core: Core) -> list[WorkerView]:
     running = running_by_worker([job async for page in pages(store, Filter((State.running,)), PAGE) for job in page])
     views = [
         WorkerView(
-            id=kept.key, heard_at=said.at, since=said.since, version=said.version, concurrency=said.concurrency,
-            running=running.get(kept.key, ()), tasks=said.tasks, queues=said.queues, agents=said.agents,
-            blocked=str(said.blocked) if said.blocked is not None else None, stopping=said.stopping,
+            id=kept.key,
+            heard_at=said.at,
+            since=said.since,
+            version=said.version,
+            concurrency=said.concurrency,
+            running=running.get(kept.key, ()),
+            tasks=said.tasks,
+            queues=said.queues,
+            agents=said.agents,
+            blocked=str(said.blocked) if said.blocked is not None else None,
+            stopping=said.stopping,
         )
         for kept in await WORKER.all(store)
         if (said := kept.value).lives(now)
-    ]  # fmt: skip
+    ]
     return sorted(views, key=lambda view: (view.since or 0.0, view.id))
 
 
@@ -70,10 +78,15 @@ def _task(
 ) -> TaskView:
     attempts, timing = found.of(name)
     return TaskView(
-        name=name, queues=queues, **{state: counts.get(state, 0) for state in STATES},
-        workers=sum(name in known for known in announced), succeeded=attempts.succeeded, failed=attempts.failed,
-        waited=timing.waited, took=timing.took,
-    )  # fmt: skip
+        name=name,
+        queues=queues,
+        **{state: counts.get(state, 0) for state in STATES},
+        workers=sum(name in known for known in announced),
+        succeeded=attempts.succeeded,
+        failed=attempts.failed,
+        waited=timing.waited,
+        took=timing.took,
+    )
 
 
 STATES: Final = ("waiting", "running", "held", "done", "dead")

@@ -247,19 +247,33 @@ def _stalled(seen: Snapshot, one: Stalled) -> Need:
     job, time = one.job, span(seen.now - one.since)
     sentence = f"{job.queue}: job {job.short_id} ({job.task}) has been running for {time} without progress (stalled)"
     return Need(
-        "stalled", f"stalled:{job.id}", 1, sentence, "See what it waits for, or cancel it.",
-        f"redrive status {job.short_id}", one.since, what=f"no progress for {time}, expected {span(one.limit)} at most",
-        queue=job.queue, task=job.task, job_id=job.id,
-    )  # fmt: skip
+        "stalled",
+        f"stalled:{job.id}",
+        1,
+        sentence,
+        "See what it waits for, or cancel it.",
+        f"redrive status {job.short_id}",
+        one.since,
+        what=f"no progress for {time}, expected {span(one.limit)} at most",
+        queue=job.queue,
+        task=job.task,
+        job_id=job.id,
+    )
 
 
 def _blocked(one: Blocked) -> Need:
     command = f"redrive status {one.job_id[-8:]}" if one.job_id else "redrive top"
     return Need(
-        "loop_blocked", f"loop_blocked:{one.worker}", 1, f"event loop blocked by {one.task} (worker {one.worker})",
-        "Use await in it, or make it a plain `def` task, which runs in a thread.", command, one.since,
-        task=one.task, job_id=one.job_id,
-    )  # fmt: skip
+        "loop_blocked",
+        f"loop_blocked:{one.worker}",
+        1,
+        f"event loop blocked by {one.task} (worker {one.worker})",
+        "Use await in it, or make it a plain `def` task, which runs in a thread.",
+        command,
+        one.since,
+        task=one.task,
+        job_id=one.job_id,
+    )
 
 
 # -- cycles
@@ -274,9 +288,16 @@ _CYCLES: Final[Mapping[FindingKind, str]] = {
 
 def _cycle(finding: Finding) -> Need:
     return Need(
-        finding.kind, finding.id, finding.count, finding.sentence, _CYCLES[finding.kind].replace("NAME", finding.name),
-        finding.command, finding.since, what=finding.sentence, queue=f"{CYCLE}{finding.name}",
-    )  # fmt: skip
+        finding.kind,
+        finding.id,
+        finding.count,
+        finding.sentence,
+        _CYCLES[finding.kind].replace("NAME", finding.name),
+        finding.command,
+        finding.since,
+        what=finding.sentence,
+        queue=f"{CYCLE}{finding.name}",
+    )
 
 
 # -- dead letters and held jobs
@@ -307,9 +328,17 @@ def _effects(effects: Sequence[EffectRecord]) -> list[Need]:
         sentence = f"{len(beyond):,} more effects may or may not have happened"
         action = "`redrive effects --open` lists them; look at their receivers, then resolve each."
         found.append(
-            Need("outcome_unknown", "outcome_unknown:effects", len(beyond), sentence, action, "redrive effects --open",
-                 beyond[0].at, what=beyond[0].note or "")
-        )  # fmt: skip
+            Need(
+                "outcome_unknown",
+                "outcome_unknown:effects",
+                len(beyond),
+                sentence,
+                action,
+                "redrive effects --open",
+                beyond[0].at,
+                what=beyond[0].note or "",
+            )
+        )
     return found
 
 
@@ -506,11 +535,19 @@ def _left(seen: Snapshot, pile: Pile) -> Need:
     jobs = "job is due" if one else "jobs are due"
     known = " (live workers know it, but none of them takes it: see their queues and agents)"
     return Need(
-        "unattended", f"unattended:{job.queue}/{job.task}", pile.number,
+        "unattended",
+        f"unattended:{job.queue}/{job.task}",
+        pile.number,
         f"{job.queue}: {pile.number:,} {jobs}, and no live worker runs {job.task}"
-        f"{known if job.task in seen.known else ''}", f"{runs_it}, or cancel it.",
-        _command("unattended", pile), job.run_at, what, job.queue, job.task, job_id=job.id,
-    )  # fmt: skip
+        f"{known if job.task in seen.known else ''}",
+        f"{runs_it}, or cancel it.",
+        _command("unattended", pile),
+        job.run_at,
+        what,
+        job.queue,
+        job.task,
+        job_id=job.id,
+    )
 
 
 def _unprobed(seen: Snapshot) -> list[Need]:
@@ -526,21 +563,34 @@ def _parked(pile: Pile) -> Need:
     verb = "waits" if pile.number == 1 else "wait"
     what = f"{jobs} {whose} {verb} for {named(job.held_for or '')}, and no live worker asks whether it is back"
     return Need(
-        "unattended", f"unattended:parked:{job.queue}/{job.task}", pile.number, f"{job.queue}: {what}",
+        "unattended",
+        f"unattended:parked:{job.queue}/{job.task}",
+        pile.number,
+        f"{job.queue}: {what}",
         "Start a worker that knows the task: it probes, and they come back when that works.",
-        f"redrive jobs --state held --because circuit_open {_route(job)}", job.updated_at, what, job.queue, job.task,
+        f"redrive jobs --state held --because circuit_open {_route(job)}",
+        job.updated_at,
+        what,
+        job.queue,
+        job.task,
         job_id=job.id,
-    )  # fmt: skip
+    )
 
 
 def _unfired(schedule: Unfired) -> Need:
     """Without a worker a slot becomes no job, so that nothing else would tell of it."""
     what = f"a slot is due since {iso(schedule.since)}, and no live worker knows {schedule.task}"
     return Need(
-        "unattended", f"unattended:schedule:{schedule.name}", 1, f"schedule {schedule.name} ({schedule.line}): {what}",
+        "unattended",
+        f"unattended:schedule:{schedule.name}",
+        1,
+        f"schedule {schedule.name} ({schedule.line}): {what}",
         f"Start a worker that has it; if no code has it any more, `redrive schedules --forget {quote(schedule.name)}`.",
-        "redrive schedules", schedule.since, what, task=schedule.task,
-    )  # fmt: skip
+        "redrive schedules",
+        schedule.since,
+        what,
+        task=schedule.task,
+    )
 
 
 def _backed_up(seen: Snapshot) -> list[Need]:
@@ -548,14 +598,17 @@ def _backed_up(seen: Snapshot) -> list[Need]:
     full = sorted((queue for queue in seen.queues if queue.too_many_due), key=lambda queue: -queue.due)
     return [
         Need(
-            "backed_up", f"backed_up:{queue.name}", queue.due,
+            "backed_up",
+            f"backed_up:{queue.name}",
+            queue.due,
             f"{queue.name} is backed up: {queue.due:,} jobs are due",
             "It is paused: resume it." if queue.paused else "Is what they call slow, or are there too few workers?",
             f"redrive {'queues resume' if queue.paused else 'jobs --queue'} {quote(queue.name)}",
-            what=f"{queue.due:,} jobs are due", queue=queue.name,
+            what=f"{queue.due:,} jobs are due",
+            queue=queue.name,
         )
         for queue in full
-    ]  # fmt: skip
+    ]
 
 
 # -- what redrive stands on

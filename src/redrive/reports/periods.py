@@ -122,8 +122,13 @@ class Row(Shown, msgspec.Struct, frozen=True):
 
     HIDDEN: ClassVar = ("label", "auto_seconds", "person_seconds")
     SHOWN: ClassVar = ("rate", "auto_share", "human", "human_share", "_mttr")
-    RENAMED: ClassVar = {"died": "dead_letters", "auto": "auto_resolved", "human": "human_required",
-                         "person": "resolved_by_person", "_mttr": "mttr_seconds"}  # fmt: skip
+    RENAMED: ClassVar = {
+        "died": "dead_letters",
+        "auto": "auto_resolved",
+        "human": "human_required",
+        "person": "resolved_by_person",
+        "_mttr": "mttr_seconds",
+    }
     name: str
     label: str
     since: At

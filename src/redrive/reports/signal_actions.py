@@ -128,8 +128,14 @@ class SignalActions:
     async def _about(self, notice: Notice) -> dict[str, Any]:
         """What an investigator needs: the pain, health, the group, and the last errors."""
         errors = await self._last_errors(notice)
-        pain = {"kind": notice.kind, "queue": notice.queue, "severity": notice.severity, "message": notice.text,
-                "since": iso(notice.at), "about": about(notice)}  # fmt: skip
+        pain = {
+            "kind": notice.kind,
+            "queue": notice.queue,
+            "severity": notice.severity,
+            "message": notice.text,
+            "since": iso(notice.at),
+            "about": about(notice),
+        }
         return {
             "pain": pain,
             "health": _plain((await self._watch.health()).public()),
@@ -146,8 +152,11 @@ class SignalActions:
     async def _last_errors(self, notice: Notice) -> list[Job]:
         """Of the queue that hurts, or of what is parked for what is down."""
         held = Filter(states=(State.held,), held_for=notice.id.partition("/")[2])
-        filters = [Filter(states=(State.dead,), queue=notice.queue),
-                   Filter(states=(State.waiting,), queue=notice.queue, failed=True), held]  # fmt: skip
+        filters = [
+            Filter(states=(State.dead,), queue=notice.queue),
+            Filter(states=(State.waiting,), queue=notice.queue, failed=True),
+            held,
+        ]
         found = [job for chosen in filters for job in (await self._core.store.find(chosen, limit=ERRORS)).jobs]
         failed = [
             breaker.job for breaker in await self._watch.breakers() if breaker.job and breaker.key == about(notice)
@@ -166,8 +175,15 @@ async def _fed(process: asyncio.subprocess.Process, body: bytes, command: str) -
 
 
 def _shown(job: Job) -> dict[str, Any]:
-    return {"job_id": job.id, "task": job.task, "queue": job.queue, "state": str(job.state), "attempts": job.attempts,
-            "error": redact_text(job.error) if job.error else None, "at": iso(job.updated_at)}  # fmt: skip
+    return {
+        "job_id": job.id,
+        "task": job.task,
+        "queue": job.queue,
+        "state": str(job.state),
+        "attempts": job.attempts,
+        "error": redact_text(job.error) if job.error else None,
+        "at": iso(job.updated_at),
+    }
 
 
 def _quoted(value: Any) -> set[str]:

@@ -142,9 +142,14 @@ def _ends_an_attempt(move: Event, history: Sequence[Attempt]) -> bool:
 def _present(job: Job) -> Iterator[Entry]:
     if job.state is State.running:
         yield Entry(
-            job.started_at, "attempt", "running", "wait", facts=tuple(_by(job.agent, job.model)), run=job.run,
+            job.started_at,
+            "attempt",
+            "running",
+            "wait",
+            facts=tuple(_by(job.agent, job.model)),
+            run=job.run,
             worker=job.worker,
-        )  # fmt: skip
+        )
 
 
 _BIRTHS: Final = ("enqueued", "imported")
@@ -156,9 +161,15 @@ _TITLES: Final = {
     "recalled": "back among the dead letters",
 }
 _TONES: Final[dict[str, Tone]] = {
-    "succeeded": "good", "resolved": "good", "buried": "bad", "imported": "bad",
-    "held_back": "wait", "deferred": "wait", "snoozed": "wait", "released": "wait",
-}  # fmt: skip
+    "succeeded": "good",
+    "resolved": "good",
+    "buried": "bad",
+    "imported": "bad",
+    "held_back": "wait",
+    "deferred": "wait",
+    "snoozed": "wait",
+    "released": "wait",
+}
 
 
 def _move(move: Event) -> Entry:
@@ -368,8 +379,10 @@ def span(seconds: float) -> str:
 
 def _choices(job: Job) -> Iterator[Choice]:
     ways: dict[State, Callable[[Job], Iterator[Choice]]] = {
-        State.held: _for_held, State.dead: _for_dead, State.discarded: _for_discarded,
-    }  # fmt: skip
+        State.held: _for_held,
+        State.dead: _for_dead,
+        State.discarded: _for_discarded,
+    }
     if job.state in (State.waiting, State.running):
         yield _cancel(job)
     elif job.state in ways:
@@ -416,9 +429,12 @@ def _for_dead(job: Job) -> Iterator[Choice]:
     yield msgspec.structs.replace(lane, label=f"Move to the {other} lane", command=command)
     if not job.may_have_landed:
         yield Choice(
-            "landed", "It landed", "You looked, and its effect landed after all",
-            f"redrive resolve {id} --landed --why TEXT", final=True,
-        )  # fmt: skip
+            "landed",
+            "It landed",
+            "You looked, and its effect landed after all",
+            f"redrive resolve {id} --landed --why TEXT",
+            final=True,
+        )
     yield _verb(job, "discard", "Let it go")
 
 

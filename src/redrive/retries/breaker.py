@@ -29,10 +29,17 @@ DEEPEST: Final = 6
 LIMITING: Final = frozenset({403, 429})
 """Statuses by which a server says that everybody with this credential must wait."""
 PROVIDERS: Final = {
-    "anthropic": "anthropic", "openai": "openai", "google.genai": "google.genai", "mistralai": "mistralai",
-    "cohere": "cohere", "groq": "groq", "together": "together", "huggingface_hub": "huggingface", "github": "github",
+    "anthropic": "anthropic",
+    "openai": "openai",
+    "google.genai": "google.genai",
+    "mistralai": "mistralai",
+    "cohere": "cohere",
+    "groq": "groq",
+    "together": "together",
+    "huggingface_hub": "huggingface",
+    "github": "github",
     "githubkit": "github",
-}  # fmt: skip
+}
 """Packages that call one provider and nothing else, each with its name."""
 
 Verdict = Literal["run", "probe", "park"]
@@ -78,9 +85,16 @@ def opened(key: str, cause: str, job_id: str, now: float, *, pause: float, relea
 
 
 def left_alone(
-    key: str, job: Job, failure: Failure, now: float, asked: float, *, pause: float, release: float,
+    key: str,
+    job: Job,
+    failure: Failure,
+    now: float,
+    asked: float,
+    *,
+    pause: float,
+    release: float,
     before: Breaker | None = None,
-) -> Breaker:  # fmt: skip
+) -> Breaker:
     """Opens a breaker until the time that was asked for, or puts off the end of one that is open.
 
     It stays as it is where that makes no difference, or where another job is looking at this moment.
@@ -94,9 +108,16 @@ def left_alone(
     if before.probe not in (None, job.id) or (before.probe is None and now + asked <= before.until + 1.0):
         return before
     return msgspec.structs.replace(
-        before, state="open", cause="rate_limited", since=now, until=now + asked, probe=None, job=job.id, asked=asked,
+        before,
+        state="open",
+        cause="rate_limited",
+        since=now,
+        until=now + asked,
+        probe=None,
+        job=job.id,
+        asked=asked,
         callers=callers,
-    )  # fmt: skip
+    )
 
 
 def with_error(breaker: Breaker, job: Job | None) -> Breaker:

@@ -187,9 +187,14 @@ def _died_alone(case: Case, what: str) -> Decision:
         of_cycle = case.job.queue.startswith(CYCLE_QUEUE)
         why = f"{said}. It comes back {'in the next cycle' if of_cycle else 'in an hour'}, once more."
         return Bury(
-            "crash_loop", why, advice, "delayed", costs_attempt=False, crashed=True,
+            "crash_loop",
+            why,
+            advice,
+            "delayed",
+            costs_attempt=False,
+            crashed=True,
             comes_back_at=None if of_cycle else case.now + HOUR,
-        )  # fmt: skip
+        )
     return Bury("crash_loop", f"{said}.", advice, crashed=True)
 
 
@@ -479,9 +484,17 @@ def _diverted(case: Case) -> Decision:
 
 
 _ENDS: Final[tuple[Strategy, ...]] = (
-    _lost, _released, _met_our_limit, _gave_up, _suspended, _uncertain, _left_to_people, _exhausted, _too_old,
+    _lost,
+    _released,
+    _met_our_limit,
+    _gave_up,
+    _suspended,
+    _uncertain,
+    _left_to_people,
+    _exhausted,
+    _too_old,
     _over_budget,
-)  # fmt: skip
+)
 _BY_CATEGORY: Final[tuple[Strategy, ...]] = (_permanent, _unknown, _told_to_wait_long, changed, _told_when)
 CATEGORIZED: Final[tuple[Strategy, ...]] = (*_ENDS, *_BY_CATEGORY)
 PLAIN: Final[tuple[Strategy, ...]] = (*_ENDS, _told_to_wait_long, _told_when)

@@ -89,9 +89,15 @@ class CycleStanding(msgspec.Struct, frozen=True):
 
     HIDDEN: ClassVar = ("last",)
     SHOWN: ClassVar = (
-        "last.cycle_id", "last.begun", "last.last_sign", "last.outcome", "last.error_class", "last.jobs", "last.every",
+        "last.cycle_id",
+        "last.begun",
+        "last.last_sign",
+        "last.outcome",
+        "last.error_class",
+        "last.jobs",
+        "last.every",
         "last.watched",
-    )  # fmt: skip
+    )
     RENAMED: ClassVar = {"last.last_sign": "seen", "due_at": "next_due"}
     name: str
     runs: int
@@ -149,9 +155,13 @@ def _standing(runs: Sequence[CycleRun], now: float) -> CycleStanding:
     rhythm = rhythm_of(runs)
     found = (_missing(runs, rhythm, now), _died(runs), _short(runs))
     return CycleStanding(
-        runs[-1].name, len(runs), runs[-1], usual_jobs(runs), rhythm.due if rhythm else None,
+        runs[-1].name,
+        len(runs),
+        runs[-1],
+        usual_jobs(runs),
+        rhythm.due if rhythm else None,
         tuple(finding for finding in found if finding is not None),
-    )  # fmt: skip
+    )
 
 
 def usual_jobs(runs: Iterable[CycleRun]) -> int | None:

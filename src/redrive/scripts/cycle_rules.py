@@ -238,9 +238,14 @@ def after_failure(note: Note | None, job: Job, cycle_id: str) -> Note:
     before = note or Note(job.task, job_id, job.id)
     more = 0 if before.failed == cycle_id else 1
     return msgspec.structs.replace(
-        before, job=job.id, failed=cycle_id, failing=before.failing + more, cycle=cycle_id,
-        turns=_with_turn(note, job, cycle_id), asked=was_asked(note, cycle_id),
-    )  # fmt: skip
+        before,
+        job=job.id,
+        failed=cycle_id,
+        failing=before.failing + more,
+        cycle=cycle_id,
+        turns=_with_turn(note, job, cycle_id),
+        asked=was_asked(note, cycle_id),
+    )
 
 
 def _with_turn(note: Note | None, job: Job, cycle_id: str) -> tuple[str, ...]:
@@ -371,9 +376,13 @@ def summary_of(
     counted = Counter[str](statuses)
     counted["skipped"] += skipped
     return Summary(
-        name, cycle_id, brought_back=brought_back, left=tuple(left), alerts=tuple(alerts),
+        name,
+        cycle_id,
+        brought_back=brought_back,
+        left=tuple(left),
+        alerts=tuple(alerts),
         **{status: counted[status] for status in WORDS},
-    )  # fmt: skip
+    )
 
 
 def left_over(found: Mapping[tuple[str, Status], int], touched: Iterable[tuple[str, Status]]) -> list[Left]:

@@ -159,9 +159,16 @@ class Turns:
         self._registry = registry
         self._clock = clock
         self._spot = OnTheSpot(
-            store, registry, clock, "cycle", threads=Callers(), wait=wait, can_stop=_can_stop,
-            elsewhere=_elsewhere, interrupted="the script was interrupted",
-        )  # fmt: skip
+            store,
+            registry,
+            clock,
+            "cycle",
+            threads=Callers(),
+            wait=wait,
+            can_stop=_can_stop,
+            elsewhere=_elsewhere,
+            interrupted="the script was interrupted",
+        )
         self._known: set[str] = set()
         self._letters: defaultdict[str, list[str]] = defaultdict(list)
         """Dead letters of earlier cycles, by what they are letters of."""
@@ -327,10 +334,13 @@ class Turns:
                 most = self._registry.policy_for(job).max_attempts or 1
                 job = await self._moved(
                     lifecycle.pulled(
-                        job, self._clock.now(), max_attempts=most, who=self._who,
+                        job,
+                        self._clock.now(),
+                        max_attempts=most,
+                        who=self._who,
                         why="the delayed lane comes back in the next cycle",
                     )
-                )  # fmt: skip
+                )
             entry = await self._turn(job, handler, key, note)
             self.brought_back += own != self.cycle_id and entry.status != "running_elsewhere"
 

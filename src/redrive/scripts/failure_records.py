@@ -392,5 +392,9 @@ def spool_letter(spool: Spool, letter: Letter, problem: Exception) -> None:
         raise StoreUnavailable(f"job {letter.job.key!r}: store: {problem}; spool: {also}") from problem
     log.warning(
         "job %s (%s): %s | the store cannot take it (%s): it waits in %s",
-        letter.job.key, letter.job.task, letter.job.error, problem, spool.folder,
-    )  # fmt: skip
+        letter.job.key,
+        letter.job.task,
+        letter.job.error,
+        problem,
+        spool.folder,
+    )

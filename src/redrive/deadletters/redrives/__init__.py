@@ -112,12 +112,16 @@ class Redrives:
         flights, _ = await self._documents.flights()
         moving = len(selection) - refused.total()
         return Plan(
-            len(selection), selection.chosen, selection.rows(), dict(selection.queues.most_common()),
+            len(selection),
+            selection.chosen,
+            selection.rows(),
+            dict(selection.queues.most_common()),
             bulk_progress.reasons(refused.elements()),
             await choosing.estimate(self._core, builtins.list(selection.group_of), moving),
-            selection.token, tuple(sorted(set(in_the_way(flights, selection.fingerprints).values()))),
+            selection.token,
+            tuple(sorted(set(in_the_way(flights, selection.fingerprints).values()))),
             await choosing.warnings(self._core, selection),
-        )  # fmt: skip
+        )
 
     async def in_the_way(self, fingerprints: Sequence[str]) -> builtins.list[str]:
         """The runs that still move one of these groups."""

@@ -94,9 +94,13 @@ class Demo:
         deliveries = max(1, self._jobs - articles - research - BRIEFS - poison - 1)
         for number in range(deliveries):
             await self._rd.enqueue_http(
-                "POST", hook, json={"event": number}, queue="deliveries", idempotency_key=f"event_{number}",
+                "POST",
+                hook,
+                json={"event": number},
+                queue="deliveries",
+                idempotency_key=f"event_{number}",
                 delay=ARRIVAL * number / deliveries,
-            )  # fmt: skip
+            )
         await self._rd.enqueue_http("POST", hook + "/typo", json={}, queue="deliveries")
         await self._rd.enqueue_many("publish", _arriving({"slug": f"article-{n}"} for n in range(articles)))
         await self._rd.enqueue_many("research", _arriving({"topic": n} for n in range(research)))
@@ -173,9 +177,17 @@ class Demo:
     async def _start_worker(self) -> None:
         environ = os.environ | {"REDRIVE_DEMO_PORT": str(self._press.port)}
         worker = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "redrive", "worker", "redrive.doors.demo.tasks:rd", "--concurrency", "10",
-            env=environ, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            "redrive",
+            "worker",
+            "redrive.doors.demo.tasks:rd",
+            "--concurrency",
+            "10",
+            env=environ,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
         self._workers.append(worker)
         self._view.say(f"worker {worker.pid} starts")
 

@@ -50,9 +50,13 @@ class Processes:
     async def start(self, name: str, command: Sequence[str], **environ: str) -> asyncio.subprocess.Process:
         with (self._folder / f"{name}.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *_dies_with_us(), *command, env={**self._environ, **environ}, stdin=asyncio.subprocess.DEVNULL,
-                stdout=log, stderr=log,
-            )  # fmt: skip
+                *_dies_with_us(),
+                *command,
+                env={**self._environ, **environ},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
         self._running[name] = process
         return process
 

@@ -191,14 +191,20 @@ class FleetDemo:
         repeated = finished.total() - len(finished)
         self._view.console.print(await self._table())
         lines = [
-            ("accepted = done + dead", f"{accepted} = {totals['done']} + {totals['dead']}", accepted == known
-             and accepted == totals["done"] + totals["dead"]),
+            (
+                "accepted = done + dead",
+                f"{accepted} = {totals['done']} + {totals['dead']}",
+                accepted == known and accepted == totals["done"] + totals["dead"],
+            ),
             ("lost", str(accepted - known), accepted == known),
             ("completed twice", str(twice), twice == 0),
-            ("finished, by a ledger outside", f"{len(finished)} ({repeated} cut off by a kill, run again)",
-             len(finished) == totals["done"]),
+            (
+                "finished, by a ledger outside",
+                f"{len(finished)} ({repeated} cut off by a kill, run again)",
+                len(finished) == totals["done"],
+            ),
             ("killed with kill -9", " and ".join(self._killed.values()), len(self._killed) == 2),
-        ]  # fmt: skip
+        ]
         self._view.summary(lines, [], ["", "How to run a fleet of your own: docs/howto/fleet.md"])
         return 0 if all(good for *_, good in lines) else 1
 

@@ -434,7 +434,7 @@ FIRM_CLASSES: Final[dict[str, str]] = {
     "subprocess.TimeoutExpired": "timeout",
     "concurrent.futures.BrokenExecutor": "server_error",
     "concurrent.futures.InvalidStateError": "bug",
-}  # fmt: skip
+}
 """Classes that say what happened, whatever status comes with them."""
 
 UNFIT: Final = "unfit"
@@ -526,7 +526,7 @@ STATUS_CLASSES: Final[dict[str, str]] = {
     "builtins.SyntaxError": "bug",
     "builtins.NotImplementedError": "bug",
     "builtins.RecursionError": "bug",
-}  # fmt: skip
+}
 """Classes that count only where no status says more."""
 
 CLASSES: Final[dict[str, str]] = FIRM_CLASSES | dict.fromkeys(UNFIT_CLASSES, "invalid_output") | STATUS_CLASSES

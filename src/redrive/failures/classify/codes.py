@@ -80,7 +80,7 @@ _CODES_BY_DETAIL: Final[dict[str, str]] = {
         image_too_large invalid_metadata unsupported_charset request_body_encoding_invalid tool_name_conflict
         request_body_encoding_unsupported wrongtype invalid_scope invalid_request_body""",
     "suspended": "approval_required input_required url_elicitation_required requires_action",
-}  # fmt: skip
+}
 
 _WEAK_CODES_BY_DETAIL: Final[dict[str, str]] = {
     "invalid_input": """

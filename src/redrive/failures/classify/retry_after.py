@@ -135,8 +135,11 @@ def _anthropic(headers: Mapping[str, str], now: float, limited: bool) -> float |
     """Anthropic sends its resets with every answer: they count only for a rate limit."""
     if not limited:
         return None
-    found = [(_until(headers[reset], now), headers.get(remaining, "").strip()) for reset, remaining in _limits(headers)
-             if reset.startswith("anthropic-")]  # fmt: skip
+    found = [
+        (_until(headers[reset], now), headers.get(remaining, "").strip())
+        for reset, remaining in _limits(headers)
+        if reset.startswith("anthropic-")
+    ]
     spent = _longest(wait for wait, remaining in found if remaining == "0")
     known = [wait for wait, _ in found if wait is not None]
     return spent if spent is not None else min(known, default=None)
@@ -156,8 +159,11 @@ def _longest(waits: Iterable[float | None]) -> float | None:
 
 
 _PLACES: Final[tuple[Callable[[Mapping[str, str], float, bool], float | None], ...]] = (
-    _retry_after_ms, _retry_after, _exhausted, _anthropic,
-)  # fmt: skip
+    _retry_after_ms,
+    _retry_after,
+    _exhausted,
+    _anthropic,
+)
 
 
 def header_wait(headers: Mapping[str, str], now: float, *, limited: bool) -> float | None:

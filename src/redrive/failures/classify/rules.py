@@ -393,8 +393,11 @@ _NOTED_RULES: Final[tuple[tuple[str, Rule, str], ...]] = (
     ("outcome_unknown", _outcome_unknown, "The call was made, and it is not known whether it landed."),
     ("own_limits", _own_limits, "This process has no memory or file descriptors left, or its own store no space."),
     ("timed_out", _timed_out, "The task was stopped at its `timeout=`."),
-    ("overflow_phrase", _overflow_phrase,
-     "The message says that a prompt is too long (no status, 400, 413 or 422) or must be reduced (429, too)."),
+    (
+        "overflow_phrase",
+        _overflow_phrase,
+        "The message says that a prompt is too long (no status, 400, 413 or 422) or must be reduced (429, too).",
+    ),
     ("quota", _quota, "A code or a message says that credits or a paid limit are used up."),
     ("refusal_phrase", _refusal_phrase, "The message says that a policy forbids it (no status, 400 or 422)."),
     ("limit_class", _limit_class, "The class is one for a spent budget, a full context or a used-up quota."),
@@ -417,7 +420,7 @@ _NOTED_RULES: Final[tuple[tuple[str, Rule, str], ...]] = (
     ("expired_words", _expired_words, "Untyped: the message says that a token or session expired."),
     ("network_blip", _network_blip, "Untyped: the name of the class or the message speaks of a broken connection."),
     ("server_words", _server_words, "Untyped: the message speaks of a lock, an overload or a fault of the server."),
-)  # fmt: skip
+)
 
 RULES: Final[tuple[tuple[str, Rule], ...]] = tuple((name, rule) for name, rule, _ in _NOTED_RULES)
 RULE_NOTES: Final[dict[str, str]] = {name: note for name, _, note in _NOTED_RULES} | {

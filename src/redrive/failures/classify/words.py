@@ -108,9 +108,17 @@ LIMIT_WORDS: Final = ("rate limit", "rate-limit", "ratelimit", "abuse detection"
 # ---- the last resort: words of what nobody typed
 
 TIMEOUT_WORDS: Final = (
-    "timed out", "timeout exceeded", "deadline exceeded", "read timeout", "connect timeout", "connection timeout",
-    "request timeout", "gateway timeout", "timeout error", "operation timeout",
-)  # fmt: skip
+    "timed out",
+    "timeout exceeded",
+    "deadline exceeded",
+    "read timeout",
+    "connect timeout",
+    "connection timeout",
+    "request timeout",
+    "gateway timeout",
+    "timeout error",
+    "operation timeout",
+)
 RATE_WORDS: Final = (
     "rate limit exceeded", "rate limit reached", "rate limited", "rate-limited", "rate limit hit", "ratelimited",
     "too many requests", "rate_limit_exceeded", "rate_limit_error", "exceeded your rate limit", "resource_exhausted",
@@ -125,13 +133,24 @@ NETWORK_WORDS: Final = (
     "socket hang up", "econnreset", "econnrefused",
 )  # fmt: skip
 LOCK_WORDS: Final = (
-    "database is locked", "deadlock detected", "deadlock found", "could not serialize access",
+    "database is locked",
+    "deadlock detected",
+    "deadlock found",
+    "could not serialize access",
     "too many connections",
-)  # fmt: skip
+)
 EXPIRED_WORDS: Final = (
-    "token expired", "token has expired", "token is expired", "expired token", "session expired", "session has expired",
-    "credentials expired", "credentials have expired", "signature has expired", "jwt expired",
-)  # fmt: skip
+    "token expired",
+    "token has expired",
+    "token is expired",
+    "expired token",
+    "session expired",
+    "session has expired",
+    "credentials expired",
+    "credentials have expired",
+    "signature has expired",
+    "jwt expired",
+)
 
 
 @lru_cache(maxsize=1024)

@@ -214,8 +214,9 @@ def _compressed(payload: dict[str, Json], change: CompressContext, scene: _Scene
         raise _Refused(f"it is about {now:,} tokens already, under {change.max_tokens:,}")
     result = compress(payload, target, scene.adapt, scene.count, change.summary)
     if isinstance(result, TooLong):
-        raise _Refused(f"even what must be kept is about {result.tokens + scene.room:,} tokens, not under "
-                       f"{change.max_tokens:,}")  # fmt: skip
+        raise _Refused(
+            f"even what must be kept is about {result.tokens + scene.room:,} tokens, not under {change.max_tokens:,}"
+        )
     return result.payload
 
 
