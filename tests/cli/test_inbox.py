@@ -23,7 +23,7 @@ def work(shell: Shell, session: str = "s1") -> None:
 
             for fail in (False, True):
                 plan = rd._enqueuer.plan("publish", {"session_id": session}, "retry")
-                await rd._enqueuer.accept(rd._enqueuer.prepare(plan, {"fail": fail}))
+                await rd._enqueuer.insert_one(rd._enqueuer.prepare(plan, {"fail": fail}))
                 await rd.drain()
 
     asyncio.run(run())

@@ -78,7 +78,7 @@ async def submit(
 ) -> Job:
     """A job as the gateway, a deferral or a schedule would leave it in the queue."""
     plan = rd._enqueuer.plan(task, {"session_id": session}, reason)
-    job, _, _ = await rd._enqueuer.accept(rd._enqueuer.prepare(plan, payload))
+    job, _, _ = await rd._enqueuer.insert_one(rd._enqueuer.prepare(plan, payload))
     return job
 
 
