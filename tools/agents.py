@@ -222,7 +222,7 @@ FLOW_WORDS = {
     "running": "Some step can still go on by itself, or after an answer.",
     "blocked": "A step failed for good: the rest waits until it is redriven.",
     "complete": "Every step is done. Nothing else means that.",
-    "discarded": "What is not done was let go.",
+    "discarded": "Steps that are not done were discarded.",
 }
 
 
