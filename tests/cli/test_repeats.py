@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from redrive.doors.cli import logs
-from redrive.doors.cli.logs import Repeats
+from redrive.doors.cli.logs import RepeatFilter
 
 
 class Book:
@@ -17,7 +17,7 @@ class Book:
         self.text = io.StringIO()
         self.now = 100.0
         handler = logging.StreamHandler(self.text)
-        self.repeats = Repeats(handler, now=lambda: self.now)
+        self.repeats = RepeatFilter(handler, now=lambda: self.now)
         handler.addFilter(self.repeats)
         self.log = logging.Logger("book")  # noqa: LOG001 - it is to be gone with the test
         self.log.addHandler(handler)

@@ -15,7 +15,7 @@ import click
 from redrive.core.json_keys import RepeatedKey, unique
 from redrive.core.times import earlier, read
 from redrive.doors.cli import output
-from redrive.doors.cli.problems import PAYLOAD_HINT, Problem
+from redrive.doors.cli.problems import PAYLOAD_HINT, Refusal
 from redrive.doors.cli.text import clean
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ async def resolve_filters(rd: Redrive, filters: Mapping[str, Any]) -> dict[str, 
     try:
         return {**resolved, "fingerprint": (await rd.groups.find(group, field="group")).fingerprint}
     except InvalidInput as error:
-        raise Problem(error.problem, GROUP_HINT) from None
+        raise Refusal(error.problem, GROUP_HINT) from None
 
 
 async def warn_of_unknown_queue(rd: Redrive, queue: str | None) -> None:
@@ -114,10 +114,10 @@ payload_argument = click.argument("payload_text", metavar="[JSON | @FILE | -]", 
 
 
 def read_payload(given: str, limit: int) -> dict[str, Any]:
-    """Read a JSON object, or raise a Problem that says what it is instead."""
+    """Read a JSON object, or raise a Refusal that says what it is instead."""
     value = _decode(_read_text(given, SPACE * limit))
     if not isinstance(value, dict):
-        raise Problem(f"payload: must be a JSON object, not {_kind(value)}", PAYLOAD_HINT)
+        raise Refusal(f"payload: must be a JSON object, not {_kind(value)}", PAYLOAD_HINT)
     return value
 
 
@@ -130,12 +130,12 @@ def _read_text(given: str, limit: int) -> bytes:
         with Path(given[1:]).open("rb") as file:
             return _check_size(file.read(limit + 1), limit)
     except OSError as error:
-        raise Problem(f"payload: cannot read {given[1:]}: {error.strerror}", PAYLOAD_HINT) from None
+        raise Refusal(f"payload: cannot read {given[1:]}: {error.strerror}", PAYLOAD_HINT) from None
 
 
 def _check_size(text: bytes, limit: int) -> bytes:
     if len(text) > limit:
-        raise Problem(f"payload: is larger than {limit:,} bytes", "keep large parts elsewhere and send where they are")
+        raise Refusal(f"payload: is larger than {limit:,} bytes", "keep large parts elsewhere and send where they are")
     return text
 
 
@@ -143,11 +143,11 @@ def _decode(text: bytes) -> Any:
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=unique)
     except RepeatedKey as error:
-        raise Problem(f"payload: {error}", "remove one of the two: only one value can be kept") from None
+        raise Refusal(f"payload: {error}", "remove one of the two: only one value can be kept") from None
     except RecursionError:
-        raise Problem("payload: is nested too deeply", "64 levels are allowed") from None
+        raise Refusal("payload: is nested too deeply", "64 levels are allowed") from None
     except ValueError as error:
-        raise Problem(f"payload: is not JSON: {error}", PAYLOAD_HINT) from None
+        raise Refusal(f"payload: is not JSON: {error}", PAYLOAD_HINT) from None
 
 
 def _refuse_constant(constant: str) -> NoReturn:

@@ -34,7 +34,7 @@ from redrive.doors.cli.jobs import (
     print_moved,
     secrets_option,
 )
-from redrive.doors.cli.problems import Problem
+from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.redrives import bulk_options, edit_many
 from redrive.doors.cli.text import ago, clean, one_line, plural, shorten
 from redrive.doors.cli.timeline import print_timeline, read_timeline
@@ -51,7 +51,7 @@ LONGEST_DAYS: Final = 36_500
 group_why_option = click.option("--why", metavar="TEXT", help="The reason, kept in the group's timeline.")
 
 
-class DeadLetters(click.Group):
+class DeadGroup(click.Group):
     """Adds the commands of the verbs when it is used, because importing their table takes 100 ms."""
 
     def _add_verbs(self) -> None:
@@ -70,7 +70,7 @@ class DeadLetters(click.Group):
         return super().get_command(ctx, cmd_name)
 
 
-@click.group(cls=DeadLetters, short_help="Look after dead letters: what failed, and why.")
+@click.group(cls=DeadGroup, short_help="Look after dead letters: what failed, and why.")
 @shared_options
 def dead() -> None:
     """Look after dead letters: what failed, why, and what to do about it."""
@@ -152,10 +152,10 @@ def edit(
     """
     if patch is not None:
         if repeat:
-            raise Problem("--repeat is for one job", "leave it out, or edit the jobs one by one")
+            raise Refusal("--repeat is for one job", "leave it out, or edit the jobs one by one")
         return edit_many(ids, filters, patch, why, **how)
     if len(ids) != 2 or filters or how["all_"]:
-        raise Problem("give one ID and its input as JSON, or --patch for many", "redrive dead edit ID JSON")
+        raise Refusal("give one ID and its input as JSON, or --patch for many", "redrive dead edit ID JSON")
     return _edit_one(*ids, repeat, why, dry_run=how["dry_run"])
 
 
@@ -215,7 +215,7 @@ def diff(id: str, one: int, other: int) -> None:
 def purge(ids: tuple[str, ...], filters: dict[str, Any], all_: bool, yes: bool, why: str | None) -> None:
     """Remove the contents of dead letters for good, by id, by filter or all. Counted; the keys stay remembered."""
     if [bool(ids), bool(filters), all_].count(True) != 1:
-        raise Problem(
+        raise Refusal(
             "say what to purge: ids, a filter such as --queue, or --all, one of them",
             "`redrive dead list` shows what there is",
         )
@@ -274,7 +274,7 @@ def _use_groups(work: Work[GroupView]) -> GroupView:
     except InvalidInput as error:
         if error.field != "fingerprint":
             raise
-        raise Problem(error.problem, GROUP_HINT) from None
+        raise Refusal(error.problem, GROUP_HINT) from None
 
 
 def _group_lines(view: GroupView) -> Iterator[str]:
@@ -363,9 +363,9 @@ def resolve_group(fingerprint: str, **given: Any) -> None:
 def ignore_group(fingerprint: str, until: str | None, days: float | None, **given: Any) -> None:
     """Ignore an error group. You are told when a limit is passed; without a limit, never."""
     if until is not None and days is not None:
-        raise Problem("give --until or --days, not both", "`redrive dead ignore-group --help` shows how it is used")
+        raise Refusal("give --until or --days, not both", "`redrive dead ignore-group --help` shows how it is used")
     if days is not None and not 0 < days <= LONGEST_DAYS:
-        raise Problem(
+        raise Refusal(
             f"--days {days:g} is not from 0 to {LONGEST_DAYS:,}", "without a limit it is ignored until reopened"
         )
     end = timedelta(days=days) if days is not None else None if until is None else read_time("until", until)

@@ -11,7 +11,7 @@ import click
 
 from redrive.doors.cli import output
 from redrive.doors.cli.invocation import acting_user, confirm, shared_options, use_app
-from redrive.doors.cli.problems import Problem
+from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.text import ago, clean, shorten
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _read_result(text: str | None) -> Any:
     try:
         return None if text is None else json.loads(text)
     except ValueError as error:
-        raise Problem(f"--result is not JSON: {error}", "texts stand in quotes: --result '\"msg-17\"'") from None
+        raise Refusal(f"--result is not JSON: {error}", "texts stand in quotes: --result '\"msg-17\"'") from None
 
 
 def erase_effect(key: str, *, yes: bool) -> None:

@@ -9,7 +9,7 @@ import click
 from redrive.doors.cli import output
 from redrive.doors.cli.invocation import connect, run_with, shared_options
 from redrive.doors.cli.maintenance import check_lines
-from redrive.doors.cli.problems import Problem
+from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.serve import leave_after, wait_until_stopped
 from redrive.doors.cli.text import clean, plural
 from redrive.doors.cli.worker import end_status, load_app, split_names
@@ -36,7 +36,7 @@ def hub() -> int:
 
     rd = connect(creates=True)
     if scheme_of(rd.settings.url) not in NATS:
-        raise Problem(f"{rd.shown_url} is not a nats:// URL", "use `redrive serve --no-worker`: it is the hub there")
+        raise Refusal(f"{rd.shown_url} is not a nats:// URL", "use `redrive serve --no-worker`: it is the hub there")
     log_to_stderr()
     rd.become_hub()
     click.echo(f"redrive is a hub of {rd.shown_url}")
@@ -77,7 +77,7 @@ def init(dlq_limit: int | None, agents: tuple[str, ...]) -> None:
 def _read_limit(text: str) -> tuple[str, int | None]:
     name, equals, number = text.partition("=")
     if not name or (equals and not (number.isascii() and number.isdigit() and int(number))):
-        raise Problem(f"--agent {text}: this names no agent with a limit", "write --agent writer, or writer=50000")
+        raise Refusal(f"--agent {text}: this names no agent with a limit", "write --agent writer, or writer=50000")
     return name, int(number) if equals else None
 
 
@@ -185,7 +185,7 @@ def resume() -> None:
 def forget(name: str) -> None:
     """Forget the replica NAME, whose file is deleted, so that `redrive erase` does not wait for it."""
     if not run_with(connect(creates=True), lambda rd: rd.fleet.forget(name)):
-        raise Problem(f"no replica is called {name}", "`redrive fleet status` lists them")
+        raise Refusal(f"no replica is called {name}", "`redrive fleet status` lists them")
     output.print_line(f"the replica {name} is forgotten")
 
 

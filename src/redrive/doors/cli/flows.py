@@ -8,7 +8,7 @@ import click
 
 from redrive.doors.cli import output
 from redrive.doors.cli.invocation import acting_user, shared_options, use_app
-from redrive.doors.cli.problems import Problem
+from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.text import ago, clean, one_line, shorten
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def breakers(close: str | None) -> None:
     """List what is down: hosts, models and others whose jobs are parked until a probe succeeds."""
     if close is not None:
         if not use_app(lambda rd: rd.close_breaker(close)):
-            raise Problem(f"no breaker {close!r} is open", "`redrive breakers` lists those that are")
+            raise Refusal(f"no breaker {close!r} is open", "`redrive breakers` lists those that are")
         output.print_answer({"closed": close}, f"closed {clean(close)}: its jobs come back")
         return
     output.print_list(use_app(lambda rd: rd.breakers()), BREAKERS, _breaker_row, empty="Nothing is down.")
@@ -50,7 +50,7 @@ def schedules(forget: str | None) -> None:
     """List the schedules of tasks: last and next slot, last job, and what was left out."""
     if forget is not None:
         if not use_app(lambda rd: rd.forget_schedule(forget)):
-            raise Problem(f"no schedule {forget!r} is known", "`redrive schedules` lists those that are")
+            raise Refusal(f"no schedule {forget!r} is known", "`redrive schedules` lists those that are")
         output.print_answer({"forgotten": forget}, f"forgot {clean(forget)}")
         return
     empty = "No worker has seen a schedule yet: @rd.task(schedule=redrive.cron('0 3 * * *')) makes one."
@@ -101,7 +101,7 @@ def forget(name: str) -> None:
     """Drop the records of a cycle, which is not expected any more. Its jobs stay as they are."""
     acting_user()
     if not use_app(lambda rd: rd.forget_cycle(name)):
-        raise Problem(f"no cycle {name!r} has a record", "`redrive cycles` lists those that have")
+        raise Refusal(f"no cycle {name!r} has a record", "`redrive cycles` lists those that have")
     output.print_answer({"forgotten": name}, f"forgot {clean(name)}")
 
 

@@ -21,7 +21,7 @@ from redrive.doors.cli.invocation import (
     use_app,
     why_option,
 )
-from redrive.doors.cli.problems import Problem
+from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.text import clean, plural
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def import_(
     rd = _connect(dry_run=dry_run)
     options = {**given, "mapping": mapping, "as_": "waiting" if waiting else "dead", "why": why}
     if file == "-" and given["aside"] is None and not dry_run:
-        raise Problem("lines from a pipe need a place for those that cannot be imported", "name one with --aside FILE")
+        raise Refusal("lines from a pipe need a place for those that cannot be imported", "name one with --aside FILE")
     done = _follow(rd, file, options) if follow else _import(rd, file, {**options, "dry_run": dry_run})
     output.print_answer(lambda: _imported_json(done), _imported_lines(done))
     return 0 if done.ok else 1
@@ -103,9 +103,9 @@ def _follow(rd: Redrive, file: str, options: dict[str, Any]) -> Imported:
 
 def _refuse_conflicts(file: str, *, follow: bool, dry_run: bool) -> None:
     if follow and dry_run:
-        raise Problem("--follow goes on, and --dry-run changes nothing", "leave one of them out")
+        raise Refusal("--follow goes on, and --dry-run changes nothing", "leave one of them out")
     if follow and file == "-":
-        raise Problem("--follow needs a file: a pipe has an end", "name the file that the other program writes")
+        raise Refusal("--follow needs a file: a pipe has an end", "name the file that the other program writes")
 
 
 def _refuse_missing_ids(completed: str | None) -> None:
@@ -114,13 +114,13 @@ def _refuse_missing_ids(completed: str | None) -> None:
 
     if completed is not None and not Path(completed).expanduser().is_file():
         hint = "correct the path; leave --completed out if nothing is done yet"
-        raise Problem(f"there is no file of completed ids at {completed}", hint)
+        raise Refusal(f"there is no file of completed ids at {completed}", hint)
 
 
 def _read_pair(text: str) -> tuple[str, str]:
     field, sign, name = text.partition("=")
     if not sign or not field or not name:
-        raise Problem(f"--map {text!r} is not FIELD=NAME", "write it like --map job_id=id")
+        raise Refusal(f"--map {text!r} is not FIELD=NAME", "write it like --map job_id=id")
     return field, name
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from redrive.doors.cli.problems import Broken, Problem, hint_for
+from redrive.doors.cli.problems import Broken, Refusal, hint_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 Work = Callable[["Redrive"], Coroutine[Any, Any, T]]
 
 
-class MissingDatabase(Problem):
+class MissingDatabase(Refusal):
     """The chosen file does not exist."""
 
 
@@ -152,10 +152,10 @@ def confirm(action: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Problem(f"this would {action}, for good", "repeat it with --yes if that is meant")
+        raise Refusal(f"this would {action}, for good", "repeat it with --yes if that is meant")
     click.echo(f"This will {action}, for good.", err=True)
     if click.prompt("Type yes to go on", default="no", show_default=False, err=True) != "yes":
-        raise Problem("nothing was changed", "type yes, or give --yes, to go on")
+        raise Refusal("nothing was changed", "type yes, or give --yes, to go on")
 
 
 def confirm_undoable(action: str, *, yes: bool, hint: str = "repeat it with --yes if that is meant") -> None:
@@ -165,6 +165,6 @@ def confirm_undoable(action: str, *, yes: bool, hint: str = "repeat it with --ye
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Problem(f"this would {action}", hint)
+        raise Refusal(f"this would {action}", hint)
     if not click.confirm(f"{action[0].upper()}{action[1:]}?", err=True):
-        raise Problem("nothing was changed", "say y, or give --yes, to go on")
+        raise Refusal("nothing was changed", "say y, or give --yes, to go on")

@@ -23,7 +23,7 @@ from redrive.doors.cli.invocation import (
     why_option,
     yes_option,
 )
-from redrive.doors.cli.problems import Problem
+from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.text import ago, clean, due, plural, shorten
 from redrive.doors.cli.timeline import print_timeline, read_timeline
 from redrive.doors.cli.worker import load_app
@@ -154,7 +154,7 @@ def resolve(id: str, landed: bool | None, why: str | None, result: str | None) -
         effects.resolve_effect(key, landed=landed, result=result, why=why)
         return
     if result is not None:
-        raise Problem("--result is for effects without a job", "name one as effect:KEY; `redrive effects` lists them")
+        raise Refusal("--result is for effects without a job", "name one as effect:KEY; `redrive effects` lists them")
     if why is None:
         raise _missing_option("--why")
     job = use_app(lambda rd: rd.jobs.resolve(id, landed=landed, who=acting_user(), why=why))
@@ -233,7 +233,7 @@ def erase(id: str | None, session: str | None, yes: bool) -> None:
         effects.erase_effect(key, yes=yes)
         return
     if (id is None) == (session is None):
-        raise Problem("give a job's id or --session, one of them", "`redrive jobs --session ID` lists what would go")
+        raise Refusal("give a job's id or --session, one of them", "`redrive jobs --session ID` lists what would go")
     if number := use_app(lambda rd: _count_affected(rd, id, session)):
         confirm(f"erase the contents of {plural(number, 'job')}", yes=yes)
     with output.print_log_warnings("redrive.store"):  # they say whether the old bytes are gone from the file

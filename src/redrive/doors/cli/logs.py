@@ -28,7 +28,7 @@ OURS: Final = "redrive_repeats"
 Line = tuple[str, int, str, str]
 
 
-class Repeats(logging.Filter):
+class RepeatFilter(logging.Filter):
     """Passes a line once a minute; at the end of the minute it writes how often the line came meanwhile."""
 
     def __init__(self, handler: logging.Handler, now: Callable[[], float] = time.monotonic) -> None:
@@ -99,15 +99,15 @@ def count_repeats() -> None:
     import atexit
 
     for handler in logging.getLogger().handlers:
-        if not any(isinstance(known, Repeats) for known in handler.filters):
-            handler.addFilter(Repeats(handler))
+        if not any(isinstance(known, RepeatFilter) for known in handler.filters):
+            handler.addFilter(RepeatFilter(handler))
     atexit.register(write_repeats)
 
 
 def write_repeats() -> None:
     for handler in logging.getLogger().handlers:
         for known in handler.filters:
-            if isinstance(known, Repeats):
+            if isinstance(known, RepeatFilter):
                 known.flush()
 
 

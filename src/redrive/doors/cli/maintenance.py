@@ -10,7 +10,7 @@ import click
 
 from redrive.doors.cli import output
 from redrive.doors.cli.invocation import connect, run_with, shared_options, use_app
-from redrive.doors.cli.problems import Problem
+from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.text import clean, plural
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ async def _check(rd: Redrive, *, full: bool) -> list[Check]:
     from redrive.stores.sqlite.doctor import Check, examine
 
     if (path := rd.database.path) is None:
-        raise Problem(
+        raise Refusal(
             "this doctor looks at SQLite files", "`redrive fleet doctor` looks at a fleet; --url names a file"
         )
     checks = [*examine(path, full=full), _check_spool(rd)]
@@ -109,10 +109,10 @@ def sql(query: str, raw: bool) -> None:
     from redrive.stores.sqlite import doctor as sqlite_doctor
 
     if raw and not sys.stdout.isatty():
-        raise Problem("--raw shows secrets, and this is not a terminal", "leave --raw out, or look at it on a terminal")
+        raise Refusal("--raw shows secrets, and this is not a terminal", "leave --raw out, or look at it on a terminal")
     path = connect().database.path
     if path is None:
-        raise Problem("SQL is for SQLite files only", "name one with --url")
+        raise Refusal("SQL is for SQLite files only", "name one with --url")
     answer = sqlite_doctor.query(path, query)
     rows = [[readable(cell) for cell in row] if raw else masked_row(answer.columns, row) for row in answer.rows]
     body = {"columns": answer.columns, "rows": rows, "more": answer.more}

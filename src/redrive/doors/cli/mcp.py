@@ -11,7 +11,7 @@ import click
 from redrive.core.checks import optional_name
 from redrive.doors.cli import output
 from redrive.doors.cli.invocation import connect, shared_options
-from redrive.doors.cli.problems import Problem
+from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.serve import listen_on
 from redrive.doors.cli.worker import load_app
 from redrive.errors import ConfigError
@@ -89,7 +89,7 @@ def _check_extra() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in PARTS:
             raise
-        raise Problem(f"the MCP server needs the package {error.name}", 'pip install "redrive[mcp]"') from None
+        raise Refusal(f"the MCP server needs the package {error.name}", 'pip install "redrive[mcp]"') from None
 
 
 def _load(app: str | None) -> Redrive:
@@ -157,14 +157,14 @@ def _read_address(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise Problem(f"{address!r} is not HOST:PORT", f"APP goes first: redrive mcp APP --http {ADDRESS}")
+        raise Refusal(f"{address!r} is not HOST:PORT", f"APP goes first: redrive mcp APP --http {ADDRESS}")
     return host, int(port)
 
 
 def _check_session(session: str | None) -> None:
     """Refuse one session for all clients: a consent given to one client would count for every other one."""
     if session is not None:
-        raise Problem(
+        raise Refusal(
             "--session is for standard input and output: over HTTP each client has its own session",
             "leave it out; give each client a --token or an Mcp-Session-Id of its own",
         )
@@ -175,7 +175,7 @@ def _check_tokens(tokens: tuple[str, ...], host: str) -> None:
     from redrive.doors.web.tokens import check_token
 
     if not tokens and not is_loopback(host):
-        raise Problem(
+        raise Refusal(
             f"{host} can be reached from outside, and there is no token",
             f"set REDRIVE_MCP_TOKEN to a secret of your own, or serve on {ADDRESS}",
         )
@@ -183,7 +183,7 @@ def _check_tokens(tokens: tuple[str, ...], host: str) -> None:
         for token in tokens:
             check_token(token)
     except ConfigError as error:
-        raise Problem(str(error), 'make one: python -c "import secrets; print(secrets.token_urlsafe(32))"') from None
+        raise Refusal(str(error), 'make one: python -c "import secrets; print(secrets.token_urlsafe(32))"') from None
 
 
 def _print_address(url: str, token: str | None) -> None:

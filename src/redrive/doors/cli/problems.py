@@ -42,7 +42,7 @@ HINTS: Final = {
 """What to do about an error, by the name of its class, so that errors are not imported before they are needed."""
 
 
-class Problem(click.ClickException):
+class Refusal(click.ClickException):
     """An error that the user can correct."""
 
     exit_code = USER_ERROR
@@ -52,7 +52,7 @@ class Problem(click.ClickException):
         self.hint = hint
 
 
-class Broken(Problem):
+class Broken(Refusal):
     """The store cannot be used, which is not a mistake in the command."""
 
     exit_code = BROKEN
@@ -69,7 +69,7 @@ def exit_with(error: Exception, words: Any, *, moves: bool) -> NoReturn:
         if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command; older clicks exit with 0, too
             click.echo(error.format_message())
             sys.exit(0)
-        status = error.exit_code if isinstance(error, Problem) else USER_ERROR
+        status = error.exit_code if isinstance(error, Refusal) else USER_ERROR
         _print_problem(error.format_message(), _usage_hint(error))
     elif isinstance(error, UnicodeEncodeError) and (word := _find_not_utf8(words)):
         _print_problem(f"{word!r} is not UTF-8", "write it in UTF-8; `locale` shows what the terminal sends")
@@ -97,7 +97,7 @@ def _print_problem(message: str, hint: str) -> None:
 
 
 def _usage_hint(error: click.ClickException) -> str:
-    if isinstance(error, Problem):
+    if isinstance(error, Refusal):
         return error.hint
     context = getattr(error, "ctx", None)
     return f"`{context.command_path if context else 'redrive'} --help` shows how it is used"

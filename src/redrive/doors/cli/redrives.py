@@ -21,7 +21,7 @@ from redrive.doors.cli.invocation import (
     yes_option,
 )
 from redrive.doors.cli.jobs import print_moved
-from redrive.doors.cli.problems import Problem
+from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.text import ago, clean, one_line, plural, shorten
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def redrive_(ids: tuple[str, ...], filters: dict[str, Any], all_: bool, why: str
         )
         return 0
     if not ids and not filters and not all_:
-        raise Problem(
+        raise Refusal(
             "say what to redrive: ids, --group, --queue, … or --all", "`redrive dead groups` lists the error groups"
         )
     return _bulk({"ids": ids, "all": all_}, filters, why, **how)
@@ -136,7 +136,7 @@ def edit_many(
 ) -> int:
     """Preview the same patch for many, ask, then start one run that goes on if this command is stopped."""
     if not ids and not filters and not all_:
-        raise Problem("say what to edit: ids, --group, --queue, … or --all", "`redrive dead groups` shows the groups")
+        raise Refusal("say what to edit: ids, --group, --queue, … or --all", "`redrive dead groups` shows the groups")
     chosen = use_app(lambda rd: resolve_filters(rd, filters))
     scope: dict[str, Any] = {"ids": ids, "all": all_, "where": chosen}
     given = use_app(lambda rd: _patch(rd, patch))

@@ -10,7 +10,7 @@ import click
 
 from redrive.doors.cli import output
 from redrive.doors.cli.invocation import connect, shared_options
-from redrive.doors.cli.problems import BROKEN, Problem
+from redrive.doors.cli.problems import BROKEN, Refusal
 from redrive.doors.cli.worker import end_status, leave_process, load_app, split_names
 
 if TYPE_CHECKING:
@@ -87,14 +87,14 @@ def _check_extra() -> None:
         need_the_extra()
     except ConfigError as error:
         message, _, hint = str(error).partition(": ")
-        raise Problem(message, hint) from None
+        raise Refusal(message, hint) from None
 
 
 def _check_auth(host: str, *, no_auth: bool) -> None:
     from redrive.doors.web.guard import is_loopback
 
     if no_auth and not is_loopback(host):
-        raise Problem(
+        raise Refusal(
             f"{host} can be reached from outside: without a token everyone could act",
             f"leave --no-auth out, or serve on {HOST}",
         )
@@ -105,7 +105,7 @@ def _check_hosts(also: tuple[str, ...]) -> None:
     for name in also:
         if not name.strip() or "/" in name:
             hint = "write it as browsers send it: queue.example.com, with the port unless that is 80 or 443"
-            raise Problem(f"--allow-host: {name!r} is not a host", hint)
+            raise Refusal(f"--allow-host: {name!r} is not a host", hint)
 
 
 def listen_on(host: str, port: int, hint: str) -> socket.socket:
@@ -113,11 +113,11 @@ def listen_on(host: str, port: int, hint: str) -> socket.socket:
 
     raise_descriptors()
     if not host.strip():
-        raise Problem("the address to listen on is empty", f"say {HOST}, or 0.0.0.0 for every address of this machine")
+        raise Refusal("the address to listen on is empty", f"say {HOST}, or 0.0.0.0 for every address of this machine")
     try:
         return listen(host, port)
     except OSError as error:
-        raise Problem(f"cannot listen on {host}:{port}: {error.strerror or error}", hint) from None
+        raise Refusal(f"cannot listen on {host}:{port}: {error.strerror or error}", hint) from None
 
 
 def _run(

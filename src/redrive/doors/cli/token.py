@@ -8,7 +8,7 @@ import click
 
 from redrive.doors.cli import output
 from redrive.doors.cli.invocation import acting_user, connect, refuse_missing, shared_options, use_app
-from redrive.doors.cli.problems import Problem
+from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.serve import HOST, PORT, link_to
 from redrive.doors.cli.text import ago
 
@@ -42,7 +42,7 @@ def token(ctx: click.Context, rotate: bool, link: bool, port: int) -> None:
     """
     if ctx.invoked_subcommand is not None:
         if rotate or link:
-            raise Problem("--rotate and --link are for the owner's token", f"redrive token {ctx.invoked_subcommand} -h")
+            raise Refusal("--rotate and --link are for the owner's token", f"redrive token {ctx.invoked_subcommand} -h")
         return
     _show_owner(rotate=rotate, link=link, port=port)
 
@@ -53,7 +53,7 @@ def _show_owner(*, rotate: bool, link: bool, port: int) -> None:
     rd = connect(creates=True)
     kept = token_file(rd)
     if kept.path is None:
-        raise Problem("a database in memory has no token of its own", "name a file with --url or REDRIVE_URL")
+        raise Refusal("a database in memory has no token of its own", "name a file with --url or REDRIVE_URL")
     refuse_missing(rd)  # a misspelt name would leave a token for nothing
     secret = kept.rotate() if rotate else kept()
     shown = link_to(HOST, port, secret)
@@ -92,9 +92,9 @@ def _check_place(role: str, *, link: bool, show: bool) -> None:
     import sys
 
     if link and role == "worker":
-        raise Problem("--link: a worker's token opens no dashboard", "leave --link out")
+        raise Refusal("--link: a worker's token opens no dashboard", "leave --link out")
     if not show and not sys.stdout.isatty():
-        raise Problem(
+        raise Refusal(
             "standard output is not a terminal: the token would end up in a log or a file",
             "repeat it with --show if that is meant",
         )

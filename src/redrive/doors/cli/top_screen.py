@@ -78,7 +78,7 @@ async def _live(rd: Redrive) -> None:
                 continue
 
 
-class _Lines(NamedTuple):
+class FrameLines(NamedTuple):
     """Makes rich print the lines of a frame."""
 
     lines: list[Text]
@@ -87,16 +87,16 @@ class _Lines(NamedTuple):
         yield from self.lines
 
 
-async def _frame_now(rd: Redrive, console: Console) -> _Lines:
+async def _frame_now(rd: Redrive, console: Console) -> FrameLines:
     """Read and draw a frame; if the store cannot be read now, say so in its place."""
     from rich.text import Text
 
     from redrive.errors import StoreError
 
     try:
-        return _Lines(frame(await rd.reports.glance(), console.width, console.height))
+        return FrameLines(frame(await rd.reports.glance(), console.width, console.height))
     except StoreError as error:
-        return _Lines([Text(f"cannot read the store: {one_line(error)}", style="bold red", overflow="fold")])
+        return FrameLines([Text(f"cannot read the store: {one_line(error)}", style="bold red", overflow="fold")])
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from redrive.doors.cli.invocation import (
     yes_option,
 )
 from redrive.doors.cli.jobs import print_moved
-from redrive.doors.cli.problems import Problem
+from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.text import ago, clean, one_line, plural, shorten
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def make_commands() -> list[click.Command]:
 def _make_command(verb: Verb) -> click.Command:
     def run(why: str | None = None, **given: Any) -> int:
         words = {word.name: _read_word(word, given.pop(f"word_{word.name}")) for word in verb.takes()}
-        choice = Choice(**given)
+        choice = ChosenJobs(**given)
         _check_words(verb, choice, words)
         return _act(verb, choice, {**({"why": why} if verb.why else {}), **words}, words)
 
@@ -74,7 +74,7 @@ def _read_word(word: Word, text: str) -> Any:
     return read((word.option or word.name).lstrip("-"), text) if word.reading == "moment" else text
 
 
-class Choice(NamedTuple):
+class ChosenJobs(NamedTuple):
     """The jobs that a verb is for: ids, or what the filters match, or all; and whether to act without asking."""
 
     ids: tuple[str, ...]
@@ -94,22 +94,22 @@ class Choice(NamedTuple):
         return {"ids": self.ids, "all": self.all_, "where": await resolve_filters(rd, self.filters)}
 
 
-def _check_words(verb: Verb, choice: Choice, words: dict[str, Any]) -> None:
+def _check_words(verb: Verb, choice: ChosenJobs, words: dict[str, Any]) -> None:
     """Refuse one argument alone: it names the job, and the text of the verb is missing."""
     bare = next((word for word in verb.takes() if word.option is None and word.reading == "text"), None)
     if bare is not None and choice.empty:
         problem = f"{bare.metavar} is missing beside {words[bare.name]!r}"
-        raise Problem(problem, f"redrive dead {verb.cli_name} ID {bare.metavar}")
+        raise Refusal(problem, f"redrive dead {verb.cli_name} ID {bare.metavar}")
 
 
-def _act(verb: Verb, choice: Choice, how: dict[str, Any], words: dict[str, Any]) -> int:
+def _act(verb: Verb, choice: ChosenJobs, how: dict[str, Any], words: dict[str, Any]) -> int:
     """Move one job at once; count several and ask first. Return exit status 1 if some did not move."""
     if (id := choice.one) is not None:
         job = use_app(lambda rd: rd.dead.do(verb.name, id, who=acting_user(), **how))
         print_moved(job, verb.done.format(**{name: str(value) for name, value in words.items()}), verb.then)
         return 0
     if choice.empty:
-        raise Problem(f"say which: ids, --group, --queue, … or --all to {verb.name} everything", "`redrive dead list`")
+        raise Refusal(f"say which: ids, --group, --queue, … or --all to {verb.name} everything", "`redrive dead list`")
     number = use_app(lambda rd: _count(rd, verb.name, choice))
     matched = f" ({clean(describe_filters(choice.filters))})" if choice.filters else ""
     if not number:
@@ -120,11 +120,11 @@ def _act(verb: Verb, choice: Choice, how: dict[str, Any], words: dict[str, Any])
     return _print_acted(use_app(lambda rd: _act_on_many(rd, verb.name, choice, how)))
 
 
-async def _count(rd: Redrive, verb: str, choice: Choice) -> int:
+async def _count(rd: Redrive, verb: str, choice: ChosenJobs) -> int:
     return await rd.dead.matching(verb, choice.ids, all=choice.all_, **await resolve_filters(rd, choice.filters))
 
 
-async def _act_on_many(rd: Redrive, verb: str, choice: Choice, how: dict[str, Any]) -> Acted:
+async def _act_on_many(rd: Redrive, verb: str, choice: ChosenJobs, how: dict[str, Any]) -> Acted:
     acted: Acted = await rd.dead.do(verb, **await choice.resolve(rd), who=acting_user(), **how)
     return acted
 

@@ -9,7 +9,7 @@ import click
 
 from redrive.doors.cli import output
 from redrive.doors.cli.invocation import invocation, shared_options
-from redrive.doors.cli.problems import BROKEN, TERMINATED, Problem
+from redrive.doors.cli.problems import BROKEN, TERMINATED, Refusal
 from redrive.doors.cli.text import plural
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def worker(app: str, processes: int, drain: bool, reload: bool, parent: int | No
     """
     options = {name: value for name, value in given.items() if value is not None}
     if drain and reload:
-        raise Problem("--drain ends when nothing is due, and --reload goes on", "leave one of them out")
+        raise Refusal("--drain ends when nothing is due, and --reload goes on", "leave one of them out")
     rd = load_app(app)
     from redrive.doors.cli.logs import log_to_stderr
 
@@ -68,14 +68,14 @@ def load_app(app: str) -> Redrive:
 
     module, _, attribute = app.partition(":")
     if not module or not attribute or module.endswith(".py") or "/" in module:
-        raise Problem(f"{app!r} is not module:attribute", "for rd in tasks.py write: redrive worker tasks:rd")
+        raise Refusal(f"{app!r} is not module:attribute", "for rd in tasks.py write: redrive worker tasks:rd")
     if invocation().url:
         os.environ["REDRIVE_URL"] = str(invocation().url)
     rd = getattr(_import_module(module), attribute, None)
     if not isinstance(rd, Redrive):
         known = [name for name, value in vars(sys.modules[module]).items() if isinstance(value, Redrive)]
         hint = f"there is {module}:{known[0]}" if known else f"{module} should say: {attribute} = redrive.Redrive()"
-        raise Problem(f"{app!r} is not a Redrive", hint)
+        raise Refusal(f"{app!r} is not a Redrive", hint)
     _check_database(rd, app)
     return rd
 
@@ -92,9 +92,9 @@ def _import_module(name: str) -> Any:
         hint = (
             "run it in the folder that holds the module, or set PYTHONPATH" if ours else f"{name} needs it: install it"
         )
-        raise Problem(f"cannot import {name}: {error}", hint) from None
+        raise Refusal(f"cannot import {name}: {error}", hint) from None
     except Exception as error:  # noqa: BLE001 - reported with the line that raised it
-        raise Problem(f"importing {name} failed: {type(error).__name__}: {error}", _locate(error)) from None
+        raise Refusal(f"importing {name} failed: {type(error).__name__}: {error}", _locate(error)) from None
 
 
 def _locate(error: Exception) -> str:
@@ -115,7 +115,7 @@ def _check_database(rd: Redrive, app: str) -> None:
     """Refuse --url for an app that names its database itself."""
     url = invocation().url
     if url and rd.settings.url != url:
-        raise Problem(
+        raise Refusal(
             f"{app} names its own database, {rd.shown_url}; --url cannot change it",
             "leave --url out, or write Redrive() without a path in the code",
         )

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 from mcp.server.mcpserver import MCPServer
 
 from redrive.doors.mcp.answers import Desk
-from redrive.doors.mcp.inbox import Inbox
+from redrive.doors.mcp.inbox import InboxTools
 from redrive.doors.mcp.pages import add_pages
 from redrive.doors.mcp.roles import Roles
 from redrive.doors.mcp.sessions import tell_programs_apart
 from redrive.doors.mcp.tasks import DurableTasks
-from redrive.doors.mcp.tools import Reading
+from redrive.doors.mcp.tools import ReadingTools
 from redrive.doors.mcp.wording import Wording
-from redrive.doors.mcp.writing import Writing
+from redrive.doors.mcp.writing import WritingTools
 from redrive.version import VERSION
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ def make_server(
     `session` is whose calls, grants and inbox these are; a function is asked at every request.
     """
     desk = Desk(rd, Wording(os.environ, secrets), writes=allow_write, session=session)
-    inbox, makers = Inbox(desk), set[str]()
-    made = [*Reading(desk).tools(), *inbox.reading()]
+    inbox, makers = InboxTools(desk), set[str]()
+    made = [*ReadingTools(desk).tools(), *inbox.reading()]
     roles = Roles([tool.name for tool in made])
     if allow_write:
-        writing = Writing(desk, knows_tasks=tasks)
+        writing = WritingTools(desk, knows_tasks=tasks)
         made += [*inbox.writing(), *writing.tools()]
         own = writing.task_tools({tool.name for tool in made})
         made, makers = [*made, *own], writing.makers(own)

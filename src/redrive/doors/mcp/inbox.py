@@ -22,7 +22,7 @@ RESULT: Final = 4_000
 NoticeId = Annotated[str, Field(min_length=3, max_length=300)]
 
 
-class Inbox:
+class InboxTools:
     """Each method is a tool; its docstring is what a model reads of it."""
 
     def __init__(self, desk: Desk) -> None:

@@ -43,7 +43,7 @@ Name = Annotated[str | None, Field(max_length=200)]
 Rows = Annotated[int, Field(ge=1, le=100, description="How many at most.")]
 
 
-class Reading:
+class ReadingTools:
     """Each method is a tool; its docstring is what a model reads of it."""
 
     def __init__(self, desk: Desk) -> None:

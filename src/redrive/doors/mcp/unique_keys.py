@@ -45,7 +45,7 @@ def _id_of(text: str | bytes) -> str | int | None:
 
 async def run_on_stdio(server: MCPServer[Any]) -> None:
     """Serve on standard input and output, as the SDK does, with a look at each line before it is read."""
-    lines = _Lines(_claimed_input())
+    lines = CheckedLines(_claimed_input())
     async with stdio_server(stdin=lines) as (received, answers):  # type: ignore[arg-type]
 
         async def refuse(error: mcp_types.JSONRPCError) -> None:
@@ -64,7 +64,7 @@ def _lowlevel(server: MCPServer[Any]) -> Any:
     return getattr(server, _LOWLEVEL)
 
 
-class _Lines:
+class CheckedLines:
     """The lines of the client, without those that are refused."""
 
     def __init__(self, file: anyio.AsyncFile[str]) -> None:

@@ -58,7 +58,7 @@ WORDS: Final[dict[Reading, Any]] = {
 AGAIN: Final = "It is in the queue again, not done: a worker must take it, and it can fail again."
 
 
-class Writing:
+class WritingTools:
     """Each method is a tool; its docstring is what a model reads of it."""
 
     def __init__(self, desk: Desk, *, knows_tasks: bool) -> None:
