@@ -3,6 +3,7 @@
 import re
 import tomllib
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,14 @@ import redrive.errors
 from redrive.config import Settings, load
 from redrive.core import notice, outcome, policy, workflow
 from redrive.core.agents import CONTEXTS
+from redrive.core.job import Cause
 from redrive.core.lifecycle import MOVES
 from redrive.core.notice import NotifyPolicy
 from redrive.core.policy import Policy
 from redrive.core.presets import PRESETS
 from redrive.doors.cli import cli
+from redrive.doors.rest import TABLE
+from redrive.doors.rest.openapi import document
 from redrive.engine import probes
 from redrive.failures.classify import ALIASES, CLASSES, DETAILS, RULES
 from redrive.failures.classify.codes import CODES, plain
@@ -182,6 +186,39 @@ def test_every_option_of_a_job_is_mentioned_where_people_learn() -> None:
     taught = " ".join(span for page in PAGES if page.parent != REFERENCE for span in inline(page))
     taught += " ".join(page.read_text("utf-8") for page in PAGES if page.parent != REFERENCE)
     assert [name for name in sorted(OPTIONS) if not re.search(rf"\b{name}\b", taught)] == []
+
+
+# The glossary -------------------------------------------------------------------------------------------------------
+
+GLOSSARY = [line.strip("| ").split(" | ") for line in text("concepts.md").splitlines() if line.count(" | ") == 5]
+"""The lines of both tables: word, meaning, Python, command line, REST, dashboard."""
+
+
+def glossary(column: int) -> list[str]:
+    return [span for line in GLOSSARY for span in re.findall(r"`([^`]+)`", line[column])]
+
+
+def test_the_names_of_the_glossary_exist() -> None:
+    things = {
+        "rd": redrive.Redrive(":memory:"),
+        "job": redrive.Job,
+        "attempt": redrive.Attempt(1, "failed", cause=Cause("transient", "network", "later")),
+        "JobDead": redrive.JobDead("", job_id="", reason=""),
+    }
+    for name in glossary(2):
+        first, _, path = name.partition("(")[0].partition(".")
+        attrgetter(path or "__doc__")(things.get(first) or getattr(redrive, first))
+    commands = dict(walk(cli, "redrive"))
+    for name in glossary(3):
+        command, _, option = name.partition(" --")
+        options = {text for parameter in commands[command].params for text in parameter.opts}
+        assert not option or f"--{option}" in options, name
+    rest = document(TABLE)
+    routes = {f"{method.upper()} {path}" for path, methods in rest["paths"].items() for method in methods}
+    fields = {name for schema in rest["components"]["schemas"].values() for name in schema.get("properties", {})}
+    fields |= set(redrive.Attempt.__struct_fields__)
+    unknown = [name for name in glossary(4) if name.partition("?")[0] not in routes | fields]
+    assert unknown == []
 
 
 # Links and navigation -----------------------------------------------------------------------------------------------
