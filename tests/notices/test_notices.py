@@ -28,7 +28,7 @@ from redrive.core.store import MAX_PARTS, Applied, Commit, Filter
 from redrive.engine.bus import BusEvent
 from redrive.engine.worker_registry import living
 from redrive.errors import ConfigError, InvalidInput
-from redrive.notices.courier import SEND_SECONDS, TURN_SECONDS, Standing, name_of
+from redrive.notices.courier import SEND_SECONDS, TURN_SECONDS, CourierState, name_of
 from tests.support import FakeClock, eventually, opened, process, soon
 
 DAY = 86_400.0
@@ -705,8 +705,8 @@ async def test_two_couriers_tell_everything_once(database: Path, clock: FakeCloc
 def test_a_courier_whose_clock_lags_waits_for_the_others_turn(ends_in: float, waits: bool) -> None:
     """Not for one that ends in a year: some clock was wrong."""
     now = 1_800_000_000.0
-    assert Standing("another", now + ends_in).taken_by_another("me", now) is waits
-    assert not Standing("me", now + ends_in).taken_by_another("me", now)
+    assert CourierState("another", now + ends_in).taken_by_another("me", now) is waits
+    assert not CourierState("me", now + ends_in).taken_by_another("me", now)
 
 
 KILLED_AFTER_SENDING = """

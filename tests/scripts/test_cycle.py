@@ -19,7 +19,7 @@ import redrive
 from redrive import Adapt, InvalidOption, InvalidPayload, Job, Pain, Policy, Redrive
 from redrive.core.job import keyed_id
 from redrive.core.store import Commit, Filter, Put, Wanted
-from redrive.scripts.cycle_rules import Note, Summary, cycle_at, key_of, names_of
+from redrive.scripts.cycle_rules import CycleNote, Summary, cycle_at, key_of, names_of
 from tests import elsewhere
 from tests.support import DEADLINE, FakeClock, ctrl_c, eventually, process, soon
 
@@ -1215,7 +1215,7 @@ async def test_what_another_script_wrote_while_an_alert_was_told_stays(database:
 
 
 async def _told(rd: Redrive) -> list[str | None]:
-    return [msgspec.json.decode(document.value, type=Note).told for document in await rd.store.docs("cycle")]
+    return [msgspec.json.decode(document.value, type=CycleNote).told for document in await rd.store.docs("cycle")]
 
 
 # ---- functions of every kind

@@ -21,7 +21,7 @@ from redrive.core.advice import ADVICE
 from redrive.core.job import Job, State
 from redrive.core.store import Commit, Inserted, Outcome, Page, Store, Unknown
 from redrive.jobs.dead_letter import generation, settles
-from redrive.scripts.failure_records import Letters, Said
+from redrive.scripts.failure_records import FailureDetails, FailureRecorder
 from tests import elsewhere
 from tests.support import FakeClock, opened, process, soon
 
@@ -224,7 +224,7 @@ async def test_the_thousandth_letter_costs_no_more_than_the_hundredth(
     for number in (1_001, 1_002):
         letter = await rd.dead.add("sync", {}, TimeoutError())
         assert letter.id == generation("unnamed", "sync", number)
-        await rd.letters.landed("sync", {}, Said(), who="test", why="done")
+        await rd.recorder.landed("sync", {}, FailureDetails(), who="test", why="done")
     assert len(reads) < 20 and max(reads) <= 40
     assert (await rd.dead.add("sync", {"other": True}, TimeoutError())).id == other.id
 
@@ -589,27 +589,27 @@ def test_success_does_not_close_what_may_have_landed_before() -> None:
 
 async def test_success_closes_an_edited_letter_for_what_it_was_edited_to(rd: redrive.Redrive) -> None:
     rd.task("pay")(lambda n: n)
-    letters, said = rd.letters, Said(task="pay")
-    letter = await letters.add("invoice", {"n": 1}, ValueError("no such customer"), said)
+    recorder, said = rd.recorder, FailureDetails(task="pay")
+    letter = await recorder.add("invoice", {"n": 1}, ValueError("no such customer"), said)
     await rd.queues.pause("pay")
     await rd.dead.edit(letter.id, {"n": 2})
-    await letters.add("invoice", {"n": 2}, ValueError("no such customer"), said)
-    assert await letters.landed("invoice", {"n": 1}, said, who="test", why="another input") == 0
-    assert await letters.landed("invoice", {"n": 2}, said, who="test", why="it went through") == 1
+    await recorder.add("invoice", {"n": 2}, ValueError("no such customer"), said)
+    assert await recorder.landed("invoice", {"n": 1}, said, who="test", why="another input") == 0
+    assert await recorder.landed("invoice", {"n": 2}, said, who="test", why="it went through") == 1
 
 
 async def test_success_closes_no_letter_whose_outcome_nobody_knows(rd: redrive.Redrive) -> None:
-    letters, said = rd.letters, Said(task="pay")
-    await letters.add("invoice", {"n": 1}, redrive.OutcomeUnknown("charged, no answer"), said)
-    assert await letters.landed("invoice", {"n": 1}, said, who="test", why="it went through") == 0
+    recorder, said = rd.recorder, FailureDetails(task="pay")
+    await recorder.add("invoice", {"n": 1}, redrive.OutcomeUnknown("charged, no answer"), said)
+    assert await recorder.landed("invoice", {"n": 1}, said, who="test", why="it went through") == 0
 
 
 @pytest.mark.parametrize("job_id", ["", None])
 async def test_success_closes_letters_that_are_known_by_their_input(rd: redrive.Redrive, job_id: Any) -> None:
-    letters = rd.letters
-    await letters.add(job_id, {"n": 1}, ValueError("no"), Said())
-    assert await letters.landed(job_id, {"n": 2}, Said(), who="test", why="another") == 0
-    assert await letters.landed(job_id, {"n": 1}, Said(), who="test", why="the same") == 1
+    recorder = rd.recorder
+    await recorder.add(job_id, {"n": 1}, ValueError("no"), FailureDetails())
+    assert await recorder.landed(job_id, {"n": 2}, FailureDetails(), who="test", why="another") == 0
+    assert await recorder.landed(job_id, {"n": 1}, FailureDetails(), who="test", why="the same") == 1
 
 
 def test_nothing_recorded_is_never_silence(tmp_path: Path) -> None:
@@ -743,14 +743,14 @@ async def test_two_failures_recorded_at_one_moment_are_one_letter(
     rd: redrive.Redrive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second finds no letter, and the first has made one before the second looks for a free number."""
-    free, said = Letters._free, Said(task="pay")
+    free, said = FailureRecorder._free, FailureDetails(task="pay")
 
-    async def meanwhile(self: Letters, job: Job) -> int:
-        monkeypatch.setattr(Letters, "_free", free)
-        await rd.letters.add("invoice", {"n": 1}, ValueError("first"), said)
+    async def meanwhile(self: FailureRecorder, job: Job) -> int:
+        monkeypatch.setattr(FailureRecorder, "_free", free)
+        await rd.recorder.add("invoice", {"n": 1}, ValueError("first"), said)
         return await free(self, job)
 
-    monkeypatch.setattr(Letters, "_free", meanwhile)
-    await rd.letters.add("invoice", {"n": 1}, ValueError("second"), said)
+    monkeypatch.setattr(FailureRecorder, "_free", meanwhile)
+    await rd.recorder.add("invoice", {"n": 1}, ValueError("second"), said)
     (letter,) = (await rd.dead.list()).jobs
     assert letter.attempts == 2

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from redrive.deadletters.redrives import Redrives
     from redrive.jobs.core import Core
     from redrive.jobs.records import Mapping as Fields
-    from redrive.scripts.failure_records import Letters
+    from redrive.scripts.failure_records import FailureRecorder
     from redrive.scripts.import_export import Exported, Form, Imported, Source, Target
 
 
@@ -48,14 +48,14 @@ class Dead:
     """
 
     def __init__(
-        self, core: Core, acts: Acts, redrives: Redrives, groups: Groups, letters: Callable[[], Letters]
+        self, core: Core, acts: Acts, redrives: Redrives, groups: Groups, recorder: Callable[[], FailureRecorder]
     ) -> None:
-        """`letters` is asked for when it is needed: enqueueing stands between both, and needs this class."""
+        """`recorder` is asked for when it is needed: enqueueing stands between both, and needs this class."""
         self._core = core
         self._acts = acts
         self._redrives = redrives
         self._groups = groups
-        self._letters = letters
+        self._recorder = recorder
         self._undoing = Undoing(core, acts, redrives, groups)
         self._purging = Purging(core, acts)
 
@@ -460,15 +460,15 @@ class Dead:
         self, job_id: str, payload: Json, error: BaseException | type[BaseException] | str | None = None, **said: Any
     ) -> Job:
         """Record a failed job, as `redrive.to_dead_letter` does and with its options: attempt, task, queue, lane, …"""
-        from redrive.scripts.failure_records import said_of
+        from redrive.scripts.failure_records import check_details
 
-        return await self._letters().add(job_id, payload, error, said_of(said))
+        return await self._recorder().add(job_id, payload, error, check_details(said))
 
     async def take_in(self, job: Job) -> Job:
         """A dead letter that waited beside the store. The same failure twice is one; another one of its job counts."""
-        from redrive.scripts.failure_records import Letter
+        from redrive.scripts.failure_records import NewDeadLetter
 
-        return await self._letters().take_in(Letter(job))
+        return await self._recorder().take_in(NewDeadLetter(job))
 
     async def import_(
         self,
@@ -495,7 +495,7 @@ class Dead:
         from redrive.scripts import import_export
 
         return await import_export.import_(
-            self._core, self._letters(), source, queue=queue, task=task, mapping=mapping, completed=completed,
+            self._core, self._recorder(), source, queue=queue, task=task, mapping=mapping, completed=completed,
             aside=aside, as_=as_, dry_run=dry_run, who=who, why=why, progress=progress, follow=follow,
         )  # fmt: skip
 

@@ -36,7 +36,7 @@ from redrive.jobs.wait_for_job import result_text
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
-    from redrive.notices.repeats import Repeats
+    from redrive.notices.repeats import RepeatedActions
 
 log = logging.getLogger("redrive.gateway")
 WHO: Final = "gateway"
@@ -356,7 +356,7 @@ Params = Mapping[str, Json]
 class Operations:
     """Answers `rd.call`, `rd.submit` and `rd.retry`; every answer is observed."""
 
-    def __init__(self, core: Core, gateway: Gateway, repeats: Repeats, load: Callable[[], None]) -> None:
+    def __init__(self, core: Core, gateway: Gateway, repeats: RepeatedActions, load: Callable[[], None]) -> None:
         self._core = core
         self._gateway = gateway
         self._repeats = repeats

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from redrive.api.gateway import Gateway
     from redrive.api.workers import Workers
     from redrive.jobs.core import Core
-    from redrive.notices.repeats import Repeats
+    from redrive.notices.repeats import RepeatedActions
     from redrive.scripts.import_export import Exported, Target
 
 PAGE: Final = 1000
@@ -71,7 +71,7 @@ class Jobs:
     """Single jobs, whatever their state."""
 
     def __init__(
-        self, core: Core, workers: Workers, gateway: Gateway, sessions: Sessions, repeats: Repeats, dead: Dead
+        self, core: Core, workers: Workers, gateway: Gateway, sessions: Sessions, repeats: RepeatedActions, dead: Dead
     ) -> None:
         self._core = core
         self._workers = workers

@@ -20,7 +20,7 @@ from redrive.core.job import Json, Lane
 from redrive.errors import ConfigError, RedriveError, Signal, StoreUnavailable
 from redrive.jobs.event_loop_thread import portal
 from redrive.jobs.spool import Spool
-from redrive.scripts.failure_records import Said, letter_of, said_of, spool_letter
+from redrive.scripts.failure_records import FailureDetails, check_details, make_dead_letter, spool_dead_letter
 from redrive.scripts.once import Key, OnceDecorator, Within, decorator
 
 P = ParamSpec("P")
@@ -50,11 +50,11 @@ def to_dead_letter(
     is counted in the same letter. Where the store cannot be used, the letter waits beside it, which is told at WARNING;
     raises only where it could be written nowhere.
     """
-    said = Said(attempt, task, queue, lane, agent, session_id, model, recommendation)
+    said = FailureDetails(attempt, task, queue, lane, agent, session_id, model, recommendation)
     app = rd or _default(job_id, payload, error, said)
     if isinstance(app, str):
         return app
-    return _run(app.letters.add(job_id, payload, error if error is not None else sys.exc_info()[1], said)).id
+    return _run(app.recorder.add(job_id, payload, error if error is not None else sys.exc_info()[1], said)).id
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
@@ -65,16 +65,16 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
         return aside.submit(asyncio.run, work).result()
 
 
-def _default(job_id: object, payload: object, error: object, said: Said) -> Redrive | str:
+def _default(job_id: object, payload: object, error: object, said: FailureDetails) -> Redrive | str:
     """The process-wide instance; where its settings cannot be used, the letter goes beside the default store."""
     try:
         return default()
     except ConfigError as problem:
         from redrive.engine.clock import SystemClock
 
-        letter = letter_of(job_id, payload, error, said, SystemClock().now(), None)
+        letter = make_dead_letter(job_id, payload, error, said, SystemClock().now(), None)
         database = default_path(os.environ)
-        spool_letter(Spool(database.with_name(database.name + "-spool")), letter, problem)
+        spool_dead_letter(Spool(database.with_name(database.name + "-spool")), letter, problem)
         return letter.job.id
 
 
@@ -90,7 +90,7 @@ class diverting:
         self, job_id: str, payload: Json, *, swallow: bool = False, rd: Redrive | None = None, **said: Any
     ) -> None:
         self._job_id, self._payload, self._swallow, self._rd = job_id, payload, swallow, rd
-        self._said = said_of(said)
+        self._said = check_details(said)
         self.letter: str | None = None
         """The id of the letter, where the block failed."""
 
@@ -129,7 +129,7 @@ class diverting:
         try:
             app = self._rd or default()
             why = "it succeeded when it was run again"
-            _run(app.letters.landed(self._job_id, self._payload, self._said, who="diverting", why=why))
+            _run(app.recorder.landed(self._job_id, self._payload, self._said, who="diverting", why=why))
         except (RedriveError, OSError) as error:
             log.warning("job %s succeeded; whether a letter of it stands is not known: %s", self._job_id, error)
 

@@ -58,7 +58,7 @@ from redrive.jobs.spool import Spool
 from redrive.jobs.store_refcount import StoreHolder
 from redrive.jobs.tasks import Item, JobHandle, Many, Seconds, Task
 from redrive.notices.courier import Receiver
-from redrive.notices.repeats import Repeats
+from redrive.notices.repeats import RepeatedActions
 from redrive.notices.service import Notices
 from redrive.notices.sessions import Sessions
 from redrive.reports import gather_workforce
@@ -77,7 +77,7 @@ from redrive.scripts.cycle import Cycle, CycleHome
 from redrive.scripts.cycle_history import LEARNED, CycleStanding, Finding
 from redrive.scripts.cycle_records import cycle_findings, cycle_standings, forget_cycle
 from redrive.scripts.cycle_rules import ALERT_AFTER, Repeat
-from redrive.scripts.failure_records import Letters
+from redrive.scripts.failure_records import FailureRecorder
 from redrive.scripts.once import Effects, Key, OnceDecorator, Within, decorator
 
 if TYPE_CHECKING:
@@ -121,15 +121,15 @@ class Redrive(Registering):
         self.redrives = Redrives(core)
         self.groups = Groups(core)
         acts = Acts(core, self.redrives)
-        self.dead = Dead(core, acts, self.redrives, self.groups, lambda: self.letters)
+        self.dead = Dead(core, acts, self.redrives, self.groups, lambda: self.recorder)
         self._enqueuer = Enqueuer(core, self.spool, self.dead)
         self.accept: Final = self._enqueuer.accept
         """Accept one job by its task's name, payload and options: what every way to enqueue one job comes to."""
-        self.letters = Letters(core, self._enqueuer)
+        self.recorder = FailureRecorder(core, self._enqueuer)
         self._transactions = Transactions(core, self._enqueuer)
         self.effects = Effects(core)
         self.comebacks = Comebacks(core, acts)
-        self._repeats = Repeats(core)
+        self._repeats = RepeatedActions(core)
         self._watch = Watch(core, self.spool, self.effects, self._repeats, self.redrives)
         self._pains = Pains(core, self._watch)
         actions = SignalActions(core, self._watch, self._enqueuer)
@@ -199,7 +199,7 @@ class Redrive(Registering):
 
     def serving_hub(self) -> AbstractAsyncContextManager[None]:
         """`async with rd.serving_hub():` answers the workers and producers of a NATS fleet from this process."""
-        return serving_hub(self.core, self.letters)
+        return serving_hub(self.core, self.recorder)
 
     async def check_store(self) -> None:
         """Raises the StoreError that keeps the store from being used now; returns where it can be read and written."""

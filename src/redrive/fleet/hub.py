@@ -13,7 +13,7 @@ from redrive.jobs.open_store import NATS, POSTGRES, scheme_of
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
-    from redrive.scripts.failure_records import Letters
+    from redrive.scripts.failure_records import FailureRecorder
     from redrive.stores.remote import Hub
 
 
@@ -33,7 +33,7 @@ def make_hub(core: Core) -> Hub | None:
 
 
 @asynccontextmanager
-async def serving_hub(core: Core, letters: Letters) -> AsyncIterator[None]:
+async def serving_hub(core: Core, recorder: FailureRecorder) -> AsyncIterator[None]:
     """Answer requests over NATS while the block runs. Over HTTP the server's own route does."""
     store: Any = core.store
     if scheme_of(core.settings.url) in POSTGRES:
@@ -51,7 +51,7 @@ async def serving_hub(core: Core, letters: Letters) -> AsyncIterator[None]:
     try:
         await store.serve_others()
         await answer(hub.connection, store.presence)
-        async with open_side(core, letters):
+        async with open_side(core, recorder):
             yield
     finally:
         await hub.close()

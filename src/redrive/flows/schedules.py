@@ -292,7 +292,7 @@ async def listed(store: Store, registry: Registry, now: float) -> list[Scheduled
     return [_scheduled(name, found[name], jobs, now) for name in sorted(found)]
 
 
-async def not_taken(store: Store, before: float, now: float) -> list[Scheduled]:
+async def missed_schedules(store: Store, before: float, now: float) -> list[Scheduled]:
     """Schedules with a slot from before then that nobody has taken, unless an earlier job of them is not over."""
     found: dict[str, Standing] = {}
     for document in await store.docs(SCHEDULE.name):

@@ -184,7 +184,7 @@ class ChannelState(msgspec.Struct, frozen=True, omit_defaults=True):
         return ChannelState(self.sent, failures, since, now + pause_after(failures), error)
 
 
-class Standing(msgspec.Struct, frozen=True, omit_defaults=True):
+class CourierState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whose turn it is, and every channel's state."""
 
     holder: str | None = None
@@ -199,12 +199,12 @@ class Standing(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.holder not in (None, me) and now < self.until <= now + 2 * TURN_SECONDS
 
 
-COURIER: Final = Kind[Standing]("courier", Standing)
+COURIER: Final = Kind[CourierState]("courier", CourierState)
 
 
-async def read_standing(store: Store) -> tuple[Standing, int]:
+async def read_courier_state(store: Store) -> tuple[CourierState, int]:
     kept = await COURIER.get(store, STATE)
-    return (kept.value, kept.version) if kept is not None else (Standing(), 0)
+    return (kept.value, kept.version) if kept is not None else (CourierState(), 0)
 
 
 async def read_waiting(store: Store) -> list[Waiting]:
@@ -247,7 +247,7 @@ class Courier(Loop):
         self._backlog = len(waiting)
         if not waiting or not self._channels:
             return 0
-        (standing, version), everybodys = await read_standing(self._store), await self._everybodys()
+        (standing, version), everybodys = await read_courier_state(self._store), await self._everybodys()
         taken = standing.taken_by_another(self._me, self._clock.now())
         if taken or not self._anything_to_do(standing, waiting, everybodys):
             return 0
@@ -262,14 +262,14 @@ class Courier(Loop):
         """The channels of all workers that live: one that only another process has is not passed over."""
         return self.names.union(*(said.channels for said in await living(self._store, self._clock.now())))
 
-    def _anything_to_do(self, standing: Standing, waiting: Mapping[str, Notice], everybodys: frozenset[str]) -> bool:
+    def _anything_to_do(self, state: CourierState, waiting: Mapping[str, Notice], everybodys: frozenset[str]) -> bool:
         now = self._clock.now()
         return any(everybodys <= set(notice.told) for notice in waiting.values()) or any(
-            due(channel, standing, waiting, now) for channel in self._channels
+            due(channel, state, waiting, now) for channel in self._channels
         )
 
 
-def due(channel: Channel, standing: Standing, waiting: Mapping[str, Notice], now: float) -> list[Message]:
+def due(channel: Channel, standing: CourierState, waiting: Mapping[str, Notice], now: float) -> list[Message]:
     """What a channel is to be told now."""
     state = standing.of(channel.name)
     if state.pauses(now):
@@ -286,7 +286,7 @@ class _Round:
         store: Store,
         clock: Clock,
         me: str,
-        standing: Standing,
+        standing: CourierState,
         version: int,
         waiting: dict[str, Notice],
         channels: Sequence[Channel],
@@ -376,7 +376,7 @@ class _Round:
         until = self._clock.now() + TURN_SECONDS
         self._standing = msgspec.structs.replace(self._standing, holder=self._me, until=until)
         await self._commit(puts)
-        written, self._version = await read_standing(self._store)
+        written, self._version = await read_courier_state(self._store)
         if written.holder != self._me:
             raise TurnLost("another courier took over")
 
@@ -416,13 +416,13 @@ def no_answer() -> str:
     return f"no answer within {SEND_SECONDS:g} s"
 
 
-async def channel_troubles(store: Store) -> list[str]:
+async def channel_problems(store: Store) -> list[str]:
     """Names the channels that take nothing, in words."""
-    standing, _ = await read_standing(store)
+    standing, _ = await read_courier_state(store)
     return troubles(standing, len(await read_waiting(store))) if standing.channels else []
 
 
-def troubles(standing: Standing, waiting: int) -> list[str]:
+def troubles(standing: CourierState, waiting: int) -> list[str]:
     """Channels that do not work, in words, for the health report."""
     return [
         f"notify: channel {name} has failed {state.failures} times in a row, {waiting} notices wait: {state.error}"

@@ -38,7 +38,7 @@ TOLD_FOR: Final = 3600.0
 KEPT_FOR: Final = 86400.0
 
 
-class Repeats:
+class RepeatedActions:
     """Observes every action once it is answered."""
 
     def __init__(self, core: Core) -> None:

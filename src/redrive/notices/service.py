@@ -41,7 +41,7 @@ from redrive.notices.courier import (
     Courier,
     Receiver,
     by_function,
-    channel_troubles,
+    channel_problems,
     channels_of,
     distinct,
     name_of,
@@ -51,7 +51,7 @@ from redrive.notices.courier import (
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
-    from redrive.notices.repeats import Repeats
+    from redrive.notices.repeats import RepeatedActions
 
 log = logging.getLogger("redrive.notify")
 Sink = Callable[[Pain], Awaitable[None] | None]
@@ -69,7 +69,7 @@ class Notices:
     def __init__(
         self,
         core: Core,
-        repeats: Repeats,
+        repeats: RepeatedActions,
         signal_channels: Callable[[], Sequence[Channel]],
         channels: Sequence[Receiver],
         signals: Sequence[Sink],
@@ -109,7 +109,7 @@ class Notices:
 
     async def troubles(self) -> list[str]:
         """Channels that do not take anything, in words."""
-        return await channel_troubles(self._core.store)
+        return await channel_problems(self._core.store)
 
     # -- pages
 

@@ -19,8 +19,8 @@ from redrive.engine.paging import pages
 from redrive.engine.queue_pauses import paused_queues
 from redrive.engine.trusted_time import clock_jumped
 from redrive.engine.worker_registry import GONE_AFTER, PARKED, blocked_loops, living, unattended, unprobed
-from redrive.flows.schedules import not_taken
-from redrive.notices.courier import channel_troubles
+from redrive.flows.schedules import missed_schedules
+from redrive.notices.courier import channel_problems
 from redrive.reports.needs import (
     FOR_A_PERSON,
     LATE_AFTER,
@@ -110,7 +110,7 @@ async def _with_surroundings(core: Core, spool: Spool, effects: Effects, seen: S
         unfired=await _unfired(core, seen),
         spooled=spool.count(),
         disk_free=_disk_free(spool),
-        channels=await channel_troubles(core.store),
+        channels=await channel_problems(core.store),
         effects=await effects.open(),
         jump=await clock_jumped(core.store),
     )
@@ -355,7 +355,7 @@ async def _unfired(core: Core, seen: Snapshot) -> list[Unfired]:
 
     Where one knows it, the slot waits for an earlier job, or the code has this schedule no more.
     """
-    late = await not_taken(core.store, seen.now - GONE_AFTER, seen.now)
+    late = await missed_schedules(core.store, seen.now - GONE_AFTER, seen.now)
     return [
         Unfired(one.name, one.task, one.line, one.due_since)
         for one in late

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from redrive.deadletters.redrives import Redrives
     from redrive.jobs.core import Core
     from redrive.jobs.spool import Spool
-    from redrive.notices.repeats import Repeats
+    from redrive.notices.repeats import RepeatedActions
     from redrive.scripts.once import Effects
 
 COUNTED = (*map(str, State), "forgotten")
@@ -39,7 +39,9 @@ PARTS = ("due", "retrying", "parked", "comes_back", "pending")
 class Watch:
     """Looks at the queues of the whole store."""
 
-    def __init__(self, core: Core, spool: Spool, effects: Effects, repeats: Repeats, redrives: Redrives) -> None:
+    def __init__(
+        self, core: Core, spool: Spool, effects: Effects, repeats: RepeatedActions, redrives: Redrives
+    ) -> None:
         self._core = core
         self._spool = spool
         self._effects = effects

@@ -45,8 +45,8 @@ from redrive.scripts.cycle_history import LEARNED, CycleRun, RunOutcome, checked
 from redrive.scripts.cycle_records import RunRecord
 from redrive.scripts.cycle_rules import (
     CYCLE_NOTE,
+    CycleNote,
     Left,
-    Note,
     Repeat,
     Status,
     Summary,
@@ -65,7 +65,7 @@ from redrive.scripts.cycle_rules import (
     severity,
     summary_of,
 )
-from redrive.scripts.cycle_runs import Caller, Entry, Turns, called_from
+from redrive.scripts.cycle_runs import CallingThread, Turn, Turns, called_from
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
@@ -207,7 +207,7 @@ class _CycleWork:
             return checked_id("job_id", key)
         return id_from(counted(encode(payload, limit=self._core.settings.payload_limit).text, ignore))
 
-    async def _result(self, entry: Entry, handler: Handler) -> Result[Any]:
+    async def _result(self, entry: Turn, handler: Handler) -> Result[Any]:
         job = entry.job
         skipped = entry.status == "skipped"
         value = handler.signature.result(await result_text(self._core.store, job)) if skipped else entry.value
@@ -239,7 +239,7 @@ class _CycleWork:
         await _spared("telling people", self._home.tell_people())
         await _spared("pruning", self._prune())
 
-    async def _alert(self, kept: Kept[Note]) -> None:
+    async def _alert(self, kept: Kept[CycleNote]) -> None:
         """Told once in a cycle, through the outbox: a channel that fails is told again, by whichever process has it."""
         note = kept.value
         words = in_words(note, next(iter(await self._core.store.get([note.job])), None))
@@ -497,7 +497,7 @@ async def _spared(what: str, work: Coroutine[Any, Any, object]) -> None:
 
 def _from_here(work: Callable[[], Coroutine[Any, Any, R]]) -> R:
     """Carry it out on the portal's event loop; functions that are no coroutines run in this very thread."""
-    caller, over = Caller(), threading.Event()
+    caller, over = CallingThread(), threading.Event()
 
     async def there() -> R:
         called_from(caller)

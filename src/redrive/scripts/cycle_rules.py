@@ -184,7 +184,7 @@ def conflicting(job: Job, failure: Failure, now: float) -> Job:
 # ---- what is remembered between cycles
 
 
-class Note(msgspec.Struct, frozen=True, omit_defaults=True):
+class CycleNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the cycles know of one (task, job_id) beyond its jobs."""
 
     task: str
@@ -205,37 +205,37 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     """The last cycle in which somebody was told that it keeps failing."""
 
 
-CYCLE_NOTE: Final = Kind[Note]("cycle", Note, unwritten=("error",))
+CYCLE_NOTE: Final = Kind[CycleNote]("cycle", CycleNote, unwritten=("error",))
 
 
-def turns_in(note: Note | None, cycle_id: str) -> tuple[str, ...]:
+def turns_in(note: CycleNote | None, cycle_id: str) -> tuple[str, ...]:
     """Return the ids of the jobs of earlier cycles that have had their turn in this one."""
     return note.turns if note is not None and note.cycle == cycle_id else ()
 
 
-def was_asked(note: Note | None, cycle_id: str) -> bool:
+def was_asked(note: CycleNote | None, cycle_id: str) -> bool:
     """Say whether this cycle's script has asked for the input of a job of an earlier cycle."""
     return note is not None and note.cycle == cycle_id and note.asked
 
 
-def after_asking(note: Note | None, job: Job, cycle_id: str) -> Note:
+def after_asking(note: CycleNote | None, job: Job, cycle_id: str) -> CycleNote:
     """Remember that the input of this job, which is an earlier cycle's, is the one that the script asked for."""
-    before = note or Note(job.task, names_of(job)[0], job.id)
+    before = note or CycleNote(job.task, names_of(job)[0], job.id)
     return msgspec.structs.replace(before, cycle=cycle_id, turns=_with_turn(note, job, cycle_id), asked=True)
 
 
-def after_success(note: Note | None, job: Job, cycle_id: str) -> Note | None:
+def after_success(note: CycleNote | None, job: Job, cycle_id: str) -> CycleNote | None:
     """Return None where the states of the jobs say it all, and nothing need be remembered."""
     job_id, _ = names_of(job)
     once_for_ever = job.key == key_of(job.queue, job.task, job_id, None)
     turns = turns_in(note, cycle_id) if once_for_ever else _with_turn(note, job, cycle_id)
     asked = was_asked(note, cycle_id)
-    return Note(job.task, job_id, job.id, cycle=cycle_id, turns=turns, asked=asked) if turns else None
+    return CycleNote(job.task, job_id, job.id, cycle=cycle_id, turns=turns, asked=asked) if turns else None
 
 
-def after_failure(note: Note | None, job: Job, cycle_id: str) -> Note:
+def after_failure(note: CycleNote | None, job: Job, cycle_id: str) -> CycleNote:
     job_id, _ = names_of(job)
-    before = note or Note(job.task, job_id, job.id)
+    before = note or CycleNote(job.task, job_id, job.id)
     more = 0 if before.failed == cycle_id else 1
     return msgspec.structs.replace(
         before,
@@ -248,25 +248,25 @@ def after_failure(note: Note | None, job: Job, cycle_id: str) -> Note:
     )
 
 
-def _with_turn(note: Note | None, job: Job, cycle_id: str) -> tuple[str, ...]:
+def _with_turn(note: CycleNote | None, job: Job, cycle_id: str) -> tuple[str, ...]:
     """Add a job of an earlier cycle to those that had their turn; this cycle's own job is known by its key."""
     turns = turns_in(note, cycle_id)
     return turns if names_of(job)[1] == cycle_id or job.id in turns else (*turns, job.id)
 
 
-def keeps_failing(note: Note, alert_after: int) -> bool:
+def keeps_failing(note: CycleNote, alert_after: int) -> bool:
     """Failed in so many cycles in a row, and nobody was told in the last of them."""
     return note.failing >= alert_after and note.told != note.failed
 
 
-def in_words(note: Note, job: Job | None) -> str:
+def in_words(note: CycleNote, job: Job | None) -> str:
     """Says what keeps failing. The error is read from the job: a note outlives what is erased."""
     error = (job.error or job.because or "")[:300] if job is not None else ""
     said = f"{note.task} {note.job_id} has failed in {note.failing} cycles in a row: {error}"
     return f"{said} → redrive dead show {note.job[-8:]}"
 
 
-def severity(note: Note, alert_after: int) -> float:
+def severity(note: CycleNote, alert_after: int) -> float:
     return min(1.0, SEVERITY + 0.1 * (note.failing - alert_after))
 
 

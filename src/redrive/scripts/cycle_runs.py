@@ -37,8 +37,8 @@ from redrive.scripts.cycle_records import RunRecord
 from redrive.scripts.cycle_rules import (
     CYCLE_NOTE,
     GOOD,
+    CycleNote,
     Left,
-    Note,
     Status,
     after_asking,
     after_failure,
@@ -61,7 +61,7 @@ PAGE: Final = 500
 SPELL: Final = 0.2
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Turn(msgspec.Struct, frozen=True):
     """How one job stands when its turn is over."""
 
     status: Status
@@ -84,7 +84,7 @@ class _Attentive(queue.SimpleQueue[Any]):
                 continue
 
 
-class Caller(Threads):
+class CallingThread(Threads):
     """The thread of whoever calls: a script's functions run there, as if it had called them itself."""
 
     def __init__(self) -> None:
@@ -101,10 +101,10 @@ class Caller(Threads):
         self._work.put(None)
 
 
-_caller: ContextVar[Caller | None] = ContextVar("redrive_caller", default=None)
+_caller: ContextVar[CallingThread | None] = ContextVar("redrive_caller", default=None)
 
 
-class Callers(Threads):
+class CallingThreads(Threads):
     """The caller's own thread where one waits for us, else one of ours."""
 
     def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
@@ -125,7 +125,7 @@ def _elsewhere(handler: Handler) -> bool:
     return on_another_loop(handler)
 
 
-def called_from(caller: Caller) -> None:
+def called_from(caller: CallingThread) -> None:
     """From here on, in this task, functions run in that thread."""
     _caller.set(caller)
 
@@ -150,7 +150,7 @@ class Turns:
         self.queue = queue
         self._record = record
         self.cycle_id = cycle_id
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, Turn] = {}
         """Every job that had its turn here, or is known to have had it elsewhere, by its id."""
         self.skipped = 0
         """Calls for jobs that are counted already, and dead letters of what was done meanwhile."""
@@ -163,7 +163,7 @@ class Turns:
             registry,
             clock,
             "cycle",
-            threads=Callers(),
+            threads=CallingThreads(),
             wait=wait,
             can_stop=_can_stop,
             elsewhere=_elsewhere,
@@ -193,11 +193,11 @@ class Turns:
         await self._spot.stop()
         elsewhere = [id for id, entry in self.entries.items() if entry.status == "running_elsewhere"]
         for job in await self._store.get(elsewhere) if elsewhere else []:
-            self.entries[job.id] = Entry("skipped" if job.state is State.done else status_of(job), job)
+            self.entries[job.id] = Turn("skipped" if job.state is State.done else status_of(job), job)
 
     # -- one job
 
-    async def run(self, job: Job, documents: Sequence[Put], handler: Handler, ignore: Collection[str] = ()) -> Entry:
+    async def run(self, job: Job, documents: Sequence[Put], handler: Handler, ignore: Collection[str] = ()) -> Turn:
         """This job's turn; first, that of what the same task left behind in earlier cycles."""
         await self.bring_back(handler)
         job_id, _ = names_of(job)
@@ -213,11 +213,11 @@ class Turns:
             note = await self._noted_asking(key, note, stands)
             return self._asked_for(await self._turn(stands, handler, key, note))
 
-    def _asked_for(self, entry: Entry) -> Entry:
+    def _asked_for(self, entry: Turn) -> Turn:
         self._asked.add(entry.job.id)
         return entry
 
-    async def _found(self, key: str, note: Note | None, job: Job) -> list[Job]:
+    async def _found(self, key: str, note: CycleNote | None, job: Job) -> list[Job]:
         """Jobs of this (task, job_id) that have had this cycle's turn, or have it now; this cycle's own job among them.
 
         Without any of an earlier cycle the insert finds the own one, and nothing need be read here.
@@ -230,7 +230,7 @@ class Turns:
         (inserted,) = await self._store.insert([job], documents)
         return inserted.job
 
-    async def _noted_asking(self, key: str, note: Note | None, stands: Job) -> Note | None:
+    async def _noted_asking(self, key: str, note: CycleNote | None, stands: Job) -> CycleNote | None:
         """Remember in the store that the script asked for what an earlier cycle left: another input is refused then."""
         if names_of(stands)[1] == self.cycle_id or self._is_for_ever(stands) or was_asked(note, self.cycle_id):
             return note
@@ -241,7 +241,7 @@ class Turns:
     def _is_for_ever(self, job: Job) -> bool:
         return job.key == key_of(self.queue, job.task, names_of(job)[0], None)
 
-    async def _refused(self, job: Job, documents: Sequence[Put], known: Job) -> Entry:
+    async def _refused(self, job: Job, documents: Sequence[Put], known: Job) -> Turn:
         """Keep an input that this cycle refuses as a dead letter: it is neither dropped nor run."""
         job_id, cycle_id = names_of(job)
         where = f"in cycle {cycle_id}" if cycle_id else "for ever"
@@ -254,7 +254,7 @@ class Turns:
             log.warning("job %s (%s) is a dead letter: %s", letter.short_id, letter.task, letter.error)
         return self._asked_for(self._counted(inserted.job))
 
-    async def _turn(self, job: Job, handler: Handler, key: str, note: Note | None) -> Entry:
+    async def _turn(self, job: Job, handler: Handler, key: str, note: CycleNote | None) -> Turn:
         """Run it if it can run now; else say how it stands."""
         self._had_turn[key][job.id] = None
         for _ in range(ROUNDS):
@@ -268,16 +268,16 @@ class Turns:
                 break
         return self._counted(job)
 
-    def _counted(self, job: Job, value: object = None, *, ran: bool = False) -> Entry:
+    def _counted(self, job: Job, value: object = None, *, ran: bool = False) -> Turn:
         """Count every job once: one that ran when it came back is asked for only afterwards.
 
         A second call for a job that is done counts as already done.
         """
         status = status_of(job)
         if status != "done" or ran:
-            entry = self.entries[job.id] = Entry(status, job, value)
+            entry = self.entries[job.id] = Turn(status, job, value)
             return entry
-        entry = Entry("skipped", job)
+        entry = Turn("skipped", job)
         before = self.entries.get(job.id)
         if before is None or before.status not in GOOD:
             self.entries[job.id] = entry
@@ -344,7 +344,7 @@ class Turns:
             entry = await self._turn(job, handler, key, note)
             self.brought_back += own != self.cycle_id and entry.status != "running_elsewhere"
 
-    async def _has_had_turn(self, job: Job, key: str, note: Note | None) -> bool:
+    async def _has_had_turn(self, job: Job, key: str, note: CycleNote | None) -> bool:
         """Done or failed in this cycle already. A letter of what was done meanwhile needs nobody any more."""
         if job.id in turns_in(note, self.cycle_id) or names_of(job)[1] == self.cycle_id:
             return job.state is State.dead
@@ -356,7 +356,7 @@ class Turns:
             self.skipped += 1
         return job.state in (State.dead, State.waiting)
 
-    async def _done_already(self, job: Job, key: str, note: Note | None) -> bool:
+    async def _done_already(self, job: Job, key: str, note: CycleNote | None) -> bool:
         """Say whether another job with the same input was done in this cycle; another input is other work."""
         job_id, _ = names_of(job)
         keys = [key_of(self.queue, job.task, job_id, cycle) for cycle in (self.cycle_id, None)]
@@ -374,7 +374,7 @@ class Turns:
 
     # -- on the spot
 
-    async def _tried(self, job: Job, key: str, note: Note | None) -> Entry:
+    async def _tried(self, job: Job, key: str, note: CycleNote | None) -> Turn:
         """Run it, and again for as long as the decision is to try again here and now."""
         async with self._room(job):
             ran = await self._spot.run(job, lambda move: self._remembered(move, key, note), self._interrupted)
@@ -385,7 +385,7 @@ class Turns:
 
     def _interrupted(self, job: Job) -> None:
         """How it stands is known to the summary, also where the script ends here."""
-        self.entries[job.id] = Entry(status_of(job), job)
+        self.entries[job.id] = Turn(status_of(job), job)
 
     @asynccontextmanager
     async def _room(self, job: Job) -> AsyncIterator[None]:
@@ -411,7 +411,7 @@ class Turns:
         self._inside += 1
         self._lone = alone
 
-    def _remembered(self, move: Transition, key: str, note: Note | None) -> list[Put]:
+    def _remembered(self, move: Transition, key: str, note: CycleNote | None) -> list[Put]:
         """What the next call or the next cycle must know, in the commit that ends this turn."""
         after = move.after(0)
         if move.to is State.done:
@@ -427,7 +427,7 @@ class Turns:
 
     # -- the store
 
-    async def _note(self, key: str) -> Note | None:
+    async def _note(self, key: str) -> CycleNote | None:
         kept = await CYCLE_NOTE.get(self._store, key)
         return kept.value if kept is not None else None
 
@@ -442,7 +442,7 @@ class Turns:
             await self._spot.look_for_lapsed()
         return job.id in self._spot.lapsed and self._spot.lapsed[job.id].token == job.token
 
-    async def _recovered(self, job: Job, key: str, note: Note | None) -> Job:
+    async def _recovered(self, job: Job, key: str, note: CycleNote | None) -> Job:
         """It lost its process: the same way as any failure."""
         self._spot.lapsed.pop(job.id)
         move = await self._spot.attempts.lost(job, self._spot.endings.pop(job.id, "lapsed"))

@@ -73,7 +73,7 @@ OPEN: Final = (State.dead, State.waiting, State.held)
 """Where a job can be when a further failure of it belongs to the same letter."""
 
 
-class Said(NamedTuple):
+class FailureDetails(NamedTuple):
     """What a caller says about a failure besides job, input and error."""
 
     attempt: int | None = None
@@ -86,32 +86,32 @@ class Said(NamedTuple):
     recommendation: str | None = None
 
 
-def said_of(options: Mapping[str, Any]) -> Said:
+def check_details(options: Mapping[str, Any]) -> FailureDetails:
     """Options as a caller gives them; an unknown one is refused by name, long before anything fails."""
-    if unknown := options.keys() - set(Said._fields):
-        listed = ", ".join(Said._fields)
+    if unknown := options.keys() - set(FailureDetails._fields):
+        listed = ", ".join(FailureDetails._fields)
         raise InvalidOption(field=min(unknown), problem=f"is not an option of a dead letter; there are {listed}")
-    return Said(**options)
+    return FailureDetails(**options)
 
 
-class Letter(NamedTuple):
+class NewDeadLetter(NamedTuple):
     """A dead letter that may be inserted, and the blobs that go beside it."""
 
     job: Job
     documents: tuple[Put, ...] = ()
 
-    def numbered(self, number: int) -> Letter:
+    def numbered(self, number: int) -> NewDeadLetter:
         """The same failure as the n-th letter of its job_id."""
         id = generation(self.job.queue, self.job.key or self.job.id, number)
-        return Letter(msgspec.structs.replace(self.job, id=id), documents_for(id, self.documents))
+        return NewDeadLetter(msgspec.structs.replace(self.job, id=id), documents_for(id, self.documents))
 
 
 # -- making a letter: nothing here may fail for the sake of what is said
 
 
-def letter_of(
-    job_id: object, payload: object, error: object, said: Said, now: float, registry: Registry | None
-) -> Letter:
+def make_dead_letter(
+    job_id: object, payload: object, error: object, said: FailureDetails, now: float, registry: Registry | None
+) -> NewDeadLetter:
     task = _named(said.task, "task") or UNNAMED
     queue = _named(said.queue, "queue") or _queue_of(task, registry)
     failure = failure_of(error)
@@ -148,7 +148,7 @@ def letter_of(
         said=_lane(said.lane),
         recommendation=redact_text(words_of(said.recommendation)) if said.recommendation else failure.recommendation,
     )
-    return Letter(letter, tuple(BLOB.put(f"{id}/{n}", blob_document(blob)) for n, blob in enumerate(blobs)))
+    return NewDeadLetter(letter, tuple(BLOB.put(f"{id}/{n}", blob_document(blob)) for n, blob in enumerate(blobs)))
 
 
 def _queue_of(task: str, registry: Registry | None) -> str:
@@ -243,31 +243,31 @@ def _lane(said: object) -> Lane | None:
 # -- writing it
 
 
-class Letters:
+class FailureRecorder:
     """Into the store with it, else into the spool. Several failures of one job_id are one letter."""
 
     def __init__(self, core: Core, enqueuer: Enqueuer) -> None:
         self._core = core
         self.enqueuer = enqueuer
 
-    async def add(self, job_id: object, payload: object, error: object, said: Said) -> Job:
-        letter = letter_of(job_id, payload, error, said, self._core.clock.now(), self._core.registry)
+    async def add(self, job_id: object, payload: object, error: object, said: FailureDetails) -> Job:
+        letter = make_dead_letter(job_id, payload, error, said, self._core.clock.now(), self._core.registry)
         try:
             job = await self._settled(letter)
         except (StoreError, JobError, ConfigError, OSError) as problem:
-            spool_letter(self.enqueuer.spool, letter, problem)
+            spool_dead_letter(self.enqueuer.spool, letter, problem)
             return letter.job
         log.warning("job %s (%s): %s | %s lane: %s", job.key, job.task, job.error, job.lane, job.recommendation)
         await self._empty_spool()
         return job
 
-    async def take_in(self, letter: Letter) -> Job:
+    async def take_in(self, letter: NewDeadLetter) -> Job:
         """One that waited beside the store, perhaps not for the first time: the same failure again changes nothing."""
         known = await self._known(letter.job, settled=True)
         told = (job for job in known if same_work(job, letter.job) and known_failure(job, letter.job.history))
         return next(told, None) or await self._settled(letter)
 
-    async def _settled(self, letter: Letter) -> Job:
+    async def _settled(self, letter: NewDeadLetter) -> Job:
         """Durable on return. A further failure of a job that has a letter already is counted there."""
         about = f"job {letter.job.key!r}"
 
@@ -306,7 +306,7 @@ class Letters:
         end = next((place for place, id in enumerate(ids) if id not in there), len(ids))
         return (numbers[end - 1] if end else -1), numbers[min(end, len(ids) - 1)]
 
-    async def _first(self, letter: Letter) -> Job | None:
+    async def _first(self, letter: NewDeadLetter) -> Job | None:
         """A new letter; None where somebody else made it this moment."""
         number = await self._free(letter.job)
         if number and any(_belongs(job, letter.job) for job in await self._known(letter.job)):
@@ -317,10 +317,10 @@ class Letters:
             return None
         return inserted.job
 
-    async def landed(self, job_id: object, payload: object, said: Said, *, who: str, why: str) -> int:
+    async def landed(self, job_id: object, payload: object, said: FailureDetails, *, who: str, why: str) -> int:
         """The job succeeded after all: its letters need nobody any more."""
         unnamed = job_id is None or str(job_id) == ""  # then its input is all that it is known by
-        probe = letter_of(
+        probe = make_dead_letter(
             job_id, payload if unnamed else {}, "unknown", said, self._core.clock.now(), self._core.registry
         ).job
         known = await self._known(probe)
@@ -383,7 +383,7 @@ def failed_again(standing: Job, letter: Job, cap: int, attempts: int | None = No
     return (*moves, msgspec.structs.replace(buried, set={**buried.set, "attempts": tries, **first}))
 
 
-def spool_letter(spool: Spool, letter: Letter, problem: Exception) -> None:
+def spool_dead_letter(spool: Spool, letter: NewDeadLetter, problem: Exception) -> None:
     """Beside the store, synced. Only where that fails as well does the caller hear of it."""
     try:
         spool.append(Entry(letter.job, list(letter.documents)))

@@ -35,7 +35,7 @@ from redrive.jobs.dead_letter import (
 )
 from redrive.jobs.jsonl import Line
 from redrive.jobs.records import Record
-from redrive.scripts.failure_records import Letters, failed_again
+from redrive.scripts.failure_records import FailureRecorder, failed_again
 from redrive.scripts.file_tail import Tail
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Import:
     def __init__(
         self,
         core: Core,
-        letters: Letters,
+        recorder: FailureRecorder,
         source: Source,
         *,
         born: Born,
@@ -117,7 +117,7 @@ class Import:
         progress: Progress | None = None,
     ) -> None:
         self._core = core
-        self._letters = letters
+        self._recorder = recorder
         self._source = source
         self._born = born
         self._mapping = mapping
@@ -299,7 +299,7 @@ class Import:
         if self._dry_run:
             self._counts["closed"] += len(standing)
         else:
-            self._counts["closed"] += await self._letters.close(standing, who=self._who, why=self._why)
+            self._counts["closed"] += await self._recorder.close(standing, who=self._who, why=self._why)
         return [job.id for job in known]
 
 
@@ -476,7 +476,7 @@ async def _wait(stop: asyncio.Event) -> None:
 
 async def import_(
     core: Core,
-    letters: Letters,
+    recorder: FailureRecorder,
     source: Source,
     *,
     queue: str | None = None,
@@ -492,8 +492,8 @@ async def import_(
     born = Born(core.clock.now(), optional_name("queue", queue), optional_name("task", task), state=state)
     fields = records.mapping_of(mapping)
     if follow is None:
-        return await Import(core, letters, source, born=born, mapping=fields, **options).run()
-    return await FollowedImport(core, letters, source, born=born, mapping=fields, **options).run_until(follow)
+        return await Import(core, recorder, source, born=born, mapping=fields, **options).run()
+    return await FollowedImport(core, recorder, source, born=born, mapping=fields, **options).run_until(follow)
 
 
 # -- out

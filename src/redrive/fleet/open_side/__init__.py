@@ -19,16 +19,16 @@ from redrive.stores.replica.nats_connection import Connection
 if TYPE_CHECKING:
     from redrive.engine.loop import Loop
     from redrive.jobs.core import Core
-    from redrive.scripts.failure_records import Letters
+    from redrive.scripts.failure_records import FailureRecorder
 
 CONNECT_SECONDS: Final = 20.0
 
 
 @asynccontextmanager
-async def open_side(core: Core, letters: Letters) -> AsyncIterator[None]:
+async def open_side(core: Core, recorder: FailureRecorder) -> AsyncIterator[None]:
     """Take in tasks and tell of dead letters while the block runs."""
     async with _connected(core) as (connection, names):
-        loops = [Intake(core, letters, connection, names), Exporter(core, connection, names)]
+        loops = [Intake(core, recorder, connection, names), Exporter(core, connection, names)]
         async with _running(loops):
             yield
 

@@ -13,7 +13,7 @@ from redrive.engine.worker_registry import living
 from redrive.errors import JobError, StoreError, StoreFailed
 from redrive.fleet.open_side.published import Published, read
 from redrive.fleet.open_side.turns import LOOK_SECONDS, DutyTurn
-from redrive.scripts.failure_records import Letters, Said, letter_of
+from redrive.scripts.failure_records import FailureDetails, FailureRecorder, make_dead_letter
 from redrive.stores.open_side.names import OpenNames
 from redrive.stores.open_side.tasks import TaskMessage, Tasks
 from redrive.stores.replica.log import LogUnavailable
@@ -35,10 +35,10 @@ class UnroutableTask(Exception):
 class Intake(Loop):
     """Follows the work queue while it is this process's turn."""
 
-    def __init__(self, core: Core, letters: Letters, connection: Connection, names: OpenNames) -> None:
+    def __init__(self, core: Core, recorder: FailureRecorder, connection: Connection, names: OpenNames) -> None:
         super().__init__("intake")
         self._core = core
-        self._letters = letters
+        self._recorder = recorder
         self._names = names
         self._turn = DutyTurn(core, connection, names, "intake")
         self._tasks = Tasks(connection, names)
@@ -86,7 +86,7 @@ class Intake(Loop):
         if not await self._is_known(published.task):
             return UnroutableTask(f"no worker knows the task {published.task!r}, and no job of it was ever accepted")
         try:
-            await self._letters.enqueuer.accept(published.task, published.payload, published.options)
+            await self._recorder.enqueuer.accept(published.task, published.payload, published.options)
         except (StoreError, JobError):
             raise  # a later try may do better
         except Exception as error:  # noqa: BLE001 - whatever it is, the dead letter says it
@@ -109,11 +109,11 @@ class Intake(Loop):
 
     async def _bury(self, published: Published, problem: Exception, message: TaskMessage) -> Job:
         """What cannot be a job is a dead letter, with what was published and why. Again, it is the same one."""
-        said = Said(
+        said = FailureDetails(
             attempt=1, task=published.task, agent=published.agent, lane="manual", recommendation=_advice(problem)
         )
-        letter = letter_of(message.place, published.payload, problem, said, message.at, self._core.registry)
-        job = await self._letters.take_in(letter)
+        letter = make_dead_letter(message.place, published.payload, problem, said, message.at, self._core.registry)
+        job = await self._recorder.take_in(letter)
         log.warning("task %s on %s is a dead letter (%s): %s", message.place, message.subject, job.short_id, problem)
         return job
 
