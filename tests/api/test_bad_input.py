@@ -16,7 +16,7 @@ from redrive import ConfigError, InvalidInput, InvalidOption, InvalidPayload, Ke
 from redrive.deadletters.filters import WORDS as FILTER_WORDS
 from redrive.errors import IllegalMove, JobNotFound, StoreRefused, StoreUnavailable
 from redrive.flows.schedules import next_slot
-from redrive.jobs.spool import Entry
+from redrive.jobs.spool import SpoolEntry
 from tests.support import snapshot, soon
 
 
@@ -283,7 +283,7 @@ async def test_a_torn_line_in_the_spool_is_kept_aside(
     rd: Redrive, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = rd._enqueuer.prepare(rd._enqueuer.plan("work", {}), {"a": 1}).job
-    rd.spool.append(Entry(job))
+    rd.spool.append(SpoolEntry(job))
     (spooled,) = rd.spool.folder.iterdir()
     spooled.write_bytes(b'{"job": {"id": "tor\n' + spooled.read_bytes())
     await soon(rd.drain())

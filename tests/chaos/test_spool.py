@@ -18,7 +18,7 @@ import pytest
 from redrive import Redrive, StoreUnavailable
 from redrive.core.job import new_id
 from redrive.jobs import enqueuer, jsonl
-from redrive.jobs.spool import Entry
+from redrive.jobs.spool import SpoolEntry
 from tests.chaos.app import add_tasks
 from tests.chaos.app import make_app as chaos_app
 from tests.chaos.ledger import Audit, Ledger, audit
@@ -188,7 +188,7 @@ def hasty(folder: str, *, anew: bool = False) -> None:
 def _entry_anew(prepared: Any) -> Any:
     """The guard removed: what goes to the spool is another job."""
     job = msgspec.structs.replace(prepared.job, id=new_id(time.time(), random.getrandbits(74)))
-    return Entry(job, prepared.documents, prepared.on_duplicate)
+    return SpoolEntry(job, prepared.documents, prepared.on_duplicate)
 
 
 async def locked_out(zygote: Zygote, folder: Path, **how: Any) -> Audit:

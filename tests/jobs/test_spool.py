@@ -8,7 +8,7 @@ import pytest
 
 from redrive.core.store import Put
 from redrive.jobs import jsonl
-from redrive.jobs.spool import Entry, Spool
+from redrive.jobs.spool import Spool, SpoolEntry
 from redrive.stores.sqlite import SqliteStore
 from tests.stored_jobs import a_job
 from tests.support import FakeClock, eventually, line_of, process, soon
@@ -27,10 +27,10 @@ async def test_what_was_spooled_is_moved_with_its_documents(spool: Spool, store:
     assert spool.count() == 0
     jobs = [a_job(clock, payload=f'{{"n":{n}}}', key=f"k{n}", options_json='{"lease":5.0}') for n in range(3)]
     for job in jobs:
-        spool.append(Entry(job, [Put("blob", f"{job.id}/0", b"\x00\xff bytes")]))
+        spool.append(SpoolEntry(job, [Put("blob", f"{job.id}/0", b"\x00\xff bytes")]))
     assert spool.count() == 3
 
-    async def insert(entry: Entry) -> None:
+    async def insert(entry: SpoolEntry) -> None:
         await store.insert([entry.job], entry.documents)
 
     assert await spool.drain(insert) == 3
@@ -41,7 +41,7 @@ async def test_what_was_spooled_is_moved_with_its_documents(spool: Spool, store:
 
 
 def test_it_is_private(spool: Spool, clock: FakeClock) -> None:
-    spool.append(Entry(a_job(clock)))
+    spool.append(SpoolEntry(a_job(clock)))
     (path,) = spool.folder.iterdir()
     assert spool.folder.stat().st_mode & 0o777 == 0o700
     assert path.stat().st_mode & 0o777 == 0o600
@@ -53,14 +53,14 @@ async def test_a_torn_line_is_kept_aside_and_swallows_nothing(
 ) -> None:
     """A crash left half a line at the end; the next append comes after it."""
     first, second = a_job(clock), a_job(clock)
-    spool.append(Entry(first))
+    spool.append(SpoolEntry(first))
     (path,) = spool.folder.iterdir()
     with path.open("ab") as file:
         file.write(b'{"job": {"id": "hal')
-    spool.append(Entry(second))
+    spool.append(SpoolEntry(second))
     moved: list[str] = []
 
-    async def insert(entry: Entry) -> None:
+    async def insert(entry: SpoolEntry) -> None:
         moved.append(entry.job.id)
 
     assert await spool.drain(insert) == 2
@@ -73,10 +73,10 @@ async def test_a_torn_line_is_kept_aside_and_swallows_nothing(
 async def test_a_drain_that_fails_midway_is_continued(spool: Spool, clock: FakeClock) -> None:
     jobs = [a_job(clock) for _ in range(4)]
     for job in jobs:
-        spool.append(Entry(job))
+        spool.append(SpoolEntry(job))
     moved: list[str] = []
 
-    async def insert(entry: Entry) -> None:
+    async def insert(entry: SpoolEntry) -> None:
         if len(moved) == 2:
             raise OSError("the store is gone again")
         moved.append(entry.job.id)
@@ -85,9 +85,9 @@ async def test_a_drain_that_fails_midway_is_continued(spool: Spool, clock: FakeC
         await spool.drain(insert)
     assert spool.count() == 4, "nothing is removed before all of its file is in the store"
     moved.clear()
-    spool.append(Entry(a_job(clock)))
+    spool.append(SpoolEntry(a_job(clock)))
 
-    async def insert_all(entry: Entry) -> None:
+    async def insert_all(entry: SpoolEntry) -> None:
         moved.append(entry.job.id)
 
     assert await spool.drain(insert_all) == 5
@@ -98,12 +98,12 @@ async def test_a_drain_that_fails_midway_is_continued(spool: Spool, clock: FakeC
 async def test_an_unreadable_line_is_kept_aside_once_however_often_the_drain_fails(
     spool: Spool, clock: FakeClock
 ) -> None:
-    spool.append(Entry(a_job(clock)))
+    spool.append(SpoolEntry(a_job(clock)))
     (path,) = spool.folder.iterdir()
     path.write_bytes(b'{"rubbish\n' + path.read_bytes())
     busy = [OSError("the store is busy")] * 3
 
-    async def insert(entry: Entry) -> None:
+    async def insert(entry: SpoolEntry) -> None:
         if busy:
             raise busy.pop()
 
@@ -118,7 +118,7 @@ async def test_an_unreadable_line_is_kept_aside_once_however_often_the_drain_fai
 def test_many_are_spooled_together_or_not_at_all(
     spool: Spool, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spool.append(Entry(a_job(clock)), Entry(a_job(clock)))
+    spool.append(SpoolEntry(a_job(clock)), SpoolEntry(a_job(clock)))
     assert spool.count() == 2
     write, written = jsonl._write, list[bytes]()
 
@@ -130,18 +130,18 @@ def test_many_are_spooled_together_or_not_at_all(
 
     monkeypatch.setattr(jsonl, "_write", full)
     with pytest.raises(OSError, match="no space"):
-        spool.append(*(Entry(a_job(clock)) for _ in range(3)))
+        spool.append(*(SpoolEntry(a_job(clock)) for _ in range(3)))
     assert spool.count() == 2
 
 
 async def test_an_append_during_a_drain_is_not_lost(spool: Spool, clock: FakeClock) -> None:
     first, second = a_job(clock), a_job(clock)
-    spool.append(Entry(first))
+    spool.append(SpoolEntry(first))
     moved: list[str] = []
 
-    async def insert(entry: Entry) -> None:
+    async def insert(entry: SpoolEntry) -> None:
         if not moved:
-            spool.append(Entry(second))
+            spool.append(SpoolEntry(second))
         moved.append(entry.job.id)
 
     await spool.drain(insert)
@@ -152,16 +152,16 @@ async def test_an_append_during_a_drain_is_not_lost(spool: Spool, clock: FakeClo
 async def test_two_drainers_share_the_work_and_move_nothing_twice(spool: Spool, clock: FakeClock) -> None:
     """The second comes while the first holds the file."""
     job = a_job(clock)
-    spool.append(Entry(job))
+    spool.append(SpoolEntry(job))
     inside, release = asyncio.Event(), asyncio.Event()
     moved: list[str] = []
 
-    async def slowly(entry: Entry) -> None:
+    async def slowly(entry: SpoolEntry) -> None:
         inside.set()
         await release.wait()
         moved.append(f"first {entry.job.id}")
 
-    async def quickly(entry: Entry) -> None:
+    async def quickly(entry: SpoolEntry) -> None:
         moved.append(f"second {entry.job.id}")
 
     first = asyncio.create_task(spool.drain(slowly))
@@ -175,7 +175,7 @@ async def test_two_drainers_share_the_work_and_move_nothing_twice(spool: Spool, 
 async def test_a_file_that_another_drainer_took_meanwhile_is_no_error(
     spool: Spool, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spool.append(Entry(a_job(clock)))
+    spool.append(SpoolEntry(a_job(clock)))
     (path,) = spool.folder.iterdir()
     seen = list(spool.folder.glob("*.jsonl"))
     path.rename(path.with_suffix(".draining"))
@@ -187,7 +187,7 @@ async def test_a_file_that_another_drainer_took_meanwhile_is_no_error(
     monkeypatch.setattr(Path, "glob", late)
     moved: list[str] = []
 
-    async def insert(entry: Entry) -> None:
+    async def insert(entry: SpoolEntry) -> None:
         moved.append(entry.job.id)
 
     assert await spool.drain(insert) == 1
@@ -226,7 +226,7 @@ async def test_two_processes_drain_while_a_third_appends(spool: Spool, tmp_path:
             assert await line_of(child) == "ready"
         jobs = [a_job(clock) for _ in range(150)]
         for job in jobs:
-            spool.append(Entry(job))
+            spool.append(SpoolEntry(job))
         await eventually(lambda: spool.count() == 0)
         (tmp_path / "end").touch()
         moved = [id for child in (one, two) for id in (await line_of(child)).split()]
@@ -261,7 +261,7 @@ async def test_a_disk_that_takes_only_half_a_line_has_accepted_nothing(spool: Sp
         assert await line_of(child) == "refused 1"
     moved: list[str] = []
 
-    async def insert(entry: Entry) -> None:
+    async def insert(entry: SpoolEntry) -> None:
         moved.append(entry.job.id)
 
     assert await spool.drain(insert) == 1
@@ -271,7 +271,7 @@ async def test_a_disk_that_takes_only_half_a_line_has_accepted_nothing(spool: Sp
 async def test_counting_while_somebody_drains_is_no_error(
     spool: Spool, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spool.append(Entry(a_job(clock)))
+    spool.append(SpoolEntry(a_job(clock)))
     gone = spool.folder / "gone.jsonl"
     files = [gone, *spool.folder.iterdir()]
     monkeypatch.setattr(spool, "_files", lambda: files)

@@ -1524,13 +1524,13 @@ def test_workers_leave_the_jobs_of_cycles_alone(night: Night, nightly: Redrive, 
 
 
 def test_what_waits_in_the_spool_is_taken_in(night: Night, nightly: Redrive, site: Site) -> None:
-    from redrive.jobs.spool import Entry
+    from redrive.jobs.spool import SpoolEntry
 
     site.fails("a", Answered(429))
     with night(cycle_id="n1") as cycle:
         cycle.run(site.publish, name="a")
     spooled = Job("0" * 32, "work", "work", None, redrive.State.waiting, 2, 0.0, 1, 0.0, 0.0, "{}")
-    nightly.spool.append(Entry(spooled, []))
+    nightly.spool.append(SpoolEntry(spooled, []))
     with night(cycle_id="n2") as cycle:
         cycle.run(site.publish, name="a")
     assert nightly.spool.count() == 0

@@ -26,7 +26,7 @@ from redrive.core.lifecycle import legal_pairs
 from redrive.core.store import Applied, Commit, Filter, Lease, Put, Stale, Store, Wanted
 from redrive.errors import StoreError, StoreFailed, StoreRefused, StoreUnavailable
 from redrive.stores.sqlite import SqliteStore, connection, schema, search, upkeep, writer
-from redrive.stores.sqlite.records import Routes
+from redrive.stores.sqlite.records import RouteCache
 from redrive.stores.sqlite.rollups import Rollup, groups
 from redrive.stores.sqlite.wakeups import ForeignCommits
 from tests.chaos.vfs import RecordingVFS, Synced, installed
@@ -1276,7 +1276,7 @@ async def test_the_feed_leaves_nothing_out_while_others_commit(sqlite: Openers, 
 
 def test_what_two_have_collected_is_added_up_without_touching_theirs() -> None:
     """Where one of several callers spoils a transaction for the others, theirs is written anew."""
-    memory, routes = apsw.Connection(":memory:"), Routes()
+    memory, routes = apsw.Connection(":memory:"), RouteCache()
     schema.migrate(memory, ":memory:")
     running = a_job(state=State.running, token="t", run=1)
     make = routes.make([(running.queue, running.task, running.agent)])

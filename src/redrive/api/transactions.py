@@ -20,12 +20,12 @@ from redrive.core.job import Job
 from redrive.engine import tracing
 from redrive.errors import ConfigError, InvalidInput, RedriveError, StoreError, StoreUnavailable
 from redrive.jobs.enqueuer import Enqueuer, Prepared
-from redrive.jobs.spool import Entry
+from redrive.jobs.spool import SpoolEntry
 from redrive.jobs.tasks import Many
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
-    from redrive.stores.inbox import Inbox, InboxBatch
+    from redrive.stores.inbox import InboxBatch, InboxTable
 
 log = logging.getLogger("redrive.relay")
 LIMIT: Final = 100
@@ -105,13 +105,13 @@ class Transactions:
 
 
 def _packed(job: Job, prepared: Prepared) -> str:
-    return msgspec.json.encode(Entry(job, prepared.documents, prepared.on_duplicate)).decode()
+    return msgspec.json.encode(SpoolEntry(job, prepared.documents, prepared.on_duplicate)).decode()
 
 
 class Relay:
     """Moves committed rows of an inbox into the store."""
 
-    def __init__(self, inbox: Inbox, insert: Callable[[Entry], Awaitable[None]]) -> None:
+    def __init__(self, inbox: InboxTable, insert: Callable[[SpoolEntry], Awaitable[None]]) -> None:
         self._inbox = inbox
         self._insert = insert
         self._trouble: str | None = None
@@ -155,7 +155,7 @@ class Relay:
     async def _take_in(self, row: Row) -> str | StoreError | None:
         """Insert a row's job. Says what is wrong with a row that never can be, and what with the store."""
         try:
-            await self._insert(msgspec.json.decode(row.payload, type=Entry))
+            await self._insert(msgspec.json.decode(row.payload, type=SpoolEntry))
         except StoreError as error:
             return error
         except (msgspec.MsgspecError, RedriveError, ValueError, TypeError, LookupError) as error:

@@ -46,7 +46,7 @@ from redrive.jobs.wait_for_job import followed
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
-    from redrive.jobs.enqueuer import Enqueuer, Plan, Prepared
+    from redrive.jobs.enqueuer import EnqueuePlan, Enqueuer, Prepared
 
 log = logging.getLogger("redrive.workflow")
 REFUSED: Final = ("idempotency_key", "on_duplicate", "fallback")
@@ -175,7 +175,7 @@ class Workflow:
             raise InvalidOption(field="after", problem=f"{step!r} belongs to another workflow")
         return step.name
 
-    def _prepare(self, plan: Plan, payload: Mapping[str, Any], outputs: int) -> Prepared:
+    def _prepare(self, plan: EnqueuePlan, payload: Mapping[str, Any], outputs: int) -> Prepared:
         """Checked now, as far as that is possible before the outputs are there."""
         prepared = self._enqueuer.prepare(plan._replace(handler=None) if outputs else plan, payload)
         check_references(msgspec.json.decode(prepared.job.payload or "{}"), outputs)

@@ -22,7 +22,7 @@ from redrive.errors import InvalidOption
 from redrive.failures.classify import Rule, classify
 from redrive.failures.classify.classes import CLASSES
 from redrive.failures.fingerprint import fingerprint
-from redrive.jobs.records import LANES, Record
+from redrive.jobs.records import LANES, FailureRecord
 from redrive.retries.changes import same
 
 CAP: Final = 5
@@ -63,7 +63,7 @@ def _builtin(bare: str) -> tuple[str, ...]:
     return tuple(f"builtins.{base.__name__}" for base in kind.__mro__[:-1])
 
 
-def failure_of(record: Record) -> Failure:
+def failure_of(record: FailureRecord) -> Failure:
     """What the record says was seen."""
     bare = record.error_class.rpartition(".")[2]
     message = "" if record.error == bare else record.error.removeprefix(f"{bare}:").strip()
@@ -78,7 +78,7 @@ def sorted_out(failure: Failure, first: Sequence[tuple[str, Rule]] = ()) -> Caus
     return cause
 
 
-def cause_of(record: Record) -> Cause:
+def cause_of(record: FailureRecord) -> Cause:
     """A pure function of the record."""
     return sorted_out(failure_of(record))
 
@@ -127,18 +127,18 @@ class Born(msgspec.Struct, frozen=True):
     because: str = "imported"
 
 
-def place_of(record: Record, born: Born) -> tuple[str, str]:
+def place_of(record: FailureRecord, born: Born) -> tuple[str, str]:
     """(queue, task): a task's queue is its name unless said otherwise."""
     task = born.task or record.task or UNNAMED
     return born.queue or record.queue or task, task
 
 
-def id_of(record: Record, born: Born) -> str:
+def id_of(record: FailureRecord, born: Born) -> str:
     """The same record is the same job in every store, however often it is imported."""
     return record.id or keyed_id(place_of(record, born)[0], record.job_id)
 
 
-def job_from(record: Record, born: Born) -> Job:
+def job_from(record: FailureRecord, born: Born) -> Job:
     """The job of a record: dead with everything a person needs, or waiting where it shall simply run."""
     queue, task = place_of(record, born)
     failed = born.now if record.failed_at is None else record.failed_at
@@ -165,7 +165,7 @@ def job_from(record: Record, born: Born) -> Job:
     return dead(job, record, born, failed) if born.state is State.dead else job
 
 
-def dead(job: Job, record: Record, born: Born, failed: float) -> Job:
+def dead(job: Job, record: FailureRecord, born: Born, failed: float) -> Job:
     return buried_at_birth(
         job,
         failure_of(record),

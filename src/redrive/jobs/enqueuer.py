@@ -49,7 +49,7 @@ from redrive.jobs.core import Core
 from redrive.jobs.dead_letter import documents_for, letter_of_taken_key
 from redrive.jobs.job_options import OPTIONS, duration_of, own_options, priority_of, run_at_of
 from redrive.jobs.lookup import find_job
-from redrive.jobs.spool import Entry, Spool
+from redrive.jobs.spool import Spool, SpoolEntry
 from redrive.jobs.tasks import Item, JobAccess, JobHandle, Many
 from redrive.retries.preflight import FEW_IMAGES, NotReady, surely_fits
 
@@ -75,7 +75,7 @@ class Fallback(NamedTuple):
     """Seconds that the store has."""
 
 
-class Plan(NamedTuple):
+class EnqueuePlan(NamedTuple):
     """What all jobs of one task and one set of options have in common."""
 
     task: str
@@ -99,7 +99,7 @@ class Prepared(msgspec.Struct, frozen=True):
     """What preflight thinks of it: advice, for the worker decides."""
 
 
-class _Tally:
+class _EnqueueTally:
     """What has become of an enqueue_many so far."""
 
     def __init__(self, items: int) -> None:
@@ -113,7 +113,7 @@ class _Tally:
         """Why the store was too slow for a part of them."""
 
 
-class DeadLetters(Protocol):
+class DeadLetterAccess(Protocol):
     """What enqueueing needs of `rd.dead`."""
 
     async def take_in(self, job: Job) -> Job: ...
@@ -131,7 +131,7 @@ class CallerTransactions(Protocol):
 class Enqueuer:
     """Validates enqueue calls and inserts the jobs."""
 
-    def __init__(self, core: Core, spool: Spool, dead: DeadLetters | None = None) -> None:
+    def __init__(self, core: Core, spool: Spool, dead: DeadLetterAccess | None = None) -> None:
         self._core = core
         self._holder = core.holder
         self._registry = core.registry
@@ -144,12 +144,12 @@ class Enqueuer:
         self._warned: set[str] = set()
         self._late: set[asyncio.Task[list[Inserted]]] = set()
         """Writes that took too long. (An event loop keeps tasks only weakly.)"""
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, EnqueuePlan] = {}
         """Of tasks that are known here, without options: most jobs are like that."""
 
     # -- preparing: pure but for the clock
 
-    def plan(self, task: str, options: Mapping[str, Any], reason: Reason = "direct") -> Plan:
+    def plan(self, task: str, options: Mapping[str, Any], reason: Reason = "direct") -> EnqueuePlan:
         """Checks everything that does not depend on the payload, once for all jobs that are alike."""
         session = session_of.get()
         if session is None:
@@ -164,7 +164,7 @@ class Enqueuer:
             plan = self._plans[task] = self._planned(task, options, reason, handler)
         return plan
 
-    def _planned(self, task: str, options: Mapping[str, Any], reason: Reason, handler: Handler | None) -> Plan:
+    def _planned(self, task: str, options: Mapping[str, Any], reason: Reason, handler: Handler | None) -> EnqueuePlan:
         check_name("task", task)
         if unknown := options.keys() - OPTIONS:
             hint = hint_for_job(min(unknown), OPTIONS | {"within"})
@@ -174,7 +174,7 @@ class Enqueuer:
         if handler is None and task not in self._warned:
             self._warned.add(task)
             log.warning("task %r is not known in this process; its jobs wait for a worker that knows it", task)
-        return Plan(
+        return EnqueuePlan(
             task,
             queue,
             handler,
@@ -225,7 +225,7 @@ class Enqueuer:
         except InvalidOption:
             return handler.key_for(payload)  # what has no annotation is seen as it was given only here
 
-    def prepare(self, plan: Plan, payload: Payload) -> Prepared:
+    def prepare(self, plan: EnqueuePlan, payload: Payload) -> Prepared:
         """Checks the payload and makes the job. Nothing has been written yet."""
         encoded = encode(payload, limit=self._holder.settings.payload_limit)
         text, blobs, plain = encoded
@@ -247,7 +247,7 @@ class Enqueuer:
         small = len(text) <= FEW_IMAGES and len(text) <= self._registry.short and '"$blob"' not in text
         return Prepared(job, documents, plan.on_duplicate, plan.fallback, () if small else self._warn_unfit(job, plan))
 
-    def _warn_unfit(self, job: Job, plan: Plan) -> tuple[str, ...]:
+    def _warn_unfit(self, job: Job, plan: EnqueuePlan) -> tuple[str, ...]:
         """Lists why the worker would refuse the job, and logs it while the caller is still there."""
         if surely_fits(job.payload or "", self._registry.short):
             return ()
@@ -441,7 +441,7 @@ class Enqueuer:
         items = list(items)
         if within is not None:
             return await self.transactions.enqueue_many(task, items, shared, within)
-        outcome = _Tally(len(items))
+        outcome = _EnqueueTally(len(items))
         under_way: tuple[dict[int, Prepared], asyncio.Task[Sequence[Inserted | None]]] | None = None
         for start in range(0, len(items), CHUNK):
             indexes = range(start, min(start + CHUNK, len(items)))
@@ -456,7 +456,7 @@ class Enqueuer:
         await self._bring_back(outcome)
         return Many(outcome.ids, outcome.duplicates, outcome.refused, outcome.spooled)
 
-    async def _bring_back(self, outcome: _Tally) -> None:
+    async def _bring_back(self, outcome: _EnqueueTally) -> None:
         """One that must stay dead is refused; the others do not wait for it."""
         for job_id, indexes in outcome.dead.items():
             try:
@@ -466,7 +466,7 @@ class Enqueuer:
                 for index in indexes:
                     outcome.ids[index], outcome.refused[index] = None, str(error)
 
-    def _count(self, outcome: _Tally, ready: dict[int, Prepared], answers: Sequence[Inserted | None]) -> None:
+    def _count(self, outcome: _EnqueueTally, ready: dict[int, Prepared], answers: Sequence[Inserted | None]) -> None:
         """What became of each of them."""
         for (index, prepared), inserted in zip(ready.items(), answers, strict=True):
             if inserted is None:
@@ -509,7 +509,7 @@ class Enqueuer:
     def new_id(self) -> str:
         return new_id(self._core.clock.now(), random.getrandbits(74))
 
-    async def _insert_some(self, ready: Mapping[int, Prepared], outcome: _Tally) -> Sequence[Inserted | None]:
+    async def _insert_some(self, ready: Mapping[int, Prepared], outcome: _EnqueueTally) -> Sequence[Inserted | None]:
         """One write for all; where the store cannot and every item has a fallback, the spool (None).
 
         Once the store was too slow, the rest of the call goes to the spool at once: its caller waits for one limit.
@@ -541,7 +541,7 @@ class Enqueuer:
         if moved:
             log.warning("%d jobs that waited in the spool are in the store", moved)
 
-    async def take_entry(self, entry: Entry) -> None:
+    async def take_entry(self, entry: SpoolEntry) -> None:
         """Insert a job that was accepted elsewhere: in the spool, or in a transaction.
 
         Whoever handed it in was told that it is accepted, and is not here any more to be told of a problem.
@@ -568,7 +568,7 @@ class Enqueuer:
         except JobError as error:
             log.warning("job %s (%s) was asked for again and stays dead: %s", known.short_id, known.task, error)
 
-    async def _bury_spooled(self, entry: Entry, known: Job) -> None:
+    async def _bury_spooled(self, entry: SpoolEntry, known: Job) -> None:
         """Its key stands for something else by now. A dead letter without that key: somebody must look at both."""
         letter = letter_of_taken_key(entry.job, capture(_key_reused(known, entry.job)), self._core.clock.now())
         (inserted,) = await self._core.store.insert([letter], documents_for(letter.id, entry.documents))
@@ -581,7 +581,7 @@ def _split_within(options: Payload) -> tuple[dict[str, Any], Any]:
     return {name: value for name, value in options.items() if name != "within"}, options.get("within")
 
 
-def _job_with_options(plan: Plan, id: str, now: float, payload: str) -> Job:
+def _job_with_options(plan: EnqueuePlan, id: str, now: float, payload: str) -> Job:
     """Makes the job of a plan with options."""
     key = plan.said["key"]
     return Job(
@@ -606,7 +606,7 @@ def _tell_left(inserting: asyncio.Task[Any]) -> None:
         log.warning("jobs of a call with many items were not accepted: %s", error)
 
 
-def wants_back(given: Prepared | Entry, known: Job) -> bool:
+def wants_back(given: Prepared | SpoolEntry, known: Job) -> bool:
     """Whether whoever handed in what is known already wants it to run again: it is dead."""
     return given.on_duplicate == "redrive" and known.state is State.dead
 
@@ -617,8 +617,8 @@ def _shared_fallback(prepared: Collection[Prepared]) -> Fallback:
     return Fallback(way, max((each.fallback.after for each in prepared), default=0.0))
 
 
-def _entry(prepared: Prepared) -> Entry:
-    return Entry(prepared.job, prepared.documents, prepared.on_duplicate)
+def _entry(prepared: Prepared) -> SpoolEntry:
+    return SpoolEntry(prepared.job, prepared.documents, prepared.on_duplicate)
 
 
 def _key_reused(known: Job, given: Job) -> KeyReused:

@@ -65,7 +65,7 @@ def mapping_of(said: Mapping | AnyMapping[str, Any] | None) -> Mapping:
     return Mapping(**said)
 
 
-class Record(msgspec.Struct, frozen=True):
+class FailureRecord(msgspec.Struct, frozen=True):
     """One line, understood. `failed_at` is None where the line does not say."""
 
     job_id: str
@@ -165,13 +165,13 @@ def unwrapped(payload: Json) -> Json:
 # -- in
 
 
-def parse(line: bytes | str, mapping: Mapping = OWN, *, limit: int = LIMIT) -> Record:
+def parse(line: bytes | str, mapping: Mapping = OWN, *, limit: int = LIMIT) -> FailureRecord:
     """A line as a record, or an InvalidInput that says what is wrong with it."""
     raw = line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line
     found = _decoded(raw.removeprefix(b"\xef\xbb\xbf").strip())
     job_id, derived = _job_id(found, mapping.job_id, raw)
     payload = _at(found, mapping.payload)
-    return Record(
+    return FailureRecord(
         job_id=job_id,
         payload=encode(wrapped(found if payload is _NOTHING else payload), limit=limit).text,
         error_class=_name(found, mapping.error_class, "error_class") or "unknown",

@@ -22,7 +22,7 @@ from redrive.jobs import jsonl
 log = logging.getLogger("redrive.spool")
 
 
-class Entry(msgspec.Struct, frozen=True):
+class SpoolEntry(msgspec.Struct, frozen=True):
     """A spooled job and the documents that go with it."""
 
     job: Job
@@ -30,7 +30,7 @@ class Entry(msgspec.Struct, frozen=True):
     on_duplicate: str = "return"
 
 
-Insert = Callable[[Entry], Awaitable[None]]
+Insert = Callable[[SpoolEntry], Awaitable[None]]
 
 
 class Spool:
@@ -39,7 +39,7 @@ class Spool:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def append(self, *entries: Entry) -> None:
+    def append(self, *entries: SpoolEntry) -> None:
         """All of them, or none."""
         if not self.folder.is_dir():
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ class Spool:
         moved, unreadable = 0, list[bytes]()
         for number, line in _lines(path):
             try:
-                entry = msgspec.json.decode(line, type=Entry)
+                entry = msgspec.json.decode(line, type=SpoolEntry)
             except msgspec.MsgspecError as error:
                 unreadable.append(line + b"\n")
                 log.warning("line %d of spool %s is unreadable: %s", number, path.name, error)

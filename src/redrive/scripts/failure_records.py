@@ -52,7 +52,7 @@ from redrive.jobs.dead_letter import (
 )
 from redrive.jobs.dead_letter import why as why_there
 from redrive.jobs.records import wrapped
-from redrive.jobs.spool import Entry, Spool
+from redrive.jobs.spool import Spool, SpoolEntry
 
 if TYPE_CHECKING:
     from redrive.engine.registry import Registry
@@ -386,7 +386,7 @@ def failed_again(standing: Job, letter: Job, cap: int, attempts: int | None = No
 def spool_dead_letter(spool: Spool, letter: NewDeadLetter, problem: Exception) -> None:
     """Beside the store, synced. Only where that fails as well does the caller hear of it."""
     try:
-        spool.append(Entry(letter.job, list(letter.documents)))
+        spool.append(SpoolEntry(letter.job, list(letter.documents)))
     except OSError as also:
         log.error("job %s failed and could be recorded nowhere: store: %s; spool: %s", letter.job.key, problem, also)
         raise StoreUnavailable(f"job {letter.job.key!r}: store: {problem}; spool: {also}") from problem

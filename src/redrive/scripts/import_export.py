@@ -34,7 +34,7 @@ from redrive.jobs.dead_letter import (
     same_work,
 )
 from redrive.jobs.jsonl import Line
-from redrive.jobs.records import Record
+from redrive.jobs.records import FailureRecord
 from redrive.scripts.failure_records import FailureRecorder, failed_again
 from redrive.scripts.file_tail import Tail
 
@@ -181,7 +181,7 @@ class Import:
         if self._progress is not None:
             self._progress(sum(len(line.raw) + 1 for line in chunk))
 
-    def _understood(self, line: Line) -> Record:
+    def _understood(self, line: Line) -> FailureRecord:
         if line.cut:
             raise InvalidInput(field="line", problem=f"is longer than {self._line_limit} bytes")
         record = records.parse(line.raw, self._mapping, limit=self._core.settings.payload_limit)
@@ -191,7 +191,7 @@ class Import:
         self._seen[digest] = self._seen.get(digest, 0) + 1
         return msgspec.structs.replace(record, job_id=occurrence(record.job_id, self._seen[digest]))
 
-    def _job(self, record: Record) -> Job:
+    def _job(self, record: FailureRecord) -> Job:
         """The cap is the queue's own where it has one."""
         queue, _ = place_of(record, self._born)
         return job_from(record, msgspec.structs.replace(self._born, cap=self._cap(queue)))

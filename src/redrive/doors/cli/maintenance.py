@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from redrive.api.redrive import Redrive
     from redrive.fleet.doctor import Check as FleetCheck
     from redrive.stores.replica.moving import Count, Told
-    from redrive.stores.sqlite.doctor import Check
+    from redrive.stores.sqlite.doctor import FileCheck
 
 INNER: Final = ("database", "schema", "integrity")
 """Checks that must pass before anything may be written."""
@@ -39,7 +39,7 @@ def doctor(full: bool, fix: bool) -> int:
     return 0 if ok else 1
 
 
-def check_lines(checks: Sequence[Check | FleetCheck], width: int) -> Iterator[str]:
+def check_lines(checks: Sequence[FileCheck | FleetCheck], width: int) -> Iterator[str]:
     """Format each check of a doctor as a verdict, followed by what to do."""
     for check in checks:
         verdict = "WRONG" if not check.ok else "WARN " if getattr(check, "warning", False) else "ok   "
@@ -48,7 +48,7 @@ def check_lines(checks: Sequence[Check | FleetCheck], width: int) -> Iterator[st
             yield f"       {'':<{width}} → {clean(check.hint)}"
 
 
-async def _examine(rd: Redrive, *, full: bool, fix: bool) -> tuple[list[Check], list[str]]:
+async def _examine(rd: Redrive, *, full: bool, fix: bool) -> tuple[list[FileCheck], list[str]]:
     checks = await _check(rd, full=full)
     if not fix or any(not check.ok and not check.fixable and check.name in INNER for check in checks):
         return checks, []
@@ -56,9 +56,9 @@ async def _examine(rd: Redrive, *, full: bool, fix: bool) -> tuple[list[Check], 
     return await _check(rd, full=full), fixed
 
 
-async def _check(rd: Redrive, *, full: bool) -> list[Check]:
+async def _check(rd: Redrive, *, full: bool) -> list[FileCheck]:
     """Check the file and the spool; if the file can be read, also look for jobs that ended processes left running."""
-    from redrive.stores.sqlite.doctor import Check, examine
+    from redrive.stores.sqlite.doctor import FileCheck, examine
 
     if (path := rd.database.path) is None:
         raise Refusal(
@@ -69,19 +69,19 @@ async def _check(rd: Redrive, *, full: bool) -> list[Check]:
         return checks
     needs = await rd.database.left_behind()
     if not needs:
-        return [*checks, Check("processes", True, "none left running jobs behind")]
-    return checks + [Check("processes", False, need.sentence, f"{need.action} {need.command}") for need in needs]
+        return [*checks, FileCheck("processes", True, "none left running jobs behind")]
+    return checks + [FileCheck("processes", False, need.sentence, f"{need.action} {need.command}") for need in needs]
 
 
-def _check_spool(rd: Redrive) -> Check:
-    from redrive.stores.sqlite.doctor import Check
+def _check_spool(rd: Redrive) -> FileCheck:
+    from redrive.stores.sqlite.doctor import FileCheck
 
     if unreadable := len(list(rd.spool.folder.glob("*.unreadable"))):
         problem = f"{plural(unreadable, 'file')} with unreadable lines in {rd.spool.folder}"
-        return Check("spool", False, problem, "read them, enqueue anew what they say, then remove them")
+        return FileCheck("spool", False, problem, "read them, enqueue anew what they say, then remove them")
     if spooled := rd.spool.count():
-        return Check("spool", False, f"{plural(spooled, 'job')} wait here", "a running worker moves them over")
-    return Check("spool", True, "empty")
+        return FileCheck("spool", False, f"{plural(spooled, 'job')} wait here", "a running worker moves them over")
+    return FileCheck("spool", True, "empty")
 
 
 @click.command()

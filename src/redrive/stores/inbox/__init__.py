@@ -24,7 +24,7 @@ class InboxBatch(Protocol):
         """Delete the rows that were moved; keep and mark those that cannot be."""
 
 
-class Inbox(Protocol):
+class InboxTable(Protocol):
     """One table rd_inbox."""
 
     url: str
@@ -40,7 +40,7 @@ class Inbox(Protocol):
         """Leave the database."""
 
 
-def open_inbox(url: str) -> Inbox:
+def open_inbox(url: str) -> InboxTable:
     """Open the inbox behind postgresql://… or sqlite:///…, also with a driver's name as SQLAlchemy writes it."""
     url = _DRIVER.sub(r"\1://", url)
     if is_postgres(url):

@@ -24,7 +24,7 @@ from redrive.stores.sqlite import sessions
 from redrive.stores.sqlite.commits import is_plain
 from redrive.stores.sqlite.machine import Machine
 from redrive.stores.sqlite.records import select
-from redrive.stores.sqlite.sessions import Refused, encode, record
+from redrive.stores.sqlite.sessions import RefusedCommand, encode, record
 
 SKEW: Final = 2.0
 """Seconds that a claim's clock may be ahead of the log's."""
@@ -83,9 +83,9 @@ class Replayed(NamedTuple):
     """Whether waiting workers should look again."""
 
 
-EXPIRED: Final = Refused("the session of this replica has expired")
-LATE: Final = Refused("this replica had given the command up")
-FORGOTTEN: Final = Refused("the fleet does not know this client any more")
+EXPIRED: Final = RefusedCommand("the session of this replica has expired")
+LATE: Final = RefusedCommand("this replica had given the command up")
+FORGOTTEN: Final = RefusedCommand("the fleet does not know this client any more")
 _WAKING: Final = (Insert, Apply, GiveBack, Unstick)
 
 
@@ -255,12 +255,12 @@ class Replay:
                 command = self._clamped(item.command, at)
                 return self._once(connection, command, item.ticket, at or 0.0)
 
-    def _level(self, connection: apsw.Connection, number: int, at: float | None) -> int | Refused:
+    def _level(self, connection: apsw.Connection, number: int, at: float | None) -> int | RefusedCommand:
         """Activate a level, unless a live replica cannot replay it. There is no way back to a lower one."""
         if number <= self.here.level:
             return self.here.level
         if late := count_behind(connection, number, at):
-            return Refused(f"{late} live replicas have announced a lower level than {number}")
+            return RefusedCommand(f"{late} live replicas have announced a lower level than {number}")
         self.standing = self.here._replace(level=number)
         self.refuse_higher_level()
         connection.execute("UPDATE replica SET level = ?", (number,))
@@ -274,11 +274,11 @@ class Replay:
                 " upgrade redrive here"
             )
 
-    def _leave(self, connection: apsw.Connection, to: str) -> Refused:
+    def _leave(self, connection: apsw.Connection, to: str) -> RefusedCommand:
         """Stop before this message for good, in every replica alike; refused where a job runs."""
         running: int = connection.execute("SELECT count(*) FROM jobs WHERE state = 'running'").get
         if running:
-            return Refused(f"{running} jobs run in this fleet: stop its workers in good order, then move it")
+            return RefusedCommand(f"{running} jobs run in this fleet: stop its workers in good order, then move it")
         raise FleetMoved(to)
 
     def _clamped(self, command: Command, at: float | None) -> Command:
@@ -314,7 +314,9 @@ class Replay:
             outcome = self.machine.execute(connection, command)
         except (StoreError, apsw.ConstraintError) as error:
             connection.execute("ROLLBACK TO command")
-            outcome = Refused(str(error) if isinstance(error, StoreError) else f"refused by the database: {error}")
+            outcome = RefusedCommand(
+                str(error) if isinstance(error, StoreError) else f"refused by the database: {error}"
+            )
         connection.execute("RELEASE command")
         return outcome
 

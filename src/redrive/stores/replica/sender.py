@@ -20,7 +20,7 @@ from redrive.stores.replica import envelope as wire
 from redrive.stores.replica.envelope import Envelope, Halt, Item, Own
 from redrive.stores.replica.log import Log, LogFull, LogUnavailable
 from redrive.stores.replica.replay import EXPIRED, FORGOTTEN, LATE, Replay
-from redrive.stores.sqlite.sessions import Refused
+from redrive.stores.sqlite.sessions import RefusedCommand
 from redrive.stores.sqlite.wakeups import handed
 
 log = logging.getLogger("redrive.store")
@@ -49,7 +49,7 @@ class PendingCommand:
         outcome = await self.future
         if outcome is FORGOTTEN:
             raise SessionUnknown(outcome.problem)
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, RefusedCommand):
             raise outcome.error()
         return outcome
 
@@ -305,7 +305,7 @@ class Sender:
 
     def _return_take(self, command: object, outcome: Any) -> None:
         """Give back at once the jobs of a claim whose caller has gone; no attempt is spent."""
-        if isinstance(command, Take) and not isinstance(outcome, Refused) and outcome.number:
+        if isinstance(command, Take) and not isinstance(outcome, RefusedCommand) and outcome.number:
             self.enqueue(PendingCommand(GiveBack(command.token)))
 
     def forget_sent(self) -> None:

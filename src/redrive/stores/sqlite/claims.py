@@ -18,7 +18,7 @@ from redrive.stores.sqlite.records import (
     PUT_DOCUMENT,
     UNREADABLE,
     Route,
-    Routes,
+    RouteCache,
     Row,
     read_later,
     select,
@@ -361,7 +361,7 @@ def _lease(open: OpenRoute, wanted: Wanted) -> float:
     return wanted.leases.get(open.route[1], wanted.lease)
 
 
-def storied(connection: apsw.Connection, routes: Routes, picked: list[Picked]) -> Callable[[], Mapping[str, Job]]:
+def storied(connection: apsw.Connection, routes: RouteCache, picked: list[Picked]) -> Callable[[], Mapping[str, Job]]:
     """Select the whole records of those jobs that are more than a payload."""
     seqs = _join(each.storied for each in picked)
     return read_later(connection, routes, _CHOSEN, seqs) if seqs != "[]" else dict
@@ -428,7 +428,7 @@ _DAMAGED = (
 )
 
 
-def delay_damaged(connection: apsw.Connection, routes: Routes, wanted: Wanted, now: float) -> int:
+def delay_damaged(connection: apsw.Connection, routes: RouteCache, wanted: Wanted, now: float) -> int:
     """Delay the due jobs that a claim cannot read by a minute, and log each; returns how many there are."""
     seqs = [
         seq
@@ -445,7 +445,9 @@ def delay_damaged(connection: apsw.Connection, routes: Routes, wanted: Wanted, n
     return len(damaged)
 
 
-def find_damaged(connection: apsw.Connection, routes: Routes, seqs: Sequence[int]) -> dict[int, tuple[str, Exception]]:
+def find_damaged(
+    connection: apsw.Connection, routes: RouteCache, seqs: Sequence[int]
+) -> dict[int, tuple[str, Exception]]:
     """Find the jobs among these that a claim cannot read: by number, their ids and why."""
     if _problem_of(connection, routes, seqs) is None:
         return {}
@@ -453,7 +455,7 @@ def find_damaged(connection: apsw.Connection, routes: Routes, seqs: Sequence[int
     return {seq: (_id_of(connection, seq), problem) for seq, problem in problems.items()}
 
 
-def _problem_of(connection: apsw.Connection, routes: Routes, seqs: Sequence[int]) -> Exception | None:
+def _problem_of(connection: apsw.Connection, routes: RouteCache, seqs: Sequence[int]) -> Exception | None:
     """Read these jobs in every way in which a claim reads them; returns what that raises, if anything."""
     try:
         _candidates(connection.execute(_THESE, (to_json(seqs),)).get)

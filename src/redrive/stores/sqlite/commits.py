@@ -17,7 +17,7 @@ from redrive.core.store import MAX_PARTS, Applied, Commit, Guard, Inserted, Leas
 from redrive.errors import StoreError
 from redrive.stores.sqlite import schema
 from redrive.stores.sqlite.batches import RENAMED, Batch, fence, move_values
-from redrive.stores.sqlite.records import PUT_DOCUMENT, Route, Routes, Row, get, select
+from redrive.stores.sqlite.records import PUT_DOCUMENT, Route, RouteCache, Row, get, select
 from redrive.stores.sqlite.rollups import MINUTE, Rollup, add_moves
 
 _json = msgspec.json.Encoder().encode
@@ -51,7 +51,7 @@ _INSERT_MANY: Final = (
 """For many common jobs in one sqlite3_step, so that the GIL is free meanwhile."""
 
 
-def insert(connection: apsw.Connection, routes: Routes, callers: Sequence[Accepted]) -> list[list[Inserted]]:
+def insert(connection: apsw.Connection, routes: RouteCache, callers: Sequence[Accepted]) -> list[list[Inserted]]:
     """Insert the jobs of all callers in one go, and answer with the job that owns an id already where one does.
 
     Counters are written once per route, not once per job.
@@ -73,7 +73,9 @@ def insert(connection: apsw.Connection, routes: Routes, callers: Sequence[Accept
     return [list(islice(inserted, len(listed))) for listed, _ in callers]
 
 
-def _answers(connection: apsw.Connection, routes: Routes, jobs: Sequence[Job], fresh: Sequence[bool]) -> list[Inserted]:
+def _answers(
+    connection: apsw.Connection, routes: RouteCache, jobs: Sequence[Job], fresh: Sequence[bool]
+) -> list[Inserted]:
     known = [job.id for job, new in zip(jobs, fresh, strict=True) if not new]
     existing = {job.id: job for job in get(connection, routes, known)}
     return [
@@ -89,7 +91,7 @@ def _put_first(connection: apsw.Connection, documents: Sequence[Put], made: set[
         _put(connection, put)
 
 
-def _insert_plain(connection: apsw.Connection, routes: Routes, jobs: Sequence[Job]) -> bool:
+def _insert_plain(connection: apsw.Connection, routes: RouteCache, jobs: Sequence[Job]) -> bool:
     """Insert jobs that are all new and set nothing special, as most are; else write nothing and return False."""
     if not all(is_plain(job) for job in jobs):
         return False
@@ -141,7 +143,7 @@ def _insert_values(job: Job, route: int) -> tuple[Any, ...]:
     )
 
 
-def _insert_one(connection: apsw.Connection, routes: Routes, job: Job) -> bool:
+def _insert_one(connection: apsw.Connection, routes: RouteCache, job: Job) -> bool:
     route = routes.number((job.queue, job.task, job.agent))
     if is_plain(job):
         connection.execute(_INSERT_PLAIN, _plain_values(job, route))
@@ -180,7 +182,7 @@ def _count(states: tuple[str, ...]) -> str:
     return f"UPDATE routes SET {', '.join(f'{state} = {state} + ?' for state in states)} WHERE id = ?"
 
 
-def _count_new(connection: apsw.Connection, routes: Routes, jobs: Sequence[Job]) -> None:
+def _count_new(connection: apsw.Connection, routes: RouteCache, jobs: Sequence[Job]) -> None:
     kinds: dict[tuple[Route, State, int], int] = {}
     for job in jobs:
         kind = ((job.queue, job.task, job.agent), job.state, int(job.created_at) // MINUTE)
@@ -192,7 +194,7 @@ def _count_new(connection: apsw.Connection, routes: Routes, jobs: Sequence[Job])
             add_moves(connection, minute, route, "enqueued", number)
 
 
-def _note_imports(connection: apsw.Connection, routes: Routes, jobs: Sequence[Job]) -> None:
+def _note_imports(connection: apsw.Connection, routes: RouteCache, jobs: Sequence[Job]) -> None:
     if dead := [job for job in jobs if job.state is State.dead]:
         rollup = Rollup()
         for job in dead:
@@ -219,7 +221,7 @@ def route_after(transition: Transition) -> Route:
 
 
 def apply(
-    connection: apsw.Connection, routes: Routes, group: Sequence[Commit], batches: Sequence[Batch]
+    connection: apsw.Connection, routes: RouteCache, group: Sequence[Commit], batches: Sequence[Batch]
 ) -> list[Outcome]:
     """Write the batches, then every other commit on its own."""
     counters, rollup = CounterChanges(), Rollup()
@@ -248,7 +250,7 @@ def refuse_large(group: Sequence[Commit]) -> None:
 
 
 def _apply_one(
-    connection: apsw.Connection, routes: Routes, commit: Commit, counters: CounterChanges, rollup: Rollup
+    connection: apsw.Connection, routes: RouteCache, commit: Commit, counters: CounterChanges, rollup: Rollup
 ) -> Outcome:
     if len(commit.transitions) == 1 and not commit.puts and not commit.guards:
         outcome = _write_parts(connection, routes, commit)
@@ -272,7 +274,7 @@ def _apply_one(
     return outcome
 
 
-def _write_parts(connection: apsw.Connection, routes: Routes, commit: Commit) -> Outcome:
+def _write_parts(connection: apsw.Connection, routes: RouteCache, commit: Commit) -> Outcome:
     for guard in commit.guards:
         if not _holds(connection, guard):
             return Stale(guard.lease.job_id)
@@ -312,7 +314,7 @@ def _refuse_illegal(connection: apsw.Connection, move: Transition) -> None:
         raise StoreError(f"illegal move of job {move.job.short_id}: {state} to {move.to}")
 
 
-def _write_move(connection: apsw.Connection, routes: Routes, move: Transition) -> int | None:
+def _write_move(connection: apsw.Connection, routes: RouteCache, move: Transition) -> int | None:
     """Write one transition if its fence holds; returns the new fence, or None."""
     columns = {name: value for name, value in move.set.items() if name not in RENAMED}
     if len(columns) != len(move.set):

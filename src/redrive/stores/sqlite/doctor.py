@@ -19,7 +19,7 @@ from redrive.core.job import State
 from redrive.errors import InvalidInput
 from redrive.stores.sqlite import claims, rollups, schema
 from redrive.stores.sqlite.connection import NETWORK, barred, filesystem_of, open_reader, translate
-from redrive.stores.sqlite.records import Routes, select
+from redrive.stores.sqlite.records import RouteCache, select
 from redrive.stores.sqlite.search import COUNTERS
 
 WAL_RESET_FIX: Final = (3, 51, 3)
@@ -29,7 +29,7 @@ WAL_LIMIT: Final = 64 * 1024 * 1024
 LEAST_FREE: Final = 256 * 1024 * 1024
 
 
-class Check(msgspec.Struct, frozen=True):
+class FileCheck(msgspec.Struct, frozen=True):
     """One thing that was looked at."""
 
     name: str
@@ -40,7 +40,7 @@ class Check(msgspec.Struct, frozen=True):
     """`repair` puts it right."""
 
 
-def examine(path: Path, *, full: bool = False) -> list[Check]:
+def examine(path: Path, *, full: bool = False) -> list[FileCheck]:
     """Make every check, from the outside in; the inner ones only where the file is a database of ours."""
     if path.is_dir():
         return [_unreadable(apsw.CantOpenError(), path)]
@@ -55,12 +55,12 @@ def examine(path: Path, *, full: bool = False) -> list[Check]:
         connection.close()
 
 
-def library(version: str) -> Check:
+def library(version: str) -> FileCheck:
     major, minor, patch = (int(part) for part in version.split(".")[:3])
     backported = BACKPORTS.get((major, minor))
     if (major, minor, patch) >= WAL_RESET_FIX or (backported is not None and patch >= backported):
-        return Check("sqlite", True, f"SQLite {version}, with the fix for resetting the log")
-    return Check(
+        return FileCheck("sqlite", True, f"SQLite {version}, with the fix for resetting the log")
+    return FileCheck(
         "sqlite",
         False,
         f"SQLite {version} can corrupt a database when two connections reset its log at once",
@@ -68,36 +68,43 @@ def library(version: str) -> Check:
     )
 
 
-def mode(path: Path) -> Check:
+def mode(path: Path) -> FileCheck:
     bits = stat.S_IMODE(path.stat().st_mode)
     if bits & 0o077:
-        return Check("file mode", False, f"{bits:04o}: others can read or write the jobs", f"chmod 600 {path}")
-    return Check("file mode", True, f"{bits:04o}, private to its owner")
+        return FileCheck("file mode", False, f"{bits:04o}: others can read or write the jobs", f"chmod 600 {path}")
+    return FileCheck("file mode", True, f"{bits:04o}, private to its owner")
 
 
-def filesystem(path: Path) -> Check:
+def filesystem(path: Path) -> FileCheck:
     kind = filesystem_of(path.parent.resolve())
     if kind in NETWORK:
-        return Check("filesystem", False, f"{kind} is a network filesystem", "move the database to a local disk")
-    return Check("filesystem", True, kind or "unknown, not known to be a network filesystem")
+        return FileCheck("filesystem", False, f"{kind} is a network filesystem", "move the database to a local disk")
+    return FileCheck("filesystem", True, kind or "unknown, not known to be a network filesystem")
 
 
-def log_size(path: Path) -> Check:
+def log_size(path: Path) -> FileCheck:
     log = path.with_name(path.name + "-wal")
     size = log.stat().st_size if log.exists() else 0
     state = f"the log holds {size:,} bytes"
-    return Check("log", size <= WAL_LIMIT, state, "" if size <= WAL_LIMIT else "end what reads the file for very long")
+    return FileCheck(
+        "log", size <= WAL_LIMIT, state, "" if size <= WAL_LIMIT else "end what reads the file for very long"
+    )
 
 
-def free_space(path: Path) -> Check:
+def free_space(path: Path) -> FileCheck:
     free = shutil.disk_usage(path.parent).free
     said = f"{free // (1024 * 1024):,} MiB free"
-    return Check("disk", free >= LEAST_FREE, said, "" if free >= LEAST_FREE else "free some space on this disk")
+    return FileCheck("disk", free >= LEAST_FREE, said, "" if free >= LEAST_FREE else "free some space on this disk")
 
 
-def _inside(connection: apsw.Connection, path: Path, *, full: bool) -> Iterator[Check]:
+def _inside(connection: apsw.Connection, path: Path, *, full: bool) -> Iterator[FileCheck]:
     """Check schema, integrity, counters, sums and records; ends at the first that is wrong."""
-    looks: list[Callable[[apsw.Connection], Check]] = [_schema, lambda c: _integrity(c, full=full), _counters, _sums]
+    looks: list[Callable[[apsw.Connection], FileCheck]] = [
+        _schema,
+        lambda c: _integrity(c, full=full),
+        _counters,
+        _sums,
+    ]
     looks += [_records] if full else []
     for look in looks:
         try:
@@ -109,33 +116,35 @@ def _inside(connection: apsw.Connection, path: Path, *, full: bool) -> Iterator[
             return
 
 
-def _unreadable(error: apsw.Error, path: Path) -> Check:
+def _unreadable(error: apsw.Error, path: Path) -> FileCheck:
     if why := barred(path):
-        return Check("database", False, *why)
-    return Check("database", False, f"cannot be read: {error}", "restore a backup, or choose another file with --url")
+        return FileCheck("database", False, *why)
+    return FileCheck(
+        "database", False, f"cannot be read: {error}", "restore a backup, or choose another file with --url"
+    )
 
 
-def _schema(connection: apsw.Connection) -> Check:
+def _schema(connection: apsw.Connection) -> FileCheck:
     number, newest = schema.schema_number(connection), len(schema.steps())
     if connection.pragma("application_id") != schema.APPLICATION_ID:
-        return Check("schema", False, "this is not a database of redrive", "choose another file with --url")
+        return FileCheck("schema", False, "this is not a database of redrive", "choose another file with --url")
     if number > newest:
         said = f"schema {number} is newer than this redrive knows ({newest})"
-        return Check("schema", False, said, "upgrade redrive, the way it was installed")
+        return FileCheck("schema", False, said, "upgrade redrive, the way it was installed")
     later = "" if number == newest else f"; the next use brings it to {newest}"
-    return Check("schema", True, f"number {number}{later}")
+    return FileCheck("schema", True, f"number {number}{later}")
 
 
-def _integrity(connection: apsw.Connection, *, full: bool) -> Check:
+def _integrity(connection: apsw.Connection, *, full: bool) -> FileCheck:
     pragma = "integrity_check" if full else "quick_check"
     problems = [str(row[0]) for row in connection.execute(f"PRAGMA {pragma}(10)")]
     if problems == ["ok"]:
-        return Check("integrity", True, f"{pragma} found nothing wrong")
+        return FileCheck("integrity", True, f"{pragma} found nothing wrong")
     said = f"{pragma}: {'; '.join(problems)}"
-    return Check("integrity", False, said, "stop the workers and restore a backup (redrive backup makes them)")
+    return FileCheck("integrity", False, said, "stop the workers and restore a backup (redrive backup makes them)")
 
 
-def _counters(connection: apsw.Connection) -> Check:
+def _counters(connection: apsw.Connection) -> FileCheck:
     """Compare the counters of every route with its jobs, both from one snapshot."""
     with _snapshot(connection):
         kept = {row[0]: row[1:] for row in connection.execute(COUNTERS)}
@@ -146,31 +155,31 @@ def _counters(connection: apsw.Connection) -> Check:
     wrong = sum(tuple(counted[id]) != tuple(numbers) for id, numbers in kept.items())
     if wrong:
         said = f"the counters of {wrong} of {len(kept)} routes differ from their jobs"
-        return Check("counters", False, said, "redrive doctor --fix counts anew", fixable=True)
-    return Check("counters", True, f"{len(kept)} routes, as many jobs as counted")
+        return FileCheck("counters", False, said, "redrive doctor --fix counts anew", fixable=True)
+    return FileCheck("counters", True, f"{len(kept)} routes, as many jobs as counted")
 
 
-def _sums(connection: apsw.Connection) -> Check:
+def _sums(connection: apsw.Connection) -> FileCheck:
     """Compare the days, which reports over months read, with the hours they were added up from."""
     if schema.schema_number(connection) < len(schema.steps()):
-        return Check("sums", True, "the next use adds them up")
+        return FileCheck("sums", True, "the next use adds them up")
     wrong = rollups.wrong_days(connection)
     if wrong:
         said = f"{rollups.in_words(wrong)} with sums that differ from the hours"
-        return Check("sums", False, said, "redrive doctor --fix adds up", fixable=True)
-    return Check("sums", True, "the days say what their hours say")
+        return FileCheck("sums", False, said, "redrive doctor --fix adds up", fixable=True)
+    return FileCheck("sums", True, "the days say what their hours say")
 
 
-def _records(connection: apsw.Connection) -> Check:
+def _records(connection: apsw.Connection) -> FileCheck:
     """Read every job that has not ended: texts can be damaged where SQLite finds nothing wrong."""
     if schema.schema_number(connection) < len(schema.steps()):
-        return Check("records", True, "the next use brings them to the newest schema: look again then")
+        return FileCheck("records", True, "the next use brings them to the newest schema: look again then")
     damaged = _find_damaged(connection)
     if damaged:
         said = "; ".join(f"{id}: {problem}" for id, problem in damaged[:10])
         hint = "redrive cancel ID (discard ID where it is a dead letter) lets go of one, or restore a backup"
-        return Check("records", False, f"{len(damaged)} cannot be read: {said}", hint)
-    return Check("records", True, "every job that has not ended can be read")
+        return FileCheck("records", False, f"{len(damaged)} cannot be read: {said}", hint)
+    return FileCheck("records", True, "every job that has not ended can be read")
 
 
 _UNENDED: Final = (
@@ -181,7 +190,7 @@ _UNENDED: Final = (
 def _find_damaged(connection: apsw.Connection) -> list[tuple[str, Exception]]:
     """Find the jobs that have not ended and that no claim could read: their ids and why."""
     damaged: list[tuple[str, Exception]] = []
-    routes, after = Routes(), -1
+    routes, after = RouteCache(), -1
     while seqs := [seq for (seq,) in select(connection, _UNENDED, (after,))]:
         after = seqs[-1]
         damaged += claims.find_damaged(connection, routes, seqs).values()

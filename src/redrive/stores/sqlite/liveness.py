@@ -20,7 +20,7 @@ import apsw
 from redrive.core.job import Ending
 from redrive.core.store import LeftBehind
 from redrive.errors import StoreUnavailable
-from redrive.stores.sqlite.records import Routes, Row, select
+from redrive.stores.sqlite.records import RouteCache, Row, select
 
 fcntl: ModuleType | None
 try:
@@ -194,7 +194,7 @@ LATE: Final = 10.0
 """On a wall clock a lease counts as ended only so many seconds after its time: clocks differ."""
 
 
-def left_behind(connection: apsw.Connection, routes: Routes, lock: ProcessLock, now: float) -> list[LeftBehind]:
+def left_behind(connection: apsw.Connection, routes: RouteCache, lock: ProcessLock, now: float) -> list[LeftBehind]:
     """Group the running jobs that no living process renews, by the process that claimed them.
 
     The process that asks is alive: its own jobs are never among them.

@@ -17,7 +17,7 @@ from redrive.core.job import Job
 from redrive.core.store import Commit, Inserted, Outcome, Wanted
 from redrive.stores.sqlite import claims, commits, rollups, sessions, upkeep
 from redrive.stores.sqlite.batches import Batch, make_batches
-from redrive.stores.sqlite.records import UNREADABLE, Route, Routes, get
+from redrive.stores.sqlite.records import UNREADABLE, Route, RouteCache, get
 from redrive.stores.sqlite.sessions import Retaken
 
 
@@ -53,7 +53,7 @@ class Machine:
     """The commands of core/commands.py on the tables of this folder. It knows the routes, and nothing else."""
 
     def __init__(self) -> None:
-        self.routes = Routes()
+        self.routes = RouteCache()
 
     def prepare(self, connection: apsw.Connection, command: Command) -> None:
         """Number the routes that a command names, in the command's place, also where it is refused afterwards."""

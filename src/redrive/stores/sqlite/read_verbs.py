@@ -19,7 +19,7 @@ from redrive.stores.sqlite.connection import open_reader, translate
 from redrive.stores.sqlite.fork_guard import use
 from redrive.stores.sqlite.liveness import ProcessLock, left_behind
 from redrive.stores.sqlite.machine import Machine
-from redrive.stores.sqlite.records import Routes
+from redrive.stores.sqlite.records import RouteCache
 from redrive.stores.sqlite.wakeups import Waiters
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ P = ParamSpec("P")
 
 
 def _answer_by(
-    query: Callable[Concatenate[apsw.Connection, Routes, P], T],
+    query: Callable[Concatenate[apsw.Connection, RouteCache, P], T],
 ) -> Callable[Concatenate[ReadVerbs, P], Coroutine[Any, Any, T]]:
     """Make a verb that answers by a query on one snapshot."""
 
@@ -83,7 +83,7 @@ class ReadVerbs(ABC):
         return await self._waiters.wait(mark, seconds, woken)
 
     @property
-    def _routes(self) -> Routes:
+    def _routes(self) -> RouteCache:
         return self._machine.routes
 
     def _reader(self) -> apsw.Connection:

@@ -69,7 +69,7 @@ def to_json(values: Sequence[str] | Sequence[int]) -> str:
 # -- routes
 
 
-class Routes:
+class RouteCache:
     """A cache of the routes table. Other processes add routes; no process removes any."""
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ _ATTEMPTS: Final = (
 )
 
 
-def get(connection: apsw.Connection, routes: Routes, ids: Sequence[str]) -> list[Job]:
+def get(connection: apsw.Connection, routes: RouteCache, ids: Sequence[str]) -> list[Job]:
     """Return these jobs with their histories, in this order. Damaged ones too: a person must be able to drop them."""
     if not ids:
         return []
@@ -158,7 +158,9 @@ def get(connection: apsw.Connection, routes: Routes, ids: Sequence[str]) -> list
     return [jobs[id] for id in ids if id in jobs]
 
 
-def read_later(connection: apsw.Connection, routes: Routes, chosen: str, value: str) -> Callable[[], dict[str, Job]]:
+def read_later(
+    connection: apsw.Connection, routes: RouteCache, chosen: str, value: str
+) -> Callable[[], dict[str, Job]]:
     """Select the jobs that a condition means; the function that comes back decodes them, by id.
 
     It is the only reader that raises one of UNREADABLE where a record is damaged: a worker must not run such a job.
@@ -176,7 +178,7 @@ def read_later(connection: apsw.Connection, routes: Routes, chosen: str, value: 
 
 def list_jobs(
     connection: apsw.Connection,
-    routes: Routes,
+    routes: RouteCache,
     rows: str,
     values: Sequence[Any],
     beside: str = "jobs.seq",
@@ -232,7 +234,7 @@ def _to_attempt(data: str | None, run: int, at: float, started_at: float | None,
 _SCAN: Final = 500
 
 
-def scan(connection: apsw.Connection, routes: Routes, after: int) -> tuple[list[Job], int]:
+def scan(connection: apsw.Connection, routes: RouteCache, after: int) -> tuple[list[Job], int]:
     """Return some jobs after a number, in order, and the number after which to go on."""
     rows = "FROM jobs WHERE jobs.seq > ? ORDER BY jobs.seq LIMIT ?"
     page = list_jobs(connection, routes, rows, (after, _SCAN), history=True)

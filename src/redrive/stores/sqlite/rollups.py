@@ -16,7 +16,7 @@ from redrive.core.bookings import Booking, booked, born_dead, joins_group, troub
 from redrive.core.job import Job
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Group, Lesson, Minute, OutcomeTally, Tally, Total
-from redrive.stores.sqlite.records import Route, Routes, Row, select, to_json
+from redrive.stores.sqlite.records import Route, RouteCache, Row, select, to_json
 
 MINUTE: Final = 60
 HOUR: Final = 3_600
@@ -159,7 +159,7 @@ class Rollup:
         if known is not more:
             known.join(more)
 
-    def write(self, connection: apsw.Connection, routes: Routes) -> None:
+    def write(self, connection: apsw.Connection, routes: RouteCache) -> None:
         for (minute, route, move, *failure), number in self._moves.items():
             add_moves(connection, minute, routes.number(route), move, number, *failure)
         for (hour, route, *what), sums in self._outcomes.items():
@@ -240,20 +240,20 @@ _OUTCOMES: Final = (
 
 
 def tallies(
-    connection: apsw.Connection, routes: Routes, since: float, until: float, *, whole: bool = False
+    connection: apsw.Connection, routes: RouteCache, since: float, until: float, *, whole: bool = False
 ) -> list[Tally]:
     names, hours = routes.names(connection), _hours(since, until)
     rows = _sum_tallies(connection, hours) if whole else select(connection, _TALLIES, hours)
     return [Tally(hour * float(HOUR), *names[route], *rest) for hour, route, *rest in rows]
 
 
-def totals(connection: apsw.Connection, routes: Routes, since: float, until: float) -> list[Total]:
+def totals(connection: apsw.Connection, routes: RouteCache, since: float, until: float) -> list[Total]:
     names, rows = routes.names(connection), _sum_moves(connection, _hours(since, until))
     return [Total(*names[route], move, number) for route, move, number in rows]
 
 
 def outcomes(
-    connection: apsw.Connection, routes: Routes, since: float, until: float, *, whole: bool = False
+    connection: apsw.Connection, routes: RouteCache, since: float, until: float, *, whole: bool = False
 ) -> list[OutcomeTally]:
     names, hours = routes.names(connection), _hours(since, until)
     if whole:
@@ -312,7 +312,7 @@ def _count_open(connection: apsw.Connection, hours: _Hours) -> list[Row]:
 # -- reading minutes, groups, lessons
 
 
-def minutes(connection: apsw.Connection, routes: Routes, since: float, until: float) -> list[Minute]:
+def minutes(connection: apsw.Connection, routes: RouteCache, since: float, until: float) -> list[Minute]:
     rows = select(
         connection,
         "SELECT minute, routes.queue, move, sum(number) FROM minutes JOIN routes ON routes.id = minutes.route"
@@ -335,7 +335,7 @@ _GROUPS: Final = "SELECT fingerprint, first_at, last_at, buried, route, error_cl
 
 
 def groups(
-    connection: apsw.Connection, routes: Routes, since: float = 0.0, fingerprints: Sequence[str] | None = None
+    connection: apsw.Connection, routes: RouteCache, since: float = 0.0, fingerprints: Sequence[str] | None = None
 ) -> list[Group]:
     names = routes.names(connection)
     if fingerprints is None:
@@ -345,7 +345,7 @@ def groups(
     return [Group(*row[:4], *names[row[4]], *row[5:]) for row in rows]  # type: ignore[call-arg]
 
 
-def lessons(connection: apsw.Connection, routes: Routes, *fingerprints: str) -> list[Lesson]:
+def lessons(connection: apsw.Connection, routes: RouteCache, *fingerprints: str) -> list[Lesson]:
     rows = select(
         connection,
         "SELECT fingerprint, strategy, worked, failed FROM lessons"

@@ -15,7 +15,17 @@ from redrive.core.job import PRIORITIES, Job, State
 from redrive.core.store import Filter, Page, Quiet, Returning, Seal
 from redrive.core.timings import TimedBy, Timing, timings_of
 from redrive.errors import InvalidInput
-from redrive.stores.sqlite.records import IN_LIST, LARGEST, Routes, Row, get, list_jobs, match_routes, select, to_json
+from redrive.stores.sqlite.records import (
+    IN_LIST,
+    LARGEST,
+    RouteCache,
+    Row,
+    get,
+    list_jobs,
+    match_routes,
+    select,
+    to_json,
+)
 
 Counts = dict[tuple[str | None, ...], int]
 
@@ -117,7 +127,7 @@ def _dead_hint(filter: Filter) -> str:
 
 def find(
     connection: apsw.Connection,
-    routes: Routes,
+    routes: RouteCache,
     filter: Filter,
     cursor: str | None = None,
     limit: int = 100,
@@ -143,7 +153,7 @@ def find(
 
 
 def first(
-    connection: apsw.Connection, routes: Routes, filters: Sequence[Filter], *, oldest: bool = False
+    connection: apsw.Connection, routes: RouteCache, filters: Sequence[Filter], *, oldest: bool = False
 ) -> list[Job | None]:
     """Answer all filters from one snapshot: a read of its own for each costs more than finding the job."""
     pages = (find(connection, routes, filter, None, 1, oldest=oldest) for filter in filters)
@@ -169,7 +179,7 @@ _OVERDUE: Final = (
 
 def overdue(
     connection: apsw.Connection,
-    routes: Routes,
+    routes: RouteCache,
     now: float,
     queue: str | None = None,
     limit: int = 1,
@@ -187,7 +197,7 @@ def overdue(
     return get(connection, routes, [id for _, id in sorted(due)[:limit]])
 
 
-def seal(connection: apsw.Connection, routes: Routes, filter: Filter) -> Seal:
+def seal(connection: apsw.Connection, routes: RouteCache, filter: Filter) -> Seal:
     """Digest the jobs' numbers in this file, which the indexes hold; sorting in SQL would cost more than reading."""
     wanted = match_routes(routes.names(connection), filter)
     rows: list[Row] = []
@@ -206,14 +216,14 @@ _QUIET: Final = (
 )
 
 
-def quiet(connection: apsw.Connection, routes: Routes, since: float, limit: int = 100) -> list[Quiet]:
+def quiet(connection: apsw.Connection, routes: RouteCache, since: float, limit: int = 100) -> list[Quiet]:
     return [Quiet(*pair) for pair in list_jobs(connection, routes, _QUIET, (since, limit), _LAST_SIGN)]
 
 
 # -- counts
 
 
-def count(connection: apsw.Connection, routes: Routes, filter: Filter, by: Sequence[str] = ()) -> Counts:
+def count(connection: apsw.Connection, routes: RouteCache, filter: Filter, by: Sequence[str] = ()) -> Counts:
     """Count from the counters where they can say it, else by the filter's index."""
     unknown = set(by) - _GROUPABLE
     if unknown:
@@ -231,7 +241,7 @@ def count(connection: apsw.Connection, routes: Routes, filter: Filter, by: Seque
     return _count_rows(connection, routes, filter, by)
 
 
-def _count_by_lane(connection: apsw.Connection, routes: Routes, filter: Filter, by: Sequence[str]) -> Counts:
+def _count_by_lane(connection: apsw.Connection, routes: RouteCache, filter: Filter, by: Sequence[str]) -> Counts:
     """Subtract the other lanes from the sum: most jobs wait in the manual lane, and sorting those by it is slowest."""
     place = list(by).index("lane")
     every = count(connection, routes, filter, [*by[:place], *by[place + 1 :]])
@@ -243,7 +253,7 @@ def _count_by_lane(connection: apsw.Connection, routes: Routes, filter: Filter, 
 
 
 def _count_rows(
-    connection: apsw.Connection, routes: Routes, filter: Filter, by: Sequence[str], *, only: str = "true"
+    connection: apsw.Connection, routes: RouteCache, filter: Filter, by: Sequence[str], *, only: str = "true"
 ) -> Counts:
     """Group by columns of the job alone; the names of its route are filled in afterwards."""
     names = routes.names(connection)
@@ -327,7 +337,7 @@ _RETURNING: Final = (
 )
 
 
-def returning(connection: apsw.Connection, routes: Routes, now: float) -> list[Returning]:
+def returning(connection: apsw.Connection, routes: RouteCache, now: float) -> list[Returning]:
     names = routes.names(connection)
     return [
         Returning(fingerprint, held_for, *names[route][:2], *numbers)
@@ -358,12 +368,12 @@ _NEWEST: Final = (
 )
 
 
-def durations(connection: apsw.Connection, routes: Routes, task: str, last: int = 100) -> list[float]:
+def durations(connection: apsw.Connection, routes: RouteCache, task: str, last: int = 100) -> list[float]:
     numbers = ", ".join(str(number) for number, route in routes.names(connection).items() if route[1] == task)
     return [seconds for (seconds,) in select(connection, _TOOK.format(numbers), (last,))]
 
 
-def timings(connection: apsw.Connection, routes: Routes, by: TimedBy) -> list[Timing]:
+def timings(connection: apsw.Connection, routes: RouteCache, by: TimedBy) -> list[Timing]:
     names, place = routes.names(connection), _OF_ROUTE.index(by)
     return timings_of((str(names[route][place]), waited, took) for route, waited, took in _measure(connection))
 

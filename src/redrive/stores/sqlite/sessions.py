@@ -16,7 +16,7 @@ from redrive.core.commands import Apply, Beat, Command, Forget, Hello, Insert, T
 from redrive.core.job import Job
 from redrive.core.store import Applied, Inserted, Outcome, Pruned, Stale
 from redrive.errors import StoreError
-from redrive.stores.sqlite.records import Routes, get
+from redrive.stores.sqlite.records import RouteCache, get
 
 EXPIRES: Final = 86_400.0
 """Seconds after which the session of a silent client may be forgotten."""
@@ -48,7 +48,7 @@ def begin(connection: apsw.Connection, hello: Hello) -> int:
 
 def once(
     connection: apsw.Connection,
-    routes: Routes,
+    routes: RouteCache,
     command: Command,
     ticket: Ticket,
     now: float,
@@ -94,7 +94,7 @@ def remember(connection: apsw.Connection, ticket: Ticket, outcome: bytes, now: f
 # -- outcomes as small values, also for the chain over all outcomes of a log
 
 
-class Refused(NamedTuple):
+class RefusedCommand(NamedTuple):
     """The store refused the command, in the same words everywhere; nothing of the command was written."""
 
     problem: str
@@ -124,7 +124,7 @@ class Retaken(NamedTuple):
 
 def record(command: object, outcome: Any) -> Any:
     """Turn an outcome into plain values that are equal wherever the command had the same effect."""
-    if isinstance(outcome, Refused):
+    if isinstance(outcome, RefusedCommand):
         return ["refused", outcome.problem]
     match command:
         case Insert():
@@ -145,11 +145,11 @@ def _record_commit(outcome: Outcome) -> Any:
     return list(outcome.fences) if isinstance(outcome, Applied) else getattr(outcome, "job_id", None) or ""
 
 
-def _restore(connection: apsw.Connection, routes: Routes, command: Command, kept: bytes) -> Any:
+def _restore(connection: apsw.Connection, routes: RouteCache, command: Command, kept: bytes) -> Any:
     """Make the outcome of a command that was executed before from its record and from the rows of today."""
     recorded = _decode(kept)
     if isinstance(recorded, list) and recorded[:1] == ["refused"]:
-        return Refused(recorded[1])
+        return RefusedCommand(recorded[1])
     match command:
         case Insert():
             jobs = _by_id(connection, routes, [job.id for job in command.jobs])
@@ -167,5 +167,5 @@ def _restore(connection: apsw.Connection, routes: Routes, command: Command, kept
             return recorded
 
 
-def _by_id(connection: apsw.Connection, routes: Routes, ids: Sequence[str]) -> dict[str, Job]:
+def _by_id(connection: apsw.Connection, routes: RouteCache, ids: Sequence[str]) -> dict[str, Job]:
     return {job.id: job for job in get(connection, routes, ids)}
