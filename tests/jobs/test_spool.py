@@ -238,10 +238,10 @@ import resource, signal, sys
 from pathlib import Path
 from redrive.core.job import Job, State
 from redrive.jobs import jsonl
-from redrive.jobs.spool import Entry, Spool
+from redrive.jobs.spool import SpoolEntry, Spool
 
-def job(id: str, size: int) -> Entry:
-    return Entry(Job(id, "q", "t", None, State.waiting, 2, 0.0, 1, 0.0, 0.0, "x" * size))
+def job(id: str, size: int) -> SpoolEntry:
+    return SpoolEntry(Job(id, "q", "t", None, State.waiting, 2, 0.0, 1, 0.0, 0.0, "x" * size))
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 spool = Spool(Path(sys.argv[1]))
