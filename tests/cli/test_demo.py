@@ -13,7 +13,7 @@ from rich.console import Console
 
 import redrive
 from redrive.core.job import State
-from redrive.doors.demo import BRIEFS, Demo, parked
+from redrive.doors.demo import BRIEFS, Demo, describe_parked
 from redrive.doors.demo.receiver import Receiver
 from redrive.doors.demo.view import View
 
@@ -110,7 +110,7 @@ def test_each_row_adds_up_while_deliveries_are_parked() -> None:
     queues = [{"name": name, **dict.fromkeys(State, 0), **numbers} for name, numbers in counts.items()]
     totals = {state: sum(queue[state] for queue in queues) for state in State}
     view = View(plain=True)
-    view.show({"queues": queues, "totals": totals, "accepted": 195}, parked(65))
+    view.show({"queues": queues, "totals": totals, "accepted": 195}, describe_parked(65))
     drawn = Console(file=StringIO(), width=60)
     drawn.print(view.picture())
     text = drawn.file.getvalue()
@@ -127,7 +127,7 @@ def test_on_a_narrow_terminal_its_end_breaks_no_word_and_no_command() -> None:
     command = "  redrive serve redrive.doors.demo.tasks:rd --open " + "x" * 40
     view = View(plain=False)
     view.console = Console(file=StringIO(), width=60, force_terminal=True, color_system=None)
-    view.summary([("lost", "0", True)], [said], [command])
+    view.sum_up([("lost", "0", True)], [said], [command])
     drawn = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in view.console.file.getvalue().splitlines()]
     assert command in drawn
     told = [line for line in drawn[3:] if line != command]

@@ -1,4 +1,4 @@
-"""`redrive demo`: a person's first minute. Real processes, a real outage, a real kill -9, and numbers that add up."""
+"""Runs `redrive demo`: real processes, a real outage, a real kill -9, and numbers that add up."""
 
 from __future__ import annotations
 
@@ -6,36 +6,35 @@ import asyncio
 import os
 import shlex
 import shutil
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
 
 import redrive
-from redrive.core.job import State
 from redrive.doors.cli.text import plural
+from redrive.doors.demo.cluster import Processes
 from redrive.doors.demo.receiver import Receiver
-from redrive.doors.demo.view import View
+from redrive.doors.demo.view import View, check_totals
 
 WORKERS = 2
 DEADLINE = 120.0
-"""It takes ten to fifteen seconds; on a machine that is busy with other things, longer."""
+"""Seconds after which the demo gives up. It takes ten to fifteen, and longer on a busy machine."""
 ARRIVAL = 8.0
-"""The work arrives over so many seconds."""
+"""Seconds over which the work arrives."""
 OUTAGE = (3.0, 4.0)
-"""The receiver goes down so many seconds after the start, for so long."""
+"""Seconds after which the receiver goes down, and for how many."""
 BRIEFS = 12
-"""So many jobs go to an agent that may not do them."""
+"""How many jobs go to an agent that may not do them."""
 POISON = ("a bug", "a frozen deploy", "kills its worker")
 
 
 def run(*, file: Path | None = None, jobs: int = 300, plain: bool = False) -> int:
-    """Run the demo; 0 when everything adds up."""
+    """Run the demo; return 0 if everything adds up."""
     folder = Path(tempfile.mkdtemp(prefix="redrive-demo-")) if file is None else file.absolute().parent
     database = folder / "jobs.db" if file is None else file.absolute()
     if database.exists():
@@ -43,21 +42,20 @@ def run(*, file: Path | None = None, jobs: int = 300, plain: bool = False) -> in
     return asyncio.run(Demo(database, jobs, View(plain=plain)).run())
 
 
-def _arriving(payloads: Iterable[dict[str, Any]]) -> list[redrive.Item]:
-    """The work does not come all at once."""
-    listed = list(payloads)
-    return [redrive.Item(payload, delay=ARRIVAL * n / len(listed)) for n, payload in enumerate(listed)]
+def _spread(payloads: Sequence[dict[str, Any]]) -> list[redrive.Item]:
+    """Make items that become due one after the other."""
+    return [redrive.Item(payload, delay=ARRIVAL * n / len(payloads)) for n, payload in enumerate(payloads)]
 
 
-def parked(number: int) -> str:
-    """What stands still, and until when; nothing if nothing does."""
+def describe_parked(number: int) -> str:
+    """Describe the parked deliveries and what they wait for; return an empty text if there are none."""
     if not number:
         return ""
     return f"{'1 delivery is' if number == 1 else f'{number} deliveries are'} parked until a probe gets through"
 
 
 class Demo:
-    """One run, from the first enqueue to the summary."""
+    """Runs the demo once, from the first enqueue to the summary."""
 
     def __init__(self, database: Path, jobs: int, view: View) -> None:
         self._database = database
@@ -68,7 +66,8 @@ class Demo:
         from redrive.doors.demo.tasks import rd  # made for the file that the line above names
 
         self._rd = rd
-        self._workers: list[asyncio.subprocess.Process] = []
+        self._workers: Processes
+        self._started = 0
         self._killed = 0
         self._parked = 0
         self._open = False
@@ -76,6 +75,7 @@ class Demo:
     async def run(self) -> int:
         await self._receiver.start()
         await self._press.start()
+        self._workers = Processes(os.environ | {"REDRIVE_DEMO_PORT": str(self._press.port)})
         try:
             with self._view as view:
                 view.say(f"a new database: {self._database}")
@@ -84,7 +84,7 @@ class Demo:
                     await self._live()
                     return await self._conclude()
         finally:
-            await self._end_workers()
+            await self._workers.end("")
             await self._receiver.stop()
             await self._press.stop()
 
@@ -102,15 +102,13 @@ class Demo:
                 delay=ARRIVAL * number / deliveries,
             )
         await self._rd.enqueue_http("POST", hook + "/typo", json={}, queue="deliveries")
-        await self._rd.enqueue_many("publish", _arriving({"slug": f"article-{n}"} for n in range(articles)))
-        await self._rd.enqueue_many("research", _arriving({"topic": n} for n in range(research)))
-        await self._rd.enqueue_many(
-            "brief", _arriving({"topic": f"quarter {n + 1}"} for n in range(BRIEFS)), agent="intern"
-        )
-        await self._rd.enqueue_many("poison", _arriving({"kind": kind} for kind in POISON))
-        self._view.say(
-            f"{(await self._rd.stats())['accepted']} jobs accepted; each was on disk before its call returned"
-        )
+        briefs = _spread([{"topic": f"quarter {n + 1}"} for n in range(BRIEFS)])
+        await self._rd.enqueue_many("publish", _spread([{"slug": f"article-{n}"} for n in range(articles)]))
+        await self._rd.enqueue_many("research", _spread([{"topic": n} for n in range(research)]))
+        await self._rd.enqueue_many("brief", briefs, agent="intern")
+        await self._rd.enqueue_many("poison", _spread([{"kind": kind} for kind in POISON]))
+        accepted = (await self._rd.stats())["accepted"]
+        self._view.say(f"{accepted} jobs accepted; each was on disk before its call returned")
 
     # -- while it runs
 
@@ -123,7 +121,7 @@ class Demo:
             while time.monotonic() - began < DEADLINE:
                 stats = await self._rd.stats()
                 await self._watch_breaker(stats["totals"]["held"])
-                self._view.show(stats, parked(self._parked))
+                self._view.show(stats, describe_parked(self._parked))
                 if not any(stats["totals"][state] for state in ("waiting", "running", "held")) and outage.done():
                     return
                 await self._interfere(stats)
@@ -138,7 +136,7 @@ class Demo:
         self._view.say("the receiver of the deliveries goes down", "yellow")
         await asyncio.sleep(length)
         await self._receiver.start()
-        waits = f"; {parked(self._parked)}" if self._parked else ""
+        waits = f"; {describe_parked(self._parked)}" if self._parked else ""
         self._view.say(f"the receiver is back{waits}", "green")
 
     async def _watch_breaker(self, held: int) -> None:
@@ -146,8 +144,8 @@ class Demo:
         self._parked = held
         if held and not self._open:
             self._open = True
-            self._view.say(f"its breaker opens: {parked(held)}", "yellow")
-        elif self._open and not held and all(one.state == "closed" for one in await self._rd.breakers()):
+            self._view.say(f"its breaker opens: {describe_parked(held)}", "yellow")
+        elif self._open and not held and all(breaker.state == "closed" for breaker in await self._rd.breakers()):
             self._open = False
             self._view.say("a probe got through, and the parked deliveries are back", "green")
 
@@ -156,78 +154,44 @@ class Demo:
         totals = stats["totals"]
         done, accepted = totals["done"], stats["accepted"]
         midway = done * 2 > accepted or (done * 3 > accepted and totals["running"])
-        victim = next((worker for worker in self._workers if worker.returncode is None), None)
-        if midway and victim is not None and not self._killed and not await self._suspects():
-            victim.send_signal(signal.SIGKILL)
-            self._killed = victim.pid
-            around = plural(totals["running"], "job")
-            self._view.say(f"kill -9 {victim.pid}: a worker dies with {around} running around it", "red")
-            await victim.wait()
-        for worker in [worker for worker in self._workers if worker.returncode is not None]:
-            self._workers.remove(worker)
-            if worker.pid != self._killed:
-                self._view.say(f"worker {worker.pid} was killed by a poisonous job", "red")
+        ended = self._workers.ended
+        victim = next((name for name in self._workers.running if name not in ended), None)
+        if midway and victim is not None and not self._killed and not await self._isolates_a_job():
+            self._killed = await self._workers.kill(victim)
+            running = plural(totals["running"], "job")
+            self._view.say(f"kill -9 {self._killed}: a worker dies while {running} run", "red")
+            await self._start_worker()
+        for name in ended:
+            pid = self._workers.running.pop(name).pid
+            self._view.say(f"worker {pid} was killed by a poisonous job", "red")
             await self._start_worker()
 
-    async def _suspects(self) -> bool:
-        """Whether a job has its worker to itself, to see whether it kills it: a kill of ours would speak against it."""
+    async def _isolates_a_job(self) -> bool:
+        """Tell whether a job that may kill workers runs alone in one: killing that worker would blame the job."""
         running = (await self._rd.jobs.list(state="running")).jobs
         return any(job.crashes > 1 for job in running)
 
     async def _start_worker(self) -> None:
-        environ = os.environ | {"REDRIVE_DEMO_PORT": str(self._press.port)}
-        worker = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "redrive",
-            "worker",
-            "redrive.doors.demo.tasks:rd",
-            "--concurrency",
-            "10",
-            env=environ,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        self._workers.append(worker)
+        self._started += 1
+        arguments = ("worker", "redrive.doors.demo.tasks:rd", "--concurrency", "10")
+        worker = await self._workers.redrive(f"worker-{self._started}", *arguments)
         self._view.say(f"worker {worker.pid} starts")
-
-    async def _end_workers(self) -> None:
-        for worker in self._workers:
-            if worker.returncode is None:
-                worker.terminate()
-        for worker in self._workers:
-            try:
-                await asyncio.wait_for(worker.wait(), 5)
-            except TimeoutError:
-                worker.kill()
 
     # -- the end
 
     async def _conclude(self) -> int:
-        await self._end_workers()
-        stats = await self._rd.stats()
-        totals, accepted = stats["totals"], stats["accepted"]
-        twice = 0
-        async for job in self._rd.store.scan():
-            twice += max(0, sum(attempt.outcome == "done" for attempt in job.history) - 1)
-        ended, known = totals["done"] + totals["dead"], sum(totals[state] for state in State)
-        posts, seen = self._press.posts, self._receiver.deliveries
-        repeats = seen.total() - len(seen)
-        lines = [
-            ("accepted = done + dead", f"{accepted} = {totals['done']} + {totals['dead']}", accepted == ended),
-            ("lost", str(accepted - known), accepted == known),
-            ("completed twice", str(twice), twice == 0),
+        await self._workers.end("")
+        posts, deliveries = self._press.posts, self._receiver.deliveries
+        repeats = deliveries.total() - len(deliveries)
+        checks = [
+            *await check_totals(self._rd, await self._rd.stats()),
             ("articles posted, each once", f"{len(posts)}", set(posts.values()) <= {1}),
-            ("deliveries received", f"{len(seen)} ({repeats} repeated, recognised by key)", True),
+            ("deliveries received", f"{len(deliveries)} ({repeats} repeated, recognised by key)", True),
             ("killed with kill -9", f"worker {self._killed}", bool(self._killed)),
         ]
-        if known > ended:
-            lines.insert(1, ("not ended in time", f"{known - ended}, and still there: see `redrive queues`", False))
-        self._view.__exit__()
-        self._view.summary(lines, await self._letters(), self._what_next())
-        return 0 if all(good for *_, good in lines) else 1
+        return self._view.sum_up(checks, await self._describe_groups(), self._what_next())
 
-    async def _letters(self) -> list[str]:
+    async def _describe_groups(self) -> list[str]:
         groups = await self._rd.dead.groups()
         dead = sum(view.dead for view in groups)
         lines = ["", f"[bold]{dead} dead letters[/] of {len(groups)} kinds wait for you, and each says why:"]
@@ -247,13 +211,13 @@ class Demo:
             "or in the terminal:",
             "  # what needs you, and what to do about it:",
             f"  {program} morning",
-            "  # one by one; `dead show ID` tells a whole story:",
+            "  # the dead letters; `dead show ID` shows everything about one:",
             f"  {program} dead list",
         ]
 
 
 def _program() -> str:
-    """How to call redrive from here: by its name where that works, else by its path."""
+    """Return how to call redrive from here: by its name if that works, else by its path."""
     if shutil.which("redrive"):
         return "redrive"
     script = Path(sys.executable).with_name("redrive")

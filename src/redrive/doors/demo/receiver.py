@@ -1,4 +1,4 @@
-"""The demo's flaky receiver: refuses now and then, goes down for a while, comes back, and counts what it got."""
+"""Receives the demo's requests: refuses some, goes down for a while, and counts what it received."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 
 class Receiver:
-    """A tiny HTTP server on 127.0.0.1 that remembers every key it has seen. One takes the deliveries, one prints."""
+    """Serves HTTP on 127.0.0.1 and counts requests by key; one receiver takes deliveries, another takes articles."""
 
     def __init__(self) -> None:
         self.deliveries: Counter[str] = Counter()
@@ -19,7 +19,7 @@ class Receiver:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Up, or up again: it answers the first few, so that a probe gets through."""
+        """Start the server, also again. It accepts the first five requests, so that a probe gets through."""
         self._requests = 0
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]

@@ -1,4 +1,4 @@
-"""What the demo's worker processes run: `redrive worker redrive.doors.demo.tasks:rd`."""
+"""Defines the tasks of the demo: `redrive worker redrive.doors.demo.tasks:rd`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import redrive
 
 FAST = {"base": 0.4, "cap": 1.5, "max_attempts": 60, "breaker_pause": 0.5}
 QUEUES = ("deliveries", "articles", "research", "briefs", "poison")
-# Two more than the preset has; what no agent can do is its ceo's.
+# Two agents more than the preset has. What no agent can do belongs to the preset's ceo.
 AGENTS = {"intern": {"does": ["brief"]}, "editor": {"does": ["brief", "publish"]}}
 
 
@@ -25,7 +25,7 @@ rd = redrive.Redrive(
 
 
 async def _ask(method: str, path: str) -> str | None:
-    """One small HTTP/1.1 request to the demo's press; None for 404."""
+    """Send a small HTTP/1.1 request to the receiver of articles; return None for 404."""
     port = int(os.environ["REDRIVE_DEMO_PORT"])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
@@ -45,7 +45,7 @@ async def _ask(method: str, path: str) -> str | None:
 
 @rd.task("publish", queue="articles")
 async def publish(ctx: redrive.Context, slug: str) -> str | None:
-    """An agent's article: drafted once, posted once, whatever is killed in between."""
+    """Draft an article once and post it once, whatever is killed in between."""
     draft = await ctx.step("draft", write, slug)
     await asyncio.sleep(0.02)
     return await ctx.once(
@@ -62,7 +62,7 @@ async def write(slug: str) -> str:
 
 @rd.task("research", queue="research")
 async def research(ctx: redrive.Context, topic: int) -> int:
-    """An agent step that a provider interrupts now and then."""
+    """Do a step of an agent that a provider interrupts now and then."""
     await asyncio.sleep(0.03 + topic % 7 / 100)
     if ctx.attempt == 1 and topic % 5 == 0:
         raise TimeoutError("the model did not answer in time")
@@ -71,7 +71,7 @@ async def research(ctx: redrive.Context, topic: int) -> int:
 
 @rd.task("brief", queue="briefs")
 async def brief(ctx: redrive.Context, topic: str) -> str:
-    """Somebody gave this to the wrong agent. Reassign it, and it is done."""
+    """Fail for every agent but the editor: after a reassignment it is done."""
     if ctx.agent != "editor":
         raise PermissionError(f"{ctx.agent} may not write to the press folder")
     return f"{topic}: filed by the {ctx.agent}"
@@ -79,7 +79,7 @@ async def brief(ctx: redrive.Context, topic: str) -> str:
 
 @rd.task("poison", queue="poison", max_crashes=1)
 async def poison(kind: str) -> None:
-    """What no retry heals: each ends as a dead letter that says why."""
+    """Fail in ways that no retry heals: each job ends as a dead letter that says why."""
     if kind == "kills its worker":
         os._exit(1)
     if kind == "a bug":
