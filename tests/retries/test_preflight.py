@@ -14,11 +14,9 @@ from redrive.core.agents import Fleet, Model
 from redrive.core.policy import DEFAULT, Policy, merge
 from redrive.retries.changes import Adapt, tokens
 from redrive.retries.preflight import (
-    READY,
     Conditions,
     NotReady,
     Ready,
-    check,
     credentials,
     fits,
     short_enough,
@@ -35,18 +33,18 @@ def words(text: str) -> int:
     return len(text)
 
 
-def judged(needed: int, budget: int = 150_000, **how: Any) -> Ready | NotReady:
+def judged(needed: int, budget: int = 150_000, **how: Any) -> Ready | NotReady | None:
     fleet = Fleet(models={"m": Model(context=budget)})
-    conditions = Conditions(POLICY, fleet, count=words, **how)
+    conditions = Conditions(fleet, count=words, **how)
     payload = {"prompt": "x" * needed}
     assert tokens(payload, None, words) == needed
-    return check(a_job(model="m"), payload, conditions, T0)
+    return fits(payload, "m", conditions)
 
 
 @pytest.mark.behaviour("004-45", "004-46")
 @pytest.mark.parametrize("budget", [150_000, 180_000, 1_000])
 def test_the_edges(budget: int) -> None:
-    assert judged(budget * 8 // 10, budget) == READY
+    assert judged(budget * 8 // 10, budget) is None
     above = judged(budget * 8 // 10 + 1, budget)
     assert isinstance(above, Ready) and len(above.warnings) == 1 and "80 %" in above.warnings[0]
     equal = judged(budget, budget)
@@ -59,11 +57,11 @@ def test_the_edges(budget: int) -> None:
 
 def test_the_window_of_a_model_that_nobody_declared_is_not_asserted() -> None:
     """What such a model may read is a guess: it is said, and the job starts."""
-    found = fits({"prompt": "x" * 900_000}, "house-model-7", Conditions(POLICY, Fleet(), count=words))
+    found = fits({"prompt": "x" * 900_000}, "house-model-7", Conditions(Fleet(), count=words))
     assert isinstance(found, Ready) and "how many house-model-7 may read is not known here" in found.warnings[0]
     declared = Fleet(models={"house-model-7": Model(context=1_000_000)})
-    assert fits({"prompt": "x" * 700_000}, "house-model-7", Conditions(POLICY, declared, count=words)) is None
-    family = fits({"prompt": "x" * 900_000}, "claude-sonnet-4-5", Conditions(POLICY, Fleet(), count=words))
+    assert fits({"prompt": "x" * 700_000}, "house-model-7", Conditions(declared, count=words)) is None
+    family = fits({"prompt": "x" * 900_000}, "claude-sonnet-4-5", Conditions(Fleet(), count=words))
     assert isinstance(family, NotReady), "the families of known models are no guess"
 
 
@@ -86,7 +84,7 @@ def test_how_many_subtasks_are_recommended(needed: int, budget: int, parts: int)
 def test_subtasks_are_counted_without_a_float_in_the_way(budget: int, times: float) -> None:
     needed = ceil(budget * times)
     over = fits(
-        {"prompt": "x"}, "m", Conditions(POLICY, Fleet(models={"m": Model(context=budget)}), count=lambda _: needed)
+        {"prompt": "x"}, "m", Conditions(Fleet(models={"m": Model(context=budget)}), count=lambda _: needed)
     )
     assert isinstance(over, NotReady)
     assert f"into {-(-10 * needed // (7 * budget))} subtasks" in over.recommendation
@@ -94,7 +92,7 @@ def test_subtasks_are_counted_without_a_float_in_the_way(budget: int, times: flo
 
 @pytest.mark.behaviour("004-43")
 def test_the_model_is_the_jobs_else_the_payloads_else_the_usual() -> None:
-    conditions = Conditions(POLICY, Fleet(models={"tiny": Model(context=10)}), count=words)
+    conditions = Conditions(Fleet(models={"tiny": Model(context=10)}), count=words)
     assert isinstance(fits({"prompt": "x" * 11}, "tiny", conditions), NotReady)
     assert isinstance(fits({"prompt": "x" * 11, "model": "tiny"}, None, conditions), NotReady)
     assert fits({"prompt": "x" * 11, "model": "tiny"}, "claude-opus-4-1", conditions) is None
@@ -104,13 +102,13 @@ def test_the_model_is_the_jobs_else_the_payloads_else_the_usual() -> None:
 
 
 def test_a_payload_that_no_model_reads_is_not_measured() -> None:
-    conditions = Conditions(POLICY, Fleet(models={"m": Model(context=1)}), count=words)
-    assert check(a_job(model="m"), {"url": "x" * 10_000}, conditions, T0) == READY
+    conditions = Conditions(Fleet(models={"m": Model(context=1)}), count=words)
+    assert fits({"url": "x" * 10_000}, "m", conditions) is None
 
 
 def test_missing_credentials_are_named() -> None:
     assert credentials(()) is None
-    verdict = check(a_job(), {}, Conditions(POLICY, missing=("API_KEY", "TOKEN")), T0)
+    verdict = credentials(("API_KEY", "TOKEN"))
     assert isinstance(verdict, NotReady)
     assert verdict.detail == "credentials" and "API_KEY, TOKEN" in verdict.why and "API_KEY" in verdict.recommendation
 
@@ -132,8 +130,8 @@ def test_what_failed_for_too_long_is_not_started_again() -> None:
 def overlooks(payload: dict[str, Any], fleet: Fleet = Fleet()) -> bool:  # noqa: B008 - a value
     """Passed unseen although it is not plainly ready."""
     text = msgspec.json.encode(payload).decode()
-    unseen = surely_fits(text, short_enough(fleet, Conditions(POLICY).count))
-    return unseen and fits(payload, None, Conditions(POLICY, fleet)) is not None
+    unseen = surely_fits(text, short_enough(fleet, Conditions().count))
+    return unseen and fits(payload, None, Conditions(fleet)) is not None
 
 
 def an_image(number: int) -> dict[str, Any]:
@@ -168,6 +166,6 @@ def test_nothing_passes_unseen_that_would_warn(messages: list[dict[str, Any]], c
 
 
 def test_a_short_payload_costs_no_look() -> None:
-    assert surely_fits('{"prompt":"Write."}', short_enough(Fleet(), Conditions(POLICY).count))
-    assert not surely_fits("x" * 10_000_000, short_enough(Fleet(), Conditions(POLICY).count))
+    assert surely_fits('{"prompt":"Write."}', short_enough(Fleet(), Conditions().count))
+    assert not surely_fits("x" * 10_000_000, short_enough(Fleet(), Conditions().count))
     assert not surely_fits("x" * 100, short_enough(Fleet(models={"m": Model(context=10)}), words))

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, overload
 from redrive.core.checks import check_limit
 from redrive.core.job import Job, Json, State
 from redrive.core.store import Page
-from redrive.deadletters import edit, orders
+from redrive.deadletters import edit
 from redrive.deadletters.acts import Acts
 from redrive.deadletters.bulk_run import PASS_RATE
 from redrive.deadletters.filters import make_filter
 from redrive.deadletters.group import GroupView
 from redrive.deadletters.input_edits import EditPreview, PatchPreview
-from redrive.deadletters.orders import read_words
+from redrive.deadletters.orders import make_order, read_words, reviving
 from redrive.deadletters.purge import Purging
 from redrive.deadletters.redrives import How
 from redrive.deadletters.triage import Act, Acted
@@ -99,7 +99,7 @@ class Dead:
 
     async def revive(self, id: str, *, who: str, why: str) -> Job:
         """Redrive for a program, which has not looked: a dead letter whose effect may have landed stays dead."""
-        return await self._acts.one(orders.reviving(self._core, who, why), id)
+        return await self._acts.one(reviving(self._core, who, why), id)
 
     @overload
     async def do(self, verb: str, id: str, *, who: str = ..., why: str | None = ..., **words: Any) -> Job: ...
@@ -140,29 +140,15 @@ class Dead:
             return await self._redrives.start(ids, all=all, who=who, why=why, **(where or {}))
         if verb == "edit":
             return await self.edit_many(ids=ids, all=all, who=who, why=why, where=where, **words)
-        return await self._many(verb, words, ids, where or {}, all, who, why)
+        return await self._act(verb, words, None, ids, where or {}, all=all, who=who, why=why)
 
     async def _one(self, verb: str, words: Mapping[str, Any], id: str, who: str, why: str | None) -> Job:
-        found = VERBS[verb]
-        read = read_words(self._core, found, words)
-        order = orders.order(self._core, found, read, who, why)
+        """Carries out a verb on one job."""
+        read = read_words(self._core, VERBS[verb], words)
+        order = make_order(self._core, VERBS[verb], read, who, why)
         if verb == "edit":
             return await edit.edit(self._core, self._acts, id, order, read["repeat"])
         return await self._acts.one(order, id)
-
-    async def _many(
-        self,
-        verb: str,
-        words: Mapping[str, Any],
-        ids: Sequence[str],
-        where: Mapping[str, Any],
-        all: bool,
-        who: str,
-        why: str | None,
-    ) -> Acted:
-        found = VERBS[verb]
-        read = read_words(self._core, found, words, many=True)
-        return await self._acts.many(found, read, ids, where, all=all, who=who, why=why)
 
     async def _act(
         self,
@@ -176,8 +162,10 @@ class Dead:
         who: str,
         why: str | None = None,
     ) -> Job | Acted:
+        """Carries out a verb, with its words as the caller gave them, on one job or on many."""
         if id is None:
-            return await self._many(verb, words, ids, filters, all, who, why)
+            read = read_words(self._core, VERBS[verb], words, many=True)
+            return await self._acts.many(VERBS[verb], read, ids, filters, all=all, who=who, why=why)
         _check_alone(ids, filters, all=all)
         return await self._one(verb, words, id, who, why)
 
@@ -283,7 +271,8 @@ class Dead:
 
         Effects of `ctx.once` that have landed are kept, except those named in `repeat`, which are done again.
         """
-        return await self._one("edit", {"payload": payload, "repeat": repeat}, id, who, why)
+        words = {"payload": payload, "repeat": repeat}
+        return await self._one("edit", words, id, who, why)
 
     async def preview_edit(self, id: str, payload: Mapping[str, Json]) -> EditPreview:
         """What an edit would mean: differences in words, errors by field, what it voids, what landed, what is tainted.
@@ -537,6 +526,6 @@ class Dead:
 
 
 def _check_alone(ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> None:
-    """One id, or many: both would say two things."""
+    """Refuses ids or filters beside a single id: they would mean two different things."""
     if ids or filters or all:
         raise InvalidInput(field=min(filters, default="ids"), problem="give one id, or ids or a filter, not both")

@@ -17,12 +17,12 @@ import msgspec
 from redrive.core import lifecycle
 from redrive.core.checks import check_words, the_only
 from redrive.core.commit import Proposal, commit_each, commit_in_parts, decide_and_commit
-from redrive.core.job import Job, new_id
+from redrive.core.job import Job, State, new_id
 from redrive.core.lifecycle import Transition
 from redrive.core.store import MAX_PARTS, Put
 from redrive.deadletters.bulk_run import RedriveRun
 from redrive.deadletters.filters import filter_of_many
-from redrive.deadletters.orders import SIZE, SIZE_WITH_DOCUMENTS, Arrow, Order
+from redrive.deadletters.orders import SIZE, Order
 from redrive.deadletters.redrives.moves import before_key, is_deferred, recalled_for
 from redrive.deadletters.triage import (
     ACT,
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from redrive.deadletters.redrives import Redrives
     from redrive.jobs.core import Core
 
-__all__ = ["GROUP", "SIZE", "SIZE_WITH_DOCUMENTS", "Acts", "Arrow", "Decided", "Order"]
 log = logging.getLogger("redrive.acts")
 GROUP: Final = "group."
 """What is said of a group is an act, too: it stands in the group's own document, and its id begins so."""
@@ -75,7 +74,7 @@ class Acts:
 
         async def decide() -> Proposal[tuple[Job, Transition | None]] | None:
             job, now = await find_job(self._core.store, id), self._core.clock.now()
-            if order.recalls and is_deferred(job):
+            if order.recalls and job.state is State.held and is_deferred(job):
                 order.decide(lifecycle.recalled(job, now, who=order.who, why=order.why).after(job.version), now)
                 await self._recall(job, order)
                 return None
@@ -99,11 +98,11 @@ class Acts:
         """Makes the one commit of an act: the move, what it overwrites, and the act itself."""
         move, others = decided.move, await self._companions(decided.move)
         act = Act(
-            job.id, order.verb, now, order.who, order.why, dict(order.said), job_id=job.id, number=1, moved=1, chunks=1
+            job.id, order.verb, now, order.who, order.why, dict(order.words), job_id=job.id, number=1, moved=1, chunks=1
         )
         documents = tuple([await self._document(put) for put in puts])
         kept = ACT_ITEMS.put(items_key(job.id, 0), Chunk(now, (_item(job, decided, documents),)))
-        whole = (*puts, *decided.puts, put_act(act), kept)
+        whole = (*puts, *decided.puts, ACT.put(act.id, act), kept)
         moves = (() if move is None else (move,)) + others[: MAX_PARTS - 1 - len(whole)]
         return Proposal(f"job {job.short_id}", (job, move), moves, whole, done=ACTS[order.verb].past)
 
@@ -250,7 +249,7 @@ class Acts:
         for _, act, _ in await ACT.all(self._core.store):
             if now - act.at > ITEMS_KEPT and act.chunks:
                 puts += [ACT_ITEMS.drop(items_key(act.id, number)) for number in range(act.chunks)]
-                puts.append(put_act(msgspec.structs.replace(act, chunks=0)))
+                puts.append(ACT.put(act.id, msgspec.structs.replace(act, chunks=0)))
             if now - act.at > (ITEMS_KEPT if act.job_id else ACTS_KEPT):
                 puts.append(ACT.drop(act.id))
         await commit_in_parts(self._core.store, puts, what="old acts were dropped")
@@ -304,14 +303,14 @@ def _act_on(order: Order, decided: Sequence[tuple[Job, Decided]], number: int, n
         now,
         order.who,
         order.why,
-        dict(order.said),
+        dict(order.words),
         number=number,
         moved=len(moves),
         refused=number - len(moves),
         chunks=1,
     )
     kept = ACT_ITEMS.put(items_key(act.id, 0), Chunk(now, tuple(items)))
-    return Proposal(f"act {act.id}", len(decided), moves, (*puts.values(), put_act(act), kept), done="done")
+    return Proposal(f"act {act.id}", len(decided), moves, (*puts.values(), ACT.put(act.id, act), kept), done="done")
 
 
 def _item(job: Job, decided: Decided, documents: tuple[tuple[str, str, str | None], ...]) -> Item:
@@ -327,7 +326,3 @@ def _put_note(decided: Decided) -> str | None:
 
 def items_key(act_id: str, number: int) -> str:
     return f"{act_id}/{number:06d}"
-
-
-def put_act(act: Act, expect: int | None = None) -> Put:
-    return ACT.put(act.id, act, expect)

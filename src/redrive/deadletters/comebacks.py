@@ -21,7 +21,9 @@ from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.policy import Policy
 from redrive.core.store import Filter, Lesson, Put, Returning
-from redrive.deadletters.acts import SIZE_WITH_DOCUMENTS, Acts, Decided, Order
+from redrive.deadletters.acts import Acts
+from redrive.deadletters.orders import SIZE_WITH_DOCUMENTS, Order
+from redrive.deadletters.verbs import Decided
 from redrive.engine.consents import Consents
 from redrive.engine.duty_lease import holds
 from redrive.engine.effects import effects_of

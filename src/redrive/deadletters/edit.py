@@ -14,8 +14,7 @@ from redrive.core.consent import ANY_AGENT, subject_of
 from redrive.core.documents import GRANT
 from redrive.core.job import Job, Json
 from redrive.core.store import Filter
-from redrive.deadletters import orders
-from redrive.deadletters.acts import Acts, Order
+from redrive.deadletters.acts import Acts
 from redrive.deadletters.bulk_progress import reasons
 from redrive.deadletters.filters import filter_of_many, means_unknown
 from redrive.deadletters.input_edits import (
@@ -30,7 +29,7 @@ from redrive.deadletters.input_edits import (
     patched,
     taint_of,
 )
-from redrive.deadletters.orders import check_fits, difference, forgotten, input_now, text_of
+from redrive.deadletters.orders import Order, check_fits, difference, forgotten, input_now, make_order, text_of
 from redrive.deadletters.redrives.moves import is_deferred
 from redrive.deadletters.redrives.selection import filter_in_words, judged, sealed_token, select, without_id
 from redrive.deadletters.triage import GONE
@@ -74,7 +73,7 @@ async def edit(core: Core, acts: Acts, id: str, order: Order, repeat: Sequence[s
     job = await acts.checked(order, id)
     found = await forgotten(core.store, job, repeat)
     if found.gone:
-        order = order._replace(said={**order.said, GONE: len(found.gone)})
+        order = order._replace(words={**order.words, GONE: len(found.gone)})
     await commit_in_parts(core.store, found.gone, what=f"the steps of job {job.short_id} were forgotten")
     return await acts.one(order, job.id, found.puts)
 
@@ -87,7 +86,7 @@ class _Tally:
 
     def __init__(self, core: Core, patch: dict[str, Json], *, unknown_too: bool) -> None:
         self._core, self.patch, self._unknown_too = core, patch, unknown_too
-        self._order = orders.order(core, VERBS["edit"], {"patch": patch}, SOMEBODY, None)
+        self._order = make_order(core, VERBS["edit"], {"patch": patch}, SOMEBODY, None)
         self._now = core.clock.now()
         self.samples: list[PatchSample] = []
         self.changed: list[Job] = []
@@ -181,7 +180,7 @@ async def _refusal(core: Core, acts: Acts, job: Job, payload: Mapping[str, Json]
     """Why it would not be done although the input fits."""
     try:
         words = {"payload": dict(payload), "repeat": []}
-        await acts.checked(orders.order(core, VERBS["edit"], words, SOMEBODY, None), job.id)
+        await acts.checked(make_order(core, VERBS["edit"], words, SOMEBODY, None), job.id)
     except InvalidInput as error:
         return [FieldError(error.field, error.problem)]
     except JobError as error:

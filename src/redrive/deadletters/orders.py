@@ -21,7 +21,7 @@ from redrive.core.times import later
 from redrive.core.workflow import OUTPUT
 from redrive.deadletters import verbs
 from redrive.deadletters.input_edits import fields_of, outside_texts, quoted
-from redrive.deadletters.verbs import NOTE_LIMIT, Decided, Verb, kept_words
+from redrive.deadletters.verbs import NOTE_LIMIT, Decided, Verb
 from redrive.engine.effects import effects_of
 from redrive.engine.effects import forgotten as forgotten_effect
 from redrive.engine.inputs import effective, preflight
@@ -44,66 +44,68 @@ SIZE: Final = 200
 SIZE_WITH_DOCUMENTS: Final = 80
 """The same, where each brings up to two documents."""
 NOTHING: Final[Mapping[str, Json]] = {}
-Arrow = Callable[[Job, float], "Transition | Decided"]
+Decide = Callable[[Job, float], Decided]
 
 
 class Order(NamedTuple):
-    """What is to be done, by whom and why; `arrow` decides it for each job."""
+    """A verb with its words, who gives it and why; `decide` says what it does to a job at a time, or refuses."""
 
     verb: str
     who: str
     why: str | None
-    arrow: Arrow
-    said: Mapping[str, Json] = NOTHING
+    decide: Decide
+    words: Mapping[str, Json] = NOTHING
+    """The verb's words, as the record of the act keeps them."""
     size: int = SIZE
     """Jobs in one commit: fewer where each brings documents of its own."""
     recalls: bool = True
-    """Whether what is deferred is recalled for it: not for a note, nor by a machine, which leaves it put off."""
-    unless: Callable[[Job], None] | None = None
-    """Refuses what must be named: it does not go along with many others."""
-
-    def decide(self, job: Job, now: float) -> Decided:
-        found = self.arrow(job, now)
-        return found if isinstance(found, Decided) else Decided(found)
+    """Whether a deferred job is recalled for it: not for a note, nor where a program gives the order."""
+    check_in_bulk: Callable[[Job], None] | None = None
+    """Refuses a job that must be named by its id and may not be moved along with many others."""
 
 
-class Bench:
-    """What arrows are given of the app."""
+class AppAbilities(NamedTuple):
+    """Gives the arrows of the verbs what only the app knows (`verbs.Able`)."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    core: Core
 
     def again(self, job: Job, now: float, who: str, why: str | None, changed: Mapping[str, str]) -> Transition:
-        return redriven(self._core, job, now, who, why, changed)
+        return redriven(self.core, job, now, who, why, changed)
 
     def changed_input(self, job: Job, payload: dict[str, Json], who: str, why: str | None) -> Mapping[str, str]:
-        return changed_input(self._core, job, payload, who, why)
+        return changed_input(self.core, job, payload, who, why)
 
     def input_now(self, job: Job) -> dict[str, Json]:
         return input_now(job)
 
 
-def order(core: Core, verb: Verb, words: Mapping[str, Any], who: str, why: str | None) -> Order:
-    """The verb with its words, ready for any job."""
-    bench = Bench(core)
+def make_order(core: Core, verb: Verb, words: Mapping[str, Any], who: str, why: str | None) -> Order:
+    """Makes an order of a verb and its words, which can be carried out on any job."""
+    able = AppAbilities(core)
 
-    def arrow(job: Job, now: float) -> Transition | Decided:
-        return verb.arrow(verbs.Asked(job, now, who, why, words, bench, secrets.token_hex(4)))
+    def decide(job: Job, now: float) -> Decided:
+        made = verb.arrow(verbs.Asked(job, now, who, why, words, able, secrets.token_hex(4)))
+        return made if isinstance(made, Decided) else Decided(made)
 
-    def unless(job: Job) -> None:
+    def check_in_bulk(job: Job) -> None:
         if verb.spares is not None:
             verb.spares(job, words)
 
     size = SIZE if not verb.documents else SIZE_WITH_DOCUMENTS
-    return Order(verb.name, who, why, arrow, recorded(verb, words), size, verb.recalls, unless)
+    return Order(verb.name, who, why, decide, words_to_keep(verb, words), size, verb.recalls, check_in_bulk)
 
 
-def recorded(verb: Verb, words: Mapping[str, Any]) -> dict[str, Json]:
-    """What the record of an act keeps of the words, as people read them."""
-    moments = {word.name for word in verb.words if word.reading == "moment"}
-    kept = {name: iso(said) if name in moments else said for name, said in kept_words(verb, words).items()}
-    patches = [words[word.name] for word in verb.words if word.reading == "patch" and word.name in words]
-    return {**kept, "fields": fields_of(patches[0])} if patches else kept
+def words_to_keep(verb: Verb, words: Mapping[str, Any]) -> dict[str, Json]:
+    """Selects the words that the record of an act keeps, as people read them: times as text, a patch as its fields."""
+    kept: dict[str, Json] = {}
+    for word in verb.words:
+        if word.name not in words:
+            continue
+        if word.reading == "patch":
+            kept["fields"] = fields_of(words[word.name])
+        elif word.kept:
+            kept[word.name] = iso(words[word.name]) if word.reading == "moment" else words[word.name]
+    return kept
 
 
 # ---- reading what was said
@@ -204,12 +206,12 @@ def _grant(core: Core, job: Job) -> int:
 def reviving(core: Core, who: str, why: str) -> Order:
     """A redrive that a program asks for, which has not looked at the job: what may have landed stays dead."""
 
-    def arrow(job: Job, now: float) -> Transition:
+    def decide(job: Job, now: float) -> Decided:
         if job.state is State.dead and job.may_have_landed:
             raise JobNotReady(LOOK_FIRST.format(id=job.short_id), job_id=job.id)
-        return redriven(core, job, now, who, why)
+        return Decided(redriven(core, job, now, who, why))
 
-    return Order("redrive", who, why, arrow)
+    return Order("redrive", who, why, decide)
 
 
 def text_of(core: Core, payload: Mapping[str, Json]) -> str:

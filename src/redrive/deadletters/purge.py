@@ -12,8 +12,9 @@ from redrive.core import lifecycle
 from redrive.core.job import At, Job
 from redrive.core.store import Filter, Seal
 from redrive.core.view import Shown
-from redrive.deadletters.acts import SIZE, Acts
+from redrive.deadletters.acts import Acts
 from redrive.deadletters.filters import filter_of_many
+from redrive.deadletters.orders import SIZE
 from redrive.deadletters.verbs import PURGE
 from redrive.errors import InvalidInput
 

@@ -18,11 +18,12 @@ from redrive.core.commit import Proposal, decide_and_commit, try_commit
 from redrive.core.job import Json, iso, new_id
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Put
-from redrive.deadletters.acts import GROUP, Acts, items_key, put_act
+from redrive.deadletters.acts import GROUP, Acts, items_key
 from redrive.deadletters.bulk_run import CHUNK, REDRIVE, UNDO, RedriveRun
 from redrive.deadletters.bulk_run import Item as RunItem
 from redrive.deadletters.redrives.moves import before_key, restored
 from redrive.deadletters.triage import (
+    ACT,
     ACT_BEFORE,
     ACT_ITEMS,
     GONE,
@@ -139,7 +140,8 @@ class Undoing:
             moved += await self._undo_chunk(act, number, who, said, refused)
         done = msgspec.structs.replace(act, undone_at=self._core.clock.now(), undone_by=who, undone=moved)
         what = f"act {act.id} was noted as taken back"
-        await try_commit(self._core.store, puts=[put_act(done, version)], what=what)  # unless another act stands there
+        put = ACT.put(done.id, done, version)  # refused where another act stands there by now
+        await try_commit(self._core.store, puts=[put], what=what)
         return Acted(UNDO, act.id, moved + len(refused), moved, refused[:REFUSED_KEPT])
 
     async def _undo_chunk(self, act: Act, number: int, who: str, why: str, refused: list[Refused]) -> int:

@@ -248,7 +248,6 @@ def _move_lane(asked: Asked) -> Transition:
 
 
 def _note(asked: Asked) -> Decided:
-
     job = asked.job
     if job.state is State.purged:
         raise JobNotFound(f"job {job.short_id} was purged: there is nothing left to note", job_id=job.id)
@@ -467,11 +466,6 @@ def verb_named(name: str, known: Mapping[str, Verb] = VERBS) -> Verb:
 def undoable(name: str) -> bool:
     """Whether an act of this verb can be taken back: a note is removed, a move has its way back."""
     return name in VERBS and (VERBS[name].back is not None or VERBS[name].leaves is None)
-
-
-def kept_words(verb: Verb, words: Mapping[str, Any]) -> dict[str, Any]:
-    """What the record of an act keeps of what was said."""
-    return {word.name: words[word.name] for word in verb.words if word.kept and word.name in words}
 
 
 def meant_filter(verb: Verb, said: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from redrive.engine.trusted_time import time_for_destroying
 from redrive.errors import InvalidPayload
 from redrive.http.policy import HTTP_TASK
 from redrive.retries.changes import Applied, apply, decode
-from redrive.retries.preflight import Conditions, NotReady, check, credentials, fits, still_wanted, surely_fits
+from redrive.retries.preflight import Conditions, NotReady, credentials, fits, still_wanted, surely_fits
 
 log = logging.getLogger("redrive.attempt")
 ENV = "env:"
@@ -71,7 +71,7 @@ class Inputs:
         if job.first_failed_at is not None and verdict is None:
             verdict = await self._still_wanted(job, self._registry.policy_for(job))
         if verdict is None and not surely_fits(text, self._registry.short):
-            conditions = _conditions(self._registry.policy_for(job), handler, self._registry)
+            conditions = _conditions(handler, self._registry)
             judged = fits(msgspec.json.decode(text), job.model, conditions)
             if isinstance(judged, NotReady):
                 verdict = judged
@@ -97,10 +97,10 @@ def effective(job: Job, handler: Handler | None, registry: Registry) -> Applied:
     return apply(job.arguments, decode(job.changes_json), adapt, registry.count, names=names)
 
 
-def _conditions(policy: Policy, handler: Handler | None, registry: Registry) -> Conditions:
+def _conditions(handler: Handler | None, registry: Registry) -> Conditions:
     if handler is None:
-        return Conditions(policy, registry.fleet, None, registry.count)
-    return Conditions(policy, registry.fleet, handler.adapt, registry.count, handler.default_model)
+        return Conditions(registry.fleet, None, registry.count)
+    return Conditions(registry.fleet, handler.adapt, registry.count, handler.default_model)
 
 
 def missing(job: Job, handler: Handler | None) -> tuple[str, ...]:
@@ -113,7 +113,14 @@ def missing(job: Job, handler: Handler | None) -> tuple[str, ...]:
 
 
 def preflight(job: Job, handler: Handler | None, registry: Registry, now: float) -> NotReady | tuple[str, ...]:
-    """The check for whoever accepts or redrives a job, perhaps where no credentials are: a refusal, or warnings."""
-    conditions = _conditions(registry.policy_for(job), handler, registry)
-    verdict = check(job, effective(job, handler, registry).payload, conditions, now)
-    return verdict if isinstance(verdict, NotReady) else verdict.warnings
+    """Checks a job that is accepted or redriven: a refusal, or warnings.
+
+    Credentials are left out, because this process may not be the one that will run the job.
+    """
+    policy = registry.policy_for(job)
+    if (too_old := still_wanted(job, policy, now)) is not None:
+        return too_old
+    if job.changes_json is None and surely_fits(job.payload or "", registry.short):
+        return ()
+    verdict = fits(effective(job, handler, registry).payload, job.model, _conditions(handler, registry))
+    return verdict if isinstance(verdict, NotReady) else verdict.warnings if verdict is not None else ()

@@ -39,7 +39,8 @@ FEW: Final = 4
 FLOWS: Final = 500
 DONE: Final = 50_000
 _WAITING: Final = Filter(states=(State.held,), because=BLOCKED)
-_LET_GO: Final = (State.discarded, State.purged)
+_ENDS: Final = (State.done, State.discarded, State.purged)
+"""States of a step with which its dependents move."""
 
 
 def is_step(job: Job) -> bool:
@@ -134,8 +135,10 @@ class Workflows:
 
     async def companions(self, move: Transition) -> tuple[Transition, ...]:
         """What moves together with a step: steps that need wait no longer, or that wait for what will not come."""
+        if move.job.options_json is None or move.to not in _ENDS:
+            return ()
         id = move.job.readable_options.workflow
-        if id is None or move.to not in (State.done, *_LET_GO):
+        if id is None:
             return ()
         flow = await self.flow(id)
         step = flow.by_job.get(move.job.id) if flow is not None else None

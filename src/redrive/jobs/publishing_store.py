@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from inspect import isfunction
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -24,6 +25,12 @@ from redrive.core.store import MAX_PARTS, Applied, Commit, Inserted, Outcome, Pu
 from redrive.engine.bus import Bus, BusEvent
 
 log = logging.getLogger("redrive.notify")
+_PLAIN_VERBS: Final = tuple(
+    name
+    for name, member in vars(Store).items()
+    if isfunction(member) and not name.startswith("_") and name not in ("insert", "apply")
+)
+"""The verbs of a store that the wrapper passes on as they are."""
 
 
 class PublishingStore:
@@ -35,6 +42,8 @@ class PublishingStore:
     def __init__(self, store: Store, bus: Bus) -> None:
         self._store = store
         self._bus = bus
+        # bound here, because `__getattr__` would cost every read and claim a call of its own
+        self.__dict__.update({verb: getattr(store, verb) for verb in _PLAIN_VERBS})
 
     def __getattr__(self, name: str) -> Any:
         if name == "_store":  # a copy that is still empty

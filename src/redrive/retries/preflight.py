@@ -44,27 +44,11 @@ class NotReady(msgspec.Struct, frozen=True):
 class Conditions(msgspec.Struct, frozen=True):
     """What the checks need to know beside the job."""
 
-    policy: Policy
     fleet: Fleet = Fleet()
     adapt: Adapt | None = None
     count: Counter = estimate
     model: str | None = None
     """The one the task uses where neither job nor payload names one."""
-    missing: tuple[str, ...] = ()
-    """Credentials the task needs and this process does not have."""
-
-
-READY: Final = Ready()
-
-
-def check(job: Job, payload: Mapping[str, Json], conditions: Conditions, now: float) -> Ready | NotReady:
-    """Still wanted, credentials there, short enough for the model."""
-    return (
-        still_wanted(job, conditions.policy, now)
-        or credentials(conditions.missing)
-        or fits(payload, job.model, conditions)
-        or READY
-    )
 
 
 def still_wanted(job: Job, policy: Policy, now: float) -> NotReady | None:

@@ -185,8 +185,8 @@ class Redrives:
         run = begun(
             new_id(now, random.getrandbits(74)), now, who=who, why=why, chosen=selection.chosen,
             groups=selection.rows(), total=len(selection), canary=how.canary, pass_rate=how.pass_rate, rate=how.rate,
-            unknown_too=means_unknown(ids, filters), verb=verb.name, said=orders.recorded(verb, words), words=words,
-            filter=selection.filter,
+            unknown_too=means_unknown(ids, filters), verb=verb.name, said=orders.words_to_keep(verb, words),
+            words=words, filter=selection.filter,
         )  # fmt: skip
         held = tuple(selection.fingerprints) if some else ()
         return await self.launch(run, chunked(spread(selection.places(), how.canary)), held)

@@ -88,7 +88,7 @@ class Mover:
         why = run.why
         if run.verb == "redrive":
             why = f"redrive {run.short_id}" + (f": {run.why}" if run.why else "")
-        return orders.order(self._core, ACTS[run.verb], run.words, run.who, why)
+        return orders.make_order(self._core, ACTS[run.verb], run.words, run.who, why)
 
     # -- forwards
 

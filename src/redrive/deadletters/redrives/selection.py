@@ -137,8 +137,8 @@ def judged(order: Order, job: Job, now: float, *, unknown_too: bool) -> Decided 
     What may have landed goes along only where it was meant (`unknown_too`): it could happen twice.
     """
     try:
-        if not unknown_too and order.unless is not None:
-            order.unless(job)
+        if not unknown_too and order.check_in_bulk is not None:
+            order.check_in_bulk(job)
         return order.decide(job, now)
     except JobError as refused:
         return str(refused)
@@ -155,7 +155,7 @@ def without_id(reason: str, job: Job) -> str:
 
 
 def redriving(core: Core, who: str, why: str | None) -> Order:
-    return orders.order(core, VERBS["redrive"], {}, who, why)
+    return orders.make_order(core, VERBS["redrive"], {}, who, why)
 
 
 async def estimate(core: Core, ids: Sequence[str], number: int) -> Estimate | None:
