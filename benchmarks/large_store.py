@@ -35,7 +35,7 @@ CLASSES = ("TimeoutError", "RateLimitError", "AuthenticationError", "KeyError", 
 
 def large_store(jobs: int) -> Path:
     """The file, made where it is not there yet for this schema and this way to fill it."""
-    written = zlib.crc32("".join((*schema.steps(), Path(__file__).read_text("utf-8"))).encode())
+    written = zlib.crc32("".join((*schema.read_steps(), Path(__file__).read_text("utf-8"))).encode())
     path = Path(tempfile.gettempdir()) / f"redrive-scale-{written:08x}-{jobs}.db"
     if not path.exists():
         fresh = path.with_suffix(f".{os.getpid()}")
@@ -60,7 +60,7 @@ def fill(path: Path, jobs: int, now: float) -> None:
     _groups(connection)
     _tallies(connection, now)
     _documents(connection, jobs, now)
-    connection.execute(schema.recount())
+    connection.execute(schema.make_recount())
     connection.execute("COMMIT")
     connection.pragma("journal_mode", "WAL")
     connection.close()

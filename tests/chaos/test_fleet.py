@@ -80,7 +80,7 @@ def hub(
     if silent:
         _be_silent(Path(folder), silent)
     if forgetful:
-        sessions.once = lambda *given: given[-1]()  # type: ignore[assignment]
+        sessions.execute_once = lambda *given: given[-1]()  # type: ignore[assignment]
     if level:
         chores.LEVEL_SECONDS, replay.LIVE_SECONDS = 0.3, 3.0  # type: ignore[misc]
         envelope.LEVEL = level  # type: ignore[misc]

@@ -199,7 +199,7 @@ async def test_control_a_store_that_carries_on_loses_what_it_acknowledges(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In some lives what was acknowledged reached the disk all the same: several are lived."""
-    monkeypatch.setattr("redrive.stores.sqlite.writer.failed_sync", lambda error: False)
+    monkeypatch.setattr("redrive.stores.sqlite.writer.is_failed_sync", lambda error: False)
     lives = [await after_a_failed_sync(seed + number) for number in range(5)]
     assert all(went_on for went_on, _ in lives)
     assert sum(damaged for _, damaged in lives) > 0

@@ -87,7 +87,7 @@ async def test_a_claim_is_sent_again_after_the_window_for_duplicates(
     gives them back together with the one that somebody has."""
     monkeypatch.setattr("redrive.stores.replica.nats_streams.DUPLICATES_SECONDS", 1)
     if control:
-        monkeypatch.setattr("redrive.stores.sqlite.sessions.earlier", lambda connection, ticket: None)
+        monkeypatch.setattr("redrive.stores.sqlite.sessions.find_outcome", lambda connection, ticket: None)
         monkeypatch.setattr("redrive.stores.sqlite.sessions.remember", lambda *_: None)
     with own_server(folder / "nats") as server, Proxy(server.port) as proxy:
         direct = f"{server.url}/shop"

@@ -195,7 +195,7 @@ def test_the_doctor_looks_at_log_and_disk(shell: Shell, monkeypatch: pytest.Monk
      ("3.44.6", True), ("3.44.5", False), ("3.45.9", False)],
 )  # fmt: skip
 def test_the_doctor_knows_which_sqlite_can_corrupt_a_log(version: str, ok: bool) -> None:
-    assert doctor.library(version).ok is ok
+    assert doctor.check_library(version).ok is ok
 
 
 @pytest.mark.behaviour("C45")

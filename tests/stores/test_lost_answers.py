@@ -66,7 +66,7 @@ async def test_an_insert_whose_answers_are_lost_is_new_once(hub: Store) -> None:
 async def test_the_control_without_sessions_an_insert_is_its_own_duplicate(
     hub: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.stores.sqlite.sessions.once", lambda *given: given[-1]())
+    monkeypatch.setattr("redrive.stores.sqlite.sessions.execute_once", lambda *given: given[-1]())
     async with client_of(hub) as (remote, faults):
         await remote.insert([a_job()])  # says hello
         faults.lose_answers = 1
@@ -88,7 +88,7 @@ async def test_a_settle_whose_answers_are_lost_is_not_told_stale(hub: Store) -> 
 async def test_the_control_without_sessions_a_settle_is_told_stale(hub: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     async with client_of(hub) as (remote, faults):
         job = await a_claimed(remote)
-        monkeypatch.setattr("redrive.stores.sqlite.sessions.once", lambda *given: given[-1]())
+        monkeypatch.setattr("redrive.stores.sqlite.sessions.execute_once", lambda *given: given[-1]())
         faults.lose_answers = 1
         (outcome,) = await remote.apply([Commit((success(job),))])
         assert isinstance(outcome, Stale)

@@ -24,8 +24,8 @@ JOB = (
 def a_file_of_schema_one(path: Path) -> None:
     """Made by the first step alone: a waiting job, a held one, and dead letters of two troubles and of none."""
     with closing(apsw.Connection(str(path))) as database:
-        database.execute(schema.steps()[0])
-        database.execute(schema.triggers())
+        database.execute(schema.read_steps()[0])
+        database.execute(schema.make_triggers())
         database.pragma("application_id", schema.APPLICATION_ID)
         database.pragma("user_version", 1)
         database.execute(
@@ -60,7 +60,7 @@ async def migrated(sqlite: Openers, folder: Path) -> Openers:
 
 async def test_everything_is_still_there(migrated: Openers) -> None:
     store = await migrated.open()
-    assert (await store.open()).schema == len(schema.steps())
+    assert (await store.open()).schema == len(schema.read_steps())
     assert await store.count(Filter(), by=("state",)) == {("waiting",): 1, ("held",): 1, ("dead",): 4}
     assert [job.fingerprint async for job in store.scan()] == [None, None, "aa", "aa", "bb", None]
     assert await store.repair(T0 + 9) == []
@@ -87,9 +87,9 @@ async def test_dead_letters_of_before_are_in_their_groups(migrated: Openers) -> 
 async def test_the_days_of_before_are_those_of_its_hours(sqlite: Openers, folder: Path) -> None:
     """A file that has only hours of failures and outcomes; new ones are added to the same days."""
     with closing(apsw.Connection(str(folder / "jobs.db"))) as database:
-        for script in schema.steps()[:3]:
+        for script in schema.read_steps()[:3]:
             database.execute(script)
-        database.execute(schema.triggers())
+        database.execute(schema.make_triggers())
         database.pragma("application_id", schema.APPLICATION_ID)
         database.pragma("user_version", 3)
         database.execute("INSERT INTO routes (id, queue, task) VALUES (1, 'feedback', 'post'), (2, 'mail', 'send')")

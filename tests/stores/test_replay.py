@@ -144,7 +144,7 @@ def test_a_repeated_message_is_executed_once(folder: Path) -> None:
 
 
 def test_the_control_without_sessions_a_repeat_claims_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.stores.sqlite.sessions.earlier", lambda connection, ticket: None)
+    monkeypatch.setattr("redrive.stores.sqlite.sessions.find_outcome", lambda connection, ticket: None)
     monkeypatch.setattr("redrive.stores.sqlite.sessions.remember", lambda *_: None)
     replica = Replica(folder / "r.db", "g")
     entries = log_of(Insert((a_job(), a_job())), Take(Wanted(1), "w", "p", "t1", T0 + 1))

@@ -27,7 +27,7 @@ from redrive.core.store import Applied, Commit, Filter, Lease, Put, Stale, Store
 from redrive.errors import StoreError, StoreFailed, StoreRefused, StoreUnavailable
 from redrive.stores.sqlite import SqliteStore, connection, schema, search, upkeep, writer
 from redrive.stores.sqlite.records import RouteCache
-from redrive.stores.sqlite.rollups import Rollup, groups
+from redrive.stores.sqlite.rollups import Rollup, read_groups
 from redrive.stores.sqlite.wakeups import ForeignCommits
 from tests.chaos.vfs import RecordingVFS, Synced, installed
 from tests.stores.jobs import T0, a_job, burial, retry, success
@@ -88,7 +88,7 @@ async def test_a_new_file_has_its_tables_its_name_and_its_number(sqlite: Openers
         tables = {name for (name,) in look.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
         assert {"jobs", "routes", "moves", "docs"} <= tables
         assert look.pragma("application_id") == schema.APPLICATION_ID
-        assert look.pragma("user_version") == len(schema.steps()) == info.schema
+        assert look.pragma("user_version") == len(schema.read_steps()) == info.schema
         assert look.pragma("integrity_check") == "ok"
     assert info.durability == "synced"
 
@@ -211,9 +211,9 @@ async def test_a_local_filesystem_is_not_refused(folder: Path, monkeypatch: pyte
 
 
 def test_the_kind_of_filesystem_is_that_of_the_deepest_mount() -> None:
-    assert connection.filesystem_of(Path("/proc")) == "proc"
-    assert connection.filesystem_of(Path("/proc/self")) == "proc"
-    assert connection.filesystem_of(Path("/")) != "proc"
+    assert connection.find_filesystem(Path("/proc")) == "proc"
+    assert connection.find_filesystem(Path("/proc/self")) == "proc"
+    assert connection.find_filesystem(Path("/")) != "proc"
 
 
 async def test_a_missing_folder_is_named_and_a_later_try_does_better(folder: Path) -> None:
@@ -366,7 +366,7 @@ def test_a_dead_letter_cannot_be_deleted_even_without_contents(bare: apsw.Connec
 
 def test_what_is_forgotten_is_counted(bare: apsw.Connection) -> None:
     _put_row(bare, "done", payload=None)
-    bare.execute(schema.recount())
+    bare.execute(schema.make_recount())
     bare.execute("DELETE FROM jobs")
     assert bare.execute("SELECT done, forgotten FROM routes").fetchall() == [(0, 1)]
 
@@ -1074,7 +1074,7 @@ async def test_what_was_claimed_and_cannot_be_read_is_given_back(
 
     jobs = [a_job(key="a", id="a" * 32), a_job()]
     with monkeypatch.context() as broken:
-        broken.setattr("redrive.stores.sqlite.claims.jobs", unreadable)
+        broken.setattr("redrive.stores.sqlite.claims.make_jobs", unreadable)
         if standing:
             waiting = asyncio.create_task(wish())
             await eventually(lambda: bool(store._standing))
@@ -1291,5 +1291,5 @@ def test_what_two_have_collected_is_added_up_without_touching_theirs() -> None:
         for rollup in collected:
             together.merge(rollup)
         together.write(memory, routes)
-    (group,) = groups(memory, routes, 0.0, None)
+    (group,) = read_groups(memory, routes, 0.0, None)
     assert (group.buried, group.first_at, group.last_at) == (2 * (1 + 2), T0, T0 + 1)

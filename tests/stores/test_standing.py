@@ -12,7 +12,7 @@ import pytest
 from redrive.core.job import Job, State
 from redrive.core.store import Claim, Filter, Wanted
 from redrive.stores.sqlite import SqliteStore
-from redrive.stores.sqlite.standing_claim import StandingClaim, nothing
+from redrive.stores.sqlite.standing_claim import StandingClaim, claim_nothing
 from tests.stores.jobs import a_job
 from tests.support import FakeClock, eventually
 
@@ -126,7 +126,7 @@ async def test_an_earlier_empty_answer_is_not_taken_for_the_one_under_way() -> N
     withdrawing = asyncio.create_task(standing.withdraw())
     await asyncio.sleep(0)
     assert not withdrawing.done()
-    found = nothing([], 0)
+    found = claim_nothing([], 0)
     standing.end(found)
     assert await asyncio.wait_for(withdrawing, LONG) is found
 
@@ -134,7 +134,7 @@ async def test_an_earlier_empty_answer_is_not_taken_for_the_one_under_way() -> N
 async def test_a_wish_is_granted_once() -> None:
     standing = StandingClaim(Wanted(1), "w", time.time, asyncio.Event())
     assert standing.begin()
-    standing.end(nothing([], 0))
+    standing.end(claim_nothing([], 0))
     assert not standing.begin()
 
 

@@ -29,7 +29,7 @@ from redrive.stores.replica.file import ReplicaFile, erases
 from redrive.stores.replica.log import Entry, Log, LogChanged, LogInfo, LogUnavailable
 from redrive.stores.replica.replay import ChainMismatch, FleetMoved, LogJumps, Replay, Replayed, ReplicaStopped
 from redrive.stores.replica.sender import AGAIN, PendingCommand, Sender, tell
-from redrive.stores.sqlite.wakeups import Gate, handed, is_cancelled
+from redrive.stores.sqlite.wakeups import Gate, call_in_loop, is_cancelled
 
 log = logging.getLogger("redrive.store")
 T = TypeVar("T")
@@ -119,7 +119,7 @@ class Engine:
     def stop(self) -> None:
         """Finish what was accepted, then close. From any thread; `thread.join` waits for it."""
         if self.loop is not None:
-            handed(self.loop, self._stopping.set)
+            call_in_loop(self.loop, self._stopping.set)
 
     def _main(self) -> None:
         asyncio.run(self._live())
@@ -238,7 +238,7 @@ class Engine:
         if self._woken:
             return
         self._woken = True
-        if not self._gate.enter(lambda: handed(loop, self._take_over)):
+        if not self._gate.enter(lambda: call_in_loop(loop, self._take_over)):
             self._woken = False
             raise self._closed()
 

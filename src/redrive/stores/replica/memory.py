@@ -21,7 +21,7 @@ from redrive.stores.replica.log import (
     ManifestMoved,
     Snapshot,
 )
-from redrive.stores.sqlite.wakeups import handed
+from redrive.stores.sqlite.wakeups import call_in_loop
 
 BATCH: Final = 100
 
@@ -59,7 +59,7 @@ class MemoryMessages:
 
     def tell(self) -> None:
         for loop, event in list(self.listeners):
-            if not handed(loop, event.set):
+            if not call_in_loop(loop, event.set):
                 self.listeners.discard((loop, event))
 
 

@@ -38,7 +38,7 @@ from redrive.stores.replica.store import ReplicaStore
 from redrive.stores.sqlite.connection import KIND, MoveMark, drop_mark, open_writer, read_mark, sync_folder, write_mark
 from redrive.stores.sqlite.file_guard import FileGuard
 from redrive.stores.sqlite.fork_guard import use
-from redrive.stores.sqlite.liveness import living
+from redrive.stores.sqlite.liveness import list_living
 
 Told = Callable[[str, int, int], None]
 """Hears which step is under way, how much of it is done, and of how much."""
@@ -110,7 +110,7 @@ def _close_source(path: Path, source: apsw.Connection, mark: MoveMark, told: Tol
     told("close the file", 0, 1)
     known = read_mark(source)
     write_mark(source, mark)
-    processes = living(path)
+    processes = list_living(path)
     if not processes:
         return
     if known is None:

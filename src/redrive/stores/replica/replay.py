@@ -24,7 +24,7 @@ from redrive.stores.sqlite import sessions
 from redrive.stores.sqlite.commits import is_plain
 from redrive.stores.sqlite.machine import Machine
 from redrive.stores.sqlite.records import select
-from redrive.stores.sqlite.sessions import RefusedCommand, encode, record
+from redrive.stores.sqlite.sessions import RefusedCommand, encode, simplify_outcome
 
 SKEW: Final = 2.0
 """Seconds that a claim's clock may be ahead of the log's."""
@@ -198,7 +198,7 @@ class Replay:
         if isinstance(first, Item) and isinstance(first.command, Hello):
             sessions.begin(connection, self._hello(first.command, at))
         try:
-            kept = sessions.earlier(connection, envelope.ticket)
+            kept = sessions.find_outcome(connection, envelope.ticket)
         except sessions.SessionExpired:
             return [EXPIRED] * len(envelope.items), ["expired"]
         except sessions.TooLate:
@@ -210,7 +210,7 @@ class Replay:
             items = list(group)
             outcomes += self._joined(connection, items) if can_join else [self._item(connection, i, at) for i in items]
         said = [
-            record(item.command if isinstance(item, Item) else item, outcome)
+            simplify_outcome(item.command if isinstance(item, Item) else item, outcome)
             for item, outcome in zip(envelope.items, outcomes, strict=True)
         ]
         sessions.remember(connection, envelope.ticket, b"", at or 0.0)
@@ -301,7 +301,7 @@ class Replay:
         if ticket is None or isinstance(command, Hello):
             return self._execute(connection, command)
         try:
-            return sessions.once(
+            return sessions.execute_once(
                 connection, self.machine.routes, command, ticket, at, lambda: self._execute(connection, command)
             )
         except (sessions.SessionExpired, sessions.TooLate):

@@ -21,7 +21,7 @@ from redrive.stores.replica.envelope import Envelope, Halt, Item, Own
 from redrive.stores.replica.log import Log, LogFull, LogUnavailable
 from redrive.stores.replica.replay import EXPIRED, FORGOTTEN, LATE, Replay
 from redrive.stores.sqlite.sessions import RefusedCommand
-from redrive.stores.sqlite.wakeups import handed
+from redrive.stores.sqlite.wakeups import call_in_loop
 
 log = logging.getLogger("redrive.store")
 GIVE_UP: Final = 20.0
@@ -338,7 +338,7 @@ def tell(pending: Sequence[PendingCommand], error: StoreError | None = None) -> 
     for one in pending:
         loops.setdefault(one.loop, []).append(one)
     for loop, ready in loops.items():
-        if not handed(loop, _resolve, ready, error):
+        if not call_in_loop(loop, _resolve, ready, error):
             log.warning("%d commands were executed after their callers' event loop was closed", len(ready))
 
 

@@ -32,9 +32,9 @@ from redrive.stores.sqlite.liveness import RUNNING, Observer, ProcessLock, Runni
 from redrive.stores.sqlite.machine import Machine, Taken
 from redrive.stores.sqlite.read_verbs import ReadVerbs
 from redrive.stores.sqlite.records import select
-from redrive.stores.sqlite.schema import schema_number
+from redrive.stores.sqlite.schema import read_schema_number
 from redrive.stores.sqlite.sessions import Retaken
-from redrive.stores.sqlite.standing_claim import NONE_LAPSED, Found, Lapsed, StandingClaim, nothing
+from redrive.stores.sqlite.standing_claim import NONE_LAPSED, Found, Lapsed, StandingClaim, claim_nothing
 from redrive.stores.sqlite.wakeups import Waiters
 
 log = logging.getLogger("redrive.store")
@@ -108,7 +108,7 @@ class ReplicaStore(ReadVerbs):
     async def open(self) -> Info:
         engine = await self._ready()
         info = engine.info
-        return Info(info.url, info.durability, MAX_RECORD, await self._read(schema_number))
+        return Info(info.url, info.durability, MAX_RECORD, await self._read(read_schema_number))
 
     async def _ready(self) -> Engine:
         engine = self._engine
@@ -186,7 +186,7 @@ class ReplicaStore(ReadVerbs):
         engine = await self._ready()
         if engine.failed is not None:
             raise type(engine.failed)(*engine.failed.args)
-        await self._read(schema_number)
+        await self._read(read_schema_number)
         waited = engine.sender.waited()
         if waited > STUCK_SECONDS:
             why = f" ({engine.trouble})" if engine.trouble else ""
@@ -315,9 +315,9 @@ class ReplicaStore(ReadVerbs):
         chosen = await self._read(lambda connection: upkeep.choose_old(connection, now, retention, default, keys))
         pruned: Pruned = await self._run(chosen)
         if not pruned.payloads and not pruned.keys:
-            since = rollups.of_late(now)
-            if await self._read(lambda connection: rollups.wrong_days(connection, since)):
-                said = rollups.in_words(await self._run(AddUp(since)))
+            since = rollups.first_late_day(now)
+            if await self._read(lambda connection: rollups.count_wrong_days(connection, since)):
+                said = rollups.say_days(await self._run(AddUp(since)))
                 log.warning("sums of %s were wrong and have been added up anew: does an older version run here?", said)
         return pruned
 
@@ -356,7 +356,7 @@ class ReplicaStore(ReadVerbs):
     async def repair(self, now: float) -> list[str]:
         said = []
         if days := await self._run(AddUp(0)):
-            said.append(f"sums of {rollups.in_words(days)} were wrong and have been added up anew")
+            said.append(f"sums of {rollups.say_days(days)} were wrong and have been added up anew")
         if shifted := await self._run(Unstick(now)):
             said.append(f"{shifted} waiting jobs were stamped in the future and have been moved to now")
         return said
@@ -386,13 +386,13 @@ class ReplicaStore(ReadVerbs):
         mark = self._waiters.mark
         wanted, now = take.wanted, take.now
         if wanted.slots <= 0 and not wanted.ids:
-            return nothing(lapsed, mark)
+            return claim_nothing(lapsed, mark)
         while not wanted.ids and not take.again:
             self._answered.clear()
-            open = claims.open_routes(engine.connection, wanted, now)
+            open = claims.list_open_routes(engine.connection, wanted, now)
             if not any(route.due for route in open):
-                return nothing(lapsed, mark, claims.next_due(engine.connection, open, now))
-            if self._promised == 0 or claims.more_due(engine.connection, open, now, self._promised):
+                return claim_nothing(lapsed, mark, claims.find_next_due(engine.connection, open, now))
+            if self._promised == 0 or claims.has_more_due(engine.connection, open, now, self._promised):
                 break
             await self._answered.wait()
         taken = await self._taken(engine, take)
@@ -452,7 +452,7 @@ class ReplicaStore(ReadVerbs):
                 if engine is None or engine.failed is not None:
                     return
                 now = standing.clock()
-                open = claims.open_routes(engine.connection, standing.wanted, now)
+                open = claims.list_open_routes(engine.connection, standing.wanted, now)
                 if any(route.due for route in open) and standing.begin():
                     standing.end(await self._served(engine, standing, now))
         finally:

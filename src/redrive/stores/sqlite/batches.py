@@ -41,11 +41,11 @@ class Batch:
         self.rollup = Rollup()
         if plain:
             at = max(move.at for move in moves)
-            self._update, self._insert = _succeed(moves, at)
+            self._update, self._insert = _make_succeed(moves, at)
             for (queue, task, agent, _), number in self.sources.items():
                 self.rollup.count(at, (queue, task, agent), "succeeded", number)
         else:
-            self._update, self._insert = _move_many(moves)
+            self._update, self._insert = _make_move_many(moves)
             for move in moves:
                 self.rollup.add_move(move)
 
@@ -62,7 +62,7 @@ def make_batches(group: Sequence[Commit]) -> list[Batch]:
     """Batch the commits that are single moves of one kind, as most commits are."""
     return [
         Batch(indexes, [group[index].transitions[0] for index in indexes], plain=kind == _PLAIN)
-        for kind, indexes in _by_kind(group).items()
+        for kind, indexes in _sort_by_kind(group).items()
         if len(indexes) > 1
     ]
 
@@ -72,7 +72,7 @@ _PLAIN: Final = ("plain success",)
 _PLAIN_FIELDS: Final = len(("result", "attempts", "token"))
 
 
-def _by_kind(group: Sequence[Commit]) -> dict[tuple[str, ...], list[int]]:
+def _sort_by_kind(group: Sequence[Commit]) -> dict[tuple[str, ...], list[int]]:
     """Sort the commits that are one move each by what they write."""
     kinds: dict[tuple[str, ...], list[int]] = {}
     for index, commit in enumerate(group):
@@ -100,7 +100,7 @@ _SUCCEEDED: Final = (
 )
 
 
-def _succeed(moves: Sequence[Transition], at: float) -> tuple[_Statement, _Statement]:
+def _make_succeed(moves: Sequence[Transition], at: float) -> tuple[_Statement, _Statement]:
     rows = [(move.job.id, move.job.version, move.job.token, move.set["result"]) for move in moves]
     ids = [move.job.id for move in moves]
     return (_SUCCEED, (at, _json(rows).decode())), (_SUCCEEDED, (at, _json(ids).decode()))
@@ -113,20 +113,20 @@ _INSERT_MOVES: Final = (
 )
 
 
-def _move_many(moves: Sequence[Transition]) -> tuple[_Statement, _Statement]:
+def _make_move_many(moves: Sequence[Transition]) -> tuple[_Statement, _Statement]:
     """Bind values that all moves share once: where many fail alike, most of them are."""
     name, to = moves[0].move, str(moves[0].to)
     values = dict(zip(moves[0].set, zip(*[move.set.values() for move in moves], strict=True), strict=True))
     shared = {column: many[0] for column, many in values.items() if many.count(many[0]) == len(many)}
     own = {column: many for column, many in values.items() if column not in shared}
-    fences = zip(*map(fence, moves), strict=True)
+    fences = zip(*map(list_fence, moves), strict=True)
     rows = list(zip(*fences, [move.at for move in moves], *own.values(), strict=True))
-    update = _update_many(tuple(shared), tuple(own), moves[0].to), (to, *shared.values(), _json(rows).decode())
-    return update, (_INSERT_MOVES, (name, to, _json([move_values(move) for move in moves]).decode()))
+    update = _make_update_many(tuple(shared), tuple(own), moves[0].to), (to, *shared.values(), _json(rows).decode())
+    return update, (_INSERT_MOVES, (name, to, _json([list_move_values(move) for move in moves]).decode()))
 
 
 @lru_cache(maxsize=256)
-def _update_many(shared: tuple[str, ...], own: tuple[str, ...], to: State) -> str:
+def _make_update_many(shared: tuple[str, ...], own: tuple[str, ...], to: State) -> str:
     named = "".join(f", value ->> {place} AS new_{name}" for place, name in enumerate(own, start=4))
     assigned = [f"{name} = ?" for name in ("state", *shared)] + [f"{name} = many.new_{name}" for name in own]
     return (
@@ -141,11 +141,11 @@ def _update_many(shared: tuple[str, ...], own: tuple[str, ...], to: State) -> st
 # -- the values of one move
 
 
-def fence(move: Transition) -> tuple[object, ...]:
+def list_fence(move: Transition) -> tuple[object, ...]:
     return move.job.id, move.job.version, move.job.token
 
 
-def move_values(move: Transition) -> tuple[float, str | None, str | None, Attempt | None, str | None, str]:
+def list_move_values(move: Transition) -> tuple[float, str | None, str | None, Attempt | None, str | None, str]:
     """List what a row of `moves` says of a move besides its name and its state."""
     attempt = move.attempt
     kind = attempt.failure.error_kind if attempt and attempt.failure else None

@@ -89,7 +89,7 @@ class OpenRoute(NamedTuple):
     """The priorities at which some of the jobs are due."""
 
 
-def open_routes(connection: apsw.Connection, wanted: Wanted, now: float) -> list[OpenRoute]:
+def list_open_routes(connection: apsw.Connection, wanted: Wanted, now: float) -> list[OpenRoute]:
     """List the routes with waiting jobs that the worker knows and wants.
 
     Their order decides which route gets a slot that several could have. It is by name: numbers differ between files.
@@ -106,7 +106,7 @@ def _by_name(row: Sequence[Any]) -> tuple[str, str, str]:
     return row[1], row[2], row[3] or ""
 
 
-def next_due(
+def find_next_due(
     connection: apsw.Connection, routes: Iterable[OpenRoute], now: float, opens: Iterable[float] = ()
 ) -> float | None:
     """Return when the next job of these routes falls due, or when a rate lets one start."""
@@ -122,7 +122,7 @@ def next_due(
 _AT_LEAST = f"SELECT count(*) FROM (SELECT 1 {_DUE} LIMIT ?)"
 
 
-def more_due(connection: apsw.Connection, routes: Iterable[OpenRoute], now: float, than: int) -> bool:
+def has_more_due(connection: apsw.Connection, routes: Iterable[OpenRoute], now: float, than: int) -> bool:
     """Whether more than so many jobs of these routes are due."""
     left = than + 1
     for route in routes:
@@ -157,7 +157,7 @@ class Room:
         self._opens: dict[str, float] = {}
         """When a queue that has a rate may start its next job, once it has no room left."""
         for queue, rate in wanted.store_rates.items():
-            starts = _starts(connection, queue, rate, now)
+            starts = _read_starts(connection, queue, rate, now)
             self._limit(queue, rate.count - len(starts))
             self._opens[queue] = min(starts, default=now) + rate.per
 
@@ -343,7 +343,7 @@ def give_back(connection: apsw.Connection, picked: list[Picked], claimant: Claim
 _CLAIMED = " FROM jobs WHERE state = 'running' AND state IN ('running', 'held') AND token = ?"
 
 
-def running_under(connection: apsw.Connection, token: str) -> list[str]:
+def list_running(connection: apsw.Connection, token: str) -> list[str]:
     """List the ids of the jobs that run under this token."""
     return [id for (id,) in select(connection, f"SELECT id{_CLAIMED} ORDER BY seq", (token,))]
 
@@ -361,13 +361,15 @@ def _lease(open: OpenRoute, wanted: Wanted) -> float:
     return wanted.leases.get(open.route[1], wanted.lease)
 
 
-def storied(connection: apsw.Connection, routes: RouteCache, picked: list[Picked]) -> Callable[[], Mapping[str, Job]]:
+def read_storied(
+    connection: apsw.Connection, routes: RouteCache, picked: list[Picked]
+) -> Callable[[], Mapping[str, Job]]:
     """Select the whole records of those jobs that are more than a payload."""
     seqs = _join(each.storied for each in picked)
     return read_later(connection, routes, _CHOSEN, seqs) if seqs != "[]" else dict
 
 
-def jobs(picked: list[Picked], wanted: Wanted, claimant: Claimant, records: Mapping[str, Job]) -> list[Job]:
+def make_jobs(picked: list[Picked], wanted: Wanted, claimant: Claimant, records: Mapping[str, Job]) -> list[Job]:
     """Make the claimed jobs, most urgent first."""
     worker, _, token, now = claimant
     taken = []
@@ -401,7 +403,7 @@ def jobs(picked: list[Picked], wanted: Wanted, claimant: Claimant, records: Mapp
     return taken
 
 
-def _starts(connection: apsw.Connection, queue: str, rate: Rate, now: float) -> list[float]:
+def _read_starts(connection: apsw.Connection, queue: str, rate: Rate, now: float) -> list[float]:
     """List the starts of a queue inside the running window of a store-wide rate."""
     row = connection.execute("SELECT value FROM docs WHERE kind = 'rate' AND key = ?", (queue,)).fetchone()
     return [at for at in msgspec.json.decode(row[0]) if at > now - rate.per] if row else []
@@ -412,7 +414,7 @@ def note_starts(connection: apsw.Connection, picked: list[Picked], wanted: Wante
     for queue, rate in wanted.store_rates.items():
         count = sum(each.number for each in picked if each.open.route[0] == queue)
         if count:
-            starts = msgspec.json.encode(_starts(connection, queue, rate, now) + [now] * count)
+            starts = msgspec.json.encode(_read_starts(connection, queue, rate, now) + [now] * count)
             connection.execute(PUT_DOCUMENT, ("rate", queue, starts))
 
 
@@ -432,7 +434,7 @@ def delay_damaged(connection: apsw.Connection, routes: RouteCache, wanted: Wante
     """Delay the due jobs that a claim cannot read by a minute, and log each; returns how many there are."""
     seqs = [
         seq
-        for route in open_routes(connection, wanted, now)
+        for route in list_open_routes(connection, wanted, now)
         for priority in route.due
         for (seq,) in select(
             connection, f"SELECT seq {_DUE} ORDER BY run_at, seq LIMIT ?", (route.id, priority, now, wanted.slots)

@@ -16,7 +16,7 @@ from redrive.core.lifecycle import Transition, wrong_beginning
 from redrive.core.store import MAX_PARTS, Applied, Commit, Guard, Inserted, Lease, Outcome, Put, Stale
 from redrive.errors import StoreError
 from redrive.stores.sqlite import schema
-from redrive.stores.sqlite.batches import RENAMED, Batch, fence, move_values
+from redrive.stores.sqlite.batches import RENAMED, Batch, list_fence, list_move_values
 from redrive.stores.sqlite.records import PUT_DOCUMENT, Route, RouteCache, Row, get, select
 from redrive.stores.sqlite.rollups import MINUTE, Rollup, add_moves
 
@@ -64,7 +64,7 @@ def insert(connection: apsw.Connection, routes: RouteCache, callers: Sequence[Ac
     else:
         fresh = [_insert_one(connection, routes, job) for job in jobs]
         made = [job for job, new in zip(jobs, fresh, strict=True) if new]
-        answers = _answers(connection, routes, jobs, fresh)
+        answers = _make_answers(connection, routes, jobs, fresh)
         _note_imports(connection, routes, made)
     _count_new(connection, routes, made)
     if documents:
@@ -73,7 +73,7 @@ def insert(connection: apsw.Connection, routes: RouteCache, callers: Sequence[Ac
     return [list(islice(inserted, len(listed))) for listed, _ in callers]
 
 
-def _answers(
+def _make_answers(
     connection: apsw.Connection, routes: RouteCache, jobs: Sequence[Job], fresh: Sequence[bool]
 ) -> list[Inserted]:
     known = [job.id for job, new in zip(jobs, fresh, strict=True) if not new]
@@ -103,10 +103,10 @@ def _insert_plain(connection: apsw.Connection, routes: RouteCache, jobs: Sequenc
         connection.execute(_INSERT_MANY, (_json(rows).decode(),))
         return connection.changes() == len(jobs)
 
-    return _together(connection, all_new)
+    return _write_together(connection, all_new)
 
 
-def _together(connection: apsw.Connection, write: Callable[[], bool]) -> bool:
+def _write_together(connection: apsw.Connection, write: Callable[[], bool]) -> bool:
     """Write all, or nothing where `write` says no or a value is larger than SQLite allows."""
     connection.execute("SAVEPOINT together")
     try:
@@ -205,7 +205,7 @@ def _note_imports(connection: apsw.Connection, routes: RouteCache, jobs: Sequenc
 # -- commits
 
 
-def routes_of(moves: Sequence[Transition]) -> set[Route]:
+def list_routes(moves: Sequence[Transition]) -> set[Route]:
     """Return the routes where these jobs are and where they go."""
     here = {(move.job.queue, move.job.task, move.job.agent) for move in moves}
     return here | {route_after(move) for move in moves if not RENAMED.isdisjoint(move.set)}
@@ -227,7 +227,7 @@ def apply(
     counters, rollup = CounterChanges(), Rollup()
     outcomes: dict[int, Outcome] = {}
     for batch in batches:
-        if not _together(connection, partial(batch.write, connection)):
+        if not _write_together(connection, partial(batch.write, connection)):
             continue  # each is tried on its own
         outcomes.update(zip(batch.indexes, batch.outcomes, strict=True))
         rollup.merge(batch.rollup)
@@ -299,7 +299,7 @@ def _holds(connection: apsw.Connection, guard: Guard) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _update(columns: tuple[str, ...], to: State) -> str:
+def _make_update(columns: tuple[str, ...], to: State) -> str:
     assignments = ", ".join(f"{name} = ?" for name in (*columns, "state", "updated_at"))
     return (
         f"UPDATE jobs SET {assignments}, version = version + 1"
@@ -310,7 +310,7 @@ def _update(columns: tuple[str, ...], to: State) -> str:
 def _refuse_illegal(connection: apsw.Connection, move: Transition) -> None:
     """Raise where the fence holds: then the move was not written because the lifecycle table does not have it."""
     holds = "SELECT state FROM jobs WHERE id = ? AND version = ? AND token IS ?"
-    for (state,) in select(connection, holds, fence(move)):
+    for (state,) in select(connection, holds, list_fence(move)):
         raise StoreError(f"illegal move of job {move.job.short_id}: {state} to {move.to}")
 
 
@@ -319,7 +319,7 @@ def _write_move(connection: apsw.Connection, routes: RouteCache, move: Transitio
     columns = {name: value for name, value in move.set.items() if name not in RENAMED}
     if len(columns) != len(move.set):
         columns["route"] = routes.number(route_after(move))
-    connection.execute(_update(tuple(columns), move.to), (*columns.values(), move.to, move.at, *fence(move)))
+    connection.execute(_make_update(tuple(columns), move.to), (*columns.values(), move.to, move.at, *list_fence(move)))
     if connection.changes() == 0:
         _refuse_illegal(connection, move)
         return None
@@ -336,7 +336,7 @@ _INSERT_MOVE: Final = (
 
 
 def _insert_move(connection: apsw.Connection, move: Transition) -> None:
-    at, who, why, attempt, kind, id = move_values(move)
+    at, who, why, attempt, kind, id = list_move_values(move)
     text = _json(attempt).decode() if attempt else None
     connection.execute(_INSERT_MOVE, (move.move, move.to, at, who, why, text, kind, id))
 

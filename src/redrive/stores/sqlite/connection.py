@@ -20,7 +20,7 @@ CHECKPOINT_BUSY_MS = 100
 NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs"})
 
 
-def filesystem_of(folder: Path) -> str:
+def find_filesystem(folder: Path) -> str:
     """Return the type of the filesystem a folder is on, or "" where the system does not say."""
     try:
         mounts = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
@@ -37,7 +37,7 @@ def filesystem_of(folder: Path) -> str:
 
 
 def refuse_network(path: Path) -> None:
-    kind = filesystem_of(path.parent.resolve())
+    kind = find_filesystem(path.parent.resolve())
     if kind in NETWORK:
         raise StoreRefused(f"{path} is on a network filesystem ({kind}), where SQLite can lose data: use a local disk")
 
@@ -110,8 +110,8 @@ def open_writer(path: Path) -> apsw.Connection:
         number = schema.check_ours(connection, str(path))
         connection.pragma("mmap_size", 0)
         connection.pragma("synchronous", "EXTRA")
-        _into_wal(connection)
-        if number < len(schema.steps()):
+        _switch_to_wal(connection)
+        if number < len(schema.read_steps()):
             schema.migrate(connection, str(path))
             sync_folder(path.parent.resolve())
         connection.pragma("synchronous", "FULL")
@@ -127,7 +127,7 @@ def open_writer(path: Path) -> apsw.Connection:
     return connection
 
 
-def _into_wal(connection: apsw.Connection) -> None:
+def _switch_to_wal(connection: apsw.Connection) -> None:
     """Switch to WAL. Several processes may do so at once, and SQLite's busy handler does not cover it."""
     for _ in range(600):
         try:
@@ -159,7 +159,7 @@ def translate(error: apsw.Error, path: str) -> StoreError:
         return StoreFull(f"no space left for {path}: nothing was written; free some space")
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return StoreBusy(f"{path} was locked by another process for {BUSY_MS / 1000:.0f} s: nothing was written")
-    if failed_sync(error):
+    if is_failed_sync(error):
         return StoreFailed(f"the disk under {path} failed to sync ({code}): restart after checking the disk")
     if isinstance(error, apsw.IOError):
         return CommitUnknown(f"the disk under {path} reported an error ({code}); repeat with the same key")
@@ -168,12 +168,12 @@ def translate(error: apsw.Error, path: str) -> StoreError:
     if isinstance(error, apsw.NotADBError | apsw.CorruptError):
         return StoreRefused(f"{path} is not a usable SQLite database ({error}): restore a backup or choose another")
     if isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError | apsw.PermissionsError | apsw.AuthError):
-        why = barred(Path(path))
+        why = explain_refusal(Path(path))
         return StoreUnavailable(": ".join(why) if why else f"cannot open {path} for writing ({error})")
     return StoreUnavailable(f"{path}: {error}")
 
 
-def barred(path: Path) -> tuple[str, str] | None:
+def explain_refusal(path: Path) -> tuple[str, str] | None:
     """Say why the system does not let us use a file, and what to do about it; None where it would.
 
     Does not open the file: closing it again would drop the locks that this process holds on it.
@@ -185,7 +185,7 @@ def barred(path: Path) -> tuple[str, str] | None:
         (path.parent, "written to", os.W_OK | os.X_OK, "u+wx"),
     ):
         if place.exists() and not _read_only(place) and not os.access(place, needed, effective_ids=_EFFECTIVE):
-            owner, mode = _owner(place), stat.S_IMODE(place.stat().st_mode)
+            owner, mode = _find_owner(place), stat.S_IMODE(place.stat().st_mode)
             problem = f"permission denied: {place} (mode {mode:04o}, owner {owner}) may not be {wanted}"
             return problem, f"chmod {bits} {place} as {owner}, or work as {owner}"
     return None
@@ -199,14 +199,14 @@ def _read_only(place: Path) -> bool:
 _EFFECTIVE = os.access in os.supports_effective_ids
 
 
-def _owner(path: Path) -> str:
+def _find_owner(path: Path) -> str:
     try:
         return path.owner()
     except (KeyError, NotImplementedError):  # a number without a name; a system without either
         return f"uid {path.stat().st_uid}"
 
 
-def failed_sync(error: BaseException) -> bool:
+def is_failed_sync(error: BaseException) -> bool:
     """Whether a sync failed: the kernel may have dropped dirty pages, so no later commit can be promised."""
     return getattr(error, "extendedresult", 0) in (
         apsw.SQLITE_IOERR_FSYNC,

@@ -18,7 +18,7 @@ import msgspec
 from redrive.core.job import State
 from redrive.errors import InvalidInput
 from redrive.stores.sqlite import claims, rollups, schema
-from redrive.stores.sqlite.connection import NETWORK, barred, filesystem_of, open_reader, translate
+from redrive.stores.sqlite.connection import NETWORK, explain_refusal, find_filesystem, open_reader, translate
 from redrive.stores.sqlite.records import RouteCache, select
 from redrive.stores.sqlite.search import COUNTERS
 
@@ -44,18 +44,24 @@ def examine(path: Path, *, full: bool = False) -> list[FileCheck]:
     """Make every check, from the outside in; the inner ones only where the file is a database of ours."""
     if path.is_dir():
         return [_unreadable(apsw.CantOpenError(), path)]
-    checks = [library(apsw.sqlite_lib_version()), mode(path), filesystem(path), log_size(path), free_space(path)]
+    checks = [
+        check_library(apsw.sqlite_lib_version()),
+        check_mode(path),
+        check_filesystem(path),
+        check_log_size(path),
+        check_free_space(path),
+    ]
     try:
         connection = open_reader(path)
     except apsw.Error as error:
         return [*checks, _unreadable(error, path)]
     try:
-        return checks + list(_inside(connection, path, full=full))
+        return checks + list(_check_inside(connection, path, full=full))
     finally:
         connection.close()
 
 
-def library(version: str) -> FileCheck:
+def check_library(version: str) -> FileCheck:
     major, minor, patch = (int(part) for part in version.split(".")[:3])
     backported = BACKPORTS.get((major, minor))
     if (major, minor, patch) >= WAL_RESET_FIX or (backported is not None and patch >= backported):
@@ -68,21 +74,21 @@ def library(version: str) -> FileCheck:
     )
 
 
-def mode(path: Path) -> FileCheck:
+def check_mode(path: Path) -> FileCheck:
     bits = stat.S_IMODE(path.stat().st_mode)
     if bits & 0o077:
         return FileCheck("file mode", False, f"{bits:04o}: others can read or write the jobs", f"chmod 600 {path}")
     return FileCheck("file mode", True, f"{bits:04o}, private to its owner")
 
 
-def filesystem(path: Path) -> FileCheck:
-    kind = filesystem_of(path.parent.resolve())
+def check_filesystem(path: Path) -> FileCheck:
+    kind = find_filesystem(path.parent.resolve())
     if kind in NETWORK:
         return FileCheck("filesystem", False, f"{kind} is a network filesystem", "move the database to a local disk")
     return FileCheck("filesystem", True, kind or "unknown, not known to be a network filesystem")
 
 
-def log_size(path: Path) -> FileCheck:
+def check_log_size(path: Path) -> FileCheck:
     log = path.with_name(path.name + "-wal")
     size = log.stat().st_size if log.exists() else 0
     state = f"the log holds {size:,} bytes"
@@ -91,21 +97,21 @@ def log_size(path: Path) -> FileCheck:
     )
 
 
-def free_space(path: Path) -> FileCheck:
+def check_free_space(path: Path) -> FileCheck:
     free = shutil.disk_usage(path.parent).free
     said = f"{free // (1024 * 1024):,} MiB free"
     return FileCheck("disk", free >= LEAST_FREE, said, "" if free >= LEAST_FREE else "free some space on this disk")
 
 
-def _inside(connection: apsw.Connection, path: Path, *, full: bool) -> Iterator[FileCheck]:
+def _check_inside(connection: apsw.Connection, path: Path, *, full: bool) -> Iterator[FileCheck]:
     """Check schema, integrity, counters, sums and records; ends at the first that is wrong."""
     looks: list[Callable[[apsw.Connection], FileCheck]] = [
-        _schema,
-        lambda c: _integrity(c, full=full),
-        _counters,
-        _sums,
+        _check_schema,
+        lambda c: _check_integrity(c, full=full),
+        _check_counters,
+        _check_sums,
     ]
-    looks += [_records] if full else []
+    looks += [_check_records] if full else []
     for look in looks:
         try:
             check = look(connection)
@@ -117,15 +123,15 @@ def _inside(connection: apsw.Connection, path: Path, *, full: bool) -> Iterator[
 
 
 def _unreadable(error: apsw.Error, path: Path) -> FileCheck:
-    if why := barred(path):
+    if why := explain_refusal(path):
         return FileCheck("database", False, *why)
     return FileCheck(
         "database", False, f"cannot be read: {error}", "restore a backup, or choose another file with --url"
     )
 
 
-def _schema(connection: apsw.Connection) -> FileCheck:
-    number, newest = schema.schema_number(connection), len(schema.steps())
+def _check_schema(connection: apsw.Connection) -> FileCheck:
+    number, newest = schema.read_schema_number(connection), len(schema.read_steps())
     if connection.pragma("application_id") != schema.APPLICATION_ID:
         return FileCheck("schema", False, "this is not a database of redrive", "choose another file with --url")
     if number > newest:
@@ -135,7 +141,7 @@ def _schema(connection: apsw.Connection) -> FileCheck:
     return FileCheck("schema", True, f"number {number}{later}")
 
 
-def _integrity(connection: apsw.Connection, *, full: bool) -> FileCheck:
+def _check_integrity(connection: apsw.Connection, *, full: bool) -> FileCheck:
     pragma = "integrity_check" if full else "quick_check"
     problems = [str(row[0]) for row in connection.execute(f"PRAGMA {pragma}(10)")]
     if problems == ["ok"]:
@@ -144,7 +150,7 @@ def _integrity(connection: apsw.Connection, *, full: bool) -> FileCheck:
     return FileCheck("integrity", False, said, "stop the workers and restore a backup (redrive backup makes them)")
 
 
-def _counters(connection: apsw.Connection) -> FileCheck:
+def _check_counters(connection: apsw.Connection) -> FileCheck:
     """Compare the counters of every route with its jobs, both from one snapshot."""
     with _snapshot(connection):
         kept = {row[0]: row[1:] for row in connection.execute(COUNTERS)}
@@ -159,20 +165,20 @@ def _counters(connection: apsw.Connection) -> FileCheck:
     return FileCheck("counters", True, f"{len(kept)} routes, as many jobs as counted")
 
 
-def _sums(connection: apsw.Connection) -> FileCheck:
+def _check_sums(connection: apsw.Connection) -> FileCheck:
     """Compare the days, which reports over months read, with the hours they were added up from."""
-    if schema.schema_number(connection) < len(schema.steps()):
+    if schema.read_schema_number(connection) < len(schema.read_steps()):
         return FileCheck("sums", True, "the next use adds them up")
-    wrong = rollups.wrong_days(connection)
+    wrong = rollups.count_wrong_days(connection)
     if wrong:
-        said = f"{rollups.in_words(wrong)} with sums that differ from the hours"
+        said = f"{rollups.say_days(wrong)} with sums that differ from the hours"
         return FileCheck("sums", False, said, "redrive doctor --fix adds up", fixable=True)
     return FileCheck("sums", True, "the days say what their hours say")
 
 
-def _records(connection: apsw.Connection) -> FileCheck:
+def _check_records(connection: apsw.Connection) -> FileCheck:
     """Read every job that has not ended: texts can be damaged where SQLite finds nothing wrong."""
-    if schema.schema_number(connection) < len(schema.steps()):
+    if schema.read_schema_number(connection) < len(schema.read_steps()):
         return FileCheck("records", True, "the next use brings them to the newest schema: look again then")
     damaged = _find_damaged(connection)
     if damaged:
@@ -263,7 +269,7 @@ def _snapshot(connection: apsw.Connection) -> Iterator[None]:
 def _limited(connection: apsw.Connection, seconds: float) -> Iterator[None]:
     """Let statements only read, and interrupt them when their time is over."""
     end = time.monotonic() + seconds
-    connection.authorizer = _may
+    connection.authorizer = _authorize
     connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
     try:
         yield
@@ -272,6 +278,6 @@ def _limited(connection: apsw.Connection, seconds: float) -> Iterator[None]:
         connection.set_progress_handler(None)
 
 
-def _may(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
+def _authorize(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
     reads = action in _READING or (action == apsw.SQLITE_PRAGMA and first in _PRAGMAS)
     return apsw.SQLITE_OK if reads else apsw.SQLITE_DENY

@@ -26,7 +26,7 @@ _FEED: Final = f"{_MOVES} WHERE moves.seq > ?1 AND moves.job <= ?3 ORDER BY move
 _OF_JOB: Final = f"{_MOVES} WHERE moves.job = ? ORDER BY moves.seq"
 
 
-def events(connection: apsw.Connection, routes: RouteCache, after: str | None, limit: int = 1000) -> list[Event]:
+def read_events(connection: apsw.Connection, routes: RouteCache, after: str | None, limit: int = 1000) -> list[Event]:
     """New jobs, then moves: each job's own order is kept, and no committed move is left out."""
     if after is None:
         return [Event(_end(connection), "now", time.time(), "", "", "", State.waiting, 0, 0)]
@@ -43,7 +43,7 @@ def events(connection: apsw.Connection, routes: RouteCache, after: str | None, l
     return feed
 
 
-def latest(connection: apsw.Connection, routes: RouteCache, limit: int = 50) -> list[Event]:
+def read_latest(connection: apsw.Connection, routes: RouteCache, limit: int = 50) -> list[Event]:
     """New jobs and moves by time, newest first, each with the cursor of the end: going on after it misses nothing."""
     names, end = routes.names(connection), _end(connection)
     jobs = select(connection, f"{_JOBS} ORDER BY seq DESC LIMIT ?", (limit,))
@@ -52,7 +52,7 @@ def latest(connection: apsw.Connection, routes: RouteCache, limit: int = 50) -> 
     return sorted(newest, key=lambda event: -event.at)[:limit]
 
 
-def story(connection: apsw.Connection, routes: RouteCache, job_id: str) -> list[Event]:
+def read_story(connection: apsw.Connection, routes: RouteCache, job_id: str) -> list[Event]:
     names = routes.names(connection)
     moves: list[Event] = []
     for row in select(connection, f"{_JOBS} WHERE id = ?", (job_id,)):
@@ -108,7 +108,7 @@ class _Range(NamedTuple):
     high: int
 
 
-def moves(
+def read_moves(
     connection: apsw.Connection, routes: RouteCache, filter: MoveFilter, cursor: str | None = None, limit: int = 50
 ) -> MovePage:
     """Find the numbers at both ends of the time by bisection, then walk back from the newer end."""

@@ -58,7 +58,7 @@ class FileGuard:
             for path in self._paths:
                 _stores[path] = _stores.get(path, 0) + 1
             self._taken = True
-            _links.update(_links_beside(self._paths))
+            _links.update(_find_links(self._paths))
             _learn_names()
         _install()
         if not known:
@@ -84,10 +84,10 @@ def _learn_names() -> None:
     _names = tuple({os.path.basename(path) + suffix for path in _stores for suffix in SUFFIXES} | _links)
 
 
-def _links_beside(paths: set[str]) -> set[str]:
+def _find_links(paths: set[str]) -> set[str]:
     """The names of links in the folders of these databases that lead to them, also before there is a file."""
     files = {path + suffix for path in paths for suffix in SUFFIXES}
-    inodes = {seen[1] for file in files if (seen := _identity(file)) is not None}
+    inodes = {seen[1] for file in files if (seen := _identify(file)) is not None}
     names: set[str] = set()
     for folder in {os.path.dirname(path) or "." for path in paths}:
         try:
@@ -126,25 +126,25 @@ def _refuse_opened_before(paths: set[str]) -> None:
 
     Connections of apsw itself are no danger, because they share one SQLite library with the store.
     """
-    guarded = {_identity(path + suffix) for path in paths for suffix in SUFFIXES} - {None}
-    if guarded & _open_files() and not guarded & {_file_of(each) for each in apsw.connections()}:
+    guarded = {_identify(path + suffix) for path in paths for suffix in SUFFIXES} - {None}
+    if guarded & _list_open_files() and not guarded & {_identify_file(each) for each in apsw.connections()}:
         raise DatabaseInUse(
             f"{min(paths)} is open in this process already, by sqlite3 or open(): when that is closed, the store would"
             " lose its locks and the file would be ruined. Close it before the store is opened, then read through rd"
         )
 
 
-def _file_of(connection: apsw.Connection) -> tuple[int, int] | None:
+def _identify_file(connection: apsw.Connection) -> tuple[int, int] | None:
     try:
-        return _identity(connection.filename)
+        return _identify(connection.filename)
     except apsw.ThreadingViolationError:
         return None  # another thread uses it this moment: a connection to another file, as no store has this one open
 
 
-def _open_files() -> set[tuple[int, int] | None]:
+def _list_open_files() -> set[tuple[int, int] | None]:
     """The identities of all files that this process has open, where the system lists its descriptors."""
     try:
-        return {_identity(int(name)) for name in os.listdir(_DESCRIPTORS)}
+        return {_identify(int(name)) for name in os.listdir(_DESCRIPTORS)}
     except OSError:
         return set()
 
@@ -167,7 +167,7 @@ def _refuse(event: str, args: tuple[Any, ...]) -> None:
 
 def _refuse_open(given: Any, mode: Any = None, flags: Any = 0, *_: Any) -> None:
     """Takes any arguments: other code may announce openings of its own, too."""
-    path = _text(given)
+    path = _read_path(given)
     if path is None or not (path.startswith(_BY_NUMBER) or os.path.basename(path) in _names):
         return
     if isinstance(flags, int) and flags & _NEVER_OPENS == _NEVER_OPENS:
@@ -181,7 +181,7 @@ _LINKING = frozenset({"os.link", "os.symlink", "os.rename"})
 
 def _learn_link(event: str, given: Any, made: Any) -> None:
     """Learn the name of a link to a guarded file, or its new name, before it is made."""
-    source, target = _text(given), _text(made)
+    source, target = _read_path(given), _read_path(made)
     if source is None or target is None:
         return
     if event == "os.symlink":
@@ -203,15 +203,15 @@ def _is_guarded_in_a_folder(path: str) -> bool:
 
 def _refuse_connect(given: Any) -> None:
     """Compares the file itself, whatever it is called: links have other names, and URIs hide them."""
-    path = _text(given)
+    path = _read_path(given)
     if path is None:
         return
-    for candidate in {path, _from_uri(path)} - {None}:
+    for candidate in {path, _read_uri(path)} - {None}:
         if _is_guarded(candidate):
             raise _in_use(path)
 
 
-def _text(given: Any) -> str | None:
+def _read_path(given: Any) -> str | None:
     """The path that was given, or None for a descriptor and for what is no path: then the call itself says so."""
     try:
         return os.fsdecode(given)
@@ -219,7 +219,7 @@ def _text(given: Any) -> str | None:
         return None
 
 
-def _from_uri(text: str) -> str | None:
+def _read_uri(text: str) -> str | None:
     """The path in a `file:` URI as SQLite reads it, or None where the text is none."""
     if text[:5].lower() != "file:":
         return None
@@ -230,13 +230,13 @@ def _from_uri(text: str) -> str | None:
 
 
 def _is_guarded(path: str | None) -> bool:
-    file = _identity(path)
+    file = _identify(path)
     if file is None:
         return False
-    return any(file == _identity(store + suffix) for store in list(_stores) for suffix in SUFFIXES)
+    return any(file == _identify(store + suffix) for store in list(_stores) for suffix in SUFFIXES)
 
 
-def _identity(path: str | int | None) -> tuple[int, int] | None:
+def _identify(path: str | int | None) -> tuple[int, int] | None:
     """Device and inode of a path or a descriptor; None where there is no such file."""
     try:
         seen = os.stat(path) if path is not None else None
@@ -253,7 +253,7 @@ def _in_use(path: str) -> DatabaseInUse:
     )
 
 
-def _forked() -> None:
+def _forget_parents_stores() -> None:
     """A child inherits what its parent guards: until it has opened and closed the store itself, or for good."""
     global _lock
     _lock = threading.Lock()
@@ -262,4 +262,4 @@ def _forked() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_forget_parents_stores)

@@ -51,7 +51,7 @@ def host_of_process(process: str) -> str:
     return process.rsplit("-", 2)[0].partition(PLACE)[0]
 
 
-def _id_of(folder: Path) -> str:
+def _read_folder_id(folder: Path) -> str:
     """Return the random id of a lock folder, written once by the first process that uses the folder."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / _ID
@@ -74,7 +74,9 @@ class ProcessLock:
     def __init__(self, database: Path, *, folder: Path | None = None) -> None:
         database = Path(os.path.realpath(database))
         self.folder = folder or database.with_name(database.name + "-live")
-        self.place = socket.gethostname() if folder is None else f"{socket.gethostname()}{PLACE}{_id_of(folder)}"
+        self.place = (
+            socket.gethostname() if folder is None else f"{socket.gethostname()}{PLACE}{_read_folder_id(folder)}"
+        )
         self.name = f"{self.place}-{os.getpid()}-{secrets.token_hex(3)}"
 
     def take(self) -> None:
@@ -174,7 +176,7 @@ def _is_locked(path: Path, *, remove: bool = False) -> bool:
         os.close(handle)
 
 
-def living(path: Path) -> list[str]:
+def list_living(path: Path) -> list[str]:
     """List the processes that have the file open, by the names of their lock files, whatever host they name."""
     folder = ProcessLock(path).folder
     if not folder.is_dir():
@@ -194,7 +196,9 @@ LATE: Final = 10.0
 """On a wall clock a lease counts as ended only so many seconds after its time: clocks differ."""
 
 
-def left_behind(connection: apsw.Connection, routes: RouteCache, lock: ProcessLock, now: float) -> list[LeftBehind]:
+def find_left_behind(
+    connection: apsw.Connection, routes: RouteCache, lock: ProcessLock, now: float
+) -> list[LeftBehind]:
     """Group the running jobs that no living process renews, by the process that claimed them.
 
     The process that asks is alive: its own jobs are never among them.

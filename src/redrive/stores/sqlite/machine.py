@@ -36,7 +36,7 @@ class Taken(NamedTuple):
         return sum(each.number for each in self.picked)
 
     def jobs(self) -> list[Job]:
-        return claims.jobs(self.picked, self.wanted, self.claimant, self.storied())
+        return claims.make_jobs(self.picked, self.wanted, self.claimant, self.storied())
 
     def fences(self) -> list[tuple[str, int]]:
         """The ids and versions of the jobs, as they were before."""
@@ -46,7 +46,7 @@ class Taken(NamedTuple):
         """When more will be due; None where the worker has no slot left for it."""
         if self.room.slots <= 0:
             return None
-        return claims.next_due(connection, self.open, self.claimant.now, self.room.opens(self.open))
+        return claims.find_next_due(connection, self.open, self.claimant.now, self.room.opens(self.open))
 
 
 class Machine:
@@ -57,7 +57,7 @@ class Machine:
 
     def prepare(self, connection: apsw.Connection, command: Command) -> None:
         """Number the routes that a command names, in the command's place, also where it is refused afterwards."""
-        self.routes.ensure(connection, routes_of(command))
+        self.routes.ensure(connection, list_routes(command))
 
     def execute(self, connection: apsw.Connection, command: Command) -> Any:
         """Execute the command and return its outcome. `prepare` comes before."""
@@ -104,9 +104,9 @@ class Machine:
     def take(self, connection: apsw.Connection, command: Take) -> Taken | Retaken:
         """Claim due jobs. Raises, and changes nothing, where a record cannot be read."""
         wanted, now = command.wanted, command.now
-        if command.again and (ids := claims.running_under(connection, command.token)):
+        if command.again and (ids := claims.list_running(connection, command.token)):
             return Retaken(get(connection, self.routes, ids))
-        open = [] if wanted.ids else claims.open_routes(connection, wanted, now)
+        open = [] if wanted.ids else claims.list_open_routes(connection, wanted, now)
         room = claims.Room(connection, wanted, now)
         if wanted.ids:
             picked = claims.pick_ids(connection, wanted.ids, self.routes.names(connection))
@@ -115,7 +115,7 @@ class Machine:
         claimant = claims.Claimant(command.worker, command.process, command.token, now)
         claims.take(connection, picked, wanted, claimant)
         try:
-            storied = claims.storied(connection, self.routes, picked)
+            storied = claims.read_storied(connection, self.routes, picked)
         except UNREADABLE:
             claims.give_back(connection, picked, claimant)
             raise
@@ -123,12 +123,12 @@ class Machine:
         return Taken(picked, wanted, claimant, storied, open, room)
 
 
-def routes_of(command: Command) -> Iterable[Route]:
+def list_routes(command: Command) -> Iterable[Route]:
     """Return the routes that executing a command may have to number."""
     match command:
         case Insert():
             return {(job.queue, job.task, job.agent) for job in command.jobs}
         case Apply():
-            return commits.routes_of([move for commit in command.commits for move in commit.transitions])
+            return commits.list_routes([move for commit in command.commits for move in commit.transitions])
         case _:
             return ()

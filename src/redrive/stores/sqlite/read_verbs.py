@@ -17,7 +17,7 @@ from redrive.core.store import Document, Filter, LeftBehind
 from redrive.stores.sqlite import feed, records, rollups, search, upkeep
 from redrive.stores.sqlite.connection import open_reader, translate
 from redrive.stores.sqlite.fork_guard import use
-from redrive.stores.sqlite.liveness import ProcessLock, left_behind
+from redrive.stores.sqlite.liveness import ProcessLock, find_left_behind
 from redrive.stores.sqlite.machine import Machine
 from redrive.stores.sqlite.records import RouteCache
 from redrive.stores.sqlite.wakeups import Waiters
@@ -118,26 +118,26 @@ class ReadVerbs(ABC):
         return await self._read(work)
 
     find = _answer_by(search.find)
-    first = _answer_by(search.first)
+    first = _answer_by(search.find_first)
     seal = _answer_by(search.seal)
-    overdue = _answer_by(search.overdue)
-    returning = _answer_by(search.returning)
-    quiet = _answer_by(search.quiet)
-    durations = _answer_by(search.durations)
-    timings = _answer_by(search.timings)
-    latest = _answer_by(feed.latest)
-    moves = _answer_by(feed.moves)
-    story = _answer_by(feed.story)
-    events = _answer_by(feed.events)
-    tallies = _answer_by(rollups.tallies)
-    totals = _answer_by(rollups.totals)
-    outcomes = _answer_by(rollups.outcomes)
-    minutes = _answer_by(rollups.minutes)
-    groups = _answer_by(rollups.groups)
-    lessons = _answer_by(rollups.lessons)
+    overdue = _answer_by(search.find_overdue)
+    returning = _answer_by(search.count_returning)
+    quiet = _answer_by(search.find_quiet)
+    durations = _answer_by(search.measure_durations)
+    timings = _answer_by(search.measure_timings)
+    latest = _answer_by(feed.read_latest)
+    moves = _answer_by(feed.read_moves)
+    story = _answer_by(feed.read_story)
+    events = _answer_by(feed.read_events)
+    tallies = _answer_by(rollups.read_tallies)
+    totals = _answer_by(rollups.read_totals)
+    outcomes = _answer_by(rollups.read_outcomes)
+    minutes = _answer_by(rollups.read_minutes)
+    groups = _answer_by(rollups.read_groups)
+    lessons = _answer_by(rollups.read_lessons)
 
     async def left_behind(self, now: float) -> list[LeftBehind]:
-        return await self._read(lambda connection: left_behind(connection, self._routes, self._lock, now))
+        return await self._read(lambda connection: find_left_behind(connection, self._routes, self._lock, now))
 
     async def count(
         self, filter: Filter, by: Sequence[str] = (), *, current: bool = False

@@ -190,7 +190,7 @@ class _Hours(NamedTuple):
         return begin, end, self.first, begin * HOURS_A_DAY, end * HOURS_A_DAY, self.last
 
 
-def _hours(since: float, until: float) -> _Hours:
+def _hours_between(since: float, until: float) -> _Hours:
     return _Hours(int(since // HOUR), -int(-until // HOUR))
 
 
@@ -239,23 +239,23 @@ _OUTCOMES: Final = (
 )
 
 
-def tallies(
+def read_tallies(
     connection: apsw.Connection, routes: RouteCache, since: float, until: float, *, whole: bool = False
 ) -> list[Tally]:
-    names, hours = routes.names(connection), _hours(since, until)
+    names, hours = routes.names(connection), _hours_between(since, until)
     rows = _sum_tallies(connection, hours) if whole else select(connection, _TALLIES, hours)
     return [Tally(hour * float(HOUR), *names[route], *rest) for hour, route, *rest in rows]
 
 
-def totals(connection: apsw.Connection, routes: RouteCache, since: float, until: float) -> list[Total]:
-    names, rows = routes.names(connection), _sum_moves(connection, _hours(since, until))
+def read_totals(connection: apsw.Connection, routes: RouteCache, since: float, until: float) -> list[Total]:
+    names, rows = routes.names(connection), _sum_moves(connection, _hours_between(since, until))
     return [Total(*names[route], move, number) for route, move, number in rows]
 
 
-def outcomes(
+def read_outcomes(
     connection: apsw.Connection, routes: RouteCache, since: float, until: float, *, whole: bool = False
 ) -> list[OutcomeTally]:
-    names, hours = routes.names(connection), _hours(since, until)
+    names, hours = routes.names(connection), _hours_between(since, until)
     if whole:
         rows = select(connection, _OUTCOME_DAYS.sum_parts(), hours.parts) + _count_open(connection, hours)
         rows = [(hours.first, *row) for row in rows]
@@ -312,7 +312,7 @@ def _count_open(connection: apsw.Connection, hours: _Hours) -> list[Row]:
 # -- reading minutes, groups, lessons
 
 
-def minutes(connection: apsw.Connection, routes: RouteCache, since: float, until: float) -> list[Minute]:
+def read_minutes(connection: apsw.Connection, routes: RouteCache, since: float, until: float) -> list[Minute]:
     rows = select(
         connection,
         "SELECT minute, routes.queue, move, sum(number) FROM minutes JOIN routes ON routes.id = minutes.route"
@@ -334,7 +334,7 @@ def forget_minutes(connection: apsw.Connection, before: int) -> None:
 _GROUPS: Final = "SELECT fingerprint, first_at, last_at, buried, route, error_class, detail, error, sample FROM groups"
 
 
-def groups(
+def read_groups(
     connection: apsw.Connection, routes: RouteCache, since: float = 0.0, fingerprints: Sequence[str] | None = None
 ) -> list[Group]:
     names = routes.names(connection)
@@ -345,7 +345,7 @@ def groups(
     return [Group(*row[:4], *names[row[4]], *row[5:]) for row in rows]  # type: ignore[call-arg]
 
 
-def lessons(connection: apsw.Connection, routes: RouteCache, *fingerprints: str) -> list[Lesson]:
+def read_lessons(connection: apsw.Connection, routes: RouteCache, *fingerprints: str) -> list[Lesson]:
     rows = select(
         connection,
         "SELECT fingerprint, strategy, worked, failed FROM lessons"
@@ -361,21 +361,21 @@ LATE_DAYS: Final = 35
 """The days of about a month are compared with their hours from time to time."""
 
 
-def of_late(now: float) -> int:
+def first_late_day(now: float) -> int:
     """Return the first of the days that are compared from time to time."""
     return int(now // DAY) - LATE_DAYS
 
 
-def in_words(days: int) -> str:
+def say_days(days: int) -> str:
     return "1 day" if days == 1 else f"{days} days"
 
 
-def wrong_days(connection: apsw.Connection, since: int = 0) -> int:
+def count_wrong_days(connection: apsw.Connection, since: int = 0) -> int:
     """Count the days from this one on that differ from their hours."""
-    return len({day for table in _DAY_TABLES for day in _wrong(connection, table, since)})
+    return len({day for table in _DAY_TABLES for day in _find_wrong_days(connection, table, since)})
 
 
-def _wrong(connection: apsw.Connection, table: _DayTable, since: int) -> set[int]:
+def _find_wrong_days(connection: apsw.Connection, table: _DayTable, since: int) -> set[int]:
     """Compare numbers only: seconds are not whole, so their sums differ by rounding."""
     counted = f"SELECT day, {table.columns}, number FROM {table.days} WHERE day >= ?1"
     expected = table.sum_hours("number")
@@ -387,7 +387,7 @@ def add_up(connection: apsw.Connection, since: int = 0) -> int:
     """Make the days from this one on anew from their hours, in the tables where some differ; returns how many did."""
     wrong: set[int] = set()
     for table in _DAY_TABLES:
-        if days := _wrong(connection, table, since):
+        if days := _find_wrong_days(connection, table, since):
             connection.execute(f"DELETE FROM {table.days} WHERE day >= ?", (since,))
             anew = table.sum_hours(table.numbers)
             connection.execute(f"INSERT INTO {table.days} (day, {table.columns}, {table.numbers}) {anew}", (since,))

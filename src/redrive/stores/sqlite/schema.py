@@ -13,14 +13,14 @@ from redrive.errors import StoreRefused
 APPLICATION_ID = 0x72647276  # "rdrv"
 
 
-def steps() -> list[str]:
+def read_steps() -> list[str]:
     """Read the SQL scripts, one per schema number, in order."""
     folder = resources.files("redrive.stores.sqlite") / "sql"
     scripts = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name)
     return [script.read_text(encoding="utf-8") for script in scripts]
 
 
-def schema_number(connection: apsw.Connection) -> int:
+def read_schema_number(connection: apsw.Connection) -> int:
     return int(connection.pragma("user_version"))
 
 
@@ -33,7 +33,7 @@ def legal_before(to: State) -> str:
     return "jobs.state IN (" + ", ".join(f"'{source}'" for source in sources(to)) + ")"
 
 
-def triggers() -> str:
+def make_triggers() -> str:
     """Write the triggers that refuse illegal moves by other programs. They are made anew at every migration."""
     legal = "\n".join(f"WHEN '{source}' THEN NEW.state IN ({_targets(source)})" for source in State if _targets(source))
     gone = ", ".join(f"{s} = {s} - (OLD.state = '{s}')" for s in State)
@@ -62,7 +62,7 @@ def _targets(source: State) -> str:
     return ", ".join(f"'{to}'" for start, to in legal_pairs() if start == source)
 
 
-def recount() -> str:
+def make_recount() -> str:
     """Write the statement that makes the counters anew from the records."""
     sets = ", ".join(
         f"{s} = (SELECT count(*) FROM jobs WHERE jobs.route = routes.id AND jobs.state = '{s}')" for s in State
@@ -76,12 +76,12 @@ def check_ours(connection: apsw.Connection, path: str) -> int:
     try:
         tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
         application = connection.pragma("application_id")
-        number = schema_number(connection)
+        number = read_schema_number(connection)
     finally:
         connection.execute("COMMIT")
     if application != APPLICATION_ID and (application or number or tables):
         raise StoreRefused(f"{path} is a SQLite database of something else; choose another file for redrive")
-    newest = len(steps())
+    newest = len(read_steps())
     if number > newest:
         raise StoreRefused(
             f"{path} has schema {number}, this redrive knows {newest}: upgrade redrive, the way it was installed"
@@ -94,7 +94,7 @@ def migrate(connection: apsw.Connection, path: str) -> int:
 
     Each step is one transaction, so a kill leaves what was before it.
     """
-    scripts = list(enumerate(steps(), start=1))
+    scripts = list(enumerate(read_steps(), start=1))
     for stage in [scripts] if check_ours(connection, path) == 0 else [[script] for script in scripts]:
         _take(connection, path, stage)
     return check_ours(connection, path)
@@ -107,11 +107,11 @@ def _take(connection: apsw.Connection, path: str, stage: list[tuple[int, str]]) 
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        known = schema_number(connection)
+        known = read_schema_number(connection)
         for script in [script for number, script in stage if number > known]:
             connection.execute(script)
         if known < last:
-            connection.execute(triggers())
+            connection.execute(make_triggers())
             connection.pragma("application_id", APPLICATION_ID)
             connection.pragma("user_version", last)
         connection.execute("COMMIT")

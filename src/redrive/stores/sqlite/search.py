@@ -152,7 +152,7 @@ def find(
     return Page([job for job, _ in listed], more, time.time())
 
 
-def first(
+def find_first(
     connection: apsw.Connection, routes: RouteCache, filters: Sequence[Filter], *, oldest: bool = False
 ) -> list[Job | None]:
     """Answer all filters from one snapshot: a read of its own for each costs more than finding the job."""
@@ -177,7 +177,7 @@ _OVERDUE: Final = (
 )
 
 
-def overdue(
+def find_overdue(
     connection: apsw.Connection,
     routes: RouteCache,
     now: float,
@@ -216,7 +216,7 @@ _QUIET: Final = (
 )
 
 
-def quiet(connection: apsw.Connection, routes: RouteCache, since: float, limit: int = 100) -> list[Quiet]:
+def find_quiet(connection: apsw.Connection, routes: RouteCache, since: float, limit: int = 100) -> list[Quiet]:
     return [Quiet(*pair) for pair in list_jobs(connection, routes, _QUIET, (since, limit), _LAST_SIGN)]
 
 
@@ -337,7 +337,7 @@ _RETURNING: Final = (
 )
 
 
-def returning(connection: apsw.Connection, routes: RouteCache, now: float) -> list[Returning]:
+def count_returning(connection: apsw.Connection, routes: RouteCache, now: float) -> list[Returning]:
     names = routes.names(connection)
     return [
         Returning(fingerprint, held_for, *names[route][:2], *numbers)
@@ -368,12 +368,12 @@ _NEWEST: Final = (
 )
 
 
-def durations(connection: apsw.Connection, routes: RouteCache, task: str, last: int = 100) -> list[float]:
+def measure_durations(connection: apsw.Connection, routes: RouteCache, task: str, last: int = 100) -> list[float]:
     numbers = ", ".join(str(number) for number, route in routes.names(connection).items() if route[1] == task)
     return [seconds for (seconds,) in select(connection, _TOOK.format(numbers), (last,))]
 
 
-def timings(connection: apsw.Connection, routes: RouteCache, by: TimedBy) -> list[Timing]:
+def measure_timings(connection: apsw.Connection, routes: RouteCache, by: TimedBy) -> list[Timing]:
     names, place = routes.names(connection), _OF_ROUTE.index(by)
     return timings_of((str(names[route][place]), waited, took) for route, waited, took in _measure(connection))
 

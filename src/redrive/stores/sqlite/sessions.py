@@ -46,7 +46,7 @@ def begin(connection: apsw.Connection, hello: Hello) -> int:
     return forgotten
 
 
-def once(
+def execute_once(
     connection: apsw.Connection,
     routes: RouteCache,
     command: Command,
@@ -55,15 +55,15 @@ def once(
     execute: Callable[[], Any],
 ) -> Any:
     """Execute a command, or give its outcome again where its ticket says that it was executed before."""
-    kept = earlier(connection, ticket)
+    kept = find_outcome(connection, ticket)
     if kept is not None:
         return _restore(connection, routes, command, kept)
     outcome = execute()
-    remember(connection, ticket, encode(record(command, outcome)), now)
+    remember(connection, ticket, encode(simplify_outcome(command, outcome)), now)
     return outcome
 
 
-def earlier(connection: apsw.Connection, ticket: Ticket) -> bytes | None:
+def find_outcome(connection: apsw.Connection, ticket: Ticket) -> bytes | None:
     """Return the kept outcome of this command if it was executed before; None if it was not.
 
     Raises SessionExpired for a client without a session, TooLate for a command that its client had given up.
@@ -122,7 +122,7 @@ class Retaken(NamedTuple):
         return [(job.id, job.version) for job in self.taken]
 
 
-def record(command: object, outcome: Any) -> Any:
+def simplify_outcome(command: object, outcome: Any) -> Any:
     """Turn an outcome into plain values that are equal wherever the command had the same effect."""
     if isinstance(outcome, RefusedCommand):
         return ["refused", outcome.problem]
@@ -130,7 +130,7 @@ def record(command: object, outcome: Any) -> Any:
         case Insert():
             return [inserted.duplicate for inserted in outcome]
         case Apply():
-            return [_record_commit(one) for one in outcome]
+            return [_simplify_commit(one) for one in outcome]
         case Take():
             return outcome.fences()
         case Beat():
@@ -141,7 +141,7 @@ def record(command: object, outcome: Any) -> Any:
             return outcome
 
 
-def _record_commit(outcome: Outcome) -> Any:
+def _simplify_commit(outcome: Outcome) -> Any:
     return list(outcome.fences) if isinstance(outcome, Applied) else getattr(outcome, "job_id", None) or ""
 
 
@@ -152,12 +152,12 @@ def _restore(connection: apsw.Connection, routes: RouteCache, command: Command, 
         return RefusedCommand(recorded[1])
     match command:
         case Insert():
-            jobs = _by_id(connection, routes, [job.id for job in command.jobs])
+            jobs = _get_by_id(connection, routes, [job.id for job in command.jobs])
             return [Inserted(jobs.get(job.id, job), twice) for job, twice in zip(command.jobs, recorded, strict=True)]
         case Apply():
             return [Applied(tuple(one)) if isinstance(one, list) else Stale(one or None) for one in recorded]
         case Take():
-            jobs = _by_id(connection, routes, [id for id, _ in recorded])
+            jobs = _get_by_id(connection, routes, [id for id, _ in recorded])
             return Retaken([job for job in jobs.values() if job.token == command.token])
         case Beat():
             return [lease for lease in command.leases if lease.job_id in recorded]
@@ -167,5 +167,5 @@ def _restore(connection: apsw.Connection, routes: RouteCache, command: Command, 
             return recorded
 
 
-def _by_id(connection: apsw.Connection, routes: RouteCache, ids: Sequence[str]) -> dict[str, Job]:
+def _get_by_id(connection: apsw.Connection, routes: RouteCache, ids: Sequence[str]) -> dict[str, Job]:
     return {job.id: job for job in get(connection, routes, ids)}

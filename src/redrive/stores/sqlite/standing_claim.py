@@ -12,7 +12,7 @@ import apsw
 
 from redrive.core.job import Ending, Job
 from redrive.core.store import Claim, Wanted
-from redrive.stores.sqlite.wakeups import handed
+from redrive.stores.sqlite.wakeups import call_in_loop
 
 log = logging.getLogger("redrive.store")
 
@@ -37,7 +37,7 @@ class Lapsed(NamedTuple):
 NONE_LAPSED = Lapsed([], {})
 
 
-def nothing(lapsed: Lapsed, mark: int, next_due: float | None = None) -> Found:
+def claim_nothing(lapsed: Lapsed, mark: int, next_due: float | None = None) -> Found:
     """Make the answer to a claim that got no jobs."""
     return Found(0, lambda: Claim([], lapsed.jobs, mark, next_due, lapsed.endings), lambda connection: 0)
 
@@ -90,7 +90,7 @@ class StandingClaim:
         if found is not None:
             with self._lock:
                 self._over = True
-        if not handed(self._loop, self._answer, found) and found is not None:
+        if not call_in_loop(self._loop, self._answer, found) and found is not None:
             log.warning(_LOOP_CLOSED, found.number, self.worker)
 
     # -- the worker's loop

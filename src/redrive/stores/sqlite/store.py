@@ -23,10 +23,10 @@ from redrive.errors import CommitUnknown, SessionUnknown, StoreBusy, StoreError,
 from redrive.stores.sqlite import claims, commits, fork_guard, records, rollups, sessions, upkeep
 from redrive.stores.sqlite.batches import make_batches
 from redrive.stores.sqlite.liveness import RUNNING, Observer, ProcessLock, Running
-from redrive.stores.sqlite.machine import Machine, Taken, routes_of
+from redrive.stores.sqlite.machine import Machine, Taken, list_routes
 from redrive.stores.sqlite.read_verbs import ReadVerbs
-from redrive.stores.sqlite.schema import schema_number
-from redrive.stores.sqlite.standing_claim import NONE_LAPSED, Found, Lapsed, StandingClaim, nothing
+from redrive.stores.sqlite.schema import read_schema_number
+from redrive.stores.sqlite.standing_claim import NONE_LAPSED, Found, Lapsed, StandingClaim, claim_nothing
 from redrive.stores.sqlite.wakeups import ForeignCommits, Waiters
 from redrive.stores.sqlite.writer import Work, Writer
 
@@ -57,7 +57,7 @@ class SqliteStore(ReadVerbs):
     """The embedded store. `:memory:` means a temporary file."""
 
     def __init__(self, path: str | Path, *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._temporary = _temporary_folder() if str(path) == ":memory:" else None
+        self._temporary = _make_temporary_folder() if str(path) == ":memory:" else None
         self.path = self._temporary / "jobs.db" if self._temporary else Path(path).expanduser().absolute()
         self._monotonic = monotonic
         self._fresh()
@@ -89,7 +89,7 @@ class SqliteStore(ReadVerbs):
 
     async def open(self) -> Info:
         await self._ready()
-        return Info(f"sqlite:{self.path}", "synced", MAX_RECORD, await self._read(schema_number))
+        return Info(f"sqlite:{self.path}", "synced", MAX_RECORD, await self._read(read_schema_number))
 
     async def _ready(self) -> Writer:
         writer = self._writer
@@ -147,7 +147,7 @@ class SqliteStore(ReadVerbs):
         writer = await self._ready()
         if writer.failed is not None:
             raise StoreFailed(str(writer.failed))
-        await self._read(schema_number)
+        await self._read(read_schema_number)
         waited = writer.waited()
         if waited > STUCK_SECONDS:
             raise StoreBusy(f"a write to {self.path} has waited for {waited:.0f} s: another process may hold the file")
@@ -182,7 +182,7 @@ class SqliteStore(ReadVerbs):
         try:
             return await self._write(
                 lambda connection: machine.apply(connection, group, ready),
-                before=machine.routes.make(commits.routes_of(moved)),
+                before=machine.routes.make(commits.list_routes(moved)),
                 wakes=wakes,
             )
         except CommitUnknown as error:
@@ -224,11 +224,11 @@ class SqliteStore(ReadVerbs):
         if wanted.ids:
             return None
         if wanted.slots <= 0:
-            return nothing(self._lapsed(connection), mark)
-        routes = claims.open_routes(connection, wanted, now)
+            return claim_nothing(self._lapsed(connection), mark)
+        routes = claims.list_open_routes(connection, wanted, now)
         if any(route.due for route in routes):
             return None
-        return nothing(self._lapsed(connection), mark, claims.next_due(connection, routes, now))
+        return claim_nothing(self._lapsed(connection), mark, claims.find_next_due(connection, routes, now))
 
     def _claim(self, connection: apsw.Connection, take: Take, *, look_ahead: bool = True) -> Found:
         """Claim. Where a record cannot be read, delay such jobs and claim the rest."""
@@ -290,10 +290,10 @@ class SqliteStore(ReadVerbs):
                     found = self._claim(connection, take, look_ahead=False)
                 except BaseException:
                     standing.end(None)
-                    _end(served, committed=False)
+                    _answer_standing(served, committed=False)
                     raise
                 served.append((standing, found if found.number else None))
-        return lambda committed: _end(served, committed=committed)
+        return lambda committed: _answer_standing(served, committed=committed)
 
     def _lapsed(self, connection: apsw.Connection) -> Lapsed:
         """Find running jobs whose lease ended, at most once a second."""
@@ -315,7 +315,7 @@ class SqliteStore(ReadVerbs):
         machine = self._machine
         return await self._write(
             lambda connection: self._once(connection, machine, command, ticket),
-            before=machine.routes.make(routes_of(command)),
+            before=machine.routes.make(list_routes(command)),
             wakes=True,
         )
 
@@ -323,7 +323,7 @@ class SqliteStore(ReadVerbs):
         if ticket is None or isinstance(command, Hello):
             return machine.execute(connection, command)
         try:
-            return sessions.once(
+            return sessions.execute_once(
                 connection, machine.routes, command, ticket, time.time(), lambda: machine.execute(connection, command)
             )
         except (sessions.SessionExpired, sessions.TooLate):
@@ -342,7 +342,7 @@ class SqliteStore(ReadVerbs):
             lambda connection: upkeep.forget(connection, upkeep.choose_old(connection, now, retention, default, keys))
         )
         if not pruned.payloads and not pruned.keys:
-            await self._add_up(rollups.of_late(now))
+            await self._add_up(rollups.first_late_day(now))
         return pruned
 
     async def _add_up(self, since: int) -> None:
@@ -350,9 +350,9 @@ class SqliteStore(ReadVerbs):
 
         A reader compares them, because that takes longer than writers should wait, and nearly always all are right.
         """
-        if await self._read(lambda connection: rollups.wrong_days(connection, since)):
+        if await self._read(lambda connection: rollups.count_wrong_days(connection, since)):
             days = await self._write(lambda connection: rollups.add_up(connection, since))
-            words = rollups.in_words(days)
+            words = rollups.say_days(days)
             log.warning("sums of %s were wrong and have been added up anew: does an older version run here?", words)
 
     async def erase(self, ids: Sequence[str]) -> int:
@@ -406,7 +406,7 @@ class SqliteStore(ReadVerbs):
             foreign.close()
 
 
-def _end(served: list[tuple[StandingClaim, Found | None]], *, committed: bool) -> None:
+def _answer_standing(served: list[tuple[StandingClaim, Found | None]], *, committed: bool) -> None:
     for standing, found in served:
         standing.end(found if committed else None)
 
@@ -417,7 +417,7 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _temporary_folder() -> Path:
+def _make_temporary_folder() -> Path:
     """Make a folder that is removed when this process ends, not when a forked child of it does."""
     import tempfile  # slow to import: a tenth of the time in which a program starts
 

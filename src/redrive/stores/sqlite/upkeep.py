@@ -161,11 +161,11 @@ def repair(connection: apsw.Connection, now: float) -> list[str]:
     """Recount the counters from the records and the days from their hours; returns in words what was wrong."""
     repaired = []
     before = connection.execute(COUNTERS).fetchall()
-    connection.execute(schema.recount())
+    connection.execute(schema.make_recount())
     if wrong := len(set(connection.execute(COUNTERS).fetchall()) - set(before)):
         repaired.append(f"counters of {wrong} routes were wrong and have been recounted")
     if days := rollups.add_up(connection):
-        repaired.append(f"sums of {rollups.in_words(days)} were wrong and have been added up anew")
+        repaired.append(f"sums of {rollups.say_days(days)} were wrong and have been added up anew")
     if shifted := unstick(connection, now):
         repaired.append(f"{shifted} waiting jobs were stamped in the future and have been moved to now")
     return repaired

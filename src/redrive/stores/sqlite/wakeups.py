@@ -19,7 +19,7 @@ T = TypeVar("T")
 TURNS: Final = 10
 
 
-def handed(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: Any) -> bool:
+def call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: Any) -> bool:
     """Let the loop make this call; False where the loop was closed, so that no caller waits there any more."""
     try:
         loop.call_soon_threadsafe(call, *arguments)
@@ -68,7 +68,7 @@ class Waiters:
         """Count a change and wake everyone who waits, from any thread."""
         self.mark += 1
         for loop, event in list(self._waiters):
-            if not handed(loop, event.set):
+            if not call_in_loop(loop, event.set):
                 self._waiters.discard((loop, event))
 
     async def wait(self, mark: int, seconds: float | None, woken: asyncio.Event | None = None) -> bool:

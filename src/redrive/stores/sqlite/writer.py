@@ -23,7 +23,7 @@ from redrive.errors import StoreError, StoreUnavailable
 from redrive.stores.sqlite.connection import (
     BUSY_MS,
     CHECKPOINT_BUSY_MS,
-    failed_sync,
+    is_failed_sync,
     open_writer,
     refuse_moved,
     translate,
@@ -31,7 +31,7 @@ from redrive.stores.sqlite.connection import (
 from redrive.stores.sqlite.file_guard import FileGuard
 from redrive.stores.sqlite.fork_guard import use
 from redrive.stores.sqlite.records import select
-from redrive.stores.sqlite.wakeups import handed
+from redrive.stores.sqlite.wakeups import call_in_loop
 
 log = logging.getLogger("redrive.store")
 T = TypeVar("T")
@@ -166,7 +166,7 @@ class Writer:
         while self._ops.qsize() > WAITING:  # noqa: ASYNC110 - the other side is a thread
             await asyncio.sleep(0.01)
         if self.failed is not None:
-            raise _copy(self.failed)
+            raise _copy_error(self.failed)
         with self._gate:
             if self._closing:
                 raise StoreUnavailable(f"{self.path} is closed")
@@ -240,7 +240,7 @@ class Writer:
         try:
             batch = _skip_idle(connection, batch)
             if batch and all(isinstance(op.work, _Share) for op in batch):
-                with _patient(connection, batch):
+                with _wait_patiently(connection, batch):
                     self._transaction(connection, batch)
             elif batch:
                 self._transaction(connection, batch)
@@ -266,7 +266,7 @@ class Writer:
         if len(batch) == 1:
             batch[0].value = batch[0].work(connection)
         else:
-            _several(connection, batch)
+            _run_several(connection, batch)
         served = self._serve_standing(connection) if any(op.wakes for op in batch) else _serve_none
         try:
             connection.execute("COMMIT")
@@ -281,7 +281,7 @@ class Writer:
             return error
         translated = translate(error, str(self.path))
         translated.__cause__ = error.with_traceback(None)  # its frames hold the whole group
-        if failed_sync(error):
+        if is_failed_sync(error):
             self.failed = translated
             log.critical("store stopped: %s", translated)
             self._woken()
@@ -321,7 +321,7 @@ class Writer:
 
 
 @contextmanager
-def _patient(connection: apsw.Connection, batch: list[_Op]) -> Iterator[None]:
+def _wait_patiently(connection: apsw.Connection, batch: list[_Op]) -> Iterator[None]:
     """Wait for the write lock only while a caller of the group waits for its jobs to be inserted.
 
     Jobs whose caller went on without the store are in the spool: nothing is lost where they are not written here, and a
@@ -363,7 +363,7 @@ def _skip_idle(connection: apsw.Connection, batch: list[_Op]) -> list[_Op]:
     return busy
 
 
-def _several(connection: apsw.Connection, ops: list[_Op]) -> None:
+def _run_several(connection: apsw.Connection, ops: list[_Op]) -> None:
     """Run the work that is cheaper together in one call, the other work one by one."""
     together: dict[Together, dict[_Op, Any]] = {}
     alone = []
@@ -373,14 +373,14 @@ def _several(connection: apsw.Connection, ops: list[_Op]) -> None:
         else:
             alone.append(op)
     for batch, members in together.items():
-        if not _all_at_once(connection, batch, members):
+        if not _run_at_once(connection, batch, members):
             for op in members:
-                _one(connection, op)
+                _run_one(connection, op)
     for op in alone:
-        _one(connection, op)
+        _run_one(connection, op)
 
 
-def _all_at_once(connection: apsw.Connection, batch: Together, items: dict[_Op, Any]) -> bool:
+def _run_at_once(connection: apsw.Connection, batch: Together, items: dict[_Op, Any]) -> bool:
     """Make one call for all; returns False, and writes nothing, where one item makes the call fail."""
     connection.execute("SAVEPOINT batch")
     try:
@@ -397,7 +397,7 @@ def _all_at_once(connection: apsw.Connection, batch: Together, items: dict[_Op, 
     return True
 
 
-def _one(connection: apsw.Connection, op: _Op) -> None:
+def _run_one(connection: apsw.Connection, op: _Op) -> None:
     """Run one operation in a savepoint, so that its failure does not touch the others."""
     connection.execute("SAVEPOINT op")
     try:
@@ -427,7 +427,7 @@ def _answer(ops: list[_Op], error: Exception | None = None) -> None:
     for op in ops:
         loops.setdefault(op.loop, []).append(op)
     for loop, answered in loops.items():
-        if not handed(loop, _resolve, answered, error):
+        if not call_in_loop(loop, _resolve, answered, error):
             log.warning("%d writes were committed after their callers' event loop was closed", len(answered))
 
 
@@ -436,12 +436,12 @@ def _resolve(ops: list[_Op], error: Exception | None) -> None:
         if op.future.done():
             continue  # cancelled: the write happened all the same
         if failed := error or op.error:
-            op.future.set_exception(_copy(failed))
+            op.future.set_exception(_copy_error(failed))
         else:
             op.future.set_result(op.value)
 
 
-def _copy(error: Exception) -> Exception:
+def _copy_error(error: Exception) -> Exception:
     """Copy the error for each caller: one exception that is raised again and again would carry all their stacks."""
     if not isinstance(error, StoreError):
         return error
