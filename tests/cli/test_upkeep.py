@@ -185,7 +185,7 @@ def test_the_doctor_looks_at_log_and_disk(shell: Shell, monkeypatch: pytest.Monk
     shell.enqueue("greet", {"name": "x"})
     monkeypatch.setattr(doctor, "LEAST_FREE", 1 << 62)
     monkeypatch.setattr(doctor, "WAL_LIMIT", -1)
-    monkeypatch.setattr(doctor, "filesystem_of", lambda folder: "nfs4")
+    monkeypatch.setattr(doctor, "find_filesystem", lambda folder: "nfs4")
     assert wrong(shell.here("doctor", "--json")).keys() == {"log", "disk", "filesystem"}
 
 

@@ -277,7 +277,7 @@ async def test_idle_workers_leave_a_lone_job_to_the_first_of_them(
 ) -> None:
     """The control has no line: every worker claims it."""
     if control:
-        monkeypatch.setattr(claims, "more_due", lambda *_: True)
+        monkeypatch.setattr(claims, "has_more_due", lambda *_: True)
         monkeypatch.setattr(Slow, "patience", 15.0)
     store = await fleet.join("one", log=Slow)
     remote = RemoteStore(lambda: DirectTransport(lambda: Hub(store)), url="a hub")

@@ -195,7 +195,7 @@ async def test_an_empty_file_becomes_a_store(folder: Path) -> None:
 
 @pytest.mark.parametrize("kind", sorted(connection.NETWORK))
 async def test_a_network_filesystem_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(connection, "filesystem_of", lambda folder: kind)
+    monkeypatch.setattr(connection, "find_filesystem", lambda folder: kind)
     store = SqliteStore(folder / "jobs.db")
     with pytest.raises(StoreRefused, match="network filesystem"):
         await store.open()
@@ -204,7 +204,7 @@ async def test_a_network_filesystem_is_refused(folder: Path, monkeypatch: pytest
 
 
 async def test_a_local_filesystem_is_not_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "filesystem_of", lambda folder: "ext4")
+    monkeypatch.setattr(connection, "find_filesystem", lambda folder: "ext4")
     store = SqliteStore(folder / "jobs.db")
     await store.open()
     await store.close()
