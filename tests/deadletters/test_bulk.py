@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from redrive.core.job import Attempt, Job, State, Usage
 from redrive.deadletters import bulk_progress, bulk_run
-from redrive.deadletters.bulk_run import CHUNK, Canary, Chosen, Flight, Item, RedriveRun
+from redrive.deadletters.bulk_run import CHUNK, Canary, Chosen, Flight, RedriveRun, RunItem
 
 NOW = 1_800_000_000.0
 
@@ -29,7 +29,7 @@ def a_job(state: State, **fields: Any) -> Job:
 
 def move(run: RedriveRun, number: int, now: float = NOW, status: str = "moved") -> RedriveRun:
     """The next items of the first chunk are taken."""
-    before = tuple(Item(str(place), 0) for place in range(run.total))
+    before = tuple(RunItem(str(place), 0) for place in range(run.total))
     after = tuple(
         msgspec.structs.replace(item, status=status, why="no" if status == "skipped" else None)
         if run.position <= place < run.position + number
@@ -40,7 +40,7 @@ def move(run: RedriveRun, number: int, now: float = NOW, status: str = "moved") 
 
 
 def end(run: RedriveRun, status: str, *places: int, now: float = NOW) -> RedriveRun:
-    before = tuple(Item(str(place), 0, "moved", None, 1) for place in range(run.total))
+    before = tuple(RunItem(str(place), 0, "moved", None, 1) for place in range(run.total))
     after = tuple(
         msgspec.structs.replace(item, status=status) if place in places else item for place, item in enumerate(before)
     )
@@ -58,7 +58,7 @@ STATUSES = ("pending", "skipped", "moved", "succeeded", "failed_again", "discard
 def test_the_scorecard_adds_up_whatever_happens(total: int, canary: int, chance: random.Random) -> None:
     """Items are taken in any portions and end in any order: the sums hold after every step."""
     groups = [Chosen(str(n), "work", None, None, 0) for n in range(3)]
-    items = [Item(str(place), chance.randrange(3)) for place in range(total)]
+    items = [RunItem(str(place), chance.randrange(3)) for place in range(total)]
     run = bulk_run.begun("r", NOW, who="a", why=None, chosen="all", groups=groups, total=total, canary=canary,
                      pass_rate=0.5, rate=None)  # fmt: skip
     chunks = [items[start : start + CHUNK] for start in range(0, total, CHUNK)]
@@ -80,7 +80,7 @@ def test_the_scorecard_adds_up_whatever_happens(total: int, canary: int, chance:
         _adds_up(run, chunks)
 
 
-def _adds_up(run: RedriveRun, chunks: list[list[Item]]) -> None:
+def _adds_up(run: RedriveRun, chunks: list[list[RunItem]]) -> None:
     items = [item for chunk in chunks for item in chunk]
     seen = {status: sum(item.status == status for item in items) for status in STATUSES}
     assert run.left == seen["pending"] == run.total - run.position
@@ -112,7 +112,7 @@ def test_no_error_is_kept_with_a_run() -> None:
     run = a_run(1)
     assert b"broken" not in msgspec.json.encode(run)
     assert bulk_run.with_errors(run, {"aaaa": "broken"}).by_group[0].error == "broken"
-    item = bulk_run.settled(Item("j1", 0, "moved", None, 3), a_job(State.dead, error="secret", because="permanent"))
+    item = bulk_run.settled(RunItem("j1", 0, "moved", None, 3), a_job(State.dead, error="secret", because="permanent"))
     assert "secret" not in (item.why or "")
 
 
@@ -173,15 +173,15 @@ def test_what_a_job_used_is_what_its_latest_report_says() -> None:
 )
 def test_an_item_becomes_what_its_job_became(state: State, fields: dict[str, Any], status: str) -> None:
     """Dead, put off after it died, or brought back by somebody else since: all of them failed again."""
-    moved = Item("j1", 0, "moved", None, 3)
+    moved = RunItem("j1", 0, "moved", None, 3)
     assert bulk_run.settled(moved, a_job(state, **{"fresh_from": 3, **fields})).status == status
 
 
 def test_what_has_ended_stays_so() -> None:
     for status in ("pending", "skipped", "succeeded", "failed_again", "discarded"):
-        item = Item("j1", 0, status, None, 3)
+        item = RunItem("j1", 0, status, None, 3)
         assert bulk_run.settled(item, a_job(State.done)) is item
-    assert bulk_run.settled(Item("j1", 0, "moved", None, 3), None).status == "discarded"
+    assert bulk_run.settled(RunItem("j1", 0, "moved", None, 3), None).status == "discarded"
 
 
 # ---- pace
@@ -234,7 +234,7 @@ def test_what_was_skipped_costs_nothing_of_the_rate() -> None:
 
 def test_one_strange_item_is_skipped_and_many_stop_it() -> None:
     def strange(run: RedriveRun, number: int) -> RedriveRun:
-        before = tuple(Item(str(place), 0) for place in range(run.total))
+        before = tuple(RunItem(str(place), 0) for place in range(run.total))
         after = tuple(
             bulk_run.skipped(item, "cannot be judged: KeyError") if place < number else item
             for place, item in enumerate(before)
@@ -420,6 +420,6 @@ def test_the_public_form_has_no_bookkeeping_and_plain_values() -> None:
 def test_a_run_survives_being_written_down() -> None:
     run = bulk_progress.turned(end(move(a_run(100, canary=2, rate=5.0), 2), "failed_again", 0), NOW)
     assert msgspec.json.decode(msgspec.json.encode(run), type=RedriveRun) == run
-    items = (Item("a", 0), bulk_run.skipped(Item("b", 1), "x" * 999), bulk_run.taken(Item("c", 2), 7))
-    assert msgspec.json.decode(msgspec.json.encode(items), type=tuple[Item, ...]) == items
+    items = (RunItem("a", 0), bulk_run.skipped(RunItem("b", 1), "x" * 999), bulk_run.taken(RunItem("c", 2), 7))
+    assert msgspec.json.decode(msgspec.json.encode(items), type=tuple[RunItem, ...]) == items
     assert len(items[1].why or "") == bulk_run.LONGEST_REASON

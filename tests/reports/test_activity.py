@@ -13,7 +13,7 @@ from redrive.reports.activity import (
     FLOWS,
     HOUR,
     MINUTE,
-    Moved,
+    MoveCount,
     activity,
     buckets,
     from_minutes,
@@ -42,7 +42,7 @@ def test_the_backlog_is_the_one_that_was(steps: list[tuple[int, str, str, int]],
                 left[queue] += number * ((move in BEGINS) - (move in ENDS))
         for queue in "ab":
             seen[queue].append(left[queue])
-    moved = [Moved(starts[place], queue, move, number) for place, queue, move, number in steps]
+    moved = [MoveCount(starts[place], queue, move, number) for place, queue, move, number in steps]
     found = activity(NOW, 10, MINUTE, moved, left)
     assert {series.queue: series.backlog for series in found.queues} == seen
     assert found.total.backlog == [one + other for one, other in zip(seen["a"], seen["b"], strict=True)]
@@ -63,12 +63,12 @@ def test_finer_rows_share_a_bucket_and_what_is_outside_is_left_out() -> None:
 
 def test_a_backlog_never_goes_below_nothing() -> None:
     """Where the books are short (minutes forgotten, a clock that jumped), nothing is the least there is."""
-    found = activity(NOW, 3, MINUTE, [Moved(NOW // MINUTE * MINUTE, "q", "enqueued", 5)], {"q": 2})
+    found = activity(NOW, 3, MINUTE, [MoveCount(NOW // MINUTE * MINUTE, "q", "enqueued", 5)], {"q": 2})
     assert found.of("q").backlog == [0, 0, 2]
 
 
 def test_dead_letters_that_are_resolved_were_not_unfinished_before() -> None:
-    found = activity(NOW, 3, MINUTE, [Moved(NOW // MINUTE * MINUTE, "q", "resolved", 300)], {"q": 2})
+    found = activity(NOW, 3, MINUTE, [MoveCount(NOW // MINUTE * MINUTE, "q", "resolved", 300)], {"q": 2})
     assert (found.of("q").backlog, found.of("q").flows["succeeded"]) == ([2, 2, 2], [0, 0, 300])
 
 
@@ -76,9 +76,9 @@ def test_the_rate_is_that_of_the_last_two_buckets() -> None:
     start = NOW // MINUTE * MINUTE
     assert NOW - start == 10.0
     moved = [
-        Moved(start, "q", "succeeded", 7),
-        Moved(start - 60, "q", "succeeded", 28),
-        Moved(start - 120, "q", "succeeded", 99),
+        MoveCount(start, "q", "succeeded", 7),
+        MoveCount(start - 60, "q", "succeeded", 28),
+        MoveCount(start - 120, "q", "succeeded", 99),
     ]
     found = activity(NOW, 3, MINUTE, moved, {})
     assert found.rate("q", "succeeded") == pytest.approx(35 * 60 / 70)

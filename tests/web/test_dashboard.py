@@ -21,7 +21,7 @@ from redrive.doors.dashboard.site import Site
 from redrive.doors.web.feed import Feed, Tick
 from redrive.engine.worker_registry import living
 from redrive.errors import StoreBusy
-from redrive.reports.activity import Moved, activity
+from redrive.reports.activity import MoveCount, activity
 from redrive.reports.health import QueueNumbers
 from redrive.reports.needs import NeedKind
 from tests.support import eventually, run_sql, soon
@@ -119,8 +119,8 @@ def test_steps_stand_in_columns_by_what_they_wait_for() -> None:
 def test_the_hour_that_goes_on_is_plotted() -> None:
     """Who began a minute ago saw 300 a minute beside two days of nothing."""
     now = 1_800_000_000.0 // 3600 * 3600 + 60
-    moved = [Moved(now - 3660, "mail", "succeeded", 5), Moved(now - 60, "mail", "succeeded", 300)]
-    moved.append(Moved(now - 60, "mail", "buried", 2))
+    moved = [MoveCount(now - 3660, "mail", "succeeded", 5), MoveCount(now - 60, "mail", "succeeded", 300)]
+    moved.append(MoveCount(now - 60, "mail", "buried", 2))
     shown = activity(now, 3, 3600.0, moved, {})
     for plotted, last in ((plot_throughput(shown), [0, 5, 300]), (plot_failures(shown), [0, 0, 0])):
         hours = msgspec.json.decode(plotted)

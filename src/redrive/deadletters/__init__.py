@@ -1,1 +1,1 @@
-"""Everything that can be done with dead letters: verbs, bulk runs, undo, groups, comebacks."""
+"""Triage of dead letters: verbs, bulk runs, undo, groups, comebacks."""

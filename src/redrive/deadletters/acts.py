@@ -1,4 +1,4 @@
-"""Acts: what is done to dead letters, one or many at a time, and what was done so far.
+"""Carries out acts on dead letters, one or many at a time, and lists the acts of the past.
 
 An act on one job is one commit: the move, what it overwrote, and the act itself. An act on many is a run (redrives/):
 its jobs are frozen when it begins and moved in commits of some hundred; killed on the way, it is carried on by any
@@ -32,9 +32,9 @@ from redrive.deadletters.triage import (
     ITEMS_KEPT,
     REFUSED_KEPT,
     Act,
+    ActChunk,
     Acted,
-    Chunk,
-    Item,
+    ActItem,
     Refused,
     needs_its_own,
     overwritten,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("redrive.acts")
 GROUP: Final = "group."
-"""What is said of a group is an act, too: it stands in the group's own document, and its id begins so."""
+"""Prefix of the ids of acts on groups; such an act is kept in the group's own document."""
 PAGE: Final = 1000
 
 
@@ -101,7 +101,7 @@ class Acts:
             job.id, order.verb, now, order.who, order.why, dict(order.words), job_id=job.id, number=1, moved=1, chunks=1
         )
         documents = tuple([await self._document(put) for put in puts])
-        kept = ACT_ITEMS.put(items_key(job.id, 0), Chunk(now, (_item(job, decided, documents),)))
+        kept = ACT_ITEMS.put(items_key(job.id, 0), ActChunk(now, (_item(job, decided, documents),)))
         whole = (*puts, *decided.puts, ACT.put(act.id, act), kept)
         moves = (() if move is None else (move,)) + others[: MAX_PARTS - 1 - len(whole)]
         return Proposal(f"job {job.short_id}", (job, move), moves, whole, done=ACTS[order.verb].past)
@@ -218,7 +218,7 @@ class Acts:
         return kept.value, kept.version
 
     async def latest(self, limit: int) -> list[Act]:
-        """The latest first: what was done to jobs, one or many, and what was said of groups that still holds."""
+        """Lists the latest acts first: acts on jobs, and the resolving or ignoring of groups that still holds."""
         acts = [kept.value for kept in await ACT.all(self._core.store)]
         acts += [act_of(run) for run in await self._redrives.acts()]
         acts += await self._said_of_groups()
@@ -293,9 +293,9 @@ def _act_on(order: Order, decided: Sequence[tuple[Job, Decided]], number: int, n
         if one.move is not None and needs_its_own(one.move):
             apart = ACT_BEFORE.put(before_key(job.id), overwritten(one.move, whole=True))
             puts[apart.kind, apart.key] = apart
-            items.append(Item(job.id, apart=True))
+            items.append(ActItem(job.id, apart=True))
         elif one.move is not None:
-            items.append(Item(job.id, overwritten(one.move)))
+            items.append(ActItem(job.id, overwritten(one.move)))
     moves = tuple(one.move for _, one in decided if one.move is not None)
     act = Act(
         new_id(now, secrets.randbits(74)),
@@ -309,15 +309,15 @@ def _act_on(order: Order, decided: Sequence[tuple[Job, Decided]], number: int, n
         refused=number - len(moves),
         chunks=1,
     )
-    kept = ACT_ITEMS.put(items_key(act.id, 0), Chunk(now, tuple(items)))
+    kept = ACT_ITEMS.put(items_key(act.id, 0), ActChunk(now, tuple(items)))
     return Proposal(f"act {act.id}", len(decided), moves, (*puts.values(), ACT.put(act.id, act), kept), done="done")
 
 
-def _item(job: Job, decided: Decided, documents: tuple[tuple[str, str, str | None], ...]) -> Item:
+def _item(job: Job, decided: Decided, documents: tuple[tuple[str, str, str | None], ...]) -> ActItem:
     """What an act on one job overwrites; it stands with the job itself."""
     if decided.move is None:
-        return Item(job.id, {JOB_NOTE.name: _put_note(decided)}, documents)
-    return Item(job.id, overwritten(decided.move, whole=True), documents)
+        return ActItem(job.id, {JOB_NOTE.name: _put_note(decided)}, documents)
+    return ActItem(job.id, overwritten(decided.move, whole=True), documents)
 
 
 def _put_note(decided: Decided) -> str | None:

@@ -17,10 +17,10 @@ from redrive.deadletters.bulk_run import (
     SETTLED,
     Canary,
     GroupScore,
-    Item,
     ItemStatus,
     Pace,
     RedriveRun,
+    RunItem,
     RunLine,
     Verdict,
 )
@@ -36,7 +36,7 @@ MANY_UNJUDGED: Final = 10
 """So many items that could not be judged, and half of all: something is wrong here, not with the items."""
 OTHER_REASONS: Final = "other reasons"
 REDRIVE: Final = "redrive"
-"""Who speaks in the story where nobody in person did."""
+"""Author of story entries that the scheduler writes."""
 
 
 def turns(run: RedriveRun, last: int) -> list[int]:
@@ -76,7 +76,7 @@ def _refilled(run: RedriveRun, now: float) -> Pace:
 
 
 def noted(
-    run: RedriveRun, number: int, before: Sequence[Item], after: Sequence[Item], now: float, *, took: int = 0
+    run: RedriveRun, number: int, before: Sequence[RunItem], after: Sequence[RunItem], now: float, *, took: int = 0
 ) -> RedriveRun:
     """The run once these items of chunk `number` became so; `took` items were taken for the first time."""
     changed = [
@@ -111,7 +111,7 @@ def _added(counts: RedriveRun | GroupScore, totals: Counter[ItemStatus]) -> dict
     return {name: getattr(counts, name) + totals[name] for name in _COUNTS if totals[name]}
 
 
-def _scored(scores: Sequence[GroupScore], changed: Sequence[Item]) -> tuple[GroupScore, ...]:
+def _scored(scores: Sequence[GroupScore], changed: Sequence[RunItem]) -> tuple[GroupScore, ...]:
     by_group: dict[int, Counter[ItemStatus]] = {}
     for item in changed:
         by_group.setdefault(item.group, Counter())[item.status] += 1
@@ -135,7 +135,7 @@ def reasons(found: Iterable[str]) -> dict[str, int]:
     return dict(sorted(_reasons({}, list(found)).items(), key=lambda pair: -pair[1]))
 
 
-def _watched(canary: Canary | None, changed: Sequence[tuple[int, Item]]) -> Canary | None:
+def _watched(canary: Canary | None, changed: Sequence[tuple[int, RunItem]]) -> Canary | None:
     if canary is None or canary.verdict is not None:
         return canary
     totals = Counter(item.status for place, item in changed if place >= canary.start)

@@ -24,7 +24,7 @@ from redrive.deadletters.verbs import ACTS, undoable
 CHUNK: Final = 200
 """Items in one document, which are moved in one commit."""
 PASS_RATE: Final = 0.8
-"""How much of a canary must succeed, unless somebody says otherwise."""
+"""Share of a canary that must succeed unless the caller gives another."""
 LONGEST_REASON: Final = 300
 NOTHING: Final[Mapping[str, Json]] = {}
 UNDO: Final = "undo"
@@ -48,7 +48,7 @@ OTHER_GROUPS: Final = "other groups"
 
 
 class Chosen(msgspec.Struct):
-    """A group among what was chosen, as its first dead letter tells it, and how many there are."""
+    """One group of the chosen dead letters: its first dead letter and how many there are."""
 
     fingerprint: str | None
     task: str
@@ -62,10 +62,10 @@ class Estimate(msgspec.Struct, frozen=True):
 
     tokens: int
     cost: float | None
-    """None where nobody reported any."""
+    """None if no sampled job reported usage."""
     sampled: int
     reported: int
-    """Of the sampled jobs, those that told what they had used."""
+    """Number of sampled jobs that reported their usage."""
 
 
 class Plan(Shown, msgspec.Struct, frozen=True):
@@ -93,7 +93,7 @@ class Plan(Shown, msgspec.Struct, frozen=True):
 
 
 def token_for(ids: Iterable[str]) -> str:
-    """The same for the same ids, in whatever order."""
+    """Makes a token of the ids that does not depend on their order."""
     digest = hashlib.sha256()
     for id in sorted(ids):
         digest.update(id.encode() + b"\n")
@@ -125,7 +125,7 @@ def spread(items: Sequence[tuple[str, int]], canary: int) -> list[tuple[str, int
 
 
 def estimated(usages: Sequence[Usage | None], number: int) -> Estimate | None:
-    """The mean of a sample, `None` for a job that told nothing, taken for all of them."""
+    """Scales the mean of a sample to all jobs; jobs that reported nothing (None) do not count."""
     told = [usage for usage in usages if usage is not None]
     if not told:
         return None
@@ -136,14 +136,14 @@ def estimated(usages: Sequence[Usage | None], number: int) -> Estimate | None:
 
 
 def last_usage(job: Job) -> Usage | None:
-    """What the latest attempt that told it has used."""
+    """Returns the usage of the latest attempt that reported any."""
     return next((attempt.usage for attempt in reversed(job.history) if attempt.usage is not None), None)
 
 
 # ---- items
 
 
-class Item(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+class RunItem(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """One frozen dead letter and what became of it."""
 
     id: str
@@ -161,7 +161,7 @@ class Item(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """What the move overwrote stands with the job itself, because it tells of its contents."""
 
 
-REDRIVE_ITEMS: Final = Kind[tuple[Item, ...]]("redrive_items", tuple[Item, ...])
+REDRIVE_ITEMS: Final = Kind[tuple[RunItem, ...]]("redrive_items", tuple[RunItem, ...])
 
 
 class ItemView(msgspec.Struct, frozen=True):
@@ -183,27 +183,27 @@ class ItemPage(msgspec.Struct, frozen=True):
     """False for a redrive of long ago: only its scorecard is still there."""
 
 
-def viewed(run: RedriveRun, item: Item) -> ItemView:
+def viewed(run: RedriveRun, item: RunItem) -> ItemView:
     group = run.by_group[item.group]
     return ItemView(item.id, group.fingerprint, group.task, item.status, item.why)
 
 
-def chunked(items: Sequence[tuple[str, int]]) -> list[tuple[Item, ...]]:
+def chunked(items: Sequence[tuple[str, int]]) -> list[tuple[RunItem, ...]]:
     return [
-        tuple(Item(id, group) for id, group in items[start : start + CHUNK]) for start in range(0, len(items), CHUNK)
+        tuple(RunItem(id, group) for id, group in items[start : start + CHUNK]) for start in range(0, len(items), CHUNK)
     ]
 
 
-def taken(item: Item, run: int, at: float | None = None, before: Mapping[str, Json] = NOTHING) -> Item:
+def taken(item: RunItem, run: int, at: float | None = None, before: Mapping[str, Json] = NOTHING) -> RunItem:
     """The item was moved, and this is what the move overwrote; None of it where that stands with the job."""
     return msgspec.structs.replace(item, status="moved", run=run, at=at, before=dict(before))
 
 
-def skipped(item: Item, why: str) -> Item:
+def skipped(item: RunItem, why: str) -> RunItem:
     return msgspec.structs.replace(item, status="skipped", why=why[:LONGEST_REASON])
 
 
-def settled(item: Item, job: Job | None) -> Item:
+def settled(item: RunItem, job: Job | None) -> RunItem:
     """What became of a moved item, by its job as it is now; the item as it was where that is still open."""
     if item.status != "moved":
         return item
@@ -217,8 +217,8 @@ def settled(item: Item, job: Job | None) -> Item:
     return item
 
 
-def _died_again(item: Item, job: Job) -> bool:
-    """Dead, put off by somebody after it had died, or already brought back once more by somebody else."""
+def _died_again(item: RunItem, job: Job) -> bool:
+    """Whether the job died again, was deferred after it died, or was redriven once more by another run."""
     put_off = job.state is State.held and job.because == DEFERRED
     return job.state is State.dead or put_off or job.fresh_from > (item.run or 0)
 
@@ -235,7 +235,7 @@ class GroupScore(msgspec.Struct, frozen=True):
     error_class: str | None
     number: int
     error: str | None = None
-    """What its latest dead letter says. Never kept here, only shown: an error is erased in one place."""
+    """Error of the latest dead letter of the group. Shown only, never stored, so that erasing has one place."""
     moved: int = 0
     skipped: int = 0
     succeeded: int = 0
@@ -248,7 +248,7 @@ class GroupScore(msgspec.Struct, frozen=True):
 
 
 class Canary(msgspec.Struct, frozen=True):
-    """A few that go first and are judged before the rest may follow. What was let go meanwhile is no evidence."""
+    """The first few items, judged before the rest may follow. Discarded ones do not count."""
 
     HIDDEN: ClassVar = ("start",)
     SHOWN: ClassVar = ("open", "text")
@@ -334,7 +334,7 @@ class RedriveRun(Shown, msgspec.Struct, frozen=True):
     succeeded: int = 0
     failed_again: int = 0
     discarded: int = 0
-    """Let go by somebody after they were moved."""
+    """Jobs that were discarded after they were moved."""
     canary: Canary | None = None
     reason: str | None = None
     """Why it is paused or cancelled."""
@@ -350,9 +350,9 @@ class RedriveRun(Shown, msgspec.Struct, frozen=True):
     paused_in: RunState | None = None
     items_kept: bool = True
     unjudged: int = 0
-    """Of the skipped ones, those of which nobody could say whether they may go back."""
+    """Number of skipped jobs whose outcome is unknown."""
     unknown_too: bool = False
-    """Whether dead letters of which nobody knows whether they landed were meant, too."""
+    """Whether dead letters with an unknown outcome are included."""
     verb: str = "redrive"
     """What is done to each: any verb that works on many, or `undo`."""
     said: dict[str, Json] = {}
@@ -360,7 +360,7 @@ class RedriveRun(Shown, msgspec.Struct, frozen=True):
     words: dict[str, Json] = {}
     """All of the verb's words, until the last item was taken."""
     filter: dict[str, Json] = {}
-    """Which jobs were meant, where a filter said so."""
+    """The filter that chose the jobs, if there was one."""
     undone: int = 0
     undone_at: At | None = None
     undone_by: str | None = None
@@ -457,13 +457,13 @@ def begun(
 
 
 def with_errors(run: RedriveRun, errors: Mapping[str, str | None]) -> RedriveRun:
-    """For eyes only."""
+    """Shown only, never stored."""
     groups = [msgspec.structs.replace(group, error=errors.get(group.fingerprint or "")) for group in run.by_group]
     return msgspec.structs.replace(run, by_group=tuple(groups))
 
 
 class Flight(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A redrive that is not over, and the groups that nobody else may take meanwhile."""
+    """A redrive that is not over, with its groups, which no other redrive may take meanwhile."""
 
     at: float
     groups: tuple[str, ...] = ()

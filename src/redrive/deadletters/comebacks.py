@@ -72,17 +72,17 @@ FAR: Final = 1e15
 INSTANT: Final = 0.001
 """As exactly as the store keeps times: who died in the moment of the success died before it."""
 LATER: Final = "later"
-"""The verdict on a dead letter that keeps its place: its queue is paused, or what it calls is known to be down."""
+"""Verdict: the dead letter waits, because its queue is paused or its downstream is known to be down."""
 
 
 class Go(NamedTuple):
-    """The verdict on a dead letter that comes back now, with these changes."""
+    """Verdict: the dead letter comes back now, with these changes."""
 
     changes: tuple[Change, ...] = ()
 
 
 class ForPerson(NamedTuple):
-    """The verdict on a dead letter that a machine must not bring back."""
+    """Verdict: only a person may bring the dead letter back."""
 
     why: str
 
@@ -139,7 +139,7 @@ class Comebacks:
         return moved
 
     async def _ours(self, group: Returning) -> bool:
-        """Whether this process brings back dead letters of this task: one of those that have its code, at a time."""
+        """Whether this process brings back this task's dead letters: one process that has its code, at a time."""
         if group.task not in self._core.registry.handlers or group.queue in self._paused:
             return False
         return await holds(self._core.store, self._core.clock, f"{DUTY}/{group.task}")

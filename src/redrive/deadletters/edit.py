@@ -49,7 +49,7 @@ DIFFERENCES: Final = 12
 """Lines that a sample shows."""
 ERRORS: Final = 20
 MOST_JUDGED: Final = 1_000
-"""Where a filter matches more dead letters than these, a preview judges the first of them only."""
+"""If a filter matches more dead letters than this, a preview judges only the first ones."""
 FIRST: Final = 50
 """How many dead letters a preview of such a filter judges."""
 

@@ -21,11 +21,11 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "because": tuple(dict.fromkeys((*DEAD_REASONS, *HOLD_REASONS, *DISCARD_REASONS))),
     "reason": get_args(Reason),
 }
-"""Filters that have a fixed list of words; the others are whatever people call things."""
+"""Filters whose values are a fixed list of words; the other filters take any text."""
 
 
 def said_of_many(verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> dict[str, Any]:
-    """The filters of a verb that is about many: ids, or what the filters match, or everything, which must be said."""
+    """Makes the filter of a verb on many: ids, filters, or everything, which must be asked for explicitly."""
     said = {name: value for name, value in filters.items() if value is not None}
     if verb not in ACTS:
         raise InvalidInput(field="verb", problem=f"{verb!r:.80} is not one of {', '.join(ACTS)}")
@@ -46,7 +46,7 @@ def filter_of_many(verb: str, ids: Sequence[str], filters: Mapping[str, Any], *,
 
 
 def means_unknown(ids: Sequence[str], filters: Mapping[str, Any]) -> bool:
-    """Whether a person named letters whose outcome nobody knows: each by its id, or all of them by that word."""
+    """Whether the caller included unknown outcomes: by naming each id, or by filtering for that category."""
     return bool(ids) or UNKNOWN in (filters.get("because"), filters.get("detail"))
 
 

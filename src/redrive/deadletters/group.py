@@ -28,9 +28,9 @@ STORY_KEPT: Final = 30
 SHORT: Final = 8
 """So much of a fingerprint is shown; any unique beginning of it names the group."""
 SYSTEMIC: Final = 3
-"""So many dead letters of one group are no accident."""
+"""Number of dead letters of one group from which on the problem counts as systemic."""
 REDRIVE: Final = "redrive"
-"""Who speaks in a group's story where nobody in person did."""
+"""Author of story entries that redrive writes by itself."""
 
 Status = Literal["unresolved", "resolved", "ignored"]
 Kind = Literal["new", "regressed", "unignored"]
@@ -49,7 +49,7 @@ class GroupLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Alert(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that somebody must hear of. What the error said stands in the group alone, where it can be erased."""
+    """One alert on a group. The error text stays in the group, where it can be erased."""
 
     kind: Kind
     fingerprint: str
@@ -62,7 +62,7 @@ class Alert(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GroupState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was said and judged of a group: the store's document of kind "group" under its fingerprint."""
+    """What people and redrive decided about a group: the document of kind "group" under its fingerprint."""
 
     HIDDEN: ClassVar = ("seen_buried", "seen_at", "hours", "ignored_from")
     status: Status = "unresolved"
@@ -120,7 +120,7 @@ def judge(
 
 
 def _breach(group: Group, state: GroupState, recent: int, version: str | None) -> tuple[Kind, str] | None:
-    """Whether new burials are news: the first ever, or against what a person said of the group."""
+    """Decides whether new deaths are news: the first ever, or deaths that contradict what a person decided."""
     if state.seen_buried == 0:
         return "new", "first seen"
     if state.status == "resolved" and _is_regression(group, state, version):
@@ -131,7 +131,7 @@ def _breach(group: Group, state: GroupState, recent: int, version: str | None) -
 
 
 def _is_regression(group: Group, state: GroupState, version: str | None) -> bool:
-    """Buried after it was resolved, and not by code that is older than the cure."""
+    """Whether a job died after the group was resolved, and not by code older than the fix."""
     if state.resolved_at is not None and group.last_at <= state.resolved_at:
         return False
     return not (state.resolved_in and version) or not _older(version, state.resolved_in)
@@ -187,7 +187,7 @@ def _changed(state: GroupState, status: Status, said: GroupLine, **fields: Any) 
 def resolved(
     group: Group, state: GroupState | None, now: float, *, who: str, why: str | None, in_version: str | None = None
 ) -> GroupState:
-    """The failure is cured. It is told again if it comes back, by code of this version or later where one is named."""
+    """Marks the group as resolved, in this version or later if one is named; an alert follows if it comes back."""
     seen = _seen(group, state or GroupState(), now)
     what = f"resolved in {in_version}" if in_version else "resolved"
     return _changed(seen, "resolved", GroupLine(now, what, who, why), resolved_at=now, resolved_in=in_version)
@@ -221,7 +221,7 @@ def _limits(until: float | None, rate: float | None, count: int | None) -> str:
 
 
 def reopened(group: Group, state: GroupState | None, now: float, *, who: str, why: str | None) -> GroupState:
-    """Unresolved again, by somebody's word."""
+    """Reopens the group at a person's request."""
     seen = _seen(group, state or GroupState(), now)
     return _changed(seen, "unresolved", GroupLine(now, "reopened", who, why))
 
@@ -240,7 +240,7 @@ _LEAST: Final[dict[Kind, float]] = {"new": 0.4, "unignored": 0.5, "regressed": 0
 
 
 def severity(kind: Kind, dead: int) -> float:
-    """What came back hurts more than what is new, three dead letters of one group at least 0.7, more of them more."""
+    """Scores an alert: a regression above a new group, three dead letters of one group at least 0.7."""
     least = max(_LEAST[kind], 0.7 if dead >= SYSTEMIC else 0.0)
     return round(least + (1.0 - least) * (1.0 - 1.0 / (1.0 + max(dead - 1, 0) / 30.0)), 6)
 
@@ -313,7 +313,7 @@ def in_words(strategy: str) -> str:
 
 
 BROUGHT_BACK: Final = frozenset({"redriven", "bury", "hold", "edit"})
-"""What a job went through when somebody brought it back; anything else it tried by itself."""
+"""Names the strategy that a job was redriven with by a person; every other change was tried by itself."""
 
 
 class Tried(msgspec.Struct, frozen=True):
@@ -329,7 +329,7 @@ class Tried(msgspec.Struct, frozen=True):
 
 
 def tried(lessons: Sequence[Lesson]) -> list[Tried]:
-    """What worked most often first. Several strategies may be the same to a person, and are told as one."""
+    """Sorts strategies by success, the best first. Strategies that read alike to people count as one."""
     sums: dict[str, tuple[int, int]] = {}
     for lesson in lessons:
         text = f"{'Redriven' if lesson.strategy in BROUGHT_BACK else 'Retried'} {in_words(lesson.strategy)}"
@@ -354,7 +354,7 @@ _BY_HEALING: Final[dict[str, tuple[Action, str]]] = {
 def suggest(
     group: Group, lessons: Sequence[Lesson], detail: str | None = None, letter: Job | None = None
 ) -> Suggestion:
-    """What worked before; else what its latest letter recommends; else the advice for its cause."""
+    """Suggests what worked before; else the recommendation of the latest dead letter; else the cause's advice."""
     action, advice = _advice(detail or group.detail or "unknown")
     if letter is not None and letter.recommendation:
         advice = " ".join(letter.recommendation.split())
@@ -420,11 +420,11 @@ class GroupView(Shown, msgspec.Struct, frozen=True):
     lessons: tuple[Lesson, ...] = ()
     samples: tuple[Job, ...] = ()
     other_agent: str | None = None
-    """Who may do better, where the failure has to do with who does the work; said where one group is looked at."""
+    """Agents that may do better, if the failure depends on the agent; filled in on the page of one group."""
     manual: int | None = None
-    """How many of the dead wait for a person; said of the one to begin with."""
+    """Dead letters that wait for a person; filled in for the group to begin with."""
     letter: Job | None = None
-    """Its latest dead letter, whose own words the suggestion may be."""
+    """The latest dead letter of the group, which may supply the suggestion's text."""
 
     @property
     def fingerprint(self) -> str:
@@ -468,7 +468,7 @@ def view(
 
 
 def largest(counted: Mapping[tuple[str | None, ...], int], number: int) -> list[str]:
-    """The fingerprints with the most letters, the most first; what has none, or no name, is no group to name."""
+    """Lists the fingerprints with the most dead letters first; jobs without a fingerprint are left out."""
     named = [(name, letters) for (name,), letters in counted.items() if name and letters]
     return [name for name, _ in sorted(named, key=lambda one: -one[1])[:number]]
 

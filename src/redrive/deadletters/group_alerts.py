@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("redrive.groups")
 GROUP_STATE: Final = DocumentKind[GroupState]("group", GroupState)
 OWED: Final = DocumentKind[int]("group_alert", int)
-"""Marks a group with an alert that an older version has judged and told to no channel: its document holds the alert."""
+"""Marks a group whose alert an older version judged but never sent: the group's document holds the alert."""
 ALERT: Final = "group_"
 """So the kinds of notices begin that are alerts on groups."""
 LEVELS: Final[Mapping[Kind, Level]] = {"new": "acknowledgement", "regressed": "actionable", "unignored": "actionable"}
-"""A new group is worth knowing; one that came back against what a person said of it wants to be looked at."""
+"""Level of each alert: a new group is for information, a regressed one asks for action."""
 LATE: Final = 120.0
-"""A burial may be committed so long after the time it says."""
+"""Longest delay between the time that a death names and its commit."""
 SWEEP_SECONDS: Final = 60.0
 """How often all groups are looked at: an import brings burials of long ago."""
 FEW: Final = 20
@@ -46,7 +46,7 @@ _NONE: Final[Known] = (None, 0)
 
 
 async def read_states(store: Store, fingerprints: Sequence[str]) -> dict[str, Known]:
-    """What was said and judged of these groups."""
+    """Reads the documents of these groups."""
     if len(fingerprints) > FEW:
         wanted = set(fingerprints)
         found = [
@@ -59,13 +59,13 @@ async def read_states(store: Store, fingerprints: Sequence[str]) -> dict[str, Kn
 
 
 async def latest_letters(store: Store, fingerprints: Sequence[str]) -> dict[str, Job]:
-    """The latest dead letter of each of these groups, where there is one: what it recommends is the group's advice."""
+    """Reads the latest dead letter of each group, whose recommendation becomes the group's advice."""
     found = await store.first([Filter(states=(State.dead,), fingerprint=name) for name in fingerprints])
     return {name: job for name, job in zip(fingerprints, found, strict=True) if job is not None}
 
 
 async def silence(store: Store, fingerprint: str) -> None:
-    """Drop the alerts on a group that wait to be told: a person has seen to it."""
+    """Drops the unsent alerts of a group, because a person has dealt with it."""
     waiting = [kept for kept in await WAITING.all(store) if kept.value.fingerprint == fingerprint]
     puts = [WAITING.drop(kept.key) for kept in waiting if kept.value.kind.startswith(ALERT)]
     if puts:
@@ -83,7 +83,7 @@ class Verdict(NamedTuple):
 
 
 class Owed(msgspec.Struct, frozen=True):
-    """What older versions kept of an alert until it was told."""
+    """Alert as older versions stored it until it was sent."""
 
     alert: Alert
 
@@ -172,12 +172,12 @@ class GroupWatch:
         return max(still_dead, group.buried - state.seen_buried if now - state.seen_at <= HOUR else 0)
 
     async def _version(self, group: Group) -> str | None:
-        """Which version of the code made the latest burial, where that is known."""
+        """Returns the code version that ran the group's latest dead letter, if known."""
         found = await self._core.store.get([group.sample])
         return found[0].history[-1].version if found and found[0].history else None
 
     async def _told(self, verdict: Verdict, now: float) -> list[Notice]:
-        """What people are told of it: mostly nothing."""
+        """Chooses the alert that people get for a group; mostly none."""
         group, alert = verdict.group, verdict.alert
         if alert is None:
             return []

@@ -35,14 +35,14 @@ Decide = Callable[[Group, GroupState | None, float], GroupState]
 
 
 class Groups:
-    """Error groups: every kind of failure that ever buried a job."""
+    """Lists, resolves and ignores error groups."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._watch = GroupWatch(core)
 
     async def look(self) -> None:
-        """Judge what was buried since the last look and tell what is new, back, or worse than what was ignored."""
+        """Judges the deaths since the last look and alerts on new, returning and worsening groups."""
         await self._watch.look()
 
     async def _look_if_possible(self) -> None:
@@ -81,7 +81,7 @@ class Groups:
         status: str | None = None,
         limit: int = 100,
     ) -> builtins.list[GroupView]:
-        """These in the order of `list`, for whoever has counted how many dead letters each has."""
+        """Lists these groups in the order of `list`, for callers that have counted their dead letters."""
         now, known = (
             self._core.clock.now(),
             await read_states(self._core.store, [group.fingerprint for group in groups]),
@@ -114,7 +114,7 @@ class Groups:
         return msgspec.structs.replace(shown, other_agent=insight.other_agent(group, self._core.registry.fleet))
 
     async def as_judged(self, fingerprint: str) -> GroupView | None:
-        """One group as it was judged last: this writes nothing, and waits for nobody who writes."""
+        """Returns one group as it was last judged, without writing."""
         found = await self._core.store.groups(fingerprints=[fingerprint])
         if not found:
             return None
@@ -122,7 +122,7 @@ class Groups:
         return view
 
     async def first(self) -> GroupView | None:
-        """What to begin with: the unresolved group with the most dead letters in the manual lane."""
+        """Returns the unresolved group with the most dead letters in the manual lane."""
         store = self._core.store  # a lane is counted group by group, hence only for the largest
         dead = await store.count(Filter(states=(State.dead,)), by=("fingerprint",))
         manual: dict[tuple[str | None, ...], int] = {
@@ -160,7 +160,7 @@ class Groups:
     async def resolve(
         self, fingerprint: str, *, who: str = SOMEBODY, why: str | None = None, in_version: str | None = None
     ) -> GroupView:
-        """The failure is cured. You are told if it comes back, in this version or later where one is named."""
+        """Resolves the group. You are alerted if it comes back, in this version or later where one is named."""
         check_words(who, why)
         check_texts(in_version=in_version)
         return await self._change(
@@ -198,13 +198,13 @@ class Groups:
         )
 
     async def note(self, fingerprint: str, text: str, *, who: str = SOMEBODY) -> GroupView:
-        """A note for whoever looks at it next."""
+        """Adds a note to the group."""
         check_words(who, None)
         check_texts(text=text)
         return await self._change(fingerprint, lambda _, state, now: insight.noted(state, now, who=who, text=text))
 
     async def _change(self, fingerprint: str, decide: Decide) -> GroupView:
-        """Load, decide, commit; decided anew when somebody was faster."""
+        """Loads the group, decides and commits, anew where another process was faster."""
         name = (await self.find(fingerprint)).fingerprint
         store = self._core.store
 
@@ -230,7 +230,7 @@ class Groups:
         ]
 
     async def _dead(self, groups: Sequence[Group]) -> dict[str | None, int]:
-        """How many dead letters each has now: all at once, or the one that is asked for."""
+        """Counts the dead letters of every group, or of the one asked for."""
         if len(groups) == 1:
             name = groups[0].fingerprint
             one = await self._core.store.count(Filter(states=(State.dead,), fingerprint=name))
@@ -246,7 +246,7 @@ class Groups:
 
 
 def _status(state: GroupState | None) -> str:
-    """Nothing was said of one that nobody has looked at."""
+    """Returns the default state for a group without a document."""
     return (state or GroupState()).status
 
 
@@ -283,7 +283,7 @@ FEW: Final = 30
 
 
 async def gather_new_groups(core: Core) -> Newcomers:
-    """Groups that nobody has resolved or ignored, and that have dead letters."""
+    """Selects the groups with dead letters that are neither resolved nor ignored."""
     store, now = core.store, core.clock.now()
     deploy = await latest(store)
     since = oldest(now, deploy)
@@ -299,7 +299,7 @@ def _is_unresolved(known: Known | None) -> bool:
 
 
 async def _count_dead(store: Store, groups: Sequence[Group]) -> dict[str, int]:
-    """How many dead letters each of these has."""
+    """Counts the dead letters of each of these groups."""
     if len(groups) > FEW:
         counted = await store.count(Filter(states=(State.dead,)), by=("fingerprint",))
         return {str(name): number for (name,), number in counted.items()}

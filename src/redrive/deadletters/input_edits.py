@@ -193,7 +193,7 @@ class _Pairing:
         return "entries were added, removed or moved" if self._moved else "several entries were changed"
 
     def place(self, index: int) -> int | None:
-        """None where nobody can tell."""
+        """None if the type cannot be known."""
         text = self._texts[index]
         if index in self._same:
             unsure = self._masks and self._moved and not self._shown.certain(text)
@@ -240,7 +240,7 @@ def _hidden(original: Json, shown: Json, at: str = "") -> Iterator[tuple[str, st
 
 
 def _text(item: Json) -> str:
-    """By this an entry is known again, whatever the order of its fields."""
+    """Identifies an entry regardless of the order of its fields."""
     return json.dumps(item, sort_keys=True)
 
 
@@ -248,7 +248,7 @@ _NOTHING = object()
 """Stands for what was never shown: nothing is equal to it."""
 
 
-# ---- what an editor is told
+# ---- what a preview shows
 
 
 class FieldError(msgspec.Struct, frozen=True):
@@ -259,7 +259,7 @@ class FieldError(msgspec.Struct, frozen=True):
 
 
 class EffectChoice(msgspec.Struct, frozen=True):
-    """An effect of `ctx.once`, and what an edited run does about it unless it is told to repeat it."""
+    """An effect of `ctx.once`, and what an edited run does about it unless asked to repeat it."""
 
     name: str
     status: str
@@ -353,7 +353,7 @@ LEAST_QUOTE: Final = 24
 
 
 def outside_texts(job: Job) -> list[str]:
-    """What others said when the job failed: answers of servers, words of models, messages of errors."""
+    """Collects the outside texts of a failure: server answers, model output, error messages."""
     found: dict[str, None] = {}
     for attempt in job.history:
         for failure in _chain(attempt.failure):
@@ -394,7 +394,7 @@ def _strings(value: Json) -> Iterator[tuple[str, str]]:
 
 
 def taint_of(job: Job, payload: Json) -> list[str]:
-    """What an editor should not take for instructions, as far as can be told."""
+    """Lists texts that come from outside and must not be taken for instructions, as far as redrive can tell."""
     told = [
         f"{path} repeats text of a failure, which came from outside: it stays marked as untrusted"
         for path in sorted(quoted(payload, outside_texts(job)))

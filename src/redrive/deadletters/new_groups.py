@@ -23,7 +23,7 @@ TEXT: Final = 60
 
 
 class Newcomer(msgspec.Struct, frozen=True):
-    """A group that appeared lately: nobody has resolved or ignored it, and it has dead letters."""
+    """A group that appeared lately, has dead letters, and is neither resolved nor ignored."""
 
     group: Group
     dead: int
@@ -72,7 +72,7 @@ def oldest(now: float, deploy: Deploy | None) -> float:
 
 
 def newcomers(now: float, deploy: Deploy | None, groups: Sequence[Group], dead: Mapping[str, int]) -> Newcomers:
-    """Sorts out groups by when they appeared. `dead` says how many dead letters each has; one without has gone."""
+    """Selects groups by when they appeared. `dead` counts each group's dead letters; groups without any are dropped."""
     found = [Newcomer(group, dead[group.fingerprint]) for group in groups if dead.get(group.fingerprint)]
     found.sort(key=lambda one: -one.group.first_at)
     return Newcomers(

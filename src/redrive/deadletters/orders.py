@@ -57,7 +57,7 @@ class Order(NamedTuple):
     words: Mapping[str, Json] = NOTHING
     """The verb's words, as the record of the act keeps them."""
     size: int = SIZE
-    """Jobs in one commit: fewer where each brings documents of its own."""
+    """Jobs in one commit; fewer if each brings documents."""
     recalls: bool = True
     """Whether a deferred job is recalled for it: not for a note, nor where a program gives the order."""
     check_in_bulk: Callable[[Job], None] | None = None

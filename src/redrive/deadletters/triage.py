@@ -21,7 +21,7 @@ ITEMS_KEPT: Final = 30 * 86400.0
 ACTS_KEPT: Final = 366 * 86400.0
 REFUSED_KEPT: Final = 100
 GONE: Final = "steps_gone"
-"""Said of an edit: so many steps were forgotten that they cannot be put back."""
+"""Key in an edit's record: the number of forgotten steps, where too many were forgotten to restore."""
 
 
 class Refused(NamedTuple):
@@ -43,7 +43,7 @@ class Act(Shown, msgspec.Struct, frozen=True, omit_defaults=True):
     said: dict[str, Json] = {}
     """The verb's own words: agent, owner, until, lane, text."""
     filter: dict[str, Json] = {}
-    """Which jobs were meant, where a filter said so."""
+    """The filter that chose the jobs, if there was one."""
     job_id: str | None = None
     """The one job, where it is one."""
     number: int = 0
@@ -69,7 +69,7 @@ ACT: Final = Kind[Act]("act", Act, of_job=OfJob.key)
 """Under the job's id where it is about one job."""
 
 
-class Item(msgspec.Struct, frozen=True, array_like=True):
+class ActItem(msgspec.Struct, frozen=True, array_like=True):
     """A job that an act moved, and what was there before."""
 
     job_id: str
@@ -77,18 +77,18 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
     documents: tuple[tuple[str, str, str | None], ...] = ()
     """Documents of the job that the act wrote or forgot: kind, key, and what stood there."""
     apart: bool = False
-    """What was there before stands with the job itself, because it tells of its contents."""
+    """Whether the overwritten values are kept with the job, because they are part of its contents."""
 
 
-class Chunk(msgspec.Struct, frozen=True, omit_defaults=True):
+class ActChunk(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one commit of an act moved."""
 
     at: float
-    items: tuple[Item, ...] = ()
+    items: tuple[ActItem, ...] = ()
     undone_at: float | None = None
 
 
-ACT_ITEMS: Final = Kind[Chunk]("act_items", Chunk, of_job=OfJob.contents)
+ACT_ITEMS: Final = Kind[ActChunk]("act_items", ActChunk, of_job=OfJob.contents)
 ACT_BEFORE: Final = Kind[dict[str, Json]]("act_items", dict[str, Json], of_job=OfJob.contents)
 """Beside the chunks, under the job's id: what the latest act on many has overwritten of this job's contents."""
 
@@ -128,13 +128,13 @@ _CONTENTS: Final = frozenset({"changes_json", "error", "recommendation", "payloa
 
 
 def overwritten(move: Transition, *, whole: bool = False) -> dict[str, Json]:
-    """What the job said before, of everything that the move writes. `whole`: it is kept with the job itself."""
+    """Collects the job's values that the move overwrites. `whole`: they are kept with the job itself."""
     left_out = _COUNTED if whole else _COUNTED | _CONTENTS
     return {name: getattr(move.job, ATTRIBUTES.get(name, name)) for name in move.set if name not in left_out}
 
 
 def needs_its_own(move: Transition) -> bool:
-    """Whether what it overwrites cannot be told from the job's story: the changes that were in force."""
+    """Whether the overwritten changes cannot be rebuilt from the job's history."""
     return "changes_json" in move.set
 
 

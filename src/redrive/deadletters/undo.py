@@ -19,8 +19,7 @@ from redrive.core.job import Json, iso, new_id
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Put
 from redrive.deadletters.acts import GROUP, Acts, items_key
-from redrive.deadletters.bulk_run import CHUNK, REDRIVE, UNDO, RedriveRun
-from redrive.deadletters.bulk_run import Item as RunItem
+from redrive.deadletters.bulk_run import CHUNK, REDRIVE, UNDO, RedriveRun, RunItem
 from redrive.deadletters.redrives.moves import before_key, restored
 from redrive.deadletters.triage import (
     ACT,
@@ -30,9 +29,9 @@ from redrive.deadletters.triage import (
     ITEMS_KEPT,
     REFUSED_KEPT,
     Act,
+    ActChunk,
     Acted,
-    Chunk,
-    Item,
+    ActItem,
     Refused,
     untouched,
 )
@@ -83,7 +82,7 @@ class Undoing:
     # -- an act on many
 
     async def _undo_run(self, run: RedriveRun, who: str, why: str | None) -> Acted:
-        """By a run of its own; one that was begun and did not come to its end is carried on."""
+        """Takes an act on many back by another run; an unfinished one is carried on."""
         if problem := _why_not_run(run):
             raise InvalidInput(field="act", problem=problem)
         undo_id = run.undo_id or await self._begin(await self._redrives.stop_for_undo(run.id, who), who, why)
@@ -157,7 +156,7 @@ class Undoing:
             moves, puts, left = await self._backwards(act, chunk, who, why)
             now = self._core.clock.now()
             kept = tuple(item for item in chunk.items if item.job_id not in {one.job_id for one in left})
-            done = ACT_ITEMS.put(key, Chunk(chunk.at, kept, now), read.version)
+            done = ACT_ITEMS.put(key, ActChunk(chunk.at, kept, now), read.version)
             return Proposal(about, (len(kept), left), moves, (*puts, done), done="taken back")
 
         (moved, left), _ = await decide_and_commit(self._core.store, decide)
@@ -165,7 +164,7 @@ class Undoing:
         return moved
 
     async def _backwards(
-        self, act: Act, chunk: Chunk, who: str, why: str
+        self, act: Act, chunk: ActChunk, who: str, why: str
     ) -> tuple[list[Transition], list[Put], list[Refused]]:
         moves: list[Transition] = []
         puts: list[Put] = []
@@ -185,14 +184,14 @@ class Undoing:
                 puts += restored(item.documents)
         return moves, puts, left
 
-    async def _before(self, item: Item) -> dict[str, Json]:
+    async def _before(self, item: ActItem) -> dict[str, Json]:
         kept = await ACT_BEFORE.get(self._core.store, before_key(item.job_id)) if item.apart else None
         return kept.value if kept is not None else item.before
 
-    # -- what was said of a group
+    # -- acts on groups
 
     async def _undo_group(self, act_id: str, who: str, why: str | None) -> Acted:
-        """What was said of a group is taken back by reopening it."""
+        """Takes back the resolving or ignoring of a group by reopening it."""
         fingerprint = act_id.removeprefix(GROUP)
         view = await self._groups.show(fingerprint)
         if view.status == "unresolved":
@@ -209,7 +208,7 @@ def _moved(items: Iterable[RunItem]) -> Iterable[RunItem]:
 
 
 def _why_not_run(run: RedriveRun) -> str | None:
-    """Why an act on many cannot be taken back, whatever became of its jobs."""
+    """Explains why an act on many cannot be taken back; None if it can."""
     if run.undone_at is not None:
         return f"was taken back already, by {run.undone_by} at {iso(run.undone_at)}"
     if run.verb not in VERBS:
@@ -218,7 +217,7 @@ def _why_not_run(run: RedriveRun) -> str | None:
 
 
 def _why_not(act: Act) -> str | None:
-    """Why an act cannot be taken back, whatever became of its jobs."""
+    """Explains why an act cannot be taken back; None if it can."""
     if act.undone_at is not None:
         return f"was taken back already, by {act.undone_by} at {iso(act.undone_at)}"
     if act.verb == "purge":

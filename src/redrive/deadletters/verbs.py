@@ -29,7 +29,7 @@ NOTE_LIMIT: Final = 10_000
 NOTE: Final = "note"
 """The kind of the documents that notes are, and the verb that writes them."""
 FOR_EYES: Final = {"lane": "manual"}
-"""A person wanted to see to it: it does not come back by itself."""
+"""Fields of a recalled job: manual lane, so that it does not come back by itself."""
 WOULD_REPEAT: Final = "has an unknown outcome: verify by hand whether it landed, then resolve it, or name it by its id"
 
 
@@ -46,7 +46,7 @@ JOB_NOTE: Final = Kind[Note]("note", Note, of_job=OfJob.contents)
 
 
 class Word(msgspec.Struct, frozen=True):
-    """What a verb is told besides which jobs, by whom and why."""
+    """One parameter of a verb besides the jobs, who and why."""
 
     name: str
     """As Python, REST and MCP call it."""
@@ -60,7 +60,7 @@ class Word(msgspec.Struct, frozen=True):
     hint: str = ""
     """Beside the field of a form."""
     default: str | None = None
-    """What a terminal and a form take where nothing is said; None where it must be said."""
+    """Default of a terminal or form; None if the value is required."""
     kept: bool = True
     """Whether the record of an act keeps it. What belongs to the jobs is not kept apart from them."""
     one: bool = True
@@ -89,7 +89,7 @@ class Decided(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """One job, what was said of it, and when."""
+    """One job with the verb's words, who, why and when."""
 
     job: Job
     now: float
@@ -98,7 +98,7 @@ class Asked(NamedTuple):
     words: Mapping[str, Any]
     able: Able
     key: str = ""
-    """Random, for what needs a key of its own."""
+    """Random key for documents that need one."""
 
 
 class Back(NamedTuple):
@@ -169,7 +169,7 @@ class Verb(msgspec.Struct, frozen=True):
     """The letter that opens its form."""
     danger: bool = False
     final: bool = False
-    """It cannot be taken back, whatever becomes of the job."""
+    """Whether the verb can never be taken back."""
 
     @property
     def cli_name(self) -> str:
@@ -189,7 +189,7 @@ class Verb(msgspec.Struct, frozen=True):
         return tuple(word for word in self.words if (word.many if many else word.one))
 
     def command_for(self, id: str) -> str:
-        """The whole command for one job, with places for what must be said."""
+        """Writes the full command for one job, with placeholders for required values."""
         needed = [word for word in self.takes() if word.default is None]
         named = " ".join(f"{word.option} {word.metavar}" if word.option else word.metavar for word in needed)
         why = " --why TEXT" if self.why else ""
@@ -288,7 +288,7 @@ def _restored(back: Back) -> Transition:
 
 
 def _dead_again(back: Back) -> Transition:
-    """It has not run since it was brought back: a dead letter as before, and no further burial."""
+    """Makes the job a dead letter as before, without counting another death: it has not run since."""
     trouble = {**_last_words(back.job), **back.before}
     return lifecycle.recalled(back.job, back.at, who=back.who, why=back.why, trouble=trouble)
 
@@ -299,7 +299,7 @@ def _with(move: Transition, before: Mapping[str, object]) -> Transition:
 
 
 def _last_words(job: Job) -> dict[str, Json]:
-    """What its last failure says of itself, for letters whose words were not kept apart from them."""
+    """Reads error and recommendation from the last failure, for acts that did not keep them."""
     last = next((one for one in reversed(job.history) if one.failure is not None), None)
     failure, cause = last.failure if last else None, last.cause if last else None
     general = "Find out what the error means, fix it, then redrive or discard it."
@@ -452,7 +452,7 @@ PURGE: Final = Verb(
 """Not a verb of triage: it is counted and confirmed first, and nothing brings it back."""
 VERBS: Final[dict[str, Verb]] = {verb.name: verb for verb in TABLE}
 ACTS: Final[dict[str, Verb]] = {**VERBS, PURGE.name: PURGE}
-"""Whatever leaves an act, by its verb's name."""
+"""Every verb that is recorded as an act, by name."""
 PAST: Final[dict[str, str]] = {**{name: verb.past for name, verb in ACTS.items()}, "undo": "taken back"}
 
 

@@ -27,12 +27,12 @@ FLOWS: Final[tuple[Flow, ...]] = ("enqueued", "succeeded", "retried", "buried", 
 BEGINS: Final = frozenset({"enqueued", "redriven", "deferred"})
 """Moves after which a job is unfinished and was not before."""
 ENDS: Final = frozenset({"succeeded", "buried", "cancelled", "recalled"})
-"""Moves after which it is not any more. Not `resolved`, which dead letters are, too."""
+"""Moves after which a job is no longer unfinished. Not `resolved`, which dead letters are, too."""
 UNFINISHED: Final = ("waiting", "running", "held")
 AS: Final[Mapping[str, str]] = {**{flow: flow for flow in FLOWS}, "resolved": "succeeded"}
 
 
-class Moved(msgspec.Struct, frozen=True):
+class MoveCount(msgspec.Struct, frozen=True):
     """So often a move happened in a queue in the minute or hour that began then."""
 
     at: float
@@ -41,12 +41,12 @@ class Moved(msgspec.Struct, frozen=True):
     number: int
 
 
-def from_minutes(minutes: Iterable[Minute]) -> list[Moved]:
-    return [Moved(one.at, one.queue, one.move, one.number) for one in minutes]
+def from_minutes(minutes: Iterable[Minute]) -> list[MoveCount]:
+    return [MoveCount(one.at, one.queue, one.move, one.number) for one in minutes]
 
 
-def from_tallies(tallies: Iterable[Tally]) -> list[Moved]:
-    return [Moved(one.hour, one.queue, one.move, one.number) for one in tallies]
+def from_tallies(tallies: Iterable[Tally]) -> list[MoveCount]:
+    return [MoveCount(one.hour, one.queue, one.move, one.number) for one in tallies]
 
 
 class Series(Shown, msgspec.Struct, frozen=True):
@@ -96,7 +96,9 @@ def buckets(now: float, number: int, step: float) -> list[float]:
     return [last - step * back for back in range(number - 1, -1, -1)]
 
 
-def activity(now: float, number: int, step: float, moved: Iterable[Moved], unfinished: Mapping[str, int]) -> Activity:
+def activity(
+    now: float, number: int, step: float, moved: Iterable[MoveCount], unfinished: Mapping[str, int]
+) -> Activity:
     """`unfinished` says how many jobs of each queue wait, run or are held now. A row may be finer than a bucket."""
     starts = buckets(now, number, step)
     flows: dict[str, dict[str, list[int]]] = {}
@@ -112,7 +114,7 @@ def activity(now: float, number: int, step: float, moved: Iterable[Moved], unfin
 
 
 def _add(
-    flows: dict[str, dict[str, list[int]]], gained: dict[str, list[int]], one: Moved, place: int, number: int
+    flows: dict[str, dict[str, list[int]]], gained: dict[str, list[int]], one: MoveCount, place: int, number: int
 ) -> None:
     if one.queue not in flows:
         flows[one.queue] = {flow: [0] * number for flow in FLOWS}

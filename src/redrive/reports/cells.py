@@ -38,7 +38,7 @@ def _masked(column: str, cell: Json) -> Json:
 
 
 def _masked_json(text: str) -> Json:
-    """A text that is JSON, masked by its fields; unchanged to the letter where nothing is masked."""
+    """Masks a JSON text by its fields; text without secrets is returned unchanged."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

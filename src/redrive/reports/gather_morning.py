@@ -90,7 +90,7 @@ def _spike(said: int | Spike | None) -> Spike:
 
 
 async def _cured(core: Core, queue: str | None, since: float, now: float) -> list[Group]:
-    """Groups of the time before that buried nothing since and have nothing left."""
+    """Lists groups that had deaths in the period before, none since, and no job left."""
     groups = await core.store.groups(since=2 * since - now)
     silent = [group for group in groups if group.last_at < since and queue in (None, group.queue)]
     if not silent:

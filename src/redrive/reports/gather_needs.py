@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from redrive.scripts.once import Effects
 
 SHOWN: Final = 20
-"""So many needs of one kind are told one by one; what is beyond them is one."""
+"""Needs of one kind that are listed one by one; the rest is merged into one need."""
 RETURNING: Final = 500
-"""So many dead letters of a cycle's delayed lane are read at a time."""
+"""Dead letters of a cycle's delayed lane that are read at a time."""
 LOOKED_AT: Final = 100
 """So many held jobs, the latest, are looked at for the latest of each task; so many running ones, for stalled ones."""
 SHORTEST: Final = 1.0
-"""No job counts as stalled sooner than this, whatever its task says."""
+"""Shortest limit after which a job counts as stalled."""
 DAY: Final = 86400.0
 NEVER: Final = math.inf
 
@@ -206,7 +206,7 @@ async def _ungrouped(core: Core, chosen: Filter) -> list[Pile]:
 
 
 async def _rest(core: Core, chosen: Filter, rest: dict[str, int]) -> list[Pile]:
-    """The small groups by the class of their error; the latest of them speaks for a class."""
+    """Merges the small groups by error class, each shown by its latest dead letter."""
     classes: dict[str | None, list[str]] = {}
     for group in await core.store.groups() if rest else ():
         if group.fingerprint in rest:
@@ -230,7 +230,7 @@ async def _with_stories(core: Core, latest: Iterable[tuple[Job | None, int]]) ->
 
 
 async def _views(core: Core, seen: Snapshot) -> dict[str, GroupView]:
-    """What people said of the piles' groups, and what helped against them."""
+    """Reads the state and the lessons of the piles' groups."""
     piles = {pile.sample.fingerprint: pile for pile in seen.manual if pile.sample.fingerprint}
     names = list(piles)
     if not names:
@@ -351,7 +351,7 @@ async def _unprobed(core: Core, queue: str | None, now: float) -> list[Pile]:
 
 
 async def _unfired(core: Core, seen: Snapshot) -> list[Unfired]:
-    """Schedules with a slot that nobody has taken, and whose task no living worker knows.
+    """Lists schedules with a due slot that no worker has taken and whose task no live worker knows.
 
     Where one knows it, the slot waits for an earlier job, or the code has this schedule no more.
     """

@@ -60,12 +60,12 @@ def health(queues: Sequence[QueueNumbers], needs: Sequence[Need] = (), facts: Se
 
 
 def broken(needs: Sequence[Need]) -> Health:
-    """The store cannot be used: only what is known without it can be said."""
+    """Makes the health of a store that cannot be used, from what is known without it."""
     return Health("broken", 0, 0, [need.sentence for need in needs], list(needs))
 
 
 def pains(queues: Sequence[QueueNumbers]) -> list[Pain]:
-    """Depth over its threshold hurts more the deeper it is; dead letters over theirs hurt at least 0.7."""
+    """Scores queue numbers above their thresholds: depth by how deep, dead letters at least 0.7."""
     return [
         Pain(kind, queue.name, _scaled(number, threshold, least), f"{queue.name}: {number} {words}")
         for queue in queues
@@ -109,11 +109,11 @@ def _scaled(value: int, threshold: int, least: float) -> float:
 
 TOLD: Final = ("process_gone", "cycle_missing", "cycle_died", "cycle_short", "stalled", "loop_blocked", "disk_low",
                "clock_jumped", "unattended")  # fmt: skip
-"""Needs that hurt: people are told of them without having to look."""
+"""Kinds of needs that are sent to people as pains."""
 
 
 def aching(needs: Sequence[Need]) -> list[Pain]:
-    """The needs that people are told of without having to look, as pains."""
+    """Turns needs of these kinds into pains."""
     return [
         Pain(need.kind, need.queue, 0.7, need.sentence, need.id.partition(":")[2])
         for need in needs

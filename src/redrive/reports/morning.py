@@ -21,7 +21,7 @@ from redrive.reports.queue_numbers import returning
 HOUR: Final = 3600.0
 DAY: Final = 86400.0
 SHOWN: Final = 20
-"""So many lines are told one by one."""
+"""Number of lines that are listed one by one."""
 MESSAGE_TEXT: Final = 100
 """So much of an error goes into a message."""
 FAILED: Final = ("buried", "imported")
@@ -39,7 +39,7 @@ class Spike(msgspec.Struct, frozen=True):
 
 
 class Cured(msgspec.Struct, frozen=True):
-    """An error group that buried jobs in the time before and none since; no dead letter of it is left."""
+    """An error group that had deaths in the period before, none since, and has no dead letter left."""
 
     fingerprint: str
     queue: str
@@ -58,7 +58,7 @@ class Delta(msgspec.Struct, frozen=True):
     before: int
     kind: Literal["new", "spike", "steady"] = "steady"
     cured: bool = False
-    """Nothing of it is dead or being retried any more: it is told, and needs no eyes."""
+    """Whether no job of it is dead or being retried any more; shown without a warning."""
 
     @property
     def more(self) -> int:
@@ -70,14 +70,14 @@ class Delta(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """Everything that the store said."""
+    """Everything that was read from the store."""
 
     now: float
     since: float
     tallies: Sequence[Tally] = ()
     """Of the time since `since` and of as much time before."""
     known_classes: frozenset[str] = frozenset()
-    """Error classes that had buried jobs before `since`."""
+    """Error classes that had deaths before `since`."""
     needs: Sequence[Need] = ()
     delayed: int = 0
     next_back: float | None = None

@@ -29,14 +29,14 @@ NeedKind = Literal[
     "cycle_missing", "cycle_died", "cycle_short", "stalled", "loop_blocked", "unattended", "backed_up",
     "deferred_overdue", "spooled", "disk_low", "clock_jumped", "replica_lag", "channel_failed",
 ]  # fmt: skip
-"""Every kind of need, the gravest first. The list is closed: what is in none of them needs nobody."""
+"""Every kind of need, the gravest first. The list is closed."""
 ORDER: Final[Mapping[str, int]] = {kind: place for place, kind in enumerate(get_args(NeedKind))}
 ASKING: Final = frozenset({"outcome_unknown", "approval", "consent", "dead_manual", "conflicting_input"})
 """Only a person ends these."""
 FOR_A_PERSON: Final[tuple[NeedKind, ...]] = ("approval", "consent", "outcome_unknown")
 """Reasons to hold a job that only a person ends."""
 Course = Literal["new", "regressed", "growing", "steady", "shrinking", "quiet"]
-"""How a group went since the time before. A cured one needs nobody, and is told apart."""
+"""Courses of a group since the period before. A cured group is reported, but needs no person."""
 
 HOUR: Final = 3600.0
 STUCK_AFTER: Final = 26.5 * HOUR
@@ -92,7 +92,7 @@ class Need(Shown, msgspec.Struct, frozen=True):
     before: int = 0
     oldest_at: At | None = None
     owner: str | None = None
-    """Who is to see to it, where an owner is named."""
+    """Owner who should deal with it, if one is named."""
 
     @property
     def asks(self) -> bool:
@@ -126,7 +126,7 @@ class Unfired(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Everything that the store said at one moment."""
+    """Everything that was read from the store at one moment."""
 
     now: float
     since: float
@@ -196,7 +196,7 @@ def needs(seen: Snapshot) -> list[Need]:
 
 
 def store_failed(problem: str, *, fleet: bool = False) -> Need:
-    """The store itself cannot be used: nothing else can be said."""
+    """Makes the need for a store that cannot be used."""
     action = "Look at the disk, then restart the process. Jobs that were accepted are on disk."
     command = "redrive doctor"
     if fleet:
@@ -317,7 +317,7 @@ def _held(seen: Snapshot, pile: Pile) -> Need:
 
 
 EFFECTS_SHOWN: Final = 20
-"""So many effects are told one by one; what is beyond them is one need."""
+"""Number of effects that are listed one by one; the rest is merged into one need."""
 
 
 def _effects(effects: Sequence[EffectRecord]) -> list[Need]:
@@ -441,13 +441,13 @@ def _regressed(view: GroupView, since: float) -> bool:
 
 
 def _overdue(seen: Snapshot, pile: Pile) -> Need:
-    """A deferred job whose time has come: the person who deferred it meant to see to it now."""
+    """Action for a deferred job whose time has come."""
     action = "The time it was deferred to has come. See to it now, or defer it again."
     return msgspec.structs.replace(_pile(seen, "deferred_overdue", pile), action=action)
 
 
 def _action(seen: Snapshot, job: Job) -> str:
-    """What its group suggests for this dead letter."""
+    """Returns the suggestion of the dead letter's group."""
     view = seen.groups.get(job.fingerprint or "")
     if view is not None:
         return suggest(view.group, view.lessons, letter=job).text

@@ -67,7 +67,7 @@ class Pains:
         return self._aching
 
     async def tell(self, pain: Pain, known: Kept[Hurting] | None, now: float) -> bool:
-        """Write it into the outbox, unless it was told a moment ago. False where another process was faster."""
+        """Writes the pain into the outbox unless it was sent a moment ago. False if another process was faster."""
         hurting = told(pain, known.value if known else None, now)
         if hurting is None:
             return False

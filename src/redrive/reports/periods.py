@@ -33,7 +33,7 @@ BURIED: Final = ("buried", "imported")
 FAILED: Final = ("retried", "held_back", *BURIED)
 """Moves that an attempt's failure ends in; those that failed carry the class of the error."""
 COMES_BACK: Final = ("delayed", "moving")
-"""Names of open dead letters that nobody has to see to: in the delayed lane, or brought back and on their way."""
+"""States of open dead letters that need no person: in the delayed lane, or redriven and on their way."""
 TRIED_ENOUGH: Final = 5
 """So many tries say something about a strategy."""
 
@@ -138,7 +138,7 @@ class Row(Shown, msgspec.Struct, frozen=True):
     died: int = 0
     auto: int = 0
     person: int = 0
-    """Resolved or let go by a person; the rest of `human` is still to be seen to."""
+    """Resolved or discarded by a person; the rest of `human` is still open."""
     open: int = 0
     deferred: int = 0
     auto_seconds: float = 0.0
@@ -147,7 +147,7 @@ class Row(Shown, msgspec.Struct, frozen=True):
 
     @property
     def human(self) -> int:
-        """Dead letters that took a person, or still wait for one."""
+        """Dead letters that a person resolved or still must look at."""
         return max(0, self.died - self.auto - self.open)
 
     @property
@@ -221,7 +221,7 @@ class CauseRow(Shown, msgspec.Struct, frozen=True):
 
 
 class Report(Shown, msgspec.Struct, frozen=True):
-    """Periods in order, their sum, and what is behind the dead letters."""
+    """Periods in order, their sum, and the causes of the dead letters."""
 
     kind: Kind
     tz: str
@@ -308,7 +308,7 @@ def hours_of(period: Period) -> tuple[float, float]:
 
 
 def _agents(whole: Period, agents: Mapping[str | None, _Account]) -> list[Row]:
-    """Whoever worked in the time, the most dead letters first; nobody where no agent is named at all."""
+    """Lists the agents that worked in the time, the most dead letters first; empty if no agent is named."""
     if agents.keys() <= {None}:
         return []
     rows = [
@@ -363,7 +363,7 @@ def category_of(detail: str) -> str:
 Column = Literal["day", "agent", "category", "detail", "error_class", "queue", "task"]
 COLUMNS: Final[tuple[Column, ...]] = ("day", "agent", "category", "detail", "error_class", "queue", "task")
 LINES: Final = 500
-"""More than anybody reads; what is beyond is in the sums."""
+"""Longest list of a report; the sums count the rest."""
 
 
 class FailureLine(msgspec.Struct, frozen=True):
@@ -494,7 +494,7 @@ def headline(found: Report) -> str:
 
 
 AS_IT_WAS: Final = "bury"
-"""What is remembered as tried where a dead letter was brought back and nothing was changed."""
+"""Strategy name of a redrive without changes."""
 
 
 def tried(strategy: str) -> str:
@@ -505,7 +505,7 @@ def tried(strategy: str) -> str:
 
 
 def advice(found: Report) -> list[str]:
-    """What the numbers say about strategies and causes, for whoever adjusts them."""
+    """Writes advice on strategies and causes from the numbers."""
     said = [
         f"{tried(rate.strategy)}: worked {rate.worked} of {rate.tried} times. Fix the cause, or try something else."
         for rate in found.strategies

@@ -11,10 +11,10 @@ from redrive.core.policy import Policy
 from redrive.core.timings import Span, Timing
 from redrive.core.view import Name, Shown
 from redrive.core.words import span
-from redrive.reports.workforce import Attempts, Paces, failure_rate
+from redrive.reports.workforce import AttemptCounts, Paces, failure_rate
 
 OLD_DEFERRAL: Final = 7 * 86400.0
-"""A dead letter that was deferred so long ago may have been forgotten."""
+"""Age from which on a deferral may have been forgotten."""
 
 
 class QueueNumbers(Shown, msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class QueueNumbers(Shown, msgspec.Struct, frozen=True):
     blocked: int = 0
     """Held steps of workflows that only wait for the step before."""
     deferred: int = 0
-    """Dead letters that a person sees to later."""
+    """Deferred dead letters."""
     overdue: int = 0
     """Deferred ones whose time has come and that were not recalled."""
     put_off: int = 0
@@ -90,9 +90,9 @@ class QueueView(QueueNumbers, frozen=True):
 
     SHOWN: ClassVar = (*QueueNumbers.SHOWN, "failure_rate")
     succeeded: int = 0
-    """Attempts of the last day that succeeded."""
+    """AttemptCounts of the last day that succeeded."""
     failed: int = 0
-    """Attempts of the last day that failed."""
+    """AttemptCounts of the last day that failed."""
     waited: Span | None = None
     """Seconds from the time the last successes were due until they started."""
     took: Span | None = None
@@ -109,14 +109,14 @@ def viewed(queues: Sequence[QueueNumbers], paces: Paces) -> list[QueueView]:
     return [_view(msgspec.structs.asdict(numbers), *paces.of(numbers.name)) for numbers in queues]
 
 
-def _view(numbers: dict[str, Any], attempts: Attempts, timing: Timing) -> QueueView:
+def _view(numbers: dict[str, Any], attempts: AttemptCounts, timing: Timing) -> QueueView:
     return QueueView(
         **numbers, succeeded=attempts.succeeded, failed=attempts.failed, waited=timing.waited, took=timing.took
     )
 
 
 def returning(number: int, next_back: float | None) -> str:
-    """`12 come back by themselves, the next in 8 min`: what nobody has to see to."""
+    """Writes `12 come back by themselves, the next in 8 min`."""
     one = number == 1
     who = "1 comes back by itself" if one else f"{number} come back by themselves"
     if next_back is None:

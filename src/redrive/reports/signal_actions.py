@@ -109,7 +109,7 @@ class SignalActions:
         await self._acted(notice, "run")
 
     async def _acts(self, notice: Notice, how: str) -> bool:
-        """Whether it is a pain that nothing was done about: told for the first time, or in vain until now."""
+        """Whether no action has helped against this pain yet: it is new, or earlier actions failed."""
         if notice.severity <= 0 or notice.turn <= 1:
             return notice.severity > 0
         kept = await HURTING.get(self._core.store, notice.id.removeprefix(PAIN))

@@ -39,14 +39,14 @@ SAME_MOMENT: Final = 0.001
 
 
 class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A name and what is known under it. `outside`: the words are somebody else's, not ours."""
+    """A labelled value. `outside`: the text comes from outside redrive."""
 
     name: str
     text: str
     outside: bool = False
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+class TimelineEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing that happened."""
 
     at: float | None
@@ -67,7 +67,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
         return next((fact.text for fact in self.facts if fact.name == name), None)
 
 
-class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
+class NextStep(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something that can be done now: the verb, when to choose it, and how a terminal says it."""
 
     verb: str
@@ -83,17 +83,17 @@ class Story(msgspec.Struct, frozen=True):
 
     job: Job
     standing: str
-    entries: tuple[Entry, ...]
-    choices: tuple[Choice, ...]
+    entries: tuple[TimelineEntry, ...]
+    choices: tuple[NextStep, ...]
     spent: Usage | None
     """By all attempts together; None where none reported anything."""
 
     @property
-    def next(self) -> Choice | None:
+    def next(self) -> NextStep | None:
         """The one thing to do, where something is to be done."""
         return self.choices[0] if self.choices and self.job.state in (State.held, State.dead) else None
 
-    def choice(self, verb: str) -> Choice | None:
+    def choice(self, verb: str) -> NextStep | None:
         return next((choice for choice in self.choices if choice.verb == verb), None)
 
     def public(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def tell(job: Job, moves: Sequence[Event], now: float, notes: Sequence[Note] = (
     """The whole story. Moves that were dropped long ago are missing from it; attempts stay as long as the job."""
     attempts = [_attempt(attempt) for attempt in job.history]
     others = [_move(move) for move in moves if not _ends_an_attempt(move, job.history)]
-    written = [Entry(note.at, "note", "noted", "person", note.who, redact_text(note.text)) for note in notes]
+    written = [TimelineEntry(note.at, "note", "noted", "person", note.who, redact_text(note.text)) for note in notes]
     entries = [*_birth(job, moves), *attempts, *others, *written, *_present(job)]
     ordered = tuple(sorted(entries, key=lambda entry: (entry.at or job.created_at, entry.kind != "born")))
     return Story(job, _standing(job, now), ordered, tuple(_choices(job)), _spent(job))
@@ -123,14 +123,14 @@ def _spent(job: Job) -> Usage | None:
 # ---- what happened
 
 
-def _birth(job: Job, moves: Sequence[Event]) -> Iterator[Entry]:
+def _birth(job: Job, moves: Sequence[Event]) -> Iterator[TimelineEntry]:
     """Where its first move was dropped, the record still says when it began."""
     if not any(move.move in _BIRTHS for move in moves):
-        yield Entry(job.created_at, "born", "enqueued")
+        yield TimelineEntry(job.created_at, "born", "enqueued")
 
 
 def _ends_an_attempt(move: Event, history: Sequence[Attempt]) -> bool:
-    """The attempt says all of it; a move that somebody made has more to say."""
+    """Whether the move adds nothing to its attempt's entry; a move by a person does."""
     if move.who is not None:
         return False
     return any(
@@ -139,9 +139,9 @@ def _ends_an_attempt(move: Event, history: Sequence[Attempt]) -> bool:
     )
 
 
-def _present(job: Job) -> Iterator[Entry]:
+def _present(job: Job) -> Iterator[TimelineEntry]:
     if job.state is State.running:
-        yield Entry(
+        yield TimelineEntry(
             job.started_at,
             "attempt",
             "running",
@@ -172,21 +172,21 @@ _TONES: Final[dict[str, Tone]] = {
 }
 
 
-def _move(move: Event) -> Entry:
+def _move(move: Event) -> TimelineEntry:
     kind: Kind = "born" if move.move in _BIRTHS else "move"
     tone: Tone = "person" if move.who and kind == "move" else _TONES.get(move.move, "plain")
     why = redact_text(move.why) if move.why else None
-    return Entry(move.at, kind, _TITLES.get(move.move, move.move), tone, move.who, why)
+    return TimelineEntry(move.at, kind, _TITLES.get(move.move, move.move), tone, move.who, why)
 
 
 _OUTCOMES: Final[dict[str, Tone]] = {"done": "good", "failed": "bad", "lost": "bad"}
 
 
-def _attempt(attempt: Attempt) -> Entry:
+def _attempt(attempt: Attempt) -> TimelineEntry:
     took = None
     if attempt.started_at is not None and attempt.ended_at is not None:
         took = attempt.ended_at - attempt.started_at
-    return Entry(
+    return TimelineEntry(
         attempt.ended_at,
         "attempt",
         attempt.outcome,
@@ -304,7 +304,7 @@ _HELD: Final[dict[str, str]] = {
     "circuit_open": "What it calls is down{}; it goes on by itself when that answers again.",
     "blocked": "It waits{} for the steps before it.",
 }
-"""Why it is held, with the place where the time is told."""
+"""Explains why the job is held, with a placeholder for the time."""
 
 
 def reason(because: str | None) -> str:
@@ -365,7 +365,7 @@ def _past(at: float | None, now: float) -> str:
 
 
 _UNITS: Final = ((84_600.0, 86_400.0, "d"), (3_570.0, 3_600.0, "h"), (59.5, 60.0, "min"))
-"""From how many seconds on a unit is meant: nobody says 60 min for an hour."""
+"""Smallest number of seconds for which each unit is used."""
 
 
 def span(seconds: float) -> str:
@@ -377,8 +377,8 @@ def span(seconds: float) -> str:
 # ---- what can be done
 
 
-def _choices(job: Job) -> Iterator[Choice]:
-    ways: dict[State, Callable[[Job], Iterator[Choice]]] = {
+def _choices(job: Job) -> Iterator[NextStep]:
+    ways: dict[State, Callable[[Job], Iterator[NextStep]]] = {
         State.held: _for_held,
         State.dead: _for_dead,
         State.discarded: _for_discarded,
@@ -389,33 +389,35 @@ def _choices(job: Job) -> Iterator[Choice]:
         yield from ways[job.state](job)
 
 
-def _cancel(job: Job) -> Choice:
-    return Choice("cancel", "Cancel", "No longer wanted", f"redrive cancel {job.short_id}", final=True)
+def _cancel(job: Job) -> NextStep:
+    return NextStep("cancel", "Cancel", "No longer wanted", f"redrive cancel {job.short_id}", final=True)
 
 
-def _for_held(job: Job) -> Iterator[Choice]:
+def _for_held(job: Job) -> Iterator[NextStep]:
     id = job.short_id
     if job.because == "deferred":
         yield _verb(job, "recall", "See to it now")
         yield from _again(job)
     elif job.because in ("consent", "approval"):
-        yield Choice("approve", "Approve", "Yes", f"redrive approve {id}")
-        yield Choice("reject", "Reject", "No", f"redrive reject {id} --why TEXT")
+        yield NextStep("approve", "Approve", "Yes", f"redrive approve {id}")
+        yield NextStep("reject", "Reject", "No", f"redrive reject {id} --why TEXT")
     elif job.because == "circuit_open":
         command = f"redrive breakers --close {job.held_for}"
-        yield Choice("close_breaker", "Close the breaker", "You know that it answers again", command)
+        yield NextStep("close_breaker", "Close the breaker", "You know that it answers again", command)
     elif job.because != "blocked":
         yield from _outcome(job)
     yield _cancel(job)
 
 
-def _outcome(job: Job) -> Iterator[Choice]:
+def _outcome(job: Job) -> Iterator[NextStep]:
     command = f"redrive resolve {job.short_id}"
-    yield Choice("landed", "It landed", "You looked, and it landed", f"{command} --landed --why TEXT", final=True)
-    yield Choice("not_landed", "It did not land", "It did not land, run it again", f"{command} --not-landed --why TEXT")
+    yield NextStep("landed", "It landed", "You looked, and it landed", f"{command} --landed --why TEXT", final=True)
+    yield NextStep(
+        "not_landed", "It did not land", "It did not land, run it again", f"{command} --not-landed --why TEXT"
+    )
 
 
-def _for_dead(job: Job) -> Iterator[Choice]:
+def _for_dead(job: Job) -> Iterator[NextStep]:
     id = job.short_id
     if job.may_have_landed:
         yield from _outcome(job)
@@ -428,7 +430,7 @@ def _for_dead(job: Job) -> Iterator[Choice]:
     command = (lane.command or "").replace("LANE", other)
     yield msgspec.structs.replace(lane, label=f"Move to the {other} lane", command=command)
     if not job.may_have_landed:
-        yield Choice(
+        yield NextStep(
             "landed",
             "It landed",
             "You looked, and its effect landed after all",
@@ -438,7 +440,7 @@ def _for_dead(job: Job) -> Iterator[Choice]:
     yield _verb(job, "discard", "Let it go")
 
 
-def _again(job: Job) -> Iterator[Choice]:
+def _again(job: Job) -> Iterator[NextStep]:
     """As it is, with another input, or by another agent; the likeliest to help stands first."""
     if not may_run_again(job):
         return
@@ -448,9 +450,9 @@ def _again(job: Job) -> Iterator[Choice]:
     yield _verb(job, "reassign", "Another agent should do it")
 
 
-def _verb(job: Job, name: str, when: str) -> Choice:
+def _verb(job: Job, name: str, when: str) -> NextStep:
     """A verb of triage, with its label and its command from the table."""
-    return Choice(name, VERBS[name].label, when, VERBS[name].command_for(job.short_id))
+    return NextStep(name, VERBS[name].label, when, VERBS[name].command_for(job.short_id))
 
 
 _NEEDS_EDIT: Final = frozenset({"invalid_input", "impossible_task"})
@@ -462,5 +464,5 @@ def may_run_again(job: Job) -> bool:
     return job.grants < MAX_GRANTS or job.allowed is None or job.attempts < job.allowed
 
 
-def _for_discarded(job: Job) -> Iterator[Choice]:
+def _for_discarded(job: Job) -> Iterator[NextStep]:
     yield _verb(job, "restore", "Bring it back among the dead letters")

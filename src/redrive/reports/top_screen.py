@@ -54,7 +54,7 @@ class RunningGlance(msgspec.Struct, frozen=True):
 
 
 class TroubleGlance(msgspec.Struct, frozen=True):
-    """An error group that buried jobs lately."""
+    """An error group with recent deaths."""
 
     fingerprint: str
     what: str
@@ -141,7 +141,7 @@ def glance(
 
 
 def longest(running: Sequence[Job], number: int) -> list[Job]:
-    """Those that have run for longest; whoever asks for them looks at `LOOKED_AT` that were enqueued first."""
+    """Sorts running jobs by how long they have run; callers pass the `LOOKED_AT` that were enqueued first."""
     return sorted(running, key=lambda job: job.started_at or 0.0)[:number]
 
 
@@ -154,7 +154,7 @@ def _queue(one: QueueNumbers, activity: Activity) -> QueueGlance:
 
 
 def _busy(queue: QueueGlance) -> tuple[bool, int, int, str]:
-    """Queues where nothing is and nothing happens come last, whatever their past."""
+    """Sorts queues; empty and idle ones come last."""
     load = queue.due + queue.running + queue.held
     idle = not load and not queue.coming and not queue.done and not queue.failing
     return idle, -load, -queue.dead, queue.name
@@ -171,7 +171,7 @@ def _trouble(group: Group, dead: int) -> TroubleGlance:
 
 
 def sentence(health: Health, unattended: int = 0) -> str:
-    """Health as one says it. That due jobs wait for a worker is said before it is an issue."""
+    """Words of the health line. Due jobs without a worker are named before they count as a problem."""
     pending = f"{health.total_pending:,} pending"
     if health.status == "healthy":
         nobody = f"but no worker runs {unattended:,} of them: start a worker that knows their task"

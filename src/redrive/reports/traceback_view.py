@@ -26,7 +26,7 @@ class TraceLine(msgspec.Struct, frozen=True):
 
 
 class Raised(msgspec.Struct, frozen=True):
-    """One exception of a chain: what it said, and its frames, innermost first."""
+    """One exception of a chain: its message and its frames, innermost first."""
 
     summary: str
     lines: tuple[TraceLine, ...]

@@ -1,4 +1,4 @@
-"""Numbers and health: what the store says, read by insight."""
+"""Counts the jobs of every queue and judges the health of the store."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Watch:
     async def snapshot(
         self, queues: Sequence[QueueNumbers], *, queue: str | None = None, since: float | None = None
     ) -> Snapshot:
-        """Reads everything that a person may have to see to: in the whole store, or in one queue."""
+        """Reads everything that may need a person, in the whole store or in one queue."""
         return await look(self._core, self._spool, self._effects, queues, queue=queue, since=since)
 
     async def _facts(self) -> list[str]:

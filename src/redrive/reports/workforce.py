@@ -54,32 +54,32 @@ def failure_rate(succeeded: int, failed: int) -> float | None:
     return failed / (succeeded + failed) if succeeded or failed else None
 
 
-class Attempts(NamedTuple):
-    """Attempts of some time that succeeded, and that failed."""
+class AttemptCounts(NamedTuple):
+    """AttemptCounts of some time that succeeded, and that failed."""
 
     succeeded: int = 0
     failed: int = 0
 
 
-def attempts_by(totals: Iterable[Total], by: TimedBy) -> dict[str, Attempts]:
+def attempts_by(totals: Iterable[Total], by: TimedBy) -> dict[str, AttemptCounts]:
     """Sums up how the attempts of every task or queue ended."""
-    found: dict[str, Attempts] = {}
+    found: dict[str, AttemptCounts] = {}
     for total in totals:
         name: str = getattr(total, by)
-        before = found.get(name, Attempts())
+        before = found.get(name, AttemptCounts())
         done, failed = total.number * (total.move == "succeeded"), total.number * (total.move in FAILED)
-        found[name] = Attempts(before.succeeded + done, before.failed + failed)
+        found[name] = AttemptCounts(before.succeeded + done, before.failed + failed)
     return found
 
 
 class Paces(NamedTuple):
     """How fast every task or queue goes: the last day's attempts, and the times of the last successes."""
 
-    attempts: Mapping[str, Attempts]
+    attempts: Mapping[str, AttemptCounts]
     timings: Mapping[str, Timing]
 
-    def of(self, name: str) -> tuple[Attempts, Timing]:
-        return self.attempts.get(name, Attempts()), self.timings.get(name, Timing(name, None, None))
+    def of(self, name: str) -> tuple[AttemptCounts, Timing]:
+        return self.attempts.get(name, AttemptCounts()), self.timings.get(name, Timing(name, None, None))
 
 
 class TaskView(msgspec.Struct, frozen=True):
@@ -96,9 +96,9 @@ class TaskView(msgspec.Struct, frozen=True):
     workers: int
     """Living workers that know the task."""
     succeeded: int
-    """Attempts of the last day that succeeded."""
+    """AttemptCounts of the last day that succeeded."""
     failed: int
-    """Attempts of the last day that failed."""
+    """AttemptCounts of the last day that failed."""
     waited: Span | None
     """Seconds from the time the last successes were due until they started."""
     took: Span | None

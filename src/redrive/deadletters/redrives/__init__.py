@@ -28,12 +28,12 @@ from redrive.deadletters.bulk_run import (
     UNDO,
     Estimate,
     Flight,
-    Item,
     ItemPage,
     ItemStatus,
     ItemView,
     Plan,
     RedriveRun,
+    RunItem,
     begun,
     chunked,
     in_the_way,
@@ -194,7 +194,7 @@ class Redrives:
     async def launch(
         self,
         run: RedriveRun,
-        chunks: Sequence[tuple[Item, ...]],
+        chunks: Sequence[tuple[RunItem, ...]],
         held: tuple[str, ...] = (),
         beside: Beside = _nothing_beside,
     ) -> RedriveRun:
@@ -209,7 +209,7 @@ class Redrives:
         return run
 
     async def carry(self, id: str) -> RedriveRun:
-        """Take one step after the other until all items are taken; whoever else takes steps only makes it faster."""
+        """Carries the run on until every item is taken. Other processes may take steps at the same time."""
         idle = 0
         while True:
             run = (await self._loaded(id)).run
@@ -368,7 +368,7 @@ class Redrives:
         return loaded
 
     async def acts(self) -> builtins.list[RedriveRun]:
-        """Every run that is an act of its own, the latest first."""
+        """Lists every run that is an act, the latest first."""
         return [run for run in await self.every() if run.verb != UNDO]
 
     async def every(self) -> builtins.list[RedriveRun]:
@@ -380,7 +380,7 @@ class Redrives:
         loaded = await self._documents.load(act_id)
         return loaded if loaded is not None and loaded.run.verb != UNDO else None
 
-    async def chunks(self, run: RedriveRun) -> AsyncIterator[tuple[Item, ...]]:
+    async def chunks(self, run: RedriveRun) -> AsyncIterator[tuple[RunItem, ...]]:
         """The items of a run, some at a time."""
         for number in range(len(run.open_in) if run.items_kept else 0):
             chunk = await self._documents.chunk(run.id, number)
@@ -400,7 +400,7 @@ class Redrives:
         return await self._loaded(id)
 
     async def tell_undone(self, undo: RedriveRun) -> None:
-        """Writes into the run that was taken back how much of it was; whoever carried the undo on may have done so."""
+        """Records in the undone run how many of its jobs were taken back, unless another process did so."""
         await self._documents.tell_undone(undo, self._core.clock.now())
 
     async def forget(self, run: RedriveRun, *, whole: bool) -> None:

@@ -13,7 +13,7 @@ from redrive.core.job import Job, Json, State
 from redrive.core.lifecycle import DEFERRED, Transition
 from redrive.core.store import MAX_PARTS, Put
 from redrive.deadletters import orders
-from redrive.deadletters.bulk_run import UNDO, Item, RedriveRun, skipped, taken
+from redrive.deadletters.bulk_run import UNDO, RedriveRun, RunItem, skipped, taken
 from redrive.deadletters.orders import Order, forgotten
 from redrive.deadletters.redrives.selection import judged, without_id
 from redrive.deadletters.triage import ACT_BEFORE, needs_its_own, overwritten, untouched
@@ -29,15 +29,15 @@ SPARE: Final = 2
 DOCUMENTS: Final = "documents"
 """Beside the fields that a move overwrote: documents of the job that went with it, each as it stood."""
 COUNTED: Final = ("redrive", "edit")
-"""Runs whose reasons are told by how many met each; those of the others are told with each job."""
+"""Verbs whose skipped jobs are counted by reason; other verbs keep the reason with each job."""
 LETS_GO: Final = (State.discarded, State.purged)
 """Where a workflow's step takes others along, so that it moves alone."""
 
 
-class Moved(NamedTuple):
+class MovedItem(NamedTuple):
     """One item as it then is, and what is written for it."""
 
-    item: Item
+    item: RunItem
     move: Transition | None = None
     puts: tuple[Put, ...] = ()
 
@@ -49,7 +49,7 @@ class Moved(NamedTuple):
 class Moves(NamedTuple):
     """What one commit does, for the items that it takes."""
 
-    items: tuple[Item, ...]
+    items: tuple[RunItem, ...]
     transitions: tuple[Transition, ...]
     puts: tuple[Put, ...]
 
@@ -64,13 +64,13 @@ class Mover:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    async def moves(self, run: RedriveRun, items: Sequence[Item], jobs: dict[str, Job], now: float) -> Moves:
+    async def moves(self, run: RedriveRun, items: Sequence[RunItem], jobs: dict[str, Job], now: float) -> Moves:
         """As many of the items, in order, as one commit holds."""
         order = None if run.verb == UNDO else self.order(run)
         if order is not None:
             items = _alone(run, items[: order.size], jobs)
             jobs = await self._recalled(run, order, items, jobs)
-        found: list[Moved] = []
+        found: list[MovedItem] = []
         for item in items:
             job = jobs.get(item.id)
             decides = (
@@ -92,24 +92,24 @@ class Mover:
 
     # -- forwards
 
-    async def _forwards(self, run: RedriveRun, order: Order, item: Item, job: Job | None, now: float) -> Moved:
+    async def _forwards(self, run: RedriveRun, order: Order, item: RunItem, job: Job | None, now: float) -> MovedItem:
         if job is None:
-            return Moved(skipped(item, "its record is gone"))
+            return MovedItem(skipped(item, "its record is gone"))
         decided = judged(order, job, now, unknown_too=run.unknown_too)
         if isinstance(decided, str):
-            return Moved(skipped(item, without_id(decided, job) if run.verb in COUNTED else decided))
+            return MovedItem(skipped(item, without_id(decided, job) if run.verb in COUNTED else decided))
         if run.verb == "edit":
             return await self._edited(item, job, decided, now)
         if ACTS[run.verb].final:
-            return Moved(taken(item, job.run, now), decided.move, decided.puts)  # nothing of it stays
+            return MovedItem(taken(item, job.run, now), decided.move, decided.puts)  # nothing of it stays
         return _kept(item, job, decided, now)
 
-    async def _edited(self, item: Item, job: Job, decided: Decided, now: float) -> Moved:
+    async def _edited(self, item: RunItem, job: Job, decided: Decided, now: float) -> MovedItem:
         """With what was remembered for the old input, so that taking it back brings it back."""
         gone = await forgotten(self._core.store, job)
         if gone.gone:
             many = len(gone.puts) + len(gone.gone)
-            return Moved(skipped(item, f"has {many} remembered steps, which are too many: edit it by its id"))
+            return MovedItem(skipped(item, f"has {many} remembered steps, which are too many: edit it by its id"))
         documents: list[Json] = []
         for put in gone.puts:
             document = await self._core.store.doc(put.kind, put.key)
@@ -117,9 +117,9 @@ class Mover:
         return _kept(item, job, decided._replace(puts=(*decided.puts, *gone.puts)), now, documents)
 
     async def _recalled(
-        self, run: RedriveRun, order: Order, items: Sequence[Item], jobs: dict[str, Job]
+        self, run: RedriveRun, order: Order, items: Sequence[RunItem], jobs: dict[str, Job]
     ) -> dict[str, Job]:
-        """Deferred ones become dead letters again, as far as the order can then be done."""
+        """Recalls deferred jobs before a verb that needs dead letters."""
         now, recalls = self._core.clock.now(), []
         for job in (jobs[item.id] for item in items if item.id in jobs):
             if not order.recalls or run.verb == "redrive" or not is_deferred(job):
@@ -137,14 +137,14 @@ class Mover:
 
     # -- backwards
 
-    async def _backwards(self, run: RedriveRun, item: Item, job: Job | None, now: float) -> Moved:
+    async def _backwards(self, run: RedriveRun, item: RunItem, job: Job | None, now: float) -> MovedItem:
         verb = VERBS[str(run.said["verb"])]
         if verb.leaves is None:
-            return Moved(taken(item, 0, now), None, (JOB_NOTE.drop(str(item.before[JOB_NOTE.name])),))
+            return MovedItem(taken(item, 0, now), None, (JOB_NOTE.drop(str(item.before[JOB_NOTE.name])),))
         if job is None:
-            return Moved(skipped(item, "it is no more"))
+            return MovedItem(skipped(item, "it is no more"))
         if not untouched(job, verb.name, item.at):
-            return Moved(skipped(item, f"it was changed since: it is {job.state}"))
+            return MovedItem(skipped(item, f"it was changed since: it is {job.state}"))
         before = dict(item.before)
         if item.apart:
             kept = await ACT_BEFORE.get(self._core.store, before_key(job.id))
@@ -154,8 +154,8 @@ class Mover:
         try:
             move = taken_back(verb, Back(job, before, now, run.who, why))
         except JobError as refused:
-            return Moved(skipped(item, str(refused).removeprefix(f"job {job.short_id} ")))
-        return Moved(taken(item, job.run, now), move, restored(documents))
+            return MovedItem(skipped(item, str(refused).removeprefix(f"job {job.short_id} ")))
+        return MovedItem(taken(item, job.run, now), move, restored(documents))
 
 
 def restored(documents: Sequence[tuple[str, str, str | None]]) -> tuple[Put, ...]:
@@ -163,28 +163,28 @@ def restored(documents: Sequence[tuple[str, str, str | None]]) -> tuple[Put, ...
     return tuple(Put(kind, key, None if text is None else text.encode()) for kind, key, text in documents)
 
 
-def _kept(item: Item, job: Job, decided: Decided, now: float, documents: Sequence[Json] = ()) -> Moved:
-    """The item with what its move overwrites; what tells of the job's contents goes to a document of the job."""
+def _kept(item: RunItem, job: Job, decided: Decided, now: float, documents: Sequence[Json] = ()) -> MovedItem:
+    """Returns the item with what its move overwrites; job contents go into a document of the job."""
     move = decided.move
     if move is None:
         note = next((put.key for put in decided.puts if put.kind == JOB_NOTE.name), None)
-        return Moved(taken(item, job.run, now, {JOB_NOTE.name: note}), None, decided.puts)
+        return MovedItem(taken(item, job.run, now, {JOB_NOTE.name: note}), None, decided.puts)
     if not needs_its_own(move):
-        return Moved(taken(item, job.run, now, overwritten(move)), move, decided.puts)
+        return MovedItem(taken(item, job.run, now, overwritten(move)), move, decided.puts)
     before = {**overwritten(move, whole=True), **({DOCUMENTS: list(documents)} if documents else {})}
     apart = msgspec.structs.replace(taken(item, job.run, now), apart=True)
-    return Moved(apart, move, (*decided.puts, ACT_BEFORE.put(before_key(job.id), before)))
+    return MovedItem(apart, move, (*decided.puts, ACT_BEFORE.put(before_key(job.id), before)))
 
 
-def _alone(run: RedriveRun, items: Sequence[Item], jobs: Mapping[str, Job]) -> Sequence[Item]:
-    """A workflow's step goes on its own where others are let go with it; the rest together."""
+def _alone(run: RedriveRun, items: Sequence[RunItem], jobs: Mapping[str, Job]) -> Sequence[RunItem]:
+    """Groups the moves into commits: a workflow step whose dependents move too gets its own, the rest share one."""
     if ACTS[run.verb].leaves not in LETS_GO:
         return items
     steps = [place for place, item in enumerate(items) if item.id in jobs and is_step(jobs[item.id])]
     return items[: max(1, steps[0])] if steps else items
 
 
-def _together(found: Sequence[Moved], others: tuple[Transition, ...]) -> Moves:
+def _together(found: Sequence[MovedItem], others: tuple[Transition, ...]) -> Moves:
     transitions = tuple(one.move for one in found if one.move is not None)
     puts = tuple(put for one in found for put in one.puts)
     room = MAX_PARTS - SPARE - len(transitions) - len(puts)

@@ -1,4 +1,4 @@
-"""Which dead letters a bulk redrive is about, and what there is to say of them before anything moves."""
+"""Chooses the dead letters of a bulk run and describes them before anything moves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Judge = Callable[[Job], None]
 
 
 class Selection:
-    """The dead letters that were chosen: their ids in order, and what there is to say of them, never the jobs."""
+    """The chosen dead letters: ids in order, groups and sums, but not the jobs themselves."""
 
     def __init__(self, chosen: str, filter: dict[str, Json] | None = None) -> None:
         self.chosen = chosen
@@ -65,7 +65,7 @@ class Selection:
 
     @property
     def fingerprints(self) -> list[str]:
-        """Only one redrive at a time moves a group; what has no group is nobody else's business."""
+        """Refuses groups that another live redrive is moving; dead letters without a group are free."""
         return [group.fingerprint for group in self.groups.values() if group.fingerprint]
 
     def rows(self) -> tuple[Chosen, ...]:

@@ -26,8 +26,8 @@ from redrive.deadletters.bulk_run import (
     UNDO,
     Flight,
     Flights,
-    Item,
     RedriveRun,
+    RunItem,
     flight_of,
     settled,
 )
@@ -51,7 +51,7 @@ FREEZING_SECONDS: Final = 300.0
 GIVEN_UP: Final = Flight(0.0)
 
 
-class _Look(NamedTuple):
+class _LookProgress(NamedTuple):
     """How looking for what has ended goes: only a matter of taking turns and of not looking in vain."""
 
     last: int = -1
@@ -63,13 +63,13 @@ class _Look(NamedTuple):
 
 
 class Steps:
-    """Takes steps, in whatever process."""
+    """Takes the steps of runs. Any process may take the next one."""
 
     def __init__(self, core: Core, documents: Documents) -> None:
         self._core = core
         self._documents = documents
         self._mover = Mover(core)
-        self._looks: dict[str, _Look] = {}
+        self._looks: dict[str, _LookProgress] = {}
 
     async def take(self, id: str, *, among: int = 1, thorough: bool = False) -> int:
         """How much changed. `among` so many redrives a step has to be shared."""
@@ -91,7 +91,7 @@ class Steps:
         return await self._changed(loaded, run)
 
     async def _changed(self, loaded: Loaded, run: RedriveRun) -> int:
-        """Written, and told by whoever wrote it. That it needs a person is a warning; that it is over is not."""
+        """Logs and publishes a new state of the run. A state that needs a person is logged as a warning."""
         if not await self._documents.save(run, loaded.version):
             return 0
         if run.state != loaded.run.state and (run.brings_back or run.state == "paused"):
@@ -104,7 +104,7 @@ class Steps:
     # -- moving
 
     async def _move_some(self, id: str, most: int) -> int:
-        """Chunk after chunk, as far as rate and canary allow, until this step has had its share."""
+        """ChunkOfItems after chunk, as far as rate and canary allow, until this step has had its share."""
         took = stale = 0
         for _ in range(most):
             loaded = await self._documents.load(id)
@@ -117,7 +117,7 @@ class Steps:
         return took
 
     async def move_chunk(self, loaded: Loaded, room: int) -> int:
-        """The next items of one chunk, in one commit; how many were taken, 0 when somebody else was faster."""
+        """Moves the next items of one chunk in one commit; returns how many, 0 if another process was faster."""
         run, now = loaded.run, self._core.clock.now()
         number, offset = divmod(run.position, CHUNK)
         chunk = await self._documents.chunk(run.id, number)
@@ -135,7 +135,7 @@ class Steps:
             return 0
         return took
 
-    async def _jobs(self, items: Sequence[Item]) -> dict[str, Job]:
+    async def _jobs(self, items: Sequence[RunItem]) -> dict[str, Job]:
         return {job.id: job for job in await self._core.store.get([item.id for item in items])}
 
     async def _stop(self, loaded: Loaded, why: str | None) -> int:
@@ -151,16 +151,16 @@ class Steps:
         if loaded is None or not loaded.run.open:
             return 0
         moment = (await self._core.store.events(None))[-1].cursor
-        look = self._looks.get(id, _Look())
+        look = self._looks.get(id, _LookProgress())
         if look.moment != moment:
-            look = _Look(look.last, moment)
+            look = _LookProgress(look.last, moment)
         turns = bulk_progress.turns(loaded.run, look.last)
         found = 0
         for number in turns[:most]:
             if look.in_vain >= len(turns):
                 break
             found += (changed := await self._settle_chunk(id, number))
-            look = _Look(number, "" if changed else look.moment, 0 if changed else look.in_vain + 1)
+            look = _LookProgress(number, "" if changed else look.moment, 0 if changed else look.in_vain + 1)
         self._looks[id] = look
         return found
 
@@ -207,11 +207,11 @@ class Loaded(NamedTuple):
     version: int
 
 
-class Chunk(NamedTuple):
+class ChunkOfItems(NamedTuple):
     """Some items in a row, and the version they were read at."""
 
     number: int
-    items: tuple[Item, ...]
+    items: tuple[RunItem, ...]
     version: int
 
 
@@ -239,9 +239,9 @@ class Documents:
         documents = sorted(await self._store.docs(REDRIVE.name), key=lambda document: document.key, reverse=True)
         return [REDRIVE.decode(document.value) for document in documents[:limit]]
 
-    async def chunk(self, id: str, number: int) -> Chunk | None:
+    async def chunk(self, id: str, number: int) -> ChunkOfItems | None:
         kept = await REDRIVE_ITEMS.get(self._store, _key(id, number))
-        return Chunk(number, kept.value, kept.version) if kept is not None else None
+        return ChunkOfItems(number, kept.value, kept.version) if kept is not None else None
 
     async def flights(self) -> tuple[Flights, int]:
         kept = await REDRIVE_FLIGHTS.get(self._store, ALL)
@@ -253,7 +253,7 @@ class Documents:
         """Commits a step of a run; False where another process was faster, and nothing was written."""
         return await commit(self._store, moves, puts, what=f"a step of redrive {id} was taken") is not None
 
-    async def freeze(self, id: str, chunks: Sequence[tuple[Item, ...]]) -> None:
+    async def freeze(self, id: str, chunks: Sequence[tuple[RunItem, ...]]) -> None:
         puts = [REDRIVE_ITEMS.put(_key(id, number), items) for number, items in enumerate(chunks)]
         await commit_in_parts(self._store, puts, what=f"the items of redrive {id} were frozen", size=FROZEN_AT_ONCE)
 
@@ -292,7 +292,7 @@ class Documents:
         await REDRIVE.update(self._store, str(undo.said["act"]), told)
 
 
-def parts(chunk: Chunk, items: Sequence[Item], loaded: Loaded, run: RedriveRun) -> tuple[Put, Put]:
+def parts(chunk: ChunkOfItems, items: Sequence[RunItem], loaded: Loaded, run: RedriveRun) -> tuple[Put, Put]:
     """What a step writes beside its moves: its items and the run, if both are still as they were read."""
     return (
         REDRIVE_ITEMS.put(_key(run.id, chunk.number), tuple(items), chunk.version),

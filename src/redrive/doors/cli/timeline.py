@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from redrive.core.job import Job
     from redrive.core.store import Event
     from redrive.deadletters.verbs import Note
-    from redrive.reports.timeline import Entry, Story
+    from redrive.reports.timeline import Story, TimelineEntry
     from redrive.reports.traceback_view import Raised
 
 
@@ -132,7 +132,7 @@ def _entries(story: Story) -> Iterator[str]:
         trace = entry.trace or trace
 
 
-def _attempt_lines(entry: Entry, *, same: bool) -> Iterator[str]:
+def _attempt_lines(entry: TimelineEntry, *, same: bool) -> Iterator[str]:
     """Format one run. A traceback that is the same as the one before is not repeated."""
     from redrive.core.job import iso
 

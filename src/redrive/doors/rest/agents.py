@@ -151,7 +151,7 @@ def _reply(outcome: Outcome) -> Reply:
 
 
 def _show(outcome: Outcome, *, secrets: bool = False) -> Reply:
-    """Says how an operation stands: 200 once it is over, whatever the end."""
+    """Shows the state of an operation: 200 once it is over, successful or not."""
     body = outcome.public()
     return Reply(body if secrets else view(redact(body)), 200 if outcome.status in ("ok", "failed") else 202)
 

@@ -29,6 +29,7 @@ from redrive.doors.rest.answers import (
 from redrive.doors.rest.inputs import (
     WHO,
     ByWhom,
+    ChosenJobs,
     Filters,
     Key,
     Later,
@@ -40,7 +41,6 @@ from redrive.doors.rest.inputs import (
     Saying,
     Secrets,
     SecretsQuery,
-    Selection,
     Text,
 )
 from redrive.doors.rest.jobs import refuse_large
@@ -102,7 +102,7 @@ async def import_(request: ApiRequest) -> Any:
 
 
 class NewLetter(RequestFields):
-    """A failure that happened elsewhere. The next one of the same job_id and payload is counted in the same letter."""
+    """A failure outside redrive. The next one with the same job_id and payload counts in the same dead letter."""
 
     job_id: Key
     payload: dict[str, Any]
@@ -136,13 +136,13 @@ async def add(request: ApiRequest) -> Any:
 
 
 class PurgeQuery(Filters):
-    """Which dead letters. Without any filter, `all=true` must be said."""
+    """Which dead letters. Without a filter, `all=true` is required."""
 
     all: bool = False
 
 
 class ConfirmedPurge(PurgeQuery, kw_only=True):
-    """Which dead letters, and the token that says that they were counted."""
+    """Which dead letters, and the token that confirms their count."""
 
     confirm: Annotated[str, Meta(min_length=1, max_length=200, description="The token of the purge plan.")]
     who: Name = WHO
@@ -187,7 +187,7 @@ def _make_body(verb: Verb, *, many: bool = False) -> Any:
     """Makes the type of a verb's body: its words, who and why, and for many which jobs are meant."""
     fields = [_make_field(word) for word in verb.takes(many=many)]
     if many:
-        fields += [(field.name, field.type, _default(field)) for field in msgspec.structs.fields(Selection)]
+        fields += [(field.name, field.type, _default(field)) for field in msgspec.structs.fields(ChosenJobs)]
     title = verb.name.title().replace("_", "")
     config: dict[str, Any] = {"tag_field": "action", "tag": verb.name, "kw_only": True}
     config |= {"bases": (Saying if verb.why else ByWhom,), "namespace": {"__doc__": verb.says}}
@@ -226,7 +226,7 @@ def _read_word(word: Word, value: Any) -> Any:
 
 async def read_selection(request: ApiRequest) -> tuple[list[str], bool, dict[str, Any]]:
     """Reads which jobs a body means: ids, all, filters."""
-    selection: Selection = request.body
+    selection: ChosenJobs = request.body
     filters = await request.filters(selection.filter) if selection.filter is not None else {}
     return selection.ids, selection.all, filters
 

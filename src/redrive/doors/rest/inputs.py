@@ -79,7 +79,7 @@ class SecretsQuery(RequestFields):
 
 
 class Filters(RequestFields):
-    """Which jobs. Everything that is said must fit."""
+    """Which jobs: those that match every given filter."""
 
     queue: Words | None = None
     task: Words | None = None
@@ -99,7 +99,7 @@ class Filters(RequestFields):
     until: When | None = None
 
 
-class Selection(RequestFields, kw_only=True):
+class ChosenJobs(RequestFields, kw_only=True):
     """Which jobs an act is about: these ids, or all that fit the filter. Everything at once must be asked for."""
 
     ids: Annotated[list[str], Meta(max_length=10_000)] = msgspec.field(default_factory=list)

@@ -303,7 +303,7 @@ Erased: Any = answer(
 
 @routes.post(f"{ONE}/cancel", JobOut, Saying, errors=(409,))
 async def cancel(request: ApiRequest) -> Any:
-    """Cancels a job that is no longer wanted; a running task is told."""
+    """Cancels a job; a running task is notified."""
     return show_job(await request.rd.jobs.cancel(request.id, **request.fields))
 
 

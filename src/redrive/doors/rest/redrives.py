@@ -13,7 +13,7 @@ from redrive.deadletters.bulk_run import PASS_RATE, ItemPage, Plan, RedriveRun
 from redrive.deadletters.input_edits import PatchPreview
 from redrive.doors.rest.answers import cut, shape, some_of
 from redrive.doors.rest.dead_letters import Patch, read_selection
-from redrive.doors.rest.inputs import WHO, LimitQuery, Name, RequestFields, Saying, Selection, Text
+from redrive.doors.rest.inputs import WHO, ChosenJobs, LimitQuery, Name, RequestFields, Saying, Text
 from redrive.doors.rest.route import ApiRequest, Reply, Routes
 from redrive.doors.web.problems import Refused, missing, problem
 from redrive.errors import InvalidInput
@@ -25,8 +25,8 @@ HOW: Final = ("canary", "pass_rate", "rate", "token", "who", "why")
 DryRunToken = Annotated[str, Meta(min_length=1, max_length=200, description="Of the dry run: exactly these.")]
 
 
-class NewRedrive(Selection, kw_only=True):
-    """Which dead letters, how carefully, and how fast. `dry_run` only says what would happen."""
+class NewRedrive(ChosenJobs, kw_only=True):
+    """Which dead letters, how carefully, and how fast. With `dry_run` nothing moves and the plan is returned."""
 
     dry_run: bool = False
     canary: Annotated[int, Meta(ge=0, le=10_000, description="So many go first and are judged.")] = 0
@@ -38,7 +38,7 @@ class NewRedrive(Selection, kw_only=True):
 
 
 class NewEdit(NewRedrive, kw_only=True):
-    """Which dead letters, the same patch for each, how carefully, and how fast. `dry_run` only says what it means."""
+    """Which dead letters, their patch, how carefully, and how fast. With `dry_run` nothing moves."""
 
     patch: Patch
 

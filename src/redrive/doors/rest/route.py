@@ -36,7 +36,7 @@ log = logging.getLogger("redrive.rest")
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 JSON: Final = "application/json"
 SIGNED: Final = ("who", "by")
-"""Fields that name who does it: the token's name stands there, whatever the caller says."""
+"""Fields that name the actor: the token's name is used, ignoring the caller's value."""
 encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
@@ -84,7 +84,7 @@ class ApiRequest(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An answer with a status or headers of its own."""
+    """An answer with its own status or headers."""
 
     value: Json
     status: int = 200
@@ -145,7 +145,7 @@ class Route(NamedTuple):
 
     @property
     def statuses(self) -> list[int]:
-        """The statuses of its problems: those of its own rules, and those that every route has."""
+        """Lists the statuses of its problems: those of its own rules, and those of every route."""
         always = {401, 403, 421, 422, 500, 503, 507} if not self.is_open else {421, 403, 422, 500, 503}
         with_body = {400, 408, 413, 415} if self.body is not None else set()
         with_name = {404} if "{" in self.path else set()
