@@ -216,12 +216,12 @@ def preloaded_replica(folder: Path) -> dict[str, Any]:
 def preloaded_remote(folder: Path) -> dict[str, Any]:
     """The same with a store that asks hubs, over HTTP or over NATS."""
     from redrive.stores.remote import RemoteStore
-    from redrive.stores.remote.http import HttpTransport, servers
+    from redrive.stores.remote.http import HttpTransport, read_servers
     from redrive.stores.remote.nats import NatsTransport
 
     url = (folder / "url").read_text()
     by_nats = url.startswith("nats")
-    way: Callable[[], Any] = lambda: NatsTransport(url) if by_nats else HttpTransport(servers(url, None))  # noqa: E731
+    way: Callable[[], Any] = lambda: NatsTransport(url) if by_nats else HttpTransport(read_servers(url, None))  # noqa: E731
     return _on_both_sides(RemoteStore(way, url=url))
 
 

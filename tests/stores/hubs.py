@@ -17,7 +17,7 @@ from redrive.doors.web import hub as door
 from redrive.doors.web.guard import HttpGuard
 from redrive.doors.web.server import listen, make_served
 from redrive.stores.remote import Hub, RemoteStore
-from redrive.stores.remote.http import HttpTransport, servers
+from redrive.stores.remote.http import HttpTransport, read_servers
 from redrive.stores.remote.nats import NatsHub, NatsTransport
 from tests.nats import shared_server
 
@@ -91,7 +91,7 @@ class RemoteOnItsOwnHub(RemoteStore):
     def _way(self) -> Any:
         self._hub = self._make_hub()
         url = self._hub.start()
-        return NatsTransport(url) if url.startswith("nats") else HttpTransport(servers(url, None))
+        return NatsTransport(url) if url.startswith("nats") else HttpTransport(read_servers(url, None))
 
     async def close(self) -> None:
         await super().close()

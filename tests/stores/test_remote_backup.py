@@ -29,13 +29,15 @@ async def test_a_backup_of_a_fleet_with_several_hubs_is_whole_and_leaves_nothing
     hubs = [NatsHub(url, Hub(store)) for store in stores]
     remote = RemoteStore(lambda: NatsTransport(url), url=url)
     asked: list[Any] = []
-    whole = remote._backup_piece
+    ask = remote._ask
 
-    async def piece(id: str, offset: int) -> bytes | None:
-        asked.append(await whole(id, offset))
-        return asked[-1]
+    async def ask_and_note(verb: str, *arguments: Any, **options: Any) -> Any:
+        answer = await ask(verb, *arguments, **options)
+        if verb == "backup_piece":
+            asked.append(answer)
+        return answer
 
-    monkeypatch.setattr(remote, "_backup_piece", piece)
+    monkeypatch.setattr(remote, "_ask", ask_and_note)
     for hub, store in zip(hubs, stores, strict=True):
         await store.open()
         await hub.open()
@@ -48,7 +50,7 @@ async def test_a_backup_of_a_fleet_with_several_hubs_is_whole_and_leaves_nothing
     assert sum((await copy.count(Filter())).values()) == 200
     await copy.close()
     with pytest.raises(StoreUnavailable, match="does not answer any more"):
-        await backups.fetch(folder / "other.db", remote._begin_backup, _nothing)
+        await backups.fetch(folder / "other.db", lambda: remote._ask("backup_begin"), _nothing)
     assert not [path.name for path in folder.iterdir() if "other" in path.name]
     await remote.close()
     for hub, store in zip(hubs, stores, strict=True):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from redrive.errors import ConfigError
-from redrive.stores.remote.http import MEDIA, HttpTransport, servers
+from redrive.stores.remote.http import MEDIA, HttpTransport, read_servers
 from redrive.stores.remote.transport import HubUnavailable
 from tests.certificates import CA_CERTIFICATE, resolve_to_loopback, server_context, write
 from tests.receiver import answer, receiving
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.behaviour("H-6a")
 
 
 async def asked(port: int) -> bytes:
-    transport = HttpTransport(servers(f"https://hooks.example:{port}", "secret"))
+    transport = HttpTransport(read_servers(f"https://hooks.example:{port}", "secret"))
     try:
         return await transport.ask(b"request", 5.0)
     finally:

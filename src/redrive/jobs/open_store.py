@@ -74,9 +74,9 @@ def _file(url: str, clock: Clock) -> Store:
 
 def _by_http(url: str) -> Store:
     from redrive.stores.remote import RemoteStore
-    from redrive.stores.remote.http import VARIABLE, HttpTransport, servers
+    from redrive.stores.remote.http import VARIABLE, HttpTransport, read_servers
 
-    known = servers(url, os.environ.get(VARIABLE))
+    known = read_servers(url, os.environ.get(VARIABLE))
     return RemoteStore(lambda: HttpTransport(known), url=shown(url))
 
 

@@ -1,4 +1,4 @@
-"""Stores without a file: the verbs of core/store.py as requests to hubs, over HTTPS or NATS."""
+"""Keeps no file: sends the verbs of core/store.py as requests to hubs, over HTTPS or NATS."""
 
 from redrive.stores.remote.service import Hub
 from redrive.stores.remote.store import RemoteStore

@@ -1,7 +1,7 @@
-"""Backups for clients without a file: the hub copies its store into a file, and the client fetches it piece by piece.
+"""Backs up a hub's store for a client: the hub copies its store into a file, and the client fetches it in pieces.
 
-Neither side holds more than one piece in memory. A copy belongs to the hub that made it; other hubs of the fleet say
-that they do not have it, and the client asks again.
+A copy belongs to the hub that made it. Other hubs of the fleet answer that they do not have it, and the client asks
+again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PREFIX: Final = "redrive-backup-"
 OLD_SECONDS: Final = 86_400.0
 PIECE: Final = 512 * 1024
 KEPT_SECONDS: Final = 120.0
-"""A copy that no client asks for any more is deleted after so long."""
+"""A copy for which no client has asked for so long is deleted."""
 TRIES: Final = 200
 """How often a piece is asked for in a row: any hub of a fleet may get the request."""
 
@@ -41,7 +41,7 @@ class Copied(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Copies:
-    """Keeps the copies of one hub until they are fetched, or until no client asks for them any more."""
+    """Keeps the copies of one hub until they are fetched, or until no client asks for them for some time."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -49,9 +49,9 @@ class Copies:
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     async def begin(self) -> Copied:
-        id, beside = secrets.token_hex(8), _beside(self._store)
-        await asyncio.to_thread(_delete_old, beside)
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=beside))
+        id, parent = secrets.token_hex(8), _folder_of(self._store)
+        await asyncio.to_thread(_delete_old, parent)
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         try:
             size = await self._store.backup(str(folder / NAME))
             digest = await asyncio.to_thread(_sha256, folder / NAME)
@@ -63,7 +63,7 @@ class Copies:
         return Copied(id, size, digest)
 
     async def piece(self, id: str, offset: int) -> bytes | None:
-        """The bytes from there on; None where this hub has no such copy."""
+        """Read a piece of a copy; None where this hub has no such copy."""
         folder = self._folders.get(id)
         if folder is None:
             return None
@@ -88,7 +88,7 @@ class Copies:
 async def fetch(
     target: Path, begin: Callable[[], Awaitable[Copied]], piece: Callable[[str, int], Awaitable[bytes | None]]
 ) -> Copied:
-    """Write a hub's copy into a new file. Where that fails, nothing is left."""
+    """Write a hub's copy into a new file. Where that fails, no file is left."""
     _refuse_unfit(target)
     copied = await begin()
     part = target.with_name(f"{target.name}.{copied.id}.part")
@@ -113,7 +113,7 @@ async def _fetch_into(part: Path, copied: Copied, piece: Callable[[str, int], Aw
     digest, offset = hashlib.sha256(), 0
     with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
         while offset < copied.size:
-            data = await _one(copied.id, offset, piece)
+            data = await _fetch_piece(copied.id, offset, piece)
             file.write(data)
             digest.update(data)
             offset += len(data)
@@ -122,7 +122,7 @@ async def _fetch_into(part: Path, copied: Copied, piece: Callable[[str, int], Aw
     return digest.hexdigest()
 
 
-async def _one(id: str, offset: int, piece: Callable[[str, int], Awaitable[bytes | None]]) -> bytes:
+async def _fetch_piece(id: str, offset: int, piece: Callable[[str, int], Awaitable[bytes | None]]) -> bytes:
     for _ in range(TRIES):
         data = await piece(id, offset)
         if data:
@@ -130,16 +130,16 @@ async def _one(id: str, offset: int, piece: Callable[[str, int], Awaitable[bytes
     raise StoreUnavailable("the hub that made the backup does not answer any more: try again")
 
 
-def _beside(store: Store) -> Path:
-    """The folder of the store's own file, which has room for a copy."""
+def _folder_of(store: Store) -> Path:
+    """Find the folder of the store's own file, which has room for a copy."""
     path: Path = getattr(store, "path", Path(tempfile.gettempdir(), NAME))
     return path.parent
 
 
-def _delete_old(beside: Path) -> None:
-    """Delete what hubs left behind that were killed while they kept a copy."""
+def _delete_old(parent: Path) -> None:
+    """Delete the copies of hubs that were killed."""
     limit = time.time() - OLD_SECONDS
-    for folder in beside.glob(f"{PREFIX}*"):
+    for folder in parent.glob(f"{PREFIX}*"):
         if folder.stat().st_mtime < limit:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""Requests to hubs over HTTP(S): one POST each, to one server after the other until one answers."""
+"""Sends requests to hubs over HTTP(S): one POST each, to one server after the other until one answers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MEDIA: Final = "application/vnd.redrive"
 VARIABLE: Final = "REDRIVE_TOKEN"
 
 
-class Server:
-    """One hub: where it is, and the token that it asks for."""
+class HubServer:
+    """Holds the address of one hub, and the token for it."""
 
     def __init__(self, url: str, token: str | None) -> None:
         parts = urlsplit(url)
@@ -33,9 +33,9 @@ class Server:
         self.token = parts.password or parts.username or token
 
 
-def servers(url: str, token: str | None) -> list[Server]:
-    """The hubs of a URL such as https://a:8420,https://b:8420."""
-    return [Server(one.strip(), token) for one in url.split(",") if one.strip()]
+def read_servers(url: str, token: str | None) -> list[HubServer]:
+    """Read the hubs of a URL such as https://a:8420,https://b:8420."""
+    return [HubServer(part.strip(), token) for part in url.split(",") if part.strip()]
 
 
 def _trusted() -> ssl.SSLContext:
@@ -49,9 +49,9 @@ def _trusted() -> ssl.SSLContext:
 
 
 class HttpTransport:
-    """Asks the server that answered last; the next one where it does not answer."""
+    """Asks the server that answered last, and the next one where that server does not answer."""
 
-    def __init__(self, known: list[Server]) -> None:
+    def __init__(self, known: list[HubServer]) -> None:
         self._servers = known
         self._current = 0
         self._client: httpx2.AsyncClient | None = None
@@ -71,10 +71,10 @@ class HttpTransport:
         raise HubUnavailable(str(last), sent=sent) from last
 
     async def tell(self, request: bytes) -> None:
-        """A request that is kept is kept by the server that is asked now, or by one that does not answer any more."""
+        """Send a request to the current server: a server that was left keeps no request of this client."""
         await self._post(self._servers[self._current % len(self._servers)], request, 5.0)
 
-    async def _post(self, server: Server, request: bytes, seconds: float) -> bytes:
+    async def _post(self, server: HubServer, request: bytes, seconds: float) -> bytes:
         import httpx2
 
         client = await self._connected()
@@ -87,7 +87,7 @@ class HttpTransport:
             raise HubUnavailable(f"{server.shown}: {error!r}", sent=True) from error
         return self._read(server, answer)
 
-    def _read(self, server: Server, answer: Any) -> bytes:
+    def _read(self, server: HubServer, answer: Any) -> bytes:
         status = answer.status_code
         if status == 200 and answer.headers.get("content-type") == MEDIA:
             content: bytes = answer.content
@@ -103,7 +103,7 @@ class HttpTransport:
             raise StoreError(f"{server.shown} takes no request of this size: raise payload_limit there")
         if status >= 500:
             raise HubUnavailable(f"{server.shown} answered {status}", sent=True)
-        raise StoreUnavailable(f"{server.shown} is no hub of redrive (it answered {status}): look at the address")
+        raise StoreUnavailable(f"{server.shown} is no hub of redrive (it answered {status}): check the address")
 
     async def _connected(self) -> httpx2.AsyncClient:
         async with self._making:

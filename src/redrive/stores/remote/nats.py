@@ -1,7 +1,7 @@
-"""Requests to hubs over NATS: any hub of the namespace answers, and says every second that it still works on one.
+"""Carries requests to hubs over NATS: any hub of the namespace answers, and says every second that it works on them.
 
-An answer may be larger than the server takes at once, so it comes in parts. An answer that gives a worker jobs must be
-acknowledged: otherwise the hub takes the jobs back.
+An answer comes in parts, because it may be larger than a message of the server. The client acknowledges an answer that
+gives it jobs: otherwise the hub takes the jobs back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LAST, MORE, WORKING = b"\x00", b"\x01", b"\x02"
 """The first byte of a message to a client: the end of its answer, a part of it, or a sign of life."""
 ALIVE_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 5.0
-"""A hub that says nothing for so long is taken for dead."""
+"""A hub that sends nothing for so long counts as dead."""
 ACK_SECONDS: Final = 3.0
 CONNECT_SECONDS: Final = 20.0
 OVERHEAD: Final = 1024
@@ -42,7 +42,7 @@ def subject_of_all(address: Address) -> str:
 
 
 class NatsTransport:
-    """A client's way to the hubs of a namespace."""
+    """Carries a client's requests to the hubs of a namespace."""
 
     def __init__(self, url: str) -> None:
         self._address = read_address(url)
@@ -58,7 +58,7 @@ class NatsTransport:
         self._inbox = await self._connection.listen(self._hear)
 
     async def _ready(self) -> None:
-        """Connect once, however many requests come first; a later one tries again where that failed."""
+        """Connect once, however many requests come first; a later request tries again where that failed."""
         if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
             self._opening = asyncio.ensure_future(self._open())
         try:
@@ -73,7 +73,7 @@ class NatsTransport:
         if len(request) + OVERHEAD > limit:
             raise StoreError(
                 f"{self.url}: a request of {len(request)} bytes is more than its server takes ({limit}): raise"
-                " max_payload there, hand in fewer jobs at once, or use an https:// hub"
+                " max_payload there, enqueue fewer jobs at once, or use an https:// hub"
             )
         self._next += 1
         number = str(self._next)
@@ -107,7 +107,7 @@ class NatsTransport:
 
 
 class _OpenRequest:
-    """One request, and the parts of its answer."""
+    """Holds the parts of the answer to one request."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -116,7 +116,7 @@ class _OpenRequest:
         self._error: HubUnavailable | None = None
 
     def take(self, data: bytes) -> bool:
-        """Keep a part; True when it was the last."""
+        """Keep a part; return True when it was the last."""
         if data[:1] != WORKING:
             self._parts.append(data[1:])
         self._done = data[:1] == LAST
@@ -128,7 +128,7 @@ class _OpenRequest:
         self._heard.set()
 
     async def answer(self, seconds: float) -> bytes:
-        """Wait as long as the hub says that it works on it, at most so long in all."""
+        """Wait as long as the hub says that it works on the request, at most so many seconds in all."""
         try:
             async with asyncio.timeout(seconds):
                 while not self._done:
@@ -143,7 +143,7 @@ class _OpenRequest:
 
 
 class NatsHub:
-    """Brings the requests of a namespace to this process's hub."""
+    """Carries the requests of a namespace to this process's hub."""
 
     def __init__(self, url: str, hub: Hub) -> None:
         self._address = read_address(url)
@@ -153,18 +153,18 @@ class NatsHub:
 
     async def open(self) -> None:
         await self.connection.open(CONNECT_SECONDS)
-        await self.connection.subscribe(subject_of(self._address), self._asked, GROUP)
-        await self.connection.subscribe(subject_of_all(self._address), self._asked)
+        await self.connection.subscribe(subject_of(self._address), self._on_request, GROUP)
+        await self.connection.subscribe(subject_of_all(self._address), self._on_request)
         await self.connection.client.flush()
 
     async def close(self) -> None:
-        """Answer nothing more; what is under way is given back by its own undoing."""
+        """Stop answering. Each request under way gives back what it has claimed."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.connection.close()
 
-    async def _asked(self, message: Msg) -> None:
+    async def _on_request(self, message: Msg) -> None:
         task = asyncio.ensure_future(self._answer(message))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -180,11 +180,12 @@ class NatsHub:
             performing.cancel()
             await asyncio.gather(performing, return_exceptions=True)
             raise
-        if message.reply and not await self._delivered(message.reply, answered):
+        if message.reply and not await self._deliver(message.reply, answered):
             await self._undo(answered)
 
     async def _say_working(self, reply: str) -> None:
-        """Without a connection the client hears nothing, and asks another hub; the work under way ends all the same."""
+        """Tell the client that this hub still works. Without a connection the client asks another hub, and the work
+        ends all the same."""
         with contextlib.suppress(LogUnavailable):
             await self._send(reply, WORKING)
 
@@ -192,10 +193,10 @@ class NatsHub:
         try:
             await self._hub.undo(answered)
         except StoreError as error:
-            log.warning("jobs of a client that has gone come back when their leases end: %s", error)
+            log.warning("jobs of a client that does not answer come back when their leases end: %s", error)
 
-    async def _delivered(self, reply: str, answered: Answered) -> bool:
-        """Send an answer in parts; where it gives jobs away, wait for the client's word that it has them."""
+    async def _deliver(self, reply: str, answered: Answered) -> bool:
+        """Send an answer in parts; where it gives jobs, wait until the client acknowledges them."""
         try:
             parts = self._parts(answered.data)
             for part in parts[:-1]:

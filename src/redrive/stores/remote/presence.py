@@ -1,4 +1,4 @@
-"""Who is there: every hub of a NATS fleet answers when somebody asks all of them."""
+"""Asks every hub of a NATS fleet where it stands, and answers for this process's hub."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("redrive.hub")
 ANSWER_SECONDS: Final = 1.0
-"""A hub that does not answer within this is not there."""
+"""How long hubs have for their answers."""
 
 
 def subject_of_presence(address: Address) -> str:
     return f"rd.{address.namespace}.who"
 
 
-async def answer(connection: Connection, tell: Callable[[], Awaitable[Presence]]) -> None:
-    """Say where this hub stands, whenever somebody asks."""
+async def answer(connection: Connection, describe: Callable[[], Awaitable[Presence]]) -> None:
+    """Answer every question where this hub stands."""
 
-    async def asked(message: Msg) -> None:
+    async def respond(message: Msg) -> None:
         try:
-            await message.respond(msgspec.json.encode(await tell()))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the subscription must live
-            log.warning("whoever asked where this hub stands got no answer: %r", error)
+            await message.respond(msgspec.json.encode(await describe()))
+        except Exception as error:  # noqa: BLE001 - the subscription must live on
+            log.warning("the question where this hub stands got no answer: %r", error)
 
-    await connection.subscribe(subject_of_presence(connection.address), asked)
+    await connection.subscribe(subject_of_presence(connection.address), respond)
 
 
 async def gather(connection: Connection) -> list[tuple[Presence, float]]:
-    """What all hubs answer, each with the seconds by which its clock differs from this one's."""
+    """Ask all hubs; each answer comes with the seconds by which the hub's clock differs from this process's."""
     heard: list[tuple[Presence, float]] = []
     asked_at = time.time()
 
     async def hear(message: Msg) -> None:
         if not message.data:
-            return  # the server's word that nobody is there
+            return  # the server says that no hub is there
         presence = msgspec.json.decode(message.data, type=Presence)
         now = time.time()
         heard.append((presence, presence.clock - min(max(presence.clock, asked_at), now)))
@@ -53,4 +53,4 @@ async def gather(connection: Connection) -> list[tuple[Presence, float]]:
     inbox = await connection.listen(hear)
     await connection.tell(subject_of_presence(connection.address), b"", f"{inbox}.all")
     await asyncio.sleep(ANSWER_SECONDS)
-    return sorted(heard, key=lambda one: (one[0].host, one[0].pid))
+    return sorted(heard, key=lambda answer: (answer[0].host, answer[0].pid))

@@ -1,7 +1,8 @@
-"""The verbs as messages: requests and answers are msgpack, typed by the annotations of the Store protocol."""
+"""Writes the store's verbs as messages: msgpack, typed by the annotations of the Store protocol."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from redrive.errors import InvalidInput, RedriveError, StoreError
 from redrive.stores.remote.backups import Copied
 
 VERSION: Final = 1
-"""Of this protocol. A hub refuses requests of a newer one in words."""
+"""The version of this protocol. A hub refuses requests of a newer one with a message that says so."""
 READS: Final = (
     "get",
     "doc",
@@ -49,7 +50,7 @@ REPEATABLE: Final = ("heartbeat", "prune", "erase", "repair", "check", "ended")
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """One verb and its arguments, encoded as the verb wants them."""
+    """One verb and its encoded arguments."""
 
     verb: str
     arguments: msgspec.Raw
@@ -57,7 +58,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HubProblem(msgspec.Struct, frozen=True, array_like=True):
-    """An error of ours that the caller of the verb must get."""
+    """An error of redrive that the caller of the verb must get."""
 
     name: str
     message: str
@@ -72,7 +73,7 @@ class HubAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RemoteVerb(NamedTuple):
-    """What a verb takes and what it gives."""
+    """The types of a verb's arguments and of its answer."""
 
     arguments: Any
     answer: Any
@@ -91,16 +92,16 @@ class CountLine(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Executed(msgspec.Struct, frozen=True, array_like=True):
-    """The outcome of a command."""
+    """The outcome of a command that a hub executed."""
 
     inserted: list[Inserted] | None = None
     outcomes: list[list[int] | str] | None = None
-    """The fences of each commit that was applied; for one that was not, the job whose fence did not hold."""
+    """For each commit that was applied its fences; for one that was not, the job whose fence did not hold."""
     number: int | None = None
 
 
 def _verb(name: str, fields: Mapping[str, Any], answer: Any, defaults: Mapping[str, Any] = _NOTHING) -> RemoteVerb:
-    """A verb whose arguments have these types. Those with a default may be left out, as an older client does."""
+    """Make a verb of these arguments. Those with a default may be left out, as an older client does."""
     given = [(key, kind, defaults[key]) if key in defaults else (key, kind) for key, kind in fields.items()]
     struct = msgspec.defstruct(f"{name}_arguments", given, array_like=True)
     return RemoteVerb(struct, answer, msgspec.msgpack.Decoder(struct), msgspec.msgpack.Decoder(answer))
@@ -120,7 +121,9 @@ def _from_protocol(name: str) -> RemoteVerb:
     return _verb(name, fields, list[CountLine] if name == "count" else answer, defaults)
 
 
-def _tables() -> dict[str, RemoteVerb]:
+@functools.cache
+def verbs() -> dict[str, RemoteVerb]:
+    """Make the table of all verbs."""
     verbs = {name: _from_protocol(name) for name in (*READS, *REPEATABLE)}
     verbs["hello"] = _verb("hello", {}, Info)
     verbs["scan"] = _verb("scan", {"after": int}, tuple[list[Job], int])
@@ -137,25 +140,13 @@ def _tables() -> dict[str, RemoteVerb]:
 
 
 encode: Final = msgspec.msgpack.Encoder().encode
-_read_request: Final = msgspec.msgpack.Decoder(Request).decode
+read_request: Final = msgspec.msgpack.Decoder(Request).decode
 _read_answer: Final = msgspec.msgpack.Decoder(HubAnswer).decode
 _NONE: Final = msgspec.Raw(encode(None))
-_verbs: dict[str, RemoteVerb] = {}
-
-
-def verbs() -> dict[str, RemoteVerb]:
-    """All verbs, made on first use."""
-    if not _verbs:
-        _verbs.update(_tables())
-    return _verbs
 
 
 def request(name: str, arguments: tuple[Any, ...]) -> bytes:
     return encode(Request(name, msgspec.Raw(encode(arguments))))
-
-
-def read_request(data: bytes) -> Request:
-    return _read_request(data)
 
 
 def answer(value: Any) -> bytes:
@@ -169,14 +160,14 @@ def refusal(error: RedriveError) -> bytes:
 
 
 def read_answer(name: str, data: bytes) -> Any:
-    """The value of an answer; raises what the hub raised."""
-    found = _read_answer(data)
-    if found.problem is not None:
-        raise _raised(found.problem)
-    return verbs()[name].read_answer.decode(found.value)
+    """Read the value of an answer; raise the error that the hub raised."""
+    answer = _read_answer(data)
+    if answer.problem is not None:
+        raise _read_problem(answer.problem)
+    return verbs()[name].read_answer.decode(answer.value)
 
 
-def _raised(problem: HubProblem) -> RedriveError:
+def _read_problem(problem: HubProblem) -> RedriveError:
     kind = getattr(errors, problem.name, None)
     if isinstance(kind, type) and issubclass(kind, InvalidInput):
         return kind(field=problem.field or "", problem=problem.message)

@@ -1,4 +1,4 @@
-"""Hub: answers the requests of stores without a file, from the store of this process."""
+"""Hub: answers the requests of stores without a file from the store of this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from redrive.core.commands import Apply, Command, GiveBack, Insert, Take, Ticket
 from redrive.core.job import Job
-from redrive.core.store import Applied, Claim, Info, Outcome, Store
+from redrive.core.store import Applied, Claim, Outcome, Store
 from redrive.errors import InvalidInput, RedriveError, StoreError
 from redrive.stores.remote import protocol
 from redrive.stores.remote.backups import Copies
@@ -25,14 +25,14 @@ LONGEST_WAIT: Final = 20.0
 
 
 class Answered(NamedTuple):
-    """An answer for a client, and the tokens of the jobs that it says the client has."""
+    """Holds an answer for a client, and the tokens of the jobs that it gives to the client."""
 
     data: bytes
     tokens: tuple[str, ...] = ()
 
 
 class HubStore(Store, Protocol):
-    """A store that can act for others: on a file, or a replica."""
+    """A store on a file or a replica, which can act for clients."""
 
     async def execute(self, command: Command, ticket: Ticket | None) -> Any: ...
     async def take(self, take: Take) -> Claim: ...
@@ -41,17 +41,18 @@ class HubStore(Store, Protocol):
 
 
 class Hub:
-    """Dispatches requests. The doors (HTTPS, NATS) bring the bytes."""
+    """Dispatches requests, which come as bytes over HTTPS or NATS."""
 
     def __init__(self, store: Store) -> None:
         self._store = cast("HubStore", store)
         self._kept: dict[str, asyncio.Task[Claim]] = {}
-        """Requests that wait for work, by the token under which they will claim it."""
+        """Requests that wait for work, by the token under which they claim it."""
         copies = Copies(store)
         self._own: dict[str, Callable[..., Awaitable[Any]]] = {
-            "hello": self._hello,
+            "hello": self._store.open,
             "scan": self._store.scan_page,
             "count": self._count,
+            "lessons": lambda fingerprints: self._store.lessons(*fingerprints),
             "execute": self._execute,
             "take": self._store.take,
             "take_next": self._take_next,
@@ -64,16 +65,18 @@ class Hub:
         }
 
     async def answer(self, data: bytes) -> bytes:
-        """The answer to one request."""
+        """Return the answer to one request."""
         return (await self.perform(data)).data
 
     async def perform(self, data: bytes, guarded: Collection[str] = ()) -> Answered:
-        """Perform one request. What the store refuses is an answer, too. `guarded` are the kinds of documents that
-        this client may not write."""
+        """Perform one request; a refusal of the store is an answer, too.
+
+        `guarded` are the kinds of documents that this client may not write.
+        """
         try:
-            found = await self._performed(data, guarded)
-            tokens = {job.token for job in found.jobs} if isinstance(found, Claim) else ()
-            return Answered(protocol.answer(found), tuple(token for token in tokens if token is not None))
+            value = await self._dispatch(data, guarded)
+            tokens = {job.token for job in value.jobs} if isinstance(value, Claim) else ()
+            return Answered(protocol.answer(value), tuple(token for token in tokens if token is not None))
         except RedriveError as error:
             return Answered(protocol.refusal(error))
         except Exception as error:
@@ -81,35 +84,28 @@ class Hub:
             return Answered(protocol.refusal(StoreError(f"the hub met a defect: {error!r}")))
 
     async def undo(self, answered: Answered) -> None:
-        """The client could not be told what was claimed for it: its jobs wait again, at no cost."""
+        """Put back jobs that were claimed for a client that could not be told of them; no attempt is spent."""
         for token in answered.tokens:
             await self._give_back(token)
 
-    async def _performed(self, data: bytes, guarded: Collection[str]) -> Any:
+    async def _dispatch(self, data: bytes, guarded: Collection[str]) -> Any:
         try:
-            asked = protocol.read_request(data)
-            if asked.version > protocol.VERSION:
+            request = protocol.read_request(data)
+            name = request.verb
+            if request.version > protocol.VERSION:
                 raise StoreError("this hub is older than its client: upgrade redrive here first")
-            verb = protocol.verbs().get(asked.verb)
+            verb = protocol.verbs().get(name)
             if verb is None:
-                raise StoreError(f"this hub knows no verb {asked.verb!r}: upgrade redrive here")
-            arguments = msgspec.structs.astuple(verb.read_arguments.decode(asked.arguments))
+                raise StoreError(f"this hub knows no verb {name!r}: upgrade redrive here")
+            arguments = msgspec.structs.astuple(verb.read_arguments.decode(request.arguments))
         except msgspec.MsgspecError as error:
             raise StoreError(f"a request cannot be read by this hub: {error}") from error
         _check_kinds(arguments, guarded)
-        own = self._own.get(asked.verb)
+        own = self._own.get(name)
         if own is not None:
             return await own(*arguments)
-        return await self._forward(asked.verb, verb, arguments)
-
-    async def _forward(self, name: str, verb: protocol.RemoteVerb, arguments: tuple[Any, ...]) -> Any:
         names = verb.arguments.__struct_fields__
-        if name == "lessons":
-            return await self._store.lessons(*arguments[0])
         return await getattr(self._store, name)(**dict(zip(names, arguments, strict=True)))
-
-    async def _hello(self) -> Info:
-        return await self._store.open()
 
     async def _count(self, filter: Any, by: Any, current: bool) -> list[CountLine]:
         counted = await self._store.count(filter, by, current=current)
@@ -121,13 +117,13 @@ class Hub:
             case Insert():
                 return Executed(inserted=outcome)
             case Apply():
-                return Executed(outcomes=[_plain(one) for one in outcome])
+                return Executed(outcomes=[_write_outcome(commit) for commit in outcome])
             case _:
                 return Executed(number=outcome if isinstance(outcome, int) else None)
 
     async def _take_next(self, take: Take, seconds: float) -> Claim:
-        """Keep the request until there is work for it, until its time is over, or until it is withdrawn."""
-        task = self._kept[take.token] = asyncio.ensure_future(self._until_work(take, seconds))
+        """Keep a request until there is work for it, until its time is over, or until it is withdrawn."""
+        task = self._kept[take.token] = asyncio.ensure_future(self._claim_when_due(take, seconds))
         try:
             return await task
         except asyncio.CancelledError:
@@ -140,15 +136,15 @@ class Hub:
             self._kept.pop(take.token, None)
 
     async def _withdraw(self, token: str) -> None:
-        """The client does not wait any more: nothing may be claimed for it."""
+        """Claim nothing more for a client that does not wait any more."""
         if (task := self._kept.get(token)) is not None:
             task.cancel()
 
     async def _give_back(self, token: str) -> int:
-        given: int = await self._store.execute(GiveBack(token), None)
-        return given
+        number: int = await self._store.execute(GiveBack(token), None)
+        return number
 
-    async def _until_work(self, take: Take, seconds: float) -> Claim:
+    async def _claim_when_due(self, take: Take, seconds: float) -> Claim:
         began, until = time.monotonic(), time.monotonic() + min(seconds, LONGEST_WAIT)
         while True:
             now = take.now + time.monotonic() - began
@@ -175,5 +171,5 @@ def _check_kinds(arguments: tuple[Any, ...], guarded: Collection[str]) -> None:
             raise InvalidInput(field="role", problem=problem)
 
 
-def _plain(outcome: Outcome) -> list[int] | str:
+def _write_outcome(outcome: Outcome) -> list[int] | str:
     return list(outcome.fences) if isinstance(outcome, Applied) else getattr(outcome, "job_id", None) or ""

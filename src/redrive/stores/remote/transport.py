@@ -1,4 +1,4 @@
-"""How requests reach a hub: bytes there, bytes back."""
+"""Declares how requests reach a hub: bytes in both directions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class HubUnavailable(Exception):
-    """No hub answered. `sent` tells whether one may have got the request."""
+    """No hub answered. `sent` says whether a hub may have got the request."""
 
     def __init__(self, problem: str, *, sent: bool) -> None:
         super().__init__(problem)
@@ -14,16 +14,16 @@ class HubUnavailable(Exception):
 
 
 class Transport(Protocol):
-    """One way to the hubs. Used in one event loop only."""
+    """Carries requests to the hubs, in one event loop only."""
 
     url: str
     """For people: without credentials."""
 
     async def ask(self, request: bytes, seconds: float) -> bytes:
-        """The answer of a hub, any of them; raises HubUnavailable where none answers in this time."""
+        """Return the answer of any hub; raise HubUnavailable where none answers in this time."""
 
     async def tell(self, request: bytes) -> None:
-        """Send a request to every hub that may keep one of ours; its answer does not matter."""
+        """Send a request, without waiting for an answer, to every hub that may keep one of this client."""
 
     async def close(self) -> None:
-        """Leave nothing behind."""
+        """Close every connection."""
