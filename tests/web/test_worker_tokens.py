@@ -92,13 +92,13 @@ async def test_a_request_that_waits_for_work_gets_none_after_its_token_is_revoke
     still: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = await a_secret(still, "worker")
-    taking, take = asyncio.Event(), Hub._until_work
+    taking, take = asyncio.Event(), Hub._claim_when_due
 
     async def watched(hub: Hub, said: Take, seconds: float) -> Claim:
         taking.set()
         return await take(hub, said, seconds)
 
-    monkeypatch.setattr(Hub, "_until_work", watched)
+    monkeypatch.setattr(Hub, "_claim_when_due", watched)
     asked = protocol.request("take_next", (Take(Wanted(8), "w", "p", "t1", still.rd.clock.now()), 20.0))
     waiting = asyncio.ensure_future(_post(still, asked, secret))
     await soon(taking.wait())

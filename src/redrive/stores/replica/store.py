@@ -27,8 +27,8 @@ from redrive.stores.replica.envelope import Halt, Moved
 from redrive.stores.replica.folder import FixedFile, ReplicaFolder
 from redrive.stores.replica.log import Fill, Log, LogUnavailable, Manifest, ManifestMoved
 from redrive.stores.replica.replay import Replay
-from redrive.stores.sqlite import claims, commits, fork_guard, records, rollups, upkeep
-from redrive.stores.sqlite.liveness import RUNNING, Observer, ProcessLock, Running
+from redrive.stores.sqlite import claims, commits, fork_guard, rollups, upkeep
+from redrive.stores.sqlite.liveness import RUNNING, Observer, ProcessLock
 from redrive.stores.sqlite.machine import Machine, Taken
 from redrive.stores.sqlite.read_verbs import ReadVerbs
 from redrive.stores.sqlite.records import select
@@ -412,25 +412,6 @@ class ReplicaStore(ReadVerbs):
             self._promised -= take.wanted.slots
             self._answered.set()
 
-    async def claim_next(
-        self,
-        wanted: Wanted,
-        worker: str,
-        clock: Callable[[], float],
-        mark: int,
-        seconds: float,
-        woken: asyncio.Event,
-        hears: Callable[[], bool] = lambda: True,
-    ) -> Claim | None:
-        standing = StandingClaim(wanted, worker, clock, woken, hears)
-        self._standing[standing] = None
-        try:
-            await self.wait(mark, seconds, woken)
-        finally:
-            self._standing.pop(standing, None)
-            found = await standing.withdraw()
-        return found.read() if found is not None else None
-
     def _came(self, own: bool, failed: bool) -> None:
         """In the engine's thread: something changed, by a command of this replica or of another one."""
         self._own = own
@@ -483,12 +464,7 @@ class ReplicaStore(ReadVerbs):
         if not engine.connection.execute(f"{RUNNING} LIMIT 1").fetchall():
             return NONE_LAPSED
         await engine.run_here(Beat(()))
-        running = [Running(*row) for row in engine.connection.execute(RUNNING)]
-        ids = self._observer.lapsed(running, engine.sender.counted)
-        if not ids:
-            return NONE_LAPSED
-        endings = {job.id: self._observer.ending(job.process) for job in running if job.id in ids}
-        return Lapsed(records.get(engine.connection, self._routes, ids), endings)
+        return self._find_lapsed(engine.connection, engine.sender.counted)
 
 
 async def _lingering(engine: Engine) -> list[str]:

@@ -13,13 +13,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import apsw
 
 from redrive.core.job import Job
-from redrive.core.store import Document, Filter, LeftBehind
+from redrive.core.store import Claim, Document, Filter, LeftBehind, Wanted
 from redrive.stores.sqlite import feed, records, rollups, search, upkeep
 from redrive.stores.sqlite.connection import open_reader, translate
 from redrive.stores.sqlite.fork_guard import use
-from redrive.stores.sqlite.liveness import ProcessLock, find_left_behind
+from redrive.stores.sqlite.liveness import RUNNING, Observer, ProcessLock, Running, find_left_behind
 from redrive.stores.sqlite.machine import Machine
 from redrive.stores.sqlite.records import RouteCache
+from redrive.stores.sqlite.standing_claim import NONE_LAPSED, Found, Lapsed, StandingClaim
 from redrive.stores.sqlite.wakeups import Waiters
 
 T = TypeVar("T")
@@ -43,6 +44,9 @@ class ReadVerbs(ABC):
     path: Path
     _machine: Machine
     _lock: ProcessLock
+    _observer: Observer
+    _standing: dict[StandingClaim, None]
+    """The standing claims of idle workers, in the order in which they came."""
     _waiters: Waiters
     _failure_waiters: Waiters
 
@@ -81,6 +85,37 @@ class ReadVerbs(ABC):
     async def wait(self, mark: int, seconds: float, woken: asyncio.Event | None = None) -> bool:
         await self._ready()
         return await self._waiters.wait(mark, seconds, woken)
+
+    async def claim_next(
+        self,
+        wanted: Wanted,
+        worker: str,
+        clock: Callable[[], float],
+        mark: int,
+        seconds: float,
+        woken: asyncio.Event,
+        hears: Callable[[], bool] = lambda: True,
+    ) -> Claim | None:
+        standing = StandingClaim(wanted, worker, clock, woken, hears)
+        self._standing[standing] = None
+        try:
+            await self.wait(mark, seconds, woken)
+        finally:
+            self._standing.pop(standing, None)
+            found = await standing.withdraw()
+        return await self._read_claim(found) if found is not None else None
+
+    async def _read_claim(self, found: Found) -> Claim:
+        return found.read()
+
+    def _find_lapsed(self, connection: apsw.Connection, now: float) -> Lapsed:
+        """Find running jobs whose lease ended; `now` is the time by which this store counts the age of leases."""
+        running = [Running(*row) for row in connection.execute(RUNNING)]
+        ids = self._observer.lapsed(running, now)
+        if not ids:
+            return NONE_LAPSED
+        endings = {job.id: self._observer.ending(job.process) for job in running if job.id in ids}
+        return Lapsed(records.get(connection, self._routes, ids), endings)
 
     @property
     def _routes(self) -> RouteCache:

@@ -22,7 +22,7 @@ from redrive.core.store import Claim, Commit, Info, Inserted, Lease, Outcome, Pr
 from redrive.errors import CommitUnknown, SessionUnknown, StoreBusy, StoreError, StoreFailed
 from redrive.stores.sqlite import claims, commits, fork_guard, records, rollups, sessions, upkeep
 from redrive.stores.sqlite.batches import make_batches
-from redrive.stores.sqlite.liveness import RUNNING, Observer, ProcessLock, Running
+from redrive.stores.sqlite.liveness import Observer, ProcessLock
 from redrive.stores.sqlite.machine import Machine, Taken, list_routes
 from redrive.stores.sqlite.read_verbs import ReadVerbs
 from redrive.stores.sqlite.schema import read_schema_number
@@ -79,7 +79,7 @@ class SqliteStore(ReadVerbs):
         """The last claim filled every slot, so skip the cheap "is anything due?" check."""
         self._insert = partial(self._insert_all, self._machine)
         """One function for all callers, so that the writer sees that their inserts go together."""
-        self._standing: set[StandingClaim] = set()
+        self._standing: dict[StandingClaim, None] = {}
         self._waiters = Waiters()
         self._failure_waiters = Waiters()
         self._watcher: threading.Thread | None = None
@@ -260,25 +260,6 @@ class SqliteStore(ReadVerbs):
         wanted, now = taken.wanted, taken.claimant.now
         return 0 if wanted.ids else claims.delay_damaged(connection, self._routes, wanted, now)
 
-    async def claim_next(
-        self,
-        wanted: Wanted,
-        worker: str,
-        clock: Callable[[], float],
-        mark: int,
-        seconds: float,
-        woken: asyncio.Event,
-        hears: Callable[[], bool] = lambda: True,
-    ) -> Claim | None:
-        standing = StandingClaim(wanted, worker, clock, woken, hears)
-        self._standing.add(standing)
-        try:
-            await self.wait(mark, seconds, woken)
-        finally:
-            self._standing.discard(standing)
-            found = await standing.withdraw()
-        return await self._read_claim(found) if found is not None else None
-
     def _serve_standing(self, connection: apsw.Connection) -> Callable[[bool], None]:
         """Claim for idle workers what this transaction makes due. They are answered once it is committed."""
         served: list[tuple[StandingClaim, Found | None]] = []
@@ -301,12 +282,7 @@ class SqliteStore(ReadVerbs):
         if now - self._observed < OBSERVE_SECONDS:
             return NONE_LAPSED
         self._observed = now
-        running = [Running(*row) for row in connection.execute(RUNNING)]
-        ids = self._observer.lapsed(running, now)
-        if not ids:
-            return NONE_LAPSED
-        endings = {job.id: self._observer.ending(job.process) for job in running if job.id in ids}
-        return Lapsed(records.get(connection, self._routes, ids), endings)
+        return self._find_lapsed(connection, now)
 
     # -- for clients on other machines
 
