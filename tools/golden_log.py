@@ -34,7 +34,7 @@ from redrive.core.job import Job, new_id
 from redrive.core.policy import Rate
 from redrive.core.store import Commit, Guard, Lease, Put, Wanted
 from redrive.stores.replica import envelope as wire
-from redrive.stores.replica.log import Entry
+from redrive.stores.replica.log import LogEntry
 from redrive.stores.replica.replay import Replay
 from redrive.stores.sqlite.connection import open_writer
 from redrive.stores.sqlite.machine import Machine, Taken
@@ -49,7 +49,7 @@ class Golden(msgspec.Struct, frozen=True):
 
     level: int
     generation: str
-    entries: list[Entry]
+    entries: list[LogEntry]
     chain: str
     """Of the last message, in hex."""
 
@@ -58,7 +58,7 @@ class Writer:
     """Writes messages and executes them at once, because later ones depend on what earlier ones did."""
 
     def __init__(self, path: Path) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[LogEntry] = []
         self.rng = random.Random(1)
         self.connection = open_writer(path)
         self.replay = Replay(Machine())
@@ -70,7 +70,7 @@ class Writer:
 
     def append(self, data: bytes) -> list[object]:
         position = len(self.entries) + 1
-        entry = Entry(position, f"m{position}", data, self.now)
+        entry = LogEntry(position, f"m{position}", data, self.now)
         self.entries.append(entry)
         self.connection.execute("BEGIN IMMEDIATE")
         replayed = self.replay.message(self.connection, entry)

@@ -8,7 +8,7 @@ from typing import Any
 
 import apsw
 
-from redrive.stores.replica.log import Entry
+from redrive.stores.replica.log import LogEntry
 from redrive.stores.replica.replay import Replay
 from redrive.stores.sqlite import upkeep
 from redrive.stores.sqlite.connection import open_writer
@@ -39,7 +39,7 @@ class Replica:
         self.connection.close()
         self.open()
 
-    def execute(self, entries: Sequence[Entry]) -> None:
+    def execute(self, entries: Sequence[LogEntry]) -> None:
         self.connection.execute("BEGIN IMMEDIATE")
         replayed = [self.replay.message(self.connection, entry) for entry in entries]
         self.connection.execute("COMMIT")
@@ -62,25 +62,25 @@ def rows_of(connection: apsw.Connection) -> dict[str, list[tuple[Any, ...]]]:
     return {name: sorted(connection.execute(f"SELECT * FROM {name}"), key=repr) for name in names}
 
 
-def one_by_one(replica: Replica, entries: Sequence[Entry]) -> Replica:
+def one_by_one(replica: Replica, entries: Sequence[LogEntry]) -> Replica:
     for entry in entries:
         replica.execute([entry])
     return replica
 
 
-def two_by_two(replica: Replica, entries: Sequence[Entry]) -> Replica:
+def two_by_two(replica: Replica, entries: Sequence[LogEntry]) -> Replica:
     for start in range(0, len(entries), 2):
         replica.execute(entries[start : start + 2])
     return replica
 
 
-def all_at_once(replica: Replica, entries: Sequence[Entry]) -> Replica:
+def all_at_once(replica: Replica, entries: Sequence[LogEntry]) -> Replica:
     if entries:
         replica.execute(entries)
     return replica
 
 
-def with_restarts(replica: Replica, entries: Sequence[Entry]) -> Replica:
+def with_restarts(replica: Replica, entries: Sequence[LogEntry]) -> Replica:
     """A new process after every message."""
     for entry in entries:
         replica.execute([entry])
@@ -88,7 +88,7 @@ def with_restarts(replica: Replica, entries: Sequence[Entry]) -> Replica:
     return replica
 
 
-def after_a_rollback(replica: Replica, entries: Sequence[Entry]) -> Replica:
+def after_a_rollback(replica: Replica, entries: Sequence[LogEntry]) -> Replica:
     """Every message is executed twice, because the first transaction is rolled back."""
     for entry in entries:
         replica.connection.execute("BEGIN IMMEDIATE")
@@ -99,7 +99,7 @@ def after_a_rollback(replica: Replica, entries: Sequence[Entry]) -> Replica:
     return replica
 
 
-def by_a_snapshot(replica: Replica, entries: Sequence[Entry]) -> Replica:
+def by_a_snapshot(replica: Replica, entries: Sequence[LogEntry]) -> Replica:
     """The first half elsewhere; a copy of that file replays the rest."""
     half = len(entries) // 2
     if half:
@@ -112,7 +112,7 @@ def by_a_snapshot(replica: Replica, entries: Sequence[Entry]) -> Replica:
     return one_by_one(second, entries[half:])
 
 
-PATHS: dict[str, Callable[[Replica, Sequence[Entry]], Replica]] = {
+PATHS: dict[str, Callable[[Replica, Sequence[LogEntry]], Replica]] = {
     "one by one": one_by_one,
     "two by two": two_by_two,
     "all at once": all_at_once,
@@ -122,7 +122,9 @@ PATHS: dict[str, Callable[[Replica, Sequence[Entry]], Replica]] = {
 }
 
 
-def compare(folder: Path, generation: str, entries: Sequence[Entry], machine: Callable[[], Machine] = Machine) -> None:
+def compare(
+    folder: Path, generation: str, entries: Sequence[LogEntry], machine: Callable[[], Machine] = Machine
+) -> None:
     """Take every way, and compare every row and every answer with those of the first."""
     first: Replica | None = None
     for number, (name, go) in enumerate(PATHS.items()):

@@ -15,7 +15,7 @@ from redrive.errors import CommitUnknown
 from redrive.stores.replica import MemoryLog, ReplicaStore
 from redrive.stores.replica.engine import Engine
 from redrive.stores.replica.jetstream import JetStreamLog
-from redrive.stores.replica.log import Entry, Log, LogUnavailable
+from redrive.stores.replica.log import Log, LogEntry, LogUnavailable
 from redrive.stores.replica.memory import MemoryMessages
 from redrive.stores.replica.postgres import PostgresLog
 from redrive.stores.replica.replay import ReplicaStopped
@@ -38,7 +38,7 @@ class Held:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
-    async def feed(self, after: int) -> AsyncGenerator[Sequence[Entry], None]:
+    async def feed(self, after: int) -> AsyncGenerator[Sequence[LogEntry], None]:
         async for entries in self._log.feed(after):
             if self.is_held:
                 await until(lambda: not self.is_held)

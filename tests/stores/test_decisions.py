@@ -16,7 +16,7 @@ from redrive.core.store import Commit, Filter, Wanted
 from redrive.engine.breakers import Breakers
 from redrive.retries.breaker import BREAKER, closed, opened
 from redrive.stores.replica import MemoryLog, ReplicaStore
-from redrive.stores.replica.log import Entry
+from redrive.stores.replica.log import LogEntry
 from redrive.stores.replica.memory import MemoryMessages
 from tests.chaos.processes import until
 from tests.stores.jobs import T0, a_job
@@ -34,7 +34,7 @@ class Behind(MemoryLog):
         self.goes = threading.Event()
         self.goes.set()
 
-    async def feed(self, after: int) -> AsyncGenerator[Sequence[Entry], None]:
+    async def feed(self, after: int) -> AsyncGenerator[Sequence[LogEntry], None]:
         async for entries in super().feed(after):
             await asyncio.to_thread(self.goes.wait, 30)
             yield entries

@@ -40,9 +40,9 @@ def test_a_golden_log_leads_to_its_chain_by_every_way(folder: Path, path: Path) 
 def test_a_golden_log_has_every_command() -> None:
     messages = [wire.unpack(entry.data) for path in GOLDEN for entry in read(path).entries]
     items = [item for one in messages if isinstance(one, wire.Envelope) for item in one.items]
-    kinds = {type(item.command if isinstance(item, wire.Item) else item) for item in items}
+    kinds = {type(item.command if isinstance(item, wire.CommandItem) else item) for item in items}
     assert kinds >= {*get_args(Command), wire.Level, wire.Halt}
-    assert any(isinstance(one, wire.Part) for one in messages)
+    assert any(isinstance(one, wire.EnvelopePart) for one in messages)
 
 
 def test_the_control_another_order_of_claims_is_noticed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

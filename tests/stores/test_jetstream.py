@@ -20,7 +20,7 @@ from redrive.core.store import Applied, Commit, Wanted
 from redrive.errors import ConfigError, StoreError, StoreFull, StoreRefused
 from redrive.stores.replica import jetstream, nats_connection
 from redrive.stores.replica.jetstream import JetStreamLog
-from redrive.stores.replica.log import Entry, LogFull, LogUnavailable, Manifest, ManifestMoved, Snapshot
+from redrive.stores.replica.log import LogEntry, LogFull, LogSnapshot, LogUnavailable, Manifest, ManifestMoved
 from redrive.stores.replica.nats_address import read_address
 from redrive.stores.replica.nats_streams import check_version, durability
 from redrive.stores.replica.replay import ReplicaStopped
@@ -44,9 +44,9 @@ def url(folder: Path) -> str:
     return JetStreamPlace(folder).url
 
 
-async def read(log: JetStreamLog, number: int, after: int = 0) -> list[Entry]:
+async def read(log: JetStreamLog, number: int, after: int = 0) -> list[LogEntry]:
     """The next messages of a feed."""
-    entries: list[Entry] = []
+    entries: list[LogEntry] = []
     async with asyncio.timeout(PATIENCE):
         async with contextlib.aclosing(log.feed(after)) as feed:
             async for some in feed:
@@ -362,8 +362,8 @@ class TestMessages:
             assert (await log.first(), await log.end()) == (5, 5)
 
 
-def a_snapshot(name: str, position: int, pieces: int = 1) -> Snapshot:
-    return Snapshot(name, position, b"chain", "generation", 1, "sha", 10, pieces, T0)
+def a_snapshot(name: str, position: int, pieces: int = 1) -> LogSnapshot:
+    return LogSnapshot(name, position, b"chain", "generation", 1, "sha", 10, pieces, T0)
 
 
 async def some(*pieces: bytes) -> AsyncIterator[bytes]:

@@ -15,7 +15,7 @@ import redrive
 from redrive.core.store import Filter
 from redrive.errors import ConfigError, StoreError, StoreRefused
 from redrive.fleet.migration import move, undo_move
-from redrive.stores.replica.envelope import Arrived, Moved
+from redrive.stores.replica.envelope import Arrived, JobsMoved
 from tests import nats
 from tests.postgres_server import Server
 
@@ -312,5 +312,5 @@ async def test_the_command_tells_what_it_moved(source: Path) -> None:
 def test_messages_about_the_log_itself_can_be_read() -> None:
     from redrive.stores.replica import envelope as wire
 
-    for message in (Arrived("a"), Moved("b")):
+    for message in (Arrived("a"), JobsMoved("b")):
         assert wire.item(message)

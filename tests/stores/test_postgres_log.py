@@ -18,7 +18,7 @@ import pytest
 from redrive.errors import ConfigError, StoreRefused, StoreUnavailable
 from redrive.stores.replica import ReplicaStore
 from redrive.stores.replica import postgres as module
-from redrive.stores.replica.log import LogChanged, LogFull, LogUnavailable, Manifest, ManifestMoved, Snapshot
+from redrive.stores.replica.log import LogChanged, LogFull, LogSnapshot, LogUnavailable, Manifest, ManifestMoved
 from redrive.stores.replica.postgres import PostgresLog, judge
 from redrive.stores.replica.postgres_url import read_url
 from tests import postgres_server
@@ -73,8 +73,8 @@ async def heard(log: PostgresLog, number: int, after: int = 0) -> list[tuple[int
     return found
 
 
-def snapshot(name: str, position: int = 1, pieces: int = 2) -> Snapshot:
-    return Snapshot(name, position, b"c", "g", 1, "s", 10, pieces, 0.0)
+def snapshot(name: str, position: int = 1, pieces: int = 2) -> LogSnapshot:
+    return LogSnapshot(name, position, b"c", "g", 1, "s", 10, pieces, 0.0)
 
 
 async def two_pieces() -> AsyncIterator[bytes]:

@@ -14,7 +14,7 @@ from redrive.core.commands import Apply, Beat, Hello, Insert, Take, Ticket
 from redrive.core.store import Wanted
 from redrive.stores.replica import MemoryLog, ReplicaStore, replay
 from redrive.stores.replica import envelope as wire
-from redrive.stores.replica.log import Entry
+from redrive.stores.replica.log import LogEntry
 from redrive.stores.replica.memory import MemoryMessages
 from redrive.stores.replica.replay import ChainMismatch, ReplicaStopped
 from redrive.stores.sqlite import claims
@@ -49,12 +49,12 @@ def test_every_way_over_the_same_log_leads_to_the_same_rows(size: Callable[[int,
 # ---- the control: what the rule forbids is seen
 
 
-def log_of(*commands: object) -> list[Entry]:
+def log_of(*commands: object) -> list[LogEntry]:
     hello = wire.pack(Ticket("c", 1), "g", 0, b"", [wire.item(Hello("c", T0))])
-    entries = [Entry(1, "c-1", hello)]
+    entries = [LogEntry(1, "c-1", hello)]
     for number, command in enumerate(commands, 2):
         data = wire.pack(Ticket("c", number), "g", 0, b"", [wire.item(command)])  # type: ignore[arg-type]
-        entries.append(Entry(number, f"c-{number}", data))
+        entries.append(LogEntry(number, f"c-{number}", data))
     return entries
 
 
@@ -97,7 +97,7 @@ def test_a_message_that_cannot_be_read_is_not_skipped(folder: Path) -> None:
     replica = Replica(folder / "r.db", "g")
     replica.execute(log_of()[:1])
     with pytest.raises(ReplicaStopped, match="upgrade redrive here"):
-        replica.execute([Entry(2, "x", b"\x93rubbish")])
+        replica.execute([LogEntry(2, "x", b"\x93rubbish")])
     replica.restart()
     assert replica.replay.here.position == 1
     replica.close()
@@ -109,7 +109,7 @@ def test_a_message_for_a_higher_level_stops_an_older_replica(folder: Path) -> No
     replica.execute(log_of()[:1])
     data = wire.pack(Ticket("c", 2), "g", 0, b"", [wire.item(wire.Level(wire.LEVEL + 1))])
     with pytest.raises(ReplicaStopped, match="level"):
-        replica.execute([Entry(2, "x", data)])
+        replica.execute([LogEntry(2, "x", data)])
     replica.close()
 
 
@@ -162,7 +162,7 @@ def test_replicas_that_differ_are_told_apart_by_the_chain(folder: Path) -> None:
         replica.execute([entry])
     said = wire.pack(Ticket("c", 3), "g", 2, b"another chain...", [wire.item(Beat(()))])
     with pytest.raises(ChainMismatch, match="replicas differ"):
-        replica.execute([Entry(3, "c-3", said)])
+        replica.execute([LogEntry(3, "c-3", said)])
     replica.close()
 
 
@@ -197,7 +197,7 @@ def test_the_session_of_a_silent_client_ends_and_its_late_message_is_refused(fol
     replica = Replica(folder / "r.db", "g")
     (hello, insert) = log_of(Insert((a_job(),)))
     other = wire.pack(Ticket("d", 1), "g", 0, b"", [wire.item(Hello("d", T0))])
-    later = Entry(2, "d-1", other, T0 + 2 * 86_400)
+    later = LogEntry(2, "d-1", other, T0 + 2 * 86_400)
     for entry in (msgspec.structs.replace(hello, at=T0), later, msgspec.structs.replace(insert, position=3, at=T0)):
         replica.execute([entry])
     assert replica.connection.execute("SELECT count(*) FROM jobs").get == 0
@@ -252,7 +252,7 @@ def test_commands_of_one_message_see_each_other(folder: Path) -> None:
     job = a_job()
     items = [wire.item(Insert((job,))), wire.item(Take(Wanted(1), "w", "p", "t", T0 + 1)), wire.item(Apply(()))]
     replica.execute(log_of()[:1])
-    replica.execute([Entry(2, "c-2", wire.pack(Ticket("c", 2), "g", 0, b"", items))])
+    replica.execute([LogEntry(2, "c-2", wire.pack(Ticket("c", 2), "g", 0, b"", items))])
     assert replica.answers == [(2, [(job.id, 1)])]
     replica.close()
 
@@ -268,7 +268,7 @@ def test_inserts_that_are_executed_together_leave_the_rows_of_one_after_the_othe
         jobs[5] = msgspec.structs.replace(jobs[5], priority=99)
     handed_in = [Insert((job,), stamp=job.created_at if n % 4 == 0 else None) for n, job in enumerate(jobs)]
     items = [wire.item(command) for command in (*handed_in, Insert((jobs[3], jobs[4])), *handed_in[:1])]
-    entries = [*log_of(), Entry(2, "c-2", wire.pack(Ticket("c", 2), "g", 0, b"", items))]
+    entries = [*log_of(), LogEntry(2, "c-2", wire.pack(Ticket("c", 2), "g", 0, b"", items))]
     together = Replica(folder / "together.db", "g")
     together.execute(entries)
     monkeypatch.setattr(replay, "_can_join", lambda item: False)
@@ -303,6 +303,6 @@ def test_a_message_that_its_client_gave_up_is_refused(folder: Path) -> None:
     beat = wire.pack(Ticket("c", 5, 5), "g", 0, b"", [wire.item(Beat(()))])
     late = wire.pack(Ticket("c", 4, 1), "g", 0, b"", [wire.item(Insert((a_job(),)))])
     for number, data in enumerate((beat, late), 2):
-        replica.execute([Entry(number, f"c-{number}", data)])
+        replica.execute([LogEntry(number, f"c-{number}", data)])
     assert replica.connection.execute("SELECT count(*) FROM jobs").get == 0
     replica.close()

@@ -15,7 +15,7 @@ from redrive.core.store import Lease, Wanted
 from redrive.errors import StoreError
 from redrive.stores.replica import MemoryLog, ReplicaStore
 from redrive.stores.replica.engine import Engine
-from redrive.stores.replica.log import Entry
+from redrive.stores.replica.log import LogEntry
 from tests.chaos.processes import until
 from tests.stores.jobs import T0, a_job
 from tests.stores.test_replica_rules import Fleet, engine_of
@@ -151,7 +151,7 @@ class Counting(MemoryLog):
 
     open_feeds: ClassVar[list[int]] = []
 
-    async def feed(self, after: int) -> AsyncGenerator[Sequence[Entry], None]:
+    async def feed(self, after: int) -> AsyncGenerator[Sequence[LogEntry], None]:
         self.open_feeds.append(after)
         try:
             async with aclosing(super().feed(after)) as feed:

@@ -577,7 +577,7 @@ async def test_a_lone_job_costs_two_claims_whatever_the_number_of_idle_workers(f
 def count_takes(kept: MemoryMessages) -> int:
     messages = [wire.unpack(entry.data) for entry in kept.entries]
     items = [item for one in messages if isinstance(one, wire.Envelope) for item in one.items]
-    return sum(isinstance(item, wire.Item) and isinstance(item.command, Take) for item in items)
+    return sum(isinstance(item, wire.CommandItem) and isinstance(item.command, Take) for item in items)
 
 
 # ---- what must be as on a file

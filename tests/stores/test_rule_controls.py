@@ -260,7 +260,7 @@ class Slow(MemoryLog):
     async def append(self, id: str, data: bytes) -> int:
         message = wire.unpack(data)
         items = message.items if isinstance(message, wire.Envelope) else ()
-        if takes := sum(isinstance(item, wire.Item) and isinstance(item.command, Take) for item in items):
+        if takes := sum(isinstance(item, wire.CommandItem) and isinstance(item.command, Take) for item in items):
             self._takes[id] = takes  # a message that is sent again counts once
             if sum(self._takes.values()) > 2:
                 self._three.set()

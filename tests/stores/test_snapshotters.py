@@ -14,7 +14,7 @@ import pytest
 from redrive.core.store import Wanted
 from redrive.stores.replica import MemoryLog, ReplicaStore, snapshots
 from redrive.stores.replica.jetstream import JetStreamLog
-from redrive.stores.replica.log import Log, Manifest, ManifestMoved, Snapshot
+from redrive.stores.replica.log import Log, LogSnapshot, Manifest, ManifestMoved
 from redrive.stores.replica.memory import MemoryMessages
 from tests.chaos.processes import until
 from tests.nats import shared_server
@@ -60,7 +60,7 @@ def pausing(log: Any, pause: Pause) -> Any:
 
         return call
 
-    async def pieces(snapshot: Snapshot) -> AsyncIterator[bytes]:
+    async def pieces(snapshot: LogSnapshot) -> AsyncIterator[bytes]:
         await pause.step("pieces")
         async for piece in read(snapshot):
             yield piece

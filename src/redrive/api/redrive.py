@@ -45,7 +45,7 @@ from redrive.engine.shutdown import Ending
 from redrive.engine.worker import Worker
 from redrive.errors import StoreFailed
 from redrive.fleet.hub import become_hub, make_hub, serving_hub
-from redrive.fleet.service import Fleet
+from redrive.fleet.service import FleetService
 from redrive.flows.schedules import Scheduled, forget, listed
 from redrive.flows.workflows import Workflow, WorkflowHome, Workflows
 from redrive.http.policy import HTTP_TASK
@@ -155,7 +155,7 @@ class Redrive(Registering):
         self._workflow_home = WorkflowHome(core, self._enqueuer, self.jobs, self.dead.discard)
         self.workflows = Workflows(self._workflow_home)
         self.reports = Reports(core, self._watch, self.notices)
-        self.fleet = Fleet(core, self._workers)
+        self.fleet = FleetService(core, self._workers)
         self.tokens = Tokens(core)
         self._enqueuer.jobs, self._enqueuer.transactions = self.jobs, self._transactions
         core.holder.before_close += [self._gateway.close, self._transactions.close]

@@ -11,7 +11,7 @@ from redrive.errors import RedriveError
 from redrive.fleet.status import FleetStatus, HubView
 
 if TYPE_CHECKING:
-    from redrive.fleet.service import Fleet
+    from redrive.fleet.service import FleetService
     from redrive.stores.open_side.survey import StreamView, Survey
 
 LAG: Final = 1_000
@@ -23,7 +23,7 @@ SNAPSHOTS_MISSED: Final = 2
 DAY: Final = 86_400.0
 
 
-class Check(msgspec.Struct, frozen=True):
+class FleetCheck(msgspec.Struct, frozen=True):
     """One thing that was looked at."""
 
     name: str
@@ -42,45 +42,45 @@ class Examined(NamedTuple):
     survey: Survey | None
 
 
-async def examine(fleet: Fleet) -> list[Check]:
+async def examine(fleet: FleetService) -> list[FleetCheck]:
     """Every check in turn. Where the fleet cannot be joined, why is the one answer."""
     try:
         seen = Examined(await fleet.status(), await fleet.survey())
     except RedriveError as error:
-        return [Check("fleet", False, str(error), "put that right, then run `redrive fleet doctor` again")]
+        return [FleetCheck("fleet", False, str(error), "put that right, then run `redrive fleet doctor` again")]
     return [check for judge in JUDGES for check in judge(seen)]
 
 
-def server(seen: Examined) -> Iterator[Check]:
+def server(seen: Examined) -> Iterator[FleetCheck]:
     from redrive.stores.replica.nats_streams import ADVISED, read_version
 
     if seen.survey is not None:
         old = read_version(seen.survey.version) < ADVISED
         hint = "it can damage compressed or encrypted streams: upgrade it to 2.15" if old else ""
-        yield Check("server", True, f"nats-server {seen.survey.version}", hint, warning=old)
+        yield FleetCheck("server", True, f"nats-server {seen.survey.version}", hint, warning=old)
 
 
-def durability(seen: Examined) -> Iterator[Check]:
+def durability(seen: Examined) -> Iterator[FleetCheck]:
     status = seen.status
     unsynced = status.durability == "unsynced"
-    yield Check("durability", True, status.durability, status.advice, warning=unsynced)
+    yield FleetCheck("durability", True, status.durability, status.advice, warning=unsynced)
 
 
-def halted(seen: Examined) -> Iterator[Check]:
+def halted(seen: Examined) -> Iterator[FleetCheck]:
     why = seen.status.halted
     hint = "set aside the replica that differs (move its file away), then run `redrive fleet resume`" if why else ""
-    yield Check("halted", why is None, f"nothing is claimed: {why}" if why else "no", hint)
+    yield FleetCheck("halted", why is None, f"nothing is claimed: {why}" if why else "no", hint)
 
 
-def hubs(seen: Examined) -> Iterator[Check]:
+def hubs(seen: Examined) -> Iterator[FleetCheck]:
     """Over HTTP and on PostgreSQL nobody is asked."""
     if seen.survey is None:
         return
     if not seen.status.hubs:
-        yield Check("hubs", False, "none answers", "start `redrive hub` or `redrive serve` on this URL")
+        yield FleetCheck("hubs", False, "none answers", "start `redrive hub` or `redrive serve` on this URL")
         return
     wrong = [hub for hub in seen.status.hubs if hub.trouble is not None or hub.lag > LAG]
-    yield Check("hubs", not wrong, _listed(map(_standing, seen.status.hubs)), _hub_hint(wrong))
+    yield FleetCheck("hubs", not wrong, _listed(map(_standing, seen.status.hubs)), _hub_hint(wrong))
 
 
 def _standing(hub: HubView) -> str:
@@ -92,14 +92,14 @@ def _hub_hint(wrong: list[HubView]) -> str:
     return "see the log of that process; restart it where it does not catch up" if wrong else ""
 
 
-def generation(seen: Examined) -> Iterator[Check]:
+def generation(seen: Examined) -> Iterator[FleetCheck]:
     others = {hub.generation for hub in seen.status.hubs} - {seen.status.generation}
     said = f"{seen.status.generation}" + (f", and hubs with {_listed(others)}" if others else "")
     hint = "those hubs follow a log that was made anew: move their files away and restart them" if others else ""
-    yield Check("generation", not others, said, hint)
+    yield FleetCheck("generation", not others, said, hint)
 
 
-def snapshot(seen: Examined) -> Iterator[Check]:
+def snapshot(seen: Examined) -> Iterator[FleetCheck]:
     from redrive.stores.replica.chores import SNAPSHOT_MESSAGES
 
     found = seen.status.snapshot
@@ -107,30 +107,32 @@ def snapshot(seen: Examined) -> Iterator[Check]:
     late = behind >= SNAPSHOTS_MISSED * SNAPSHOT_MESSAGES
     hint = "hubs make one every 20,000 messages: see their logs for why they could not" if late else ""
     if found is None:
-        yield Check("snapshot", not late, f"none yet, {behind:,} messages in the log", hint)
+        yield FleetCheck("snapshot", not late, f"none yet, {behind:,} messages in the log", hint)
         return
-    yield Check("snapshot", not late, f"{_span(found.age)} old, {behind:,} messages ago, {found.size:,} bytes", hint)
+    yield FleetCheck(
+        "snapshot", not late, f"{_span(found.age)} old, {behind:,} messages ago, {found.size:,} bytes", hint
+    )
 
 
-def clocks(seen: Examined) -> Iterator[Check]:
+def clocks(seen: Examined) -> Iterator[FleetCheck]:
     off = {f"{hub.host}/{hub.pid}": hub.clock_off for hub in seen.status.hubs}
     if seen.survey is not None:
         off["the server, from here"] = seen.survey.clock_off
     wrong = [f"{who} by {by:+.1f} s" for who, by in off.items() if abs(by) > CLOCK_SECONDS]
     said = _listed(wrong) if wrong else f"agree within {CLOCK_SECONDS:.0f} s"
-    yield Check("clocks", not wrong, said, "set these clocks by NTP" if wrong else "")
+    yield FleetCheck("clocks", not wrong, said, "set these clocks by NTP" if wrong else "")
 
 
-def servers_behind(seen: Examined) -> Iterator[Check]:
+def servers_behind(seen: Examined) -> Iterator[FleetCheck]:
     if seen.survey is None:
         return
     behind = [f"{stream.name} on {_listed(stream.behind)}" for stream in seen.survey.streams if stream.behind]
     least = min((stream.replicas for stream in seen.survey.streams), default=1)
     said = f"{_listed(behind)} not current" if behind else f"{least} of each stream"
-    yield Check("replicas", not behind, said, "see that those servers run and reach the others" if behind else "")
+    yield FleetCheck("replicas", not behind, said, "see that those servers run and reach the others" if behind else "")
 
 
-def consumers(seen: Examined) -> Iterator[Check]:
+def consumers(seen: Examined) -> Iterator[FleetCheck]:
     """Each replica has one consumer of the log; those that nobody uses end by themselves."""
     log = _stream(seen, "log")
     if log is None:
@@ -138,37 +140,37 @@ def consumers(seen: Examined) -> Iterator[Check]:
     most = max(seen.status.replicas, len(seen.status.hubs)) + 1
     leaked = log.consumers > most
     hint = "somebody reads the log: `nats consumer ls` names them; remove what is not redrive's" if leaked else ""
-    yield Check("consumers", not leaked, f"{log.consumers} of {log.name}, {most} replicas at most", hint)
+    yield FleetCheck("consumers", not leaked, f"{log.consumers} of {log.name}, {most} replicas at most", hint)
 
 
 def _stream(seen: Examined, holds: str) -> StreamView | None:
     return next((one for one in (seen.survey.streams if seen.survey else ()) if one.holds == holds), None)
 
 
-def limits(seen: Examined) -> Iterator[Check]:
+def limits(seen: Examined) -> Iterator[FleetCheck]:
     status = seen.status
     share = status.log_bytes / status.log_limit if status.log_limit else 0.0
     said = f"the log has {status.log_bytes:,} of {status.log_limit or 'unlimited'} bytes ({share:.0%})"
     hint = "no new jobs are taken: raise max_bytes in the URL" if share >= FILL else ""
-    yield Check("log bytes", share < FILL, said, hint)
+    yield FleetCheck("log bytes", share < FILL, said, hint)
     full = [stream.name for stream in status.streams if stream.full]
     if full:
         hint = "what died since is only in the store: see to dead letters, or `redrive fleet init --dlq-limit N`"
-        yield Check("dead letters", False, f"{_listed(full)} full", hint)
+        yield FleetCheck("dead letters", False, f"{_listed(full)} full", hint)
 
 
-def open_side(seen: Examined) -> Iterator[Check]:
+def open_side(seen: Examined) -> Iterator[FleetCheck]:
     if seen.survey is None:
         return
     made = _stream(seen, "tasks") is not None
     said = "streams are made" if made else "no streams: other programs can neither hand in tasks nor see dead letters"
-    yield Check("open side", True, said, "" if made else "`redrive fleet init` makes them, where they are wanted")
+    yield FleetCheck("open side", True, said, "" if made else "`redrive fleet init` makes them, where they are wanted")
     if seen.survey.taken_by:
         hint = "remove these sources or mirrors: a server can destroy a work queue that has one"
-        yield Check("sources", False, f"{_listed(seen.survey.taken_by)} take from our streams", hint)
+        yield FleetCheck("sources", False, f"{_listed(seen.survey.taken_by)} take from our streams", hint)
 
 
-JUDGES: Final[tuple[Callable[[Examined], Iterator[Check]], ...]] = (
+JUDGES: Final[tuple[Callable[[Examined], Iterator[FleetCheck]], ...]] = (
     server,
     durability,
     servers_behind,

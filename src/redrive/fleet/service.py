@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CONNECT_SECONDS: Final = 20.0
 
 
-class Fleet:
+class FleetService:
     """Verbs for the whole fleet. They keep a replica in this process."""
 
     def __init__(self, core: Core, workers: WorkerMaker) -> None:

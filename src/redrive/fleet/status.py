@@ -62,7 +62,7 @@ class ReplicaView(msgspec.Struct, frozen=True):
     trouble: str | None = None
 
 
-class WorkerView(msgspec.Struct, frozen=True):
+class FleetWorker(msgspec.Struct, frozen=True):
     """A worker that lives."""
 
     id: str
@@ -96,7 +96,7 @@ class FleetStatus(msgspec.Struct, frozen=True):
     streams: tuple[OpenStream, ...] = ()
     files: tuple[ReplicaView, ...] = ()
     """Every replica that was announced and may still be read."""
-    workers: tuple[WorkerView, ...] = ()
+    workers: tuple[FleetWorker, ...] = ()
     waits_for: tuple[str, ...] = ()
     """Where erased words can still be read."""
 
@@ -148,10 +148,10 @@ def _file(name: str, said: Replica, now: float) -> ReplicaView:
     return ReplicaView(name, said.host, said.pid, said.position, said.lag, said.at, said.hub, state, said.trouble)
 
 
-async def _workers(core: Core, now: float) -> tuple[WorkerView, ...]:
+async def _workers(core: Core, now: float) -> tuple[FleetWorker, ...]:
     kept: Any = await WORKER.all(core.store)
     return tuple(
-        WorkerView(id, id.rsplit("-", 2)[0], said.running, said.concurrency, said.at)
+        FleetWorker(id, id.rsplit("-", 2)[0], said.running, said.concurrency, said.at)
         for id, said, _ in kept
         if said.lives(now)
     )

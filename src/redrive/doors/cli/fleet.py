@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from redrive.api.redrive import Redrive
-    from redrive.fleet.status import FleetStatus, HubView, OpenStream, ReplicaView, WorkerView
+    from redrive.fleet.status import FleetStatus, FleetWorker, HubView, OpenStream, ReplicaView
     from redrive.stores.open_side.streams import Ensured
 
 
@@ -134,7 +134,7 @@ def _replica_row(file: ReplicaView) -> tuple[object, ...]:
     return file.name, file.pid, file.position, file.lag, state, file.trouble
 
 
-def _worker_row(worker: WorkerView) -> tuple[object, ...]:
+def _worker_row(worker: FleetWorker) -> tuple[object, ...]:
     return worker.host, worker.id, f"{worker.running} of {worker.concurrency}"
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from redrive.api.redrive import Redrive
-    from redrive.fleet.doctor import Check as FleetCheck
+    from redrive.fleet.doctor import FleetCheck
     from redrive.stores.replica.moving import Count, Told
     from redrive.stores.sqlite.doctor import FileCheck
 

@@ -1,7 +1,7 @@
 """Stores that keep a log of commands: each replica replays it into a SQLite file of its own."""
 
-from redrive.stores.replica.log import Entry, Log, LogInfo
+from redrive.stores.replica.log import Log, LogEntry, LogInfo
 from redrive.stores.replica.memory import MemoryLog
 from redrive.stores.replica.store import ReplicaStore
 
-__all__ = ["Entry", "Log", "LogInfo", "MemoryLog", "ReplicaStore"]
+__all__ = ["Log", "LogEntry", "LogInfo", "MemoryLog", "ReplicaStore"]

@@ -26,7 +26,7 @@ from redrive.errors import CommitUnknown, StoreError, StoreFailed, StoreUnavaila
 from redrive.stores.replica import sender, snapshots
 from redrive.stores.replica.envelope import Own
 from redrive.stores.replica.file import ReplicaFile, erases
-from redrive.stores.replica.log import Entry, Log, LogChanged, LogInfo, LogUnavailable
+from redrive.stores.replica.log import Log, LogChanged, LogEntry, LogInfo, LogUnavailable
 from redrive.stores.replica.replay import ChainMismatch, FleetMoved, LogJumps, Replay, Replayed, ReplicaStopped
 from redrive.stores.replica.sender import AGAIN, PendingCommand, Sender, tell
 from redrive.stores.sqlite.wakeups import Gate, call_in_loop, is_cancelled
@@ -387,7 +387,7 @@ class Engine:
             log.warning("%s; trying again", trouble)
         self.trouble = trouble
 
-    def _execute(self, entries: Sequence[Entry]) -> None:
+    def _execute(self, entries: Sequence[LogEntry]) -> None:
         """Execute messages in one transaction. Where that fails they are heard again and executed one by one, so that
         the good ones pass."""
         entries = [entry for entry in entries if entry.position > self.file.position]
@@ -410,7 +410,7 @@ class Engine:
         elif self._committing is None and self.file.is_dirty:  # together with what comes meanwhile
             self._committing = asyncio.get_running_loop().call_later(COMMIT_SECONDS, self._commit_or_rewind)
 
-    def _execute_carefully(self, entries: Sequence[Entry]) -> None:
+    def _execute_carefully(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
             replayed = self.file.execute([entry])
             self.file.commit()

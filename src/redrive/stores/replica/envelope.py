@@ -17,7 +17,7 @@ PACKED_COMMANDS: Final = 1_000
 """A message takes no more of what waits than this."""
 
 
-class Item(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
+class CommandItem(msgspec.Struct, frozen=True, array_like=True, tag="Item", gc=False):
     """One command, and the ticket of a client that may send it again by another way."""
 
     command: Command
@@ -42,13 +42,13 @@ class Arrived(msgspec.Struct, frozen=True, array_like=True, tag=True):
     token: str
 
 
-class Moved(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class JobsMoved(msgspec.Struct, frozen=True, array_like=True, tag="Moved"):
     """The jobs of this log are elsewhere from here on. No replica passes it, unless a job ran at this place."""
 
     to: str
 
 
-Own = Level | Halt | Arrived | Moved
+Own = Level | Halt | Arrived | JobsMoved
 """What is about the log itself, and no command of the Machine."""
 
 
@@ -63,10 +63,10 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, tag=True):
     position: int
     chain: bytes
     """Where the issuer was in the log, and its hash over all outcomes so far: other replicas must have the same."""
-    items: tuple[Item | Own, ...]
+    items: tuple[CommandItem | Own, ...]
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class EnvelopePart(msgspec.Struct, frozen=True, array_like=True, tag="Part"):
     """A piece of an envelope that is larger than the log takes at once. The last piece executes the whole."""
 
     ticket: Ticket
@@ -75,11 +75,11 @@ class Part(msgspec.Struct, frozen=True, array_like=True, tag=True):
     data: bytes
 
 
-Message = Envelope | Part
+Message = Envelope | EnvelopePart
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final[Callable[[bytes], Message]] = msgspec.msgpack.Decoder(Message).decode
-_decode_item: Final = msgspec.msgpack.Decoder(Item | Own).decode
+_decode_item: Final = msgspec.msgpack.Decoder(CommandItem | Own).decode
 _decode_envelope: Final = msgspec.msgpack.Decoder(Envelope).decode
 
 
@@ -100,7 +100,7 @@ def item(command: Command | Own, ticket: Ticket | None = None) -> bytes:
     It is read back at once, because a message that no replica can read would stop all of them.
     """
     try:
-        raw = _encode(command if isinstance(command, Own) else Item(command, ticket))
+        raw = _encode(command if isinstance(command, Own) else CommandItem(command, ticket))
         _decode_item(raw)
     except (msgspec.MsgspecError, TypeError, OverflowError) as error:
         raise StoreError(f"this cannot be written: {error}") from error
@@ -128,4 +128,4 @@ def parts(ticket: Ticket, data: bytes, limit: int) -> Sequence[bytes]:
         return [data]
     room = limit - 200
     pieces = [data[start : start + room] for start in range(0, len(data), room)]
-    return [_encode(Part(ticket, number, len(pieces), piece)) for number, piece in enumerate(pieces)]
+    return [_encode(EnvelopePart(ticket, number, len(pieces), piece)) for number, piece in enumerate(pieces)]

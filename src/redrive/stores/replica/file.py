@@ -13,8 +13,8 @@ import apsw
 
 from redrive.core.commands import Erase, Forget
 from redrive.errors import StoreError, StoreUnavailable
-from redrive.stores.replica.envelope import Envelope, Item
-from redrive.stores.replica.log import Entry
+from redrive.stores.replica.envelope import CommandItem, Envelope
+from redrive.stores.replica.log import LogEntry
 from redrive.stores.replica.replay import Replay, Replayed
 from redrive.stores.sqlite import upkeep
 from redrive.stores.sqlite.connection import open_writer, translate
@@ -71,7 +71,7 @@ class ReplicaFile:
         with use:
             self.replay.load(self.connection)
 
-    def execute(self, entries: Sequence[Entry]) -> list[Replayed]:
+    def execute(self, entries: Sequence[LogEntry]) -> list[Replayed]:
         """Execute messages in a transaction that later ones may join until it is committed."""
         connection = self.connection
         with use:
@@ -116,4 +116,4 @@ class ReplicaFile:
 def erases(envelope: Envelope | None) -> bool:
     """Whether a message erases contents of jobs."""
     items = envelope.items if envelope is not None else ()
-    return any(isinstance(item, Item) and isinstance(item.command, Erase | Forget) for item in items)
+    return any(isinstance(item, CommandItem) and isinstance(item.command, Erase | Forget) for item in items)

@@ -19,15 +19,15 @@ import msgspec
 
 from redrive.stores.replica.log import (
     Answered,
-    Entry,
     Fill,
     LogChanged,
+    LogEntry,
     LogFull,
     LogInfo,
+    LogSnapshot,
     LogUnavailable,
     Manifest,
     ManifestMoved,
-    Snapshot,
 )
 from redrive.stores.replica.nats_address import Address, read_address
 from redrive.stores.replica.nats_api import (
@@ -81,7 +81,7 @@ class JetStreamLog:
         self._connection = Connection(self.address)
         self._generation = ""
         self._max_message = 0
-        self._last: Entry | None = None
+        self._last: LogEntry | None = None
         """The newest entry that a feed has handed on."""
         self._written = 0
         """The version of the manifest that this process wrote last."""
@@ -158,7 +158,7 @@ class JetStreamLog:
             headers["Nats-Expected-Last-Subject-Sequence"] = str(expect)
         return decode(Ack, await self._ask(subject, data, headers, seconds))
 
-    async def feed(self, after: int) -> AsyncGenerator[Sequence[Entry], None]:
+    async def feed(self, after: int) -> AsyncGenerator[Sequence[LogEntry], None]:
         while True:
             consumer = await self._consumer(after)
             try:
@@ -221,11 +221,11 @@ class JetStreamLog:
     async def _state(self) -> StreamState:
         return decode(StateInfo, await self._ask(api(f"STREAM.INFO.{self._names.log}"), b"")).state
 
-    async def entry(self, position: int) -> Entry | None:
+    async def entry(self, position: int) -> LogEntry | None:
         found = await self._stored(self._names.log, {"seq": position}) if position > 0 else None
         if found is None:
             return None
-        return Entry(found.seq, header(found.hdrs, "Nats-Msg-Id"), found.data, seconds(found.time))
+        return LogEntry(found.seq, header(found.hdrs, "Nats-Msg-Id"), found.data, seconds(found.time))
 
     async def _stored(self, stream: str, which: dict[str, object], seconds: float = 2.0) -> Stored | None:
         """One message, read from the leader."""
@@ -306,7 +306,7 @@ class JetStreamLog:
                 if not left:
                     raise
 
-    async def pieces(self, snapshot: Snapshot) -> AsyncIterator[bytes]:
+    async def pieces(self, snapshot: LogSnapshot) -> AsyncIterator[bytes]:
         for number in range(snapshot.pieces):
             subject = f"{self._names.pieces}.{snapshot.name}.{number}"
             stored = await self._stored(self._names.snapshots, {"last_by_subj": subject}, SLOW_SECONDS)

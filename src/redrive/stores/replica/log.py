@@ -28,7 +28,7 @@ class LogInfo(msgspec.Struct, frozen=True):
     """How to get a better durability, where there is one."""
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class LogEntry(msgspec.Struct, frozen=True, gc=False):
     """One message of the log."""
 
     position: int
@@ -49,7 +49,7 @@ class Fill(msgspec.Struct, frozen=True):
         return self.bytes / self.limit if self.limit else 0.0
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class LogSnapshot(msgspec.Struct, frozen=True):
     """A stored copy of a replica, as its manifest names it."""
 
     name: str
@@ -66,8 +66,8 @@ class Snapshot(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True):
     """The newest snapshot and the one before it. Only these two may be used, and only older messages be trimmed."""
 
-    newest: Snapshot
-    before: Snapshot | None = None
+    newest: LogSnapshot
+    before: LogSnapshot | None = None
     version: int = 0
     """The log's own number of this manifest, for the compare-and-set."""
 
@@ -118,13 +118,13 @@ class Log(Protocol):
     async def append(self, id: str, data: bytes) -> int:
         """Durable when it returns its position. The same id soon again is taken for the same message."""
 
-    def feed(self, after: int) -> AsyncGenerator[Sequence[Entry], None]:
+    def feed(self, after: int) -> AsyncGenerator[Sequence[LogEntry], None]:
         """The messages after a position, in order, for ever, several at a time; none is left out. To be closed."""
 
     async def end(self) -> int:
         """The last position, as the leader knows it."""
 
-    async def entry(self, position: int) -> Entry | None:
+    async def entry(self, position: int) -> LogEntry | None:
         """One message, or None where it was trimmed or never existed."""
 
     async def first(self) -> int:
@@ -139,7 +139,7 @@ class Log(Protocol):
     async def put_pieces(self, name: str, pieces: AsyncIterator[bytes]) -> int:
         """Store the pieces of a snapshot under its name; how many they are."""
 
-    def pieces(self, snapshot: Snapshot) -> AsyncIterator[bytes]:
+    def pieces(self, snapshot: LogSnapshot) -> AsyncIterator[bytes]:
         """The pieces of a snapshot, in order."""
 
     async def put_manifest(self, manifest: Manifest) -> None:

@@ -12,14 +12,14 @@ import msgspec
 
 from redrive.stores.replica.log import (
     Answered,
-    Entry,
     Fill,
+    LogEntry,
     LogFull,
     LogInfo,
+    LogSnapshot,
     LogUnavailable,
     Manifest,
     ManifestMoved,
-    Snapshot,
 )
 from redrive.stores.sqlite.wakeups import call_in_loop
 
@@ -47,7 +47,7 @@ class MemoryMessages:
         self.clock = clock
         self.lock = threading.Lock()
         self.generation = secrets.token_hex(8)
-        self.entries: list[Entry] = []
+        self.entries: list[LogEntry] = []
         self.trimmed = 0
         self.ids: dict[str, int] = {}
         self.snapshots: dict[str, list[bytes]] = {}
@@ -108,11 +108,11 @@ class MemoryLog:
     def _keep(self, id: str, data: bytes) -> int:
         kept = self.kept
         position = kept.trimmed + len(kept.entries) + 1
-        kept.entries.append(Entry(position, id, data, kept.clock() if kept.clock is not None else None))
+        kept.entries.append(LogEntry(position, id, data, kept.clock() if kept.clock is not None else None))
         kept.ids[id] = position
         return position
 
-    async def feed(self, after: int) -> AsyncGenerator[Sequence[Entry], None]:
+    async def feed(self, after: int) -> AsyncGenerator[Sequence[LogEntry], None]:
         kept = self.kept
         came = asyncio.Event()
         listener = (asyncio.get_running_loop(), came)
@@ -129,7 +129,7 @@ class MemoryLog:
         finally:
             kept.listeners.discard(listener)
 
-    def _after(self, position: int) -> list[Entry]:
+    def _after(self, position: int) -> list[LogEntry]:
         with self.kept.lock:
             start = max(0, position - self.kept.trimmed)
             return self.kept.entries[start : start + BATCH]
@@ -142,7 +142,7 @@ class MemoryLog:
         self._reach()
         return self.kept.trimmed + 1
 
-    async def entry(self, position: int) -> Entry | None:
+    async def entry(self, position: int) -> LogEntry | None:
         self._reach()
         found = self._after(position - 1)[:1]
         return found[0] if found and found[0].position == position else None
@@ -159,7 +159,7 @@ class MemoryLog:
         self.kept.snapshots[name] = [piece async for piece in pieces]
         return len(self.kept.snapshots[name])
 
-    async def pieces(self, snapshot: Snapshot) -> AsyncIterator[bytes]:
+    async def pieces(self, snapshot: LogSnapshot) -> AsyncIterator[bytes]:
         self._reach()
         for piece in self.kept.snapshots[snapshot.name]:
             yield piece

@@ -32,7 +32,7 @@ from redrive.stores.replica import snapshots
 from redrive.stores.replica.chores import ERASURE, REPLICA
 from redrive.stores.replica.envelope import Arrived
 from redrive.stores.replica.folder import fcntl
-from redrive.stores.replica.log import Log, LogInfo, Manifest, Snapshot
+from redrive.stores.replica.log import Log, LogInfo, LogSnapshot, Manifest
 from redrive.stores.replica.replay import FleetMoved
 from redrive.stores.replica.store import ReplicaStore
 from redrive.stores.sqlite.connection import KIND, MoveMark, drop_mark, open_writer, read_mark, sync_folder, write_mark
@@ -142,7 +142,7 @@ async def _seed(path: Path, log: Log, info: LogInfo, token: str, at: float, told
         digest = await asyncio.to_thread(snapshots.sha256_of, copy)
         name, size = secrets.token_hex(8), copy.stat().st_size
         pieces = await log.put_pieces(name, _told(snapshots.pack_file(copy), size, told))
-        snapshot = Snapshot(name, FIRST, _chain(token), info.generation, 1, digest, size, pieces, time.time())
+        snapshot = LogSnapshot(name, FIRST, _chain(token), info.generation, 1, digest, size, pieces, time.time())
         told("check", 0, 1)
         (await snapshots.fetch(log, snapshot, copy)).unlink()
     told("arrive", 0, 1)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from redrive.stores.replica.log import Entry, LogUnavailable
+from redrive.stores.replica.log import LogEntry, LogUnavailable
 from redrive.stores.replica.nats_api import api, check, encode
 from redrive.stores.replica.nats_connection import Connection
 
@@ -47,7 +47,7 @@ class Consumer:
         self._inbox = ""
         self._subscription: Subscription | None = None
         self._made = False
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[LogEntry] = deque()
         self._came = asyncio.Event()
         self._pulls: dict[str, int] = {}
         """The requests under way, oldest first, and how many messages of each are to come."""
@@ -101,7 +101,7 @@ class Consumer:
 
     # -- reading
 
-    async def next(self) -> Sequence[Entry] | None:
+    async def next(self) -> Sequence[LogEntry] | None:
         """What has arrived together; None once the consumer is broken and all that came is read."""
         entries = self._entries
         while not entries:
@@ -153,7 +153,7 @@ class Consumer:
             return
         self._delivered += 1
         id = (message.headers or {}).get("Nats-Msg-Id", "")
-        self._entries.append(Entry(int(position), id, message.data, int(at) / SECOND))
+        self._entries.append(LogEntry(int(position), id, message.data, int(at) / SECOND))
         self._count()
         self._came.set()
 

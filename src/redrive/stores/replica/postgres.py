@@ -27,15 +27,15 @@ except ImportError as error:
 from redrive.stores.replica.log import (
     Answered,
     Durability,
-    Entry,
     Fill,
     LogChanged,
+    LogEntry,
     LogFull,
     LogInfo,
+    LogSnapshot,
     LogUnavailable,
     Manifest,
     ManifestMoved,
-    Snapshot,
 )
 from redrive.stores.replica.postgres_schema import EXISTS, LOCK, TABLES
 from redrive.stores.replica.postgres_url import read_url
@@ -160,7 +160,7 @@ class PostgresLog:
         self._flusher: asyncio.Task[None] | None = None
         self._came: set[asyncio.Event] = set()
         self._generation = ""
-        self._last: Entry | None = None
+        self._last: LogEntry | None = None
         """What the feed gave out last."""
         self._writer, self._reader = _Link(self._conninfo), _Link(self._conninfo)
 
@@ -294,7 +294,7 @@ class PostgresLog:
 
     # -- hearing
 
-    async def feed(self, after: int) -> AsyncGenerator[Sequence[Entry], None]:
+    async def feed(self, after: int) -> AsyncGenerator[Sequence[LogEntry], None]:
         came = asyncio.Event()
         self._came.add(came)
         listener = asyncio.ensure_future(self._listen(came))
@@ -326,13 +326,13 @@ class PostgresLog:
                 " move this replica's file away to join the new log, or restore the old one"
             )
 
-    async def _after(self, reader: _Link, position: int) -> list[Entry]:
+    async def _after(self, reader: _Link, position: int) -> list[LogEntry]:
         """What follows a position, once the message at the position is the one that was heard last.
 
         The newest message is never deleted, so that a log without it is not the one that was heard.
         """
         rows = await reader.rows(_FROM_POSITION, position, self.namespace, position, BATCH + 1)
-        entries = [Entry(*row) for row in rows]
+        entries = [LogEntry(*row) for row in rows]
         here = entries.pop(0) if entries and entries[0].position == position else None
         if here is None and not entries and position:
             raise LogChanged(
@@ -343,7 +343,7 @@ class PostgresLog:
             self._refuse_other(here, self._last)
         return entries
 
-    def _refuse_other(self, here: Entry, heard: Entry) -> None:
+    def _refuse_other(self, here: LogEntry, heard: LogEntry) -> None:
         if here.id != heard.id:
             raise LogChanged(
                 f"message {here.position} of {self.url} is not the one that was executed here: somebody changed the"
@@ -377,11 +377,11 @@ class PostgresLog:
         ((first,),) = await self._reader.rows("SELECT coalesce(min(seq), 1) FROM rd_log WHERE ns = %s", self.namespace)
         return int(first)
 
-    async def entry(self, position: int) -> Entry | None:
+    async def entry(self, position: int) -> LogEntry | None:
         rows = await self._reader.rows(
             f"SELECT {_ENTRY} FROM rd_log WHERE ns = %s AND seq = %s", self.namespace, position
         )
-        return Entry(*rows[0]) if rows else None
+        return LogEntry(*rows[0]) if rows else None
 
     async def fill(self) -> Fill:
         ((size,),) = await self._reader.rows("SELECT pg_total_relation_size('rd_log')")
@@ -406,7 +406,7 @@ class PostgresLog:
             number += 1
         return number
 
-    async def pieces(self, snapshot: Snapshot) -> AsyncIterator[bytes]:
+    async def pieces(self, snapshot: LogSnapshot) -> AsyncIterator[bytes]:
         for number in range(snapshot.pieces):
             rows = await self._reader.rows(
                 "SELECT data FROM rd_snapshot WHERE ns = %s AND name = %s AND number = %s",

@@ -18,8 +18,8 @@ import msgspec
 from redrive.core.commands import Apply, Command, GiveBack, Hello, Insert, Take, Ticket, Unstick
 from redrive.errors import StoreError, StoreFailed
 from redrive.stores.replica import envelope as wire
-from redrive.stores.replica.envelope import Arrived, Envelope, Halt, Item, Level, Moved, Own, Part
-from redrive.stores.replica.log import Entry
+from redrive.stores.replica.envelope import Arrived, CommandItem, Envelope, EnvelopePart, Halt, JobsMoved, Level, Own
+from redrive.stores.replica.log import LogEntry
 from redrive.stores.sqlite import sessions
 from redrive.stores.sqlite.commits import is_plain
 from redrive.stores.sqlite.machine import Machine
@@ -117,7 +117,7 @@ class Replay:
         self.load(connection)
         return self.here
 
-    def message(self, connection: apsw.Connection, entry: Entry) -> Replayed:
+    def message(self, connection: apsw.Connection, entry: LogEntry) -> Replayed:
         """Execute one message inside the caller's transaction."""
         standing = self.here
         if entry.position != standing.position + 1:
@@ -133,7 +133,7 @@ class Replay:
             ) from error
         at = standing.at if entry.at is None else max(standing.at, entry.at)
         outcomes: Sequence[Any]
-        if isinstance(message, Part):
+        if isinstance(message, EnvelopePart):
             whole = self._join(connection, message)
             if whole is None:
                 self._move(connection, entry, at, ["part"])
@@ -142,7 +142,7 @@ class Replay:
         self._compare(connection, message, entry.position)
         outcomes, said = self._envelope(connection, message, at if entry.at is not None else None)
         self._move(connection, entry, at, said)
-        wakes = any(isinstance(item, Item) and isinstance(item.command, _WAKING) for item in message.items)
+        wakes = any(isinstance(item, CommandItem) and isinstance(item.command, _WAKING) for item in message.items)
         return Replayed(entry.position, message, outcomes, wakes)
 
     @property
@@ -154,7 +154,7 @@ class Replay:
 
     # -- parts
 
-    def _join(self, connection: apsw.Connection, part: Part) -> Envelope | None:
+    def _join(self, connection: apsw.Connection, part: EnvelopePart) -> Envelope | None:
         """Keep a part; the whole envelope once all are there."""
         ticket = part.ticket
         name = f"{ticket.client}-{ticket.number}"
@@ -195,7 +195,7 @@ class Replay:
                 "jobs were moved into this log, and this replica began without them: start this process again once"
                 " `redrive move` has finished"
             )
-        if isinstance(first, Item) and isinstance(first.command, Hello):
+        if isinstance(first, CommandItem) and isinstance(first.command, Hello):
             sessions.begin(connection, self._hello(first.command, at))
         try:
             kept = sessions.find_outcome(connection, envelope.ticket)
@@ -210,18 +210,20 @@ class Replay:
             items = list(group)
             outcomes += self._joined(connection, items) if can_join else [self._item(connection, i, at) for i in items]
         said = [
-            simplify_outcome(item.command if isinstance(item, Item) else item, outcome)
+            simplify_outcome(item.command if isinstance(item, CommandItem) else item, outcome)
             for item, outcome in zip(envelope.items, outcomes, strict=True)
         ]
         sessions.remember(connection, envelope.ticket, b"", at or 0.0)
         return outcomes, said
 
-    def _joined(self, connection: apsw.Connection, items: Sequence[Item | Own]) -> list[Any]:
+    def _joined(self, connection: apsw.Connection, items: Sequence[CommandItem | Own]) -> list[Any]:
         """Execute inserts that stand side by side in one statement; one by one where that cannot be done.
 
         The rows and the outcomes are those of one insert after the other.
         """
-        commands = [item.command for item in items if isinstance(item, Item) and isinstance(item.command, Insert)]
+        commands = [
+            item.command for item in items if isinstance(item, CommandItem) and isinstance(item.command, Insert)
+        ]
         outcomes = self._execute_inserts(connection, commands) if len(commands) > 1 else None
         return outcomes if outcomes is not None else [self._execute(connection, command) for command in commands]
 
@@ -239,7 +241,7 @@ class Replay:
         connection.execute("RELEASE inserts")
         return outcomes
 
-    def _item(self, connection: apsw.Connection, item: Item | Own, at: float | None) -> Any:
+    def _item(self, connection: apsw.Connection, item: CommandItem | Own, at: float | None) -> Any:
         match item:
             case Level():
                 return self._level(connection, item.number, at)
@@ -249,9 +251,9 @@ class Replay:
                 return None
             case Arrived():
                 return None  # a late repeat of the first message
-            case Moved():
+            case JobsMoved():
                 return self._leave(connection, item.to)
-            case Item():
+            case CommandItem():
                 command = self._clamped(item.command, at)
                 return self._once(connection, command, item.ticket, at or 0.0)
 
@@ -322,7 +324,7 @@ class Replay:
 
     # -- the position
 
-    def _move(self, connection: apsw.Connection, entry: Entry, at: float, said: Any) -> None:
+    def _move(self, connection: apsw.Connection, entry: LogEntry, at: float, said: Any) -> None:
         standing = self.here
         chain = hashlib.blake2b(standing.chain + encode([entry.position, said]), digest_size=16).digest()
         connection.execute(
@@ -337,9 +339,9 @@ class Replay:
         self.standing = standing._replace(position=entry.position, message=entry.id, chain=chain, at=at)
 
 
-def _can_join(item: Item | Own) -> bool:
+def _can_join(item: CommandItem | Own) -> bool:
     """Whether this is an insert of ordinary jobs, which may be executed together with its neighbours."""
-    if not isinstance(item, Item) or item.ticket is not None or not isinstance(item.command, Insert):
+    if not isinstance(item, CommandItem) or item.ticket is not None or not isinstance(item.command, Insert):
         return False
     return not item.command.puts and all(is_plain(job) for job in item.command.jobs)
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from redrive.core.commands import Command, GiveBack, Hello, Take, Ticket
 from redrive.errors import CommitUnknown, SessionUnknown, StoreError, StoreFull
 from redrive.stores.replica import envelope as wire
-from redrive.stores.replica.envelope import Envelope, Halt, Item, Own
+from redrive.stores.replica.envelope import CommandItem, Envelope, Halt, Own
 from redrive.stores.replica.log import Log, LogFull, LogUnavailable
 from redrive.stores.replica.replay import EXPIRED, FORGOTTEN, LATE, Replay
 from redrive.stores.sqlite.sessions import RefusedCommand
@@ -286,7 +286,7 @@ class Sender:
             self._greet_anew(sent, envelope.ticket.client)
         elif sent is None:
             for item, outcome in zip(envelope.items, outcomes, strict=True):
-                self._return_take(item.command if isinstance(item, Item) else item, outcome)
+                self._return_take(item.command if isinstance(item, CommandItem) else item, outcome)
         else:
             self._touch(sent.sent_at)
             for pending, outcome in zip(sent.pending, outcomes, strict=True):

@@ -22,7 +22,7 @@ from typing import Final
 import apsw
 
 from redrive.errors import StoreError
-from redrive.stores.replica.log import Log, LogInfo, LogUnavailable, Manifest, ManifestMoved, Snapshot
+from redrive.stores.replica.log import Log, LogInfo, LogSnapshot, LogUnavailable, Manifest, ManifestMoved
 from redrive.stores.replica.replay import LogStanding, Replay, ReplicaStopped
 from redrive.stores.sqlite import upkeep
 from redrive.stores.sqlite.connection import BUSY_MS, open_reader, open_writer
@@ -124,7 +124,7 @@ class SnapshotDamaged(StoreError):
     """What was read back is not what was stored, or is of no use for this log."""
 
 
-def _check_fit(info: LogInfo, snapshot: Snapshot) -> None:
+def _check_fit(info: LogInfo, snapshot: LogSnapshot) -> None:
     """Raise where this log does not go on from what the snapshot holds."""
     if snapshot.generation != info.generation:
         raise SnapshotDamaged(f"it belongs to another log (generation {snapshot.generation})")
@@ -134,7 +134,7 @@ def _check_fit(info: LogInfo, snapshot: Snapshot) -> None:
         raise SnapshotDamaged(f"it ends at message {snapshot.position}, and the log begins at {info.first}")
 
 
-async def fetch(log: Log, snapshot: Snapshot, path: Path) -> Path:
+async def fetch(log: Log, snapshot: LogSnapshot, path: Path) -> Path:
     """A file beside `path` with what the snapshot holds, checked."""
     copy = path.with_name(f"{path.name}.{secrets.token_hex(4)}.restoring")
     unpack, digest = zlib.decompressobj(), hashlib.sha256()
@@ -184,7 +184,7 @@ class Snapshots:
         self._path = path
         self._commit = commit
 
-    async def make(self) -> Snapshot:
+    async def make(self) -> LogSnapshot:
         """Store a copy of the replica, read it back, name it in the manifest, and trim what both snapshots hold."""
         known = await self._log.manifest()
         await self._commit()
@@ -225,14 +225,14 @@ class Snapshots:
             await self._log.trim(manifest.before.position + 1)
 
 
-async def store_file(log: Log, copy: Path, standing: LogStanding, watch: Watch | None = None) -> Snapshot:
+async def store_file(log: Log, copy: Path, standing: LogStanding, watch: Watch | None = None) -> LogSnapshot:
     """Store a file as a snapshot, and read it back. `watch` sees the pieces on their way."""
     name = secrets.token_hex(8)
     digest = await asyncio.to_thread(sha256_of, copy)
     pieces = pack_file(copy)
     size = copy.stat().st_size  # noqa: ASYNC240 - a look at one local file
     number = await log.put_pieces(name, pieces if watch is None else watch(pieces))
-    snapshot = Snapshot(
+    snapshot = LogSnapshot(
         name=name,
         position=standing.position,
         chain=standing.chain,

@@ -23,7 +23,7 @@ from redrive.errors import CommitUnknown, StoreBusy, StoreError, StoreFull
 from redrive.stores.replica import chores
 from redrive.stores.replica.chores import ERASURE, LAST, Announcer, LastErasure, Presence, ReplicaStatus
 from redrive.stores.replica.engine import Engine
-from redrive.stores.replica.envelope import Halt, Moved
+from redrive.stores.replica.envelope import Halt, JobsMoved
 from redrive.stores.replica.folder import FixedFile, ReplicaFolder
 from redrive.stores.replica.log import Fill, Log, LogUnavailable, Manifest, ManifestMoved
 from redrive.stores.replica.replay import Replay
@@ -364,7 +364,7 @@ class ReplicaStore(ReadVerbs):
     async def leave_for(self, to: str) -> None:
         """Close the log for good, because its jobs are elsewhere from now on. Raises FleetMoved once it is closed."""
         engine = await self._ready()
-        await engine.run(Moved(to))
+        await engine.run(JobsMoved(to))
 
     # -- claiming
 
