@@ -718,9 +718,9 @@ async def test_a_monitor_that_stood_still_does_not_overwrite_or_remove_what_is_n
             newer = _of_version(job, job.version + 1)
             await exports.put(newer, b'{"newer": true}', {})
             await exports.put(job, line_of(job), {})
-            await exports.drop(names.letter(job), job.version)
-            assert (await bare.read("DLQ_legal", names.letter(job)))[0] == {"newer": True}
-            await exports.drop(names.letter(job), newer.version)
+            await exports.drop(names.dead_letter_subject(job), job.version)
+            assert (await bare.read("DLQ_legal", names.dead_letter_subject(job)))[0] == {"newer": True}
+            await exports.drop(names.dead_letter_subject(job), newer.version)
             assert await bare.letters("legal") == set()
         finally:
             await connection.close()

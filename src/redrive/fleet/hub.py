@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def become_hub(core: Core) -> None:
-    """Keep a replica in this process, where its URL would make it a client of hubs. Before the store is used."""
+    """Make this process keep a replica where its URL would make it a client of hubs, before it uses the store."""
     if scheme_of(core.settings.url) in NATS and not core.settings.replica:
         if core.holder.store is not None:
             raise ConfigError("replica: the store is open as a client of hubs; set replica=true before it is used")
@@ -26,7 +26,7 @@ def become_hub(core: Core) -> None:
 
 
 def make_hub(core: Core) -> Hub | None:
-    """Makes the hub of this process's store; None where the store is itself a client of hubs."""
+    """Make the hub of this process's store; None where the store is itself a client of hubs."""
     from redrive.stores.remote import Hub
 
     return Hub(core.store) if hasattr(core.store, "execute") else None
@@ -34,7 +34,7 @@ def make_hub(core: Core) -> Hub | None:
 
 @asynccontextmanager
 async def serving_hub(core: Core, recorder: FailureRecorder) -> AsyncIterator[None]:
-    """Answer requests over NATS while the block runs. Over HTTP the server's own route does."""
+    """Answer requests over NATS while the block runs. Over HTTP a route of the server does that."""
     store: Any = core.store
     if scheme_of(core.settings.url) in POSTGRES:
         await store.serve_others()

@@ -9,25 +9,25 @@ from redrive.errors import ConfigError
 from redrive.jobs.open_store import is_file, make_log, shown, sqlite_path
 
 if TYPE_CHECKING:
-    from redrive.stores.replica.moving import Count, Told
+    from redrive.stores.replica.moving import Count, Report
 
 
-async def move(source: str, target: str, told: Told) -> Count:
-    """Move every job with its whole record. Run again after a kill, it goes on where it was."""
+async def move(source: str, target: str, report: Report) -> Count:
+    """Move every job with its whole record. After a kill, the same call goes on where it was."""
     from redrive.stores.replica.moving import move_in, move_out
 
     if is_file(source) and not is_file(target):
-        return await move_in(file_of(source), make_log(target), told)
+        return await move_in(file_of(source), make_log(target), report)
     if is_file(target) and not is_file(source):
         make_log(source)
-        return await move_out(lambda: make_log(source), new_file(target), told)
+        return await move_out(lambda: make_log(source), new_file(target), report)
     if is_file(source):
         raise ConfigError("to: both are files: stop all processes of the file, then move it and its folders with mv")
     raise ConfigError(f"to: {shown(target)} is no file: move the fleet into a file first, and from there on")
 
 
 async def undo_move(source: str, target: str) -> None:
-    """Open a file again whose move into a fleet was begun and has not arrived."""
+    """Open a file again whose move into a fleet began and has not arrived."""
     from redrive.stores.replica.moving import undo
 
     if not is_file(source) or is_file(target):
@@ -36,7 +36,7 @@ async def undo_move(source: str, target: str) -> None:
 
 
 def file_of(url: str) -> Path:
-    """The file of a URL, which must exist and must have no jobs waiting beside it."""
+    """Return the file of a URL, which must exist and must have no jobs waiting in its spool."""
     path = Path(sqlite_path(url)).expanduser().absolute()
     if not path.is_file():
         raise ConfigError(f"from: there is no database at {path}")

@@ -1,7 +1,7 @@
-"""Runs the roles of a fleet without running jobs: monitor, triage, retry and upkeep, one process at a time each.
+"""Runs the roles of a fleet without running jobs: monitor, triage, retry and upkeep, each in one process at a time.
 
-The schedulers of workers do the same duties under the same leases, so that roles may run in `redrive serve`, in
-workers, alone, or in all of them.
+The schedulers of workers do the same duties under the same leases, so roles may run in `redrive serve`, in workers,
+alone, or in all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class WorkerMaker(Protocol):
-    """Makes what a process with roles needs besides jobs: `rd`'s own workers do."""
+    """Makes the worker, scheduler and couriers of a process with roles."""
 
     def load(self) -> None: ...
     def make(self) -> Worker: ...
@@ -41,9 +41,9 @@ async def running_roles(core: Core, workers: WorkerMaker, roles: Collection[str]
     async with core.holder.closing(), AsyncExitStack() as stack:
         loops: list[Loop] = [workers.make_scheduler(workers.make(), roles), *workers.couriers()]
         if "monitor" in roles and scheme_of(core.settings.url) in NATS:
-            from redrive.fleet.open_side import exporting
+            from redrive.fleet.open_side import open_side
 
-            await stack.enter_async_context(exporting(core))
+            await stack.enter_async_context(open_side(core))
         for loop in loops:
             loop.start()
             stack.push_async_callback(loop.stop)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from redrive.api.redrive import Redrive
     from redrive.fleet.doctor import FleetCheck
-    from redrive.stores.replica.moving import Count, Told
+    from redrive.stores.replica.moving import Count, Report
     from redrive.stores.sqlite.doctor import FileCheck
 
 INNER: Final = ("database", "schema", "integrity")
@@ -150,7 +150,7 @@ def move(source: str, target: str, undo: bool) -> None:
 
 
 @contextmanager
-def _show_steps() -> Iterator[Told]:
+def _show_steps() -> Iterator[Report]:
     """Show the steps of a move on a terminal; print nothing elsewhere."""
     from rich.console import Console
     from rich.progress import Progress

@@ -1,62 +1,34 @@
-"""The open side of a NATS fleet: published tasks become jobs, dead letters and changed retries are told in streams.
+"""Runs the open side of a NATS fleet: takes in published tasks, and publishes dead letters and changed retries.
 
-It runs in every hub; one of them at a time does each part. `redrive fleet init` makes its streams, and before that it
-does nothing.
+It runs in every hub; one hub at a time does each part. It does nothing before `redrive fleet init` makes its streams.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
 
 from redrive.fleet.open_side.exporter import Exporter
 from redrive.fleet.open_side.intake import Intake
 from redrive.stores.open_side.names import OpenNames
-from redrive.stores.replica.nats_address import read_address
-from redrive.stores.replica.nats_connection import Connection
+from redrive.stores.replica.nats_connection import connected
 
 if TYPE_CHECKING:
     from redrive.engine.loop import Loop
     from redrive.jobs.core import Core
     from redrive.scripts.failure_records import FailureRecorder
 
-CONNECT_SECONDS: Final = 20.0
-
 
 @asynccontextmanager
-async def open_side(core: Core, recorder: FailureRecorder) -> AsyncIterator[None]:
-    """Take in tasks and tell of dead letters while the block runs."""
-    async with _connected(core) as (connection, names):
-        loops = [Intake(core, recorder, connection, names), Exporter(core, connection, names)]
-        async with _running(loops):
-            yield
-
-
-@asynccontextmanager
-async def exporting(core: Core) -> AsyncIterator[None]:
-    """Tell of dead letters while the block runs, as the monitor does."""
-    async with _connected(core) as (connection, names), _running([Exporter(core, connection, names)]):
-        yield
-
-
-@asynccontextmanager
-async def _connected(core: Core) -> AsyncIterator[tuple[Connection, OpenNames]]:
-    address = read_address(core.settings.url)
-    connection = Connection(address)
-    await connection.open(CONNECT_SECONDS)
-    try:
-        yield connection, OpenNames(address.namespace)
-    finally:
-        await connection.close()
-
-
-@asynccontextmanager
-async def _running(loops: Sequence[Loop]) -> AsyncIterator[None]:
-    try:
+async def open_side(core: Core, recorder: FailureRecorder | None = None) -> AsyncIterator[None]:
+    """Publish dead letters while the block runs, and with a recorder take in tasks, too."""
+    async with connected(core.settings.url) as connection, AsyncExitStack() as stack:
+        names = OpenNames(connection.address.namespace)
+        loops: list[Loop] = [Exporter(core, connection, names)]
+        if recorder is not None:
+            loops.append(Intake(core, recorder, connection, names))
         for loop in loops:
             loop.start()
+            stack.push_async_callback(loop.stop)
         yield
-    finally:
-        for loop in loops:
-            await loop.stop()

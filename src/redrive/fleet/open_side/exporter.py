@@ -171,9 +171,9 @@ class Exporter(Loop):
                 await self._drop(id, job)
 
     async def _put(self, job: Job) -> None:
-        subject, stream = self._names.letter(job), self._names.letters_of(job.agent)
+        subject, stream = self._names.dead_letter_subject(job), self._names.dead_letter_stream(job.agent)
         try:
-            await self._exports.put(job, telling.letter_body(job, self._exports.room), telling.headers_of(job))
+            await self._exports.put(job, telling.dead_letter_body(job, self._exports.room), telling.headers_of(job))
         except LogFull as error:
             self._say_full(stream, job, error)
             return

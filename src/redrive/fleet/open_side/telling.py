@@ -14,7 +14,7 @@ from redrive.jobs.records import record_of
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def letter_body(job: Job, room: int) -> bytes:
+def dead_letter_body(job: Job, room: int) -> bytes:
     """A dead letter. One that is larger than a message may be leaves its payload in the store, and says so."""
     record = record_of(job) | {"version": job.version}
     return _fitting(record, room)

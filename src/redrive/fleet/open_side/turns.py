@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from redrive.engine.duty_lease import holds
-from redrive.stores.open_side import streams
 from redrive.stores.open_side.names import OpenNames
 from redrive.stores.replica.nats_connection import Connection
+from redrive.stores.replica.nats_streams import find_stream
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
@@ -38,7 +38,7 @@ class DutyTurn:
 
     async def _are_made(self) -> bool:
         if not self._made:
-            self._made = await streams.find(self._connection, self._names.tasks) is not None
+            self._made = await find_stream(self._connection, self._names.tasks) is not None
         return self._made
 
     def lost(self) -> None:

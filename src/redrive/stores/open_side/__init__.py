@@ -1,1 +1,1 @@
-"""The plain streams beside a fleet's log, for programs in any language: tasks in, dead letters and retries out."""
+"""Keeps plain NATS streams beside a fleet's log for other programs: tasks come in, dead letters and retries go out."""

@@ -29,6 +29,7 @@ from redrive.stores.replica.nats_api import (
     header,
 )
 from redrive.stores.replica.nats_connection import Connection
+from redrive.stores.replica.nats_streams import find_stream
 
 VERSION: Final = "Redrive-Version"
 ROOM: Final = 8 * 1024
@@ -56,7 +57,7 @@ class Exports:
         """The subjects of all dead letters that are there, by the ids of their jobs."""
         found: dict[str, set[str]] = {}
         self._known.clear()
-        for stream in await streams.streams_of_letters(self._connection, self._names):
+        for stream in await streams.list_dead_letter_streams(self._connection, self._names):
             self._known.add(stream)
             for subject in await self._subjects(stream):
                 found.setdefault(id_of(subject), set()).add(subject)
@@ -74,7 +75,7 @@ class Exports:
 
     async def put(self, job: Job, body: bytes, headers: Mapping[str, str]) -> None:
         """Write a dead letter, unless a newer version of it stands there. Raises LogFull where the stream is full."""
-        stream, subject = self._names.letters_of(job.agent), self._names.letter(job)
+        stream, subject = self._names.dead_letter_stream(job.agent), self._names.dead_letter_subject(job)
         await self._need(stream, job.agent)
         for left in reversed(range(TRIES)):
             stands = await self._stored(stream, subject)
@@ -92,11 +93,11 @@ class Exports:
         """The stream of an agent's first dead letter, limited as the stream of those without an agent is."""
         if stream in self._known:
             return
-        like = await streams.find(self._connection, self._names.letters_of(None))
-        tasks = await streams.find(self._connection, self._names.tasks)
+        like = await find_stream(self._connection, self._names.dead_letter_stream(None))
+        tasks = await find_stream(self._connection, self._names.tasks)
         limit = like.config.get("max_msgs", 0) if like is not None else 0
         replicas = tasks.config.get("num_replicas", 1) if tasks is not None else 1
-        config = streams.letters_config(self._names, agent, replicas, limit if limit > 0 else streams.LETTERS)
+        config = streams.dead_letter_config(self._names, agent, replicas, limit if limit > 0 else streams.DEAD_LETTERS)
         await streams.ensure(self._connection, config)
         self._known.add(stream)
 
@@ -114,13 +115,13 @@ class Exports:
                 raise
 
     def _stream_of(self, subject: str) -> str:
-        return self._names.letters + subject.split(".")[2]
+        return self._names.dead_letter_prefix + subject.split(".")[2]
 
     # -- retries
 
     async def tell_retry(self, job: Job, id: str, body: bytes, headers: Mapping[str, str]) -> None:
         said = {**headers, VERSION: str(job.version), "Nats-Msg-Id": id}
-        await self._publish(self._names.retries, self._names.retry(job), body, said)
+        await self._publish(self._names.retries, self._names.retry_subject(job), body, said)
 
     async def retried(self) -> set[str]:
         """The ids of the jobs whose retries are told."""

@@ -1,4 +1,4 @@
-"""The open streams: made where they are missing, and brought up to date. What an operator has raised stays."""
+"""Makes the open streams where they are missing, and brings them up to date. What an operator has raised stays."""
 
 from __future__ import annotations
 
@@ -6,38 +6,34 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from redrive.errors import StoreRefused
 from redrive.stores.open_side.names import OpenNames
-from redrive.stores.replica.nats_api import (
-    NAME_IN_USE,
-    NO_STREAM,
-    JetStreamRefused,
-    StreamInfo,
-    StreamNames,
-    api,
-    decode,
-    encode,
-)
+from redrive.stores.replica.nats_api import JetStreamRefused, StreamInfo, StreamNames, api, decode, encode
 from redrive.stores.replica.nats_connection import Connection
-from redrive.stores.replica.nats_streams import stream_info
+from redrive.stores.replica.nats_streams import (
+    SECOND,
+    find_stream,
+    make_stream,
+    refuse_stream,
+    send_config,
+    stream_config,
+)
 
-SECOND: Final = 1_000_000_000
-LETTERS: Final = 10_000
+DEAD_LETTERS: Final = 10_000
 RETRIES: Final = 1_000
 RETRIES_SECONDS: Final = 86_400
 DUPLICATES_SECONDS: Final = 300
 INTAKE: Final = "intake"
-"""The one consumer of the tasks. It is kept, because it knows what was handed out and not acknowledged."""
+"""The one consumer of the tasks. The server keeps it, because it knows which tasks are not acknowledged."""
 ACK_SECONDS: Final = 30.0
-"""After so long a task that was not acknowledged is handed out again."""
+"""A task that is not acknowledged for so long is delivered again."""
 MARK: Final = "redrive-open"
 _NO_CONSUMER: Final = 10014
 _OWN: Final = ("subjects", "retention", "discard", "max_age", "max_msgs_per_subject", "duplicate_window", "metadata")
-"""What is ours to say. Bytes and a larger number of messages or of replicas are the operator's."""
+"""What redrive decides. Bytes and a larger number of messages or of replicas are the operator's."""
 
 
 class Ensured(msgspec.Struct, frozen=True):
-    """What became of one stream."""
+    """Says what became of one stream."""
 
     name: str
     did: Literal["made", "updated", "unchanged"]
@@ -45,21 +41,21 @@ class Ensured(msgspec.Struct, frozen=True):
     replicas: int = 1
 
 
-# -- how they are
+# -- configurations
 
 
 def tasks_config(names: OpenNames, replicas: int) -> dict[str, Any]:
     return _config(names.tasks, names.task_subjects, replicas, "tasks", retention="workqueue")
 
 
-def letters_config(names: OpenNames, agent: str | None, replicas: int, limit: int) -> dict[str, Any]:
-    """One message per dead letter. At its limit it refuses what is new: nothing is discarded silently."""
-    name, subjects = names.letters_of(agent), names.letter_subjects(agent)
+def dead_letter_config(names: OpenNames, agent: str | None, replicas: int, limit: int) -> dict[str, Any]:
+    """Keep one message per dead letter. A full stream refuses new ones: nothing is discarded silently."""
+    name, subjects = names.dead_letter_stream(agent), names.dead_letter_subjects(agent)
     return _config(name, subjects, replicas, "dlq", max_msgs=limit, max_msgs_per_subject=1)
 
 
 def retries_config(names: OpenNames, replicas: int) -> dict[str, Any]:
-    """The latest of a day, for whoever watches; the store keeps the truth."""
+    """Keep the latest retries of a day for programs that watch; the store has all of them."""
     return _config(
         names.retries,
         names.retry_subjects,
@@ -72,64 +68,31 @@ def retries_config(names: OpenNames, replicas: int) -> dict[str, Any]:
 
 
 def _config(name: str, subjects: str, replicas: int, mark: str, **own: Any) -> dict[str, Any]:
-    return {
-        "name": name,
+    shared = {
         "description": "redrive: open to other programs",
-        "subjects": [subjects],
-        "retention": "limits",
-        "storage": "file",
-        "discard": "new",
-        "num_replicas": replicas,
-        "max_msgs": -1,
-        "max_age": 0,
-        "max_msgs_per_subject": -1,
-        "max_consumers": -1,
         "duplicate_window": DUPLICATES_SECONDS * SECOND,
         "metadata": {MARK: mark},
-    } | own
+    }
+    return stream_config(name, subjects, replicas, **shared, **own)
 
 
-# -- making and changing them
-
-
-async def find(connection: Connection, name: str) -> StreamInfo | None:
-    try:
-        return await stream_info(connection, name)
-    except JetStreamRefused as error:
-        if error.number == NO_STREAM:
-            return None
-        raise
+# -- making and changing
 
 
 async def ensure(connection: Connection, config: dict[str, Any], *, limit: int | None = None) -> Ensured:
-    """Make a stream, or bring it up to date. `limit` is a number of messages that was asked for now."""
+    """Make a stream, or bring it up to date. `limit` is a number of messages that the caller asks for."""
     if limit is not None:
         config = config | {"max_msgs": limit}
-    info = await find(connection, config["name"])
+    info = await find_stream(connection, config["name"])
     if info is None:
-        return await _make(connection, config)
+        did: Literal["made", "updated", "unchanged"] = "made" if await make_stream(connection, config) else "unchanged"
+        return _ensured(did, config)
     _check(info, config, connection)
     wanted = _wanted(info.config, config, asked=limit is not None)
-    did: Literal["updated", "unchanged"] = "unchanged"
-    if any(info.config.get(name) != value for name, value in wanted.items()):
-        await _ask(connection, "STREAM.UPDATE", dict(info.config) | wanted)
-        did = "updated"
-    return _ensured(did, dict(info.config) | wanted)
-
-
-async def _make(connection: Connection, config: dict[str, Any]) -> Ensured:
-    try:
-        await _ask(connection, "STREAM.CREATE", config)
-    except JetStreamRefused as error:
-        if error.number != NAME_IN_USE:
-            raise
-        return _ensured("unchanged", config)
-    return _ensured("made", config)
-
-
-async def _ask(connection: Connection, verb: str, config: dict[str, Any]) -> None:
-    answer = await connection.ask(api(f"{verb}.{config['name']}"), encode(config), seconds=5.0)
-    decode(StreamInfo, answer)
+    if all(info.config.get(name) == value for name, value in wanted.items()):
+        return _ensured("unchanged", info.config | wanted)
+    await send_config(connection, "STREAM.UPDATE", info.config | wanted)
+    return _ensured("updated", info.config | wanted)
 
 
 def _wanted(now: dict[str, Any], config: dict[str, Any], *, asked: bool) -> dict[str, Any]:
@@ -146,7 +109,7 @@ def _ensured(did: Literal["made", "updated", "unchanged"], config: dict[str, Any
 
 
 def _check(info: StreamInfo, config: dict[str, Any], connection: Connection) -> None:
-    """Refuse a stream of somebody else: bringing it up to date would take its messages away from them."""
+    """Refuse a stream of another program: bringing it up to date would take messages from that program."""
     now = info.config
     problems = {
         "redrive has not made it": MARK not in (now.get("metadata") or {}),
@@ -154,16 +117,11 @@ def _check(info: StreamInfo, config: dict[str, Any], connection: Connection) -> 
         "it takes messages from other streams (sources)": bool(now.get("sources")),
         "its kind of retention differs": now.get("retention", "limits") != config["retention"],
     }
-    for problem, found in problems.items():
-        if found:
-            raise StoreRefused(
-                f"the stream {config['name']} at {connection.address.public} cannot be used: {problem}."
-                " Take another namespace in the URL, or move that stream away"
-            )
+    refuse_stream(config["name"], connection.address, problems)
 
 
 async def ensure_intake(connection: Connection, names: OpenNames) -> bool:
-    """Make the consumer of the tasks, or bring it up to date. Whether anything had to be done."""
+    """Make the consumer of the tasks, or bring it up to date. Return whether anything had to be done."""
     config = intake_config()
     try:
         info = decode(StreamInfo, await connection.ask(api(f"CONSUMER.INFO.{names.tasks}.{INTAKE}"), b""))
@@ -179,7 +137,7 @@ async def ensure_intake(connection: Connection, names: OpenNames) -> bool:
 
 
 def intake_config() -> dict[str, Any]:
-    """Delivered until acknowledged, after one wait: the one place that says how often and how long."""
+    """Configure the one consumer of the tasks: a task is delivered until it is acknowledged, after one fixed wait."""
     return {
         "durable_name": INTAKE,
         "name": INTAKE,
@@ -192,14 +150,14 @@ def intake_config() -> dict[str, Any]:
     }
 
 
-async def streams_of_letters(connection: Connection, names: OpenNames) -> list[str]:
-    """The streams of dead letters that there are, one for each agent that had one."""
-    found: list[str] = []
+async def list_dead_letter_streams(connection: Connection, names: OpenNames) -> list[str]:
+    """List the streams of dead letters, one for each agent that had a dead letter."""
+    listed: list[str] = []
     offset = 0
     while True:
         request = encode({"subject": f"{names.namespace}.dlq.>", "offset": offset})
         page = decode(StreamNames, await connection.ask(api("STREAM.NAMES"), request))
-        found += [name for name in page.streams or () if name.startswith(names.letters)]
+        listed += [name for name in page.streams or () if name.startswith(names.dead_letter_prefix)]
         offset += len(page.streams or ())
         if not page.streams or offset >= page.total:
-            return sorted(found)
+            return sorted(listed)

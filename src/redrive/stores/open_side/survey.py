@@ -14,7 +14,7 @@ from redrive.stores.replica.nats_api import StreamInfo, StreamList, api, decode,
 from redrive.stores.replica.nats_connection import Connection
 from redrive.stores.replica.nats_streams import Names, stream_info
 
-TASKS, LETTERS, RETRIES, LOG, SNAPSHOTS = "tasks", "dead letters", "retries", "log", "snapshots"
+TASKS, DEAD_LETTERS, RETRIES, LOG, SNAPSHOTS = "tasks", "dead letters", "retries", "log", "snapshots"
 SLOW_SECONDS: Final = 10.0
 
 
@@ -35,7 +35,7 @@ class StreamView(msgspec.Struct, frozen=True):
 
     @property
     def full(self) -> bool:
-        return self.limit is not None and self.messages >= self.limit and self.holds == LETTERS
+        return self.limit is not None and self.messages >= self.limit and self.holds == DEAD_LETTERS
 
 
 class Survey(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ async def survey(connection: Connection) -> Survey:
     namespace = connection.address.namespace
     log, names = Names(namespace), OpenNames(namespace)
     holds = {log.log: LOG, log.snapshots: SNAPSHOTS, names.tasks: TASKS, names.retries: RETRIES}
-    holds |= dict.fromkeys(await streams.streams_of_letters(connection, names), LETTERS)
+    holds |= dict.fromkeys(await streams.list_dead_letter_streams(connection, names), DEAD_LETTERS)
     before = time.time()
     everything = await _all(connection)
     ts = (await stream_info(connection, log.log)).ts

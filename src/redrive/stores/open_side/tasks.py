@@ -11,6 +11,7 @@ from redrive.stores.open_side import streams
 from redrive.stores.open_side.names import OpenNames
 from redrive.stores.replica.log import LogUnavailable
 from redrive.stores.replica.nats_connection import Connection
+from redrive.stores.replica.nats_streams import SECOND, find_stream
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -63,7 +64,7 @@ class Tasks:
 
     async def _bound(self) -> JetStreamContext.PullSubscription:
         if self._subscription is None:
-            info = await streams.find(self._connection, self._names.tasks)
+            info = await find_stream(self._connection, self._names.tasks)
             self._origin = f"{self._names.tasks}@{info.created if info is not None else ''}"
             await streams.ensure_intake(self._connection, self._names)
             context = self._connection.client.jetstream()
@@ -92,7 +93,7 @@ class Tasks:
 
     async def later(self, message: TaskMessage, seconds: float) -> None:
         """The store could not take it now."""
-        await self._connection.ask(message.reply, f'-NAK {{"delay": {int(seconds * streams.SECOND)}}}'.encode())
+        await self._connection.ask(message.reply, f'-NAK {{"delay": {int(seconds * SECOND)}}}'.encode())
 
     async def close(self) -> None:
         from nats.errors import Error

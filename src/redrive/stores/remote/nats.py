@@ -16,7 +16,7 @@ from redrive.stores.remote.service import Answered, Hub
 from redrive.stores.remote.transport import HubUnavailable
 from redrive.stores.replica.log import LogUnavailable
 from redrive.stores.replica.nats_address import Address, read_address
-from redrive.stores.replica.nats_connection import Connection
+from redrive.stores.replica.nats_connection import CONNECT_SECONDS, Connection
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -28,7 +28,6 @@ ALIVE_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 5.0
 """A hub that sends nothing for so long counts as dead."""
 ACK_SECONDS: Final = 3.0
-CONNECT_SECONDS: Final = 20.0
 OVERHEAD: Final = 1024
 GROUP: Final = "hubs"
 
@@ -187,7 +186,7 @@ class NatsHub:
         """Tell the client that this hub still works. Without a connection the client asks another hub, and the work
         ends all the same."""
         with contextlib.suppress(LogUnavailable):
-            await self._send(reply, WORKING)
+            await self.connection.tell(reply, WORKING)
 
     async def _undo(self, answered: Answered) -> None:
         try:
@@ -200,9 +199,9 @@ class NatsHub:
         try:
             parts = self._parts(answered.data)
             for part in parts[:-1]:
-                await self._send(reply, MORE + part)
+                await self.connection.tell(reply, MORE + part)
             if not answered.tokens:
-                await self._send(reply, LAST + parts[-1])
+                await self.connection.tell(reply, LAST + parts[-1])
                 return True
             await self.connection.ask(reply, LAST + parts[-1], seconds=ACK_SECONDS)
         except LogUnavailable as error:
@@ -213,11 +212,3 @@ class NatsHub:
     def _parts(self, data: bytes) -> list[bytes]:
         room = self.connection.client.max_payload - OVERHEAD
         return [data[start : start + room] for start in range(0, len(data), room)] or [b""]
-
-    async def _send(self, subject: str, data: bytes) -> None:
-        from nats.errors import Error
-
-        try:
-            await self.connection.client.publish(subject, data)
-        except Error as error:
-            raise LogUnavailable(str(error)) from error

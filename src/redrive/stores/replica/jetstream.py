@@ -1,7 +1,7 @@
-"""JetStreamLog: the log of a fleet on NATS JetStream.
+"""JetStreamLog: keeps the log of a fleet on NATS JetStream.
 
-Two streams per namespace: `RD_<ns>` holds the messages, `RD_<ns>_SNAP` the pieces of snapshots and their manifest. Of
-JetStream it needs an append with `Nats-Msg-Id`, reading in order, purging, and one compare-and-set for the manifest.
+Of two streams per namespace, `RD_<ns>` holds the messages, and `RD_<ns>_SNAP` the pieces of snapshots and their
+manifest.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ from redrive.stores.replica.nats_streams import (
 log = logging.getLogger("redrive.store")
 OPEN_SECONDS: Final = 30.0
 REMAKE_SECONDS: Final = 10.0
-"""For so long a consumer is made anew before the trouble is told."""
+"""How long a consumer is made anew before the caller learns of the failure."""
 HEADERS_BYTES: Final = 1_024
 PIECE_BYTES: Final = 512 * 1024
 TRIES: Final = 3
 SLOW_SECONDS: Final = 10.0
-"""For what may take a server longer: pieces, purges."""
+"""For pieces and purges, which may take a server longer."""
 DEAF_SECONDS: Final = 6.0
-"""A server that says nothing about JetStream for so long is left, where others are known."""
+"""A server whose JetStream answers nothing for so long is left, where other servers are known."""
 
 
 class JetStreamLog:
-    """One process's connection to a log on JetStream."""
+    """Holds one process's connection to a log on JetStream."""
 
     def __init__(self, url: str | Address) -> None:
         self.address = url if isinstance(url, Address) else read_address(url)
@@ -87,7 +87,7 @@ class JetStreamLog:
         """The version of the manifest that this process wrote last."""
         self._consumers: set[Consumer] = set()
         self._deaf_since: float | None = None
-        """When the first question was asked to which, and since then, nothing was answered."""
+        """When the oldest question was asked since which JetStream has answered nothing."""
         self._leaving: asyncio.Task[None] | None = None
 
     # -- life
@@ -115,7 +115,7 @@ class JetStreamLog:
     async def _ask(
         self, subject: str, data: bytes, headers: Mapping[str, str] | None = None, seconds: float | None = ASK_SECONDS
     ) -> bytes:
-        """Ask JetStream. A server of whose JetStream nothing is heard for long is left: it may be cut off alone."""
+        """Ask JetStream. A server whose JetStream is silent for long is left: it alone may be cut off."""
         if self._deaf_since is None:
             self._deaf_since = time.monotonic()
         try:
@@ -173,13 +173,13 @@ class JetStreamLog:
                 log.warning("the feed of %s is made anew: %s", self.url, consumer.broken)
 
     async def _consumer(self, after: int) -> Consumer:
-        """A new consumer, once it is sure that the log is still the one that was read so far."""
+        """Make a consumer, once it is sure that the log is still the one that was read so far."""
         until = time.monotonic() + REMAKE_SECONDS
         while True:
             consumer = Consumer(self._connection, self._names.log, after)
             self._consumers.add(consumer)
             try:
-                await self._same_log(after)
+                await self._refuse_other_log(after)
                 await consumer.open()
                 return consumer
             except BaseException as error:
@@ -189,28 +189,19 @@ class JetStreamLog:
                     raise
             await asyncio.sleep(0.1)
 
-    async def _same_log(self, after: int) -> None:
+    async def _refuse_other_log(self, after: int) -> None:
         """Raise LogChanged where the log was made anew, went back, or has another message at this position."""
         info = await stream_info(self._connection, self._names.log)
         if generation_of(info) != self._generation:
-            raise LogChanged(
-                f"{self.url} was made anew while it was in use (generation {generation_of(info)}, was"
-                f" {self._generation}): move this replica's file away to join the new log, or restore the old one"
-            )
+            raise LogChanged.made_anew(self.url, generation_of(info), self._generation)
         if info.state.last_seq < after:
-            raise LogChanged(
-                f"{self.url} went back: it ends at message {info.state.last_seq}, {after} was executed here."
-                " Restore the log, or move this replica's file away to accept what is lost"
-            )
+            raise LogChanged.went_back(self.url, f"it ends at message {info.state.last_seq}, {after} was executed here")
         last = self._last
         if last is None or last.position != after or after < info.state.first_seq:
             return
         entry = await self.entry(after)
         if entry is not None and entry.id != last.id:
-            raise LogChanged(
-                f"message {after} of {self.url} is not the one that was executed here: somebody changed the log."
-                " Move this replica's file away to accept the log as it is now"
-            )
+            raise LogChanged.replaced(self.url, after)
 
     async def end(self) -> int:
         return (await self._state()).last_seq
@@ -228,7 +219,7 @@ class JetStreamLog:
         return LogEntry(found.seq, header(found.hdrs, "Nats-Msg-Id"), found.data, seconds(found.time))
 
     async def _stored(self, stream: str, which: dict[str, object], seconds: float = 2.0) -> Stored | None:
-        """One message, read from the leader."""
+        """Read one message from the leader."""
         try:
             answer = await self._ask(api(f"STREAM.MSG.GET.{stream}"), encode(which), seconds=seconds)
             return decode(StoredAnswer, answer).message
@@ -259,7 +250,7 @@ class JetStreamLog:
         return msgspec.structs.replace(msgspec.json.decode(stored.data, type=Manifest), version=stored.seq)
 
     async def put_manifest(self, manifest: Manifest) -> None:
-        """An answer that was lost is looked up: the manifest that stands there may be this one."""
+        """Write the manifest. Where the answer is lost, look whether the current manifest is this one."""
         data, id = msgspec.json.encode(manifest), f"manifest-{secrets.token_hex(8)}"
         try:
             ack = await self._keep(self._names.manifest, id, data, SLOW_SECONDS, manifest.version)
@@ -315,15 +306,14 @@ class JetStreamLog:
             yield stored.data
 
     async def drop_pieces(self, keep: Sequence[str]) -> None:
-        """Remove pieces older than the manifest that this process wrote: newer ones may belong to one in the making."""
+        """Remove pieces older than the manifest that this process wrote: a newer one may be in the making."""
         await self._drop(set(keep), self._written)
 
     async def _drop_abandoned(self) -> None:
-        """Remove what snapshots that were never finished left behind, so that they do not fill the stream."""
+        """Remove the pieces of snapshots that were never finished, so that they do not fill the stream."""
         manifest = await self.manifest()
         if manifest is not None:
-            named = {one.name for one in (manifest.newest, manifest.before) if one is not None}
-            await self._drop(named, manifest.version)
+            await self._drop(set(manifest.names), manifest.version)
 
     async def _drop(self, keep: set[str], before: int) -> None:
         names = await self._snapshot_names() if before else set()
@@ -343,6 +333,6 @@ def check_ack(answer: bytes) -> None:
 
 
 def seconds(time: str) -> float:
-    """A server's RFC 3339 time, which has nanoseconds."""
+    """Read a server's RFC 3339 time, which has nanoseconds."""
     whole, _, rest = time.rstrip("Z").partition(".")
     return datetime.fromisoformat(f"{whole}+00:00").timestamp() + float(f"0.{rest or 0}")

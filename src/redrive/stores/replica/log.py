@@ -1,6 +1,6 @@
-"""The seam to where a fleet's commands are kept: one totally ordered, durable log per namespace.
+"""Declares the log of a fleet's commands: one totally ordered, durable log per namespace.
 
-A log knows nothing of jobs. It appends messages, feeds them in order, and keeps snapshots of what they led to.
+A log knows nothing of jobs. It appends messages, feeds them in order, and keeps snapshots.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ Durability = Literal["synced", "replicated", "unsynced"]
 
 
 class LogInfo(msgspec.Struct, frozen=True):
-    """What an opened log promises, and where it begins and ends."""
+    """Says what an opened log promises, and where it begins and ends."""
 
     url: str
     """For people: without credentials."""
     durability: Durability
     max_message: int
     generation: str
-    """Made once with the log. Another one means that somebody made the log anew."""
+    """Made once with the log. Another generation means that the log was made anew."""
     first: int
     last: int
     advice: str = ""
-    """How to get a better durability, where there is one."""
+    """How to get a better durability; empty where there is none."""
 
 
 class LogEntry(msgspec.Struct, frozen=True, gc=False):
@@ -64,7 +64,7 @@ class LogSnapshot(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The newest snapshot and the one before it. Only these two may be used, and only older messages be trimmed."""
+    """The newest snapshot and the one before it. Only these two may be used, and only older messages are trimmed."""
 
     newest: LogSnapshot
     before: LogSnapshot | None = None
@@ -74,7 +74,7 @@ class Manifest(msgspec.Struct, frozen=True):
     @property
     def names(self) -> list[str]:
         """The names of the snapshots that must be kept."""
-        return [one.name for one in (self.newest, self.before) if one is not None]
+        return [snapshot.name for snapshot in (self.newest, self.before) if snapshot is not None]
 
 
 class LogFull(Exception):
@@ -86,11 +86,30 @@ class LogUnavailable(Exception):
 
 
 Answered = Callable[[LogUnavailable | LogFull | None], None]
-"""Is called with None once the log has a message, or with why it may not have it."""
+"""Is called with None once the log has a message, or with the reason why the log may not have it."""
 
 
 class LogChanged(Exception):
-    """The log is not the one that was opened: made anew, set back or changed. The message says what to do."""
+    """The log is not the one that was opened. The message says what to do."""
+
+    @classmethod
+    def made_anew(cls, url: str, generation: str, was: str) -> LogChanged:
+        return cls(
+            f"{url} was made anew while it was in use (generation {generation}, was {was}): move this replica's file"
+            " away to join the new log, or restore the old one"
+        )
+
+    @classmethod
+    def went_back(cls, url: str, why: str) -> LogChanged:
+        advice = "Restore the log, or move this replica's file away to accept what is lost"
+        return cls(f"{url} went back: {why}. {advice}")
+
+    @classmethod
+    def replaced(cls, url: str, position: int) -> LogChanged:
+        return cls(
+            f"message {position} of {url} is not the one that was executed here: somebody changed the log."
+            " Move this replica's file away to accept the log as it is now"
+        )
 
 
 class ManifestMoved(Exception):
@@ -98,7 +117,7 @@ class ManifestMoved(Exception):
 
 
 class Log(Protocol):
-    """All methods are called from one event loop, the one in which `open` was called."""
+    """Keeps the messages of one namespace. All methods are called from the event loop that called `open`."""
 
     url: str
 
@@ -106,7 +125,7 @@ class Log(Protocol):
         """Connect, wait for a leader, make the log where it does not exist, refuse a server that lacks what we need."""
 
     async def close(self) -> None:
-        """Leave nothing behind."""
+        """Close every connection."""
 
     def send(self, id: str, data: bytes, answered: Answered) -> bool:
         """Begin an append in this step; False where the log cannot do that now.
@@ -116,34 +135,34 @@ class Log(Protocol):
         """
 
     async def append(self, id: str, data: bytes) -> int:
-        """Durable when it returns its position. The same id soon again is taken for the same message."""
+        """Return the position of a message once it is durable. The same id soon again means the same message."""
 
     def feed(self, after: int) -> AsyncGenerator[Sequence[LogEntry], None]:
-        """The messages after a position, in order, for ever, several at a time; none is left out. To be closed."""
+        """Yield all messages after a position, in order, for ever, several at a time. The caller closes the feed."""
 
     async def end(self) -> int:
-        """The last position, as the leader knows it."""
+        """Return the last position, as the leader knows it."""
 
     async def entry(self, position: int) -> LogEntry | None:
-        """One message, or None where it was trimmed or never existed."""
+        """Return one message, or None where it was trimmed or never existed."""
 
     async def first(self) -> int:
-        """The first position that is still kept."""
+        """Return the first position that is still kept."""
 
     async def fill(self) -> Fill:
-        """How many bytes of how many are used."""
+        """Return how many bytes of how many are used."""
 
     async def manifest(self) -> Manifest | None:
-        """The current manifest, if there is one."""
+        """Return the current manifest, if there is one."""
 
     async def put_pieces(self, name: str, pieces: AsyncIterator[bytes]) -> int:
-        """Store the pieces of a snapshot under its name; how many they are."""
+        """Store the pieces of a snapshot under its name, and return their number."""
 
     def pieces(self, snapshot: LogSnapshot) -> AsyncIterator[bytes]:
-        """The pieces of a snapshot, in order."""
+        """Yield the pieces of a snapshot, in order."""
 
     async def put_manifest(self, manifest: Manifest) -> None:
-        """Write it if the current one still has the version that it names; raises ManifestMoved otherwise."""
+        """Write a manifest if the current one still has the version that it names; raise ManifestMoved otherwise."""
 
     async def drop_pieces(self, keep: Sequence[str]) -> None:
         """Remove the pieces of all snapshots but these."""

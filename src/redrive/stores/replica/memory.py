@@ -176,7 +176,7 @@ class MemoryLog:
         """Only where the current manifest names exactly these: whoever has moved it on removes the others."""
         with self.kept.lock:
             manifest = self.kept.manifest
-            named = {one.name for one in (manifest.newest, manifest.before) if one} if manifest is not None else set()
+            named = set(manifest.names) if manifest is not None else set()
             if named == set(keep):
                 for name in set(self.kept.snapshots) - named:
                     del self.kept.snapshots[name]

@@ -1,11 +1,9 @@
 """Moves the jobs of a file into an empty log, and the jobs of a log into a new file.
 
-Into a log: the file is marked, so that no process opens it any more; message 1 of the log says that jobs arrive; and
-the file itself becomes the first snapshot, standing behind that message. A replica that begins without the snapshot
-meets message 1 and stops. The manifest is what makes the move happen: before it the jobs are in the file, after it in
-the log. Out of a log: a message that no replica passes closes it, and a replica standing before it becomes the file.
-
-Each step looks what an earlier run has done, so that a move that was killed goes on where it was.
+Into a log: a mark keeps processes from opening the file; message 1 of the log says that jobs arrive; and the file
+becomes the first snapshot, standing behind that message. A replica that begins without the snapshot stops at message 1.
+The jobs have moved once the manifest names the snapshot. Out of a log: a message that no replica passes closes the log,
+and a replica standing before it becomes the file. A move that was killed goes on where it was.
 """
 
 from __future__ import annotations
@@ -32,22 +30,22 @@ from redrive.stores.replica import snapshots
 from redrive.stores.replica.chores import ERASURE, REPLICA
 from redrive.stores.replica.envelope import Arrived
 from redrive.stores.replica.folder import fcntl
-from redrive.stores.replica.log import Log, LogInfo, LogSnapshot, Manifest
-from redrive.stores.replica.replay import FleetMoved
+from redrive.stores.replica.log import Log, LogInfo, Manifest
+from redrive.stores.replica.replay import FleetMoved, LogStanding
 from redrive.stores.replica.store import ReplicaStore
 from redrive.stores.sqlite.connection import KIND, MoveMark, drop_mark, open_writer, read_mark, sync_folder, write_mark
 from redrive.stores.sqlite.file_guard import FileGuard
 from redrive.stores.sqlite.fork_guard import use
 from redrive.stores.sqlite.liveness import list_living
 
-Told = Callable[[str, int, int], None]
-"""Hears which step is under way, how much of it is done, and of how much."""
+Report = Callable[[str, int, int], None]
+"""Is called with the step under way, how much of it is done, and of how much."""
 FIRST: Final = 1
 _ARRIVED: Final = "arrived:"
 
 
 class Count(msgspec.Struct, frozen=True):
-    """What was moved."""
+    """Says how much was moved."""
 
     jobs: dict[str, int]
     """By state."""
@@ -61,35 +59,35 @@ class Count(msgspec.Struct, frozen=True):
 # -- a file into a log
 
 
-async def move_in(path: Path, log: Log, told: Told) -> Count:
-    """Move the jobs of a file into a log that holds nothing. Raises StoreRefused where one of them is in use."""
-    with _alone(path), _opened(path) as source:
-        told("connect", 0, 1)
+async def move_in(path: Path, log: Log, report: Report) -> Count:
+    """Move the jobs of a file into an empty log. Raises StoreRefused where the file or the log is in use."""
+    with _lock_moves(path), _open_file(path) as source:
+        report("connect", 0, 1)
         info = await log.open()
         try:
-            return await _move_in(path, source, log, info, told)
+            return await _move_in(path, source, log, info, report)
         finally:
             await log.close()
 
 
-async def _move_in(path: Path, source: apsw.Connection, log: Log, info: LogInfo, told: Told) -> Count:
+async def _move_in(path: Path, source: apsw.Connection, log: Log, info: LogInfo, report: Report) -> Count:
     mark = _mark_for(path, read_mark(source), info.url)
     if mark.stage == "moved":
-        return _counted(source, path, again=True)
+        return _count(source, path, again=True)
     if not await _has_arrived(log, mark.token, path):
         await _refuse_used(log, mark.token)
-        _close_source(path, source, mark, told)
-        told("claim", 0, 1)
+        _close_source(path, source, mark, report)
+        report("claim", 0, 1)
         at = await _claim_log(log, info, mark.token)
-        await _seed(path, log, info, mark.token, at, told)
-    told("finish", 0, 1)
+        await _seed(path, log, info, mark.token, at, report)
+    report("finish", 0, 1)
     write_mark(source, msgspec.structs.replace(mark, stage="moved"))
-    told("finish", 1, 1)
-    return _counted(source, path)
+    report("finish", 1, 1)
+    return _count(source, path)
 
 
 def _mark_for(path: Path, known: MoveMark | None, to: str) -> MoveMark:
-    """The mark of an earlier run to the same target, or a new one."""
+    """Return the mark of an earlier run to the same target, or a new mark."""
     if known is None or (known.stage == "undone" and known.to != to):
         return MoveMark(secrets.token_hex(8), to, "moving", time.time())
     if known.to != to:
@@ -99,15 +97,15 @@ def _mark_for(path: Path, known: MoveMark | None, to: str) -> MoveMark:
 
 
 async def _refuse_used(log: Log, token: str) -> None:
-    """Refuse a log that holds anything but the first message of this very move."""
+    """Refuse a log that holds anything but the first message of this move."""
     entry, end = await log.entry(FIRST), await log.end()
     if await log.manifest() is not None or end > FIRST or (entry is not None and entry.id != _id(token)):
         raise StoreRefused(f"{log.url} holds jobs already: move into a namespace that was not used before")
 
 
-def _close_source(path: Path, source: apsw.Connection, mark: MoveMark, told: Told) -> None:
+def _close_source(path: Path, source: apsw.Connection, mark: MoveMark, report: Report) -> None:
     """Mark the file, then look who has it open: a process that opens it later sees the mark."""
-    told("close the file", 0, 1)
+    report("close the file", 0, 1)
     known = read_mark(source)
     write_mark(source, mark)
     processes = list_living(path)
@@ -121,7 +119,7 @@ def _close_source(path: Path, source: apsw.Connection, mark: MoveMark, told: Tol
 
 
 async def _claim_log(log: Log, info: LogInfo, token: str) -> float:
-    """Make the arrival the first message of the log; the log's time of it."""
+    """Make the arrival the first message of the log, and return the log's time of it."""
     entry = await log.entry(FIRST)
     if entry is None:
         data = wire.pack(Ticket(_id(token), 1, 0), info.generation, 0, b"", [wire.item(Arrived(token))])
@@ -132,35 +130,34 @@ async def _claim_log(log: Log, info: LogInfo, token: str) -> float:
     return entry.at or 0.0
 
 
-async def _seed(path: Path, log: Log, info: LogInfo, token: str, at: float, told: Told) -> None:
+async def _seed(path: Path, log: Log, info: LogInfo, token: str, at: float, report: Report) -> None:
     """Store the file as the first snapshot, read it back, and name it in the manifest."""
     with tempfile.TemporaryDirectory(prefix=f"{path.name}-moving-", dir=path.parent) as folder:
         copy = Path(folder) / "copy.db"
-        told("copy", 0, 1)
+        report("copy", 0, 1)
         await asyncio.to_thread(snapshots.copy_file, path, copy)
         await asyncio.to_thread(_stand_behind_first, copy, info.generation, token, at)
-        digest = await asyncio.to_thread(snapshots.sha256_of, copy)
-        name, size = secrets.token_hex(8), copy.stat().st_size
-        pieces = await log.put_pieces(name, _told(snapshots.pack_file(copy), size, told))
-        snapshot = LogSnapshot(name, FIRST, _chain(token), info.generation, 1, digest, size, pieces, time.time())
-        told("check", 0, 1)
-        (await snapshots.fetch(log, snapshot, copy)).unlink()
-    told("arrive", 0, 1)
+        standing = LogStanding(info.generation, FIRST, _id(token), _chain(token), at, 1, None)
+        total = max(1, -(-copy.stat().st_size // snapshots.PIECE))
+        snapshot = await snapshots.store_file(log, copy, standing, lambda pieces: _report_upload(pieces, total, report))
+    report("arrive", 0, 1)
     await log.put_manifest(Manifest(snapshot))
-    await log.drop_pieces([name])
+    await log.drop_pieces(Manifest(snapshot).names)
 
 
-async def _told(pieces: AsyncIterator[bytes], size: int, told: Told) -> AsyncIterator[bytes]:
-    total, number = max(1, -(-size // snapshots.PIECE)), 0
+async def _report_upload(pieces: AsyncIterator[bytes], total: int, report: Report) -> AsyncIterator[bytes]:
+    """Pass the pieces of the file on, and report each; then that the snapshot is checked."""
+    number = 0
     async for piece in pieces:
-        told("upload", min(number, total), total)
+        report("upload", min(number, total), total)
         yield piece
         number += 1
+    report("check", 0, 1)
 
 
 def _stand_behind_first(copy: Path, generation: str, token: str, at: float) -> None:
     """Make the copy a replica that stands behind the first message. Its chain is no replica's that began empty."""
-    with use, _plain(copy) as connection:
+    with use, _change_copy(copy) as connection:
         drop_mark(connection)
         _strip(connection)
         connection.execute("DELETE FROM docs WHERE kind = ?", (KIND,))
@@ -179,7 +176,7 @@ async def _has_arrived(log: Log, token: str, path: Path) -> bool:
         return False
     copy = await snapshots.fetch(log, manifest.newest, path)
     try:
-        with use, _plain(copy) as connection:
+        with use, _change_copy(copy) as connection:
             return bool(
                 connection.execute("SELECT 1 FROM docs WHERE kind = ? AND key = ?", (KIND, _ARRIVED + token)).fetchone()
             )
@@ -188,8 +185,8 @@ async def _has_arrived(log: Log, token: str, path: Path) -> bool:
 
 
 async def undo(path: Path, log: Log) -> None:
-    """Open a marked file again, as long as its jobs have not arrived."""
-    with _alone(path), _opened(path) as source:
+    """Open a marked file again, unless its jobs have arrived."""
+    with _lock_moves(path), _open_file(path) as source:
         mark = read_mark(source)
         if mark is None or mark.stage == "undone":
             raise StoreRefused(f"{path} is not being moved: there is nothing to undo")
@@ -206,12 +203,12 @@ async def undo(path: Path, log: Log) -> None:
 # -- a log into a file
 
 
-async def move_out(make_log: Callable[[], Log], target: Path, told: Told) -> Count:
+async def move_out(make_log: Callable[[], Log], target: Path, report: Report) -> Count:
     """Close a log for good and write its jobs into a file that does not exist yet. Its path is absolute."""
     work = target.with_name(target.name + "-moving")
-    with _alone(target):
+    with _lock_moves(target):
         work.mkdir(mode=0o700, exist_ok=True)
-        told("replay", 0, 1)
+        report("replay", 0, 1)
         again = await asyncio.to_thread(os.path.lexists, target)
         try:
             await _close_log(make_log, work / "replica.db", target, again)
@@ -219,12 +216,12 @@ async def move_out(make_log: Callable[[], Log], target: Path, told: Told) -> Cou
             shutil.rmtree(work)
             raise
         if not again:
-            told("write", 0, 1)
+            report("write", 0, 1)
             await asyncio.to_thread(_write_file, work, target)
-        told("finish", 0, 1)
+        report("finish", 0, 1)
         shutil.rmtree(work)
-        with _opened(target) as connection:
-            return _counted(connection, target, again=again)
+        with _open_file(target) as connection:
+            return _count(connection, target, again=again)
 
 
 async def _close_log(make_log: Callable[[], Log], replica: Path, target: Path, written: bool) -> None:
@@ -248,7 +245,7 @@ def _write_file(work: Path, target: Path) -> None:
     copy = work / "copy.db"
     copy.unlink(missing_ok=True)
     snapshots.copy_file(work / "replica.db", copy)
-    with use, _plain(copy) as connection:
+    with use, _change_copy(copy) as connection:
         _strip(connection)
         connection.execute("DELETE FROM docs WHERE kind = ?", (KIND,))
     with copy.open("rb") as file:
@@ -269,7 +266,7 @@ def _chain(token: str) -> bytes:
 
 
 def _strip(connection: apsw.Connection) -> None:
-    """Take away what makes a file a replica."""
+    """Remove the rows that make a file a replica."""
     for table in ("replica", "replica_chain", "replica_parts"):
         connection.execute(f"DELETE FROM {table}")
     for kind in (REPLICA, ERASURE):
@@ -277,8 +274,8 @@ def _strip(connection: apsw.Connection) -> None:
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """One move of a file at a time: a second one would overtake a first one that only stands still."""
+def _lock_moves(path: Path) -> Iterator[None]:
+    """Hold the lock of a file's moves, so that no second move overtakes one that only stands still."""
     sign = path.with_name(path.name + ".move-lock")
     handle = os.open(sign, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
@@ -302,8 +299,8 @@ def _lock(handle: int, sign: Path, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[apsw.Connection]:
-    """The file with its writer's safeguards, opened by this process alone."""
+def _open_file(path: Path) -> Iterator[apsw.Connection]:
+    """Open the file with its writer's safeguards, by this process alone."""
     guard = FileGuard(path)
     guard.take()
     try:
@@ -319,8 +316,8 @@ def _opened(path: Path) -> Iterator[apsw.Connection]:
 
 
 @contextlib.contextmanager
-def _plain(path: Path) -> Iterator[apsw.Connection]:
-    """A copy that no other process knows, changed in one transaction and left as one file."""
+def _change_copy(path: Path) -> Iterator[apsw.Connection]:
+    """Change a copy that no other process knows in one transaction, and leave it as one file."""
     connection = apsw.Connection(str(path))
     try:
         connection.pragma("secure_delete", True)
@@ -332,7 +329,7 @@ def _plain(path: Path) -> Iterator[apsw.Connection]:
         connection.close()
 
 
-def _counted(connection: apsw.Connection, path: Path, *, again: bool = False) -> Count:
+def _count(connection: apsw.Connection, path: Path, *, again: bool = False) -> Count:
     rows = connection.execute("SELECT state, count(*) FROM jobs GROUP BY state ORDER BY state").fetchall()
     jobs = {str(state): int(str(number)) for state, number in rows}
     moves = connection.execute("SELECT count(*) FROM moves").get

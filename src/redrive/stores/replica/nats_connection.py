@@ -1,7 +1,7 @@
-"""One connection to NATS that is kept for ever, and the questions asked on it.
+"""Keeps one connection to NATS for ever, and asks questions on it.
 
 nats-py reconnects by itself, except where a server ends the connection with an error, or where closing the old socket
-never ends. Both are noticed here, and another client takes over.
+never ends. There another client takes over.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from redrive.errors import ConfigError, StoreRefused
 from redrive.stores.replica.log import Answered, LogFull, LogUnavailable
-from redrive.stores.replica.nats_address import Address
+from redrive.stores.replica.nats_address import Address, read_address
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -27,17 +27,40 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("redrive.store")
 MISSING: Final = 'nats:// needs the package nats-py: pip install "redrive[nats]"'
+CONNECT_SECONDS: Final = 20.0
 ASK_SECONDS: Final = 2.0
 PING_SECONDS: Final = 2
-"""A server that answers none of three pings is left for another one."""
+"""A server that answers none of three pings is left for another."""
 AGAIN_SECONDS: Final = 0.1
 STUCK_SECONDS: Final = 15.0
-"""After so long without a connection another client takes over."""
+"""After so many seconds without a connection another client takes over."""
 CLOSE_SECONDS: Final = 2.0
 WORDS_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 0.1
 PORT: Final = ":4222"
-"""What nats-py adds to a seed without a port."""
+"""The port that nats-py adds to a seed without one."""
+
+
+@contextlib.asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Connection]:
+    """Keep a connection to the servers of a URL while the block runs."""
+    connection = Connection(read_address(url))
+    try:
+        await connection.open(CONNECT_SECONDS)
+        yield connection
+    finally:
+        await connection.close()
+
+
+@contextlib.contextmanager
+def translate_errors() -> Iterator[None]:
+    """Turn errors of nats-py into LogUnavailable."""
+    from nats.errors import Error
+
+    try:
+        yield
+    except Error as error:
+        raise LogUnavailable(str(error)) from error
 
 
 class Connection:
@@ -52,7 +75,7 @@ class Connection:
         self._inbox = ""
         self._next = 0
         self._answers: dict[str, Callable[[bytes | LogUnavailable], None]] = {}
-        """What is called with which answer, or with the reason why none will come."""
+        """What to call with the answer to each question, or with the reason why none will come."""
         self._connected = asyncio.Event()
         self._lost = asyncio.Event()
         self._turned = asyncio.Event()
@@ -64,7 +87,7 @@ class Connection:
     # -- life
 
     async def open(self, seconds: float) -> None:
-        """Connect to one of the seeds; says every few seconds what it waits for."""
+        """Connect to one of the seeds; log every few seconds what is missing."""
         connecting = asyncio.ensure_future(self._connect())
         try:
             await self._wait_for(connecting, seconds)
@@ -151,12 +174,12 @@ class Connection:
         try:
             async with asyncio.timeout(STUCK_SECONDS):
                 await self._connect(avoid)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next try comes
-            self._say(f"no connection: {error!r}")
+        except Exception as error:  # noqa: BLE001 - the next try follows
+            self._report(f"no connection: {error!r}")
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def leave(self, why: str) -> None:
-        """Go to another server of the cluster, where one is known: this one answers, and hears nothing of the rest."""
+        """Change to another server of the cluster, where one is known: this one is cut off from the others."""
         if len(self.address.seeds) < 2 or not self._connected.is_set() or self._closing:
             return
         url = self.client.connected_url
@@ -164,10 +187,10 @@ class Connection:
         await self._on_lost()
         await self._replace(url.netloc.rpartition("@")[2] if url is not None else "")
 
-    # -- what the client tells
+    # -- events of the client
 
     def _bound(self, client: Client, act: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-        """Hear a client only as long as it is the one in use."""
+        """Listen to a client only as long as it is the one in use."""
 
         async def heard() -> None:
             if self._client is client:
@@ -176,11 +199,11 @@ class Connection:
         return heard
 
     async def _on_error(self, error: Exception) -> None:
-        self._say(f"{error}" or repr(error))
+        self._report(f"{error}" or repr(error))
 
     async def _on_lost(self) -> None:
         if not self._closing:
-            self._say("the connection is lost")
+            self._report("the connection is lost")
         self._connected.clear()
         self._turned.clear()
         self._lost.set()
@@ -201,8 +224,8 @@ class Connection:
         self._lost.set()
         self._turned.set()
 
-    def _say(self, trouble: str) -> None:
-        """Log the first error of a trouble; the others are counted until it is over."""
+    def _report(self, trouble: str) -> None:
+        """Log the first error, and count the others until the server answers."""
         if self._trouble is None:
             log.warning("%s: %s; connecting until it answers", self.address.public, trouble)
         else:
@@ -228,7 +251,7 @@ class Connection:
 
     @property
     def version(self) -> str:
-        """Of the server at the other end."""
+        """The version of the server."""
         version = self.client.connected_server_version
         try:
             return f"{version.major}.{version.minor}.{version.patch}"
@@ -236,7 +259,7 @@ class Connection:
             raise StoreRefused(f"{self.address.public} does not say which version of nats-server it is") from None
 
     async def ready(self) -> None:
-        """Wait a while for the connection."""
+        """Wait a moment for the connection."""
         if not self._connected.is_set():
             try:
                 async with asyncio.timeout(ASK_SECONDS):
@@ -258,8 +281,6 @@ class Connection:
         self._answers[number] = partial(_answer, future)
         try:
             await self.client.publish(subject, data, f"{self._inbox}.{number}", headers)  # type: ignore[arg-type]
-            if seconds is None:
-                return await future
             async with asyncio.timeout(seconds):
                 return await future
         except MaxPayloadError:
@@ -279,7 +300,7 @@ class Connection:
         check: Callable[[bytes], None],
         answered: Answered,
     ) -> bool:
-        """Write a request in this step; False where there is no connection now.
+        """Write a request in this step; return False where there is no connection now.
 
         `answered` is called with what `check` raises on the answer, or with None; also where the connection is lost.
         """
@@ -302,41 +323,29 @@ class Connection:
             hear(message.data)
 
     async def hear(self, hear: Callable[[Heard], None]) -> tuple[str, Subscription]:
-        """A fresh inbox `NAME.*` whose messages go to a plain function, until this connection is lost for good."""
-        from nats.errors import Error
-
+        """Make an inbox `NAME.*` whose messages go to a plain function, until this connection is lost for good."""
         await self.ready()
         inbox = self.client.new_inbox()
-        try:
+        with translate_errors():
             return inbox, await self.client.hear(f"{inbox}.*", hear)
-        except Error as error:
-            raise LogUnavailable(str(error)) from error
 
     async def listen(self, hear: Callable[[Msg], Awaitable[None]]) -> str:
-        """A fresh inbox `NAME.*` for ever."""
+        """Make an inbox `NAME.*` for ever."""
         await self.ready()
         inbox = self.client.new_inbox()
         await self.subscribe(f"{inbox}.*", hear)
         return inbox
 
     async def subscribe(self, subject: str, hear: Callable[[Msg], Awaitable[None]], queue: str = "") -> None:
-        """Subscribe for ever: also on a client that takes over."""
-        from nats.errors import Error
-
-        try:
+        """Subscribe for ever, also on a client that takes over."""
+        with translate_errors():
             await self.client.subscribe(subject, queue, hear, pending_bytes_limit=0)
-        except Error as error:
-            raise LogUnavailable(str(error)) from error
         self._kept.append((subject, queue, hear))
 
-    async def tell(self, subject: str, data: bytes, reply: str) -> None:
+    async def tell(self, subject: str, data: bytes, reply: str = "") -> None:
         """Send a message whose answers go to an inbox."""
-        from nats.errors import Error
-
-        try:
+        with translate_errors():
             await self.client.publish(subject, data, reply)
-        except Error as error:
-            raise LogUnavailable(str(error)) from error
 
 
 def _answer(future: asyncio.Future[bytes], answer: bytes | LogUnavailable) -> None:
@@ -361,7 +370,7 @@ def _check(check: Callable[[bytes], None], answered: Answered, answer: bytes | L
 
 
 def _in_any_order(seeds: Sequence[str], avoid: str) -> list[str]:
-    """The seeds, the one to avoid last."""
+    """Shuffle the seeds, with the one to avoid last."""
     shuffled = random.sample(list(seeds), len(seeds))
     return sorted(shuffled, key=lambda seed: seed.partition("://")[2] in (avoid, avoid.removesuffix(PORT)))
 

@@ -1,4 +1,4 @@
-"""The two streams of a log on JetStream: made where they are missing, and checked before they are used."""
+"""Makes the two streams of a log on JetStream where they are missing, and checks them before they are used."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final
 
 from redrive.errors import StoreRefused
 from redrive.stores.replica.log import Durability, LogUnavailable
@@ -16,7 +16,6 @@ from redrive.stores.replica.nats_api import NAME_IN_USE, NO_STREAM, JetStreamRef
 from redrive.stores.replica.nats_connection import WORDS_SECONDS, Connection
 
 log = logging.getLogger("redrive.store")
-T = TypeVar("T")
 SECOND: Final = 1_000_000_000
 DUPLICATES_SECONDS: Final = 120
 GENERATION: Final = "redrive-generation"
@@ -24,14 +23,14 @@ FORMAT: Final = "redrive-format"
 NO_ROOM: Final = (10023, 10047, 10002)
 OLDEST: Final = (2, 12, 3)
 DAMAGING: Final = ((2, 14, 0), (2, 14, 6))
-"""From the first up to the second, which is sound: these destroy a work queue that has a source."""
+"""Versions from the first up to the second, which is sound, destroy a work queue that has a source."""
 ADVISED: Final = (2, 12, 12)
 SYNCS: Final = (2, 15, 0)
-"""Earlier ones skipped syncs when they compacted, also with sync_interval always."""
+"""Earlier versions skipped syncs when they compacted, even with sync_interval always."""
 
 
 class Names:
-    """What the streams and subjects of a namespace are called."""
+    """Names the streams and subjects of a namespace."""
 
     def __init__(self, namespace: str) -> None:
         self.log = f"RD_{namespace}"
@@ -63,7 +62,7 @@ def read_version(text: str) -> tuple[int, ...]:
 
 
 def durability(address: Address, version: str, replicas: int) -> tuple[Durability, str]:
-    """What an acknowledgement means, and how to get more."""
+    """Say what an acknowledgement means, and how to get more."""
     syncs = read_version(version) >= SYNCS
     if address.synced and syncs:
         return "synced", ""
@@ -80,29 +79,31 @@ def durability(address: Address, version: str, replicas: int) -> tuple[Durabilit
 
 
 async def ensure(connection: Connection, names: Names, until: float) -> StreamInfo:
-    """Both streams, made or checked; the info of the log's."""
+    """Make or check both streams, and return the info of the log's stream."""
     address = connection.address
-    info = await _waited(lambda: _ensured(connection, _log_config(address, names)), address, until)
+    info = await _find_or_make(connection, _log_config(address, names), until)
     _check_log(info, names, address)
-    snapshots = await _waited(lambda: _ensured(connection, _snapshot_config(address, names, info)), address, until)
+    snapshots = await _find_or_make(connection, _snapshot_config(address, names, info), until)
     _check(snapshots, names.snapshots, [f"{names.pieces}.>"], address)
     info = await _raise_limits(connection, info, address.max_bytes, address.replicas)
     await _raise_limits(connection, snapshots, address.snapshot_bytes, address.replicas)
     return info
 
 
-async def _waited(work: Callable[[], Awaitable[T]], address: Address, until: float) -> T:
-    """Repeat until JetStream has a leader; says every few seconds what it waits for."""
-    said = time.monotonic()
+async def _find_or_make(connection: Connection, config: dict[str, Any], until: float) -> StreamInfo:
+    """Find or make a stream once JetStream has a leader; log every few seconds what is missing."""
+    name, address = config["name"], connection.address
+    logged = time.monotonic()
     while True:
         try:
-            return await work()
+            info = await find_stream(connection, name) or await make_stream(connection, config)
+            return info or await stream_info(connection, name)
         except LogUnavailable as error:
             now = time.monotonic()
             if now >= until:
                 raise LogUnavailable(_advice(error, address)) from error
-            if now - said >= WORDS_SECONDS:
-                said = now
+            if now - logged >= WORDS_SECONDS:
+                logged = now
                 log.warning("waiting for JetStream at %s: %s", address.public, error)
         await asyncio.sleep(0.1)
 
@@ -119,32 +120,40 @@ def _advice(error: LogUnavailable, address: Address) -> str:
     return f"JetStream at {address.public} cannot be used: {error}; {hint}"
 
 
-async def _ensured(connection: Connection, config: dict[str, Any]) -> StreamInfo:
-    name = config["name"]
-    try:
-        return await stream_info(connection, name)
-    except JetStreamRefused as error:
-        if error.number != NO_STREAM:
-            raise
-    try:
-        answer = await connection.ask(api(f"STREAM.CREATE.{name}"), encode(config), seconds=5.0)
-        info = decode(StreamInfo, answer)
-        log.info("made the stream %s at %s", name, connection.address.public)
-        return info
-    except JetStreamRefused as error:
-        if error.number != NAME_IN_USE:
-            raise
-        return await stream_info(connection, name)
-
-
 async def stream_info(connection: Connection, name: str) -> StreamInfo:
     return decode(StreamInfo, await connection.ask(api(f"STREAM.INFO.{name}"), b""))
 
 
+async def find_stream(connection: Connection, name: str) -> StreamInfo | None:
+    """Return the info of a stream, or None where there is none."""
+    try:
+        return await stream_info(connection, name)
+    except JetStreamRefused as error:
+        if error.number == NO_STREAM:
+            return None
+        raise
+
+
+async def make_stream(connection: Connection, config: dict[str, Any]) -> StreamInfo | None:
+    """Make a stream; return None where another process was faster."""
+    try:
+        info = await send_config(connection, "STREAM.CREATE", config)
+    except JetStreamRefused as error:
+        if error.number == NAME_IN_USE:
+            return None
+        raise
+    log.info("made the stream %s at %s", config["name"], connection.address.public)
+    return info
+
+
+async def send_config(connection: Connection, verb: str, config: dict[str, Any]) -> StreamInfo:
+    """Create or update a stream."""
+    return decode(StreamInfo, await connection.ask(api(f"{verb}.{config['name']}"), encode(config), seconds=5.0))
+
+
 def _log_config(address: Address, names: Names) -> dict[str, Any]:
-    return _config(
-        names.log, names.subject, address.replicas or 1, address.max_bytes or LOG_BYTES, -1, secrets.token_hex(8)
-    )
+    limit = address.max_bytes or LOG_BYTES
+    return _config(names.log, names.subject, address.replicas or 1, limit, -1, secrets.token_hex(8))
 
 
 def _snapshot_config(address: Address, names: Names, info: StreamInfo) -> dict[str, Any]:
@@ -156,22 +165,32 @@ def _snapshot_config(address: Address, names: Names, info: StreamInfo) -> dict[s
 
 
 def _config(name: str, subject: str, replicas: int, limit: int, per_subject: int, generation: str) -> dict[str, Any]:
+    return stream_config(
+        name,
+        subject,
+        replicas,
+        description="redrive: made and read by redrive alone",
+        max_bytes=limit,
+        max_msgs_per_subject=per_subject,
+        duplicate_window=DUPLICATES_SECONDS * SECOND,
+        metadata={GENERATION: generation, FORMAT: "1"},
+    )
+
+
+def stream_config(name: str, subject: str, replicas: int, **own: Any) -> dict[str, Any]:
+    """Make the configuration of a stream in files that discards nothing by itself, unless `own` says so."""
     return {
         "name": name,
-        "description": "redrive: made and read by redrive alone",
         "subjects": [subject],
         "retention": "limits",
         "storage": "file",
         "discard": "new",
         "num_replicas": replicas,
-        "max_bytes": limit,
         "max_msgs": -1,
         "max_age": 0,
-        "max_msgs_per_subject": per_subject,
+        "max_msgs_per_subject": -1,
         "max_consumers": -1,
-        "duplicate_window": DUPLICATES_SECONDS * SECOND,
-        "metadata": {GENERATION: generation, FORMAT: "1"},
-    }
+    } | own
 
 
 # -- checking
@@ -183,8 +202,8 @@ def generation_of(info: StreamInfo) -> str:
 
 def _check_log(info: StreamInfo, names: Names, address: Address) -> None:
     _check(info, names.log, [names.subject], address)
-    if info.config.get("max_msgs_per_subject", -1) > 0:
-        raise _foreign(names.log, address, "it keeps only some messages per subject")
+    partial = info.config.get("max_msgs_per_subject", -1) > 0
+    refuse_stream(names.log, address, {"it keeps only some messages per subject": partial})
 
 
 def _check(info: StreamInfo, name: str, subjects: list[str], address: Address) -> None:
@@ -206,16 +225,17 @@ def _check(info: StreamInfo, name: str, subjects: list[str], address: Address) -
         "it acknowledges before it writes (persist_mode)": config.get("persist_mode") == "async",
         "it is sealed": bool(config.get("sealed")),
     }
-    for problem, found in problems.items():
-        if found:
-            raise _foreign(name, address, problem)
+    refuse_stream(name, address, problems)
 
 
-def _foreign(name: str, address: Address, problem: str) -> StoreRefused:
-    return StoreRefused(
-        f"the stream {name} at {address.public} cannot be used: {problem}."
-        " Take another namespace in the URL, or move that stream away"
-    )
+def refuse_stream(name: str, address: Address, problems: Mapping[str, bool]) -> None:
+    """Raise StoreRefused with the first problem that a stream has."""
+    for problem, is_so in problems.items():
+        if is_so:
+            raise StoreRefused(
+                f"the stream {name} at {address.public} cannot be used: {problem}."
+                " Take another namespace in the URL, or move that stream away"
+            )
 
 
 # -- changing
@@ -224,7 +244,7 @@ def _foreign(name: str, address: Address, problem: str) -> StoreRefused:
 async def _raise_limits(
     connection: Connection, info: StreamInfo, limit: int | None, replicas: int | None
 ) -> StreamInfo:
-    """Give a stream the larger limit or more replicas that the URL asks for. Less is for an operator."""
+    """Give a stream the larger limit or more replicas that the URL asks for. Only an operator lowers them."""
     config = dict(info.config)
     before = config.get("max_bytes", -1), config.get("num_replicas", 1)
     if limit is not None and config.get("max_bytes", -1) > 0:
@@ -233,9 +253,8 @@ async def _raise_limits(
     after = config.get("max_bytes", -1), config["num_replicas"]
     if after == before:
         return info
-    answer = await connection.ask(api(f"STREAM.UPDATE.{config['name']}"), encode(config), seconds=5.0)
     try:
-        changed = decode(StreamInfo, answer)
+        changed = await send_config(connection, "STREAM.UPDATE", config)
     except JetStreamRefused as error:
         raise LogUnavailable(_advice(error, connection.address)) from error
     log.warning("changed %s from %s bytes, %d replicas to %s bytes, %d replicas", config["name"], *before, *after)

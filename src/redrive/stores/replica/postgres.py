@@ -319,12 +319,9 @@ class PostgresLog:
 
     async def _same_generation(self) -> None:
         rows = await self._reader.rows("SELECT generation FROM rd_log_state WHERE ns = %s", self.namespace)
-        found = rows[0][0] if rows else "none"
-        if found != self._generation:
-            raise LogChanged(
-                f"{self.url} was made anew while it was in use (generation {found}, was {self._generation}):"
-                " move this replica's file away to join the new log, or restore the old one"
-            )
+        generation = rows[0][0] if rows else "none"
+        if generation != self._generation:
+            raise LogChanged.made_anew(self.url, generation, self._generation)
 
     async def _after(self, reader: _Link, position: int) -> list[LogEntry]:
         """What follows a position, once the message at the position is the one that was heard last.
@@ -335,20 +332,11 @@ class PostgresLog:
         entries = [LogEntry(*row) for row in rows]
         here = entries.pop(0) if entries and entries[0].position == position else None
         if here is None and not entries and position:
-            raise LogChanged(
-                f"{self.url} went back: message {position} was executed here and is gone."
-                " Restore the log, or move this replica's file away to accept what is lost"
-            )
-        if here is not None and self._last is not None and here.position == self._last.position:
-            self._refuse_other(here, self._last)
+            raise LogChanged.went_back(self.url, f"message {position} was executed here and is gone")
+        last = self._last
+        if here is not None and last is not None and here.position == last.position and here.id != last.id:
+            raise LogChanged.replaced(self.url, here.position)
         return entries
-
-    def _refuse_other(self, here: LogEntry, heard: LogEntry) -> None:
-        if here.id != heard.id:
-            raise LogChanged(
-                f"message {here.position} of {self.url} is not the one that was executed here: somebody changed the"
-                " log. Move this replica's file away to accept the log as it is now"
-            )
 
     async def _listen(self, came: asyncio.Event) -> None:
         """Set the event at every notification. Where none can be had, the feed's own look each second does."""
@@ -449,7 +437,7 @@ class PostgresLog:
                     "SELECT version, data FROM rd_manifest WHERE ns = %s FOR UPDATE", [self.namespace]
                 )
                 row = await cursor.fetchone()
-                if row is None or set(_names(_manifest(row))) != set(keep):
+                if row is None or set(_manifest(row).names) != set(keep):
                     return
                 await connection.execute(
                     "DELETE FROM rd_snapshot WHERE ns = %s AND name <> ALL(%s::text[])", [self.namespace, list(keep)]
@@ -504,10 +492,6 @@ def judge(commit: str, fsync: str, standbys: str) -> tuple[Durability, str]:
 
 def _manifest(row: Sequence[Any]) -> Manifest:
     return msgspec.structs.replace(msgspec.msgpack.decode(row[1], type=Manifest), version=int(row[0]))
-
-
-def _names(manifest: Manifest) -> list[str]:
-    return [one.name for one in (manifest.newest, manifest.before) if one is not None]
 
 
 def _answer_all(batch: Sequence[_Append], error: Exception) -> None:
