@@ -190,7 +190,7 @@ def aliases() -> str:
 
 # Deciding -----------------------------------------------------------------------------------------------------------
 
-_FLEET = agents.Fleet(
+_FLEET = agents.AgentFleet(
     {"one": agents.Agent(("example",)), "the next agent that does such work": agents.Agent(("example",))},
     {"small": agents.Model(larger="the next larger model", other="another model")},
 )

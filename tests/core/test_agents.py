@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from redrive.core.agents import CONTEXTS, USUAL_CONTEXT, Agent, Fleet, Model
+from redrive.core.agents import CONTEXTS, USUAL_CONTEXT, Agent, AgentFleet, Model
 from redrive.core.presets import PRESETS
 
-SEVEN = Fleet(PRESETS["seven_agents"].agents, escalation=PRESETS["seven_agents"].escalation)
+SEVEN = AgentFleet(PRESETS["seven_agents"].agents, escalation=PRESETS["seven_agents"].escalation)
 KNOWN = {
     "cto": {"code_review", "architecture", "technical_writing", "debugging"},
     "backend": {"code_review", "implementation", "api_design", "debugging"},
@@ -28,15 +28,15 @@ def test_the_seven_agents_and_what_they_do() -> None:
 
 @pytest.mark.behaviour("R-0a")
 def test_without_a_preset_there_are_no_agents_and_no_escalation() -> None:
-    assert (Fleet().agents, Fleet().escalation) == ({}, None)
-    assert Fleet().alternate("cto", "code_review") is None
-    assert Fleet({"cto": Agent(("code_review",))}).alternate("cto", "code_review") is None
+    assert (AgentFleet().agents, AgentFleet().escalation) == ({}, None)
+    assert AgentFleet().alternate("cto", "code_review") is None
+    assert AgentFleet({"cto": Agent(("code_review",))}).alternate("cto", "code_review") is None
 
 
 @pytest.mark.behaviour("004-28")
 def test_a_fleet_keeps_its_order() -> None:
     declared = msgspec.convert({"b": {"does": ["x"]}, "a": {"does": ["x"], "models": ["m"]}}, dict[str, Agent])
-    fleet = Fleet(declared, escalation="ceo")
+    fleet = AgentFleet(declared, escalation="ceo")
     assert fleet.alternate("nobody", "x") == "b"
     assert fleet.alternate("b", "x") == "a"
     assert fleet.alternate("cto", "code_review") == "ceo"
@@ -58,7 +58,7 @@ def test_the_first_other_agent_that_can_else_the_escalation(agent: str | None, w
 
 
 def test_whom_things_are_escalated_to_can_be_chosen() -> None:
-    assert Fleet(escalation="chief").alternate("cso", "compliance") == "chief"
+    assert AgentFleet(escalation="chief").alternate("cso", "compliance") == "chief"
 
 
 # ---- models
@@ -75,18 +75,20 @@ def test_whom_things_are_escalated_to_can_be_chosen() -> None:
     ],
 )  # fmt: skip
 def test_how_much_a_model_may_read(model: str | None, tokens: int) -> None:
-    assert Fleet().context(model) == tokens
+    assert AgentFleet().context(model) == tokens
     assert USUAL_CONTEXT == 150_000
 
 
 @pytest.mark.behaviour("004-43")
 def test_what_is_declared_of_a_model_goes_first() -> None:
-    fleet = Fleet(models={"claude-opus-4-1": Model(context=900_000), "mine": Model(context=8_000), "other": Model()})
+    fleet = AgentFleet(
+        models={"claude-opus-4-1": Model(context=900_000), "mine": Model(context=8_000), "other": Model()}
+    )
     assert fleet.context("claude-opus-4-1") == 900_000
     assert fleet.context("mine") == 8_000
     assert fleet.context("other") == 150_000
     assert fleet.smallest == 8_000
-    assert Fleet().smallest == min(USUAL_CONTEXT, *CONTEXTS.values())
+    assert AgentFleet().smallest == min(USUAL_CONTEXT, *CONTEXTS.values())
 
 
 def test_a_longer_beginning_is_never_shadowed_by_a_shorter_one() -> None:
@@ -96,7 +98,7 @@ def test_a_longer_beginning_is_never_shadowed_by_a_shorter_one() -> None:
 
 
 def test_larger_and_other_only_as_declared() -> None:
-    fleet = Fleet(
+    fleet = AgentFleet(
         {"writer": Agent((), ("s", "m", "l"))},
         {"s": Model(larger="xl", other="q"), "z": Model(), "m": Model(other="q")},
     )
@@ -104,8 +106,8 @@ def test_larger_and_other_only_as_declared() -> None:
     assert [fleet.other(model, "writer") for model in ("s", "m", "l", "z")] == ["q", "q", "s", "s"]
     assert fleet.larger("m", None) is None
     assert fleet.other("l", None) is None
-    assert Fleet().larger("gpt-4o", "cto") is None
-    assert Fleet().other("gpt-4o", "cto") is None
+    assert AgentFleet().larger("gpt-4o", "cto") is None
+    assert AgentFleet().other("gpt-4o", "cto") is None
 
 
 def test_unknown_fields_are_refused() -> None:

@@ -19,7 +19,7 @@ from redrive.core.notice import (
     Notice,
     NotifyPolicy,
     Paged,
-    Sent,
+    SentMessage,
     alike,
     check_notify,
     dealt_with,
@@ -266,7 +266,7 @@ def test_kinds_do_not_crowd_each_other_out() -> None:
 def test_what_was_told_lately_waits_and_is_counted() -> None:
     first, more = some(1, task="publish"), some(3, task="publish", since=NOW + 10)
     (message,) = plan(first, [], NOW)
-    sent = [Sent(NOW + 5, message.kind, message.alike)]
+    sent = [SentMessage(NOW + 5, message.kind, message.alike)]
     assert plan(more, sent, NOW + 5 + FOLD_SECONDS - 1) == []
     (later,) = plan(more, sent, NOW + 5 + FOLD_SECONDS)
     assert later.count == 3
@@ -275,7 +275,7 @@ def test_what_was_told_lately_waits_and_is_counted() -> None:
 def test_a_time_in_the_future_keeps_nobody_quiet() -> None:
     waiting = some(1, task="publish")
     (message,) = plan(waiting, [], NOW)
-    assert plan(waiting, [Sent(NOW + 86_400, message.kind, message.alike)], NOW) == [message]
+    assert plan(waiting, [SentMessage(NOW + 86_400, message.kind, message.alike)], NOW) == [message]
 
 
 @given(
@@ -293,7 +293,7 @@ def test_over_time_everything_is_told_once_in_order_and_never_too_much(rounds: A
         known |= waiting
         for message in plan(list(waiting.items()), sent, now):
             told.append(message)
-            sent.append(Sent(now, message.kind, message.alike))
+            sent.append(SentMessage(now, message.kind, message.alike))
             for key in message.keys:
                 del waiting[key]
         assert sum(now - one.at < FOLD_SECONDS for one in sent) <= BURST

@@ -2,7 +2,16 @@
 
 import pytest
 
-from redrive.core.repeats import Action, RepeatRule, Watched, action_of, check_repeats, notice_of, observed, warning
+from redrive.core.repeats import (
+    RepeatRule,
+    SessionAction,
+    Watched,
+    action_of,
+    check_repeats,
+    notice_of,
+    observed,
+    warning,
+)
 from redrive.errors import InvalidInput
 
 RULE = RepeatRule()
@@ -11,7 +20,7 @@ RULE = RepeatRule()
 def after(*actions: tuple[str, bool], rule: RepeatRule = RULE, start: Watched | None = None) -> Watched:
     watched = start or Watched()
     for number, (what, ok) in enumerate(actions):
-        watched = observed(watched, [Action(what, ok)], "publish", rule, float(number))
+        watched = observed(watched, [SessionAction(what, ok)], "publish", rule, float(number))
     return watched
 
 

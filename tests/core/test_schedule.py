@@ -11,7 +11,7 @@ from redrive.core.schedule import (
     REMEMBERED,
     Due,
     Mark,
-    Standing,
+    ScheduleState,
     cron,
     due_slots,
     run_at,
@@ -129,7 +129,7 @@ def test_skipped_slots_are_dealt_with() -> None:
 
 
 def test_lines_stand_side_by_side_and_the_oldest_is_forgotten() -> None:
-    standing = Standing(slot=5.0, job="j")
+    standing = ScheduleState(slot=5.0, job="j")
     lines = [cron(f"{minute} * * * *") for minute in range(REMEMBERED + 1)]
     for number, line in enumerate(lines):
         standing = standing.begun(line, float(number))
@@ -139,13 +139,13 @@ def test_lines_stand_side_by_side_and_the_oldest_is_forgotten() -> None:
 
 
 def test_the_same_line_in_another_zone_is_another() -> None:
-    standing = Standing().begun(cron("@daily"), 1.0)
+    standing = ScheduleState().begun(cron("@daily"), 1.0)
     assert standing.mark_of(cron("@daily", tz="Europe/Rome")) is None
 
 
 def test_a_line_begun_again_is_the_newest() -> None:
     one, other = cron("1 * * * *"), cron("2 * * * *")
-    standing = Standing().begun(one, 1.0).begun(other, 2.0).begun(one, 3.0)
+    standing = ScheduleState().begun(one, 1.0).begun(other, 2.0).begun(one, 3.0)
     assert standing.marks == (Mark("2 * * * *", "UTC", 2.0), Mark("1 * * * *", "UTC", 3.0))
     mark = standing.mark_of(one)
     assert mark is not None and standing.is_newest(mark)
@@ -153,7 +153,7 @@ def test_a_line_begun_again_is_the_newest() -> None:
 
 def test_a_decision_moves_its_own_line_only() -> None:
     one, other = cron("1 * * * *"), cron("2 * * * *")
-    standing = Standing(note="old").begun(one, 1.0).begun(other, 2.0)
+    standing = ScheduleState(note="old").begun(one, 1.0).begun(other, 2.0)
     decided = standing.decided(one, Due((60.0, 120.0), 0, 120.0), None)
     assert decided.marks == (Mark("1 * * * *", "UTC", 120.0), Mark("2 * * * *", "UTC", 2.0))
     assert (decided.pending, decided.note) == ((60.0, 120.0), "old")

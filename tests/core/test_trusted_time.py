@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from redrive.core.trusted_time import AWAY, DAY, HOUR, Reading, Record, advance, describe
+from redrive.core.trusted_time import AWAY, DAY, HOUR, ClockReading, ClockRecord, advance, describe
 from redrive.core.trusted_time import time_for_destroying as destroying
 
 T0 = 1_800_000_000.0
@@ -12,13 +12,13 @@ FAR = 20 * DAY
 
 def at(
     passed: float, *, ahead: float = 0.0, process: str = "a", boot: str | None = "boot", began: float = 0.0
-) -> Reading:
+) -> ClockReading:
     """Both clocks after so many seconds; the wall clock is ahead by some."""
-    return Reading(T0 + passed + ahead, 1_000.0 + passed, process, boot, 1_000.0 + began)
+    return ClockReading(T0 + passed + ahead, 1_000.0 + passed, process, boot, 1_000.0 + began)
 
 
-def after(*readings: Reading) -> Record:
-    record = Record(at(0))
+def after(*readings: ClockReading) -> ClockRecord:
+    record = ClockRecord(at(0))
     for reading in readings:
         record = advance(record, reading)
     return record
@@ -46,7 +46,7 @@ def test_a_jump_ahead_destroys_nothing_until_it_has_held_a_day() -> None:
 @pytest.mark.behaviour("T-16a")
 def test_a_clock_that_is_back_is_trusted_as_before() -> None:
     record = after(at(5, ahead=FAR), at(9, ahead=FAR), at(15))
-    assert record == Record(at(15))
+    assert record == ClockRecord(at(15))
 
 
 def test_each_jump_must_hold_a_day() -> None:
@@ -69,7 +69,7 @@ def test_a_process_that_began_before_the_jump_is_no_second_start() -> None:
 def test_a_second_start_counts_also_after_the_machine_was_restarted() -> None:
     """Its steady clock began anew: what the processes before it have lived counts."""
     held = after(at(5, ahead=FAR), at(2 * HOUR, ahead=FAR))
-    again = Reading(T0 + FAR + 10 * HOUR, 60.0, "b", "other boot", 50.0)
+    again = ClockReading(T0 + FAR + 10 * HOUR, 60.0, "b", "other boot", 50.0)
     assert advance(held, again).hold is None
     too_soon = after(at(5, ahead=FAR), at(10, ahead=FAR))
     assert advance(too_soon, again).hold is not None
@@ -77,16 +77,16 @@ def test_a_second_start_counts_also_after_the_machine_was_restarted() -> None:
 
 @pytest.mark.behaviour("T-16b")
 def test_nothing_is_destroyed_at_once_after_a_long_power_off() -> None:
-    started = Reading(T0 + FAR, 60.0, "b", "other boot", 50.0)
+    started = ClockReading(T0 + FAR, 60.0, "b", "other boot", 50.0)
     record = after(started)
     assert record.hold is not None and not record.hold.jumped
     assert destroying(record, started) <= T0 + AWAY
-    later = Reading(started.wall + DAY, started.steady + DAY, "b", "other boot", 50.0)
+    later = ClockReading(started.wall + DAY, started.steady + DAY, "b", "other boot", 50.0)
     assert destroying(record, later) == later.wall
 
 
 def test_a_night_without_power_is_nothing_special() -> None:
-    morning = Reading(T0 + 14 * HOUR, 60.0, "b", "other boot", 50.0)
+    morning = ClockReading(T0 + 14 * HOUR, 60.0, "b", "other boot", 50.0)
     assert destroying(after(), morning) == morning.wall
 
 
@@ -118,12 +118,12 @@ def test_the_way_forward_again_is_a_jump_too() -> None:
 
 def test_a_steady_clock_without_a_name_counts_in_its_process_only() -> None:
     other = at(FAR, process="b", boot=None, began=FAR)
-    assert destroying(Record(at(0, boot=None)), other) == T0
+    assert destroying(ClockRecord(at(0, boot=None)), other) == T0
 
 
 def test_the_record_is_read_as_it_was_written() -> None:
     for record in (after(), after(at(5, ahead=FAR)), after(at(5, ahead=-FAR))):
-        assert msgspec.json.decode(msgspec.json.encode(record), type=Record) == record
+        assert msgspec.json.decode(msgspec.json.encode(record), type=ClockRecord) == record
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 import redrive
 from redrive import Redrive
-from redrive.core.agents import Fleet, Model
+from redrive.core.agents import AgentFleet, Model
 from redrive.core.job import CYCLE, Job, State
 from redrive.retries.comebacks import FIRST
 from tests.stored_jobs import a_job
@@ -208,7 +208,7 @@ async def test_letters_of_cycles_wait_for_their_script_and_hide_no_other(rd: Red
 @pytest.mark.behaviour("004-3")
 async def test_what_worked_against_the_group_is_what_a_comeback_changes(rd: Redrive, clock: FakeClock) -> None:
     models: list[str] = []
-    rd.registry.fleet = Fleet(rd.registry.fleet.agents, {"small": Model(other="large")})
+    rd.registry.fleet = AgentFleet(rd.registry.fleet.agents, {"small": Model(other="large")})
 
     @rd.task("answer", max_attempts=3)
     async def answer(model: str, prompt: str = "x") -> str:

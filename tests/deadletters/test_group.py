@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.core.advice import ADVICE
-from redrive.core.agents import Agent, Fleet
+from redrive.core.agents import Agent, AgentFleet
 from redrive.core.job import Job, State
 from redrive.core.presets import PRESETS
 from redrive.core.store import Group, Lesson
@@ -417,7 +417,7 @@ def test_a_group_that_nobody_looked_at_yet_can_be_seen() -> None:
 
 # ---- who else, and what first
 
-SEVEN = Fleet(PRESETS["seven_agents"].agents, escalation="ceo")
+SEVEN = AgentFleet(PRESETS["seven_agents"].agents, escalation="ceo")
 
 
 @pytest.mark.parametrize(
@@ -440,9 +440,9 @@ def test_another_agent_is_named_where_the_trouble_has_to_do_with_who_does_it(
 
 def test_whoever_things_are_escalated_to_is_no_other_agent_unless_it_is_one() -> None:
     group = a_group(agent="cto", detail="authority", task="send")
-    assert groups.other_agent(group, Fleet(agents={"cto": Agent(("send",))}, escalation="ceo")) is None
+    assert groups.other_agent(group, AgentFleet(agents={"cto": Agent(("send",))}, escalation="ceo")) is None
     able = {"cto": Agent(("send",)), "ceo": Agent()}
-    assert groups.other_agent(group, Fleet(agents=able, escalation="ceo")) == "ceo"
+    assert groups.other_agent(group, AgentFleet(agents=able, escalation="ceo")) == "ceo"
 
 
 def test_the_largest_troubles_are_those_with_the_most_letters() -> None:

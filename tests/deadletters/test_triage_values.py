@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.agents import Fleet, Model
+from redrive.core.agents import AgentFleet, Model
 from redrive.core.effects import EffectRecord
 from redrive.core.job import Attempt, Cause, Failure, Job, State
 from redrive.core.policy import Policy
@@ -79,7 +79,7 @@ def refusing(**said: object) -> Job:
 
 def test_a_strategy_with_changes_is_made_of_its_remedy_or_not_tried() -> None:
     lessons = [Lesson("f", "set_model", 3, 0)]
-    able = Abilities(Fleet(models={"small": Model(other="large")}))
+    able = Abilities(AgentFleet(models={"small": Model(other="large")}))
     assert next_changes(refusing(), lessons, able, Policy(), 0.0) == (SetModel("large"),)
     assert next_changes(refusing(), lessons, Abilities(), Policy(), 0.0) is None, "the task takes no change that helps"
     assert next_changes(job(), lessons, able, Policy(), 0.0) is None, "nothing tells what it failed of"

@@ -16,7 +16,7 @@ import redrive
 from redrive.core.agents import Agent, Model
 from redrive.core.job import Job, State
 from redrive.retries.changes import tokens
-from redrive.retries.decision import Bury, Hold, RetryLater
+from redrive.retries.decision import Bury, HoldBack, RetryLater
 from tests import elsewhere
 from tests.support import FakeClock, PassingTime, drain_until_over, eventually, opened, soon
 
@@ -891,7 +891,7 @@ async def test_explaining_tells_what_really_happens(
             assert (job.state, job.run_at - clock.now()) == (State.waiting, pytest.approx(delay))
         case Bury(because=because, lane=lane):
             assert (job.state, job.because, job.lane) == (State.dead, because, lane)
-        case Hold(because=because):
+        case HoldBack(because=because):
             assert (job.state, job.because) == (State.held, because)
     assert told.cause.detail in str(told) and told.rule in str(told)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.core.documents import DUTY, Duty
+from redrive.core.documents import DUTY, DutyHolder
 from redrive.core.store import Commit
 from redrive.engine.duty_lease import LEASE, holds
 from redrive.stores.sqlite import SqliteStore
@@ -35,7 +35,7 @@ async def test_a_duty_is_taken_kept_and_given_up_by_time(tmp_path: Path) -> None
 async def test_another_process_has_it_while_its_lease_lasts(tmp_path: Path, ahead: float, free: bool) -> None:
     store, clock = SqliteStore(tmp_path / "jobs.db"), FakeClock()
     await store.open()
-    other = Duty("elsewhere:1:1", clock.now() + ahead)
+    other = DutyHolder("elsewhere:1:1", clock.now() + ahead)
     await store.apply([Commit(puts=(DUTY.put("x", other, 0),))])
     assert await holds(store, clock, "x") is free
     await store.close()

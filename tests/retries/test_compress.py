@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.retries.changes import Adapt, Applied, CompressContext, apply, can_take, dropped, estimate, tokens
+from redrive.retries.changes import Adapt, CompressContext, EffectiveInput, apply, can_take, dropped, estimate, tokens
 from redrive.retries.changes.compress import Compressed, compress
 from redrive.retries.changes.reading import texts
 from tests.retries.conversations import (
@@ -28,7 +28,7 @@ from tests.retries.conversations import (
 LIMITS = st.sampled_from([1, 50, 150, 400, 1000, 3000, 10_000, 100_000])
 
 
-def shortened(payload: dict[str, Any], max_tokens: int, adapt: Adapt | None = None, **more: Any) -> Applied:
+def shortened(payload: dict[str, Any], max_tokens: int, adapt: Adapt | None = None, **more: Any) -> EffectiveInput:
     return apply(payload, [CompressContext(max_tokens, **more)], adapt)
 
 

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redrive.core.agents import Agent, Fleet, Model
+from redrive.core.agents import Agent, AgentFleet, Model
 from redrive.core.budget import overspent
 from redrive.core.job import DEAD_REASONS, HOLD_REASONS, Attempt, Budget, Failure, Options, State, Usage
 from redrive.core.policy import BACKOFFS, DEFAULT, Policy, merge
 from redrive.engine.settle import transition_for
 from redrive.failures.classify import DETAILS, cause_of, classify
 from redrive.retries.changes import Adapt, AddInstruction, CompressContext, SetModel, SimplifyTask, encode
-from redrive.retries.decision import LONGEST_WAIT, Abilities, Bury, Case, Decision, Hold, RetryLater
+from redrive.retries.decision import LONGEST_WAIT, Abilities, Bury, Case, Decision, HoldBack, RetryLater
 from redrive.retries.strategy import CRASH_WAITS, SAFE_WAIT, SPOT_TRIES, SPOT_WAIT, UNKNOWN_TRIES, age_of, decide
 from tests.stores.jobs import T0, a_job, an_attempt
 
-FLEET = Fleet({"a": Agent(("post",), ("s", "m")), "b": Agent(("post",))}, {"s": Model(larger="m", other="q")})
+FLEET = AgentFleet({"a": Agent(("post",), ("s", "m")), "b": Agent(("post",))}, {"s": Model(larger="m", other="q")})
 SAFE_MINIMUM = SAFE_WAIT * 0.9
 """Jitter may take a tenth off a wait."""
 PAYLOADS = (
@@ -132,7 +132,7 @@ def stays_within_its_bounds(case: Case, decision: Decision) -> None:
         assert 0.0 <= decision.delay <= LONGEST_WAIT * 1.1
         assert not decision.costs_attempt or after.attempts < (after.allowed or 0), "never attempt 4 of 3"
         assert decision.on_top or after.allowed == case.allowed
-    if isinstance(decision, Hold):
+    if isinstance(decision, HoldBack):
         assert after.attempts == case.job.attempts
 
 
@@ -164,7 +164,7 @@ def retries_nothing_permanent(case: Case, decision: Decision) -> None:
         assert not isinstance(decision, RetryLater), "whatever the strategy"
     if case.policy.strategy == "categorized" or case.sitting == "cycle":
         assert not isinstance(decision, RetryLater)
-        assert isinstance(decision, Hold) or decision.lane == "manual" or case.cause.heals == "later"
+        assert isinstance(decision, HoldBack) or decision.lane == "manual" or case.cause.heals == "later"
 
 
 def repeats_no_uncertain_write(case: Case, decision: Decision) -> None:
@@ -172,7 +172,7 @@ def repeats_no_uncertain_write(case: Case, decision: Decision) -> None:
     if case.idempotent or case.failure.kind == "lease_expired":
         return
     if case.cause.detail == "outcome_unknown":
-        assert isinstance(decision, Hold)
+        assert isinstance(decision, HoldBack)
     if case.cause.detail == "unknown" and case.effects and case.policy.strategy == "categorized":
         assert not isinstance(decision, RetryLater)
 
@@ -186,7 +186,7 @@ def knows_age_and_budget(case: Case, decision: Decision) -> None:
 
 
 def changes_only_what_a_change_heals(case: Case, decision: Decision) -> None:
-    if isinstance(decision, Hold) or decision.changes is None:
+    if isinstance(decision, HoldBack) or decision.changes is None:
         return
     assert case.cause.category == "conditional"
     assert msgspec.json.decode(encode(decision.changes))

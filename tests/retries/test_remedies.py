@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from redrive.core.agents import Agent, Fleet, Model
+from redrive.core.agents import Agent, AgentFleet, Model
 from redrive.core.job import Attempt, Budget, Failure, Options, State
 from redrive.core.policy import DEFAULT, Policy, effective, merge
 from redrive.core.presets import PRESETS
@@ -29,7 +29,7 @@ from redrive.retries.changes import (
     encode,
     tokens,
 )
-from redrive.retries.decision import Abilities, Bury, Case, Decision, Hold, RetryLater
+from redrive.retries.decision import Abilities, Bury, Case, Decision, HoldBack, RetryLater
 from redrive.retries.strategy import decide, recognised
 from tests.stores.jobs import T0, a_job
 
@@ -43,7 +43,7 @@ CHAT: dict[str, Any] = {
 }
 SHORT: dict[str, Any] = {"messages": [{"role": "user", "content": "Write."}], "max_tokens": 1001}
 SEVEN = PRESETS["seven_agents"]
-FLEET = Fleet(
+FLEET = AgentFleet(
     {"writer": Agent(("write",), ("small", "middle", "big")), "editor": Agent(("write",)), "poet": Agent(("write",))},
     {"alone": Model(), "pair": Model(larger="huge", other="strange")},
 )
@@ -202,7 +202,7 @@ def test_a_loop_is_broken_by_words_another_agent_and_another_model() -> None:
 
 @pytest.mark.behaviour("004-29")
 def test_what_no_other_agent_does_goes_to_the_escalation() -> None:
-    fleet = Fleet(SEVEN.agents, escalation="chief")
+    fleet = AgentFleet(SEVEN.agents, escalation="chief")
     decision = decided("hallucination_loop", SHORT, agent="cso", abilities=Abilities(fleet), task="compliance")
     assert decision.agent == "chief"
     decision = decided(
@@ -213,10 +213,10 @@ def test_what_no_other_agent_does_goes_to_the_escalation() -> None:
 
 @pytest.mark.behaviour("R-0f")
 def test_a_loop_of_an_agent_without_an_alternate_stays_with_it_and_says_so() -> None:
-    decision = decided("hallucination_loop", SHORT, agent="writer", abilities=Abilities(Fleet()))
+    decision = decided("hallucination_loop", SHORT, agent="writer", abilities=Abilities(AgentFleet()))
     assert kinds(decision) == ["AddInstruction", "AddConstraint"]
     assert (decision.agent, "no other agent is configured for it" in decision.why) == (None, True)
-    known = decided("hallucination_loop", SHORT, agent="writer", abilities=Abilities(Fleet(escalation="chief")))
+    known = decided("hallucination_loop", SHORT, agent="writer", abilities=Abilities(AgentFleet(escalation="chief")))
     assert (known.agent, "no other agent" in known.why) == ("chief", False)
     assert "no other agent" not in decided("hallucination_loop", SHORT).why, "a job without an agent misses none"
 
@@ -522,7 +522,7 @@ def test_quoted_errors_are_fenced_tainted_and_never_said_as_the_system(detail: s
 @pytest.mark.behaviour("004-16", "004-25", "001-19")
 @pytest.mark.parametrize("detail", [name for name, row in DETAILS.items() if row[:2] == ("permanent", "person")])
 def test_the_permanent_goes_to_the_escalation_without_a_retry(detail: str) -> None:
-    decision = ended(detail, abilities=Abilities(Fleet(escalation="chief")))
+    decision = ended(detail, abilities=Abilities(AgentFleet(escalation="chief")))
     assert (decision.lane, decision.owner, decision.changes) == ("manual", "chief", None)
     assert decision.because == ("terminated" if detail == "gave_up" else "permanent")
     assert ended(detail).owner is None, "without an escalation it has no owner"
@@ -538,7 +538,7 @@ def test_expired_credentials_wait_in_the_delayed_lane() -> None:
 def test_what_waits_for_a_person_is_held_and_costs_nothing() -> None:
     for attempts in (0, 4, 9):
         decision = decide(a_case("suspended", attempts=attempts))
-        assert isinstance(decision, Hold)
+        assert isinstance(decision, HoldBack)
         assert decision.because == "approval"
 
 

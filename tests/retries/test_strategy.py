@@ -14,7 +14,7 @@ from redrive.core.policy import DEFAULT, Policy, merge
 from redrive.engine.settle import transition_for
 from redrive.failures.capture import lost
 from redrive.failures.classify import DETAILS, cause_of, classify
-from redrive.retries.decision import Bury, Case, Decision, Hold, RetryLater
+from redrive.retries.decision import Bury, Case, Decision, HoldBack, RetryLater
 from redrive.retries.strategy import (
     CRASHES_BEFORE_ALONE,
     DIED_ALONE,
@@ -169,7 +169,7 @@ def test_giving_up_is_a_dead_letter_at_once_even_when_plain() -> None:
 def test_an_unknown_outcome_is_held_unless_the_task_is_idempotent() -> None:
     failure = Failure("exception", ("redrive.errors.OutcomeUnknown",), "timed out after sending")
     held = decide(a_case(failure))
-    assert isinstance(held, Hold)
+    assert isinstance(held, HoldBack)
     assert held.because == "outcome_unknown"
     assert isinstance(decide(a_case(failure, idempotent=True)), RetryLater)
 
@@ -399,7 +399,7 @@ def test_every_case_ends_in_a_move_that_the_lifecycle_has(
         assert decision.delay <= max(policy.cap or 0.0, min(decision.asked, case.max_wait)) * 1.1
         assert not decision.costs_attempt or after.attempts < (after.allowed or 0)
         assert (after.allowed == case.allowed) or cause.category == "conditional"
-    elif isinstance(decision, Hold):
+    elif isinstance(decision, HoldBack):
         assert (after.state, after.attempts) == (State.held, job.attempts)
         assert after.because in HOLD_REASONS
     else:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from redrive.config import Settings
-from redrive.core.agents import Fleet
+from redrive.core.agents import AgentFleet
 from redrive.core.job import Cause, Failure, Job, Json, State
 from redrive.core.payload import encode
 from redrive.core.presets import Preset
@@ -19,7 +19,7 @@ from redrive.engine.settle import signal_in
 from redrive.errors import Cancel, InvalidOption, Snooze
 from redrive.failures.capture import capture, guarded, qualified
 from redrive.failures.classify import DETAILS, RULE_NOTES, Rule, by_class
-from redrive.retries.decision import Abilities, Bury, Case, Decision, Hold, RetryLater
+from redrive.retries.decision import Abilities, Bury, Case, Decision, HoldBack, RetryLater
 from redrive.retries.remedies import OTHERWISE, WAYS, changed_wait
 from redrive.retries.strategy import decide
 
@@ -53,7 +53,7 @@ def _verb(decision: Decision) -> str:
             return f"retried ({decision.strategy})"
         case Bury():
             return f"a dead letter in the {decision.lane} lane ({decision.because})"
-        case Hold():
+        case HoldBack():
             return f"held ({decision.because})"
 
 
@@ -152,7 +152,7 @@ def declared_rules(settings: Settings) -> list[tuple[str, Rule]]:
     return [(f"redrive.toml rules[{number}]", rule.as_rule()) for number, rule in enumerate(settings.rules)]
 
 
-def fleet_of(settings: Settings, preset: Preset) -> Fleet:
+def fleet_of(settings: Settings, preset: Preset) -> AgentFleet:
     """Put the agents of the settings over those of the preset. An empty `escalation` turns the preset's off."""
     escalation = preset.escalation if settings.escalation is None else settings.escalation
-    return Fleet({**preset.agents, **settings.agents}, settings.models, escalation or None)
+    return AgentFleet({**preset.agents, **settings.agents}, settings.models, escalation or None)

@@ -71,7 +71,7 @@ from redrive.reports.service import Reports
 from redrive.reports.signal_actions import SignalActions
 from redrive.reports.watch import Watch
 from redrive.reports.workforce import TaskView, WorkerView
-from redrive.retries.breaker import Breaker, Counts
+from redrive.retries.breaker import Breaker, FailureCounts
 from redrive.retries.changes import Counter
 from redrive.scripts.cycle import Cycle, CycleHome
 from redrive.scripts.cycle_history import LEARNED, CycleStanding, Finding
@@ -182,7 +182,7 @@ class Redrive(Registering):
     def use_store(self, store: Store | None, clock: Clock) -> None:
         """Work with another store and clock from now on, as `redrive.testing` does."""
         self.core.holder.use(store, clock)
-        self._workers.counts = Counts()
+        self._workers.counts = FailureCounts()
 
     @property
     def shown_url(self) -> str:

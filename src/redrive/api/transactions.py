@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from redrive.api.caller_transaction import caller_of, run, run_now
-from redrive.core.inbox_table import Row, write_rows
+from redrive.core.inbox_table import InboxRow, write_rows
 from redrive.core.job import Job
 from redrive.engine import tracing
 from redrive.errors import ConfigError, InvalidInput, RedriveError, StoreError, StoreUnavailable
@@ -67,7 +67,7 @@ class Transactions:
         _refuse_fallback(options)
         return self._enqueuer.prepare(self._enqueuer.plan(task, self._enqueuer.keyed(task, payload, options)), payload)
 
-    def _rows(self, prepared: Sequence[Prepared]) -> list[Row]:
+    def _rows(self, prepared: Sequence[Prepared]) -> list[InboxRow]:
         """Rows with ids of their own: the same key twice in one transaction must not fail the second."""
         from redrive.stores.inbox import namespace_of
 
@@ -77,7 +77,7 @@ class Transactions:
                 jobs = list(sent.jobs)
         namespace = namespace_of(self._core.settings.inbox)
         return [
-            Row(self._enqueuer.new_id() if job.key else job.id, namespace, _packed(job, each))
+            InboxRow(self._enqueuer.new_id() if job.key else job.id, namespace, _packed(job, each))
             for job, each in zip(jobs, prepared, strict=True)
         ]
 
@@ -152,7 +152,7 @@ class Relay:
         await batch.settle(moved, problems)
         return len(moved), next((outcome for outcome in outcomes if isinstance(outcome, StoreError)), None)
 
-    async def _take_in(self, row: Row) -> str | StoreError | None:
+    async def _take_in(self, row: InboxRow) -> str | StoreError | None:
         """Insert a row's job. Says what is wrong with a row that never can be, and what with the store."""
         try:
             await self._insert(msgspec.json.decode(row.payload, type=SpoolEntry))

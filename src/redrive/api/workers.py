@@ -18,7 +18,7 @@ from redrive.engine.shutdown import Ending
 from redrive.engine.worker import Worker
 from redrive.errors import StoreFailed
 from redrive.notices.courier import Courier
-from redrive.retries.breaker import Counts
+from redrive.retries.breaker import FailureCounts
 
 if TYPE_CHECKING:
     from redrive.api.duties import Duties
@@ -41,7 +41,7 @@ class Workers:
         self._notices = notices
         self._include = tuple(include)
         self._running: list[tuple[asyncio.AbstractEventLoop, Worker]] = []
-        self.counts = Counts()
+        self.counts = FailureCounts()
         """What the workers of this process have counted for breakers: it outlives each of them."""
 
     @property

@@ -41,7 +41,7 @@ class Model(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     other: str | None = None
 
 
-class Fleet(msgspec.Struct, frozen=True):
+class AgentFleet(msgspec.Struct, frozen=True):
     """The agents in their declared order, the models, and who gets what no agent can do. Empty unless configured."""
 
     agents: Mapping[str, Agent] = {}

@@ -73,7 +73,7 @@ ORDER: Final[tuple[type[Change], ...]] = (
 _decoder: Final = msgspec.json.Decoder(tuple[Change, ...])
 
 
-class Applied(msgspec.Struct, frozen=True):
+class EffectiveInput(msgspec.Struct, frozen=True):
     """The effective input, the changes that made it, and those that could not be applied, each with the reason."""
 
     payload: dict[str, Json]

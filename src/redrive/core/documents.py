@@ -20,7 +20,7 @@ from redrive.core.consent import Approval, Grant
 from redrive.core.effects import EffectRecord
 from redrive.core.job import Json
 from redrive.core.notice import Notice, Paged
-from redrive.core.schedule import Standing as ScheduleStanding
+from redrive.core.schedule import ScheduleState
 from redrive.core.store import Document, Put, Store
 from redrive.core.tokens import Token
 from redrive.core.workflow import Flow
@@ -28,7 +28,7 @@ from redrive.core.workflow import Flow
 T = TypeVar("T")
 
 
-class Duty(msgspec.Struct, frozen=True):
+class DutyHolder(msgspec.Struct, frozen=True):
     """Which process does something that one process must do, and until when it has said so."""
 
     holder: str
@@ -213,10 +213,10 @@ OPEN_EFFECT: Final = Kind[float]("open_effect", float)
 """Under the key of each effect without a job that was begun and not closed: since when. The effect itself is in EFFECT;
 these are few, however many effects have landed."""
 
-DUTY: Final = Kind[Duty]("duty", Duty)
+DUTY: Final = Kind[DutyHolder]("duty", DutyHolder)
 """Under a duty's name: the process that sees to it, so that a fleet does it once."""
 WORKFLOW: Final = Kind[Flow]("workflow", Flow)
-SCHEDULE: Final = Kind[ScheduleStanding]("schedule", ScheduleStanding)
+SCHEDULE: Final = Kind[ScheduleState]("schedule", ScheduleState)
 CLOCK: Final = Kind[float]("clock", float)
 TOKEN: Final = Kind[Token]("token", Token)
 """Under a token's name: its role and digests, never the token. A hub lets no worker write these."""

@@ -52,7 +52,7 @@ class Statement(NamedTuple):
     values: Mapping[str, str] = {}
 
 
-class Row(NamedTuple):
+class InboxRow(NamedTuple):
     """A job as it waits in the table."""
 
     id: str
@@ -89,7 +89,7 @@ def make_table(dialect: Dialect) -> Steps:
     yield Statement(_DDL[dialect])
 
 
-def write_rows(dialect: Dialect, rows: Sequence[Row]) -> Steps:
+def write_rows(dialect: Dialect, rows: Sequence[InboxRow]) -> Steps:
     """Write jobs into the inbox."""
     yield from make_table(dialect)
     for row in rows:

@@ -338,7 +338,7 @@ def dealt_with(notice: Notice, job: Job | None) -> bool:
 # ---- what people are told, and how much of it at once
 
 
-class Sent(msgspec.Struct, frozen=True):
+class SentMessage(msgspec.Struct, frozen=True):
     """A message that was taken."""
 
     at: float
@@ -385,7 +385,9 @@ def alike(notice: Notice) -> str:
     return hashlib.sha256(f"{notice.kind}\0{notice.task}\0{said}".encode()).hexdigest()[:16]
 
 
-def plan(waiting: Sequence[Waiting], sent: Sequence[Sent], now: float, *, one_by_one: bool = False) -> list[Message]:
+def plan(
+    waiting: Sequence[Waiting], sent: Sequence[SentMessage], now: float, *, one_by_one: bool = False
+) -> list[Message]:
     """What to tell now, in order. What says the same is told once with its number; of each kind a few messages go out
     in a while, the last of them a summary of all the rest. What is left out waits, and is part of a later one.
 
@@ -408,7 +410,7 @@ def plan(waiting: Sequence[Waiting], sent: Sequence[Sent], now: float, *, one_by
     return sorted(messages, key=lambda message: message.keys[0])
 
 
-def is_recent(sent: Sent, now: float) -> bool:
+def is_recent(sent: SentMessage, now: float) -> bool:
     """A time in the future is a clock's mistake and keeps nobody quiet."""
     return 0 <= now - sent.at < FOLD_SECONDS
 

@@ -127,7 +127,7 @@ class Mark(msgspec.Struct, frozen=True):
     last: float
 
 
-class Standing(msgspec.Struct, frozen=True, omit_defaults=True):
+class ScheduleState(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the store keeps of a schedule."""
 
     marks: tuple[Mark, ...] = ()
@@ -146,18 +146,18 @@ class Standing(msgspec.Struct, frozen=True, omit_defaults=True):
     def is_newest(self, mark: Mark) -> bool:
         return mark is self.marks[-1]
 
-    def begun(self, cron: Cron, now: float) -> Standing:
+    def begun(self, cron: Cron, now: float) -> ScheduleState:
         """A line that counts from now on: nothing of its past is run."""
         others = tuple(mark for mark in self.marks if mark is not self.mark_of(cron))
         marks = (*others, Mark(cron.line, cron.tz, now))[-REMEMBERED:]
         return msgspec.structs.replace(self, marks=marks)
 
-    def decided(self, cron: Cron, due: Due, note: str | None) -> Standing:
+    def decided(self, cron: Cron, due: Due, note: str | None) -> ScheduleState:
         """Dealt with up to there; what is to run is pending."""
         marks = tuple(Mark(mark.line, mark.tz, due.upto) if mark is self.mark_of(cron) else mark for mark in self.marks)
         return msgspec.structs.replace(self, marks=marks, pending=due.run, note=note or self.note)
 
-    def handed_in(self, slot: float, job: str) -> Standing:
+    def handed_in(self, slot: float, job: str) -> ScheduleState:
         """Nothing is pending any more; this was the last."""
         return msgspec.structs.replace(self, pending=(), slot=slot, job=job)
 

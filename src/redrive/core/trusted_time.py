@@ -20,7 +20,7 @@ AWAY: Final = 36 * HOUR
 off by day."""
 
 
-class Reading(msgspec.Struct, frozen=True):
+class ClockReading(msgspec.Struct, frozen=True):
     """Both clocks of a machine, read at one moment by one process."""
 
     wall: float
@@ -33,7 +33,7 @@ class Reading(msgspec.Struct, frozen=True):
     """The steady clock when the process began."""
 
 
-class Hold(msgspec.Struct, frozen=True):
+class ClockHold(msgspec.Struct, frozen=True):
     """A new time that has not held long enough yet."""
 
     since: float
@@ -44,31 +44,31 @@ class Hold(msgspec.Struct, frozen=True):
     """The clock was set. False where it may as well be that no process ran for so long."""
     origin: float
     """The steady clock when the new time was seen first, as the latest reading counts."""
-    latest: Reading
+    latest: ClockReading
 
 
-class Record(msgspec.Struct, frozen=True):
+class ClockRecord(msgspec.Struct, frozen=True):
     """What is known of the clock: the last reading that was trusted, and a new time that must hold first."""
 
-    trusted: Reading
-    hold: Hold | None = None
+    trusted: ClockReading
+    hold: ClockHold | None = None
 
 
-def advance(record: Record, now: Reading) -> Record:
+def advance(record: ClockRecord, now: ClockReading) -> ClockRecord:
     """Adds a reading to the record: the new time is trusted, goes on being held, or begins to be held."""
     hold = record.hold
     if hold is not None:
         if _fits(hold.latest, now):
             hold = _continue(hold, now)
-            return Record(now) if _has_held(hold, now) else Record(record.trusted, hold)
+            return ClockRecord(now) if _has_held(hold, now) else ClockRecord(record.trusted, hold)
         if _agree(hold.latest, now) and _has_held(_continue(hold, now), now):
-            record = Record(hold.latest)  # the time of that reading has held; what came later has not
+            record = ClockRecord(hold.latest)  # the time of that reading has held; what came later has not
     if _fits(record.trusted, now):
-        return Record(now)
+        return ClockRecord(now)
     return _begin_hold(record.trusted, now)
 
 
-def time_for_destroying(record: Record, now: Reading) -> float:
+def time_for_destroying(record: ClockRecord, now: ClockReading) -> float:
     """Gives the time by which something may be old enough to be destroyed. It is never ahead of the wall clock."""
     record = advance(record, now)
     if record.hold is None:
@@ -76,7 +76,7 @@ def time_for_destroying(record: Record, now: Reading) -> float:
     return min(now.wall, record.trusted.wall + _explained(record.trusted, now))
 
 
-def describe(hold: Hold) -> str:
+def describe(hold: ClockHold) -> str:
     """Says what was seen and what it means."""
     way = "ahead" if hold.seconds > 0 else "back"
     what = f"The clock jumped {way} by {_span(abs(hold.seconds))}"
@@ -95,15 +95,15 @@ def _span(seconds: float) -> str:
     return f"{seconds:.0f} seconds"
 
 
-def _begin_hold(trusted: Reading, now: Reading) -> Record:
+def _begin_hold(trusted: ClockReading, now: ClockReading) -> ClockRecord:
     """Starts to hold a new time. One behind the trusted time cannot destroy too much, so it replaces that at once."""
     difference = now.wall - trusted.wall - _explained(trusted, now)
     jumped = difference < 0 or (_comparable(trusted, now) and not _agree(trusted, now))
-    hold = Hold(now.wall, difference, jumped, now.steady, now)
-    return Record(now if difference < 0 else trusted, hold)
+    hold = ClockHold(now.wall, difference, jumped, now.steady, now)
+    return ClockRecord(now if difference < 0 else trusted, hold)
 
 
-def _continue(hold: Hold, now: Reading) -> Hold:
+def _continue(hold: ClockHold, now: ClockReading) -> ClockHold:
     """The origin counts by the steady clock of the latest reading: after a restart of the machine that began anew."""
     origin = hold.origin
     if not _comparable(hold.latest, now):
@@ -111,36 +111,36 @@ def _continue(hold: Hold, now: Reading) -> Hold:
     return msgspec.structs.replace(hold, origin=origin, latest=now)
 
 
-def _has_held(hold: Hold, now: Reading) -> bool:
+def _has_held(hold: ClockHold, now: ClockReading) -> bool:
     """A day of living processes, or a start that came an hour later by both clocks."""
     started_later = now.began - hold.origin >= HOUR and now.wall - hold.since >= HOUR
     return started_later or now.steady - hold.origin >= DAY
 
 
-def _fits(before: Reading, now: Reading) -> bool:
+def _fits(before: ClockReading, now: ClockReading) -> bool:
     """Whether the wall clock has gone on as it should have."""
     difference = now.wall - before.wall - _explained(before, now)
     return -JUMP <= difference <= (JUMP if _comparable(before, now) else AWAY)
 
 
-def _agree(before: Reading, now: Reading) -> bool:
+def _agree(before: ClockReading, now: ClockReading) -> bool:
     """Whether both clocks say the same about the time between two readings, as far as they can be compared."""
     difference = now.wall - before.wall - _elapsed(before, now)
     return difference >= -JUMP and (difference <= JUMP or not _comparable(before, now))
 
 
-def _explained(before: Reading, now: Reading) -> float:
+def _explained(before: ClockReading, now: ClockReading) -> float:
     """Seconds that the steady clock vouches for. Time in which no process ran counts up to a limit."""
     elapsed = _elapsed(before, now)
     return elapsed if before.process == now.process else min(elapsed, AWAY)
 
 
-def _elapsed(before: Reading, now: Reading) -> float:
+def _elapsed(before: ClockReading, now: ClockReading) -> float:
     """Seconds that have passed at least, by the steady clock alone."""
     if _comparable(before, now):
         return now.steady - before.steady
     return now.steady if before.boot and now.boot else 0.0
 
 
-def _comparable(before: Reading, now: Reading) -> bool:
+def _comparable(before: ClockReading, now: ClockReading) -> bool:
     return before.process == now.process or (now.boot is not None and before.boot == now.boot)

@@ -417,7 +417,7 @@ def _listed(names: Sequence[str]) -> str:
 # -- what must move
 
 
-class Moved(msgspec.Struct, frozen=True):
+class StepsToMove(msgspec.Struct, frozen=True):
     """Which of the waiting steps need wait no longer, and which wait for what will not come."""
 
     ready: tuple[Job, ...] = ()
@@ -425,7 +425,7 @@ class Moved(msgspec.Struct, frozen=True):
     """With the step that was let go."""
 
 
-def judge(flow: Flow, waiting: Iterable[Job], states: Mapping[str, State]) -> Moved:
+def judge(flow: Flow, waiting: Iterable[Job], states: Mapping[str, State]) -> StepsToMove:
     """Of jobs that wait for this workflow's steps, given the states of what they wait for (absent: forgotten, done)."""
     jobs = {job.id: job for job in waiting if flow.holds(job)}
     ready: list[Job] = []
@@ -439,7 +439,7 @@ def judge(flow: Flow, waiting: Iterable[Job], states: Mapping[str, State]) -> Mo
             doomed[step.job_id] = jobs[step.job_id], gone[0]
         elif all(states.get(each.job_id, State.done) is State.done for each in before):
             ready.append(jobs[step.job_id])
-    return Moved(tuple(ready), tuple(doomed.values()))
+    return StepsToMove(tuple(ready), tuple(doomed.values()))
 
 
 _GONE: Final = (State.discarded, State.purged)

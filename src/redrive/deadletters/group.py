@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, Literal
 import msgspec
 
 from redrive.core.advice import ADVICE
-from redrive.core.agents import Fleet
+from redrive.core.agents import AgentFleet
 from redrive.core.job import At, Job, iso
 from redrive.core.store import Group, Lesson
 from redrive.core.view import Shown
@@ -390,7 +390,7 @@ ANOTHERS: Final = frozenset({"authority", "refusal", "model_confusion", "halluci
 """Failures that another agent may not have."""
 
 
-def other_agent(group: Group, fleet: Fleet) -> str | None:
+def other_agent(group: Group, fleet: AgentFleet) -> str | None:
     """An agent that does this work, too, where the failure has to do with who does the work."""
     if not group.agent or group.detail not in ANOTHERS:
         return None

@@ -29,7 +29,7 @@ from redrive.http.policy import HTTP_TASK
 from redrive.retries.breaker import (
     BREAKER,
     Breaker,
-    Counts,
+    FailureCounts,
     Window,
     answered,
     asked_of_all,
@@ -75,7 +75,7 @@ class Breakers:
         self._store = store
         self._clock = clock
         self._bus = bus
-        self.counts = Counts()
+        self.counts = FailureCounts()
         self._known: dict[str, tuple[Breaker, int]] = {}
         self._fresh_until = float("-inf")
         self._looking = asyncio.Lock()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from redrive.core.commit import try_commit
-from redrive.core.documents import DUTY, Duty
+from redrive.core.documents import DUTY, DutyHolder
 from redrive.core.store import Store
 from redrive.engine.clock import Clock
 
@@ -22,7 +22,7 @@ async def holds(store: Store, clock: Clock, name: str) -> bool:
         return True
     if duty is not None and duty.holder != me and not await _free(store, duty, now):
         return False
-    put = DUTY.put(name, Duty(me, now + LEASE), kept.version if kept is not None else 0)
+    put = DUTY.put(name, DutyHolder(me, now + LEASE), kept.version if kept is not None else 0)
     return await try_commit(store, puts=[put], what=f"duty {name} was taken") is not None
 
 
@@ -33,7 +33,7 @@ async def release(store: Store, name: str) -> None:
         await try_commit(store, puts=[DUTY.drop(name, kept.version)], what=f"duty {name} was left to others")
 
 
-async def _free(store: Store, duty: Duty, now: float) -> bool:
+async def _free(store: Store, duty: DutyHolder, now: float) -> bool:
     """A time further ahead than any lease was written by a clock that was wrong."""
     if not 0 < duty.until - now <= LEASE:
         return True

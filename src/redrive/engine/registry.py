@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from redrive.core.agents import Fleet
+from redrive.core.agents import AgentFleet
 from redrive.core.effects import Effect
 from redrive.core.job import Cause, Failure, Job
 from redrive.core.keys import check_template, key_for
@@ -125,7 +125,7 @@ class Handler:
         found = self.signature.default(self.adapt.model if self.adapt else None)
         return found if isinstance(found, str) else None
 
-    def abilities(self, fleet: Fleet, count: Counter) -> Abilities:
+    def abilities(self, fleet: AgentFleet, count: Counter) -> Abilities:
         """What the task can take when it is tried again; worked out once."""
         if self._abilities is not None:
             return self._abilities
@@ -202,14 +202,14 @@ class Registry:
         *,
         preset_queues: Mapping[str, Policy] | None = None,
         agent_policy: Policy | None = None,
-        fleet: Fleet | None = None,
+        fleet: AgentFleet | None = None,
         rules: Sequence[tuple[str, Rule]] = (),
         count: Counter = estimate,
         summarise: Summarise | None = None,
         version: str | None = None,
     ) -> None:
         self.handlers: dict[str, Handler] = {}
-        self.fleet = fleet or Fleet()
+        self.fleet = fleet or AgentFleet()
         self.rules: list[tuple[str, Rule]] = list(rules)
         """The user's own rules for failures, in front of ours and behind the task's."""
         self.count = count

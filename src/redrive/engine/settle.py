@@ -38,7 +38,7 @@ from redrive.failures.safe_getattr import whole
 from redrive.retries.breaker import key_of
 from redrive.retries.changes import Change, CompressContext, Edit, can_take, dropped
 from redrive.retries.comebacks import without_promise
-from redrive.retries.decision import Bury, Case, Decision, Hold, RetryLater
+from redrive.retries.decision import Bury, Case, Decision, HoldBack, RetryLater
 from redrive.retries.preflight import NotReady
 from redrive.retries.strategy import INTERRUPTED, decide, recognised, rest_after_interruption, undecided
 
@@ -259,7 +259,7 @@ class Settlement:
         problem = capture(error).summary if isinstance(error, Exception) else type(error).__name__
         decision = undecided(case, problem)
         if handler.verifiable and not handler.idempotent:
-            decision = Hold("outcome_unknown", f"It failed, and settling it failed, too: {problem}", RESOLVE)
+            decision = HoldBack("outcome_unknown", f"It failed, and settling it failed, too: {problem}", RESOLVE)
         return self._transition(case, decision, fingerprint(failure, job.task, job.model), state)
 
     def broken(self, job: Job, error: Exception) -> Transition:
@@ -488,14 +488,14 @@ def transition_for(case: Case, decision: Decision, attempt: Attempt, waits_for: 
     """A decision as the move that the store will write."""
     job, now, failure, cause = case.job, case.now, case.failure, case.cause
     group = attempt.fingerprint
-    changed = {} if isinstance(decision, Hold) else anew(decision.changes, decision.agent, decision.model)
+    changed = {} if isinstance(decision, HoldBack) else anew(decision.changes, decision.agent, decision.model)
     if isinstance(decision, RetryLater):
         return lifecycle.retried(
             job, now, run_at=now + decision.delay, allowed=case.allowed_with(decision.on_top), failure=failure,
             cause=cause, fingerprint=group, attempt=attempt, costs_attempt=decision.costs_attempt,
             crashed=decision.crashed, asked=decision.asked, changed=changed,
         )  # fmt: skip
-    if isinstance(decision, Hold):
+    if isinstance(decision, HoldBack):
         return lifecycle.held_back(
             job,
             now,

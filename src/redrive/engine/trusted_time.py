@@ -10,23 +10,23 @@ from typing import Final
 from redrive.core.commit import try_commit
 from redrive.core.documents import Kind
 from redrive.core.store import Store
-from redrive.core.trusted_time import Hold, Reading, Record, advance, describe
+from redrive.core.trusted_time import ClockHold, ClockReading, ClockRecord, advance, describe
 from redrive.core.trusted_time import time_for_destroying as decide
 from redrive.engine.clock import Clock, SystemClock
 
 log = logging.getLogger("redrive.clock")
-TRUSTED_TIME: Final = Kind[Record]("trusted_time", Record)
+TRUSTED_TIME: Final = Kind[ClockRecord]("trusted_time", ClockRecord)
 KEY: Final = "record"
 _PROCESS: Final = secrets.token_hex(8)
 EARLIER: Final = 1000
 """Moves that are looked through for one that was made before this process began."""
-_first: dict[str, Reading] = {}
+_first: dict[str, ClockReading] = {}
 """What each clock of this process said first."""
 _met: list[Clock] = []
 """Clocks other than the system's. They are kept: another one in the place of a lost clock would be taken for it."""
 
 
-def meet(clock: Clock) -> Reading:
+def meet(clock: Clock) -> ClockReading:
     """Notes what a clock says when this process sees it first: from then on its own steady clock vouches for it."""
     now = _read(clock, 0.0)
     found = _first.get(now.process)
@@ -37,17 +37,17 @@ def meet(clock: Clock) -> Reading:
     return found
 
 
-def read(clock: Clock) -> Reading:
+def read(clock: Clock) -> ClockReading:
     """Reads both clocks."""
     return _read(clock, meet(clock).began)
 
 
-async def look(store: Store, clock: Clock, *, write: bool = True) -> Record:
+async def look(store: Store, clock: Clock, *, write: bool = True) -> ClockRecord:
     """Reads the clocks, adds the reading to the record and tells of a jump. Gives the record as it was before."""
     kept = await TRUSTED_TIME.get(store, KEY)
     before = kept.value if kept else await _first_record(store, clock)
     after = advance(before, read(clock))
-    told = _tell(before if kept else Record(before.trusted), after)
+    told = _tell(before if kept else ClockRecord(before.trusted), after)
     if write or told or kept is None:
         put = TRUSTED_TIME.put(KEY, after, kept.version if kept else None)
         await try_commit(store, puts=[put], what="the time was noted")  # another process's reading is as good
@@ -59,21 +59,21 @@ async def time_for_destroying(store: Store, clock: Clock) -> float:
     return decide(await look(store, clock, write=False), read(clock))
 
 
-async def clock_jumped(store: Store) -> Hold | None:
+async def clock_jumped(store: Store) -> ClockHold | None:
     """Gives the jump of the clock that has not held yet: since when, and by how much. None where there is none."""
     kept = await TRUSTED_TIME.get(store, KEY)
     hold = kept.value.hold if kept else None
     return hold if hold is not None and hold.jumped else None
 
 
-async def _first_record(store: Store, clock: Clock) -> Record:
+async def _first_record(store: Store, clock: Clock) -> ClockRecord:
     """Where no process has read the clock yet, the latest move of a job says what time it was then."""
     first = meet(clock)
     earlier = [event.at for event in await store.latest(EARLIER) if event.at < first.wall]
-    return advance(Record(Reading(max(earlier))), first) if earlier else Record(first)
+    return advance(ClockRecord(ClockReading(max(earlier))), first) if earlier else ClockRecord(first)
 
 
-def _tell(before: Record, after: Record) -> bool:
+def _tell(before: ClockRecord, after: ClockRecord) -> bool:
     """Logs a new time that begins to be held, or the end of it; True where there was something to tell."""
     if after.hold is not None and (before.hold is None or before.hold.since != after.hold.since):
         log.warning("%s", describe(after.hold))
@@ -84,7 +84,7 @@ def _tell(before: Record, after: Record) -> bool:
     return False
 
 
-def _read(clock: Clock, began: float) -> Reading:
+def _read(clock: Clock, began: float) -> ClockReading:
     if isinstance(clock, SystemClock):
-        return Reading(clock.now(), clock.uptime(), f"{_PROCESS}.{os.getpid()}", clock.boot(), began)
-    return Reading(clock.now(), clock.monotonic(), f"{_PROCESS}.{os.getpid()}.{id(clock):x}", None, began)
+        return ClockReading(clock.now(), clock.uptime(), f"{_PROCESS}.{os.getpid()}", clock.boot(), began)
+    return ClockReading(clock.now(), clock.monotonic(), f"{_PROCESS}.{os.getpid()}.{id(clock):x}", None, began)

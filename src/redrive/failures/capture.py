@@ -66,7 +66,7 @@ def capture(error: BaseException, *, now: float | None = None) -> Failure:
         if kind in _SIMPLE and _only_says(error):
             frames, source = _trace(_steps(error.__traceback__), FRAMES, TRACE_LIMIT)
             return Failure("exception", _types(kind), redact_text(words_of(error)), frames=frames, source=source)
-        failure = _Look(time.time() if now is None else now).at(error, 0)
+        failure = _ErrorReader(time.time() if now is None else now).at(error, 0)
         return _with_the_asked(failure, error) if reads_data(failure) else failure
     except KeyboardInterrupt:
         raise
@@ -126,7 +126,7 @@ _MODEL_OPERATIONS: Final = frozenset({"InvokeModel", "InvokeModelWithResponseStr
 """What Bedrock calls a call of a model."""
 
 
-class _Look:
+class _ErrorReader:
     """One look at an error and at what it wraps: a budget of nodes, so that no graph of errors is endless."""
 
     def __init__(self, now: float) -> None:

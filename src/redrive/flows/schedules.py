@@ -23,7 +23,7 @@ from redrive.core.schedule import (
     Cron,
     Due,
     Mark,
-    Standing,
+    ScheduleState,
     due_slots,
     run_at,
     schedule_name,
@@ -157,7 +157,7 @@ class _Minded:
 
     async def look(self, document: Document | None) -> int:
         """How many jobs were made."""
-        standing = SCHEDULE.decode(document.value) if document is not None else Standing()
+        standing = SCHEDULE.decode(document.value) if document is not None else ScheduleState()
         version = document.version if document is not None else 0
         if standing.pending:  # decided by somebody who may be gone
             return await self._hand_in()
@@ -175,7 +175,7 @@ class _Minded:
             self._tell(due, note)
         return await self._hand_in() if due.run else 0
 
-    def _begins(self, standing: Standing) -> Standing | None:
+    def _begins(self, standing: ScheduleState) -> ScheduleState | None:
         """Where the line is new, was replaced for a while, or was last seen by a clock that has since gone back."""
         cron, now, mark = self._cron, self._now, standing.mark_of(self._cron)
         if mark is None:
@@ -186,7 +186,7 @@ class _Minded:
         replaced = not standing.is_newest(mark) and next_slot(cron.line, cron.tz, mark.last) < now - ON_TIME
         return standing.begun(cron, now) if replaced else None
 
-    async def _decide(self, standing: Standing) -> tuple[Due, str | None] | None:
+    async def _decide(self, standing: ScheduleState) -> tuple[Due, str | None] | None:
         """What becomes of the due slots, and what there is to tell; None where there is nothing to decide."""
         cron, mark = self._cron, standing.mark_of(self._cron)
         if mark is None or next_slot(cron.line, cron.tz, mark.last) > self._now:
@@ -200,7 +200,7 @@ class _Minded:
         due = due_slots(cron, slots, self._now)
         return due, _left_out(cron, due, slots)
 
-    async def _open_job(self, standing: Standing) -> Job | None:
+    async def _open_job(self, standing: ScheduleState) -> Job | None:
         """An earlier job of this schedule that is not over. Dead ones wait for a person and do not block."""
         last = await self._store.get([standing.job]) if standing.job else []
         if last and last[0].state in OPEN:
@@ -230,7 +230,7 @@ class _Minded:
             "headers": {SLOT_HEADER: slot_text(slot)},
         }
 
-    async def _save(self, standing: Standing, version: int) -> bool:
+    async def _save(self, standing: ScheduleState, version: int) -> bool:
         """Whether this was written; not where somebody else moved the schedule on meanwhile."""
         put = SCHEDULE.put(self._name, standing, version)
         return await try_commit(self._store, puts=[put], what=f"schedule {self._name} went on") is not None
@@ -287,14 +287,14 @@ async def listed(store: Store, registry: Registry, now: float) -> list[Scheduled
     """What the store knows and what this process has registered, by name."""
     found = {name: standing for name, standing, _ in await SCHEDULE.all(store)}
     for name, _, cron in _registered(registry):
-        found[name] = _shown(found.get(name, Standing()), cron, now)
+        found[name] = _shown(found.get(name, ScheduleState()), cron, now)
     jobs = {job.id: job for job in await store.get([one.job for one in found.values() if one.job])}
     return [_scheduled(name, found[name], jobs, now) for name in sorted(found)]
 
 
 async def missed_schedules(store: Store, before: float, now: float) -> list[Scheduled]:
     """Schedules with a slot from before then that nobody has taken, unless an earlier job of them is not over."""
-    found: dict[str, Standing] = {}
+    found: dict[str, ScheduleState] = {}
     for document in await store.docs(SCHEDULE.name):
         try:
             found[document.key] = SCHEDULE.decode(document.value)
@@ -306,7 +306,7 @@ async def missed_schedules(store: Store, before: float, now: float) -> list[Sche
     return [one for one in late if one.state not in OPEN]
 
 
-def _shown(standing: Standing, cron: Cron, now: float) -> Standing:
+def _shown(standing: ScheduleState, cron: Cron, now: float) -> ScheduleState:
     """What a process has registered is shown with its own line, also before a worker has seen it."""
     mark = standing.mark_of(cron)
     if mark is None:
@@ -315,7 +315,7 @@ def _shown(standing: Standing, cron: Cron, now: float) -> Standing:
     return msgspec.structs.replace(standing, marks=(*others, mark))
 
 
-def _scheduled(name: str, standing: Standing, jobs: Mapping[str, Job], now: float) -> Scheduled:
+def _scheduled(name: str, standing: ScheduleState, jobs: Mapping[str, Job], now: float) -> Scheduled:
     mark = standing.marks[-1]
     job = jobs.get(standing.job or "")
     waits = _known_slot(mark, mark.last)

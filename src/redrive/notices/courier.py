@@ -26,7 +26,7 @@ from redrive.core.notice import (
     LONGEST_PAUSE,
     Message,
     Notice,
-    Sent,
+    SentMessage,
     Waiting,
     is_recent,
     pause_after,
@@ -164,7 +164,7 @@ def _unheard(name: str) -> Iterator[None]:
 class ChannelState(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a channel took lately, and how it fares."""
 
-    sent: tuple[Sent, ...] = ()
+    sent: tuple[SentMessage, ...] = ()
     failures: int = 0
     down_since: float | None = None
     not_before: float = 0.0
@@ -176,7 +176,7 @@ class ChannelState(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def took(self, message: Message, now: float) -> ChannelState:
         lately = [one for one in self.sent if is_recent(one, now)]
-        return ChannelState(sent=(*lately, Sent(now, message.kind, message.alike)))
+        return ChannelState(sent=(*lately, SentMessage(now, message.kind, message.alike)))
 
     def failed(self, error: str, now: float) -> ChannelState:
         failures = self.failures + 1

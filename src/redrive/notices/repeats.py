@@ -18,7 +18,17 @@ from redrive.core.commit import commit, try_commit
 from redrive.core.documents import Kind
 from redrive.core.job import Json
 from redrive.core.outcome import Outcome
-from redrive.core.repeats import Action, Loop, RepeatRule, Watched, action_of, in_words, notice_of, observed, warning
+from redrive.core.repeats import (
+    ActionLoop,
+    RepeatRule,
+    SessionAction,
+    Watched,
+    action_of,
+    in_words,
+    notice_of,
+    observed,
+    warning,
+)
 from redrive.engine.context import session_of
 from redrive.errors import InvalidInput, JobError, StoreError
 from redrive.jobs.enqueuer import SESSION_VARIABLE
@@ -43,7 +53,7 @@ class RepeatedActions:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._fine: OrderedDict[str, list[Action]] = OrderedDict()
+        self._fine: OrderedDict[str, list[SessionAction]] = OrderedDict()
         """Successes that no document has yet, by session."""
         self._looping: set[str] = set()
 
@@ -87,11 +97,11 @@ class RepeatedActions:
 
     async def _observe(
         self, session: object, task: str, params: Mapping[str, Json], *, ok: bool, job_id: str | None
-    ) -> Loop | None:
+    ) -> ActionLoop | None:
         """Adds the action to the session's window; the loop it belongs to. A store that fails costs no answer."""
         if not self.rule.times or not isinstance(session, str):
             return None
-        action = Action(action_of(task, params), ok)
+        action = SessionAction(action_of(task, params), ok)
         if ok and session not in self._looping:
             self._remember(session, action)
             return None
@@ -101,7 +111,7 @@ class RepeatedActions:
             log.warning("session %s: its last action was not added to its window: %s", session, error)
             return None
 
-    def _remember(self, session: str, action: Action) -> None:
+    def _remember(self, session: str, action: SessionAction) -> None:
         """Keeps a success until the next failure is written."""
         fine = self._fine.setdefault(session, [])
         self._fine.move_to_end(session)
@@ -109,7 +119,7 @@ class RepeatedActions:
         while len(self._fine) > SESSIONS:
             self._fine.popitem(last=False)
 
-    async def _written(self, session: str, action: Action, task: str, job_id: str | None) -> Loop | None:
+    async def _written(self, session: str, action: SessionAction, task: str, job_id: str | None) -> ActionLoop | None:
         actions, now = [*self._fine.pop(session, ()), action], self._core.clock.now()
 
         def change(known: Watched | None) -> Watched:
@@ -124,7 +134,7 @@ class RepeatedActions:
             await self._tell(session, loop, job_id)
         return loop
 
-    async def _tell(self, session: str, loop: Loop, job_id: str | None) -> None:
+    async def _tell(self, session: str, loop: ActionLoop, job_id: str | None) -> None:
         notice = notice_of(session, loop, self.rule, job_id)
         log.warning("%s", notice.text)
         what = "people will be told that a session repeats itself"

@@ -16,7 +16,7 @@ import msgspec
 from redrive.core.effects import EffectRecord
 from redrive.core.job import CYCLE, At, Job, iso
 from redrive.core.store import LeftBehind, Quiet
-from redrive.core.trusted_time import Hold, describe
+from redrive.core.trusted_time import ClockHold, describe
 from redrive.core.view import Shown
 from redrive.core.words import counted, plain, span
 from redrive.deadletters.group import GroupView, suggest
@@ -162,7 +162,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Nights that did not happen, ended early or were short."""
     effects: Sequence[EffectRecord] = ()
     """Effects without a job that were begun, and whose end is not known."""
-    jump: Hold | None = None
+    jump: ClockHold | None = None
     """A jump of the clock that has not held yet."""
     delayed: int = 0
     """Dead letters that come back by themselves."""
@@ -630,7 +630,7 @@ def _disk(free: int | None) -> list[Need]:
     return [Need("disk_low", "disk_low", 1, sentence, action, "redrive doctor", what=sentence)]
 
 
-def _jumped(hold: Hold) -> Need:
+def _jumped(hold: ClockHold) -> Need:
     sentence, _, action = describe(hold).partition(". ")
     return Need("clock_jumped", "clock_jumped", 1, sentence, action, "redrive doctor", hold.since, what=sentence)
 

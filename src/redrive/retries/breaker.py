@@ -307,7 +307,7 @@ def _chain(failure: Failure) -> Iterator[Failure]:
         link = link.cause
 
 
-class Counts:
+class FailureCounts:
     """Failures in a row of everything that a process calls. Its workers count together, one after the other too."""
 
     __slots__ = ("troubles", "windows")

@@ -1,4 +1,4 @@
-"""What a decision is made of, and what it looks like: a Case, and RetryLater, Bury or Hold."""
+"""What a decision is made of, and what it looks like: a Case, and RetryLater, Bury or HoldBack."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from redrive.core.agents import Fleet
+from redrive.core.agents import AgentFleet
 from redrive.core.budget import recent
 from redrive.core.change import named
 from redrive.core.job import Attempt, Cause, Ending, Failure, Job, Json, Lane, Usage
@@ -60,7 +60,7 @@ class Bury(msgspec.Struct, frozen=True, gc=False):
     """Tries that this decision adds to the allowed ones, for when it comes back changed."""
 
 
-class Hold(msgspec.Struct, frozen=True, gc=False):
+class HoldBack(msgspec.Struct, frozen=True, gc=False):
     """Wait, visibly, for a person or for what is called. Costs no attempt."""
 
     because: str
@@ -70,13 +70,13 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
     strategy: str = "hold"
 
 
-Decision = RetryLater | Bury | Hold
+Decision = RetryLater | Bury | HoldBack
 
 
 class Abilities(msgspec.Struct, frozen=True):
     """What a task can take, and what there is to change to."""
 
-    fleet: Fleet = Fleet()
+    fleet: AgentFleet = AgentFleet()
     adapt: Adapt | None = None
     count: Counter = estimate
     model: str | None = None

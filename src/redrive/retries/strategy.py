@@ -16,7 +16,7 @@ from redrive.core.job import CYCLE as CYCLE_QUEUE
 from redrive.core.job import Attempt, Cause, Ending, Failure, Job, Lane
 from redrive.core.policy import HOUR, SAFE_DELAY, delay_after
 from redrive.retries.comebacks import RETURNING, planned
-from redrive.retries.decision import LONGEST_WAIT, Bury, Case, Decision, Hold, RetryLater
+from redrive.retries.decision import LONGEST_WAIT, Bury, Case, Decision, HoldBack, RetryLater
 from redrive.retries.remedies import changed
 
 UNKNOWN_TRIES: Final = 3
@@ -91,7 +91,7 @@ def _spared(case: Case, decision: Decision) -> Decision:
         return decision
     if case.cause.category != "transient":
         return decision
-    return Hold(
+    return HoldBack(
         "circuit_open",
         f"Its last try failed while {case.breaker} was down; it keeps one and comes back with it.",
         f"Nothing to do: it runs when {case.breaker} answers again.",
@@ -104,7 +104,7 @@ def _still_down(case: Case) -> Decision:
     """It was sent to see whether what it calls answers again. It does not: nothing of this is the job's fault."""
     after = case.cause.retry_after if case.cause.detail == "rate_limited" else None
     what = f"asked to wait {after:g} s more" if after else "is still down"
-    return Hold(
+    return HoldBack(
         "circuit_open",
         f"{case.breaker} {what}: {case.failure.summary}. Parked again, without using an attempt.",
         f"Nothing to do: it runs when {case.breaker} answers again.",
@@ -264,7 +264,7 @@ def _suspended(case: Case) -> Decision | None:
     """The task waits for an approval or an answer: nothing failed."""
     if case.cause.detail != "suspended":
         return None
-    return Hold(
+    return HoldBack(
         "approval",
         f"It waits for a person: {case.failure.summary}",
         "Answer what it asks where it asks it; then `redrive resolve ID --not-landed` runs it again.",
@@ -275,7 +275,7 @@ def _uncertain(case: Case) -> Decision | None:
     """The call was made and nobody knows whether it landed: only idempotent tasks may repeat it."""
     if case.cause.detail != "outcome_unknown" or case.idempotent:
         return None
-    return Hold(
+    return HoldBack(
         "outcome_unknown",
         f"It is not known whether the effect landed: {case.failure.message}",
         advise_unknown(case.effects_seen),

@@ -16,10 +16,10 @@ from redrive.core.change import (
     ORDER,
     AddConstraint,
     AddInstruction,
-    Applied,
     Change,
     CompressContext,
     Edit,
+    EffectiveInput,
     Said,
     SetAgent,
     SetModel,
@@ -48,9 +48,29 @@ from redrive.retries.changes.shapes import (
 )
 
 __all__ = [
-    "Adapt", "AddConstraint", "AddInstruction", "Applied", "Change", "CompressContext", "Counter", "Edit", "SetAgent",
-    "SetModel", "SimplifyTask", "apply", "can_take", "decode", "diff", "dropped", "encode", "estimate", "merge",
-    "outside_key", "safe_quote", "same", "tokens",
+    "Adapt",
+    "AddConstraint",
+    "AddInstruction",
+    "Change",
+    "CompressContext",
+    "Counter",
+    "Edit",
+    "EffectiveInput",
+    "SetAgent",
+    "SetModel",
+    "SimplifyTask",
+    "apply",
+    "can_take",
+    "decode",
+    "diff",
+    "dropped",
+    "encode",
+    "estimate",
+    "merge",
+    "outside_key",
+    "safe_quote",
+    "same",
+    "tokens",
 ]  # fmt: skip
 
 ROUNDS: Final = 3
@@ -78,7 +98,7 @@ def apply(
     count: Counter = estimate,
     *,
     names: frozenset[str] = frozenset(),
-) -> Applied:
+) -> EffectiveInput:
     """The payload with the changes in it. `names` are the job's own fields (model, agent) that the task reads."""
     ordered = sorted(changes, key=lambda change: ORDER.index(type(change)))
     scene = _Scene(adapt, count, names)
@@ -87,7 +107,9 @@ def apply(
     return _shortened(payload, ordered, scene, whole) if shorten else whole
 
 
-def _shortened(payload: Mapping[str, Json], ordered: Sequence[Change], scene: _Scene, whole: Applied) -> Applied:
+def _shortened(
+    payload: Mapping[str, Json], ordered: Sequence[Change], scene: _Scene, whole: EffectiveInput
+) -> EffectiveInput:
     """All changes, with room left while compressing for what is said afterwards."""
     room = sum(scene.count(_addition(change)) + 1 for change in whole.taken if isinstance(change, Said))
     for _ in range(ROUNDS):
@@ -100,7 +122,7 @@ def _shortened(payload: Mapping[str, Json], ordered: Sequence[Change], scene: _S
     return msgspec.structs.replace(whole, refused=(*whole.refused, *left))
 
 
-def _over(applied: Applied, scene: _Scene) -> int:
+def _over(applied: EffectiveInput, scene: _Scene) -> int:
     """By how much a compressed input is too long after all: adding up is not exact with every counter."""
     limits = [change.max_tokens for change in applied.taken if isinstance(change, CompressContext)]
     if not limits:
@@ -108,7 +130,7 @@ def _over(applied: Applied, scene: _Scene) -> int:
     return (tokens(applied.payload, scene.adapt, scene.count) or 0) - min(limits) + 1
 
 
-def _in_order(payload: Mapping[str, Json], ordered: Sequence[Change], scene: _Scene) -> Applied:
+def _in_order(payload: Mapping[str, Json], ordered: Sequence[Change], scene: _Scene) -> EffectiveInput:
     current = dict(payload)
     taken: list[Change] = []
     refused: list[tuple[Change, str]] = []
@@ -119,7 +141,7 @@ def _in_order(payload: Mapping[str, Json], ordered: Sequence[Change], scene: _Sc
             refused.append((change, str(reason)))
         else:
             taken.append(change)
-    return Applied(current, tuple(taken), tuple(refused))
+    return EffectiveInput(current, tuple(taken), tuple(refused))
 
 
 def can_take(

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from redrive.core.job import Json
-from redrive.retries.changes.draft import Draft, Text, left_out, put_together, take_apart
+from redrive.retries.changes.draft import Draft, DraftText, left_out, put_together, take_apart
 from redrive.retries.changes.reading import Counter, estimate, tokens
 from redrive.retries.changes.shapes import Adapt, locate
 
@@ -81,7 +81,7 @@ def _cut_giants(draft: Draft) -> None:
     _cut_above(draft, draft.texts(asked=True), most=draft.under, share=draft.under // 2)
 
 
-def _cut_above(draft: Draft, found: list[Text], *, most: int, share: int) -> None:
+def _cut_above(draft: Draft, found: list[DraftText], *, most: int, share: int) -> None:
     for text in found:
         if draft.fits or text.cost <= most:
             return
@@ -114,7 +114,7 @@ def _level_words(draft: Draft) -> None:
     _level(draft, draft.texts(asked=True))
 
 
-def _level(draft: Draft, found: list[Text]) -> None:
+def _level(draft: Draft, found: list[DraftText]) -> None:
     """Cut all these texts to one length, the greatest that fits: the longest lose most and short ones nothing."""
     longest = max((text.keep for text in found), default=0)
     level = _greatest(SHORTEST, longest, lambda keep: sum(-draft.saving(text, keep) for text in found), draft)

@@ -30,7 +30,7 @@ SUMMARY: Final = "[Summary of earlier content that was left out for length]\n{}\
 _GAP_ENDS: Final = " characters left out …]\n"
 
 
-class Text(msgspec.Struct):
+class DraftText(msgspec.Struct):
     """A piece of prose that may be cut."""
 
     at: Path
@@ -46,19 +46,19 @@ class Text(msgspec.Struct):
         return cut_middle(self.whole, self.keep) is not self.whole
 
 
-class Part(msgspec.Struct):
+class DraftPart(msgspec.Struct):
     """A message, a context entry or the prompt."""
 
     home: Path
     index: int
-    texts: list[Text]
+    texts: list[DraftText]
     fixed: int
 
 
-class Group(msgspec.Struct):
+class DraftGroup(msgspec.Struct):
     """Parts that stay or go together."""
 
-    parts: list[Part]
+    parts: list[DraftPart]
     pinned: bool
     dropped: bool = False
 
@@ -71,7 +71,7 @@ class Draft(msgspec.Struct):
     """A payload on its way to being short enough: it fits when its total is under the limit."""
 
     payload: Mapping[str, Json]
-    groups: list[Group]
+    groups: list[DraftGroup]
     seat: Seat
     total: int
     under: int
@@ -81,35 +81,35 @@ class Draft(msgspec.Struct):
     def fits(self) -> bool:
         return self.total < self.under
 
-    def drop(self, group: Group) -> None:
+    def drop(self, group: DraftGroup) -> None:
         group.dropped = True
         self.total -= group.cost
 
-    def cut(self, text: Text, keep: int) -> None:
+    def cut(self, text: DraftText, keep: int) -> None:
         """Cut a text to about `keep` characters, if that makes it cheaper."""
         saved = self.saving(text, keep)
         if saved:
             self.total -= saved
             text.cost, text.keep = text.cost - saved, keep
 
-    def saving(self, text: Text, keep: int) -> int:
+    def saving(self, text: DraftText, keep: int) -> int:
         """How much cutting a text would save."""
         if keep >= text.keep:
             return 0
         return max(0, text.cost - self.count(cut_middle(text.whole, keep)))
 
-    def grow(self, text: Text, keep: int) -> None:
+    def grow(self, text: DraftText, keep: int) -> None:
         """Give a text that was cut some of its middle back."""
         if keep > text.keep:
             price = self.price(text, keep)
             self.total += price
             text.cost, text.keep = text.cost + price, keep
 
-    def price(self, text: Text, keep: int) -> int:
+    def price(self, text: DraftText, keep: int) -> int:
         """What growing a text would cost."""
         return self.count(cut_middle(text.whole, keep)) - text.cost if keep > text.keep else 0
 
-    def texts(self, *, asked: bool, pinned: bool | None = None) -> list[Text]:
+    def texts(self, *, asked: bool, pinned: bool | None = None) -> list[DraftText]:
         """The texts that are left, the largest first, among equals the oldest."""
         groups = [one for one in self.groups if not one.dropped and pinned in (None, one.pinned)]
         found = [text for group in groups for part in group.parts for text in part.texts if text.asked is asked]
@@ -152,21 +152,25 @@ def take_apart(payload: Mapping[str, Json], shape: Shape, under: int, count: Cou
     return Draft(payload, groups, seat, total, under, count)
 
 
-def _groups(payload: Mapping[str, Json], shape: Shape, home: Path, count: Counter) -> list[Group]:
+def _groups(payload: Mapping[str, Json], shape: Shape, home: Path, count: Counter) -> list[DraftGroup]:
     """Turns of a conversation; entries of a context, of which the newest stays; the prompt."""
     found = entries(get(payload, home))
     if home == shape.messages:
-        made = [Group([_part(found[i], home, i, count) for i in turn.members], turn.pinned) for turn in turns(found)]
+        made = [
+            DraftGroup([_part(found[i], home, i, count) for i in turn.members], turn.pinned) for turn in turns(found)
+        ]
         spoken = [_standing(one, home, i, count) for i, one in enumerate(found) if one["role"] in SYSTEM_ROLES]
-        return [*made, Group(spoken, pinned=True)]
+        return [*made, DraftGroup(spoken, pinned=True)]
     last = len(found) - 1
-    return [Group([_part(one, home, i, count, asked=home == shape.prompt)], i == last) for i, one in enumerate(found)]
+    return [
+        DraftGroup([_part(one, home, i, count, asked=home == shape.prompt)], i == last) for i, one in enumerate(found)
+    ]
 
 
-def _part(value: Json, home: Path, index: int, count: Counter, *, asked: bool = False) -> Part:
+def _part(value: Json, home: Path, index: int, count: Counter, *, asked: bool = False) -> DraftPart:
     words = asked or (isinstance(value, Mapping) and value.get("role") == "user")
-    found = [Text(at, text, count(text), words and not _is_evidence(at), len(text)) for at, text in texts(value)]
-    return Part(home, index, found, fixed_tokens(value, count))
+    found = [DraftText(at, text, count(text), words and not _is_evidence(at), len(text)) for at, text in texts(value)]
+    return DraftPart(home, index, found, fixed_tokens(value, count))
 
 
 def _is_evidence(at: Path) -> bool:
@@ -174,9 +178,9 @@ def _is_evidence(at: Path) -> bool:
     return len(at) > 2 and at[2] == "content"
 
 
-def _standing(value: Json, home: Path, index: int, count: Counter) -> Part:
+def _standing(value: Json, home: Path, index: int, count: Counter) -> DraftPart:
     """A system message: counted and never cut."""
-    return Part(home, index, [], fixed_tokens(value, count) + sum(count(text) for _, text in texts(value)))
+    return DraftPart(home, index, [], fixed_tokens(value, count) + sum(count(text) for _, text in texts(value)))
 
 
 def _seat(payload: Mapping[str, Json], shape: Shape, note: str) -> Seat:
@@ -219,7 +223,7 @@ def _kept(found: list[Json], home: Path, draft: Draft) -> Kept:
     return list(values.items())
 
 
-def _shortened(value: Json, found: list[Text]) -> Json:
+def _shortened(value: Json, found: list[DraftText]) -> Json:
     for text in found:
         if text.is_cut:
             value = put(value, text.at, cut_middle(text.whole, text.keep))
@@ -289,6 +293,6 @@ def _told(value: Json) -> str:
     return "\n".join(words) or json_text(value)
 
 
-def _gap(text: Text) -> str:
+def _gap(text: DraftText) -> str:
     head, tail = _ends(text.whole, text.keep)
     return text.whole[head:tail]

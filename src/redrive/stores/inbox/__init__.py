@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 from urllib.parse import parse_qsl, urlsplit
 
-from redrive.core.inbox_table import NAMESPACE, Row
+from redrive.core.inbox_table import NAMESPACE, InboxRow
 from redrive.errors import ConfigError
 from redrive.stores.replica.postgres_url import check_namespace, is_postgres, show
 
@@ -18,7 +18,7 @@ _DRIVER = re.compile(r"^(postgresql|postgres|sqlite)\+\w+://")
 class InboxBatch(Protocol):
     """Some committed rows, which no other process moves now."""
 
-    rows: Sequence[Row]
+    rows: Sequence[InboxRow]
 
     async def settle(self, moved: Sequence[str], problems: Mapping[str, str]) -> None:
         """Delete the rows that were moved; keep and mark those that cannot be."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from redrive.core.inbox_table import Row, Steps, make_table
+from redrive.core.inbox_table import InboxRow, Steps, make_table
 from redrive.errors import ConfigError, InvalidInput, StoreUnavailable
 from redrive.stores.replica.postgres_url import read_url
 
@@ -33,7 +33,7 @@ _ASYNCHRONOUS: Final = (
 
 
 class _PostgresBatch:
-    def __init__(self, connection: Connection, rows: Sequence[Row]) -> None:
+    def __init__(self, connection: Connection, rows: Sequence[InboxRow]) -> None:
         self._connection = connection
         self.rows = rows
 
@@ -70,12 +70,12 @@ class PostgresInbox:
             await self.close()
             raise StoreUnavailable(f"the inbox {self.url} cannot be read: {' '.join(str(error).split())}") from error
 
-    async def _rows(self, connection: Connection, limit: int) -> list[Row]:
+    async def _rows(self, connection: Connection, limit: int) -> list[InboxRow]:
         cursor = await connection.execute(_TRY_LOCK, [self._namespace])
         if await cursor.fetchone() != (True,) or not await self._exists(connection):
             return []
         cursor = await connection.execute(_OLDEST, [self._namespace, limit])
-        return [Row(*row) for row in await cursor.fetchall()]
+        return [InboxRow(*row) for row in await cursor.fetchall()]
 
     async def _exists(self, connection: Connection) -> bool:
         """Make the table where that is allowed; False where it is not: then there are no rows either."""

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from redrive.core.inbox_table import Row
+from redrive.core.inbox_table import InboxRow
 from redrive.errors import StoreUnavailable
 
 fcntl: ModuleType | None
@@ -34,7 +34,7 @@ _OLDEST: Final = """
 
 
 class _SqliteBatch:
-    def __init__(self, inbox: SqliteInbox, rows: Sequence[Row]) -> None:
+    def __init__(self, inbox: SqliteInbox, rows: Sequence[InboxRow]) -> None:
         self._inbox = inbox
         self.rows = rows
 
@@ -61,7 +61,7 @@ class SqliteInbox:
     async def take(self, limit: int) -> AsyncIterator[_SqliteBatch]:
         with self._alone() as alone:
             rows = await self._select(_OLDEST, limit) if alone else []
-            yield _SqliteBatch(self, [Row(*row) for row in rows])
+            yield _SqliteBatch(self, [InboxRow(*row) for row in rows])
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:
