@@ -17,21 +17,21 @@ from redrive.retries.changes.shapes import SYSTEM_ROLES
 Message = Mapping[str, Json]
 
 
-class Turn(msgspec.Struct, frozen=True):
+class MessageTurn(msgspec.Struct, frozen=True):
     """Messages by their index. A pinned turn states the task or is the newest, and stays."""
 
     members: tuple[int, ...]
     pinned: bool = False
 
 
-def turns(messages: Sequence[Message]) -> list[Turn]:
+def turns(messages: Sequence[Message]) -> list[MessageTurn]:
     """The turns of a conversation, oldest first. System messages belong to none of them: they stay in any case."""
     order = [index for index, message in enumerate(messages) if message["role"] not in SYSTEM_ROLES]
     spans = _joined(_spans(messages, order), messages)
     asked = [index for index in order if _asks(messages[index])]
     kept = {asked[0], asked[-1]} if asked else set()
     kept |= set(order[-1:])
-    return [Turn(tuple(span), pinned=not kept.isdisjoint(span)) for span in spans]
+    return [MessageTurn(tuple(span), pinned=not kept.isdisjoint(span)) for span in spans]
 
 
 def task_of(messages: Sequence[Message]) -> int | None:
