@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.agents import Fleet, Model
+from redrive.core.agents import AgentFleet, Model
 from redrive.core.policy import DEFAULT, Policy, merge
 from redrive.retries.changes import Adapt, tokens
 from redrive.retries.preflight import (
@@ -34,7 +34,7 @@ def words(text: str) -> int:
 
 
 def judged(needed: int, budget: int = 150_000, **how: Any) -> Ready | NotReady | None:
-    fleet = Fleet(models={"m": Model(context=budget)})
+    fleet = AgentFleet(models={"m": Model(context=budget)})
     conditions = Conditions(fleet, count=words, **how)
     payload = {"prompt": "x" * needed}
     assert tokens(payload, None, words) == needed
@@ -57,11 +57,11 @@ def test_the_edges(budget: int) -> None:
 
 def test_the_window_of_a_model_that_nobody_declared_is_not_asserted() -> None:
     """What such a model may read is a guess: it is said, and the job starts."""
-    found = fits({"prompt": "x" * 900_000}, "house-model-7", Conditions(Fleet(), count=words))
+    found = fits({"prompt": "x" * 900_000}, "house-model-7", Conditions(AgentFleet(), count=words))
     assert isinstance(found, Ready) and "how many house-model-7 may read is not known here" in found.warnings[0]
-    declared = Fleet(models={"house-model-7": Model(context=1_000_000)})
+    declared = AgentFleet(models={"house-model-7": Model(context=1_000_000)})
     assert fits({"prompt": "x" * 700_000}, "house-model-7", Conditions(declared, count=words)) is None
-    family = fits({"prompt": "x" * 900_000}, "claude-sonnet-4-5", Conditions(Fleet(), count=words))
+    family = fits({"prompt": "x" * 900_000}, "claude-sonnet-4-5", Conditions(AgentFleet(), count=words))
     assert isinstance(family, NotReady), "the families of known models are no guess"
 
 
@@ -83,14 +83,14 @@ def test_how_many_subtasks_are_recommended(needed: int, budget: int, parts: int)
 @given(st.integers(1, 1_000_000), st.floats(1.01, 30))
 def test_subtasks_are_counted_without_a_float_in_the_way(budget: int, times: float) -> None:
     needed = ceil(budget * times)
-    over = fits({"prompt": "x"}, "m", Conditions(Fleet(models={"m": Model(context=budget)}), count=lambda _: needed))
+    over = fits({"prompt": "x"}, "m", Conditions(AgentFleet(models={"m": Model(context=budget)}), count=lambda _: needed))
     assert isinstance(over, NotReady)
     assert f"into {-(-10 * needed // (7 * budget))} subtasks" in over.recommendation
 
 
 @pytest.mark.behaviour("004-43")
 def test_the_model_is_the_jobs_else_the_payloads_else_the_usual() -> None:
-    conditions = Conditions(Fleet(models={"tiny": Model(context=10)}), count=words)
+    conditions = Conditions(AgentFleet(models={"tiny": Model(context=10)}), count=words)
     assert isinstance(fits({"prompt": "x" * 11}, "tiny", conditions), NotReady)
     assert isinstance(fits({"prompt": "x" * 11, "model": "tiny"}, None, conditions), NotReady)
     assert fits({"prompt": "x" * 11, "model": "tiny"}, "claude-opus-4-1", conditions) is None
@@ -100,7 +100,7 @@ def test_the_model_is_the_jobs_else_the_payloads_else_the_usual() -> None:
 
 
 def test_a_payload_that_no_model_reads_is_not_measured() -> None:
-    conditions = Conditions(Fleet(models={"m": Model(context=1)}), count=words)
+    conditions = Conditions(AgentFleet(models={"m": Model(context=1)}), count=words)
     assert fits({"url": "x" * 10_000}, "m", conditions) is None
 
 
@@ -125,7 +125,7 @@ def test_what_failed_for_too_long_is_not_started_again() -> None:
 # ---- the short way must never overlook anything
 
 
-def overlooks(payload: dict[str, Any], fleet: Fleet = Fleet()) -> bool:  # noqa: B008 - a value
+def overlooks(payload: dict[str, Any], fleet: AgentFleet = AgentFleet()) -> bool:  # noqa: B008 - a value
     """Passed unseen although it is not plainly ready."""
     text = msgspec.json.encode(payload).decode()
     unseen = surely_fits(text, short_enough(fleet, Conditions().count))
@@ -160,10 +160,10 @@ def test_nothing_large_passes_unseen(payload: dict[str, Any]) -> None:
     st.integers(1, 400),
 )  # fmt: skip
 def test_nothing_passes_unseen_that_would_warn(messages: list[dict[str, Any]], context: int) -> None:
-    assert not overlooks({"messages": messages}, Fleet(models={"m": Model(context=context)}))
+    assert not overlooks({"messages": messages}, AgentFleet(models={"m": Model(context=context)}))
 
 
 def test_a_short_payload_costs_no_look() -> None:
-    assert surely_fits('{"prompt":"Write."}', short_enough(Fleet(), Conditions().count))
-    assert not surely_fits("x" * 10_000_000, short_enough(Fleet(), Conditions().count))
-    assert not surely_fits("x" * 100, short_enough(Fleet(models={"m": Model(context=10)}), words))
+    assert surely_fits('{"prompt":"Write."}', short_enough(AgentFleet(), Conditions().count))
+    assert not surely_fits("x" * 10_000_000, short_enough(AgentFleet(), Conditions().count))
+    assert not surely_fits("x" * 100, short_enough(AgentFleet(models={"m": Model(context=10)}), words))

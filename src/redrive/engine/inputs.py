@@ -20,7 +20,7 @@ from redrive.engine.registry import Handler, Registry
 from redrive.engine.trusted_time import time_for_destroying
 from redrive.errors import InvalidPayload
 from redrive.http.policy import HTTP_TASK
-from redrive.retries.changes import Applied, apply, decode
+from redrive.retries.changes import EffectiveInput, apply, decode
 from redrive.retries.preflight import Conditions, NotReady, credentials, fits, still_wanted, surely_fits
 
 log = logging.getLogger("redrive.attempt")
@@ -90,7 +90,7 @@ class Inputs:
         return {int(key.rpartition("/")[2]): blob_from(value) for key, value, _ in kept}
 
 
-def effective(job: Job, handler: Handler | None, registry: Registry) -> Applied:
+def effective(job: Job, handler: Handler | None, registry: Registry) -> EffectiveInput:
     """The payload with the job's changes in it."""
     names = named(job)
     adapt = handler.adapt if handler else None

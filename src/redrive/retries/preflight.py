@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from redrive.core.agents import Fleet
+from redrive.core.agents import AgentFleet
 from redrive.core.job import Job, Json
 from redrive.core.policy import Policy
 from redrive.retries.changes import Adapt, Counter, estimate, tokens
@@ -44,7 +44,7 @@ class NotReady(msgspec.Struct, frozen=True):
 class Conditions(msgspec.Struct, frozen=True):
     """What the checks need to know beside the job."""
 
-    fleet: Fleet = Fleet()
+    fleet: AgentFleet = AgentFleet()
     adapt: Adapt | None = None
     count: Counter = estimate
     model: str | None = None
@@ -111,7 +111,7 @@ def _too_long(needed: int, budget: int, model: str | None) -> NotReady:
     )
 
 
-def short_enough(fleet: Fleet, count: Counter) -> int:
+def short_enough(fleet: AgentFleet, count: Counter) -> int:
     """How many characters of a stored payload are so few that no estimate could be near any model's limit."""
     per_token = 3.5 if count is estimate else LEAST_BYTES_PER_TOKEN
     return int(WARN_ABOVE * fleet.smallest * per_token / MOST_BYTES_PER_CHARACTER)
