@@ -83,7 +83,9 @@ def test_how_many_subtasks_are_recommended(needed: int, budget: int, parts: int)
 @given(st.integers(1, 1_000_000), st.floats(1.01, 30))
 def test_subtasks_are_counted_without_a_float_in_the_way(budget: int, times: float) -> None:
     needed = ceil(budget * times)
-    over = fits({"prompt": "x"}, "m", Conditions(AgentFleet(models={"m": Model(context=budget)}), count=lambda _: needed))
+    over = fits(
+        {"prompt": "x"}, "m", Conditions(AgentFleet(models={"m": Model(context=budget)}), count=lambda _: needed)
+    )
     assert isinstance(over, NotReady)
     assert f"into {-(-10 * needed // (7 * budget))} subtasks" in over.recommendation
 
