@@ -2,7 +2,7 @@
 
 `--store` starts one server for the whole run. From then on a path is no file: it names a namespace of that server, and
 every `Redrive` on it is a replica, in this process and in those that tests start. The one place where a path becomes a
-store is `redrive.jobs.open_store._file`; what replaces it stands here.
+store is `redrive.jobs.open_store._make_file_store`; what replaces it stands here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SITE: Final = Path(__file__).parent / "site"
 """On the path of Python, the module in it sends the stores of that process elsewhere, too."""
 BUSY_MS: Final = 10_000
 LIMITS: Final = "max_bytes=64MB&snapshot_bytes=128MB"
-_real: Final = open_store._file
+_real: Final = open_store._make_file_store
 _used: Final = set[Path]()
 """The paths that stood for namespaces since the last `forget`."""
 

@@ -371,7 +371,7 @@ def fields() -> str:
         error_class="E", lane="manual", category="transient", detail="network", because="imported",
         recommendation="r", fingerprint="f", history=(Attempt(1, "failed", ended_at=0.0, failure=failure),),
     )  # fmt: skip
-    written, mapped = records.record_of(whole), records.Mapping.__struct_fields__
+    written, mapped = records.make_record(whole), records.Mapping.__struct_fields__
     must_match(FIELD_WORDS, dict.fromkeys((*mapped, *written)), "FIELD_WORDS")
     assert tuple(written)[:5] == records.FIVE
     rows = [

@@ -39,7 +39,7 @@ from redrive.engine.steps import Steps
 from redrive.engine.threads import Threads
 from redrive.errors import InvalidOption
 from redrive.flows.schedules import next_slot
-from redrive.jobs.tasks import Task, seconds
+from redrive.jobs.tasks import Task, read_seconds
 from redrive.retries.comebacks import ANSWERS
 
 DAY = 86_400.0
@@ -107,7 +107,7 @@ class Harness:
 
     async def advance(self, passed: float | timedelta) -> int:
         """Let so much time pass, running what falls due on the way, in order."""
-        end = self.clock.now() + seconds(passed, "advance")
+        end = self.clock.now() + read_seconds(passed, "advance")
         made = await self.run()
         for _ in range(MOMENTS):
             due = await self._next_due(end)

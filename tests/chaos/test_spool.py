@@ -42,7 +42,7 @@ def make_app(folder: Path) -> tuple[Redrive, Ledger]:
 def producer(folder: str, *, buffered: bool = False) -> None:
     """Hands in while there is no store, and dies by SIGKILL in the next instant."""
     if buffered:
-        jsonl.append = _append_buffered
+        jsonl.append_lines = _append_buffered
     rd, ledger = make_app(Path(folder))
 
     async def hand_in() -> None:
@@ -170,7 +170,7 @@ async def test_without_fallback_the_caller_is_told(folder: Path) -> None:
 def hasty(folder: str, *, anew: bool = False) -> None:
     """Hands in while the file is locked, waits until the late writes have landed, and dies by SIGKILL."""
     if anew:
-        enqueuer._entry = _entry_anew
+        enqueuer._make_entry = _entry_anew
     rd, ledger = chaos_app(Path(folder), fallback=True, fallback_after=0.05)
 
     async def hand_in() -> None:

@@ -19,7 +19,7 @@ from redrive.engine.registry import Handler, Registry
 from redrive.engine.scheduler import HOUR, WEEK, Duty, Scheduler, prune
 from redrive.engine.worker import Worker
 from redrive.engine.worker_registry import Announcement, announced, joined
-from redrive.jobs.publishing_store import publishing
+from redrive.jobs.publishing_store import wrap_store
 from redrive.stores.sqlite import SqliteStore
 from tests.stored_jobs import a_job, claimed, dead, done, held, write
 from tests.support import FakeClock, soon
@@ -46,7 +46,7 @@ def events() -> list[BusEvent]:
 async def duties(store: SqliteStore, registry: Registry, clock: FakeClock, events: list[BusEvent]) -> Scheduler:
     bus = Bus()
     bus.subscribe("*", events.append)
-    told = publishing(store, bus)
+    told = wrap_store(store, bus)
     worker = Worker(told, registry, clock, heartbeats=False)
     return Scheduler(told, registry, clock, worker.settle_lapsed, retention=14 * DAY)
 

@@ -701,7 +701,7 @@ async def _all_new(bare: Bare, before: set[str]) -> bool:
 
 @pytest.mark.behaviour("F-45", "B47")
 async def test_a_monitor_that_stood_still_does_not_overwrite_or_remove_what_is_newer(side: Side) -> None:
-    from redrive.jobs.records import line_of
+    from redrive.jobs.records import make_line
     from redrive.stores.open_side.exports import Exports
     from redrive.stores.open_side.names import OpenNames
     from redrive.stores.replica.nats_address import read_address
@@ -717,7 +717,7 @@ async def test_a_monitor_that_stood_still_does_not_overwrite_or_remove_what_is_n
             exports, names = Exports(connection, OpenNames(side.namespace)), OpenNames(side.namespace)
             newer = _of_version(job, job.version + 1)
             await exports.put(newer, b'{"newer": true}', {})
-            await exports.put(job, line_of(job), {})
+            await exports.put(job, make_line(job), {})
             await exports.drop(names.dead_letter_subject(job), job.version)
             assert (await bare.read("DLQ_legal", names.dead_letter_subject(job)))[0] == {"newer": True}
             await exports.drop(names.dead_letter_subject(job), newer.version)

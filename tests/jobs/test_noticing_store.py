@@ -12,7 +12,7 @@ from redrive.core.job import Job, State
 from redrive.core.store import MAX_PARTS, Applied, Commit, Guard, Lease, Put, Stale, Store
 from redrive.engine.bus import Bus, BusEvent
 from redrive.errors import StoreError
-from redrive.jobs.publishing_store import publishing
+from redrive.jobs.publishing_store import wrap_store
 from redrive.stores.sqlite import SqliteStore
 from tests import elsewhere
 from tests.stores.jobs import T0, a_dead_job, a_job
@@ -49,7 +49,7 @@ def told_by(inner: OnlyVerbs) -> tuple[Store, list[BusEvent]]:
     """The wrapped store, and the notices that its bus hears of."""
     bus, told = Bus(), list[BusEvent]()
     bus.subscribe("notice", told.append)
-    return publishing(inner, bus), told  # type: ignore[arg-type]
+    return wrap_store(inner, bus), told  # type: ignore[arg-type]
 
 
 def asked_for(session: str = "s1") -> Job:
@@ -89,7 +89,7 @@ async def test_a_commit_that_concerns_nobody_is_handed_on_as_it_is(inner: OnlyVe
 
 
 def test_a_copy_of_the_wrapper_is_one(tmp_path: Path) -> None:
-    store = publishing(SqliteStore(tmp_path / "jobs.db"), Bus())
+    store = wrap_store(SqliteStore(tmp_path / "jobs.db"), Bus())
     assert copy.copy(store).path == tmp_path / "jobs.db"  # type: ignore[attr-defined]
 
 

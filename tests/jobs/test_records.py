@@ -17,32 +17,32 @@ from redrive.jobs.dead_letter import (
     CAP,
     TRANSIENT,
     UNNAMED,
-    Born,
-    advice_for,
-    cause_of,
-    generation,
-    id_of,
-    job_from,
-    known_failure,
-    lane_for,
-    occurrence,
+    BirthRules,
+    choose_lane,
+    find_cause,
+    find_id,
+    has_failures,
+    make_job,
+    nth_id,
+    number_id,
+    read_cause,
     same_work,
-    sorted_out,
+    write_advice,
 )
 from redrive.jobs.records import (
     FIVE,
     Mapping,
-    completed_id,
-    line_of,
-    mapping_of,
+    make_line,
+    make_record,
     parse,
-    record_of,
-    unwrapped,
-    wrapped,
+    read_completed_id,
+    read_mapping,
+    unwrap,
+    wrap,
 )
 
 NOW = 1_800_000_000.0
-BORN = Born(NOW)
+BORN = BirthRules(NOW)
 
 
 def line(**said: Any) -> bytes:
@@ -52,7 +52,7 @@ def line(**said: Any) -> bytes:
 
 
 def five_of(job: Job) -> dict[str, Any]:
-    record = record_of(job)
+    record = make_record(job)
     return {name: record[name] for name in FIVE}
 
 
@@ -61,7 +61,7 @@ def five_of(job: Job) -> dict[str, Any]:
 
 @pytest.mark.behaviour("001-8", "001-11", "001-12")
 def test_the_five_fields_are_enough_to_make_the_job_again() -> None:
-    job = job_from(parse(line()), BORN)
+    job = make_job(parse(line()), BORN)
     assert (job.state, job.key, job.arguments, job.attempts) == (State.dead, "a", {"site": "one"}, 2)
     assert (job.error_class, job.because, job.lane) == ("TimeoutError", "imported", "delayed")
     assert job.recommendation and job.fingerprint and job.history[-1].failure is not None
@@ -70,8 +70,8 @@ def test_the_five_fields_are_enough_to_make_the_job_again() -> None:
 
 @pytest.mark.behaviour("001-9")
 def test_a_record_is_one_line_that_any_tool_reads() -> None:
-    job = job_from(parse(line(payload={"text": "two\nlines \u2028 and more"})), BORN)
-    out = line_of(job)
+    job = make_job(parse(line(payload={"text": "two\nlines \u2028 and more"})), BORN)
+    out = make_line(job)
     assert out.endswith(b"\n") and out.count(b"\n") == 1
     assert list(json.loads(out))[:5] == list(FIVE)
     assert json.loads(out)["payload"] == {"text": "two\nlines \u2028 and more"}
@@ -91,7 +91,7 @@ def test_a_record_is_one_line_that_any_tool_reads() -> None:
     ],
 )
 def test_times_leave_as_utc_whatever_they_came_as(said: Any, utc: str) -> None:
-    assert record_of(job_from(parse(line(failed_at=said)), BORN))["failed_at"] == utc
+    assert make_record(make_job(parse(line(failed_at=said)), BORN))["failed_at"] == utc
     assert datetime.fromisoformat(utc).utcoffset() is not None
 
 
@@ -110,17 +110,17 @@ def test_a_record_survives_being_imported_and_exported(
     job_id: str, payload: Any, error_class: str, attempt: int, at: int
 ) -> None:
     said = line(job_id=job_id, payload=payload, error_class=error_class, attempt=attempt, failed_at=at)
-    once = job_from(parse(said), BORN)
-    again = job_from(parse(line_of(once)), Born(NOW + 100))
+    once = make_job(parse(said), BORN)
+    again = make_job(parse(make_line(once)), BirthRules(NOW + 100))
     assert five_of(again) == five_of(once)
     assert again.id == once.id
     assert (once.key, once.attempts, once.payload is not None) == (job_id, attempt, True)
-    assert unwrapped(once.arguments) == payload or unwrapped(wrapped(payload)) != payload
+    assert unwrap(once.arguments) == payload or unwrap(wrap(payload)) != payload
 
 
 def taken_or_refused(raw: bytes) -> Job | InvalidInput:
     try:
-        return job_from(parse(raw), BORN)
+        return make_job(parse(raw), BORN)
     except InvalidInput as error:
         return error
 
@@ -149,7 +149,7 @@ def test_no_object_breaks_the_reader(said: dict[str, Any]) -> None:
 
 
 def test_a_mapping_says_where_things_are() -> None:
-    mapping = mapping_of(
+    mapping = read_mapping(
         {"job_id": "meta.id", "payload": "event", "error_class": "error.type", "attempt": "tries.0", "error": "error"}
     )
     raw = b'{"meta": {"id": 7}, "event": {"k": 1}, "error": {"type": "KeyError", "message": "no k"}, "tries": [4]}'
@@ -163,24 +163,24 @@ def test_what_is_missing_gets_an_honest_default() -> None:
     raw = b'{"event": "login", "user": 7}'
     record = parse(raw)
     assert record.derived and json.loads(record.payload) == {"event": "login", "user": 7}
-    job = job_from(record, BORN)
+    job = make_job(record, BORN)
     assert (job.error_class, job.attempts, job.lane, job.task, job.queue) == ("unknown", 1, "manual", UNNAMED, UNNAMED)
     assert job.history[-1].ended_at == NOW
     assert parse(raw).job_id == record.job_id != parse(b'{"event": "login", "user": 8}').job_id
-    assert occurrence(record.job_id, 1) == record.job_id != occurrence(record.job_id, 2)
+    assert number_id(record.job_id, 1) == record.job_id != number_id(record.job_id, 2)
 
 
 @pytest.mark.parametrize("said", [{"nonsense": "x"}, {"job_id": 7}, {"job_id": ""}])
 def test_a_mapping_of_nothing_is_refused(said: dict[str, Any]) -> None:
     with pytest.raises(InvalidOption, match=r"mapping\."):
-        mapping_of(said)
-    assert mapping_of(Mapping(job_id="id")).job_id == "id"
+        read_mapping(said)
+    assert read_mapping(Mapping(job_id="id")).job_id == "id"
 
 
 def test_an_input_that_is_no_object_is_kept_whole() -> None:
     for payload in ([1, 2], "text", 7, None, {"$value": 1}):
-        job = job_from(parse(line(payload=payload)), BORN)
-        assert record_of(job)["payload"] == (1 if payload == {"$value": 1} else payload)
+        job = make_job(parse(line(payload=payload)), BORN)
+        assert make_record(job)["payload"] == (1 if payload == {"$value": 1} else payload)
 
 
 BAD: list[tuple[bytes, str]] = [
@@ -248,43 +248,43 @@ def test_what_windows_adds_to_a_file_does_no_harm() -> None:
 )
 def test_cap_first_then_what_heals_then_a_person(error_class: str, attempt: int, lane: str) -> None:
     record = parse(line(error_class=error_class, attempt=attempt))
-    assert job_from(record, BORN).lane == lane
-    assert cause_of(record) == cause_of(parse(line(error_class=error_class, attempt=attempt)))
+    assert make_job(record, BORN).lane == lane
+    assert read_cause(record) == read_cause(parse(line(error_class=error_class, attempt=attempt)))
 
 
 @pytest.mark.behaviour("001-23")
 def test_rate_limits_and_expired_tokens_come_back_by_themselves() -> None:
     for said in ({"error_class": "HTTPStatusError", "status": 429}, {"error_class": "Unauthorized", "status": 401,
                  "error": "Unauthorized: the token has expired"}):  # fmt: skip
-        assert job_from(parse(line(**said)), BORN).lane == "delayed"
-    refused = job_from(parse(line(error_class="Unauthorized", status=401, error="Unauthorized: bad key")), BORN)
+        assert make_job(parse(line(**said)), BORN).lane == "delayed"
+    refused = make_job(parse(line(error_class="Unauthorized", status=401, error="Unauthorized: bad key")), BORN)
     assert refused.lane == "manual"
 
 
 @pytest.mark.behaviour("001-18", "001-25")
 def test_the_lane_is_named_in_the_record_with_its_reason() -> None:
     for error_class, lane in (("TimeoutError", "delayed"), ("SchemaError", "manual")):
-        job = job_from(parse(line(error_class=error_class)), BORN)
-        assert record_of(job)["lane"] == job.history[-1].tier == lane
+        job = make_job(parse(line(error_class=error_class)), BORN)
+        assert make_record(job)["lane"] == job.history[-1].tier == lane
         assert job.history[-1].decision
-        assert job.recommendation == advice_for(cause_of(parse(line(error_class=error_class))), job.lane)  # type: ignore[arg-type]
+        assert job.recommendation == write_advice(read_cause(parse(line(error_class=error_class))), job.lane)  # type: ignore[arg-type]
 
 
 def test_a_lane_that_was_said_counts_below_the_cap() -> None:
-    assert job_from(parse(line(lane="manual")), BORN).lane == "manual"
-    assert job_from(parse(line(lane="delayed", error_class="SchemaError")), BORN).lane == "delayed"
-    assert job_from(parse(line(lane="delayed", attempt=CAP)), BORN).lane == "manual"
-    assert job_from(parse(line(lane="somewhere")), BORN).lane == "delayed"
-    assert job_from(parse(line(attempt=2)), Born(NOW, cap=2)).lane == "manual"
+    assert make_job(parse(line(lane="manual")), BORN).lane == "manual"
+    assert make_job(parse(line(lane="delayed", error_class="SchemaError")), BORN).lane == "delayed"
+    assert make_job(parse(line(lane="delayed", attempt=CAP)), BORN).lane == "manual"
+    assert make_job(parse(line(lane="somewhere")), BORN).lane == "delayed"
+    assert make_job(parse(line(attempt=2)), BirthRules(NOW, cap=2)).lane == "manual"
 
 
 def test_what_a_class_itself_says_goes_before_its_bare_name() -> None:
     exhausted = Failure("exception", ("openai.RateLimitError",), "You exceeded your current quota", status=429,
                         code="insufficient_quota", error_kind="quota")  # fmt: skip
-    assert sorted_out(exhausted).detail == "quota"
-    assert lane_for(sorted_out(exhausted), 1) == "manual"
+    assert find_cause(exhausted).detail == "quota"
+    assert choose_lane(find_cause(exhausted), 1) == "manual"
     for name, detail in TRANSIENT.items():
-        assert sorted_out(Failure("exception", (f"acme.{name}",))).detail == detail
+        assert find_cause(Failure("exception", (f"acme.{name}",))).detail == detail
 
 
 # -- which job it is
@@ -293,15 +293,15 @@ def test_what_a_class_itself_says_goes_before_its_bare_name() -> None:
 @pytest.mark.behaviour("001-10")
 def test_one_job_id_is_one_job_wherever_it_is_imported() -> None:
     record = parse(line())
-    assert id_of(record, BORN) == keyed_id(UNNAMED, "a") == generation(UNNAMED, "a", 0)
-    assert id_of(record, Born(NOW, task="publish")) == keyed_id("publish", "a")
-    assert id_of(record, Born(NOW, queue="q", task="publish")) == keyed_id("q", "a")
-    assert generation(UNNAMED, "a", 1) != generation(UNNAMED, "a", 0)
+    assert find_id(record, BORN) == keyed_id(UNNAMED, "a") == nth_id(UNNAMED, "a", 0)
+    assert find_id(record, BirthRules(NOW, task="publish")) == keyed_id("publish", "a")
+    assert find_id(record, BirthRules(NOW, queue="q", task="publish")) == keyed_id("q", "a")
+    assert nth_id(UNNAMED, "a", 1) != nth_id(UNNAMED, "a", 0)
 
 
 def test_our_own_export_is_the_same_job_even_without_a_key() -> None:
-    made = msgspec.structs.replace(job_from(parse(line()), BORN), id="0" * 32, key=None)
-    back = job_from(parse(line_of(made)), Born(NOW))
+    made = msgspec.structs.replace(make_job(parse(line()), BORN), id="0" * 32, key=None)
+    back = make_job(parse(make_line(made)), BirthRules(NOW))
     assert (back.id, back.key) == ("0" * 32, None)
 
 
@@ -309,33 +309,33 @@ def test_task_and_queue_by_precedence() -> None:
     record = parse(line(task="publish", queue="nightly"))
     for born, place in (
         (BORN, ("nightly", "publish")),
-        (Born(NOW, task="other"), ("nightly", "other")),
-        (Born(NOW, queue="mine"), ("mine", "publish")),
+        (BirthRules(NOW, task="other"), ("nightly", "other")),
+        (BirthRules(NOW, queue="mine"), ("mine", "publish")),
     ):
-        job = job_from(record, born)
+        job = make_job(record, born)
         assert (job.queue, job.task) == place
 
 
 def test_a_failure_from_the_future_is_kept_and_harms_no_clock() -> None:
-    job = job_from(parse(line(failed_at=NOW + 86400)), BORN)
+    job = make_job(parse(line(failed_at=NOW + 86400)), BORN)
     assert max(job.created_at, job.updated_at, job.run_at) <= NOW
     assert job.history[-1].ended_at == NOW + 86400
-    assert record_of(job)["failed_at"] == "2027-01-16T08:00:00.000Z"
+    assert make_record(job)["failed_at"] == "2027-01-16T08:00:00.000Z"
 
 
 def test_to_be_run_instead_of_buried() -> None:
-    job = job_from(parse(line()), Born(NOW, state=State.waiting))
+    job = make_job(parse(line()), BirthRules(NOW, state=State.waiting))
     assert (job.state, job.run_at, job.attempts, job.because, job.history) == (State.waiting, NOW, 2, None, ())
-    assert job_from(parse(line(attempt=...)), Born(NOW, state=State.waiting)).attempts == 0
+    assert make_job(parse(line(attempt=...)), BirthRules(NOW, state=State.waiting)).attempts == 0
 
 
 def test_the_same_input_and_the_same_failure_are_recognised() -> None:
-    one, other = job_from(parse(line()), BORN), job_from(parse(line(payload={"site": "two"})), BORN)
+    one, other = make_job(parse(line()), BORN), make_job(parse(line(payload={"site": "two"})), BORN)
     assert same_work(one, one) and not same_work(one, other)
     bare = msgspec.structs.replace(one, payload_hash=None)
     assert same_work(bare, one) and not same_work(bare, msgspec.structs.replace(other, payload_hash=None))
-    later = job_from(parse(line(failed_at="2027-01-11T03:00:00Z")), BORN)
-    assert known_failure(one, one.history) and not known_failure(one, later.history)
+    later = make_job(parse(line(failed_at="2027-01-11T03:00:00Z")), BORN)
+    assert has_failures(one, one.history) and not has_failures(one, later.history)
 
 
 # -- secrets
@@ -343,11 +343,11 @@ def test_the_same_input_and_the_same_failure_are_recognised() -> None:
 
 def test_secrets_leave_errors_and_stay_in_the_payload_that_needs_them() -> None:
     said = line(payload={"api_key": "sk-abcdefghijklmnop"}, error="KeyError: password=hunter22 refused")
-    job = msgspec.structs.replace(job_from(parse(said), BORN), error="KeyError: password=hunter22 refused")
-    assert "hunter22" not in json.dumps(record_of(job))
-    assert record_of(job)["payload"] == {"api_key": "sk-abcdefghijklmnop"}
-    assert "hunter22" in record_of(job, secrets=True)["error"]
-    assert "hunter22" not in (job_from(parse(said), BORN).error or "")
+    job = msgspec.structs.replace(make_job(parse(said), BORN), error="KeyError: password=hunter22 refused")
+    assert "hunter22" not in json.dumps(make_record(job))
+    assert make_record(job)["payload"] == {"api_key": "sk-abcdefghijklmnop"}
+    assert "hunter22" in make_record(job, secrets=True)["error"]
+    assert "hunter22" not in (make_job(parse(said), BORN).error or "")
 
 
 # -- completed ids
@@ -358,15 +358,15 @@ def test_secrets_leave_errors_and_stay_in_the_payload_that_needs_them() -> None:
     "raw", [b'{"job_id": "a"}', b"a", b' "a" ', b"a\r", b"\xef\xbb\xbfa", b'{"job_id": "a", "at": 1}']
 )
 def test_a_completed_id_in_every_form(raw: bytes) -> None:
-    assert completed_id(raw) == "a"
+    assert read_completed_id(raw) == "a"
 
 
 @pytest.mark.behaviour("001-34")
 @pytest.mark.parametrize("raw", [b'{"job_id": "a', b'{"other": 1}', b'"a', b"[1]", b"\xff", b'{"job_id": null}'])
 def test_a_torn_completed_line_is_no_id(raw: bytes) -> None:
     with pytest.raises(InvalidInput):
-        completed_id(raw)
+        read_completed_id(raw)
 
 
 def test_completed_ids_may_be_numbers_and_stand_elsewhere() -> None:
-    assert completed_id(b'{"meta": {"id": 7}}', "meta.id") == "7" == completed_id(b"7")
+    assert read_completed_id(b'{"meta": {"id": 7}}', "meta.id") == "7" == read_completed_id(b"7")

@@ -20,7 +20,7 @@ from redrive.core import lifecycle
 from redrive.core.advice import ADVICE
 from redrive.core.job import Job, State
 from redrive.core.store import Commit, Inserted, Outcome, Page, Store, Unknown
-from redrive.jobs.dead_letter import generation, settles
+from redrive.jobs.dead_letter import nth_id, settles
 from redrive.scripts.failure_records import FailureDetails, FailureRecorder
 from tests import elsewhere
 from tests.support import FakeClock, opened, process, soon
@@ -223,7 +223,7 @@ async def test_the_thousandth_letter_costs_no_more_than_the_hundredth(
     monkeypatch.setattr(kind, "find", counted_find)
     for number in (1_001, 1_002):
         letter = await rd.dead.add("sync", {}, TimeoutError())
-        assert letter.id == generation("unnamed", "sync", number)
+        assert letter.id == nth_id("unnamed", "sync", number)
         await rd.recorder.landed("sync", {}, FailureDetails(), who="test", why="done")
     assert len(reads) < 20 and max(reads) <= 40
     assert (await rd.dead.add("sync", {"other": True}, TimeoutError())).id == other.id
@@ -232,7 +232,7 @@ async def test_the_thousandth_letter_costs_no_more_than_the_hundredth(
 async def settled_letters(rd: redrive.Redrive, like: Job, number: int) -> None:
     """So many more letters of the same job_id, all of them done."""
     more = [
-        msgspec.structs.replace(like, id=generation(like.queue, like.key or "", n), payload="{}", payload_hash="done")
+        msgspec.structs.replace(like, id=nth_id(like.queue, like.key or "", n), payload="{}", payload_hash="done")
         for n in range(1, number + 1)
     ]
     await rd.store.insert(more)
@@ -247,7 +247,7 @@ async def test_the_next_letter_has_the_next_number(rd: redrive.Redrive, number: 
         await settled_letters(rd, first, number - 1)
         await rd.dead.discard(first.id, why="test")
     letter = await rd.dead.add("sync", {}, TimeoutError())
-    assert letter.id == generation("unnamed", "sync", number)
+    assert letter.id == nth_id("unnamed", "sync", number)
 
 
 async def test_another_input_under_the_same_job_id_is_not_lost(
@@ -584,7 +584,7 @@ def test_success_does_not_close_what_may_have_landed_before() -> None:
         fail()
     (letter,) = all_letters()
     doubtful = msgspec.structs.replace(letter, because="outcome_unknown")
-    assert (settles(letter, letter), settles(letter, doubtful)) == (True, False)
+    assert (settles(letter, letter), is_settled_by(letter, doubtful)) == (True, False)
 
 
 async def test_success_closes_an_edited_letter_for_what_it_was_edited_to(rd: redrive.Redrive) -> None:

@@ -655,7 +655,7 @@ async def test_ids_of_done_jobs_are_read_again_as_completed(rd: redrive.Redrive,
     done = await rd.jobs.export_completed(tmp_path / "done.txt", task="deliver")
     assert done.count == len(odd) + 1
     text = (tmp_path / "done.txt").read_bytes()
-    read = [records.completed_id(line) for line in text.splitlines()]
+    read = [records.read_completed_id(line) for line in text.splitlines()]
     assert sorted(read) == sorted([*odd, bare.id]) and waiting.id not in read
     assert b"plain" in text.splitlines() and "ünïcode".encode() in text.splitlines()
     assert (await rd.jobs.export_completed(task="other")).lines == []
@@ -668,7 +668,7 @@ async def test_ids_of_done_jobs_are_read_again_as_completed(rd: redrive.Redrive,
 def test_a_line_that_is_longer_once_it_is_spelled_out_is_kept_aside_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jsonl.read, "__defaults__", (100,))  # what is 64 MB otherwise
+    monkeypatch.setattr(jsonl.read_lines, "__defaults__", (100,))  # what is 64 MB otherwise
     path = tmp_path / "aside.jsonl"
     for _ in range(2):
         Aside(path).keep([(Line(1, b"\xff" * 50), "is not JSON")], None)

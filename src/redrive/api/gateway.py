@@ -31,8 +31,8 @@ from redrive.failures.capture import capture
 from redrive.jobs.enqueuer import Enqueuer, Prepared, SpoolUnusable, wants_back
 from redrive.jobs.lookup import find_job, move_job
 from redrive.jobs.publishing_store import add_notice
-from redrive.jobs.tasks import Seconds, Task, seconds
-from redrive.jobs.wait_for_job import result_text
+from redrive.jobs.tasks import Seconds, Task, read_seconds
+from redrive.jobs.wait_for_job import read_result
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
@@ -101,7 +101,7 @@ class Gateway:
         name = task.name if isinstance(task, Task) else check_name("task", task)
         if late := options.keys() & {"delay", "run_at"}:
             raise InvalidOption(field=min(late), problem="a call runs now; submit it, or enqueue it, for later")
-        limit = seconds(timeout, "timeout") if timeout is not None else None
+        limit = read_seconds(timeout, "timeout") if timeout is not None else None
         handler = self._core.registry.handlers.get(name)
         plan = self._enqueuer.plan(name, self._enqueuer.keyed(name, params, options), reason="retry")
         if handler is not None and handler.read_only:
@@ -236,7 +236,7 @@ class Gateway:
     async def retry(self, operation_id: str, *, timeout: Seconds | None = None, who: str = WHO) -> Outcome:
         """Once more, with what was given the first time. What is done stays done."""
         check_words(who, None)
-        limit = seconds(timeout, "timeout") if timeout is not None else None
+        limit = read_seconds(timeout, "timeout") if timeout is not None else None
         job = await find_job(self._core.store, operation_id)
         handler = self._core.registry.handlers.get(job.task)
         if job.state in (State.done, State.discarded, State.purged, State.running):
@@ -272,7 +272,7 @@ class Gateway:
     async def outcome(self, job: Job, *, recovered: bool = False) -> Outcome:
         """How an operation stands, with its result as far as it fits."""
         full = (await find_job(self._core.store, job.id)) if job.state is not State.waiting or job.run else job
-        text = await result_text(self._core.store, full) if full.state is State.done else None
+        text = await read_result(self._core.store, full) if full.state is State.done else None
         return outcome_of(full, msgspec.json.decode(text) if text else None, recovered=recovered)
 
     async def summary(self) -> dict[str, Json]:

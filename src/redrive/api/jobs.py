@@ -26,7 +26,7 @@ from redrive.engine.worker_registry import living
 from redrive.errors import IllegalMove, InvalidInput
 from redrive.jobs.lookup import SOMEBODY, find_job, move_job
 from redrive.jobs.tasks import JobHandle, Seconds
-from redrive.jobs.wait_for_job import events_of, result_of, result_text
+from redrive.jobs.wait_for_job import follow_events, read_result, wait_for_result
 from redrive.notices.sessions import Sessions, check_asks, refused
 
 if TYPE_CHECKING:
@@ -185,15 +185,15 @@ class Jobs:
 
     async def result_json(self, job: Job) -> str | None:
         """Read the whole result of a job as JSON, also where it is stored apart and where a disk has damaged it."""
-        return await result_text(self._core.store, job)
+        return await read_result(self._core.store, job)
 
     async def result_of(self, handle: JobHandle[Any], timeout: Seconds | None) -> Any:
         """Wait for the end of a handle's job, as `handle.result()` does."""
-        return await result_of(self._core, handle, timeout)
+        return await wait_for_result(self._core, handle, timeout)
 
     def events_of(self, job_id: str) -> AsyncIterator[Event]:
         """Tell what is committed about a job from now on, as `handle.events()` does."""
-        return events_of(self._core, job_id)
+        return follow_events(self._core, job_id)
 
     async def approve(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
         """Yes to what a held job asks for: consent to exactly this, or its question. It goes on."""

@@ -53,7 +53,7 @@ from redrive.http.request import split_call
 from redrive.jobs.core import Core
 from redrive.jobs.enqueuer import Enqueuer
 from redrive.jobs.event_loop_thread import portal
-from redrive.jobs.open_store import shown, spool_folder
+from redrive.jobs.open_store import find_spool_folder, hide_credentials
 from redrive.jobs.spool import Spool
 from redrive.jobs.store_refcount import StoreHolder
 from redrive.jobs.tasks import Item, JobHandle, Many, Seconds, Task
@@ -116,7 +116,7 @@ class Redrive(Registering):
         self.core = core = Core(self.registry, self.bus, StoreHolder(loaded, clock or SystemClock(), self.bus))
         self.signals: Final = list(signals)
         self.channels: Final = list(channels)
-        self.spool = Spool(spool_folder(loaded))
+        self.spool = Spool(find_spool_folder(loaded))
         self.database = Database(core)
         self.redrives = Redrives(core)
         self.groups = Groups(core)
@@ -187,7 +187,7 @@ class Redrive(Registering):
     @property
     def shown_url(self) -> str:
         """The URL as people may see it: without credentials."""
-        return shown(self.settings.url)
+        return hide_credentials(self.settings.url)
 
     def become_hub(self) -> None:
         """Keep a replica in this process where its URL would make it a client of hubs. Call it before the first use."""

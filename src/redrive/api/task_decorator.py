@@ -41,7 +41,7 @@ from redrive.jobs.tasks import (
     Seconds,
     Task,
     TaskDecorator,
-    seconds,
+    read_seconds,
 )
 from redrive.retries.changes import Adapt, outside_key
 
@@ -134,7 +134,7 @@ class Registering:
         queue = optional_name("queue", options.get("queue")) or name
         durations = ("timeout", "base", "cap", "max_wait", "lease", "max_age", "stalled_after", "fallback_after")
         said = [key for key in durations if options.get(key) is not None]
-        options |= {key: seconds(options[key], key) for key in said if not is_endless(key, options[key])}
+        options |= {key: read_seconds(options[key], key) for key in said if not is_endless(key, options[key])}
         if (changed_after := options.get("changed_after")) is not None:
             options["changed_after"] = _changed_after(changed_after)
         if (comebacks := options.get("comebacks")) is not None:
@@ -211,15 +211,15 @@ class Registering:
 def _changed_after(said: Any) -> Any:
     """Seconds, or seconds by detail, where a duration was said."""
     if isinstance(said, Mapping):
-        return {detail: seconds(value, f"changed_after.{detail}") for detail, value in said.items()}
-    return seconds(said, "changed_after")
+        return {detail: read_seconds(value, f"changed_after.{detail}") for detail, value in said.items()}
+    return read_seconds(said, "changed_after")
 
 
 def _comebacks(said: Any) -> tuple[float, ...]:
     """Seconds, where durations were said."""
     if isinstance(said, str) or not isinstance(said, Sequence):
         raise InvalidOption(field="comebacks", problem=f"{said!r:.80} is not a list of times; () turns comebacks off")
-    return tuple(seconds(value, f"comebacks[{number}]") for number, value in enumerate(said))
+    return tuple(read_seconds(value, f"comebacks[{number}]") for number, value in enumerate(said))
 
 
 def _check_words(options: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from redrive.errors import ConfigError
-from redrive.jobs.open_store import NATS, POSTGRES, scheme_of
+from redrive.jobs.open_store import NATS, POSTGRES, read_scheme
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def become_hub(core: Core) -> None:
     """Make this process keep a replica where its URL would make it a client of hubs, before it uses the store."""
-    if scheme_of(core.settings.url) in NATS and not core.settings.replica:
+    if read_scheme(core.settings.url) in NATS and not core.settings.replica:
         if core.holder.store is not None:
             raise ConfigError("replica: the store is open as a client of hubs; set replica=true before it is used")
         core.holder.settings = msgspec.structs.replace(core.settings, replica=True)
@@ -36,9 +36,9 @@ def make_hub(core: Core) -> Hub | None:
 async def serving_hub(core: Core, recorder: FailureRecorder) -> AsyncIterator[None]:
     """Answer requests over NATS while the block runs. Over HTTP a route of the server does that."""
     store: Any = core.store
-    if scheme_of(core.settings.url) in POSTGRES:
+    if read_scheme(core.settings.url) in POSTGRES:
         await store.serve_others()
-    if scheme_of(core.settings.url) not in NATS:
+    if read_scheme(core.settings.url) not in NATS:
         yield
         return
     from redrive.fleet.open_side import open_side

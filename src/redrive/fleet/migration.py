@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redrive.errors import ConfigError
-from redrive.jobs.open_store import is_file, make_log, shown, sqlite_path
+from redrive.jobs.open_store import hide_credentials, is_file, make_log, sqlite_path
 
 if TYPE_CHECKING:
     from redrive.stores.replica.moving import Count, Report
@@ -23,7 +23,7 @@ async def move(source: str, target: str, report: Report) -> Count:
         return await move_out(lambda: make_log(source), new_file(target), report)
     if is_file(source):
         raise ConfigError("to: both are files: stop all processes of the file, then move it and its folders with mv")
-    raise ConfigError(f"to: {shown(target)} is no file: move the fleet into a file first, and from there on")
+    raise ConfigError(f"to: {hide_credentials(target)} is no file: move the fleet into a file first, and from there on")
 
 
 async def undo_move(source: str, target: str) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from redrive.core.checks import check_choice
 from redrive.engine.scheduler import ROLES
 from redrive.errors import InvalidInput
-from redrive.jobs.open_store import NATS, scheme_of
+from redrive.jobs.open_store import NATS, read_scheme
 
 if TYPE_CHECKING:
     from redrive.engine.loop import Loop
@@ -40,7 +40,7 @@ async def running_roles(core: Core, workers: WorkerMaker, roles: Collection[str]
     workers.load()
     async with core.holder.closing(), AsyncExitStack() as stack:
         loops: list[Loop] = [workers.make_scheduler(workers.make(), roles), *workers.couriers()]
-        if "monitor" in roles and scheme_of(core.settings.url) in NATS:
+        if "monitor" in roles and read_scheme(core.settings.url) in NATS:
             from redrive.fleet.open_side import open_side
 
             await stack.enter_async_context(open_side(core))

@@ -11,7 +11,7 @@ import msgspec
 from redrive.core.commit import commit
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.fleet.hub import become_hub
-from redrive.jobs.open_store import NATS, POSTGRES, scheme_of, shown
+from redrive.jobs.open_store import NATS, POSTGRES, hide_credentials, read_scheme
 
 if TYPE_CHECKING:
     from redrive.fleet.roles import WorkerMaker
@@ -81,7 +81,7 @@ class FleetService:
         """Return the streams as the servers describe them; None for a log that is not on NATS."""
         from redrive.stores.open_side.survey import survey
 
-        if scheme_of(self._core.settings.url) not in NATS:
+        if read_scheme(self._core.settings.url) not in NATS:
             return None
         async with self._connected() as connection:
             return await survey(connection)
@@ -90,7 +90,7 @@ class FleetService:
         from redrive.fleet.status import HubView
         from redrive.stores.remote.presence import gather
 
-        if scheme_of(self._core.settings.url) not in NATS:
+        if read_scheme(self._core.settings.url) not in NATS:
             return ()
         async with self._connected() as connection:
             heard = await gather(connection)
@@ -133,10 +133,10 @@ class FleetService:
 
     async def _join(self, schemes: tuple[str, ...]) -> None:
         """Open a replica in this process. A file, or hubs over HTTP, are no log."""
-        if scheme_of(self._core.settings.url) not in schemes:
+        if read_scheme(self._core.settings.url) not in schemes:
             wanted = " or ".join(f"{scheme}://" for scheme in schemes if scheme in ("nats", "postgresql"))
             raise ConfigError(
-                f"{shown(self._core.settings.url)} is not a {wanted} URL: name the fleet's log with --url"
+                f"{hide_credentials(self._core.settings.url)} is not a {wanted} URL: name the fleet's log with --url"
             )
         become_hub(self._core)
         await self._core.holder.open()

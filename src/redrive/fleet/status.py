@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from redrive.engine.worker_registry import WORKER
-from redrive.jobs.open_store import shown
+from redrive.jobs.open_store import hide_credentials
 from redrive.stores.replica.chores import ANNOUNCE_SECONDS, REPLICA, Replica
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ async def fleet_view(core: Core) -> FleetStatus:
     info, now = await core.store.open(), core.clock.now()
     files = [kept for kept in await REPLICA.all(core.store) if kept.value.until > now]
     status = FleetStatus(
-        url=shown(core.settings.url),
+        url=hide_credentials(core.settings.url),
         durability=info.durability,
         end=max((kept.value.position for kept in files), default=0),
         files=tuple(_file(kept.key, kept.value, now) for kept in files),

@@ -41,8 +41,8 @@ from redrive.errors import (
     KeyReused,
 )
 from redrive.jobs.lookup import find_job
-from redrive.jobs.tasks import Bound, JobAccess, JobHandle, Seconds, Task, seconds
-from redrive.jobs.wait_for_job import followed
+from redrive.jobs.tasks import Bound, JobAccess, JobHandle, Seconds, Task, read_seconds
+from redrive.jobs.wait_for_job import wait_for_answer
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
@@ -314,7 +314,7 @@ class WorkflowHandle:
 
         Raises JobDead when a step dies (redriven, it goes on), JobDiscarded when steps were let go, TimeoutError.
         """
-        status = await self._settled(seconds(timeout, "timeout") if timeout is not None else None)
+        status = await self._settled(read_seconds(timeout, "timeout") if timeout is not None else None)
         if status.state == "blocked":
             step = status.failed[0]
             raise JobDead(
@@ -341,7 +341,7 @@ class WorkflowHandle:
             return seen[0] if seen[0].state != "running" else None
 
         try:
-            return await followed(self._core, set(self.steps.values()), settled, limit)
+            return await wait_for_answer(self._core, set(self.steps.values()), settled, limit)
         except TimeoutError:
             if limit is None or not seen:
                 raise

@@ -42,20 +42,20 @@ TRANSIENT: Final = {"TimeoutError": "timeout", "ConnectionError": "network", "Ra
 """Known to heal, by their bare names: a record rarely says which library a class came from."""
 
 
-def named_failure(name: str, message: str = "", *, status: int | None = None, kind: str | None = None) -> Failure:
+def make_failure(name: str, message: str = "", *, status: int | None = None, kind: str | None = None) -> Failure:
     """What a mere name tells."""
-    return Failure("exception", _types(name), message, status=status, error_kind=kind)
+    return Failure("exception", _list_types(name), message, status=status, error_kind=kind)
 
 
 @lru_cache(maxsize=1024)
-def _types(name: str) -> tuple[str, ...]:
+def _list_types(name: str) -> tuple[str, ...]:
     """A bare name stands for the builtin and for every class of that name that we know."""
     bare = name.rpartition(".")[2]
     known = (full for full in CLASSES if full.rpartition(".")[2] == bare)
-    return tuple(dict.fromkeys((name, *_builtin(bare), *known)))
+    return tuple(dict.fromkeys((name, *_list_builtin_types(bare), *known)))
 
 
-def _builtin(bare: str) -> tuple[str, ...]:
+def _list_builtin_types(bare: str) -> tuple[str, ...]:
     """The builtin exception of this name and what it derives from."""
     kind = getattr(builtins, bare, None)
     if not isinstance(kind, type) or not issubclass(kind, BaseException):
@@ -63,14 +63,14 @@ def _builtin(bare: str) -> tuple[str, ...]:
     return tuple(f"builtins.{base.__name__}" for base in kind.__mro__[:-1])
 
 
-def failure_of(record: FailureRecord) -> Failure:
+def read_failure(record: FailureRecord) -> Failure:
     """What the record says was seen."""
     bare = record.error_class.rpartition(".")[2]
     message = "" if record.error == bare else record.error.removeprefix(f"{bare}:").strip()
-    return named_failure(record.error_class, message, status=record.status, kind=record.detail)
+    return make_failure(record.error_class, message, status=record.status, kind=record.detail)
 
 
-def sorted_out(failure: Failure, first: Sequence[tuple[str, Rule]] = ()) -> Cause:
+def find_cause(failure: Failure, first: Sequence[tuple[str, Rule]] = ()) -> Cause:
     """What it means; where no rule knows, the bare name may."""
     cause = classify(failure, first)
     if cause.detail == "unknown" and failure.error_class in TRANSIENT:
@@ -78,12 +78,12 @@ def sorted_out(failure: Failure, first: Sequence[tuple[str, Rule]] = ()) -> Caus
     return cause
 
 
-def cause_of(record: FailureRecord) -> Cause:
+def read_cause(record: FailureRecord) -> Cause:
     """A pure function of the record."""
-    return sorted_out(failure_of(record))
+    return find_cause(read_failure(record))
 
 
-def lane_for(cause: Cause, attempt: int, *, cap: int = CAP, said: Lane | None = None) -> Lane:
+def choose_lane(cause: Cause, attempt: int, *, cap: int = CAP, said: Lane | None = None) -> Lane:
     """At the cap a person looks. Below it, what heals by waiting comes back by itself, and the rest is for a person."""
     if attempt >= cap:
         return "manual"
@@ -92,31 +92,31 @@ def lane_for(cause: Cause, attempt: int, *, cap: int = CAP, said: Lane | None = 
     return "delayed" if cause.category == "transient" or cause.heals == "later" else "manual"
 
 
-def returns_at(job: Job, lane: Lane, now: float) -> float | None:
+def find_return_time(job: Job, lane: Lane, now: float) -> float | None:
     """When a recorded dead letter comes back by itself; a script's next cycle brings back its own."""
     return now + MOVED_LATER if lane == "delayed" and not job.queue.startswith(CYCLE) else None
 
 
-def advice_for(cause: Cause, lane: Lane) -> str:
+def write_advice(cause: Cause, lane: Lane) -> str:
     if lane == "delayed":
         return "It heals by waiting: a worker or the next cycle tries it again. You can also redrive it."
     return advice.advice_for(cause, "Find out what the error means, fix it, then redrive or discard it.")
 
 
-def advice_in(lane: Lane, letter: Job, cause: Cause) -> str:
+def rewrite_advice(lane: Lane, letter: Job, cause: Cause) -> str:
     """Return the advice for a dead letter that goes to this lane: what its failure or a person said stays.
 
     What we advised for the lane that it was in would be wrong in another one.
     """
-    ours = [advice_for(cause, "delayed"), advice_for(cause, "manual")]
+    ours = [write_advice(cause, "delayed"), write_advice(cause, "manual")]
     said = letter.recommendation
-    return advice_for(cause, lane) if said is None or said in ours else said
+    return write_advice(cause, lane) if said is None or said in ours else said
 
 
 # -- a record as a job
 
 
-class Born(msgspec.Struct, frozen=True):
+class BirthRules(msgspec.Struct, frozen=True):
     """How records become jobs. What is said here goes before what the record says; None leaves it the word."""
 
     now: float
@@ -127,23 +127,23 @@ class Born(msgspec.Struct, frozen=True):
     because: str = "imported"
 
 
-def place_of(record: FailureRecord, born: Born) -> tuple[str, str]:
+def find_place(record: FailureRecord, born: BirthRules) -> tuple[str, str]:
     """(queue, task): a task's queue is its name unless said otherwise."""
     task = born.task or record.task or UNNAMED
     return born.queue or record.queue or task, task
 
 
-def id_of(record: FailureRecord, born: Born) -> str:
+def find_id(record: FailureRecord, born: BirthRules) -> str:
     """The same record is the same job in every store, however often it is imported."""
-    return record.id or keyed_id(place_of(record, born)[0], record.job_id)
+    return record.id or keyed_id(find_place(record, born)[0], record.job_id)
 
 
-def job_from(record: FailureRecord, born: Born) -> Job:
+def make_job(record: FailureRecord, born: BirthRules) -> Job:
     """The job of a record: dead with everything a person needs, or waiting where it shall simply run."""
-    queue, task = place_of(record, born)
+    queue, task = find_place(record, born)
     failed = born.now if record.failed_at is None else record.failed_at
     created = min(failed if record.created_at is None else record.created_at, born.now)
-    id = id_of(record, born)
+    id = find_id(record, born)
     job = Job(
         id=id,
         queue=queue,
@@ -162,14 +162,14 @@ def job_from(record: FailureRecord, born: Born) -> Job:
         session_id=record.session_id,
         model=record.model,
     )
-    return dead(job, record, born, failed) if born.state is State.dead else job
+    return _make_dead(job, record, born, failed) if born.state is State.dead else job
 
 
-def dead(job: Job, record: FailureRecord, born: Born, failed: float) -> Job:
-    return buried_at_birth(
+def _make_dead(job: Job, record: FailureRecord, born: BirthRules, failed: float) -> Job:
+    return make_dead_job(
         job,
-        failure_of(record),
-        cause_of(record),
+        read_failure(record),
+        read_cause(record),
         failed_at=failed,
         born=born,
         attempt=1 if record.attempt is None else record.attempt,
@@ -179,20 +179,20 @@ def dead(job: Job, record: FailureRecord, born: Born, failed: float) -> Job:
     )
 
 
-def buried_at_birth(
+def make_dead_job(
     job: Job,
     failure: Failure,
     cause: Cause,
     *,
     failed_at: float,
-    born: Born,
+    born: BirthRules,
     attempt: int,
     said: Lane | None = None,
     recommendation: str | None = None,
     group: str | None = None,
 ) -> Job:
     """A job whose failure happened elsewhere. A time from the future is kept in its story and nowhere else."""
-    lane = lane_for(cause, attempt, cap=born.cap, said=said)
+    lane = choose_lane(cause, attempt, cap=born.cap, said=said)
     group = group or fingerprint(failure, job.task, job.model)
     at = min(failed_at, born.now)
     return msgspec.structs.replace(
@@ -212,25 +212,27 @@ def buried_at_birth(
         fingerprint=group,
         error_class=failure.error_class,
         error=failure.summary,
-        recommendation=recommendation or advice_for(cause, lane),
-        comes_back_at=returns_at(job, lane, born.now),
-        history=(_attempt_of(job, failure, cause, failed_at, group, lane, why(cause, attempt, lane, born.cap)),),
+        recommendation=recommendation or write_advice(cause, lane),
+        comes_back_at=find_return_time(job, lane, born.now),
+        history=(
+            _make_attempt(job, failure, cause, failed_at, group, lane, explain_lane(cause, attempt, lane, born.cap)),
+        ),
     )
 
 
-def documents_for(id: str, documents: Iterable[Put]) -> tuple[Put, ...]:
+def move_documents(id: str, documents: Iterable[Put]) -> tuple[Put, ...]:
     """What stands beside a job, for the same job under another id."""
     return tuple(msgspec.structs.replace(put, key=f"{id}/{put.key.partition('/')[2]}") for put in documents)
 
 
-def letter_of_taken_key(job: Job, failure: Failure, now: float) -> Job:
+def dead_letter_of_taken_key(job: Job, failure: Failure, now: float) -> Job:
     """What was accepted beside the store under a key that means something else there, as a letter for a person."""
     id = keyed_id(job.queue, f"{job.key}\n{job.payload_hash}")
-    born = Born(now, because="diverted")
-    return buried_at_birth(
+    born = BirthRules(now, because="diverted")
+    return make_dead_job(
         msgspec.structs.replace(job, id=id, key=None),
         failure,
-        sorted_out(failure),
+        find_cause(failure),
         failed_at=now,
         born=born,
         attempt=0,
@@ -239,7 +241,9 @@ def letter_of_taken_key(job: Job, failure: Failure, now: float) -> Job:
     )
 
 
-def _attempt_of(job: Job, failure: Failure, cause: Cause, at: float, group: str, lane: Lane, decision: str) -> Attempt:
+def _make_attempt(
+    job: Job, failure: Failure, cause: Cause, at: float, group: str, lane: Lane, decision: str
+) -> Attempt:
     return Attempt(
         run=job.run,
         outcome="failed",
@@ -254,7 +258,7 @@ def _attempt_of(job: Job, failure: Failure, cause: Cause, at: float, group: str,
     )
 
 
-def why(cause: Cause, attempt: int, lane: Lane, cap: int = CAP) -> str:
+def explain_lane(cause: Cause, attempt: int, lane: Lane, cap: int = CAP) -> str:
     """Why it stands in this lane, in one line."""
     if attempt >= cap:
         return f"For a person: tried {attempt} times, the cap is {cap}."
@@ -298,23 +302,23 @@ def _same_given(one: Job, other: Job) -> bool:
     return same(*given)
 
 
-def known_failure(job: Job, attempts: Sequence[Attempt]) -> bool:
+def has_failures(job: Job, attempts: Sequence[Attempt]) -> bool:
     """Whether the job's story has these failures already: telling them twice changes nothing."""
     told = {(attempt.ended_at, attempt.fingerprint) for attempt in job.history}
     return all((attempt.ended_at, attempt.fingerprint) in told for attempt in attempts)
 
 
-def occurrence(job_id: str, number: int) -> str:
+def number_id(job_id: str, number: int) -> str:
     """The id of the n-th line that says the same and has no id of its own: none of them is lost."""
     return job_id if number <= 1 else f"{job_id}-{number}"
 
 
-def generation(queue: str, job_id: str, number: int) -> str:
+def nth_id(queue: str, job_id: str, number: int) -> str:
     """The id of the n-th letter of one job_id, for a failure that comes after the last one was settled."""
     return keyed_id(queue, job_id if number == 0 else f"{job_id}\0{number}")
 
 
-def lane_said(lane: object) -> Lane | None:
+def check_lane(lane: object) -> Lane | None:
     """A lane as a caller names it, or a refusal."""
     if lane is None or lane in LANES:
         return lane

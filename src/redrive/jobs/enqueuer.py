@@ -46,8 +46,8 @@ from redrive.errors import (
 from redrive.failures.capture import capture
 from redrive.http.policy import HTTP_TASK
 from redrive.jobs.core import Core
-from redrive.jobs.dead_letter import documents_for, letter_of_taken_key
-from redrive.jobs.job_options import OPTIONS, duration_of, own_options, priority_of, run_at_of
+from redrive.jobs.dead_letter import dead_letter_of_taken_key, move_documents
+from redrive.jobs.job_options import OPTIONS, read_duration, read_priority, read_run_at, write_options
 from redrive.jobs.lookup import find_job
 from redrive.jobs.spool import Spool, SpoolEntry
 from redrive.jobs.tasks import Item, JobAccess, JobHandle, Many
@@ -189,7 +189,7 @@ class Enqueuer:
         """The call's own word, else the task's, the queue's, the instance's."""
         agent = options.get("agent") is not None
         policy = self._registry.policy(queue, task, reason, agent=agent, options=None, job=None)
-        way, after = options.get("fallback"), duration_of(options, "fallback_after")
+        way, after = options.get("fallback"), read_duration(options, "fallback_after")
         return Fallback(policy.fallback if way is None else way, after or policy.fallback_after or 0.0)
 
     def _said(self, options: Mapping[str, Any], reason: Reason) -> dict[str, Any]:
@@ -198,11 +198,11 @@ class Enqueuer:
             return {}
         return {
             "agent": optional_name("agent", options.get("agent")),
-            "priority": priority_of(options.get("priority")),
+            "priority": read_priority(options.get("priority")),
             "key": optional_name("idempotency_key", options.get("idempotency_key"), KEY_LIMIT),
             "session_id": optional_name("session_id", options.get("session_id")),
             "model": optional_name("model", options.get("model")),
-            "options_json": own_options(options),
+            "options_json": write_options(options),
             "reason": reason,
         }
 
@@ -240,7 +240,7 @@ class Enqueuer:
         now = self._holder.clock.now()
         id = new_id(now, random.getrandbits(74))
         if plan.said:
-            job = _job_with_options(plan, id, now, text)
+            job = _make_job(plan, id, now, text)
         else:  # most jobs have no options, and no other fields than these
             job = Job(id, plan.queue, plan.task, None, State.waiting, 2, now, 1, now, now, text, 0, 0, plan.allowed)
         documents = [BLOB.put(f"{job.id}/{n}", blob_document(blob)) for n, blob in enumerate(blobs)] if blobs else []
@@ -275,7 +275,7 @@ class Enqueuer:
         A dead job of the same key comes back where `on_duplicate` asks for that.
         """
         if "within" in options:
-            options, within = _split_within(options)
+            options, within = split_within(options)
             if within is not None:
                 return self._pending(await self.transactions.enqueue(task, payload, options, within))
         plan = self.plan(task, options)
@@ -293,7 +293,7 @@ class Enqueuer:
 
     def accept_now(self, task: str, payload: Payload, options: Payload) -> JobHandle[Any] | None:
         """Enqueues with `within=` in the caller's thread, to which its connection belongs. None without `within=`."""
-        options, within = _split_within(options)
+        options, within = split_within(options)
         if within is None:
             return None
         return self._pending(self.transactions.enqueue_now(task, payload, options, within))
@@ -379,7 +379,7 @@ class Enqueuer:
 
     def _spool_or_raise(self, prepared: Prepared, error: Exception) -> None:
         try:
-            self.spool.append(_entry(prepared))
+            self.spool.append(_make_entry(prepared))
         except OSError as spool_error:
             if isinstance(error, CommitUnknown | StoreFailed):
                 raise error from spool_error  # it may be in the store: a direct call could do it twice
@@ -405,7 +405,7 @@ class Enqueuer:
     def _note_duplicate(self, job: Job, prepared: Prepared) -> None:
         """Refuses a key that stands for something else; tells the bus of a repeat, warns where it meets a dead job."""
         if self._is_other_work(job, prepared.job):
-            raise _key_reused(job, prepared.job)
+            raise _explain_reused_key(job, prepared.job)
         self._tell("duplicate", job)
         if prepared.on_duplicate == "raise":
             raise KeyReused(field="idempotency_key", problem=f"{job.key!r} is taken by job {job.id} ({job.state})")
@@ -437,7 +437,7 @@ class Enqueuer:
         """Accepts or refuses each item, a thousand per write. The dead that were asked for again come back."""
         if not isinstance(items, Iterable):
             raise InvalidInput(field="items", problem=f"{items!r:.80} is not a list of payloads")
-        shared, within = _split_within(options)
+        shared, within = split_within(options)
         items = list(items)
         if within is not None:
             return await self.transactions.enqueue_many(task, items, shared, within)
@@ -449,7 +449,7 @@ class Enqueuer:
             if under_way is not None:
                 self._count(outcome, under_way[0], await under_way[1])
             under_way = ready, asyncio.create_task(self._insert_some(ready, outcome))
-            under_way[1].add_done_callback(_tell_left)
+            under_way[1].add_done_callback(_log_failed)
             await asyncio.sleep(0)  # the store works on these while the next are prepared
         if under_way is not None:
             self._count(outcome, under_way[0], await under_way[1])
@@ -516,7 +516,7 @@ class Enqueuer:
         """
         if not ready:  # every item was refused
             return []
-        fallback = _shared_fallback(ready.values())
+        fallback = _merge_fallbacks(ready.values())
         documents = [put for prepared in ready.values() for put in prepared.documents]
         try:
             if outcome.late is not None and fallback.way:
@@ -529,7 +529,7 @@ class Enqueuer:
             outcome.late = error if isinstance(error, CommitUnknown) else None
             log.warning("the store cannot take %d jobs, trying the spool: %s", len(ready), error)
             try:
-                self.spool.append(*map(_entry, ready.values()))
+                self.spool.append(*map(_make_entry, ready.values()))
             except OSError as spool_error:
                 log.warning("the spool cannot take them either: %s", spool_error)
                 raise error from spool_error
@@ -570,18 +570,20 @@ class Enqueuer:
 
     async def _bury_spooled(self, entry: SpoolEntry, known: Job) -> None:
         """Its key stands for something else by now. A dead letter without that key: somebody must look at both."""
-        letter = letter_of_taken_key(entry.job, capture(_key_reused(known, entry.job)), self._core.clock.now())
-        (inserted,) = await self._core.store.insert([letter], documents_for(letter.id, entry.documents))
+        letter = dead_letter_of_taken_key(
+            entry.job, capture(_explain_reused_key(known, entry.job)), self._core.clock.now()
+        )
+        (inserted,) = await self._core.store.insert([letter], move_documents(letter.id, entry.documents))
         if not inserted.duplicate:
             log.warning("spooled job %s (%s) is a dead letter: %s", letter.short_id, letter.task, letter.error)
 
 
-def _split_within(options: Payload) -> tuple[dict[str, Any], Any]:
+def split_within(options: Payload) -> tuple[dict[str, Any], Any]:
     """Splits the options of a job from the transaction that the job is written into."""
     return {name: value for name, value in options.items() if name != "within"}, options.get("within")
 
 
-def _job_with_options(plan: EnqueuePlan, id: str, now: float, payload: str) -> Job:
+def _make_job(plan: EnqueuePlan, id: str, now: float, payload: str) -> Job:
     """Makes the job of a plan with options."""
     key = plan.said["key"]
     return Job(
@@ -589,7 +591,7 @@ def _job_with_options(plan: EnqueuePlan, id: str, now: float, payload: str) -> J
         queue=plan.queue,
         task=plan.task,
         state=State.waiting,
-        run_at=run_at_of(plan.options, now),
+        run_at=read_run_at(plan.options, now),
         version=1,
         created_at=now,
         updated_at=now,
@@ -600,7 +602,7 @@ def _job_with_options(plan: EnqueuePlan, id: str, now: float, payload: str) -> J
     )
 
 
-def _tell_left(inserting: asyncio.Task[Any]) -> None:
+def _log_failed(inserting: asyncio.Task[Any]) -> None:
     """Say that a write failed, because a caller that was cancelled does not hear it."""
     if not inserting.cancelled() and (error := inserting.exception()) is not None:
         log.warning("jobs of a call with many items were not accepted: %s", error)
@@ -611,17 +613,17 @@ def wants_back(given: Prepared | SpoolEntry, known: Job) -> bool:
     return given.on_duplicate == "redrive" and known.state is State.dead
 
 
-def _shared_fallback(prepared: Collection[Prepared]) -> Fallback:
+def _merge_fallbacks(prepared: Collection[Prepared]) -> Fallback:
     """What counts for all of them: a fallback only where each has one, and the longest of their times."""
     way = all(each.fallback.way for each in prepared)
     return Fallback(way, max((each.fallback.after for each in prepared), default=0.0))
 
 
-def _entry(prepared: Prepared) -> SpoolEntry:
+def _make_entry(prepared: Prepared) -> SpoolEntry:
     return SpoolEntry(prepared.job, prepared.documents, prepared.on_duplicate)
 
 
-def _key_reused(known: Job, given: Job) -> KeyReused:
+def _explain_reused_key(known: Job, given: Job) -> KeyReused:
     """Says what differs. A payload that is the same for another task is other work."""
     if known.task != given.task:
         what, mend = f"another task, {known.task!r},", "use a new key"

@@ -16,7 +16,7 @@ from redrive.errors import RedriveError
 T = TypeVar("T")
 
 
-async def _kept_inside(work: Coroutine[Any, Any, T]) -> T:
+async def _carry_over(work: Coroutine[Any, Any, T]) -> T:
     """Carry what would end the portal's event loop over to the thread that waits."""
     try:
         return await work
@@ -44,7 +44,7 @@ class Portal:
             work.close()
             raise RedriveError("this code runs in redrive's own event loop, which cannot wait for itself: use await")
         try:
-            return asyncio.run_coroutine_threadsafe(_kept_inside(work), loop).result()
+            return asyncio.run_coroutine_threadsafe(_carry_over(work), loop).result()
         except Raised as raised:
             raise raised.error from None
 

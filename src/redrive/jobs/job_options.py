@@ -13,7 +13,7 @@ from redrive.core.job import PRIORITIES, OnDuplicate, OnLost, Options
 from redrive.core.policy import check_fallback
 from redrive.core.times import moment
 from redrive.errors import InvalidOption
-from redrive.jobs.tasks import seconds
+from redrive.jobs.tasks import read_seconds
 
 OPTIONS: Final = frozenset(
     {"queue", "run_at", "delay", "priority", "idempotency_key", "session_id", "agent", "model", "max_attempts"}
@@ -22,30 +22,30 @@ OPTIONS: Final = frozenset(
 )
 
 
-def priority_of(name: object) -> int:
+def read_priority(name: object) -> int:
     """Turns the name of a priority into its number; 2 where none is given."""
     if name is None:
         return 2
     return PRIORITIES.index(check_choice("priority", name, PRIORITIES))
 
 
-def run_at_of(options: Mapping[str, Any], now: float) -> float:
+def read_run_at(options: Mapping[str, Any], now: float) -> float:
     """Works out when a job is due, from `run_at` or `delay`; now where neither is given."""
     at, delay = options.get("run_at"), options.get("delay")
     if at is not None and delay is not None:
         raise InvalidOption(field="delay", problem="give run_at or delay, not both")
     if delay is not None:
-        return now + seconds(delay, "delay")
+        return now + read_seconds(delay, "delay")
     return now if at is None else moment("run_at", at)
 
 
-def own_options(options: Mapping[str, Any]) -> str | None:
+def write_options(options: Mapping[str, Any]) -> str | None:
     """Writes the options that are stored with a job as JSON; None where there are none."""
     _check_choices(options)
-    headers = _headers(options.get("headers"))
+    headers = _check_headers(options.get("headers"))
     own = Options(
-        duration_of(options, "lease"),
-        duration_of(options, "max_age"),
+        read_duration(options, "lease"),
+        read_duration(options, "max_age"),
         options.get("on_lost"),
         check_budget(options["budget"]) if options.get("budget") is not None else None,
         headers,
@@ -63,7 +63,7 @@ def _check_choices(options: Mapping[str, Any]) -> None:
         check_fallback("fallback", options["fallback"])
 
 
-def _headers(headers: object) -> dict[str, str]:
+def _check_headers(headers: object) -> dict[str, str]:
     if headers is None:
         return {}
     if not isinstance(headers, Mapping) or not all(is_text(k) and is_text(v) for k, v in headers.items()):
@@ -71,11 +71,11 @@ def _headers(headers: object) -> dict[str, str]:
     return dict(headers)
 
 
-def duration_of(options: Mapping[str, Any], field: str) -> float | None:
+def read_duration(options: Mapping[str, Any], field: str) -> float | None:
     """Reads an option that is a duration, in seconds; None where it is not given."""
     if options.get(field) is None:
         return None
-    value = seconds(options[field], field)
+    value = read_seconds(options[field], field)
     if value == 0:
         raise InvalidOption(field=field, problem="must be longer than 0 s")
     return value

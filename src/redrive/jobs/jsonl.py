@@ -37,7 +37,7 @@ class Line(NamedTuple):
         return not self.raw.strip()
 
 
-def read(file: BinaryIO, longest: int = LONGEST) -> Iterator[Line]:
+def read_lines(file: BinaryIO, longest: int = LONGEST) -> Iterator[Line]:
     """Every line, one at a time. A line that never ends costs no more than `longest` bytes."""
     number = 0
     while piece := file.readline(longest):
@@ -48,14 +48,14 @@ def read(file: BinaryIO, longest: int = LONGEST) -> Iterator[Line]:
         yield Line(number, piece.rstrip(b"\r\n"), last.endswith(b"\n"), last is not piece)
 
 
-def from_lines(lines: Iterable[bytes | str]) -> Iterator[Line]:
+def number_lines(lines: Iterable[bytes | str]) -> Iterator[Line]:
     """The same for lines that are in memory already; they count as ended."""
     for number, line in enumerate(lines, start=1):
         raw = line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line
         yield Line(number, raw.rstrip(b"\r\n"))
 
 
-def append(path: Path, lines: Iterable[bytes]) -> None:
+def append_lines(path: Path, lines: Iterable[bytes]) -> None:
     """Whole lines under a lock, synced on return: however many processes append, every line can be read.
 
     What could not be written whole is taken back. A torn line that a crash left behind is ended first.
@@ -72,7 +72,7 @@ def _append(path: Path, lines: Iterable[bytes]) -> bool:
     handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, PRIVATE)
     try:
         lock(handle)
-        if not is_still(path, handle):
+        if not still_names(path, handle):
             return False
         end = os.lseek(handle, 0, os.SEEK_END)
         try:
@@ -95,7 +95,7 @@ def lock(handle: int, *, wait: bool = True) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
-def is_still(path: Path, handle: int) -> bool:
+def still_names(path: Path, handle: int) -> bool:
     """Whether the name still means the file we opened."""
     try:
         return path.stat().st_ino == os.fstat(handle).st_ino
@@ -109,10 +109,10 @@ def _write(handle: int, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
+def replace_file(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
     """A new private file that has its name only once it is complete and synced."""
     if not overwrite and path.exists():
-        raise _exists(path)
+        raise _already_exists(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE)
     try:
@@ -134,14 +134,14 @@ def _rename(temporary: Path, path: Path, *, overwrite: bool) -> None:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        raise _exists(path) from None
+        raise _already_exists(path) from None
     except OSError:  # a filesystem without links
         if path.exists():
-            raise _exists(path) from None
+            raise _already_exists(path) from None
         temporary.rename(path)
 
 
-def _exists(path: Path) -> InvalidInput:
+def _already_exists(path: Path) -> InvalidInput:
     return InvalidInput(field="path", problem=f"{path} exists already; choose another file, or say overwrite")
 
 

@@ -30,7 +30,7 @@ async def find_job(store: Store, id: str, states: tuple[State, ...] = ()) -> Job
     part = Filter(states=states, id_part=id.lower())
     alike = (await store.find(part, limit=2)).jobs if is_part_of_id(id) else []
     if len(alike) != 1:
-        raise JobNotFound(_not_one(id, several=bool(alike)), job_id=id)
+        raise JobNotFound(_explain_not_found(id, several=bool(alike)), job_id=id)
     return (await store.get([alike[0].id]))[0]
 
 
@@ -47,7 +47,7 @@ async def move_job(core: Core, id: str, arrow: Callable[[Job, float], Transition
     return move.after(fences[0])
 
 
-def _not_one(id: str, *, several: bool) -> str:
+def _explain_not_found(id: str, *, several: bool) -> str:
     if several:
         return f"{id!r} is part of several ids; give more of it"
     short = f": a part of an id needs at least {LEAST_PART} characters" if len(id) < LEAST_PART else ""

@@ -24,46 +24,46 @@ POSTGRES: Final = ("postgresql", "postgres")
 FILES: Final = ("", "sqlite")
 
 
-def scheme_of(url: str) -> str:
+def read_scheme(url: str) -> str:
     return url.partition("://")[0].lower() if "://" in url else ""
 
 
 def is_file(url: str) -> bool:
-    return scheme_of(url) in FILES
+    return read_scheme(url) in FILES
 
 
 def make_store(settings: Settings, clock: Clock) -> Store:
     """The store behind the URL of these settings."""
     url = settings.url
-    scheme = scheme_of(url)
+    scheme = read_scheme(url)
     if scheme in FILES:
-        return _file(url, clock)
+        return _make_file_store(url, clock)
     if scheme in HUBS:
-        return _by_http(url)
+        return _make_http_store(url)
     if scheme in NATS:
-        return _nats_replica(settings, clock) if settings.replica else _by_nats(url)
+        return _nats_replica(settings, clock) if settings.replica else _make_nats_store(url)
     if scheme in POSTGRES:
         return _postgres_replica(settings, clock)
     raise ConfigError(
-        f"{shown(url)!r}: redrive knows files (jobs.db), hubs (https://host:8420), nats://host/namespace and"
+        f"{hide_credentials(url)!r}: redrive knows files (jobs.db), hubs (https://host:8420), nats://host/namespace and"
         " postgresql://host/database"
     )
 
 
 def make_log(url: str) -> Log:
     """The log behind the URL of a fleet."""
-    if scheme_of(url) in NATS:
+    if read_scheme(url) in NATS:
         from redrive.stores.replica.jetstream import JetStreamLog
 
         return JetStreamLog(url)
-    if scheme_of(url) in POSTGRES:
+    if read_scheme(url) in POSTGRES:
         from redrive.stores.replica.postgres import PostgresLog
 
         return PostgresLog(url)
-    raise ConfigError(f"{shown(url)!r} has no log: name nats://host/namespace or postgresql://host/database")
+    raise ConfigError(f"{hide_credentials(url)!r} has no log: name nats://host/namespace or postgresql://host/database")
 
 
-def _file(url: str, clock: Clock) -> Store:
+def _make_file_store(url: str, clock: Clock) -> Store:
     from redrive.stores.sqlite import SqliteStore
 
     path = Path(sqlite_path(url)).expanduser()
@@ -72,58 +72,58 @@ def _file(url: str, clock: Clock) -> Store:
     return SqliteStore(path, monotonic=clock.monotonic)
 
 
-def _by_http(url: str) -> Store:
+def _make_http_store(url: str) -> Store:
     from redrive.stores.remote import RemoteStore
     from redrive.stores.remote.http import VARIABLE, HttpTransport, read_servers
 
     known = read_servers(url, os.environ.get(VARIABLE))
-    return RemoteStore(lambda: HttpTransport(known), url=shown(url))
+    return RemoteStore(lambda: HttpTransport(known), url=hide_credentials(url))
 
 
-def _by_nats(url: str) -> Store:
+def _make_nats_store(url: str) -> Store:
     from redrive.stores.remote import RemoteStore
     from redrive.stores.remote.nats import NatsTransport
 
-    return RemoteStore(lambda: NatsTransport(url), url=shown(url))
+    return RemoteStore(lambda: NatsTransport(url), url=hide_credentials(url))
 
 
 def _nats_replica(settings: Settings, clock: Clock) -> Store:
     from redrive.stores.replica.jetstream import JetStreamLog
 
-    return _replica(settings, clock, lambda: JetStreamLog(settings.url))
+    return _make_replica(settings, clock, lambda: JetStreamLog(settings.url))
 
 
 def _postgres_replica(settings: Settings, clock: Clock) -> Store:
     from redrive.stores.replica.postgres import PostgresLog
 
-    return _replica(settings, clock, lambda: PostgresLog(settings.url))
+    return _make_replica(settings, clock, lambda: PostgresLog(settings.url))
 
 
-def _replica(settings: Settings, clock: Clock, log: Callable[[], Log]) -> Store:
+def _make_replica(settings: Settings, clock: Clock, log: Callable[[], Log]) -> Store:
     from redrive.stores.replica import ReplicaStore
     from redrive.stores.replica.folder import ReplicaFolder
 
-    folder = ReplicaFolder(replica_folder(settings), settings.replica_days)
+    folder = ReplicaFolder(find_replica_folder(settings), settings.replica_days)
     clamps, days = isinstance(clock, SystemClock), settings.replica_days
     return ReplicaStore(folder, log, live=folder.live, monotonic=clock.monotonic, clamps=clamps, days=days)
 
 
-def replica_folder(settings: Settings) -> Path:
+def find_replica_folder(settings: Settings) -> Path:
     """Where the replicas of this machine live: one folder per fleet, whatever credentials its URL holds."""
     if settings.replica_folder:
         return Path(settings.replica_folder).expanduser().absolute()
-    name = hashlib.sha256(shown(settings.url).encode()).hexdigest()[:12]
+    name = hashlib.sha256(hide_credentials(settings.url).encode()).hexdigest()[:12]
     return default_path(os.environ).parent / "replicas" / name
 
 
-def local_files(settings: Settings) -> Path:
+def find_local_files(settings: Settings) -> Path:
     """The path beside which this machine keeps what belongs to the store: the token, jobs that wait for the store."""
     if is_file(settings.url):
         return Path(sqlite_path(settings.url)).expanduser().absolute()
-    return replica_folder(settings) / "fleet"
+    return find_replica_folder(settings) / "fleet"
 
 
-def spool_folder(settings: Settings) -> Path:
+def find_spool_folder(settings: Settings) -> Path:
     """Where jobs wait while the store cannot take them; of a store in memory, a folder of its own."""
     if settings.spool:
         return Path(settings.spool).expanduser().absolute()
@@ -131,7 +131,7 @@ def spool_folder(settings: Settings) -> Path:
         import tempfile
 
         return Path(tempfile.gettempdir()) / f"redrive-spool-{os.getpid()}-{next(_in_memory)}"
-    beside = local_files(settings)
+    beside = find_local_files(settings)
     return beside.with_name(beside.name + "-spool")
 
 
@@ -139,19 +139,19 @@ _in_memory = itertools.count(1)
 """Numbers the stores in memory of this process."""
 
 
-def shown(url: str) -> str:
+def hide_credentials(url: str) -> str:
     """The URL as people may see it: without user, password and parameters that hold secrets."""
     if "://" not in url:
         return url
-    if scheme_of(url) in POSTGRES:
-        return _shown_one(url)  # its hosts, and passwords, may hold commas
-    return ",".join(_shown_one(one) for one in url.split(",") if one)
+    if read_scheme(url) in POSTGRES:
+        return _hide_in_one(url)  # its hosts, and passwords, may hold commas
+    return ",".join(_hide_in_one(one) for one in url.split(",") if one)
 
 
 _SECRET: Final = ("password", "token", "pass", "sslpassword")
 
 
-def _shown_one(url: str) -> str:
+def _hide_in_one(url: str) -> str:
     if "://" not in url:
         return url.rpartition("@")[2]
     parts = urlsplit(url)

@@ -56,16 +56,16 @@ class PublishingStore:
         return inserted
 
     async def apply(self, group: Sequence[Commit]) -> list[Outcome]:
-        tells = any(_matters(move) or escalates(move) for whole in group for move in whole.transitions)
-        notices = [_notices(whole) for whole in group] if tells else []
-        beside = [_with_notices(whole, told) for whole, told in zip(group, notices, strict=True)] if tells else []
+        tells = any(_may_have_notice(move) or escalates(move) for whole in group for move in whole.transitions)
+        notices = [_make_notices(whole) for whole in group] if tells else []
+        beside = [_add_notices(whole, told) for whole, told in zip(group, notices, strict=True)] if tells else []
         outcomes = await self._store.apply([whole for whole, _ in beside] if tells else group)
         applied = [isinstance(outcome, Applied) for outcome in outcomes]
         for told, (_, late), done in zip(notices, beside, applied if tells else (), strict=True):
             if done:
                 await self._write_late(late)
                 self._publish_notices(told)
-        if moves := _last_moves(whole for whole, done in zip(group, applied, strict=True) if done):
+        if moves := _list_last_moves(whole for whole, done in zip(group, applied, strict=True) if done):
             self._bus.publish_moves(moves)
         return outcomes
 
@@ -85,12 +85,12 @@ class PublishingStore:
                 publish_notice(self._bus, notice)
 
 
-def publishing(store: Store, bus: Bus) -> Store:
+def wrap_store(store: Store, bus: Bus) -> Store:
     """Returns the store, wrapped so that its commits write their notices and are published on this bus."""
     return cast("Store", PublishingStore(store, bus))
 
 
-def _last_moves(commits: Iterable[Commit]) -> list[Transition]:
+def _list_last_moves(commits: Iterable[Commit]) -> list[Transition]:
     """Lists the moves of these commits; of a job that one commit moves twice, the last."""
     moves: list[Transition] = []
     for whole in commits:
@@ -99,9 +99,9 @@ def _last_moves(commits: Iterable[Commit]) -> list[Transition]:
     return moves
 
 
-def _with_notices(whole: Commit, notices: Sequence[Notice]) -> tuple[Commit, Sequence[Put]]:
+def _add_notices(whole: Commit, notices: Sequence[Notice]) -> tuple[Commit, Sequence[Put]]:
     """Adds its notices to a commit, as far as there is room, and returns what must follow."""
-    puts = [put for notice in notices for put in puts_of(notice)] + _replaced(whole, notices)
+    puts = [put for notice in notices for put in make_puts(notice)] + _drop_replaced(whole, notices)
     room = max(0, MAX_PARTS - len(whole.transitions) - len(whole.puts) - len(whole.guards))
     return msgspec.structs.replace(whole, puts=(*whole.puts, *puts[:room])), puts[room:]
 
@@ -117,11 +117,11 @@ async def add_notice(store: Store, bus: Bus, move: Transition) -> None:
     """Writes the notice of a move whose own commit has not told it."""
     notice = notice_for(move)
     if notice is not None:
-        await commit(store, puts=puts_of(notice), what=f"{notice.session_id or 'a person'} will be told")
+        await commit(store, puts=make_puts(notice), what=f"{notice.session_id or 'a person'} will be told")
         publish_notice(bus, notice)
 
 
-def puts_of(notice: Notice) -> list[Put]:
+def make_puts(notice: Notice) -> list[Put]:
     """Makes the parts that write a notice: into the session's inbox, and for people into the channels' outbox."""
     puts = []
     if notice.audience != "user" and notice.session_id is not None:
@@ -131,7 +131,7 @@ def puts_of(notice: Notice) -> list[Put]:
     return puts
 
 
-def _replaced(whole: Commit, notices: Sequence[Notice]) -> list[Put]:
+def _drop_replaced(whole: Commit, notices: Sequence[Notice]) -> list[Put]:
     """Drops what the session was told before: that a job comes back, where it is now told how that ended."""
     jobs = {move.job.id: move.job for move in whole.transitions}
     told = [(one, jobs[one.job_id]) for one in notices if one.session_id is not None and one.job_id in jobs]
@@ -139,20 +139,22 @@ def _replaced(whole: Commit, notices: Sequence[Notice]) -> list[Put]:
     return [INBOX.drop(f"{one.session_id}/{id}") for one, id in dropped]
 
 
-def _notices(whole: Commit) -> list[Notice]:
+def _make_notices(whole: Commit) -> list[Notice]:
     """Makes the notices of a commit, each once: an owner is told of a group once, however many of its jobs move."""
-    notices = [notice for move in whole.transitions if _matters(move) and (notice := _composed(move)) is not None]
+    notices = [
+        notice for move in whole.transitions if _may_have_notice(move) and (notice := _compose(move)) is not None
+    ]
     owned = filter(escalates, whole.transitions)
-    notices += [notice for move in owned if (notice := _composed(move, escalation_for)) is not None]
+    notices += [notice for move in owned if (notice := _compose(move, escalation_for)) is not None]
     return list({(notice.session_id, notice.id): notice for notice in notices}.values())
 
 
-def _matters(move: Transition) -> bool:
+def _may_have_notice(move: Transition) -> bool:
     """Whether a move may have a notice: plain jobs, which are most, have none unless they have a question."""
     return move.job.reason != "direct" or move.move == "held_back" or "reason" in move.set
 
 
-def _composed(move: Transition, compose: Callable[[Transition], Notice | None] = notice_for) -> Notice | None:
+def _compose(move: Transition, compose: Callable[[Transition], Notice | None] = notice_for) -> Notice | None:
     """Makes the notice of a move. A notice that cannot be made must not cost the job its result."""
     try:
         return compose(move)

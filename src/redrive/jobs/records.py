@@ -50,7 +50,7 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 OWN: Final = Mapping()
 
 
-def mapping_of(said: Mapping | AnyMapping[str, Any] | None) -> Mapping:
+def read_mapping(said: Mapping | AnyMapping[str, Any] | None) -> Mapping:
     """A mapping from what a caller said; a field that does not exist is refused by name."""
     if said is None:
         return OWN
@@ -94,19 +94,19 @@ class FailureRecord(msgspec.Struct, frozen=True):
 # -- out
 
 
-def record_of(job: Job, *, secrets: bool = False) -> dict[str, Json]:
+def make_record(job: Job, *, secrets: bool = False) -> dict[str, Json]:
     """A job as a record. The payload is whole, because running it again needs it; other texts lose their secrets.
 
     It is the payload that the job would run with: as somebody has edited it, where somebody has.
     """
-    failure = _last_failure(job)
+    failure = _find_last_failure(job)
     clean = _unchanged if secrets else redact_text
     said: dict[str, Json] = {
         "job_id": job.key or job.id,
-        "payload": _input(job),
+        "payload": _read_input(job),
         "error_class": job.error_class or "unknown",
         "attempt": job.attempts,
-        "failed_at": iso(failed_at(job)),
+        "failed_at": iso(find_failed_at(job)),
     }
     more = {
         "task": job.task,
@@ -129,36 +129,36 @@ def record_of(job: Job, *, secrets: bool = False) -> dict[str, Json]:
     return said | {name: value for name, value in more.items() if value is not None}
 
 
-def line_of(job: Job, *, secrets: bool = False) -> bytes:
+def make_line(job: Job, *, secrets: bool = False) -> bytes:
     """The record on one line, its end included."""
-    return msgspec.json.encode(record_of(job, secrets=secrets)) + b"\n"
+    return msgspec.json.encode(make_record(job, secrets=secrets)) + b"\n"
 
 
-def _input(job: Job) -> Json:
+def _read_input(job: Job) -> Json:
     edited = edited_payload(job)
-    return unwrapped(legible(job.payload) if edited is None else edited) if job.payload else None
+    return unwrap(legible(job.payload) if edited is None else edited) if job.payload else None
 
 
 def _unchanged(text: str) -> str:
     return text
 
 
-def failed_at(job: Job) -> float:
+def find_failed_at(job: Job) -> float:
     """When it last failed; when it last changed, where no attempt says so."""
     ends = [attempt.ended_at for attempt in job.history if attempt.failure is not None and attempt.ended_at is not None]
     return ends[-1] if ends else job.updated_at
 
 
-def _last_failure(job: Job) -> Failure | None:
+def _find_last_failure(job: Job) -> Failure | None:
     return next((attempt.failure for attempt in reversed(job.history) if attempt.failure is not None), None)
 
 
-def wrapped(payload: Json) -> dict[str, Json]:
+def wrap(payload: Json) -> dict[str, Json]:
     """Any input as the JSON object that a payload is."""
     return payload if isinstance(payload, dict) else {WRAPPED: payload}
 
 
-def unwrapped(payload: Json) -> Json:
+def unwrap(payload: Json) -> Json:
     return payload[WRAPPED] if isinstance(payload, dict) and payload.keys() == {WRAPPED} else payload
 
 
@@ -168,27 +168,27 @@ def unwrapped(payload: Json) -> Json:
 def parse(line: bytes | str, mapping: Mapping = OWN, *, limit: int = LIMIT) -> FailureRecord:
     """A line as a record, or an InvalidInput that says what is wrong with it."""
     raw = line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line
-    found = _decoded(raw.removeprefix(b"\xef\xbb\xbf").strip())
-    job_id, derived = _job_id(found, mapping.job_id, raw)
-    payload = _at(found, mapping.payload)
+    found = _decode_object(raw.removeprefix(b"\xef\xbb\xbf").strip())
+    job_id, derived = _read_job_id(found, mapping.job_id, raw)
+    payload = _look_up(found, mapping.payload)
     return FailureRecord(
         job_id=job_id,
-        payload=encode(wrapped(found if payload is _NOTHING else payload), limit=limit).text,
-        error_class=_name(found, mapping.error_class, "error_class") or "unknown",
-        attempt=_attempt(_at(found, mapping.attempt)),
-        failed_at=_instant(_at(found, mapping.failed_at), "failed_at"),
-        error=_text(_at(found, mapping.error)),
-        task=_name(found, mapping.task, "task"),
-        queue=_name(found, mapping.queue, "queue"),
-        agent=_name(found, mapping.agent, "agent"),
-        session_id=_name(found, mapping.session_id, "session_id"),
-        created_at=_instant(_at(found, mapping.created_at), "created_at"),
+        payload=encode(wrap(found if payload is _NOTHING else payload), limit=limit).text,
+        error_class=_read_name(found, mapping.error_class, "error_class") or "unknown",
+        attempt=_read_attempt(_look_up(found, mapping.attempt)),
+        failed_at=_read_time(_look_up(found, mapping.failed_at), "failed_at"),
+        error=_read_text(_look_up(found, mapping.error)),
+        task=_read_name(found, mapping.task, "task"),
+        queue=_read_name(found, mapping.queue, "queue"),
+        agent=_read_name(found, mapping.agent, "agent"),
+        session_id=_read_name(found, mapping.session_id, "session_id"),
+        created_at=_read_time(_look_up(found, mapping.created_at), "created_at"),
         derived=derived,
-        **_ours(found),
+        **_read_own_fields(found),
     )
 
 
-def _decoded(raw: bytes) -> dict[str, Json]:
+def _decode_object(raw: bytes) -> dict[str, Json]:
     try:
         value = msgspec.json.decode(raw)
         refuse_repeated_keys(raw)
@@ -211,7 +211,7 @@ def _kind(value: Json) -> str:
 _NOTHING: Final = object()
 
 
-def _at(found: Json, path: str) -> Any:
+def _look_up(found: Json, path: str) -> Any:
     """What stands there; _NOTHING where the line does not go so far. A name with a dot in it goes before a path."""
     if isinstance(found, dict) and path in found:
         return found[path]
@@ -225,14 +225,14 @@ def _at(found: Json, path: str) -> Any:
     return found
 
 
-def _missing(value: Any) -> bool:
+def _is_missing(value: Any) -> bool:
     return value is _NOTHING or value is None or value == ""
 
 
-def _job_id(found: dict[str, Json], path: str, raw: bytes) -> tuple[str, bool]:
+def _read_job_id(found: dict[str, Json], path: str, raw: bytes) -> tuple[str, bool]:
     """As the line says it; where it says none, from the whole line, so that the same line is the same job."""
-    said = _at(found, path)
-    if _missing(said):
+    said = _look_up(found, path)
+    if _is_missing(said):
         return f"line-{hashlib.sha256(raw.strip()).hexdigest()[:16]}", True
     said = _as_id(said)
     if not isinstance(said, str) or len(said) > KEY_LIMIT or not said.isprintable():
@@ -245,22 +245,22 @@ def _as_id(said: Any) -> Any:
     return str(said) if isinstance(said, int | float) and not isinstance(said, bool) else said
 
 
-def _name(found: dict[str, Json], path: str, field: str) -> str | None:
-    said = _at(found, path)
-    if _missing(said):
+def _read_name(found: dict[str, Json], path: str, field: str) -> str | None:
+    said = _look_up(found, path)
+    if _is_missing(said):
         return None
     if not isinstance(said, str) or len(said) > NAME_LIMIT or not said.isprintable():
         raise InvalidInput(field=field, problem=f"must be at most {NAME_LIMIT} printable characters")
     return said
 
 
-def _attempt(said: Any) -> int | None:
-    if _missing(said):
+def _read_attempt(said: Any) -> int | None:
+    if _is_missing(said):
         return None
     number = int(said) if isinstance(said, str) and said.isdecimal() and len(said) < 10 else said
     whole = isinstance(number, int) or (isinstance(number, float) and number.is_integer())
     if isinstance(number, bool) or not whole or not 0 <= number <= MOST_ATTEMPTS:
-        raise InvalidInput(field="attempt", problem=f"{_shown(said)} is not a number of tries")
+        raise InvalidInput(field="attempt", problem=f"{_shorten(said)} is not a number of tries")
     return int(number)
 
 
@@ -269,22 +269,22 @@ _MILLISECONDS: Final = 1e11
 """An epoch larger than this counts milliseconds: in seconds it would be the year 5138."""
 
 
-def _instant(said: Any, field: str) -> float | None:
+def _read_time(said: Any, field: str) -> float | None:
     """ISO 8601 or an epoch. A time without a zone counts as UTC, which is what such files mean."""
-    if _missing(said):
+    if _is_missing(said):
         return None
-    at = _epoch(said) if isinstance(said, int | float) and not isinstance(said, bool) else _iso_time(said)
+    at = _read_epoch(said) if isinstance(said, int | float) and not isinstance(said, bool) else _read_iso(said)
     if at is None or not math.isfinite(at) or not 0 <= at <= _YEAR_9999:
-        raise InvalidInput(field=field, problem=f"{_shown(said)} is not a time; write it like 2031-05-17T03:00:00Z")
+        raise InvalidInput(field=field, problem=f"{_shorten(said)} is not a time; write it like 2031-05-17T03:00:00Z")
     return at
 
 
-def _epoch(said: float) -> float:
+def _read_epoch(said: float) -> float:
     number = float(said) if abs(said) < 1e15 else math.inf
     return number / 1000 if number >= _MILLISECONDS else number
 
 
-def _iso_time(said: Any) -> float | None:
+def _read_iso(said: Any) -> float | None:
     try:
         found = datetime.fromisoformat(said)
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
@@ -292,16 +292,16 @@ def _iso_time(said: Any) -> float | None:
         return None
 
 
-def _text(said: Any) -> str:
+def _read_text(said: Any) -> str:
     """An error as people write it: a text, or an object with a message in it."""
-    if _missing(said):
+    if _is_missing(said):
         return ""
     if isinstance(said, dict) and isinstance(said.get("message"), str):
         said = said["message"]
     return redact_text(said if isinstance(said, str) else msgspec.json.encode(redact(said)).decode())[:2000]
 
 
-def _shown(said: Any) -> str:
+def _shorten(said: Any) -> str:
     return repr(said) if len(repr(said)) <= 60 else f"{repr(said)[:60]}…"
 
 
@@ -309,54 +309,54 @@ _ID: Final = re.compile(r"[0-9a-f]{32}")
 _GROUP: Final = re.compile(r"[0-9a-f]{16}")
 
 
-def _ours(found: dict[str, Json]) -> dict[str, Any]:
+def _read_own_fields(found: dict[str, Json]) -> dict[str, Any]:
     """What only our own exports say; anything odd in it counts as not said."""
     lane, status, advice = found.get("lane"), found.get("status"), found.get("recommendation")
     return {
         "lane": lane if lane in LANES else None,
         "detail": detail if isinstance(detail := found.get("detail"), str) and detail in DETAILS else None,
         "status": status if type(status) is int and 100 <= status <= 599 else None,
-        "model": _name(found, "model", "model") if isinstance(found.get("model"), str) else None,
+        "model": _read_name(found, "model", "model") if isinstance(found.get("model"), str) else None,
         "recommendation": redact_text(advice)[:2000] if isinstance(advice, str) and advice else None,
-        "fingerprint": _matching(_GROUP, found.get("fingerprint")),
-        "id": _matching(_ID, found.get("redrive_id")),
+        "fingerprint": _read_matching(_GROUP, found.get("fingerprint")),
+        "id": _read_matching(_ID, found.get("redrive_id")),
     }
 
 
-def _matching(pattern: re.Pattern[str], said: Any) -> str | None:
+def _read_matching(pattern: re.Pattern[str], said: Any) -> str | None:
     return said if isinstance(said, str) and pattern.fullmatch(said) else None
 
 
 # -- ids that are done
 
 
-def completed_id(line: bytes, path: str = "job_id") -> str:
+def read_completed_id(line: bytes, path: str = "job_id") -> str:
     """One line of a completed-ids file: a record, a JSON string or number, or the plain id."""
     raw = line.removeprefix(b"\xef\xbb\xbf").strip()
     if raw[:1] in (b"{", b'"', b"["):
-        found = _decoded(raw) if raw[:1] == b"{" else {path: _string(raw)}
-        return _known_id(_at(found, path), path)
+        found = _decode_object(raw) if raw[:1] == b"{" else {path: _decode_string(raw)}
+        return _check_id(_look_up(found, path), path)
     try:
-        return _known_id(raw.decode(), path)
+        return _check_id(raw.decode(), path)
     except UnicodeError as error:
         raise InvalidInput(field="line", problem=f"is not UTF-8: {error}") from None
 
 
-def id_line(job: Job) -> bytes:
+def make_id_line(job: Job) -> bytes:
     """The id under which other programs know a job, as a line that `completed_id` reads: plain where that is exact."""
     said = job.key or job.id
     plain = said.isprintable() and said == said.strip() and said[:1] not in ("{", '"', "[", "\ufeff")
     return (said.encode() if plain else msgspec.json.encode(said)) + b"\n"
 
 
-def _string(raw: bytes) -> Json:
+def _decode_string(raw: bytes) -> Json:
     try:
         return msgspec.json.decode(raw)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise InvalidInput(field="line", problem=f"is not JSON: {error}") from None
 
 
-def _known_id(said: Any, path: str) -> str:
+def _check_id(said: Any, path: str) -> str:
     said = _as_id(said)
     if not isinstance(said, str) or not 0 < len(said) <= KEY_LIMIT:
         raise InvalidInput(field=path, problem="is missing or not an id")

@@ -44,12 +44,14 @@ class Spool:
         if not self.folder.is_dir():
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             jsonl.sync_folder(self.folder.parent)
-        jsonl.append(self.folder / f"{os.getpid()}.jsonl", [msgspec.json.encode(entry) + b"\n" for entry in entries])
+        jsonl.append_lines(
+            self.folder / f"{os.getpid()}.jsonl", [msgspec.json.encode(entry) + b"\n" for entry in entries]
+        )
         jsonl.sync_folder(self.folder)
 
     def count(self) -> int:
         """Jobs that wait here."""
-        return sum(len(_lines(path)) for path in self._files())
+        return sum(len(_read_lines(path)) for path in self._files())
 
     def _files(self) -> list[Path]:
         return sorted([*self.folder.glob("*.jsonl"), *self.folder.glob("*.draining")])
@@ -60,7 +62,7 @@ class Spool:
         for path in self.folder.glob("*.jsonl"):
             _take_away(path)
         for path in sorted(self.folder.glob("*.draining")):
-            with _held(path) as ours:
+            with _hold(path) as ours:
                 if ours:
                     moved += await self._drain_file(path, insert)
                     path.unlink()
@@ -68,7 +70,7 @@ class Spool:
 
     async def _drain_file(self, path: Path, insert: Insert) -> int:
         moved, unreadable = 0, list[bytes]()
-        for number, line in _lines(path):
+        for number, line in _read_lines(path):
             try:
                 entry = msgspec.json.decode(line, type=SpoolEntry)
             except msgspec.MsgspecError as error:
@@ -79,12 +81,12 @@ class Spool:
             moved += 1
         if unreadable:  # not before the rest went in: a drain that fails is made again
             aside = path.with_suffix(".unreadable")
-            jsonl.append(aside, unreadable)
+            jsonl.append_lines(aside, unreadable)
             log.warning("%d unreadable lines of spool %s are kept in %s", len(unreadable), path.name, aside)
         return moved
 
 
-def _lines(path: Path) -> list[tuple[int, bytes]]:
+def _read_lines(path: Path) -> list[tuple[int, bytes]]:
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -100,14 +102,14 @@ def _take_away(path: Path) -> None:
         return  # another drainer was faster
     try:
         jsonl.lock(handle)
-        if jsonl.is_still(path, handle):
+        if jsonl.still_names(path, handle):
             path.rename(path.with_name(f"{path.stem}-{secrets.token_hex(4)}.draining"))
     finally:
         os.close(handle)
 
 
 @contextlib.contextmanager
-def _held(path: Path) -> Iterator[bool]:
+def _hold(path: Path) -> Iterator[bool]:
     """The right to drain this file; False where another process has it."""
     try:
         handle = os.open(path, os.O_RDWR)

@@ -18,7 +18,7 @@ from redrive.engine.clock import Clock
 from redrive.engine.loop import carried_through
 from redrive.engine.trusted_time import meet
 from redrive.jobs.open_store import make_store
-from redrive.jobs.publishing_store import publishing
+from redrive.jobs.publishing_store import wrap_store
 
 if TYPE_CHECKING:
     from redrive.core.store import Store
@@ -56,7 +56,7 @@ class StoreHolder:
     def make_store(self, url: str, clock: Clock) -> Store:
         """Makes a store whose commits write their notices and are published on the bus."""
         settings = self.settings if url == self.settings.url else msgspec.structs.replace(self.settings, url=url)
-        return publishing(make_store(settings, clock), self._bus)
+        return wrap_store(make_store(settings, clock), self._bus)
 
     def use(self, store: Store | None, clock: Clock) -> None:
         """Uses another store and clock from now on (redrive.testing)."""

@@ -31,7 +31,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def _with_hints(options: F) -> F:
     """Refuse an unknown option with the name that was probably meant, instead of Python's TypeError."""
-    known = _keywords(options)
+    known = _list_keywords(options)
 
     @wraps(options)
     def hinting(*args: Any, **kwargs: Any) -> Any:
@@ -42,7 +42,7 @@ def _with_hints(options: F) -> F:
     return cast("F", hinting)
 
 
-def _keywords(function: Callable[..., Any]) -> frozenset[str]:
+def _list_keywords(function: Callable[..., Any]) -> frozenset[str]:
     return frozenset(getattr(function, "__kwdefaults__", None) or {})
 
 
@@ -253,7 +253,7 @@ class _Registered:
 
     def _meant_as_options(self, kwargs: Mapping[str, Any]) -> InvalidPayload | None:
         """What to write where options of the job stand among the arguments of the task."""
-        known = _keywords(Task.options.__wrapped__)  # type: ignore[attr-defined]
+        known = _list_keywords(Task.options.__wrapped__)  # type: ignore[attr-defined]
         meant = [name for name in kwargs if name in known and not self.handler.signature.takes(name)]
         if not meant:
             return None
@@ -406,7 +406,7 @@ class Many(msgspec.Struct, frozen=True):
         return not self.refused
 
 
-def seconds(value: Seconds, field: str) -> float:
+def read_seconds(value: Seconds, field: str) -> float:
     """A duration as seconds."""
     number: object = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(value, str):

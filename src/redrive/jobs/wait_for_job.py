@@ -16,7 +16,7 @@ from redrive.engine.bus import BusEvent
 from redrive.engine.settle import RESULT_APART
 from redrive.errors import JobDead, JobDiscarded, JobNotFound
 from redrive.jobs.lookup import find_job
-from redrive.jobs.tasks import JobHandle, Seconds, seconds
+from redrive.jobs.tasks import JobHandle, Seconds, read_seconds
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
@@ -26,8 +26,8 @@ FOLLOW_SECONDS: Final = 0.25
 PAGE: Final = 1_000
 
 
-async def result_of(core: Core, handle: JobHandle[Any], timeout: Seconds | None) -> Any:
-    limit, seen = seconds(timeout, "timeout") if timeout is not None else None, list[Job]()
+async def wait_for_result(core: Core, handle: JobHandle[Any], timeout: Seconds | None) -> Any:
+    limit, seen = read_seconds(timeout, "timeout") if timeout is not None else None, list[Job]()
 
     async def ended() -> Job | None:
         try:
@@ -39,11 +39,11 @@ async def result_of(core: Core, handle: JobHandle[Any], timeout: Seconds | None)
         return seen[0] if seen[0].ended else None
 
     try:
-        job = await followed(core, {handle.id}, ended, limit)
+        job = await wait_for_answer(core, {handle.id}, ended, limit)
     except TimeoutError:
         if limit is None or not seen:
             raise
-        raise TimeoutError(_not_over(seen[0], limit)) from None
+        raise TimeoutError(_explain_timeout(seen[0], limit)) from None
     if job.state is State.dead:
         raise JobDead(
             f"{death(job)}. {job.recommendation}",
@@ -53,12 +53,12 @@ async def result_of(core: Core, handle: JobHandle[Any], timeout: Seconds | None)
         )
     if job.state in (State.discarded, State.purged):
         raise JobDiscarded(f"job {job.short_id} was {job.state}", job_id=job.id)
-    text = await result_text(core.store, job)
+    text = await read_result(core.store, job)
     handler = core.registry.handlers.get(job.task)
     return handler.signature.result(text) if handler else (msgspec.json.decode(text) if text else None)
 
 
-def _not_over(job: Job, limit: float) -> str:
+def _explain_timeout(job: Job, limit: float) -> str:
     """How a job stands whose end somebody did not wait for, and what to do."""
     said = f"job {job.short_id} ({job.task}) is {job.state} after {limit:g} s"
     if job.state is State.held:
@@ -68,7 +68,7 @@ def _not_over(job: Job, limit: float) -> str:
     return f"{said} and goes on; see `redrive status {job.short_id}`"
 
 
-async def result_text(store: Store, job: Job) -> str | None:
+async def read_result(store: Store, job: Job) -> str | None:
     """The whole result as JSON, also where it is stored apart."""
     if job.result_json != RESULT_APART:
         return job.result_json
@@ -76,7 +76,7 @@ async def result_text(store: Store, job: Job) -> str | None:
     return kept.value.decode() if kept is not None else job.result_json
 
 
-async def followed(
+async def wait_for_answer(
     core: Core, ids: Collection[str], look: Callable[[], Awaitable[T | None]], limit: float | None = None
 ) -> T:
     """Look until there is an answer: told at once by this process's bus, soon where others work.
@@ -95,14 +95,14 @@ async def followed(
         found = await look()
         async with asyncio.timeout(limit):
             while found is None:
-                await _nudged(changed)
+                await _wait_for_change(changed)
                 found = await look()
         return found
     finally:
         subscription.close()
 
 
-async def _nudged(changed: asyncio.Event) -> None:
+async def _wait_for_change(changed: asyncio.Event) -> None:
     """Until something was told, or it is time to look again."""
     try:
         async with asyncio.timeout(FOLLOW_SECONDS):
@@ -112,7 +112,7 @@ async def _nudged(changed: asyncio.Event) -> None:
     changed.clear()
 
 
-async def events_of(core: Core, job_id: str) -> AsyncIterator[Event]:
+async def follow_events(core: Core, job_id: str) -> AsyncIterator[Event]:
     """What is committed about a job from now on, in any process, until it ends: all of it, however busy others are."""
     (here,) = await core.store.events(None)
     cursor = here.cursor

@@ -32,7 +32,7 @@ from redrive.core.repeats import (
 from redrive.engine.context import session_of
 from redrive.errors import InvalidInput, JobError, StoreError
 from redrive.jobs.enqueuer import SESSION_VARIABLE
-from redrive.jobs.publishing_store import publish_notice, puts_of
+from redrive.jobs.publishing_store import make_puts, publish_notice
 from redrive.jobs.tasks import Task
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class RepeatedActions:
         notice = notice_of(session, loop, self.rule, job_id)
         log.warning("%s", notice.text)
         what = "people will be told that a session repeats itself"
-        await commit(self._core.store, puts=puts_of(notice), what=what)
+        await commit(self._core.store, puts=make_puts(notice), what=what)
         publish_notice(self._core.bus, notice)
 
     async def facts(self) -> list[str]:

@@ -34,7 +34,7 @@ from redrive.core.view import Shown
 from redrive.engine.trusted_time import time_for_destroying
 from redrive.errors import InvalidInput
 from redrive.jobs.publishing_store import publish_notice
-from redrive.jobs.wait_for_job import result_text
+from redrive.jobs.wait_for_job import read_result
 from redrive.notices.courier import (
     SIGNAL,
     Channel,
@@ -221,7 +221,7 @@ class Notices:
         """What a job that ended well gave, read from the job itself: never a shortened copy of it."""
         if job is None or job.state is not State.done or notice.actionable:
             return notice
-        text = await result_text(self._core.store, job)
+        text = await read_result(self._core.store, job)
         if text is None and job.payload is None:
             return msgspec.structs.replace(notice, text=f"{notice.text} {NOT_LEFT}")
         result, cut = shortened(msgspec.json.decode(text) if text else None, job.id)

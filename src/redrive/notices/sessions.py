@@ -21,7 +21,7 @@ from redrive.engine.consents import Consents, key_of, waits_for
 from redrive.engine.paging import pages
 from redrive.engine.trusted_time import time_for_destroying
 from redrive.errors import IllegalMove, InvalidInput
-from redrive.jobs.tasks import Seconds, seconds
+from redrive.jobs.tasks import Seconds, read_seconds
 from redrive.notices.service import InboxView
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Sessions:
         optional_name("agent", agent or None)
         optional_name("subject", subject)
         now = self._core.clock.now()
-        until = now + seconds(expires, "expires") if expires is not None else None
+        until = now + read_seconds(expires, "expires") if expires is not None else None
         grant = Grant(
             _id(self._core), session_id, scope, now, by, agent, subject, None, until, blanket=blanket, why=why
         )

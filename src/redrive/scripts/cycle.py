@@ -38,9 +38,9 @@ from redrive.engine.trusted_time import time_for_destroying
 from redrive.errors import InvalidOption, RedriveError
 from redrive.jobs.enqueuer import Enqueuer
 from redrive.jobs.event_loop_thread import portal
-from redrive.jobs.publishing_store import puts_of
+from redrive.jobs.publishing_store import make_puts
 from redrive.jobs.tasks import Task
-from redrive.jobs.wait_for_job import result_text
+from redrive.jobs.wait_for_job import read_result
 from redrive.scripts.cycle_history import LEARNED, CycleRun, RunOutcome, checked_every
 from redrive.scripts.cycle_records import RunRecord
 from redrive.scripts.cycle_rules import (
@@ -210,7 +210,7 @@ class _CycleWork:
     async def _result(self, entry: Turn, handler: Handler) -> Result[Any]:
         job = entry.job
         skipped = entry.status == "skipped"
-        value = handler.signature.result(await result_text(self._core.store, job)) if skipped else entry.value
+        value = handler.signature.result(await read_result(self._core.store, job)) if skipped else entry.value
         job_id, _ = names_of(job)
         return Result(entry.status, job.task, job_id, job.id, value, job.error, job.recommendation)
 
@@ -252,7 +252,7 @@ class _CycleWork:
         )
         told = CYCLE_NOTE.put(kept.key, msgspec.structs.replace(note, told=note.failed), kept.version)
         notice = stale(note.job, note.task, note.failed, self.queue, self._core.clock.now(), message, hurts)
-        await try_commit(self._core.store, puts=[told, *puts_of(notice)], what=f"people will be told of {self.name}")
+        await try_commit(self._core.store, puts=[told, *make_puts(notice)], what=f"people will be told of {self.name}")
 
     async def _prune(self) -> None:
         """Where no worker ever runs, nobody else does."""

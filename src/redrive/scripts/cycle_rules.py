@@ -18,7 +18,7 @@ from redrive.core.documents import Kind
 from redrive.core.job import CYCLE, Failure, Job, State, hash_payload, keyed_id
 from redrive.core.payload import Signature
 from redrive.errors import InvalidOption
-from redrive.jobs.dead_letter import Born, buried_at_birth, same_work, sorted_out
+from redrive.jobs.dead_letter import BirthRules, find_cause, make_dead_job, same_work
 
 LONGEST: Final = 150
 """Characters of a job_id or a cycle id."""
@@ -168,11 +168,11 @@ def conflicting(job: Job, failure: Failure, now: float) -> Job:
     """
     key = f"{job.key}{'' if '@' in (job.key or '') else '@'}@{(job.payload_hash or '')[:16]}"
     refused = msgspec.structs.replace(job, id=keyed_id(job.queue, key), key=key)
-    born = Born(now, because=CONFLICTING)
-    return buried_at_birth(
+    born = BirthRules(now, because=CONFLICTING)
+    return make_dead_job(
         refused,
         failure,
-        sorted_out(failure),
+        find_cause(failure),
         failed_at=now,
         born=born,
         attempt=0,

@@ -31,7 +31,7 @@ from redrive.engine.registry import Handler, Registry
 from redrive.engine.threads import Threads, _serve
 from redrive.errors import KeyReused
 from redrive.failures.capture import capture
-from redrive.jobs.dead_letter import documents_for, same_work, settles
+from redrive.jobs.dead_letter import move_documents, same_work, settles
 from redrive.retries.strategy import CRASHES_BEFORE_ALONE
 from redrive.scripts.cycle_records import RunRecord
 from redrive.scripts.cycle_rules import (
@@ -249,7 +249,7 @@ class Turns:
             f"{job_id!r} stands for another input {where} (job {known.short_id}); this one was kept and did not run"
         )
         letter = conflicting(job, capture(KeyReused(field="job_id", problem=problem)), self._clock.now())
-        (inserted,) = await self._store.insert([letter], documents_for(letter.id, documents))
+        (inserted,) = await self._store.insert([letter], move_documents(letter.id, documents))
         if not inserted.duplicate:
             log.warning("job %s (%s) is a dead letter: %s", letter.short_id, letter.task, letter.error)
         return self._asked_for(self._counted(inserted.job))

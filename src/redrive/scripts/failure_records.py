@@ -36,22 +36,22 @@ from redrive.failures.classify import classify
 from redrive.jobs.dead_letter import (
     CAP,
     UNNAMED,
-    Born,
-    advice_in,
-    buried_at_birth,
-    documents_for,
-    generation,
-    known_failure,
-    lane_for,
-    lane_said,
-    named_failure,
-    returns_at,
+    BirthRules,
+    check_lane,
+    choose_lane,
+    explain_lane,
+    find_cause,
+    find_return_time,
+    has_failures,
+    make_dead_job,
+    make_failure,
+    move_documents,
+    nth_id,
+    rewrite_advice,
     same_work,
     settles,
-    sorted_out,
 )
-from redrive.jobs.dead_letter import why as why_there
-from redrive.jobs.records import wrapped
+from redrive.jobs.records import wrap
 from redrive.jobs.spool import Spool, SpoolEntry
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ class NewDeadLetter(NamedTuple):
 
     def numbered(self, number: int) -> NewDeadLetter:
         """The same failure as the n-th letter of its job_id."""
-        id = generation(self.job.queue, self.job.key or self.job.id, number)
-        return NewDeadLetter(msgspec.structs.replace(self.job, id=id), documents_for(id, self.documents))
+        id = nth_id(self.job.queue, self.job.key or self.job.id, number)
+        return NewDeadLetter(msgspec.structs.replace(self.job, id=id), move_documents(id, self.documents))
 
 
 # -- making a letter: nothing here may fail for the sake of what is said
@@ -117,7 +117,7 @@ def make_dead_letter(
     failure = failure_of(error)
     text, blobs, _ = _input(payload)
     key = _key(job_id, text)
-    id = generation(queue, key, 0)
+    id = nth_id(queue, key, 0)
     job = Job(
         id=id,
         queue=queue,
@@ -136,9 +136,9 @@ def make_dead_letter(
         model=_named(said.model, "model"),
     )
     handler = registry.handlers.get(task) if registry else None
-    cause = sorted_out(failure, handler.rules if handler else ())
-    born = Born(now, queue, task, _cap(registry, job), because="diverted")
-    letter = buried_at_birth(
+    cause = find_cause(failure, handler.rules if handler else ())
+    born = BirthRules(now, queue, task, _cap(registry, job), because="diverted")
+    letter = make_dead_job(
         job,
         failure,
         cause,
@@ -171,8 +171,8 @@ def failure_of(error: object) -> Failure:
     said = words_of(error or "unknown")
     name, _, message = said.partition(":")
     if re.fullmatch(r"[A-Za-z_][\w.]{0,199}", name):
-        return named_failure(name, redact_text(message.strip()))
-    return named_failure("unknown", redact_text(said))
+        return make_failure(name, redact_text(message.strip()))
+    return make_failure("unknown", redact_text(said))
 
 
 def _input(payload: object) -> Encoded:
@@ -181,9 +181,9 @@ def _input(payload: object) -> Encoded:
         if not isinstance(payload, Mapping):
             plain = encode({"it": payload}, limit=LETTER_LIMIT)
             if plain.blobs:
-                return encode(wrapped(payload), limit=LETTER_LIMIT)
+                return encode(wrap(payload), limit=LETTER_LIMIT)
             _say_changes({"it": payload}, plain)
-            payload = wrapped(msgspec.json.decode(plain.text)["it"])
+            payload = wrap(msgspec.json.decode(plain.text)["it"])
         encoded = encode(payload, limit=LETTER_LIMIT)
         _say_changes(payload, encoded)
         return encoded
@@ -234,7 +234,7 @@ def _tries(said: object) -> int:
 
 def _lane(said: object) -> Lane | None:
     try:
-        return lane_said(said)
+        return check_lane(said)
     except InvalidInput as error:
         log.warning("the letter goes where its error belongs: %s", error)
         return None
@@ -264,7 +264,7 @@ class FailureRecorder:
     async def take_in(self, letter: NewDeadLetter) -> Job:
         """One that waited beside the store, perhaps not for the first time: the same failure again changes nothing."""
         known = await self._known(letter.job, settled=True)
-        told = (job for job in known if same_work(job, letter.job) and known_failure(job, letter.job.history))
+        told = (job for job in known if same_work(job, letter.job) and has_failures(job, letter.job.history))
         return next(told, None) or await self._settled(letter)
 
     async def _settled(self, letter: NewDeadLetter) -> Job:
@@ -301,7 +301,7 @@ class FailureRecorder:
 
     async def _end_of(self, job: Job, numbers: Sequence[int]) -> tuple[int, int]:
         """The last of these numbers, in order, that a letter has, and the one after it: -1 where there is none."""
-        ids = [generation(job.queue, job.key or job.id, number) for number in numbers]
+        ids = [nth_id(job.queue, job.key or job.id, number) for number in numbers]
         there = {found.id for found in await self._core.store.get(ids)}
         end = next((place for place, id in enumerate(ids) if id not in there), len(ids))
         return (numbers[end - 1] if end else -1), numbers[min(end, len(ids) - 1)]
@@ -364,19 +364,19 @@ def failed_again(standing: Job, letter: Job, cap: int, attempts: int | None = No
         moves, job = (back,), back.after(standing.version + 1)
     last = letter.history[-1]
     failure, cause = last.failure or Failure(), last.cause or classify(Failure())
-    lane = lane_for(cause, tries, cap=cap, said=letter.lane if tries < cap else None)  # type: ignore[arg-type]
-    decision = why_there(cause, tries, lane, cap)
+    lane = choose_lane(cause, tries, cap=cap, said=letter.lane if tries < cap else None)  # type: ignore[arg-type]
+    decision = explain_lane(cause, tries, lane, cap)
     buried = lifecycle.buried(
         job,
         at,
         because="attempts_exhausted" if tries >= cap else letter.because or "imported",
         why=decision,
-        recommendation=advice_in(lane, letter, cause),
+        recommendation=rewrite_advice(lane, letter, cause),
         failure=failure,
         cause=cause,
         fingerprint=letter.fingerprint,
         lane=lane,
-        comes_back_at=returns_at(job, lane, at),
+        comes_back_at=find_return_time(job, lane, at),
         attempt=msgspec.structs.replace(last, run=standing.run, decision=decision, tier=lane),
     )
     first = {"first_failed_at": standing.first_failed_at} if standing.first_failed_at is not None else {}

@@ -24,13 +24,13 @@ from redrive.jobs import jsonl, records
 from redrive.jobs.dead_letter import (
     CAP,
     UNNAMED,
-    Born,
-    generation,
-    id_of,
-    job_from,
-    known_failure,
-    occurrence,
-    place_of,
+    BirthRules,
+    find_id,
+    find_place,
+    has_failures,
+    make_job,
+    nth_id,
+    number_id,
     same_work,
 )
 from redrive.jobs.jsonl import Line
@@ -107,7 +107,7 @@ class Import:
         recorder: FailureRecorder,
         source: Source,
         *,
-        born: Born,
+        born: BirthRules,
         mapping: records.Mapping = records.OWN,
         completed: str | Path | Iterable[str] | None = None,
         aside: str | Path | None = None,
@@ -171,7 +171,7 @@ class Import:
                 bad.append((line, _reason(line, error)))
                 continue
             if _digest(record.job_id) in self._completed:
-                done.append(id_of(record, self._born))
+                done.append(find_id(record, self._born))
             else:
                 jobs.append((line, self._job(record)))
         self._counts["completed"] += len(done)
@@ -189,12 +189,12 @@ class Import:
             return record
         digest = _digest(record.job_id)
         self._seen[digest] = self._seen.get(digest, 0) + 1
-        return msgspec.structs.replace(record, job_id=occurrence(record.job_id, self._seen[digest]))
+        return msgspec.structs.replace(record, job_id=number_id(record.job_id, self._seen[digest]))
 
     def _job(self, record: FailureRecord) -> Job:
         """The cap is the queue's own where it has one."""
-        queue, _ = place_of(record, self._born)
-        return job_from(record, msgspec.structs.replace(self._born, cap=self._cap(queue)))
+        queue, _ = find_place(record, self._born)
+        return make_job(record, msgspec.structs.replace(self._born, cap=self._cap(queue)))
 
     def _cap(self, queue: str) -> int:
         if queue not in self._caps:
@@ -287,7 +287,7 @@ class Import:
         queue = self._born.queue or self._born.task or UNNAMED
         number = 0
         while found:
-            ids = {generation(queue, job_id, number): job_id for job_id in found}
+            ids = {nth_id(queue, job_id, number): job_id for job_id in found}
             found = [ids[id] for id in await self._close(list(ids))]
             number += 1
 
@@ -316,7 +316,7 @@ def _some(lines: Iterator[Line]) -> list[Line]:
 def _is_further(known: Job, job: Job) -> bool:
     """Whether a record tells of a failure that the letter does not know."""
     both_dead = known.state is State.dead and job.state is State.dead
-    return both_dead and job.attempts > known.attempts and not known_failure(known, job.history)
+    return both_dead and job.attempts > known.attempts and not has_failures(known, job.history)
 
 
 def _reason(line: Line, error: InvalidInput) -> str:
@@ -332,11 +332,11 @@ def _digest(text: str) -> bytes:
 
 def _opened(source: Source, longest: int, files: contextlib.ExitStack) -> Iterator[Line]:
     if isinstance(source, str | Path):
-        return jsonl.read(files.enter_context(path_of(source).open("rb")), longest)
+        return jsonl.read_lines(files.enter_context(path_of(source).open("rb")), longest)
     if hasattr(source, "readline"):
         file: Any = source
-        return jsonl.read(file, longest)
-    return jsonl.from_lines(source)
+        return jsonl.read_lines(file, longest)
+    return jsonl.number_lines(source)
 
 
 def path_of(source: str | Path) -> Path:
@@ -356,9 +356,9 @@ def _completed(
         if not file.exists():
             log.warning("there is no file of completed ids at %s: nothing counts as done", file)
             return
-        lines = jsonl.read(files.enter_context(file.open("rb")))
+        lines = jsonl.read_lines(files.enter_context(file.open("rb")))
     else:
-        lines = jsonl.from_lines(source)
+        lines = jsonl.number_lines(source)
     yield from ids_in(lines, path)
 
 
@@ -368,7 +368,7 @@ def ids_in(lines: Iterable[Line], path: str) -> Iterator[tuple[int, str | Invali
         if line.blank:
             continue
         try:
-            yield line.number, records.completed_id(line.raw, path)
+            yield line.number, records.read_completed_id(line.raw, path)
         except InvalidInput as error:
             yield line.number, error
 
@@ -396,7 +396,7 @@ class Aside:
                     msgspec.json.encode({"line": line.number, "why": why, "at": at, **cut, "text": text}) + b"\n"
                 )
         if fresh:
-            jsonl.append(self.path, fresh)
+            jsonl.append_lines(self.path, fresh)
 
     @staticmethod
     def _entries(path: Path) -> Iterator[bytes]:
@@ -404,7 +404,7 @@ class Aside:
         if not path.exists():
             return
         with path.open("rb") as file:
-            for line in jsonl.read(file, max(1, path.stat().st_size)):
+            for line in jsonl.read_lines(file, max(1, path.stat().st_size)):
                 with contextlib.suppress(msgspec.MsgspecError, UnicodeError, KeyError, TypeError):
                     entry = msgspec.json.decode(line.raw)
                     yield _digest(f"{entry['line']}\0{entry['text']}")
@@ -489,8 +489,8 @@ async def import_(
     if as_ not in ("dead", "waiting"):
         raise InvalidOption(field="as_", problem=f"{as_!r} is neither dead nor waiting")
     state: Any = State(as_)
-    born = Born(core.clock.now(), optional_name("queue", queue), optional_name("task", task), state=state)
-    fields = records.mapping_of(mapping)
+    born = BirthRules(core.clock.now(), optional_name("queue", queue), optional_name("task", task), state=state)
+    fields = records.read_mapping(mapping)
     if follow is None:
         return await Import(core, recorder, source, born=born, mapping=fields, **options).run()
     return await FollowedImport(core, recorder, source, born=born, mapping=fields, **options).run_until(follow)
@@ -519,7 +519,7 @@ async def _write(pages: Pages, target: Target, *, overwrite: bool = False, appen
     path = _file(target)
     if append:
         return Exported(await _append_all(pages, path), str(path))
-    with jsonl.replacing(path, overwrite=overwrite) as file:
+    with jsonl.replace_file(path, overwrite=overwrite) as file:
         count = await _write_all(pages, file)
     return Exported(count, str(path))
 
@@ -527,7 +527,7 @@ async def _write(pages: Pages, target: Target, *, overwrite: bool = False, appen
 async def _append_all(pages: Pages, path: Path) -> int:
     count = 0
     async for page in pages:
-        await asyncio.to_thread(jsonl.append, path, page)
+        await asyncio.to_thread(jsonl.append_lines, path, page)
         count += len(page)
     return count
 
@@ -550,7 +550,7 @@ async def _write_all(pages: Pages, file: IO[bytes] | BinaryIO) -> int:
 async def _ids(core: Core, chosen: Filter) -> Pages:
     """The ids of done jobs, the oldest first, as other programs know them."""
     async for page in pages(core.store, chosen, CHUNK, oldest=True):
-        yield [records.id_line(job) for job in page]
+        yield [records.make_id_line(job) for job in page]
 
 
 async def _letters(core: Core, chosen: Filter, secrets: bool) -> Pages:
@@ -558,4 +558,4 @@ async def _letters(core: Core, chosen: Filter, secrets: bool) -> Pages:
     async for page in pages(core.store, chosen, CHUNK):
         jobs = [job for job in await core.store.get([job.id for job in page]) if job.state is State.dead]
         if jobs:
-            yield [records.line_of(job, secrets=secrets) for job in jobs]
+            yield [records.make_line(job, secrets=secrets) for job in jobs]

@@ -32,10 +32,10 @@ def hub() -> int:
     """
     from redrive.doors.cli.logs import log_to_stderr
     from redrive.engine.interrupts import run_until_told
-    from redrive.jobs.open_store import NATS, scheme_of
+    from redrive.jobs.open_store import NATS, read_scheme
 
     rd = connect(creates=True)
-    if scheme_of(rd.settings.url) not in NATS:
+    if read_scheme(rd.settings.url) not in NATS:
         raise Refusal(f"{rd.shown_url} is not a nats:// URL", "use `redrive serve --no-worker`: it is the hub there")
     log_to_stderr()
     rd.become_hub()

@@ -137,16 +137,16 @@ def move(source: str, target: str, undo: bool) -> None:
     import logging
 
     from redrive.fleet import migration
-    from redrive.jobs.open_store import shown
+    from redrive.jobs.open_store import hide_credentials
 
     logging.getLogger("redrive").addHandler(logging.NullHandler())  # this command prints what matters itself
     if undo:
         asyncio.run(migration.undo_move(source, target))
-        click.echo(f"{shown(source)} is open again; nothing was moved")
+        click.echo(f"{hide_credentials(source)} is open again; nothing was moved")
         return
     with _show_steps() as show_step:
         count = asyncio.run(migration.move(source, target, show_step))
-    _print_move(count, shown(source), shown(target))
+    _print_move(count, hide_credentials(source), hide_credentials(target))
 
 
 @contextmanager

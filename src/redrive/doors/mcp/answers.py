@@ -21,7 +21,7 @@ from redrive.core.tokens import signed
 from redrive.doors.mcp.sessions import calling
 from redrive.doors.mcp.wording import NOTE, Wording, as_text, without_none
 from redrive.errors import IllegalMove, InvalidInput, JobNotFound, RedriveError, StaleJob, StoreBusy, StoreError
-from redrive.jobs.wait_for_job import result_text
+from redrive.jobs.wait_for_job import read_result
 
 if TYPE_CHECKING:
     from redrive.api.redrive import Redrive
@@ -109,7 +109,7 @@ class Desk:
 
     async def result(self, job: Job, offset: int = 0) -> dict[str, Any]:
         """A result from there on, as far as it fits; masked before it is cut."""
-        stored = await result_text(self.rd.store, job)
+        stored = await read_result(self.rd.store, job)
         value = self.wording.value(msgspec.json.decode(stored)) if stored else None
         text = as_text(value)
         if not offset and len(msgspec.json.encode(value)) <= INLINE:

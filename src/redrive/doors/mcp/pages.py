@@ -10,7 +10,7 @@ from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 from redrive.core.job import public
 from redrive.doors.mcp.answers import Desk, refusal
 from redrive.errors import JobNotFound, RedriveError
-from redrive.jobs.wait_for_job import result_text
+from redrive.jobs.wait_for_job import read_result
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -48,7 +48,7 @@ def add_pages(server: MCPServer[Any], desk: Desk) -> None:
 
 async def _job(desk: Desk, id: str) -> str:
     found = await desk.rd.jobs.get(id)
-    whole = await result_text(desk.rd.store, found)
+    whole = await read_result(desk.rd.store, found)
     body = public(found)
     parts: dict[str, Any] = {"payload": body.pop("payload"), "result": msgspec.json.decode(whole) if whole else None}
     shown = {name: desk.wording.excerpt(part, LONGEST) for name, part in parts.items()}

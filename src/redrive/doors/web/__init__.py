@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from redrive.errors import ConfigError
-from redrive.jobs.open_store import is_file, local_files
+from redrive.jobs.open_store import find_local_files, is_file
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -94,7 +94,7 @@ def token_file(rd: Redrive) -> TokenFile:
 
     if rd.settings.url.rpartition(":memory:")[1]:
         return TokenFile(None)
-    place = local_files(rd.settings)
+    place = find_local_files(rd.settings)
     if not is_file(rd.settings.url):
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return TokenFile(place.with_name(f"{place.name}-token"))

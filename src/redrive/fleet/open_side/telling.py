@@ -9,20 +9,20 @@ import msgspec
 from redrive.core.job import Job, Json
 from redrive.core.redact import redact
 from redrive.core.store import Event
-from redrive.jobs.records import record_of
+from redrive.jobs.records import make_record
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
 def dead_letter_body(job: Job, room: int) -> bytes:
     """A dead letter. One that is larger than a message may be leaves its payload in the store, and says so."""
-    record = record_of(job) | {"version": job.version}
+    record = make_record(job) | {"version": job.version}
     return _fitting(record, room)
 
 
 def retry_body(job: Job, event: Event, room: int) -> bytes:
     """A retry that changed something: what the next attempt runs with."""
-    record = record_of(job) | {"version": job.version, "move": event.move, "run": event.run}
+    record = make_record(job) | {"version": job.version, "move": event.move, "run": event.run}
     record["changes"] = redact(changes_after(job, event))
     if event.who is not None:
         record["who"] = event.who
