@@ -584,7 +584,7 @@ def test_success_does_not_close_what_may_have_landed_before() -> None:
         fail()
     (letter,) = all_letters()
     doubtful = msgspec.structs.replace(letter, because="outcome_unknown")
-    assert (settles(letter, letter), is_settled_by(letter, doubtful)) == (True, False)
+    assert (settles(letter, letter), settles(letter, doubtful)) == (True, False)
 
 
 async def test_success_closes_an_edited_letter_for_what_it_was_edited_to(rd: redrive.Redrive) -> None:
