@@ -352,7 +352,7 @@ def test_every_trouble_has_a_suggestion(detail: str | None) -> None:
     assert suggest(a_group(detail=None), [], detail) == found
 
 
-def test_the_latest_letters_own_recommendation_comes_before_the_general_one() -> None:
+def test_the_read_latest_dead_letters_own_recommendation_comes_before_the_general_one() -> None:
     """And after what worked; where nothing did, it is told, too."""
     silent = Job("j1", "q", "work", None, State.dead, 2, T0, 5, T0, T0, "{}")
     said = msgspec.structs.replace(silent, recommendation="Redrive it after\nthe change freeze.")

@@ -15,7 +15,7 @@ from redrive import Context, Redrive
 from redrive.core import lifecycle
 from redrive.core.job import State
 from redrive.core.pain import Pain
-from redrive.core.store import Commit, Filter, Put, Wanted
+from redrive.core.store import Commit, Filter, Wanted
 from redrive.deadletters import group_alerts
 from redrive.deadletters.group import GroupView
 from redrive.engine.bus import BusEvent
@@ -711,26 +711,3 @@ async def test_what_was_let_go_before_it_died_has_its_group_when_it_is_brought_b
     assert view is not None and view.fingerprint == back.fingerprint
     assert (view.dead, view.group.error, view.group.sample) == (1, "ValueError: not yet", job.id)
     assert (await rd.groups.show(str(back.fingerprint))).dead == 1
-
-
-async def test_an_alert_that_an_older_version_owed_is_told_once(database: Path, clock: FakeClock) -> None:
-    async with opened(database, clock=clock) as rd:
-
-        @rd.task("send", max_attempts=1)
-        async def send() -> None:
-            raise ValueError("broken")
-
-        await send.enqueue()
-        await soon(rd.drain())
-        (group,) = await rd.store.groups()
-        alert = {"kind": "new", "fingerprint": group.fingerprint, "at": clock.now(), "queue": "send", "task": "send",
-                 "buried": 1, "because": "first seen"}  # fmt: skip
-        state = {"seen_buried": 1, "seen_at": clock.now(), "owed": {"alert": alert}}
-        old = (Put("group", group.fingerprint, msgspec.json.encode(state)), Put("group_alert", group.fingerprint, b"1"))
-        told = [Put("notice", document.key, None) for document in await rd.store.docs("notice")]
-        await rd.store.apply([Commit(puts=(*old, *told))])
-    async with opened(database, clock=clock) as rd:
-        for _ in range(2):
-            await rd.groups.look()
-        assert [notice.kind for notice in await rd.notices.waiting()] == ["group_new"]
-        assert await rd.store.docs("group_alert") == []

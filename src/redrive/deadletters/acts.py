@@ -42,7 +42,7 @@ from redrive.deadletters.triage import (
 from redrive.deadletters.verbs import ACTS, JOB_NOTE, Decided, Note, Verb
 from redrive.engine.paging import pages
 from redrive.engine.trusted_time import time_for_destroying
-from redrive.engine.workflow_steps import Workflows
+from redrive.engine.workflow_steps import companions_of
 from redrive.errors import InvalidInput, JobError, StaleJob
 from redrive.jobs.lookup import find_job
 
@@ -96,7 +96,7 @@ class Acts:
         self, order: Order, job: Job, decided: Decided, puts: Sequence[Put], now: float
     ) -> Proposal[tuple[Job, Transition | None]]:
         """Makes the one commit of an act: the move, what it overwrites, and the act itself."""
-        move, others = decided.move, await self._companions(decided.move)
+        move, others = decided.move, await companions_of(self._core.store, self._core.clock, decided.move)
         act = Act(
             job.id, order.verb, now, order.who, order.why, dict(order.words), job_id=job.id, number=1, moved=1, chunks=1
         )
@@ -114,9 +114,6 @@ class Acts:
     async def _recall(self, job: Job, order: Order) -> None:
         move = lifecycle.recalled(job, self._core.clock.now(), who=order.who, why=recalled_for(order))
         await commit_each(self._core.store, [move])
-
-    async def _companions(self, move: Transition | None) -> tuple[Transition, ...]:
-        return await Workflows(self._core.store, self._core.clock).companions(move) if move is not None else ()
 
     # -- many
 

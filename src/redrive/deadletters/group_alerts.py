@@ -11,9 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
-
-from redrive.core.commit import apply_each, commit_in_parts, try_commit
+from redrive.core.commit import apply_each, commit_in_parts
 from redrive.core.documents import WAITING
 from redrive.core.documents import Kind as DocumentKind
 from redrive.core.job import Job, State
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("redrive.groups")
 GROUP_STATE: Final = DocumentKind[GroupState]("group", GroupState)
-OWED: Final = DocumentKind[int]("group_alert", int)
-"""Marks a group whose alert an older version judged but never sent: the group's document holds the alert."""
 ALERT: Final = "group_"
 """So the kinds of notices begin that are alerts on groups."""
 LEVELS: Final[Mapping[Kind, Level]] = {"new": "acknowledgement", "regressed": "actionable", "unignored": "actionable"}
@@ -37,7 +33,7 @@ LEVELS: Final[Mapping[Kind, Level]] = {"new": "acknowledgement", "regressed": "a
 LATE: Final = 120.0
 """Longest delay between the time that a death names and its commit."""
 SWEEP_SECONDS: Final = 60.0
-"""How often all groups are looked at: an import brings burials of long ago."""
+"""How often all groups are looked at: an import brings deaths of long ago."""
 FEW: Final = 20
 
 Known = tuple[GroupState | None, int]
@@ -58,7 +54,7 @@ async def read_states(store: Store, fingerprints: Sequence[str]) -> dict[str, Kn
     return {kept.key: (kept.value, kept.version) for kept in found}
 
 
-async def latest_letters(store: Store, fingerprints: Sequence[str]) -> dict[str, Job]:
+async def read_latest_dead_letters(store: Store, fingerprints: Sequence[str]) -> dict[str, Job]:
     """Reads the latest dead letter of each group, whose recommendation becomes the group's advice."""
     found = await store.first([Filter(states=(State.dead,), fingerprint=name) for name in fingerprints])
     return {name: job for name, job in zip(fingerprints, found, strict=True) if job is not None}
@@ -82,18 +78,6 @@ class Verdict(NamedTuple):
     new: bool
 
 
-class Owed(msgspec.Struct, frozen=True):
-    """Alert as older versions stored it until it was sent."""
-
-    alert: Alert
-
-
-class Owing(msgspec.Struct, frozen=True):
-    """A group's document as older versions wrote it: only what is owed."""
-
-    owed: Owed | None = None
-
-
 class GroupWatch:
     """Looks at the groups of the whole store."""
 
@@ -105,27 +89,13 @@ class GroupWatch:
         self._swept = float("-inf")
 
     async def look(self) -> None:
-        """One round: judge every group with new burials."""
+        """One round: judge every group with new deaths."""
         now = self._core.clock.now()
-        if self._store is not self._core.store:
-            await self._take_over(now)
         if changed := await self._changed(now):
             await self._judge(changed, now)
 
-    async def _take_over(self, now: float) -> None:
-        """Put the alerts that an older version still owed into the outbox, before the groups are written anew."""
-        store = self._core.store
-        for marker in await OWED.all(store):
-            state = await store.doc(GROUP_STATE.name, marker.key)
-            owed = msgspec.json.decode(state.value, type=Owing).owed if state is not None else None
-            groups = await store.groups(fingerprints=[marker.key])
-            verdicts = [Verdict(group, GroupState(), 0, owed.alert, True) for group in groups] if owed else []
-            notices = [notice for verdict in verdicts for notice in await self._told(verdict, now)]
-            puts = [OWED.drop(marker.key, marker.version), *map(_waiting, notices)]
-            await try_commit(store, puts=puts, what=f"people will be told of group {marker.key}")
-
     async def _changed(self, now: float) -> list[Group]:
-        """The groups with burials that this process has not seen judged."""
+        """The groups with deaths that this process has not seen judged."""
         store, steady = self._core.store, self._core.clock.monotonic()
         if store is not self._store:
             self._store, self._latest, self._swept = store, 0.0, float("-inf")
@@ -140,11 +110,11 @@ class GroupWatch:
     # -- judging
 
     async def _judge(self, groups: Sequence[Group], now: float) -> None:
-        """Commits what the burials mean. Where another process was faster, the next look sees to it."""
+        """Commits what the deaths mean. Where another process was faster, the next look decides anew."""
         known = await read_states(self._core.store, [group.fingerprint for group in groups])
         verdicts = [await self._verdict(group, known.get(group.fingerprint, _NONE), now) for group in groups]
         fresh = [verdict for verdict in verdicts if verdict.new]
-        told = [await self._told(verdict, now) for verdict in fresh]
+        told = [await self._compose_alert(verdict, now) for verdict in fresh]
         states = [GROUP_STATE.put(one.group.fingerprint, one.state, one.version) for one in fresh]
         commits = [Commit(puts=(put, *map(_waiting, notices))) for put, notices in zip(states, told, strict=True)]
         outcomes = [outcome for _, outcome in await apply_each(self._core.store, commits)]
@@ -166,7 +136,7 @@ class GroupWatch:
         return Verdict(group, judged, version, alert, judged is not state)
 
     async def _recent(self, group: Group, state: GroupState, now: float) -> int:
-        """Burials of the last hour: what is still dead of them, or what came since the last look if that is more."""
+        """Counts the deaths of the last hour: jobs that are still dead, or deaths since the last look if more."""
         last_hour = Filter(states=(State.dead,), fingerprint=group.fingerprint, since=now - HOUR)
         still_dead = sum((await self._core.store.count(last_hour)).values())
         return max(still_dead, group.buried - state.seen_buried if now - state.seen_at <= HOUR else 0)
@@ -176,7 +146,7 @@ class GroupWatch:
         found = await self._core.store.get([group.sample])
         return found[0].history[-1].version if found and found[0].history else None
 
-    async def _told(self, verdict: Verdict, now: float) -> list[Notice]:
+    async def _compose_alert(self, verdict: Verdict, now: float) -> list[Notice]:
         """Chooses the alert that people get for a group; mostly none."""
         group, alert = verdict.group, verdict.alert
         if alert is None:
@@ -192,7 +162,7 @@ class GroupWatch:
 
     async def _suggested(self, group: Group) -> Suggestion:
         store = self._core.store
-        letter = (await latest_letters(store, [group.fingerprint])).get(group.fingerprint)
+        letter = (await read_latest_dead_letters(store, [group.fingerprint])).get(group.fingerprint)
         return insight.suggest(group, await store.lessons(group.fingerprint), letter=letter)
 
     async def _severity(self, group: Group, alert: Alert) -> float:
@@ -203,7 +173,7 @@ class GroupWatch:
         return sum((await self._core.store.count(dead)).values())
 
     async def _announce(self, group: Group, alert: Alert, notice: Notice) -> None:
-        """Into the log and on this process's bus, once it is committed."""
+        """Logs a committed alert and publishes it on the bus."""
         log.warning("%s", notice.text)
         suggestion = await self._suggested(group)
         data = {

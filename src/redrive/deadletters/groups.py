@@ -17,7 +17,14 @@ from redrive.core.store import Filter, Group, Store
 from redrive.core.times import Given
 from redrive.deadletters import group as insight
 from redrive.deadletters.group import STATUSES, GroupState, GroupView
-from redrive.deadletters.group_alerts import GROUP_STATE, GroupWatch, Known, latest_letters, read_states, silence
+from redrive.deadletters.group_alerts import (
+    GROUP_STATE,
+    GroupWatch,
+    Known,
+    read_latest_dead_letters,
+    read_states,
+    silence,
+)
 from redrive.deadletters.new_groups import New, Newcomers, newcomers, oldest
 from redrive.engine.deploys import latest
 from redrive.errors import InvalidInput, StoreError
@@ -92,7 +99,7 @@ class Groups:
         lessons = await self._core.store.lessons(*(group.fingerprint for group, _ in shown))
         helped = insight.lessons_by_group(lessons)
         named = {group.fingerprint: (group, state) for group, state in shown}
-        letters = await latest_letters(self._core.store, [name for name in named if dead.get(name)])
+        letters = await read_latest_dead_letters(self._core.store, [name for name in named if dead.get(name)])
         return [
             insight.view(group, state, dead.get(name, 0), now, helped.get(name, ()), letter=letters.get(name))
             for name, (group, state) in named.items()
@@ -240,7 +247,7 @@ class Groups:
 
     async def _with_lessons(self, seen: GroupView, samples: Sequence[Any] = ()) -> GroupView:
         store, name = self._core.store, seen.fingerprint
-        letter = (await latest_letters(store, [name])).get(name)
+        letter = (await read_latest_dead_letters(store, [name])).get(name)
         lessons = await store.lessons(name)
         return insight.view(seen.group, seen.state, seen.dead, self._core.clock.now(), lessons, samples, letter)
 

@@ -47,6 +47,13 @@ def is_step(job: Job) -> bool:
     return job.options_json is not None and job.options.workflow is not None
 
 
+async def companions_of(store: Store, clock: Clock, move: Transition | None) -> tuple[Transition, ...]:
+    """Lists the moves of other steps that belong to this end of a step; none for a job outside workflows."""
+    if move is None or move.job.options_json is None or move.to not in _ENDS:
+        return ()
+    return await Workflows(store, clock).companions(move)
+
+
 class Workflows:
     """Reads workflows, decides what moves with a step, and looks after those that wait."""
 
@@ -135,10 +142,8 @@ class Workflows:
 
     async def companions(self, move: Transition) -> tuple[Transition, ...]:
         """What moves together with a step: steps that need wait no longer, or that wait for what will not come."""
-        if move.job.options_json is None or move.to not in _ENDS:
-            return ()
         id = move.job.readable_options.workflow
-        if id is None:
+        if id is None or move.to not in _ENDS:
             return ()
         flow = await self.flow(id)
         step = flow.by_job.get(move.job.id) if flow is not None else None

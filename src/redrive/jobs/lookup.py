@@ -10,7 +10,7 @@ from redrive.core.commit import Proposal, decide_and_commit
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import MAX_PARTS, Filter, Put, Store
-from redrive.engine.workflow_steps import Workflows
+from redrive.engine.workflow_steps import companions_of
 from redrive.errors import JobNotFound
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ async def move_job(core: Core, id: str, arrow: Callable[[Job, float], Transition
     async def decide() -> Proposal[Transition]:
         job = await find_job(core.store, id)
         move = arrow(job, core.clock.now())
-        others = (await Workflows(core.store, core.clock).companions(move))[: ROOM - len(puts)]
+        others = (await companions_of(core.store, core.clock, move))[: ROOM - len(puts)]
         return Proposal(f"job {job.short_id}", move, (move, *others), puts, done=move.move)
 
     move, fences = await decide_and_commit(core.store, decide)

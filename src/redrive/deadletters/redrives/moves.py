@@ -18,7 +18,7 @@ from redrive.deadletters.orders import Order, forgotten
 from redrive.deadletters.redrives.selection import judged, without_id
 from redrive.deadletters.triage import ACT_BEFORE, needs_its_own, overwritten, untouched
 from redrive.deadletters.verbs import ACTS, JOB_NOTE, PAST, VERBS, Back, Decided, taken_back
-from redrive.engine.workflow_steps import Workflows, is_step
+from redrive.engine.workflow_steps import companions_of, is_step
 from redrive.errors import JobError
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ class Mover:
             if found and SPARE + sum(other.parts for other in found) + one.parts > MAX_PARTS:
                 break
             found.append(one)
-        others = await self._companions(found[0].move) if order is not None and len(found) == 1 else ()
+        alone = found[0].move if order is not None and len(found) == 1 else None
+        others = await companions_of(self._core.store, self._core.clock, alone)
         return _together(found, others)
 
     def order(self, run: RedriveRun) -> Order:
@@ -131,9 +132,6 @@ class Mover:
             return jobs
         done = [move.job.id for move in await commit_each(self._core.store, recalls)]
         return {**jobs, **{job.id: job for job in await self._core.store.get(done)}}
-
-    async def _companions(self, move: Transition | None) -> tuple[Transition, ...]:
-        return await Workflows(self._core.store, self._core.clock).companions(move) if move is not None else ()
 
     # -- backwards
 
