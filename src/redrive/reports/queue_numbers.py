@@ -90,9 +90,9 @@ class QueueView(QueueNumbers, frozen=True):
 
     SHOWN: ClassVar = (*QueueNumbers.SHOWN, "failure_rate")
     succeeded: int = 0
-    """AttemptCounts of the last day that succeeded."""
+    """Attempts of the last day that succeeded."""
     failed: int = 0
-    """AttemptCounts of the last day that failed."""
+    """Attempts of the last day that failed."""
     waited: Span | None = None
     """Seconds from the time the last successes were due until they started."""
     took: Span | None = None

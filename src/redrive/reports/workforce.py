@@ -55,7 +55,7 @@ def failure_rate(succeeded: int, failed: int) -> float | None:
 
 
 class AttemptCounts(NamedTuple):
-    """AttemptCounts of some time that succeeded, and that failed."""
+    """Number of attempts in some time that succeeded, and that failed."""
 
     succeeded: int = 0
     failed: int = 0
@@ -96,9 +96,9 @@ class TaskView(msgspec.Struct, frozen=True):
     workers: int
     """Living workers that know the task."""
     succeeded: int
-    """AttemptCounts of the last day that succeeded."""
+    """Attempts of the last day that succeeded."""
     failed: int
-    """AttemptCounts of the last day that failed."""
+    """Attempts of the last day that failed."""
     waited: Span | None
     """Seconds from the time the last successes were due until they started."""
     took: Span | None

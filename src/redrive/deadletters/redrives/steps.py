@@ -104,7 +104,7 @@ class Steps:
     # -- moving
 
     async def _move_some(self, id: str, most: int) -> int:
-        """ChunkOfItems after chunk, as far as rate and canary allow, until this step has had its share."""
+        """Moves chunk after chunk, as far as rate and canary allow, up to the limit of one step."""
         took = stale = 0
         for _ in range(most):
             loaded = await self._documents.load(id)
