@@ -1,4 +1,4 @@
-"""A make-believe content system for the examples: it takes its time, remembers what it has and can be asked for it.
+"""An example content system for the examples: it takes its time, remembers what it has and can be asked for it.
 
 It is one file, posted.log, so that it outlives the program. CMS_SECONDS is how long it takes to answer; CMS_TOKEN is
 what it is shown, and "expired" is refused.

@@ -1,4 +1,4 @@
-"""Django: a view saves an order and hands in its confirmation in one transaction; a worker sends it."""
+"""Django: a view saves an order and enqueues its confirmation in one transaction; a worker sends it."""
 
 import django
 from django.conf import settings

@@ -1,4 +1,4 @@
-import cms  # whatever you call: here, a client with post() and find()
+import cms  # a client of the service that you call, with post() and find()
 from fastapi import FastAPI
 
 import redrive

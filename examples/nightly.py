@@ -12,7 +12,7 @@ class RateLimited(Exception):
 
 rd = redrive.Redrive("nightly.db")
 posted: list[str] = []
-trouble: dict[str, Exception] = {
+errors: dict[str, Exception] = {
     "blog": TimeoutError("the CMS is slow"),  # heals at once: tried again on the spot
     "news": RateLimited("too many posts today"),  # heals later: comes back in the next cycle
     "shop": redrive.InvalidInput(field="price", problem="is no number"),  # does not heal: a person must look
@@ -20,8 +20,8 @@ trouble: dict[str, Exception] = {
 
 
 def post(ctx: redrive.BlockingContext, site: str) -> None:
-    if site in trouble:
-        raise trouble.pop(site)
+    if site in errors:
+        raise errors.pop(site)
     ctx.once("post", lambda key: posted.append(site))
 
 

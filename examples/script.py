@@ -1,4 +1,4 @@
-"""No event loop anywhere: a nightly script that hands work in, runs it, and says how it went."""
+"""No event loop anywhere: a nightly script that enqueues jobs, runs them, and says how they went."""
 
 import redrive
 

@@ -25,7 +25,7 @@ def worded(kind: object, words: Mapping[str, str], what: str, columns: tuple[str
 # Answers ------------------------------------------------------------------------------------------------------------
 
 OUTCOME_WORDS = {
-    "ok": "It is done; `result` is there. The only one that counts as true.",
+    "ok": "It is done; `result` is there. Only this status counts as true.",
     "queued_for_retry": "It failed, and a worker tries again, which can fail, too. Ask later; do not call again.",
     "queued": "Accepted; no attempt has been made yet.",
     "timeout": "The caller stopped waiting, or it runs elsewhere: it goes on, and its end is not known yet.",
@@ -87,9 +87,9 @@ def together() -> str:
 
 
 KNOWN_WORDS = {
-    "intended": "begun; the process died before it knew more",
+    "intended": "begun; the process died before it knew the outcome",
     "unknown": "begun; the error does not say whether it happened",
-    "absent": "surely not there: never sent, refused, or a person said so",
+    "absent": "certainly not there: never sent, refused, or a person said so",
     "landed": "done; its result is recorded",
 }
 NEXT_WORDS = {
@@ -121,17 +121,17 @@ def never_sent() -> str:
 
 GRANT_WORDS = {
     "id": "What `revoke` takes.",
-    "session_id": "Whose yes it is.",
+    "session_id": "The session that agreed.",
     "scope": "A task's name, or the label of its `consent=`.",
-    "at": "When.",
-    "by": "Who said so.",
+    "at": "When the session agreed.",
+    "by": "Who agreed in its name.",
     "agent": "Only for this agent; empty: only for work that no agent in particular does.",
     "subject": "Only for exactly this input.",
     "job_id": "Only for exactly this job.",
-    "expires_at": "Until when.",
-    "revoked_at": "Since when it counts no more.",
-    "blanket": "For everything, but for first runs only.",
-    "why": "What was said about it.",
+    "expires_at": "When it ends.",
+    "revoked_at": "When it was revoked.",
+    "blanket": "For first runs only.",
+    "why": "The reason that was given.",
 }
 
 
@@ -174,7 +174,7 @@ CRON_WORDS = {
     "line": "Five fields (minute, hour, day, month, weekday), or a nickname.",
     "tz": "The zone the line is meant in, by its IANA name.",
     "payload": "What each job is given; must fit the task's parameters.",
-    "catch_up": "What becomes of slots for which no worker ran.",
+    "catch_up": "What happens to slots for which no worker ran.",
     "cap": 'How many of them at most, with `catch_up="all"`.',
     "overlap": "Whether a slot may run while an earlier job of the schedule waits, runs or is held.",
     "jitter": "Delays the jobs by a part of so many seconds, for each schedule always the same part.",
@@ -208,20 +208,20 @@ def nicknames() -> str:
 # Workflows ----------------------------------------------------------------------------------------------------------
 
 STEP_WORDS = {
-    "PENDING": "Its turn is now, or will come.",
+    "PENDING": "It runs next, or after the steps before it.",
     "RUNNING": "A worker has it.",
-    "RETRY_PENDING": "It failed and is tried again. What is behind it waits; the workflow lives on.",
+    "RETRY_PENDING": "It failed and is tried again. The steps behind it wait; the workflow goes on.",
     "BLOCKED": "A step before it failed for good. It waits until that one is redriven.",
     "HELD": "It waits for a person, for consent, or for something that is down.",
-    "FAILED": "A dead letter.",
-    "DONE": "Done.",
-    "DISCARDED": "Cancelled or discarded, and so is what was behind it.",
+    "FAILED": "It is a dead letter.",
+    "DONE": "It is done.",
+    "DISCARDED": "It was cancelled or discarded, and so were the steps behind it.",
     "FORGOTTEN": "It ended longer ago than keys are kept.",
 }
 FLOW_WORDS = {
     "running": "Some step can still go on by itself, or after an answer.",
     "blocked": "A step failed for good: the rest waits until it is redriven.",
-    "complete": "Every step is done. Nothing else means that.",
+    "complete": "Every step is done. No other state means that.",
     "discarded": "Steps that are not done were discarded.",
 }
 

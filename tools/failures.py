@@ -71,7 +71,7 @@ FATES = {
     "suspended": "held until a person answers, costs no attempt",
     "credentials_expired": "dead letter that comes back by itself after an hour, six hours and a day",
 }
-"""Details that go their own way."""
+"""Details that are handled in a special way."""
 
 
 def _fate(detail: str, category: str) -> str:
@@ -339,23 +339,24 @@ def opening() -> str:
 
 
 FIELD_WORDS = {
-    "job_id": "Which job it is. Without one, the line itself is the identity.",
+    "job_id": "The job's id. Without one, the line itself is the identity.",
     "payload": "The whole input: all that is needed to run it again. Without one, the whole line.",
     "error_class": "The class of the exception; decides whether waiting heals it.",
     "attempt": "Tries so far.",
-    "failed_at": "When, in UTC. A time without a zone counts as UTC; numbers are seconds or milliseconds since 1970.",
+    "failed_at": "When it failed, in UTC. A time without a zone counts as UTC; a number is seconds or milliseconds "
+    "since 1970.",
     "error": "What the exception said, without secrets.",
-    "task": "Which function runs it.",
-    "queue": "Its queue; the task's name where none is said.",
-    "agent": "Who did the work.",
-    "session_id": "Who asked.",
+    "task": "The function that runs it.",
+    "queue": "Its queue; without one, the task's name.",
+    "agent": "The agent that did the work.",
+    "session_id": "The session that asked for the work.",
     "created_at": "When the work was accepted.",
     "model": "The model it ran with.",
     "status": "An HTTP status.",
     "lane": "`manual` or `delayed`.",
-    "category": "What kind of failure.",
-    "detail": "What exactly; a [detail](../failures.md#what-it-means-and-what-is-done).",
-    "reason": "Why it is dead.",
+    "category": "The category of the failure.",
+    "detail": "What exactly failed; a [detail](../failures.md#what-it-means-and-what-is-done).",
+    "reason": "Why it is dead; `because` everywhere else.",
     "recommendation": "What a person can do.",
     "key": "Its idempotency key.",
     "fingerprint": "Its [group](groups.md).",
@@ -419,7 +420,7 @@ NEED_WORDS = {
     "backed_up": "More jobs of a queue are due than `health_depth` allows.",
     "deferred_overdue": "The time a dead letter was deferred to has come; or one in the delayed lane "
     f"was not fetched for {_NIGHT}.",
-    "spooled": "Jobs beside the store, because it could not take them.",
+    "spooled": "Jobs wait in the spool, because the store could not take them.",
     "disk_low": f"Less than {insight_needs.DISK_LOW // 2**20} MB are free where the database is.",
     "clock_jumped": "The clock of a machine jumped: nothing is removed by age until the new time has held for a day.",
     "replica_lag": "A replica is behind its log. (Fleets only.)",
@@ -434,7 +435,7 @@ def needs() -> str:
 
 ALERT_WORDS: dict[group.Kind, str] = {
     "new": "A group that was never seen before.",
-    "regressed": "A resolved group buried another job.",
+    "regressed": "Another job of a resolved group died.",
     "unignored": "An ignored group passed its limit.",
 }
 
@@ -450,11 +451,11 @@ def alerts() -> str:
 
 TREND_WORDS = {
     "new": "First seen less than a day ago.",
-    "growing": "More in the last day than in the day before.",
-    "steady": "As many.",
-    "shrinking": "Fewer.",
-    "quiet": "None for a day; some of its dead letters are still there.",
-    "cured": "None for a day, and none of its dead letters is left.",
+    "growing": "More deaths in the last day than in the day before.",
+    "steady": "As many deaths as in the day before.",
+    "shrinking": "Fewer deaths than in the day before.",
+    "quiet": "No deaths for a day; some of its dead letters are still there.",
+    "cured": "No deaths for a day, and none of its dead letters is left.",
 }
 
 

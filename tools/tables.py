@@ -88,11 +88,8 @@ HOLD_WORDS = {
     "[A person must look](effects.md#what-is-held).",
     "circuit_open": "What it calls is down. It [comes back by itself](breakers.md).",
     "blocked": "Another [step of its workflow](howto/workflows.md) must be done first.",
-    "deferred": "A person put it off.",
+    "deferred": "A person [deferred it](howto/triage.md#the-verbs) until a later time.",
 }
-
-NOT_YET = {"deferred"}
-"""Hold reasons that nothing gives today; the words are kept ready in the schema."""
 
 
 def dead_reasons() -> str:
@@ -102,7 +99,7 @@ def dead_reasons() -> str:
 
 def hold_reasons() -> str:
     must_match(HOLD_WORDS, HOLD_REASONS, "HOLD_WORDS")
-    rows = [(code(name), words) for name, words in HOLD_WORDS.items() if name not in NOT_YET]
+    rows = [(code(name), words) for name, words in HOLD_WORDS.items()]
     return table(("reason", "what it waits for"), rows)
 
 
@@ -116,37 +113,40 @@ POLICY_WORDS = {
     "cap": "No wait of redrive's own is longer than this, that of a changed try included.",
     "max_wait": "The longest wait, in seconds, that a server may ask for with Retry-After or a reset. A longer one "
     "makes a dead letter in the `delayed` lane that comes back at that time.",
-    "jitter": "Waits differ at random by up to this part of themselves, so that retries do not come in step.",
+    "jitter": "The part of a wait by which it varies at random, so that retries do not all come at once.",
     "lease": "Seconds without a heartbeat after which a running job counts as lost.",
     "max_age": "Seconds of failing, from the first failure on, after which it is no longer retried.",
     "on_lost": '`"retry"`, or `"dead_letter"` where a second start would do harm.',
     "comebacks": "Seconds after its death at which a dead letter comes back by itself, where its cause may heal. "
     "`[]` turns that off.",
-    "max_crashes": "So many processes may end with a job alone in them, with waits between; then it is a dead letter.",
+    "max_crashes": "The number of processes that may end while the job runs alone in them, with waits between; then it "
+    "becomes a dead letter.",
     "strategy": '`"categorized"`: what waiting cannot heal is not retried. `"plain"`: every failure is retried until '
     "the attempts are used up.",
     "rungs": "Changed tries that a job may have, all together, on top of its attempts; 0: none.",
     "changed_after": 'Seconds before a changed try: a number, or numbers by detail, `{"invalid_output": 5}`. Without '
     "it: what the table of strategies says, and 1 s where a caller waits.",
     "quote_errors": "Whether a retry may show the model what the failure said: shortened, fenced, marked as untrusted.",
-    "breaker_after": "So many failures of one cause in a row open the breaker of what is called; 0: never.",
-    "breaker_window": "Seconds within which they must come.",
+    "breaker_after": "The number of consecutive failures of one cause that opens the breaker of the called service; 0: "
+    "never.",
+    "breaker_window": "Seconds within which these failures must happen.",
     "breaker_pause": "Seconds before the first probe; doubles with each probe that fails, up to 300.",
-    "breaker_release": "Parked jobs let go per second once a probe got through; doubles each second, up to 1,000.",
+    "breaker_release": "Parked jobs that are released per second after a successful probe; doubles each second, up to "
+    "1,000.",
     "concurrency": "Jobs of the queue that run at once.",
     "rate": "Starts in so many seconds: `Rate(count, per)`, in the file `{ count = 10, per = 60 }`.",
     "scope": '`"process"`: concurrency and rate hold for each worker process. `"store"`: for all of them together.',
     "timeout": "Seconds that an attempt may take, where its task does not say.",
     "stalled_after": "A job without progress for longer is named by `health`; it is not stopped. Without it: "
     "15 minutes, or ten times what its task usually takes.",
-    "health_depth": "More pending jobs than this and the queue counts as backed up.",
+    "health_depth": "With more pending jobs than this the queue counts as backed up.",
     "pain_depth": "More pending jobs than this send a signal.",
     "pain_dead": "More dead letters for a person than this send a signal.",
     "criticality": "A label for people, shown in the numbers: " + ", ".join(code(name) for name in PRIORITIES) + ".",
     "retention": "Seconds until the payload and result of an ended job are dropped. Dead letters stay.",
-    "fallback": "Whether work that the store cannot take waits in the spool; or a function that does it where that "
-    "fails, too.",
-    "fallback_after": "Seconds that the store has to take work which has a fallback.",
+    "fallback": "Whether work that the store cannot take waits in the spool; or a function that does the work if "
+    "the spool fails, too.",
+    "fallback_after": "Seconds that the store has to accept a job with a fallback.",
 }
 
 
@@ -245,18 +245,18 @@ SETTING_WORDS = {
     "`sqlite:///…`: workers move them into the store. Not set: none.",
     "spool": "The folder of the spool. Not set: beside the database, `jobs.db-spool`.",
     "fallback": "Whether work that the store cannot take waits in the spool, where neither task nor queue says.",
-    "fallback_after": "Seconds that the store has to take work which has a fallback.",
+    "fallback_after": "Seconds that the store has to accept a job with a fallback.",
     "trace_url": "Where a job's trace is shown: a URL with `{trace_id}`, for the link on the job's page and in"
     " `redrive dead show`. For example `https://traces.example.org/trace/{trace_id}`; Sentry and Logfire have such"
     " addresses, too.",
     "ring": "How many recent events the bus of a process remembers.",
-    "repeats": "So many of the same action without success, within the last `repeats_window` actions of a session, are "
-    "a [loop](../agents.md#an-agent-that-repeats-itself): the agent is told, then people. 0 turns it off.",
+    "repeats": "The number of equal actions without success, among the last `repeats_window` actions of a session, "
+    "that make a [loop](../agents.md#an-agent-that-repeats-itself): the agent is told, then people. 0 turns it off.",
     "repeats_window": "The last actions of a session that are looked at.",
     "version": "Of your application; kept with each attempt, so that a resolved group knows which version brought it "
     "back.",
-    "escalation": "The agent who gets what no other can do. Not set: the preset's, and without one dead letters have "
-    "no owner. Empty: none in any case.",
+    "escalation": "The agent or person who owns dead letters that no retry and no other agent can solve. Not set: the "
+    "preset's, and without a preset dead letters have no owner. Empty: no owner in any case.",
     "triage": "`false` is another way to say `comebacks = []`.",
     "comebacks": "When dead letters come back by themselves, in seconds after their death, for every queue and task "
     "that does not say: see [comebacks](../strategies.md#comebacks). `[]` turns it off.",
@@ -270,7 +270,7 @@ SETTING_WORDS = {
     "and any of `class`, `status`, `code`, `message`, `error_kind`.",
     "queues": "Policies by queue, as tables `[queues.NAME]`. The options are those of the [policies](../policies.md).",
     "delivery": "What HTTP deliveries may do, as a table `[delivery]`.",
-    "notify": "Whom to tell what people must know, as a table `[notify]`.",
+    "notify": "The channels that tell people what they must know, as a table `[notify]`.",
     "signals": "What a pain does without code, as a table `[signals]`.",
 }
 
@@ -285,7 +285,7 @@ DELIVERY_WORDS = {
 
 
 TABLES = {name for name in Settings.__struct_fields__ if name not in _PLAIN}
-"""Settings that are tables of their own: no variable can say them."""
+"""Settings that are tables; no variable can set them."""
 
 
 def settings() -> str:
@@ -301,8 +301,8 @@ def delivery() -> str:
 NOTIFY_WORDS = {
     "urls": "Channels, as [Apprise](https://github.com/caronc/apprise) URLs or, where they hold a secret, as "
     "`env:NAME`. Needs the extra `notify`.",
-    "page_after": "So many dead letters within `page_window` page a person.",
-    "page_window": "Seconds.",
+    "page_after": "The number of dead letters within `page_window` that pages a person.",
+    "page_window": "The seconds within which dead letters are counted for `page_after`.",
 }
 
 
